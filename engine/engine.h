@@ -253,6 +253,8 @@ class Session {
   // Drops queued instructions (their results fail with CANCELLED) and asks running ones to stop.
   // `upto`: the last of them, which may not have come yet; 0: what has come.
   virtual void interrupt(std::uint64_t upto = 0) = 0;
+  // Groups that the session is in end for all their ranks, because "rank n `why`".
+  virtual void leave_groups(const std::string& why) { (void)why; }
   // A new client takes the session over, once the frame that came last is consumed; no frame comes
   // meanwhile. Named tensors stay, everything else that only the old client knew goes: handles,
   // history, uploads, downloads, answers to its fetches. What is queued runs. `done` may be called

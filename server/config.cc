@@ -187,6 +187,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "sim_memory") return assign(node, config.sim_memory);
   if (key == "sim_null") return assign(node, config.sim_null);
   if (key == "max_sessions") return assign(node, config.max_sessions);
+  if (key == "rank_grace") return assign(node, config.rank_grace_seconds);
   if (key == "stall") return assign(node, config.stall_seconds);
   if (key == "drain") return assign(node, config.drain_seconds);
   if (key == "snapshot_every") {
@@ -267,6 +268,7 @@ std::string out_of_range(const Config& config) {
        1'000'000},
       {"slow_ms (--slow-ms)", static_cast<double>(config.slow_ms), 50, 1'000'000},
       {"device_patience (--device-patience)", config.device_patience, 0, kMostSeconds},
+      {"rank_grace (--rank-grace)", config.rank_grace_seconds, 0, kMostSeconds},
       {"stall (--stall)", config.stall_seconds, 0, kMostSeconds},
       {"drain (--drain)", config.drain_seconds, 0, kMostSeconds},
       {"snapshot_every (--snapshot-every)", config.snapshot_every, 0, kMostSeconds},
@@ -463,6 +465,11 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->envname("TELETENSOR_SIM_NULL");
   app.add_option("--max-sessions", config.max_sessions, "at once")
       ->envname("TELETENSOR_MAX_SESSIONS")
+      ->capture_default_str();
+  app.add_option("--rank-grace", config.rank_grace_seconds,
+                 "seconds after which a session without a client leaves its groups")
+      ->envname("TELETENSOR_RANK_GRACE")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--stall", config.stall_seconds,
                  "seconds after which a client that does not read is ended")

@@ -56,10 +56,11 @@ struct Config {
   std::uint64_t sim_memory = 1ull << 30;
   bool sim_null = false;
   int max_sessions = 64;
-  double stall_seconds = 30;    // a client that does not read is ended after it
-  double drain_seconds = 8;     // to write sessions down after SIGTERM
-  double snapshot_every = 0;    // seconds between snapshots of a session; 0: none
-  double restart_seconds = 10;  // clients wait so long for a daemon that is gone; 0: for none
+  double rank_grace_seconds = 30;  // a session without a client leaves its groups after it
+  double stall_seconds = 30;       // a client that does not read is ended after it
+  double drain_seconds = 8;        // to write sessions down after SIGTERM
+  double snapshot_every = 0;       // seconds between snapshots of a session; 0: none
+  double restart_seconds = 10;     // clients wait so long for a daemon that is gone; 0: for none
   bool embedded = false;
   double linger_seconds = 5;  // embedded: stays so long after its last client
   std::string log_level = "info";

@@ -133,6 +133,13 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
     }
     return;
   }
+  if (now - back > limits_.rank_grace) {
+    const auto alone = std::chrono::duration_cast<std::chrono::seconds>(now - back);
+    (void)lease.with_session([&](engine::Session& session) {
+      session.leave_groups("has had no client for " + std::to_string(alone.count()) + " s");
+      return Status();
+    });
+  }
   // Idle is who completes nothing, never who has no socket.
   const Clock::time_point since = lease.deserted_since();
   if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;

@@ -44,7 +44,9 @@ struct Limits {
   std::map<std::string, UserLimits, std::less<>> users;  // those who have limits of their own
   // A client that was cut off has so long to come back before its session may have to go.
   std::chrono::milliseconds safe{30'000};
-  std::chrono::milliseconds stall{30'000};   // a client that does not read is detached after it
+  std::chrono::milliseconds stall{30'000};  // a client that does not read is detached after it
+  // A session without a client leaves its groups after it, so that other ranks do not wait for it.
+  std::chrono::milliseconds rank_grace{30'000};
   std::chrono::milliseconds attach{15'000};  // from Hello to Run
   // The longest that a session outlives its stream and its last work; 0: it ends with its stream.
   std::chrono::seconds lease{0};

@@ -214,6 +214,8 @@ int main(int argc, char** argv) {
     }
   }
   options.limits.sessions = static_cast<std::size_t>(config.max_sessions);
+  options.limits.rank_grace =
+      std::chrono::milliseconds(static_cast<std::int64_t>(config.rank_grace_seconds * 1000));
   options.limits.stall =
       std::chrono::milliseconds(static_cast<std::int64_t>(config.stall_seconds * 1000));
   options.limits.lease = std::chrono::seconds(config.lease.value_or(config.embedded ? 0 : kLease));

@@ -37,6 +37,21 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
   return {};
 }
 
+Status Session::join(const program::Join& join) {
+  if (tracer() != nullptr) return core::invalid("a captured function cannot join a group");
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  mark_fragile();
+  issue(program::Command(join), 0);
+  return {};
+}
+
+Status Session::leave(std::uint64_t group) {
+  if (tracer() != nullptr) return core::invalid("a captured function cannot leave a group");
+  TT_RETURN_IF_ERROR(ready_to_issue());
+  issue(program::Command(program::Leave{group}), 0);
+  return {};
+}
+
 core::Result<HandleRef> Session::published(const program::Published& described) {
   if (tracer() != nullptr) {
     return core::invalid("a captured function takes a published tensor as an argument");

@@ -275,6 +275,12 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   TT_RETURN_IF_ERROR(usable(arguments, false));
   TT_RETURN_IF_ERROR(fits_frame(op, arguments, attributes));
   const bool mutates = !catalog().at(op).mutates.empty();
+  if (catalog().at(op).collective) [[unlikely]] {
+    if (tracer() != nullptr) {
+      return core::invalid(catalog().at(op).name + ": a captured function cannot call collectives");
+    }
+    mark_fragile();
+  }
   if (following) [[unlikely]]
     TT_RETURN_IF_ERROR(follow_program(arguments, mutates));
   if (mutates && watching) [[unlikely]] {

@@ -134,6 +134,9 @@ class Session : public autograd::Issuer {
 
   // The daemon keeps h under this name beyond this client; null: not any more.
   Status keep(const std::string& name, Handle* h);
+  // The session takes part in a group from here on, as program::Join says; or leaves it.
+  Status join(const program::Join& join);
+  Status leave(std::uint64_t group);
   // Other sessions may use h under this name; null: not any more. program::Publish has the rest.
   Status publish(const std::string& name, Handle* h, bool writable, const std::string& users);
   // A name for a publication that the daemon has described.

@@ -445,6 +445,14 @@ class Front::Impl final : public Issuer {
     sink_->published(seq_, c, std::move(value));
     return {};
   }
+  Status run(program::Join& c) {
+    sink_->join(seq_, std::move(c));
+    return {};
+  }
+  Status run(program::Leave& c) {
+    sink_->leave(seq_, c.group);
+    return {};
+  }
   Status run(program::Define& c) {
     if (c.program == 0 || programs_.contains(c.program)) {
       return invalid("define: program " + std::to_string(c.program) + " is in use");

@@ -51,6 +51,8 @@ class Sink {
                          program::ValueRef value) {
     (void)seq, (void)published, (void)value;
   }
+  virtual void join(std::uint64_t seq, program::Join join) { (void)seq, (void)join; }
+  virtual void leave(std::uint64_t seq, std::uint64_t group) { (void)seq, (void)group; }
   // Runs a program, later, in its turn.
   virtual core::Status call(std::uint64_t seq, program::Invocation invocation) {
     (void)seq, (void)invocation;

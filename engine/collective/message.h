@@ -105,7 +105,8 @@ struct Action {
     kReserve,   // allocate staging
     kFree,      // free staging; a job or a message under way keeps the memory that it names
     kReduce,    // run the job, then call reduced(job.id)
-    kComplete,  // number, rank (or token): the result is complete, or status says why not
+    kComplete,  // number, rank (or token): the result is complete, or status says why not; of a
+                // receive, rank is that of the sender
     kRetire,    // no place needs the operands and results of `number` any more
     kRunTo,     // streams run until they have deposited `number`, and stop after it
     kAtRest,    // all ranks of the group rest after `number`: image() may be taken

@@ -101,7 +101,8 @@ void Participant::deadline_passed_point_to_point(std::uint64_t token) {
 
 void Participant::lost(Rank rank, const std::string& text) {
   if (ended_) return;
-  end(core::Code::kUnavailable,
+  // The code of a timeout: clients have one kind of error for a rank that does not come.
+  end(core::Code::kDeadlineExceeded,
       "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason),
       std::nullopt);
 }

@@ -134,15 +134,16 @@ void PointToPoint::finish(Receive& receive, const Failed& failed) {
   if (failed.code != core::Code::kOk) image_.failures[{key, order}] = failed;
   // A sender has at most `ahead` open offers, so it asks for no earlier failure.
   if (order > limits_.ahead) image_.failures.erase({key, order - limits_.ahead});
-  complete(receive.token, status_of(failed));
+  complete(receive.token, status_of(failed), key.from);
   receives_.remove_if([&](const Receive& r) { return &r == &receive; });
   tell(key, order, Kind::kDone, key.from, failed);
 }
 
-void PointToPoint::complete(std::uint64_t token, const core::Status& status) {
+void PointToPoint::complete(std::uint64_t token, const core::Status& status, Rank sender) {
   Action action;
   action.kind = Action::Kind::kComplete;
   action.token = token;
+  action.rank = sender;
   action.status = status;
   out_.push(std::move(action));
 }

@@ -85,7 +85,7 @@ class PointToPoint {
   void accept(Receive& receive, const Message& offer);
   void finish(Receive& receive, const Failed& failed);
   void transfer(const Key& key, Number order, Send& send);
-  void complete(std::uint64_t token, const core::Status& status);
+  void complete(std::uint64_t token, const core::Status& status, Rank sender = kNoRank);
   static Message message_about(const Key& key, Number order, Kind kind);
   void tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed = {},
             std::vector<Claim> claims = {});

@@ -25,7 +25,7 @@ std::vector<OpDef> all_families() {
         order_ops,     matmul_ops,    linalg_factor_ops, linalg_solve_ops, linalg_spectral_ops,
         fft_ops,       creation_ops,  random_ops,        index_ops,        join_ops,
         optimizer_ops, recurrent_ops, client_ops,        norm_ops,         attention_ops,
-        conv_ops,      pooling_ops,   spatial_ops,       ctc_ops}) {
+        conv_ops,      pooling_ops,   spatial_ops,       ctc_ops,          collective_ops}) {
     std::vector<OpDef> ops = family();
     std::move(ops.begin(), ops.end(), std::back_inserter(all));
   }

@@ -28,14 +28,15 @@ std::vector<OpDef> random_ops();    // random.cc: Philox
 std::vector<OpDef> index_ops();     // index.cc: index, index_put, gather, index_select, embedding
 std::vector<OpDef> scatter_ops();   // scatter.cc: scatter_reduce, listed by index_ops
 std::vector<OpDef> join_ops();      // join.cc: cat, stack
-std::vector<OpDef> recurrent_ops();  // recurrent.cc: lstm_gates, gru_gates
-std::vector<OpDef> client_ops();     // client.cc: nodes whose backward is the client's own code
-std::vector<OpDef> attention_ops();  // attention.cc: scaled dot products
-std::vector<OpDef> norm_ops();       // norms.cc: layer_norm, batch_norm
-std::vector<OpDef> ctc_ops();        // ctc.cc: ctc_loss
-std::vector<OpDef> conv_ops();       // conv.cc: convolution
-std::vector<OpDef> pooling_ops();    // pooling.cc
-std::vector<OpDef> spatial_ops();    // spatial.cc: padding, columns of windows, resampling
-std::vector<OpDef> optimizer_ops();  // optimizers.cc: sgd_step, adam_step over lists
+std::vector<OpDef> recurrent_ops();   // recurrent.cc: lstm_gates, gru_gates
+std::vector<OpDef> client_ops();      // client.cc: nodes whose backward is the client's own code
+std::vector<OpDef> attention_ops();   // attention.cc: scaled dot products
+std::vector<OpDef> norm_ops();        // norms.cc: layer_norm, batch_norm
+std::vector<OpDef> ctc_ops();         // ctc.cc: ctc_loss
+std::vector<OpDef> conv_ops();        // conv.cc: convolution
+std::vector<OpDef> pooling_ops();     // pooling.cc
+std::vector<OpDef> spatial_ops();     // spatial.cc: padding, columns of windows, resampling
+std::vector<OpDef> collective_ops();  // collectives.cc: all_reduce, all_gather, all_to_all, ...
+std::vector<OpDef> optimizer_ops();   // optimizers.cc: sgd_step, adam_step over lists
 
 }  // namespace teletensor::ops

@@ -228,6 +228,7 @@ struct OpDef {
                                // ...); the results are these, in order
   bool random = false;         // the last two attributes are (int seed, int ordinal)
   bool internal = false;       // not a Python function (vjps' helpers)
+  bool collective = false;     // it runs once all ranks of its group have come to it
   int revision = 1;
   Tangent tangent = Tangent::kAuto;  // resolved by the catalog
   Jvp jvp = nullptr;

@@ -325,6 +325,7 @@ class Verifier {
     if (def.infer == nullptr || def.name == "client_node") {
       return fail("computes nothing: it cannot be a step");
     }
+    if (def.collective) return fail("is a collective, which cannot be a step");
     if (def.random) {
       const std::size_t last = step.attributes.size() - 1;
       const std::int64_t ordinal = step.attributes.integer(last);

@@ -168,6 +168,20 @@ struct Published {
   friend bool operator==(const Published&, const Published&) = default;
 };
 
+// The session takes part in a group of the user's sessions as `rank` of `ranks`; collectives name
+// the group by the session's own number for it. `timeout_ms`: how long one of them may wait.
+struct Join {
+  std::uint64_t group = 0;
+  std::string name;
+  std::uint32_t rank = 0, ranks = 1;
+  std::uint64_t timeout_ms = 0;
+  friend bool operator==(const Join&, const Join&) = default;
+};
+struct Leave {
+  std::uint64_t group = 0;
+  friend bool operator==(const Leave&, const Leave&) = default;
+};
+
 // Gives the program in `bytes` (serialize.h) a number, not 0 and not in use, for later calls.
 struct Define {
   std::uint64_t program = 0;
@@ -199,8 +213,8 @@ struct Undefine {
   friend bool operator==(const Undefine&, const Undefine&) = default;
 };
 
-using Command =
-    std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad, SetData,
-                 Raise, Release, Forget, Taken, Keep, Define, Call, Undefine, Publish, Published>;
+using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
+                             SetData, Raise, Release, Forget, Taken, Keep, Define, Call, Undefine,
+                             Publish, Published, Join, Leave>;
 
 }  // namespace teletensor::program

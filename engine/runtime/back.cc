@@ -70,12 +70,14 @@ bool is_small(const Instruction& instruction) {
 }  // namespace
 
 Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-           std::uint64_t quota, BackEvents* events, Publications* publications, Tiers* tiers)
+           std::uint64_t quota, BackEvents* events, Publications* publications, Tiers* tiers,
+           Groups* groups)
     : lanes_(lanes),
       owner_(owner),
       events_(events),
       publications_(publications),
       tiers_(tiers),
+      groups_(groups),
       executor_(catalog, devices, lanes, owner, quota),
       plans_(catalog, devices) {}
 
@@ -189,6 +191,12 @@ void Back::failed(std::uint64_t seq, Status status, program::ValueRef value) {
   append_failed(seq, std::move(status)).instruction.results.emplace_back().value = std::move(value);
 }
 
+void Back::change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join) {
+  Entry& entry = append(seq);
+  entry.kind = Entry::Kind::kGroup;
+  entry.group = std::make_unique<Entry::Group>(Entry::Group{number, std::move(join)});
+}
+
 void Back::refuse(Status status) {
   refuse_ = std::move(status);
   refusal_ = nullptr;
@@ -264,6 +272,7 @@ bool Back::is_quick(Chunk& chunk) const {
       case Entry::Kind::kUploaded:
       case Entry::Kind::kCall:
       case Entry::Kind::kPublish:
+      case Entry::Kind::kGroup:
         return false;
     }
   }
@@ -356,6 +365,7 @@ void Back::cancel_upto(std::uint64_t seq) {
          !cancel_below_.compare_exchange_weak(below, seq + 1, std::memory_order_relaxed)) {
   }
   executor_.cancel_below(cancel_below_.load(std::memory_order_relaxed));
+  interrupt_group(seq);
   if (tiers_ != nullptr) tiers_->hurry(this);
 }
 
@@ -372,6 +382,7 @@ double Back::wait_seconds() const {
 void Back::stop() {
   stopping_ = true;
   executor_.cancel_below(~0ull);
+  leave_groups("has ended its session");
   if (std::exchange(joined_, false) && tiers_->leave(this)) {
     core::MutexLock lock(mu_);
     scheduled_ = false;
@@ -427,7 +438,7 @@ bool Back::run_plan() {
         more = false;
         break;
       }
-      starved = executor_.starved();
+      starved = executor_.stopped();
       const auto now = core::Clock::now();
       if (drained || starved || now - reported_at_ >= kReportEvery) {
         reported_at_ = now;
@@ -459,7 +470,11 @@ bool Back::run_plan() {
     }
     if (go_on) waiting_ = Waiting::kNo;
   }
-  if (more && (starved || yields)) more = !give_to_mover(starved);
+  if (more && executor_.waits()) {
+    more = !wait_for_group();
+  } else if (more && (starved || yields)) {
+    more = !give_to_mover(starved);
+  }
   if (go_on) {
     // This lane becomes the pump for a while; the strand goes on elsewhere.
     if (std::exchange(more, false)) lanes_.ready(this);
@@ -504,7 +519,7 @@ bool Back::run_entries() {
       small = run && is_small(first->instruction);
       if (run_entry(*first)) pop_front();
     }
-    if (executor_.starved()) [[unlikely]]
+    if (executor_.stopped()) [[unlikely]]
       break;
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
@@ -541,7 +556,11 @@ void Back::look_ahead() {
     }
     const Entry& entry = scan_->entry(scan_at_);
     // RULE: what a Fetch or a Call reads is whole when it runs, so a window ends before it.
-    const bool alone = entry.kind == Entry::Kind::kFetch || entry.kind == Entry::Kind::kCall;
+    // Collectives of all ranks run in one order, which no window changes.
+    const bool run = entry.kind == Entry::Kind::kRun;
+    const bool alone = entry.kind == Entry::Kind::kFetch || entry.kind == Entry::Kind::kCall ||
+                       entry.kind == Entry::Kind::kGroup ||
+                       (run && executor_.op_of(entry.instruction).collective);
     if (alone && scanned_ > 0) {
       boundary_ = scanned_;
       since_mark_ = 0;
@@ -550,8 +569,7 @@ void Back::look_ahead() {
     ++scan_at_;
     ++scanned_;
     ++since_mark_;
-    const bool mark = alone || (entry.kind == Entry::Kind::kRun &&
-                                !executor_.op_of(entry.instruction).mutates.empty());
+    const bool mark = alone || (run && !executor_.op_of(entry.instruction).mutates.empty());
     if (mark || since_mark_ >= kWindowEntries) {
       boundary_ = scanned_;
       since_mark_ = 0;
@@ -619,7 +637,7 @@ bool Back::run_unit() {
     PlanStats::add(plans_.stats().loops);
     PlanStats::add(plans_.stats().loop_steps, loop_.size());
   } else {
-    if (executor_.starved()) return false;
+    if (executor_.stopped()) return false;
     if (never) plan_->never[unit_] = true;
     apart_ = true;  // also when it goes on later, where it lacks room half-way
     for (const std::uint32_t step : unit.steps) {
@@ -697,6 +715,10 @@ FailureRef Back::cancelled_failure(std::uint64_t seq, bool* root) {
 bool Back::run_entry(Entry& entry) {
   if (entry.kind == Entry::Kind::kFetch) return run_fetch(entry);
   if (entry.kind == Entry::Kind::kPublish) return run_publish(entry);
+  if (entry.kind == Entry::Kind::kGroup) {
+    run_group(entry);
+    return true;
+  }
   Instruction& instruction = entry.instruction;
   FailureRef failure;
   bool root = false;
@@ -710,10 +732,11 @@ bool Back::run_entry(Entry& entry) {
     } else if (!failure) {
       failure = cancelled_failure(instruction.seq, &root);
     }
+    if (entry.kind == Entry::Kind::kRun) executor_.decline(instruction, failure->status);
     executor_.fail(instruction, failure);
   } else if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);
-    if (executor_.starved()) return false;
+    if (executor_.stopped()) return false;
   } else {
     const std::string_view bytes = entry.bytes ? std::string_view(*entry.bytes) : "";
     failure = executor_.bind(*instruction.results[0].value, bytes, std::move(entry.storage),

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -38,7 +39,7 @@ struct FetchResult {
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
   core::Device device;
-  Executor::RowMajor contents;
+  RowMajor contents;
 };
 
 inline constexpr program::OpId kNoOp = 0xffff;
@@ -60,7 +61,7 @@ class BackEvents {
   virtual void on_continue() = 0;
 };
 
-class Back : public Task, private Tiers::Member {
+class Back : public Task, private Tiers::Member, private Groups::Waiter {
  public:
   static constexpr std::size_t kMostQueued = 16384;
   static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
@@ -71,10 +72,11 @@ class Back : public Task, private Tiers::Member {
   static constexpr std::size_t kMostInterned = 4096;  // then a new interner begins
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
+  static constexpr std::size_t kMostGroups = 1024;
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
-       Tiers* tiers = nullptr);
+       Tiers* tiers = nullptr, Groups* groups = nullptr);
   // Calls stop().
   ~Back() override;
 
@@ -95,6 +97,8 @@ class Back : public Task, private Tiers::Member {
   // withdrawn. Fails as root of an error that touches nothing.
   void publish_tensor(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
                       program::ValueRef value);
+  // The session's group of this number; without `join` it is left.
+  void change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join);
   // `value` fails with this.
   void failed(std::uint64_t seq, core::Status status, program::ValueRef value);
   // Entries from now on do not run and fail with this, all but fetches. OK: they run again.
@@ -140,6 +144,10 @@ class Back : public Task, private Tiers::Member {
   std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  // The groups of the session end, because "rank n `why`". Any thread.
+  void leave_groups(const std::string& why);
+  // Before the daemon shuts down: no session waits for another one, now or later.
+  void end_groups();
   // Until what is queued has run, at the pace since the queue was last empty.
   double wait_seconds() const;
   std::size_t queue_bytes() const {
@@ -177,6 +185,11 @@ class Back : public Task, private Tiers::Member {
   WindowPlans::Plan& plan_window(std::size_t size);
   bool run_unit();
   bool give_to_mover(bool starved);
+  bool wait_for_group();
+  // Where a collective of a command up to `upto` waits for other ranks, it and its group end.
+  void interrupt_group(std::uint64_t upto);
+  // Groups::Waiter
+  void met() override;
   void add_wishes(Tiers::Need& need) const;
   // Tiers::Member
   bool freeze() override;
@@ -196,6 +209,7 @@ class Back : public Task, private Tiers::Member {
   bool run_entry(Entry& entry);
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
+  void run_group(Entry& entry);
   bool run_call(Entry& entry, core::Clock::time_point until);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
   // An error that cannot be told ends the process.
@@ -212,6 +226,7 @@ class Back : public Task, private Tiers::Member {
   BackEvents* const events_;
   Publications* const publications_;
   Tiers* const tiers_;              // null: nothing moves
+  Groups* const groups_;            // null: there are none
   std::atomic<bool> yield_{false};  // the mover wants the strand
   bool joined_ = false;
   Executor executor_;
@@ -261,6 +276,7 @@ class Back : public Task, private Tiers::Member {
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> groups_end_{false};
   std::atomic<std::uint64_t> interner_ends_{0};  // how many interners are gone
 
   mutable core::Mutex mu_;
@@ -273,6 +289,15 @@ class Back : public Task, private Tiers::Member {
   bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or somebody is the strand
   int inside_ TT_GUARDED_BY(mu_) = 0;               // threads in run_plan()
   Waiting waiting_ TT_GUARDED_BY(mu_) = Waiting::kNo;
+  // A collective that waits for other ranks has the strand, and lends it to the mover.
+  struct GroupWait {
+    std::shared_ptr<Groups::Member> member;  // null: there is no wait
+    std::uint64_t seq = 0;
+    bool told = false;  // the group knows of the wait
+    bool lent = false, met = false;
+  };
+  GroupWait group_wait_ TT_GUARDED_BY(mu_);
+  std::vector<std::weak_ptr<Groups::Member>> members_ TT_GUARDED_BY(mu_);  // some may be gone
   std::map<std::uint64_t, std::vector<std::uint64_t>> failed_
       TT_GUARDED_BY(mu_);                        // root -> rebinds
   std::size_t failures_ TT_GUARDED_BY(mu_) = 0;  // roots and rebinds in it

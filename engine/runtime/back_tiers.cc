@@ -46,7 +46,11 @@ void Back::add_wishes(Tiers::Need& need) const {
 
 bool Back::freeze() {
   core::MutexLock lock(mu_);
-  if (scheduled_ || stopping_) return false;
+  if (stopping_) return false;
+  if (group_wait_.told && !group_wait_.met && !group_wait_.lent) {
+    return group_wait_.lent = true;
+  }
+  if (scheduled_) return false;
   scheduled_ = true;
   return true;
 }
@@ -54,7 +58,10 @@ bool Back::freeze() {
 void Back::thaw() {
   {
     core::MutexLock lock(mu_);
-    const bool more = head_ != nullptr || current_ != nullptr || waiting_ != Waiting::kNo ||
+    const bool lent = std::exchange(group_wait_.lent, false);
+    if (lent && !group_wait_.met) return;
+    if (lent) group_wait_ = {};
+    const bool more = lent || head_ != nullptr || current_ != nullptr || waiting_ != Waiting::kNo ||
                       published_ > completed_.load(std::memory_order_relaxed);
     if (stopping_ || !more) {
       scheduled_ = false;
@@ -67,6 +74,7 @@ void Back::thaw() {
 
 bool Back::has_work() const {
   core::MutexLock lock(mu_);
+  if (group_wait_.lent) return group_wait_.met || stopping_;
   return head_ != nullptr || waiting_ != Waiting::kNo || stopping_;
 }
 

@@ -99,6 +99,7 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
   for (const Operand& operand : instruction.operands) {
     if (operand.value && operand.value->failure) {
       const FailureRef failure = operand.value->failure;
+      decline(instruction, failure->status);
       fail(instruction, failure);
       return failure;
     }
@@ -120,6 +121,10 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
     return nullptr;
   }
   clear();
+  if (waits() != nullptr) {
+    timer.forget();
+    return nullptr;
+  }
   if (has_starved(status)) {
     timer.forget();
     need_operands(instruction);
@@ -354,6 +359,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   TT_RETURN_IF_ERROR(device().backend().before(op));
   slots_.resize(instruction.results.size());
   if (instruction.op == to_device_) return transfer(instruction);
+  if (op.collective) return meet(instruction, op);
   const backends::Kernel kernel = device().kernel(instruction.op);
   if (kernel == nullptr) {
     return Status(core::Code::kUnimplemented,
@@ -736,14 +742,19 @@ Status Executor::separate(Instruction& instruction) {
 }
 
 Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* result) {
-  const Value& value = *operand.value;
-  if (devices_.find(value.device) < 0 || !value.contents) {
-    return core::internal("fetch: no contents");
-  }
   const Profile::Timer timer(profile_, seq, 0, 0);
   const Try chance(*this);
+  return pack(operand, "fetch", seq, result);
+}
+
+Status Executor::pack(const Operand& operand, std::string_view what, std::uint64_t seq,
+                      RowMajor* result) {
+  const Value& value = *operand.value;
+  if (devices_.find(value.device) < 0 || !value.contents) {
+    return core::internal(std::string(what) + ": no contents");
+  }
   StorageRef held;
-  TT_RETURN_IF_ERROR(find(value, "fetch", seq, &held));
+  TT_RETURN_IF_ERROR(find(value, what, seq, &held));
   result->bytes = bytes_of(operand.geometry->numel(), operand.dtype);
   // What others may write meanwhile is copied, so that it is one state of the tensor.
   const bool published = held->sharing() != nullptr;
@@ -754,7 +765,7 @@ Status Executor::row_major(const Operand& operand, std::uint64_t seq, RowMajor* 
     return {};
   }
   StorageRef packed;
-  if (Status status = allocate("fetch", result->bytes, seq, &packed); !status.ok()) {
+  if (Status status = allocate(what, result->bytes, seq, &packed); !status.ok()) {
     if (starved_) need_.operands.emplace_back(storage_of(value));
     return status;
   }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "engine/memory/pool.h"
 #include "engine/program/instruction.h"
 #include "engine/runtime/device.h"
+#include "engine/runtime/groups.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/profile.h"
 #include "engine/runtime/tiers.h"
@@ -58,11 +60,18 @@ class Executor {
   core::Status separate(program::Instruction& instruction);
   // The operand's row-major bytes: in place where they lie so (`storage` then holds the value's),
   // else in a new storage.
-  struct RowMajor {
-    memory::Pinned storage;
-    std::size_t offset = 0, bytes = 0;
-  };
   core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
+
+  // The session's groups by its own numbers. A group that cannot be joined has that error for each
+  // of its collectives.
+  void join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member);
+  void leave(std::uint64_t group);
+  std::size_t groups() const { return groups_.size(); }
+  // A collective that does not run, because of `why`: the other ranks are told.
+  void decline(const program::Instruction& instruction, const core::Status& why);
+  // The rank whose collective has not ended; null: none. With one, what was tried has not happened,
+  // and can be tried again once the collective has ended.
+  const std::shared_ptr<Groups::Member>& waits() const { return meeting_.member; }
 
   // With patience, what lacks room or has operands elsewhere has not happened: starved() is true,
   // and it can be tried again once take_need() is met. (run() and bind() then return null,
@@ -70,6 +79,8 @@ class Executor {
   void set_patient(bool patient) { patient_ = patient; }
   void set_last_chance() { last_chance_ = true; }
   bool starved() const { return starved_; }
+  // What was tried has not happened.
+  bool stopped() const { return starved_ || meeting_.member != nullptr; }
   Tiers::Need take_need();
   // Can what lies on this device move elsewhere, where its memory is short?
   bool moves(std::size_t device) const;
@@ -106,6 +117,7 @@ class Executor {
   class ScratchMemory;
   class PartsOnLanes;
   class Try;
+  class GroupAdder;
 
   using Instruction = program::Instruction;
   using StorageRef = core::Ref<memory::Storage>;
@@ -139,6 +151,11 @@ class Executor {
   core::Status execute_loop(std::span<Instruction* const> instructions);
   bool steal(std::size_t step, const core::Geometry* layout, std::size_t bytes);
   core::Status transfer(Instruction& instruction);
+  core::Status pack(const program::Operand& operand, std::string_view what, std::uint64_t seq,
+                    RowMajor* result);
+  core::Status meet(Instruction& instruction, const ops::OpDef& op);
+  core::Result<std::shared_ptr<Groups::Member>> member_of(const Instruction& instruction) const;
+  core::Status deposit(Instruction& instruction, const ops::OpDef& op);
   // Null: there is none. `lacks`: by the accounts, so that moving others away may help.
   StorageRef take(std::size_t device, std::size_t bytes, std::uint64_t seq, bool strand,
                   bool* lacks);
@@ -177,6 +194,14 @@ class Executor {
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
   Profile profile_;
+
+  std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>> groups_;
+  struct Meeting {  // what was deposited
+    std::shared_ptr<Groups::Member> member;
+    RowMajor result;
+    StorageRef source;  // of a receive: for the number of the rank that sent
+  };
+  Meeting meeting_;
 
   const std::string* origin_ = nullptr;
   bool patient_ = false, last_chance_ = false, starved_ = false;

@@ -304,7 +304,7 @@ FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, voi
   if (cancelled_) return cancelled_;
   const Operand operand = operand_of(view);
   if (operand.value->failure) return operand.value->failure;
-  Executor::RowMajor contents;
+  RowMajor contents;
   Status status = executor.row_major(operand, seq_, &contents);
   if (status.ok()) {
     Devices& devices = executor.devices();

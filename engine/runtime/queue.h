@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "engine/memory/storage.h"
 #include "engine/program/instruction.h"
+#include "engine/runtime/groups.h"
 #include "engine/runtime/program_run.h"
 #include "engine/runtime/publications.h"
 
@@ -25,6 +27,7 @@ struct Entry {
     kFetch,     // the contents of operand 0
     kCall,      // `call`
     kPublish,   // `publish`
+    kGroup,     // `group`
   };
   Kind kind = Kind::kRun;
   bool bulk = false;  // kFetch
@@ -35,6 +38,11 @@ struct Entry {
   std::shared_ptr<const program::Failure> refused;  // it must not run, and fails with this
   std::unique_ptr<ProgramRun> call;
   std::unique_ptr<Publications::Facts> publish;
+  struct Group {
+    std::uint64_t number = 0;
+    std::optional<Groups::Join> join;  // none: the session leaves it
+  };
+  std::unique_ptr<Group> group;
 };
 
 class Chunk {

@@ -22,6 +22,13 @@ struct View {
   }
 };
 
+// Row-major contents, which stay in memory.
+struct RowMajor {
+  memory::Pinned storage;
+  std::size_t offset = 0, bytes = 0;
+  char* data() const { return static_cast<char*>(storage->data()) + offset; }
+};
+
 // numel * size_of(dtype); SIZE_MAX where that is more than memory can hold.
 std::size_t bytes_of(std::int64_t elements, core::DType dtype);
 

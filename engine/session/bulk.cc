@@ -224,7 +224,7 @@ void Session::on_fetched(runtime::FetchResult result) {
   engine::Fetched fetched = description(result);
   if (!result.bulk) {
     if (fetched.status.ok()) {
-      const runtime::Executor::RowMajor& contents = result.contents;
+      const runtime::RowMajor& contents = result.contents;
       runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(result.device)));
       fetched.status = core::with_memory("a fetch", [&] {
         fetched.bytes.resize(contents.bytes);
@@ -356,7 +356,7 @@ Status Session::upload_shared(std::uint64_t upload, std::uint64_t offset, std::u
 Status Session::download_chunk(std::uint64_t seq, std::uint64_t offset, std::span<char> into) {
   const core::Result<runtime::FetchResult> found = find_download(seq);
   if (!found.ok()) return found.status();
-  const runtime::Executor::RowMajor& contents = found->contents;
+  const runtime::RowMajor& contents = found->contents;
   if (offset > contents.bytes || into.size() > contents.bytes - offset) {
     return Status(Code::kOutOfRange, "download: " + std::to_string(into.size()) + " bytes from " +
                                          std::to_string(offset) + " of " +

@@ -127,17 +127,18 @@ memory::OwnerId Host::enroll(const engine::SessionOptions& options, memory::Owne
 
 core::Result<std::unique_ptr<engine::Session>> Host::open(const engine::SessionOptions& options,
                                                           engine::SessionListener* listener) {
-  return std::unique_ptr<engine::Session>(new Session(
-      catalog_, devices_, lanes_, publications_, enroll(options), options, listener, tiers_.get()));
+  return std::unique_ptr<engine::Session>(new Session(catalog_, devices_, lanes_, publications_,
+                                                      enroll(options), options, listener,
+                                                      tiers_.get(), &groups_));
 }
 
 core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::SessionOptions& options,
                                                              engine::SessionListener* listener,
                                                              program::Image image,
                                                              const ReadBytes& read) {
-  auto session =
-      std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
-                                enroll(options, image.owner), options, listener, tiers_.get());
+  auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
+                                           enroll(options, image.owner), options, listener,
+                                           tiers_.get(), &groups_);
   TT_RETURN_IF_ERROR(session->put_up(std::move(image), read, commons_));
   return std::unique_ptr<engine::Session>(std::move(session));
 }

@@ -8,6 +8,7 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/device.h"
+#include "engine/runtime/groups.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/publications.h"
 #include "engine/runtime/tiers.h"
@@ -55,6 +56,7 @@ class Host final : public engine::Engine {
   const ops::Catalog& catalog_;
   const std::unique_ptr<memory::Disk> disk_;  // null: none
   runtime::Publications publications_;
+  runtime::Groups groups_;
   mutable runtime::Devices devices_;
   runtime::Lanes lanes_;
   std::unique_ptr<runtime::Tiers> tiers_;  // null: nothing moves

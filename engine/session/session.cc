@@ -12,16 +12,18 @@ using core::Status;
 Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
                  runtime::Publications& publications, memory::OwnerId owner,
                  const engine::SessionOptions& options, engine::SessionListener* listener,
-                 runtime::Tiers* tiers)
+                 runtime::Tiers* tiers, runtime::Groups* groups)
     : catalog_(catalog),
       devices_(devices),
       lanes_(lanes),
       publications_(publications),
       user_(options.publishes ? options.user : ""),
+      name_(options.name),
       limits_(options.limits),
       owner_(owner),
       listener_(listener),
-      back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications, tiers),
+      back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications, tiers,
+            groups),
       front_(catalog, this, options.limits) {
   if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
   back_.join_tiers(options.user);
@@ -172,6 +174,22 @@ void Session::published(std::uint64_t seq, const program::Published& published,
           : publications_.take(published, user_);
   if (!storage.ok()) return back_.failed(seq, storage.status(), std::move(value));
   back_.uploaded(seq, std::move(*storage), std::move(value));
+}
+
+void Session::join(std::uint64_t seq, program::Join join) {
+  runtime::Groups::Join wanted;
+  wanted.user = user_;
+  wanted.name = std::move(join.name);
+  wanted.rank = join.rank;
+  wanted.ranks = join.ranks;
+  constexpr std::uint64_t kMostMs = 1000ull * 3600 * 24 * 365;
+  wanted.timeout = std::chrono::milliseconds(std::min(join.timeout_ms, kMostMs));
+  wanted.who = name_.empty() ? "a session without a name" : "session \"" + name_ + "\"";
+  back_.change_group(seq, join.group, std::move(wanted));
+}
+
+void Session::leave(std::uint64_t seq, std::uint64_t group) {
+  back_.change_group(seq, group, std::nullopt);
 }
 
 std::vector<std::uint64_t> Session::failed_rebinds(std::uint64_t root) {

@@ -45,7 +45,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
           runtime::Publications& publications, memory::OwnerId owner,
           const engine::SessionOptions& options, engine::SessionListener* listener,
-          runtime::Tiers* tiers = nullptr);
+          runtime::Tiers* tiers = nullptr, runtime::Groups* groups = nullptr);
   ~Session() override;
 
   void submit(std::uint64_t first_seq, std::uint64_t first_id,
@@ -71,6 +71,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
                              std::uint64_t from, std::uint64_t bytes) override;
 
   void interrupt(std::uint64_t upto) override;
+  void leave_groups(const std::string& why) override { back_.leave_groups(why); }
   void take_over(std::function<void(core::Result<engine::TakenOver>)> done) override;
   void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) override;
   // A session that has begun nothing becomes the one that the image was taken of. On failure it is
@@ -180,6 +181,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
                program::ValueRef value) override;
   void published(std::uint64_t seq, const program::Published& published,
                  program::ValueRef value) override;
+  void join(std::uint64_t seq, program::Join join) override;
+  void leave(std::uint64_t seq, std::uint64_t group) override;
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
   void count_planned();
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
@@ -191,6 +194,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   const runtime::Lanes& lanes_;
   const runtime::Publications& publications_;
   const std::string user_;  // "": may not share
+  const std::string name_;  // "" or for people
   const program::Amounts limits_;
   const memory::OwnerId owner_;
   engine::SessionListener* const listener_;

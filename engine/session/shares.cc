@@ -45,8 +45,7 @@ Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage, s
 }
 
 Result<engine::Shared> Shares::copy(memory::Pool& pool, backends::Accelerator& gpu,
-                                    const runtime::Executor::RowMajor& contents,
-                                    std::uint64_t seq) {
+                                    const runtime::RowMajor& contents, std::uint64_t seq) {
   TT_RETURN_IF_ERROR(full());
   const memory::OnBehalf behalf(contents.storage->owner());
   core::Ref<memory::Storage> storage = pool.allocate_open(contents.bytes, seq);

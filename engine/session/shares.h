@@ -26,7 +26,7 @@ class Shares : public std::enable_shared_from_this<Shares> {
                                    std::uint64_t bytes);
   // A copy of the contents, which others may write to and nothing here reads.
   core::Result<engine::Shared> copy(memory::Pool& pool, backends::Accelerator& gpu,
-                                    const runtime::Executor::RowMajor& contents, std::uint64_t seq);
+                                    const runtime::RowMajor& contents, std::uint64_t seq);
   // New memory that others may write to.
   core::Result<engine::Shared> open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq);
   // The memory of open(); null where there is none such.

@@ -147,6 +147,7 @@ void Session::snapshot(bool hold, std::function<void(core::Result<Image>)> done)
     }
   }
   if (!refused.ok()) return done(std::move(refused));
+  if (hold) back_.end_groups();
   stand_still();
 }
 

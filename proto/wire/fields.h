@@ -44,7 +44,9 @@ enum Command : std::uint32_t {
   kKeep = 27,
   kPublish = 28,
   kPublished = 29,
-  kLastKind = kPublished
+  kJoin = 30,
+  kLeave = 31,
+  kLastKind = kLeave
 };
 
 // Arguments: even is a handle.

@@ -120,6 +120,16 @@ class BodyWriter {
     at_ = put_field(at_, 5, p.writable);
     at_ = close_length(opened, at_);
   }
+  void operator()(const program::Join& j) {
+    char* opened = open(field::kJoin);
+    at_ = put_field(at_, 1, j.group);
+    at_ = put_bytes(put_varint(put_tag(at_, 2, WireType::kBytes), j.name.size()), j.name);
+    at_ = put_field(at_, 3, j.rank);
+    at_ = put_field(at_, 4, j.ranks);
+    at_ = put_field(at_, 5, j.timeout_ms);
+    at_ = close_length(opened, at_);
+  }
+  void operator()(const program::Leave& l) { pair(field::kLeave, l.group, 0); }
   void operator()(const program::Define& d) {
     char* opened = open(field::kDefine);
     at_ = put_field(at_, 1, d.program);
@@ -224,6 +234,7 @@ Need need_of(const Command& command) {
   if (const auto* p = std::get_if<program::Publish>(&command)) {
     return {1, p->name.size() + p->users.size()};
   }
+  if (const auto* j = std::get_if<program::Join>(&command)) return {0, j->name.size()};
   if (const auto* d = std::get_if<program::Define>(&command)) return {0, d->bytes.size()};
   if (const auto* c = std::get_if<program::Call>(&command)) {
     return {c->inputs.size() + 3 * c->numbers.size() + c->sliced.size(), 0};

@@ -164,6 +164,14 @@ class KindReader : public PartReader {
         check_layout(inner, published.shape);
         break;
       }
+      case field::kJoin:
+        read_join(inner);
+        break;
+      case field::kLeave: {
+        auto& leave = add<program::Leave>();
+        while (inner.next()) inner.field() == 1 ? inner.number(leave.group) : inner.unknown();
+        break;
+      }
       case field::kDefine: {
         auto& define = add<program::Define>();
         std::string_view bytes;
@@ -221,6 +229,33 @@ class KindReader : public PartReader {
     if (!publish.users.empty() && !good_name(publish.users)) {
       fields_.bad("users: at most 200 characters of printable ASCII");
     }
+  }
+
+  void read_join(Fields& inner) {
+    auto& join = add<program::Join>();
+    std::string_view name;
+    while (inner.next()) {
+      switch (inner.field()) {
+        case 1:
+          inner.number(join.group);
+          break;
+        case 2:
+          if (inner.bytes(name)) join.name = name;
+          break;
+        case 3:
+          inner.number32(join.rank);
+          break;
+        case 4:
+          inner.number32(join.ranks);
+          break;
+        case 5:
+          inner.number(join.timeout_ms);
+          break;
+        default:
+          inner.unknown();
+      }
+    }
+    if (!good_name(join.name)) fields_.bad("a name: 1 to 200 characters of printable ASCII");
   }
 
   void read_constant(Fields& inner) {

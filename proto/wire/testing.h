@@ -90,6 +90,12 @@ class RandomCommands {
       case 13:
         return Undefine{wide()};
       case 14:
+        if (below(4) == 0) {
+          if (coin()) return program::Leave{wide()};
+          return program::Join{wide(), "group/" + std::to_string(wide()),
+                               static_cast<std::uint32_t>(wide()),
+                               static_cast<std::uint32_t>(wide()), wide()};
+        }
         if (coin()) {
           return program::Published{wide(), dtype(), device(), small_shape(), coin()};
         }

@@ -42,7 +42,8 @@ FUNCTIONAL = {"adadelta", "adagrad", "adamax", "adamw", "asgd", "nadam", "radam"
 # Parameters that PyTorch has and a function here has not.
 PARAMETERS = {
     "distributed.all_gather_object": {"weights_only"}, "distributed.broadcast_object_list": {"weights_only"},
-    "distributed.gather_object": {"weights_only"}, "distributed.scatter_object_list": {"weights_only"},
+    "distributed.gather_object": {"weights_only"}, "distributed.recv_object_list": {"weights_only"},
+    "distributed.scatter_object_list": {"weights_only"}, "distributed.send_object_list": {"weights_only"},
     "distributed.init_process_group": {"_ranks", "enable_reconfigure"},
     "nn.parallel.DistributedDataParallel": {
         "delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_precision", "device_mesh",

@@ -37,7 +37,7 @@ LAYERS = {
         [*ABSL, "xxhash.h"]),
     "engine/runtime": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/passes/",
-         "engine/backends/backend.h", "engine/backends/accelerator.h"], ABSL),
+         "engine/collective/", "engine/backends/backend.h", "engine/backends/accelerator.h"], ABSL),
     "engine/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/memory/", "engine/autograd/",
          "engine/runtime/", "engine/backends/backend.h", "engine/backends/accelerator.h",

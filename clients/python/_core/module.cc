@@ -333,6 +333,17 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("name"), nb::arg("tensor").none(), nb::arg("writable"), nb::arg("users"))
       .def(
+          "join",
+          [](PySession& s, std::uint64_t group, const std::string& name, std::uint32_t rank,
+             std::uint32_t ranks, std::uint64_t timeout_ms) {
+            raise_if(s.join({group, name, rank, ranks, timeout_ms}));
+          },
+          nb::arg("group"), nb::arg("name"), nb::arg("rank"), nb::arg("ranks"),
+          nb::arg("timeout_ms"))
+      .def(
+          "leave", [](PySession& s, std::uint64_t group) { raise_if(s.leave(group)); },
+          nb::arg("group"))
+      .def(
           "published",
           [](PySession& s, std::uint64_t id, int dtype, const std::string& device,
              const Sizes& shape, bool writable) {

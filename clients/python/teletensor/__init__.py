@@ -39,6 +39,7 @@ from ._errors import (
     DeviceLostError,
     InterruptedOpError,
     OutOfMemoryError,
+    RankLostError,
     RefusedError,
     SessionLostError,
     TeletensorError,
@@ -211,8 +212,8 @@ from .random import (  # noqa: E402
 )
 
 __all__ = [
-    "DeviceLostError", "Generator", "InterruptedOpError", "OutOfMemoryError", "RefusedError",
-    "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "accelerator",
+    "DeviceLostError", "Generator", "InterruptedOpError", "OutOfMemoryError", "RankLostError",
+    "RefusedError", "Session", "SessionLostError", "Size", "TeletensorError", "Tensor", "accelerator",
     "allow_pickle", "amp", "array_api", "as_tensor",
     "autocast", "autograd", "backends", "bfloat16", "bool", "cdouble", "cfloat", "checked", "compile",
     "complex128", "complex64", "connect", "cuda", "current_session", "default_generator", "device",

@@ -6,6 +6,7 @@
       RefusedError                                     Hello was refused: version, limits, token
       InterruptedOpError                               queued work was interrupted
       DeviceLostError                                  a GPU has failed; what lay on it is gone
+      RankLostError                                    a rank of a group has gone, or does not come
     LinAlgError(RuntimeError)                          a matrix has no such inverse or factors
 
 Wrong shapes and dtypes are RuntimeError, indices and dims out of range IndexError, wrong Python types
@@ -23,6 +24,7 @@ __all__ = [
     "InterruptedOpError",
     "LinAlgError",
     "OutOfMemoryError",
+    "RankLostError",
     "RefusedError",
     "SessionLostError",
     "TeletensorError",
@@ -71,6 +73,14 @@ class DeviceLostError(TeletensorError):
     """
 
 
+class RankLostError(TeletensorError):
+    """A rank of the group has ended, was interrupted, or has not come within the group's timeout.
+
+    The group is over: its later collectives raise this error too. The session and its tensors are as they
+    were. The text names the ranks.
+    """
+
+
 class LinAlgError(RuntimeError):
     """A matrix is singular or not positive-definite, or an algorithm did not converge on it."""
 
@@ -79,6 +89,7 @@ _core.set_error_types(
     {
         1: InterruptedOpError,
         2: DeviceLostError,
+        4: RankLostError,
         8: OutOfMemoryError,
         9: RuntimeError,
         10: LinAlgError,

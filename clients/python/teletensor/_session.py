@@ -128,6 +128,7 @@ class Session(_core.Scope):
         self._core.owner = weakref.ref(self)
         _open.add(self._core)
         self._rolled_back: SessionLostError | None = None
+        self._before_close: list[Callable[[], None]] = []  # issue what is to run before the end
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
         self._core.on_reads = _notices.hint_at_reads
@@ -440,7 +441,11 @@ class Session(_core.Scope):
         put, finish = _interrupt.cleaner(), functools.partial(self._finish, self._transport.close)
         error: BaseException | None = None
         try:
-            self._closed = True
+            try:
+                for issue in list(self._before_close):
+                    issue()
+            finally:
+                self._closed = True
             self._core.synchronize()
         except SessionLostError:
             pass

@@ -129,7 +129,7 @@ void Daemon::fetch(std::uint64_t seq, bool, program::Operand operand) {
     value.status = operand.value->failure->status;
     value.root = operand.value->failure->seq;
   } else {
-    runtime::Executor::RowMajor contents;
+    runtime::RowMajor contents;
     value.status = executor_.row_major(operand, seq, &contents);
     if (value.status.ok() && contents.bytes != 0) {
       value.data.assign(static_cast<const char*>(contents.storage->data()) + contents.offset,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .. import _core
 from .._core import Tensor
@@ -24,6 +25,22 @@ def _list(value: Any) -> list[Any]:
     return [_tensor_at(each) if isinstance(each, GradientEdge) else each for each in several]
 
 
+class Follower(Protocol):
+    """What looks at the gradients of each backward: a DistributedDataParallel."""
+
+    def follows(self) -> bool:
+        """Does it want to see the next backward?"""
+
+    def gradients_before(self) -> Any:
+        """What gradients_after() gets."""
+
+    def gradients_after(self, before: Any) -> None:
+        """A backward has added gradients."""
+
+
+followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+
+
 def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,
              create_graph: bool = False, inputs: Any = None) -> None:
     """Adds the gradients of `tensors` to .grad of the leaves (or of `inputs` only).
@@ -38,7 +55,10 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
+        waiting = [(each, each.gradients_before()) for each in list(followers) if each.follows()]
         _core.backward(roots, seeds, None, keep, create_graph, True)
+        for each, before in waiting:
+            each.gradients_after(before)
         return
     leaves = _list(inputs)
     if not leaves:

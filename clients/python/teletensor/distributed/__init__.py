@@ -1,12 +1,12 @@
-"""torch.distributed for a world of one process: programs written for several run with `world_size=1`.
+"""torch.distributed: processes that compute together, each with a session of one daemon.
 
-Collectives of one rank give what PyTorch's give there. A world of more than one is not there yet:
-`init_process_group` raises NotImplementedError.
+docs/distributed.md describes it.
 """
 
 from .. import _absent
 from ._collectives import *  # noqa: F403
 from ._collectives import __all__ as _collectives
+from ._collectives import summed as summed
 from ._group import (
     GroupMember,
     ProcessGroup,
@@ -30,6 +30,10 @@ from ._group import (
     is_torchelastic_launched,
     new_group,
 )
+from ._objects import *  # noqa: F403
+from ._objects import __all__ as _objects
+from ._point_to_point import *  # noqa: F403
+from ._point_to_point import __all__ as _point_to_point
 
 __all__ = [
     "GroupMember",
@@ -54,6 +58,6 @@ __all__ = [
     "is_torchelastic_launched",
     "new_group",
 ]
-__all__ += _collectives
+__all__ += [*_collectives, *_objects, *_point_to_point]
 
 _absent.attach(globals())

@@ -1,83 +1,102 @@
-"""Collectives of one rank: what the only process gives is what each gets."""
+"""Collectives: what all processes of a group call together. The daemon of their sessions computes them.
+
+A collective runs in the order of the session's stream and nothing here waits for it: `async_op` makes no
+difference but for the `Work` that is returned. A tensor on a GPU goes through the daemon's host memory.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from typing import Any
 
-from .._core import Tensor
+from .._core import Tensor, ops
 from ..autograd import no_grad
-from ._group import ReduceOp, Work, found, is_member, only_rank
+from ._checks import alike, check, check_reduced, listed, member, write
+from ._group import ProcessGroup, ReduceOp, Work, found, meet, rank_of, site
 
 __all__ = [
-    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
-    "irecv", "isend", "monitored_barrier", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor",
-    "scatter", "scatter_object_list", "send",
+    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "barrier",
+    "broadcast", "gather", "monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor",
+    "scatter",
 ]  # fmt: skip
+
+_COMBINATIONS = {
+    ReduceOp.PRODUCT: "product", ReduceOp.MIN: "min", ReduceOp.MAX: "max",
+    ReduceOp.BAND: "and", ReduceOp.BOR: "or", ReduceOp.BXOR: "xor",
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- the ops
+
+
+def _done(async_op: bool) -> Work | None:
+    return Work() if async_op else None
+
+
+def _run(name: str, x: Tensor, group: ProcessGroup, *attributes: Any) -> Tensor:
+    with no_grad():
+        return ops[name](x.detach().cpu(), group._number, *attributes, site())
+
+
+def _reduced(x: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
+    if group.size() == 1:
+        return x
+    if op in _COMBINATIONS:
+        return _run("all_combine", x, group, _COMBINATIONS[op])
+    return _run("all_reduce", x, group, op is ReduceOp.AVG)
+
+
+def gathered(x: Tensor, group: ProcessGroup) -> Tensor:
+    """[ranks, *shape]."""
+    return x.detach().unsqueeze(0) if group.size() == 1 else _run("all_gather", x, group, group.size())
+
+
+def _exchanged(parts: Tensor, sends: list[int], receives: list[int], group: ProcessGroup) -> Tensor:
+    """Rows of dimension 0, those for each rank one after the other."""
+    return parts.detach() if group.size() == 1 else _run("all_to_all", parts, group, sends, receives)
+
+
+def summed(x: Tensor, group: Any = None) -> Tensor:
+    """The sum of x over the ranks, as a function with a gradient: the sum of the ranks' gradients."""
+    own = found(group)
+    check(x, "x", own)
+    if own.size() == 1:
+        return x
+    return ops["all_reduce"](x.cpu(), own._number, False, site()).to(x.device)
+
+
+# ---------------------------------------------------------------- barriers
 
 
 def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None
 ) -> Work | None:
-    """Waits for the other processes: there are none."""
-    return _done(group, async_op)
+    """Waits for the other processes."""
+    if (own := member(group)) is None:
+        return None
+    meet(own)
+    return _done(async_op)
 
 
 def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """As barrier()."""
-    _done(group, False)
+    """As barrier(): its error names all processes that have not come."""
+    barrier(group)
 
 
-def _done(group: Any, async_op: bool) -> Work | None:
-    return Work() if is_member(group) and async_op else None
-
-
-def _check(tensor: Any, name: str) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is a Tensor, not {type(tensor).__name__}")
-
-
-def _check_reduced(tensor: Any, op: ReduceOp, name: str = "tensor") -> None:
-    _check(tensor, name)
-    if not isinstance(op, ReduceOp):
-        raise TypeError(f"op is a ReduceOp, not {type(op).__name__}")
-    if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR) and (
-        tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    ):
-        raise RuntimeError(f"Cannot use {op} with non-integral dtype {tensor.dtype}")
-
-
-def _copy(target: Any, source: Any, names: tuple[str, str], same_shape: bool = True) -> None:
-    """Writes the source's elements into the target."""
-    for tensor, name in zip((target, source), names, strict=True):
-        _check(tensor, name)
-    if target.dtype != source.dtype:
-        raise ValueError(f"{names[0]} is {target.dtype}, {names[1]} {source.dtype}")
-    if target.shape != source.shape if same_shape else target.numel() != source.numel():
-        raise ValueError(
-            f"{names[0]} of {tuple(target.shape)} does not take {names[1]} of {tuple(source.shape)}"
-        )
-    with no_grad():
-        target.copy_(source.reshape(target.shape))
-
-
-def _one(given: Any, name: str) -> Any:
-    if not isinstance(given, (list, tuple)) or len(given) != 1:
-        size = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
-        raise ValueError(
-            f"{name} is a list of one element for each rank of the group, which has one; it is {size}"
-        )
-    return given[0]
+# ---------------------------------------------------------------- tensors
 
 
 def all_reduce(
     tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """The tensors of all ranks as one, in `tensor`: it stays as it is."""
-    _check_reduced(tensor, op)
-    return _done(group, async_op)
+    """The tensors of all ranks as one, in `tensor` of each. Averages are of floating point and complex
+    numbers."""
+    check_reduced(tensor, op)
+    if (own := member(group)) is None:
+        return None
+    check(tensor, "tensor", own)
+    if own.size() > 1:
+        write(tensor, _reduced(tensor, op, own).to(tensor.device), ("tensor", "result"))
+    return _done(async_op)
 
 
 def reduce(
@@ -88,10 +107,20 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """As all_reduce, on rank dst."""
-    _check_reduced(tensor, op)
-    only_rank(dst, "dst", group_dst)
-    return _done(group, async_op)
+    """As all_reduce, on rank dst; the tensors of the others stay as they are."""
+    check_reduced(tensor, op)
+    if (own := member(group)) is None:
+        return None
+    check(tensor, "tensor", own)
+    root = rank_of(own, "dst", dst, group_dst)
+    if own.size() > 1:
+        if op is ReduceOp.SUM:
+            result = _run("reduce_to", tensor, own, root)
+        else:
+            result = _reduced(tensor, op, own)
+        if own.rank() == root:
+            write(tensor, result.to(tensor.device), ("tensor", "result"))
+    return _done(async_op)
 
 
 def broadcast(
@@ -101,28 +130,42 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """The tensor of rank src on all: it stays as it is."""
-    _check(tensor, "tensor")
-    only_rank(src, "src", group_src)
-    return _done(group, async_op)
+    """The tensor of rank src, in `tensor` of each."""
+    check(tensor, "tensor")
+    if (own := member(group)) is None:
+        return None
+    check(tensor, "tensor", own)
+    root = rank_of(own, "src", src, group_src)
+    if own.size() > 1:
+        result = _run("broadcast_from", tensor, own, root)
+        if own.rank() != root:
+            write(tensor, result.to(tensor.device), ("tensor", "result"))
+    return _done(async_op)
 
 
 def all_gather(
     tensor_list: list[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Writes the tensor of each rank into a tensor of tensor_list."""
-    if is_member(group):
-        _copy(_one(tensor_list, "tensor_list"), tensor, ("tensor_list[0]", "tensor"))
-    return _done(group, async_op)
+    if (own := member(group)) is None:
+        return None
+    check(tensor, "tensor", own)
+    targets = listed(tensor_list, "tensor_list", own)
+    for rank, row in enumerate(gathered(tensor, own).unbind(0)):
+        write(targets[rank], row.to(targets[rank].device), (f"tensor_list[{rank}]", "tensor"))
+    return _done(async_op)
 
 
 def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Writes the tensors of all ranks, one after the other, into output_tensor."""
-    if is_member(group):
-        _copy(output_tensor, input_tensor, ("output_tensor", "input_tensor"), same_shape=False)
-    return _done(group, async_op)
+    if (own := member(group)) is None:
+        return None
+    check(input_tensor, "input_tensor", own)
+    result = gathered(input_tensor, own).to(output_tensor.device)
+    write(output_tensor, result, ("output_tensor", "input_tensor"), same_shape=False)
+    return _done(async_op)
 
 
 def gather(
@@ -133,11 +176,21 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Writes the tensor of each rank into a tensor of gather_list, on rank dst."""
-    only_rank(dst, "dst", group_dst)
-    if is_member(group):
-        _copy(_one(gather_list, "gather_list"), tensor, ("gather_list[0]", "tensor"))
-    return _done(group, async_op)
+    """Writes the tensor of each rank into a tensor of gather_list, on rank dst, which is 0 where it is not
+    given."""
+    if (own := member(group)) is None:
+        return None
+    check(tensor, "tensor", own)
+    root = root_of("dst", dst, group_dst, own)
+    here = own.rank() == root
+    targets = listed(gather_list, "gather_list", own) if here else []
+    if not here and gather_list:
+        raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    sends = [int(rank == root) for rank in range(own.size())]
+    rows = _exchanged(tensor.unsqueeze(0), sends, [int(here)] * own.size(), own)
+    for rank, target in enumerate(targets):
+        write(target, rows[rank].to(target.device), (f"gather_list[{rank}]", "tensor"))
+    return _done(async_op)
 
 
 def scatter(
@@ -148,11 +201,28 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Writes a tensor of rank src's scatter_list into each rank's tensor."""
-    only_rank(src, "src", group_src)
-    if is_member(group):
-        _copy(tensor, _one(scatter_list, "scatter_list"), ("tensor", "scatter_list[0]"))
-    return _done(group, async_op)
+    """Writes a tensor of rank src's scatter_list into each rank's tensor. src is 0 where it is not
+    given."""
+    if (own := member(group)) is None:
+        return None
+    check(tensor, "tensor", own)
+    root = root_of("src", src, group_src, own)
+    if own.rank() == root:
+        sources = listed(scatter_list, "scatter_list", own)
+        alike(sources, "scatter_list")
+        parts, sends = ops["stack"](sources, 0), [1] * own.size()
+    else:
+        if scatter_list:
+            raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
+        parts, sends = tensor.detach().new_empty((0, *tensor.shape)), [0] * own.size()
+    receives = [int(rank == root) for rank in range(own.size())]
+    row = _exchanged(parts, sends, receives, own)[0]
+    write(tensor, row.to(tensor.device), ("tensor", f"scatter_list[{own.rank()}]"))
+    return _done(async_op)
+
+
+def root_of(what: str, rank: int | None, group_rank: int | None, group: ProcessGroup) -> int:
+    return rank_of(group, what, 0 if rank is None and group_rank is None else rank, group_rank)
 
 
 def reduce_scatter(
@@ -163,20 +233,41 @@ def reduce_scatter(
     async_op: bool = False,
 ) -> Work | None:
     """Writes into output the ranks' tensors at its place in input_list, as one."""
-    if is_member(group):
-        _check_reduced(_one(input_list, "input_list"), op, "input_list[0]")
-        _copy(output, input_list[0], ("output", "input_list[0]"))
-    return _done(group, async_op)
+    if (own := member(group)) is None:
+        return None
+    sources = listed(input_list, "input_list", own)
+    alike(sources, "input_list")
+    check_reduced(sources[0], op, "input_list[0]")
+    result = _scattered(ops["stack"](sources, 0), op, own)
+    write(output, result.to(output.device), ("output", f"input_list[{own.rank()}]"))
+    return _done(async_op)
+
+
+def _scattered(parts: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
+    if group.size() == 1:
+        return parts[0]
+    if op in _COMBINATIONS:
+        return _reduced(parts, op, group)[group.rank()]
+    return _run("reduce_scatter", parts, group, op is ReduceOp.AVG)
 
 
 def reduce_scatter_tensor(
     output: Tensor, input: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """As reduce_scatter, of the parts of one tensor."""
-    _check_reduced(input, op, "input")
-    if is_member(group):
-        _copy(output, input, ("output", "input"), same_shape=False)
-    return _done(group, async_op)
+    check_reduced(input, op, "input")
+    if (own := member(group)) is None:
+        return None
+    check(input, "input", own)
+    check(output, "output")
+    if input.numel() != output.numel() * own.size():
+        raise ValueError(
+            f"input of {tuple(input.shape)} is not {own.size()} times as large as output of "
+            f"{tuple(output.shape)}"
+        )
+    result = _scattered(input.reshape(own.size(), *output.shape), op, own)
+    write(output, result.to(output.device), ("output", "input"))
+    return _done(async_op)
 
 
 def all_to_all(
@@ -186,13 +277,24 @@ def all_to_all(
     async_op: bool = False,
 ) -> Work | None:
     """Writes tensor i of each rank's input list into a tensor of rank i's output list."""
-    if is_member(group):
-        _copy(
-            _one(output_tensor_list, "output_tensor_list"),
-            _one(input_tensor_list, "input_tensor_list"),
-            ("output_tensor_list[0]", "input_tensor_list[0]"),
-        )
-    return _done(group, async_op)
+    if (own := member(group)) is None:
+        return None
+    targets = listed(output_tensor_list, "output_tensor_list", own)
+    sources = listed(input_tensor_list, "input_tensor_list", own)
+    for tensors, name in ((targets, "output_tensor_list"), (sources, "input_tensor_list")):
+        for i, each in enumerate(tensors):
+            check(each, f"{name}[{i}]", own)
+            if each.dtype != sources[0].dtype:
+                raise ValueError(f"{name}[{i}] is {each.dtype}, input_tensor_list[0] {sources[0].dtype}")
+    flat = ops["cat"]([source.reshape(-1) for source in sources], 0)
+    receives = [target.numel() for target in targets]
+    rows = _exchanged(flat, [source.numel() for source in sources], receives, own)
+    at = 0
+    for i, target in enumerate(targets):
+        part = rows[at : at + receives[i]]
+        write(target, part.to(target.device), (f"output_tensor_list[{i}]", "its part"), same_shape=False)
+        at += receives[i]
+    return _done(async_op)
 
 
 def all_to_all_single(
@@ -203,104 +305,22 @@ def all_to_all_single(
     group: Any = None,
     async_op: bool = False,
 ) -> Work | None:
-    """As all_to_all, of the parts of one tensor along dimension 0."""
-    given = (("output", output_split_sizes, output), ("input", input_split_sizes, input))
-    for name, sizes, tensor in given:
-        _check(tensor, name)
-        if sizes and (len(sizes) != 1 or sizes[0] != len(tensor)):
-            raise ValueError(f"{name}_split_sizes {sizes} do not split {len(tensor)} rows for one rank")
-    if is_member(group):
-        _copy(output, input, ("output", "input"))
-    return _done(group, async_op)
-
-
-# Objects are copied, since in a larger world each rank has its own.
-def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """Puts a copy of each rank's object into object_list."""
-    if is_member(group):
-        _one(object_list, "object_list")
-        object_list[0] = copy.deepcopy(obj)
-
-
-def gather_object(
-    obj: Any,
-    object_gather_list: list[Any] | None = None,
-    dst: int | None = None,
-    group: Any = None,
-    group_dst: int | None = None,
-) -> None:
-    """Puts a copy of each rank's object into object_gather_list, on rank dst."""
-    only_rank(dst, "dst", group_dst)
-    if is_member(group):
-        _one(object_gather_list, "object_gather_list")
-        assert object_gather_list is not None
-        object_gather_list[0] = copy.deepcopy(obj)
-
-
-def broadcast_object_list(
-    object_list: list[Any],
-    src: int | None = None,
-    group: Any = None,
-    device: Any = None,
-    group_src: int | None = None,
-) -> None:
-    """The objects of rank src in the lists of all: they stay as they are."""
-    only_rank(src, "src", group_src)
-    is_member(group)
-
-
-def scatter_object_list(
-    scatter_object_output_list: list[Any],
-    scatter_object_input_list: Sequence[Any] | None = None,
-    src: int | None = None,
-    group: Any = None,
-    group_src: int | None = None,
-) -> None:
-    """Puts an object of rank src's input list into the first place of each output list."""
-    only_rank(src, "src", group_src)
-    if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
-        raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
-    if is_member(group):
-        scatter_object_output_list[0] = copy.deepcopy(
-            _one(scatter_object_input_list, "scatter_object_input_list")
-        )
-
-
-def _no_partner(what: str, rank: int | None, group_rank: int | None, group: Any) -> Any:
-    found(group)
-    place = rank if rank is not None else group_rank
-    if place == 0:
-        raise ValueError(
-            f"Invalid {what} rank: {what} rank should not be the same as the rank of the current process."
-        )
-    raise ValueError(f"Invalid {what} rank {place}: the group has one process, which cannot send to itself")
-
-
-def send(
-    tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
-) -> None:
-    """Raises ValueError: a process does not send to itself, and there is no other one."""
-    _no_partner("destination", dst, group_dst, group)
-
-
-def recv(
-    tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
-) -> int:
-    """Raises ValueError: there is no process to receive from."""
-    return int(_no_partner("source", src, group_src, group))
-
-
-def isend(
-    tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
-) -> Work | None:
-    """As send()."""
-    send(tensor, dst, group, tag, group_dst)
-    return None
-
-
-def irecv(
-    tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
-) -> Work | None:
-    """As recv()."""
-    recv(tensor, src, group, tag, group_src)
-    return None
+    """As all_to_all, of the parts of one tensor along dimension 0: equal ones, or of the sizes that are
+    given."""
+    if (own := member(group)) is None:
+        return None
+    splits = []
+    for name, sizes, tensor in (
+        ("output", output_split_sizes, output),
+        ("input", input_split_sizes, input),
+    ):
+        check(tensor, name, own)
+        rows = len(tensor)
+        if not sizes and rows % own.size():
+            raise ValueError(f"{name} of {rows} rows does not split equally for {own.size()} ranks")
+        splits.append(list(sizes) if sizes else [rows // own.size()] * own.size())
+        if len(splits[-1]) != own.size() or sum(splits[-1]) != rows:
+            raise ValueError(f"{name}_split_sizes {sizes} do not split {rows} rows for {own.size()} ranks")
+    result = _exchanged(input, splits[1], splits[0], own)
+    write(output, result.to(output.device), ("output", "input"))
+    return _done(async_op)

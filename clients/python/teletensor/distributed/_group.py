@@ -1,24 +1,31 @@
-"""The world of one process, and its groups."""
+"""The world: the processes that compute together, each with a session of one daemon; groups of them."""
 
 from __future__ import annotations
 
+import datetime
 import enum
+import itertools
 import os
+import sys
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
 from .. import cuda
+from .._convert import tensor
+from .._core import ops
+from .._session import Session, current_session
 
 __all__ = [
     "GroupMember", "ProcessGroup", "ReduceOp", "Work", "destroy_process_group", "get_backend",
     "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "group", "init_process_group", "is_available", "is_backend_available", "is_gloo_available",
     "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group",
-    "found", "is_member", "only_rank",
+    "found", "is_member", "meet", "rank_of", "site",
 ]  # fmt: skip
 
 _BACKENDS = ("gloo", "nccl")
+_PACKAGE = __name__.partition(".")[0]
 
 
 class ReduceOp(enum.Enum):
@@ -35,38 +42,79 @@ class ReduceOp(enum.Enum):
 
 
 class ProcessGroup:
-    """The one process of the world. `init_process_group` and `new_group` make it."""
+    """Processes of the world, each with a rank. `init_process_group` and `new_group` make it."""
 
-    def __init__(self, backend: str) -> None:
-        self._backend = backend
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        ranks: Sequence[int],
+        rank: int,
+        timeout: float,
+        session: Session | None,
+    ) -> None:
+        self._name, self._backend, self._timeout = name, backend, timeout
+        self._ranks, self._rank, self._made = list(ranks), rank, 0
+        self._session = session  # None: a group of one process, which tells no daemon
+        self._number = 0  # of the group, in the session
+        self._posted: list[Any] = []  # receives that have not begun
+        self._sent = False  # what the daemon may have kept for a rank
+        if session is not None:
+            self._number = next(_numbers)
+            session._core.join(self._number, name, rank, len(self._ranks), int(timeout * 1000))
+            session._before_close.append(self._finish)
+            with session.as_current():
+                self._zero = tensor([0.0])  # an operand for what needs none
 
     def rank(self) -> int:
-        """0."""
-        return 0
+        """The rank of this process in the group."""
+        return self._rank
 
     def size(self) -> int:
-        """1."""
-        return 1
+        """The number of processes."""
+        return len(self._ranks)
 
     def name(self) -> str:
         """Its backend: "gloo" or "nccl"."""
         return self._backend
 
+    def _finish(self) -> None:
+        """The session's later lines run when all that this rank has sent has been received."""
+        if self._session is not None and self._sent and not self._session._core.over:
+            self._sent = False
+            _ = ops["await_sends"](self._zero, self._number, site())
+
+    def _leave(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        self._finish()
+        self._session = None
+        session._before_close.remove(self._finish)
+        if not session._core.over:
+            session._core.leave(self._number)
+
 
 class Work:
-    """What a collective with async_op=True returns. The daemon orders the work; waiting is not needed."""
+    """The handle that isend and a collective with async_op=True return.
+
+    The daemon runs lines in order, so later lines see the result without a wait; an error of the collective
+    is raised where the program reads something, with the collective's line."""
 
     def wait(self, timeout: Any = None) -> bool:
-        """True."""
+        """True, at once: lines after it see the result."""
         return True
 
     def is_completed(self) -> bool:
-        """True: what is issued later sees the result."""
+        """True: lines after it see the result."""
         return True
 
     def is_success(self) -> bool:
         """True."""
         return True
+
+    def exception(self) -> None:
+        """None: an error is raised where the program reads something."""
 
 
 class _World(type):
@@ -81,16 +129,18 @@ class group(metaclass=_World):
 
 
 class GroupMember(metaclass=_World):
-    """`GroupMember.WORLD` is the group of all processes, NON_GROUP_MEMBER what others get of new_group."""
+    """`GroupMember.WORLD` is the group of all processes; others get NON_GROUP_MEMBER from new_group."""
 
     NON_GROUP_MEMBER = -100
 
 
 _world: ProcessGroup | None = None
+_numbers = itertools.count(1)
+_THIRTY_MINUTES = 1800.0
 
 
 def is_available() -> bool:
-    """True: a world of one process can be made."""
+    """True."""
     return True
 
 
@@ -136,31 +186,67 @@ def init_process_group(
     pg_options: Any = None,
     device_id: Any = None,
 ) -> None:
-    """Makes the world. Its size and this process's rank are given here, in the query of init_method
-    ("tcp://host:port?rank=0&world_size=1"), or by the variables WORLD_SIZE and RANK as torchrun sets them.
+    """Makes the world of `world_size` processes, this one having `rank`, and waits for all of them. Both
+    are given here, in the query of init_method ("tcp://host:port?rank=0&world_size=2"), or by the
+    variables WORLD_SIZE and RANK as torchrun sets them.
 
-    backend: "gloo" or "nccl", which make no difference. Nothing is opened: init_method, store and timeout
-    have no effect beside that. ValueError for a second call, an unknown backend or a rank that is not 0;
-    NotImplementedError for a world of more than one process."""
+    The processes find each other on the daemon of their sessions, which all have the same user: worlds of a
+    user differ by init_method, else by MASTER_ADDR and MASTER_PORT, and by group_name. No port is opened
+    there. backend: "gloo" or "nccl", which make no difference. timeout: of each collective; a timedelta or
+    seconds, 30 minutes by default. A collective that fails because a process is gone ends the world: call
+    destroy_process_group and init_process_group again. store has no effect.
+
+    ValueError for a second call, an unknown backend or a rank outside the world; RankLostError where a
+    process does not come."""
     global _world
     if _world is not None:
         raise ValueError("trying to initialize the default process group twice!")
     name = (backend or "gloo").lower().rpartition(":")[2]
     if name not in _BACKENDS:
         raise ValueError(f"Invalid backend: {backend!r}; there are {', '.join(map(repr, _BACKENDS))}")
-    given = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(init_method or "").query))
-    size = _number("world_size", world_size, given)
-    if size > 1:
-        raise NotImplementedError(
-            f"init_process_group: a world of {size} processes is not there yet; a world of one is "
-            "(world_size=1, rank=0, or WORLD_SIZE=1 and RANK=0 in the environment)"
-        )
-    place = _number("rank", rank, given)
-    if size != 1 or place != 0:
+    url = urllib.parse.urlsplit(init_method or "")
+    given = dict(urllib.parse.parse_qsl(url.query))
+    size, place = _number("world_size", world_size, given), _number("rank", rank, given)
+    if size < 1 or not 0 <= place < size:
         raise ValueError(
-            f"init_process_group: rank {place} is not in a world of {size}: in a world of 1 the rank is 0"
+            f"init_process_group: rank {place} is not in a world of {size}: ranks begin with 0"
         )
-    _world = ProcessGroup(name)
+    where = url.netloc + url.path
+    if not where:
+        where = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    title = urllib.parse.quote(f"{where} {group_name}".strip(), safe=":/ ")[:100]
+    session = current_session() if size > 1 else None
+    made = ProcessGroup(f"world {title}", name, range(size), place, _seconds(timeout), session)
+    if session is not None:
+        try:
+            meet(made)
+        except BaseException:
+            made._leave()
+            raise
+    _world = made
+
+
+def _seconds(timeout: Any) -> float:
+    if timeout is None:
+        return _THIRTY_MINUTES
+    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
+    if not seconds > 0:
+        raise ValueError(f"timeout is more than 0 seconds, not {timeout}")
+    return float(seconds)
+
+
+def site() -> str:
+    """The program's line that calls a function of the package, as errors on other ranks show it."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+
+
+def meet(group: ProcessGroup) -> None:
+    """Waits until all processes of the group have come here."""
+    if group._session is not None:
+        ops["all_reduce"](group._zero, group._number, False, site()).item()
 
 
 def _number(name: str, value: int, query: dict[str, str]) -> int:
@@ -176,9 +262,12 @@ def _number(name: str, value: int, query: dict[str, str]) -> int:
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Ends the world (without an argument, or given it); other groups need no end."""
+    """Ends the world (without an argument, or given it), or a group of new_group: this process leaves it,
+    once what it has sent is received."""
     global _world
-    if found(group) is _world:
+    ended = found(group)
+    ended._leave()
+    if ended is _world:
         _world = None
 
 
@@ -192,20 +281,30 @@ def new_group(
     device_id: Any = None,
     sort_ranks: bool = True,
 ) -> Any:
-    """A group of these ranks: of rank 0, or GroupMember.NON_GROUP_MEMBER for an empty list. ValueError for
-    other ranks."""
+    """A group of these ranks of the world, or of all; GroupMember.NON_GROUP_MEMBER where this process is
+    not one of them. All processes of the world call it, in the same order. ValueError for ranks outside
+    the world, a rank twice."""
     world = found(None)
-    if ranks is not None and any(rank != 0 for rank in ranks):
+    chosen = list(range(world.size())) if ranks is None else list(ranks)
+    if any(not 0 <= rank < world.size() for rank in chosen):
         raise ValueError(
-            f"the new group's rank should be within the world_size set by init_process_group: {list(ranks)}"
+            f"the new group's rank should be within the world_size set by init_process_group: {chosen}"
         )
-    if ranks is not None and len(ranks) > 1:
-        raise ValueError(
-            "the new group's world size should be less or equal to the world size set by init_process_group"
-        )
-    if ranks is not None and not ranks:
+    if len(set(chosen)) != len(chosen):
+        raise ValueError(f"a rank is in a group once: {chosen}")
+    if sort_ranks:
+        chosen.sort()
+    world._made += 1
+    if world.rank() not in chosen:
         return GroupMember.NON_GROUP_MEMBER
-    return ProcessGroup(backend or world._backend)
+    return ProcessGroup(
+        f"{world._name} group {world._made}",
+        backend or world._backend,
+        chosen,
+        chosen.index(world.rank()),
+        world._timeout if timeout is None else _seconds(timeout),
+        world._session if len(chosen) > 1 else None,
+    )
 
 
 def found(group: Any) -> ProcessGroup:
@@ -228,13 +327,14 @@ def is_member(group: Any) -> bool:
 
 
 def get_rank(group: Any = None) -> int:
-    """0, or -1 where this process is not in the group. ValueError before init_process_group."""
-    return 0 if is_member(group) else -1
+    """This process's rank, or -1 where it is not in the group. ValueError before init_process_group."""
+    return found(group).rank() if is_member(group) else -1
 
 
 def get_world_size(group: Any = None) -> int:
-    """1, or -1 where this process is not in the group. ValueError before init_process_group."""
-    return 1 if is_member(group) else -1
+    """The number of processes, or -1 where this one is not in the group. ValueError before
+    init_process_group."""
+    return found(group).size() if is_member(group) else -1
 
 
 def get_backend(group: Any = None) -> str:
@@ -243,25 +343,32 @@ def get_backend(group: Any = None) -> str:
 
 
 def get_process_group_ranks(group: Any) -> list[int]:
-    """[0]."""
-    found(group)
-    return [0]
+    """The ranks in the world of the group's processes, in the order of their ranks in the group."""
+    return list(found(group)._ranks)
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """The rank in the world of a rank of the group."""
-    found(group)
-    return only_rank(group_rank, "group rank")
+    """The rank in the world of a rank of the group. ValueError for a rank that the group has not."""
+    ranks = found(group)._ranks
+    if not 0 <= group_rank < len(ranks):
+        raise ValueError(f"group rank {group_rank} is not in a group of {len(ranks)} processes")
+    return ranks[group_rank]
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:
-    """The rank in the group of a rank of the world."""
-    found(group)
-    return only_rank(global_rank, "global rank")
+    """The rank in the group of a rank of the world. ValueError for a rank that is not in the group."""
+    ranks = found(group)._ranks
+    if global_rank not in ranks:
+        raise ValueError(f"global rank {global_rank} is not in the group of ranks {ranks}")
+    return ranks.index(global_rank)
 
 
-def only_rank(rank: int | None, what: str, group_rank: int | None = None) -> int:
-    for each in (rank, group_rank):
-        if each not in (None, 0):
-            raise ValueError(f"{what} {each} is not in the group: its only rank is 0")
-    return 0
+def rank_of(group: Any, what: str, rank: int | None, group_rank: int | None) -> int:
+    """The rank in the group that a collective names by its rank in the world or in the group."""
+    if (rank is None) == (group_rank is None):
+        raise ValueError(f"{what} is given either as {what}, by its rank in the world, or as group_{what}")
+    if group_rank is not None:
+        get_global_rank(group, group_rank)
+        return group_rank
+    assert rank is not None
+    return get_group_rank(group, rank)

@@ -155,8 +155,8 @@ class BatchNorm3d(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm of [N, C, ...] whose statistics are those of all processes of `distributed`'s world, which
-    has one."""
+    """BatchNorm of [N, C, ...] whose mean and variance in training are those of the batches of all
+    processes of `distributed`'s world (or of process_group), which may be of different sizes."""
 
     def __init__(
         self,
@@ -177,6 +177,44 @@ class SyncBatchNorm(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+
+    def forward(self, input: Tensor) -> Tensor:
+        group = self.process_group
+        own = self.training or (self.running_mean is None and self.running_var is None)
+        if not own or not tt.distributed.is_initialized() or tt.distributed.get_world_size(group) < 2:
+            return super().forward(input)
+        self._check_input_dim(input)
+        axes = [d for d in range(input.dim()) if d != 1]
+        shape = [1, -1] + [1] * (input.dim() - 2)
+        x = input.float()
+        count = tt.full((1,), float(input.numel() // input.shape[1]), device=input.device)
+        sums = tt.cat([x.sum(axes), (x * x).sum(axes), count])
+        sums = tt.distributed.summed(sums, group)  # differentiable
+        channels = input.shape[1]
+        total = sums[2 * channels]
+        mean = sums[:channels] / total
+        variance = sums[channels : 2 * channels] / total - mean * mean
+        if self.training and self.track_running_stats:
+            self._follow(mean.detach(), variance.detach(), total.detach())
+        result = (x - mean.view(shape)) * (variance.view(shape) + self.eps).rsqrt()
+        if self.weight is not None:
+            result = result * self.weight.view(shape)
+        if self.bias is not None:
+            result = result + self.bias.view(shape)
+        return result.to(input.dtype)
+
+    def _follow(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
+        """The running statistics, of the unbiased variance."""
+        assert self.running_mean is not None and self.running_var is not None
+        with tt.no_grad():
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            factor = self.momentum
+            if factor is None:
+                factor = 1.0 / float(self.num_batches_tracked.item())
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
+            unbiased = variance * total / (total - 1).clamp(min=1)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:

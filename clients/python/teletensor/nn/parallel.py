@@ -1,7 +1,4 @@
-"""DataParallel on one GPU, and DistributedDataParallel in a world of one process.
-
-Programs written for several run; what needs more than one raises NotImplementedError.
-"""
+"""DataParallel on one GPU, and DistributedDataParallel in `distributed`'s world."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from typing import Any
 
 from .. import _absent, cuda
 from .. import distributed as _distributed
+from ..autograd import is_grad_enabled
+from ._reducer import Reducer
 from .module import Module
 
 __all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
@@ -86,11 +85,19 @@ def data_parallel(
 
 
 class DistributedDataParallel(Module):
-    """The module of a process of `distributed`'s world, which has one: gradients are its own, nothing is
-    averaged. The parameters are `module`'s, so names in state_dict begin with "module.".
+    """The module of a process of `distributed`'s world: each backward averages the gradients over all
+    processes. The parameters are `module`'s, so names in state_dict begin with "module.".
 
-    ValueError before `distributed.init_process_group`, RuntimeError for a module without a parameter that
-    requires grad. What decides how gradients travel has no effect."""
+    All processes begin with the parameters and buffers of rank 0. Gradients travel in buckets of
+    bucket_cap_mb MiB (25), in the reverse order of the parameters, after the backward. The buffers of rank
+    0 are those of all at the first forward and at each one after a forward with gradients, unless
+    broadcast_buffers is False. device_ids: the one GPU that inputs go to. gradient_as_bucket_view,
+    static_graph and check_reduction have no effect.
+
+    ValueError before `distributed.init_process_group`; RuntimeError for a module without a parameter that
+    requires grad, for processes whose parameters differ (the first difference is named), and at a backward
+    that does not reach a parameter, unless find_unused_parameters is True: a parameter that no process
+    reaches then keeps its gradient."""
 
     def __init__(
         self,
@@ -127,9 +134,22 @@ class DistributedDataParallel(Module):
         self.find_unused_parameters = find_unused_parameters
         self.static_graph = static_graph
         self.require_backward_grad_sync = True
+        self.require_forward_param_sync = True
+        self._reducer: Reducer | None = None
+        if _distributed.get_world_size(self.process_group) > 1:
+            self._reducer = Reducer(
+                module, self.process_group, int((bucket_cap_mb or 25) * 2**20), find_unused_parameters
+            )
+            if init_sync:
+                self._reducer.begin_alike(self.broadcast_buffers)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs), on the GPU of device_ids where it is given."""
+        if self._reducer is not None:
+            if self.require_forward_param_sync and self.broadcast_buffers:
+                self._reducer.broadcast(self.module.buffers())
+            averages = is_grad_enabled() and self.require_backward_grad_sync
+            self.require_forward_param_sync = self._reducer.armed = averages
         if self.device_ids:
             return data_parallel(
                 self.module, inputs, self.device_ids, self.output_device, module_kwargs=kwargs
@@ -140,6 +160,8 @@ class DistributedDataParallel(Module):
     def no_sync(self) -> Iterator[None]:
         """Within it gradients are not averaged, as for all but the last of several batches of a step."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        if self._reducer is not None:
+            self._reducer.armed = False
         try:
             yield
         finally:
@@ -152,7 +174,12 @@ class DistributedDataParallel(Module):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Iterator[None]:
-        """Processes may have different numbers of batches within it."""
+        """Processes may have different numbers of batches within it. NotImplementedError in a world of
+        several."""
+        if self._reducer is not None and enable:
+            raise NotImplementedError(
+                "join: uneven numbers of batches are not there yet in a world of several"
+            )
         yield
 
 

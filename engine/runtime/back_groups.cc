@@ -1,0 +1,122 @@
+// The back's part in groups (groups.h): joining and leaving them, and waiting for other ranks.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/runtime/back.h"
+
+namespace teletensor::runtime {
+
+using core::Status;
+using program::Instruction;
+
+namespace {
+
+constexpr char kEnded[] = "has ended its session";
+constexpr char kInterrupted[] = "was interrupted";
+constexpr char kShutsDown[] = "has a daemon that shuts down";
+
+}  // namespace
+
+// Each collective of a group that could not be joined has that error.
+void Back::run_group(Entry& entry) {
+  Entry::Group& group = *entry.group;
+  if (!group.join) return executor_.leave(group.number);
+  const std::uint64_t seq = entry.instruction.seq;
+  Status status;
+  if (entry.refused) status = entry.refused->status;
+  if (status.ok() && seq < cancel_below_.load(std::memory_order_relaxed)) {
+    status = Status(core::Code::kCancelled, "interrupted before it ran");
+  }
+  if (status.ok() && groups_end_) {
+    status = core::invalid("joining group \"" + group.join->name + "\": the daemon shuts down");
+  }
+  if (status.ok() && groups_ == nullptr) status = core::unimplemented("this daemon has no groups");
+  if (status.ok() && executor_.groups() >= kMostGroups) {
+    status = Status(core::Code::kResourceExhausted,
+                    "joining group \"" + group.join->name + "\": the session is in " +
+                        std::to_string(kMostGroups) + " groups, which is the maximum");
+  }
+  auto member = status.ok() ? groups_->join(std::move(*group.join))
+                            : core::Result<std::shared_ptr<Groups::Member>>(status);
+  if (member.ok()) {
+    core::MutexLock lock(mu_);
+    std::erase_if(members_, [](const auto& known) { return known.expired(); });
+    members_.push_back(*member);
+  } else {
+    Instruction none;
+    none.seq = seq;
+    record(none, std::make_shared<const program::Failure>(program::Failure{seq, member.status()}),
+           true);
+  }
+  executor_.join(group.number, std::move(member));
+}
+
+// The session stops before a collective that waits for other ranks. Returns false where the
+// collective has ended by now.
+bool Back::wait_for_group() {
+  const std::shared_ptr<Groups::Member> member = executor_.waits();
+  const std::uint64_t seq = current_->front().instruction.seq;
+  {
+    core::MutexLock lock(mu_);
+    group_wait_ = {};
+    group_wait_.member = member;
+    group_wait_.seq = seq;
+  }
+  if (!member->wait(this)) {
+    core::MutexLock lock(mu_);
+    group_wait_ = {};
+    return false;
+  }
+  {
+    core::MutexLock lock(mu_);
+    if (group_wait_.member == member && group_wait_.seq == seq) group_wait_.told = true;
+  }
+  // An interrupt or a stop that came before group_wait_ was set has not seen the wait.
+  if (stopping_ || groups_end_) {
+    member->lose(stopping_ ? kEnded : kShutsDown);
+  } else if (seq < cancel_below_.load(std::memory_order_relaxed)) {
+    member->give_up(kInterrupted);
+  }
+  return true;
+}
+
+void Back::met() {
+  {
+    core::MutexLock lock(mu_);
+    if (group_wait_.lent) {
+      group_wait_.met = true;
+      return;
+    }
+    group_wait_ = {};
+  }
+  lanes_.ready(this);
+}
+
+void Back::interrupt_group(std::uint64_t upto) {
+  std::shared_ptr<Groups::Member> member;
+  {
+    core::MutexLock lock(mu_);
+    if (group_wait_.seq <= upto) member = group_wait_.member;
+  }
+  if (member) member->give_up(kInterrupted);
+}
+
+void Back::leave_groups(const std::string& why) {
+  std::vector<std::shared_ptr<Groups::Member>> members;
+  {
+    core::MutexLock lock(mu_);
+    for (const auto& known : members_) {
+      if (auto member = known.lock()) members.push_back(std::move(member));
+    }
+  }
+  for (const auto& member : members) member->lose(why);
+}
+
+void Back::end_groups() {
+  groups_end_ = true;
+  leave_groups(kShutsDown);
+}
+
+}  // namespace teletensor::runtime

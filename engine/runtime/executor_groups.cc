@@ -1,0 +1,355 @@
+// The executor's part in collectives: what a rank brings to its group, and the additions that the
+// last one of them does for all (groups.h).
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "engine/collective/schedule.h"
+#include "engine/runtime/executor_parts.h"
+
+namespace teletensor::runtime {
+
+using collective::Call;
+using collective::Job;
+using collective::Op;
+using collective::Reduction;
+using core::Status;
+using program::Instruction;
+using program::Operand;
+
+namespace {
+
+constexpr std::string_view kAwaitSends = "await_sends";
+
+Reduction reduction_of(std::string_view name) {
+  static constexpr std::pair<std::string_view, Reduction> kNames[] = {
+      {"product", Reduction::kProduct}, {"min", Reduction::kMin}, {"max", Reduction::kMax},
+      {"and", Reduction::kAnd},         {"or", Reduction::kOr},   {"xor", Reduction::kXor}};
+  for (const auto& [known, reduction] : kNames) {
+    if (known == name) return reduction;
+  }
+  return Reduction::kSum;
+}
+
+// Whether the call fits the group: what the ops' inference cannot know.
+Status check(const Call& call, std::int64_t named, collective::Rank ranks) {
+  if (named == static_cast<std::int64_t>(ranks)) return {};
+  return core::invalid(core::to_string(call.shape) + " is for " + std::to_string(named) +
+                       " ranks, and the group has " + std::to_string(ranks));
+}
+
+Status no_rank(std::int64_t rank, collective::Rank ranks) {
+  return core::invalid("there is no rank " + std::to_string(rank) + " in a group of " +
+                       std::to_string(ranks));
+}
+
+// Reads the attributes of a send or a receive.
+Status transfer_of(const core::Attributes& attributes, collective::Rank ranks, Call* call) {
+  const std::int64_t peer = attributes.integer(1);
+  const bool any = call->op == Op::kRecv && peer == -1;
+  if (!any && (peer < 0 || peer >= static_cast<std::int64_t>(ranks))) {
+    return no_rank(peer, ranks);
+  }
+  call->peer = any ? collective::kNoRank : static_cast<collective::Rank>(peer);
+  call->tag = attributes.integer(2);
+  return {};
+}
+
+core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op, collective::Rank ranks) {
+  const Operand& x = i.operands[0];
+  const core::Attributes& attributes = *i.attributes;
+  Call call;
+  call.site = attributes.text(attributes.size() - 1);
+  call.dtype = x.dtype;
+  call.shape = x.geometry->shape;
+  const std::int64_t elements = x.geometry->numel();
+  const auto averages = [&] { return attributes.boolean(1) ? Reduction::kAvg : Reduction::kSum; };
+  if (op.name == "all_reduce" || op.name == "all_combine") {
+    call.op = Op::kAllReduce;
+    call.reduction = op.name == "all_reduce" ? averages() : reduction_of(attributes.text(1));
+    call.count = elements;
+  } else if (op.name == "reduce_to" || op.name == "broadcast_from") {
+    call.op = op.name == "reduce_to" ? Op::kReduce : Op::kBroadcast;
+    call.count = elements;
+    const std::int64_t root = attributes.integer(1);
+    if (root < 0 || root >= static_cast<std::int64_t>(ranks)) {
+      return no_rank(root, ranks);
+    }
+    call.root = static_cast<collective::Rank>(root);
+  } else if (op.name == "all_gather") {
+    call.op = Op::kAllGather;
+    TT_RETURN_IF_ERROR(check(call, attributes.integer(1), ranks));
+    call.counts.assign(ranks, elements);
+  } else if (op.name == "reduce_scatter") {
+    call.op = Op::kReduceScatter;
+    call.reduction = averages();
+    TT_RETURN_IF_ERROR(check(call, call.shape[0], ranks));
+    call.counts.assign(ranks, elements / static_cast<std::int64_t>(ranks));
+  } else if (op.name == "send_to" || op.name == "receive_from") {
+    call.op = op.name == "send_to" ? Op::kSend : Op::kRecv;
+    call.count = elements;
+    TT_RETURN_IF_ERROR(transfer_of(attributes, ranks, &call));
+  } else {
+    call.op = Op::kAllToAll;
+    const auto sends = attributes.ints(1), receives = attributes.ints(2);
+    TT_RETURN_IF_ERROR(check(call, static_cast<std::int64_t>(sends.size()), ranks));
+    std::int64_t row = 1;
+    for (int d = 1; d < call.shape.size(); ++d) row *= call.shape[d];
+    for (const std::int64_t size : sends) call.sends.push_back(size * row);
+    for (const std::int64_t size : receives) call.receives.push_back(size * row);
+  }
+  return call;
+}
+
+// A kernel of a job runs on the lane that has the job.
+class OneLane : public backends::Parallel {
+ public:
+  void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
+    for (std::int64_t i = 0; i < parts; ++i) part(i);
+  }
+};
+
+std::string_view kernel_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+    case Reduction::kAvg:
+      return "add";
+    case Reduction::kProduct:
+      return "mul";
+    case Reduction::kMin:
+      return "minimum";
+    case Reduction::kMax:
+      return "maximum";
+    case Reduction::kAnd:
+      return "bitwise_and";
+    case Reduction::kOr:
+      return "bitwise_or";
+    case Reduction::kXor:
+      return "bitwise_xor";
+  }
+  return "add";
+}
+
+}  // namespace
+
+// Runs jobs with the host's kernels, on the lanes that are free.
+class Executor::GroupAdder : public Groups::Adder {
+ public:
+  GroupAdder(Executor& executor, std::uint64_t seq)
+      : executor_(executor), seq_(seq), scratch_(executor, seq) {}
+  Status add(std::span<const Job> jobs, const Address& address) override {
+    core::Mutex mu;
+    Status first;
+    executor_.lanes_.run_parts(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
+      Status status = run(jobs[static_cast<std::size_t>(i)], address);
+      core::MutexLock lock(mu);
+      if (first.ok()) first = std::move(status);
+    });
+    return first;
+  }
+  core::Ref<memory::Storage> allocate(std::size_t bytes) override {
+    bool lacks = false;
+    return executor_.take(kHostIndex, bytes, seq_, false, &lacks);
+  }
+
+ private:
+  // A source or a sum of some: where its elements are.
+  struct Slot {
+    char* data;
+    core::DType dtype;
+    std::unique_ptr<char[]> own;  // null: the source's, which stays as it is
+  };
+  Status run(const Job& job, const Address& address);
+  // Into memory of the slot's own.
+  Status cast(Slot& slot, core::DType to, const core::Geometry& geometry);
+  Status call(std::string_view name, backends::TensorArg a, backends::TensorArg b, Slot& into,
+              const core::Geometry& geometry);
+
+  Executor& executor_;
+  const std::uint64_t seq_;
+  ScratchMemory scratch_;
+};
+
+Status Executor::GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geometry) {
+  if (slot.dtype == to) return {};
+  auto own = std::make_unique<char[]>(bytes_of(geometry.numel(), to));
+  OneLane parallel;
+  TT_RETURN_IF_ERROR(executor_.copies_.copy(executor_.devices_.at(kHostIndex),
+                                            {slot.data, slot.dtype, &geometry},
+                                            {own.get(), to, &geometry}, parallel, scratch_));
+  slot = {own.get(), to, nullptr};
+  slot.own = std::move(own);
+  return {};
+}
+
+// `into` becomes what the kernel makes of `a` and `b`.
+Status Executor::GroupAdder::call(std::string_view name, backends::TensorArg a,
+                                  backends::TensorArg b, Slot& into,
+                                  const core::Geometry& geometry) {
+  const ops::OpDef& op = *executor_.catalog_.find(name);
+  std::unique_ptr<char[]> own;
+  if (!into.own) own = std::make_unique<char[]>(bytes_of(geometry.numel(), into.dtype));
+  const backends::TensorArg in[] = {a, b};
+  backends::TensorArg out[1];
+  out[0].kind = backends::TensorArg::Kind::kTensor;
+  out[0].data = own ? own.get() : into.data;
+  out[0].dtype = into.dtype;
+  out[0].geometry = &geometry;
+  core::Attributes attributes;
+  for (std::size_t p = static_cast<std::size_t>(op.operand_parameters); p < op.parameters.size();
+       ++p) {
+    attributes.push_back(op.parameters[p].fallback);
+  }
+  OneLane parallel;
+  backends::KernelCall kernel_call{
+      op,       in,         out,
+      {},       attributes, parallel,
+      scratch_, nullptr,    &executor_.devices_.at(kHostIndex).backend()};
+  TT_RETURN_IF_ERROR(
+      executor_.devices_.at(kHostIndex).kernel(executor_.catalog_.id(op))(kernel_call));
+  if (own) {
+    into.data = own.get();
+    into.own = std::move(own);
+  }
+  return {};
+}
+
+Status Executor::GroupAdder::run(const Job& job, const Address& address) {
+  const core::Geometry geometry(core::Dims{job.elements});
+  const core::DType accumulator = collective::accumulator_of(job.dtype);
+  std::vector<Slot> slots;
+  for (const Job::Source& source : job.sources) {
+    slots.push_back({address(source.at), source.accumulated ? accumulator : job.dtype, nullptr});
+  }
+  const auto tensor = [&](const Slot& slot) {
+    backends::TensorArg arg;
+    arg.kind = backends::TensorArg::Kind::kTensor;
+    arg.data = slot.data;
+    arg.dtype = slot.dtype;
+    arg.geometry = &geometry;
+    return arg;
+  };
+  for (const collective::Addition& addition : job.additions) {
+    Slot& into = slots[addition.into];
+    Slot& from = slots[addition.from];
+    TT_RETURN_IF_ERROR(cast(into, accumulator, geometry));
+    TT_RETURN_IF_ERROR(cast(from, accumulator, geometry));
+    TT_RETURN_IF_ERROR(call(kernel_of(job.reduction), tensor(into), tensor(from), into, geometry));
+  }
+  for (const Job::Output& output : job.outputs) {
+    Slot& slot = slots[output.slot];
+    if (output.divisor > 1) {
+      TT_RETURN_IF_ERROR(cast(slot, accumulator, geometry));
+      backends::TensorArg divisor;
+      divisor.kind = backends::TensorArg::Kind::kNumber;
+      divisor.dtype = slot.dtype;
+      divisor.number = core::Number::of_int(output.divisor);
+      TT_RETURN_IF_ERROR(call("div", tensor(slot), divisor, slot, geometry));
+    }
+    TT_RETURN_IF_ERROR(cast(slot, output.accumulated ? accumulator : job.dtype, geometry));
+    for (const collective::Slice& to : output.to) {
+      std::memcpy(address(to), slot.data, bytes_of(job.elements, slot.dtype));
+    }
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- the rank
+
+void Executor::join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member) {
+  groups_.insert_or_assign(group, std::move(member));
+}
+
+void Executor::leave(std::uint64_t group) { groups_.erase(group); }
+
+core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
+    const Instruction& instruction) const {
+  const auto number = static_cast<std::uint64_t>(instruction.attributes->integer(0));
+  const auto found = groups_.find(number);
+  if (found != groups_.end()) return found->second;
+  return Status(core::Code::kDeadlineExceeded,
+                catalog_.at(instruction.op).name + ": the session is not in its group " +
+                    std::to_string(number) +
+                    ": it has left the group, or the daemon has started again since it joined");
+}
+
+void Executor::decline(const Instruction& instruction, const Status& why) {
+  const ops::OpDef& op = catalog_.at(instruction.op);
+  if (!op.collective) return;
+  if (meeting_.member) {
+    meeting_.member->give_up("has stopped: " + why.message());
+    meeting_ = {};
+    return;
+  }
+  auto member = member_of(instruction);
+  if (!member.ok() || op.name == kAwaitSends) return;
+  auto call = call_of(instruction, op, (*member)->ranks());
+  (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
+}
+
+// The instruction has run when its group has come to it; until then it has not happened.
+Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
+  if (!meeting_.member) {
+    Status status;
+    try {
+      status = deposit(instruction, op);
+    } catch (const std::bad_alloc&) {
+      status =
+          Status(core::Code::kResourceExhausted, op.name + ": the daemon itself is out of memory");
+    }
+    if (!status.ok()) {
+      if (!has_starved(status)) decline(instruction, status);
+      return status;
+    }
+  }
+  if (!meeting_.member->ended()) {
+    return Status(core::Code::kUnavailable, op.name + ": waits for other ranks");
+  }
+  const Meeting meeting = std::exchange(meeting_, {});
+  TT_RETURN_IF_ERROR(meeting.member->take());
+  slots_[0].storage = meeting.result.storage.ref();
+  if (!meeting.source) return {};
+  const std::int64_t source = meeting.member->sender();
+  std::memcpy(meeting.source->data(), &source, sizeof source);
+  slots_[1].storage = meeting.source;
+  return {};
+}
+
+Status Executor::deposit(Instruction& instruction, const ops::OpDef& op) {
+  if (device_ != kHostIndex) {
+    return core::unimplemented(op.name + ": of tensors on " + core::to_string(device().id()) +
+                               " is not there yet");
+  }
+  auto member = member_of(instruction);
+  if (!member.ok()) return member.status();
+  Groups::Part part;
+  const bool waits_only = op.name == kAwaitSends;
+  if (!waits_only) {
+    auto call = call_of(instruction, op, (*member)->ranks());
+    if (!call.ok()) return Status(call.status().code(), op.name + ": " + call.status().message());
+    part.call = std::move(*call);
+  }
+  TT_RETURN_IF_ERROR(pack(instruction.operands[0], op.name, instruction.seq, &part.operand));
+  const program::Value& value = *instruction.results[0].value;
+  StorageRef storage, source;
+  part.result.bytes = bytes_of(value.elements, value.dtype);
+  TT_RETURN_IF_ERROR(allocate(op.name, part.result.bytes, instruction.seq, &storage));
+  part.result.storage = memory::Pinned(std::move(storage));
+  if (instruction.results.size() > 1) {
+    TT_RETURN_IF_ERROR(allocate(op.name, sizeof(std::int64_t), instruction.seq, &source));
+  }
+  meeting_ = {*member, part.result, std::move(source)};
+  if (waits_only) {
+    std::memcpy(part.result.data(), part.operand.data(), part.result.bytes);
+    (*member)->await_sends();
+    return {};
+  }
+  const bool elsewhere = part.call.op == Op::kReduce && part.call.root != (*member)->rank();
+  if (elsewhere) std::memset(part.result.data(), 0, part.result.bytes);
+  GroupAdder adder(*this, instruction.seq);
+  (*member)->deposit(std::move(part), adder);
+  return {};
+}
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,410 @@
+#include "engine/runtime/groups.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "engine/memory/pool.h"
+#include "engine/runtime/kit_test.h"
+
+namespace teletensor::runtime {
+namespace {
+
+using collective::Call;
+using collective::Job;
+using collective::Op;
+using core::Code;
+using core::Status;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+using MemberRef = std::shared_ptr<Groups::Member>;
+
+class Counted : public Groups::Waiter {
+ public:
+  void met() override {
+    ++times;
+    times.notify_all();
+  }
+  void wait_for(int wanted) const {
+    for (int now = times; now < wanted; now = times) times.wait(now);
+  }
+  std::atomic<int> times{0};
+};
+
+// Adds float32 by plain loops.
+class Plain : public Groups::Adder {
+ public:
+  explicit Plain(memory::PoolHandle& pool) : pool_(pool) {}
+  Status add(std::span<const Job> jobs, const Address& address) override {
+    if (!fails.ok()) return fails;
+    for (const Job& job : jobs) {
+      const auto n = static_cast<std::size_t>(job.elements);
+      std::vector<std::vector<float>> slots;
+      for (const Job::Source& source : job.sources) {
+        const auto* data = reinterpret_cast<const float*>(address(source.at));
+        slots.emplace_back(data, data + n);
+      }
+      for (const auto& addition : job.additions) {
+        for (std::size_t i = 0; i < n; ++i) slots[addition.into][i] += slots[addition.from][i];
+      }
+      for (const Job::Output& output : job.outputs) {
+        for (const collective::Slice& to : output.to) {
+          std::memcpy(address(to), slots[output.slot].data(), n * sizeof(float));
+        }
+      }
+    }
+    return {};
+  }
+  core::Ref<memory::Storage> allocate(std::size_t bytes) override {
+    return has_memory ? pool_->allocate_shared(bytes, 1) : nullptr;
+  }
+  Status fails;
+  bool has_memory = true;
+
+ private:
+  memory::PoolHandle& pool_;
+};
+
+class GroupsTest : public ::testing::Test {
+ protected:
+  MemberRef join(collective::Rank rank, collective::Rank ranks, milliseconds timeout = kLong) {
+    auto member = groups_.join(
+        {"alice", "g", rank, ranks, timeout, "session of rank " + std::to_string(rank)});
+    EXPECT_TRUE(member.ok()) << member.status().message();
+    return *member;
+  }
+  std::vector<MemberRef> join_all(collective::Rank ranks, milliseconds timeout = kLong) {
+    std::vector<MemberRef> members;
+    for (collective::Rank rank = 0; rank < ranks; ++rank) {
+      members.push_back(join(rank, ranks, timeout));
+    }
+    return members;
+  }
+  RowMajor row(const std::vector<float>& values) {
+    RowMajor row;
+    row.bytes = values.size() * sizeof(float);
+    row.storage = memory::Pinned(pool_->allocate_shared(row.bytes, 1));
+    std::memcpy(row.data(), values.data(), row.bytes);
+    return row;
+  }
+  static std::vector<float> floats(const RowMajor& row) {
+    const auto* data = reinterpret_cast<const float*>(row.data());
+    return {data, data + row.bytes / sizeof(float)};
+  }
+  static Call sum(std::int64_t elements) {
+    Call call;
+    call.op = Op::kAllReduce;
+    call.shape = {elements};
+    call.count = elements;
+    return call;
+  }
+  // The result's memory.
+  RowMajor deposit(const MemberRef& member, const std::vector<float>& values) {
+    Groups::Part part{sum(static_cast<std::int64_t>(values.size())), row(values),
+                      row(std::vector<float>(values.size()))};
+    RowMajor result = part.result;
+    member->deposit(std::move(part), adder_);
+    return result;
+  }
+
+  static Call transfer(Op op, collective::Rank peer, std::int64_t elements) {
+    Call call;
+    call.op = op;
+    call.shape = {elements};
+    call.count = elements;
+    call.peer = peer;
+    return call;
+  }
+  void send(const MemberRef& member, collective::Rank to, const std::vector<float>& values) {
+    const auto elements = static_cast<std::int64_t>(values.size());
+    member->deposit({transfer(Op::kSend, to, elements), row(values), row({})}, adder_);
+  }
+  // The result's memory.
+  RowMajor receive(const MemberRef& member, collective::Rank from, std::size_t elements) {
+    RowMajor result = row(std::vector<float>(elements));
+    const Call call = transfer(Op::kRecv, from, static_cast<std::int64_t>(elements));
+    member->deposit({call, result, result}, adder_);
+    return result;
+  }
+
+  static constexpr milliseconds kLong{600'000};
+  testing::Box box_{256u << 20};
+  memory::PoolHandle pool_{memory::Pool::create(box_.devices.at(0).pool(), 1, 0)};
+  Plain adder_{pool_};
+  Groups groups_;
+};
+
+TEST_F(GroupsTest, TheLastRankEndsTheWaitOfTheOthers) {
+  const auto members = join_all(3);
+  Counted waiter;
+  for (int round = 1; round <= 3; ++round) {
+    std::vector<RowMajor> results;
+    for (const MemberRef& member : members) {
+      results.push_back(deposit(member, {1.0f * member->rank(), 2.0f, 3.0f}));
+      EXPECT_EQ(member->wait(&waiter), member->rank() < 2);
+    }
+    EXPECT_EQ(waiter.times, 2 * round);
+    for (const MemberRef& member : members) {
+      ASSERT_TRUE(member->ended());
+      EXPECT_TRUE(member->take().ok());
+      EXPECT_EQ(floats(results[member->rank()]), (std::vector<float>{3, 6, 9}));
+    }
+  }
+}
+
+TEST_F(GroupsTest, DifferentCallsAreOneErrorAndTheGroupGoesOn) {
+  const auto members = join_all(2);
+  deposit(members[0], {1, 2});
+  deposit(members[1], {1, 2, 3});
+  for (const MemberRef& member : members) {
+    const Status status = member->take();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("group \"g\" #1: rank 0 is in all_reduce(sum, "
+                                            "float32[2]), rank 1 in all_reduce(sum, float32[3])"));
+  }
+  deposit(members[1], {5});
+  const RowMajor result = deposit(members[0], {4});
+  EXPECT_TRUE(members[1]->take().ok());
+  EXPECT_EQ(floats(result), std::vector<float>{9});
+}
+
+TEST_F(GroupsTest, ARankThatDeclinesFailsTheCallOfAll) {
+  const auto members = join_all(2);
+  Counted waiter;
+  deposit(members[0], {1});
+  EXPECT_TRUE(members[0]->wait(&waiter));
+  members[1]->decline(sum(1), Status(Code::kResourceExhausted, "no memory"));
+  EXPECT_EQ(waiter.times, 1);
+  EXPECT_EQ(members[0]->take().code(), Code::kResourceExhausted);
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 1 in all_reduce(sum, float32[1]): no "
+                                                      "memory"));
+  deposit(members[0], {1});
+  EXPECT_EQ(floats(deposit(members[1], {2})), std::vector<float>{3});
+}
+
+TEST_F(GroupsTest, ARankThatLeavesEndsTheGroup) {
+  auto members = join_all(3);
+  Counted waiter;
+  deposit(members[0], {1});
+  EXPECT_TRUE(members[0]->wait(&waiter));
+  members[2] = nullptr;
+  EXPECT_EQ(waiter.times, 1);
+  EXPECT_EQ(members[0]->take().code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("group \"g\": rank 2 has left the group"));
+  deposit(members[1], {1});
+  EXPECT_THAT(members[1]->take().message(), HasSubstr("rank 2 has left the group"));
+  // The name is free for a new group at once.
+  const auto again = join_all(2);
+  deposit(again[0], {1});
+  EXPECT_EQ(floats(deposit(again[1], {2})), std::vector<float>{3});
+}
+
+TEST_F(GroupsTest, ARankThatJoinsAgainBeginsTheGroupAnew) {
+  const auto members = join_all(2);
+  deposit(members[0], {1});
+  const MemberRef again = join(0, 2);
+  EXPECT_THAT(members[0]->take().message(),
+              HasSubstr("rank 0 has been replaced: session of rank 0 has joined as rank 0 of 2"));
+  const MemberRef other = join(1, 2);
+  deposit(again, {1});
+  EXPECT_EQ(floats(deposit(other, {2})), std::vector<float>{3});
+}
+
+TEST_F(GroupsTest, GivingUpEndsOnlyWhatWaits) {
+  const auto members = join_all(2);
+  members[0]->give_up("was interrupted");  // it waits for nothing
+  deposit(members[0], {1});
+  EXPECT_EQ(floats(deposit(members[1], {2})), std::vector<float>{3});
+  members[0]->give_up("was interrupted");  // nor does it now
+  deposit(members[0], {1});
+  members[0]->give_up("was interrupted");
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 0 was interrupted"));
+  deposit(members[1], {1});
+  EXPECT_THAT(members[1]->take().message(), HasSubstr("rank 0 was interrupted"));
+}
+
+TEST_F(GroupsTest, ATimeoutNamesWhoIsMissing) {
+  const MemberRef first = join(0, 3, milliseconds(1)), second = join(1, 3, milliseconds(1));
+  Counted waiter;
+  deposit(first, {1});
+  ASSERT_TRUE(first->wait(&waiter));
+  waiter.wait_for(1);
+  EXPECT_EQ(first->take().code(), Code::kDeadlineExceeded);
+  EXPECT_THAT(first->take().message(),
+              HasSubstr("timeout in all_reduce(sum, float32[1]), waits for rank 1 (session of rank "
+                        "1), rank 2 (has not joined)"));
+}
+
+TEST_F(GroupsTest, WithoutMemoryOrKernelsTheGroupEnds) {
+  for (const bool memory : {false, true}) {
+    const auto members = join_all(2);
+    adder_.has_memory = memory;
+    adder_.fails = memory ? Status(Code::kInternal, "a broken kernel") : Status();
+    deposit(members[0], {1});
+    deposit(members[1], {2});
+    for (const MemberRef& member : members) {
+      EXPECT_EQ(member->take().code(), Code::kDeadlineExceeded);
+      EXPECT_THAT(member->take().message(),
+                  HasSubstr(memory ? "rank 1 cannot add: a broken kernel"
+                                   : "rank 1 has no memory for the partial sums"));
+    }
+  }
+}
+
+TEST_F(GroupsTest, WhatIsNoGroupIsRefused) {
+  const auto error = [this](Groups::Join join) { return groups_.join(std::move(join)).status(); };
+  EXPECT_THAT(error({"alice", "g", 2, 2, kLong, ""}).message(),
+              HasSubstr("there is no rank 2 in a group of 2"));
+  EXPECT_THAT(error({"alice", "g", 0, 0, kLong, ""}).message(), HasSubstr("1 to 1024 ranks"));
+  EXPECT_EQ(error({"", "g", 0, 1, kLong, ""}).code(), Code::kPermissionDenied);
+  // Other users' groups are others, whatever their names.
+  const MemberRef own = join(0, 2);
+  const auto other = groups_.join({"bob", "g", 0, 1, kLong, ""});
+  ASSERT_TRUE(other.ok());
+  deposit(*other, {7});
+  EXPECT_TRUE((*other)->ended());
+}
+
+TEST_F(GroupsTest, NothingIsHeldAfterACall) {
+  const auto members = join_all(2);
+  deposit(members[0], {1});
+  deposit(members[1], std::vector<float>(1));
+  const std::uint64_t before = box_.devices.at(0).pool().budget().used();
+  for (int i = 0; i < 20; ++i) {
+    deposit(members[0], std::vector<float>(100'000, 1.0f));
+    deposit(members[1], std::vector<float>(100'000, 2.0f));
+  }
+  EXPECT_EQ(box_.devices.at(0).pool().budget().used(), before);
+}
+
+TEST_F(GroupsTest, WhatIsSentIsKeptUntilItIsReceived) {
+  const auto members = join_all(3);
+  send(members[1], 0, {1, 2});
+  send(members[2], 0, {3, 4});
+  send(members[1], 0, {5, 6});
+  for (const MemberRef& sender : {members[1], members[2]}) {
+    ASSERT_TRUE(sender->ended());
+    EXPECT_TRUE(sender->take().ok());
+  }
+  Counted waiter;
+  members[1]->await_sends();
+  EXPECT_TRUE(members[1]->wait(&waiter));
+  members[0]->await_sends();
+  EXPECT_TRUE(members[0]->ended());  // it has sent nothing
+  EXPECT_EQ(floats(receive(members[0], 1, 2)), (std::vector<float>{1, 2}));
+  EXPECT_EQ(floats(receive(members[0], collective::kNoRank, 2)), (std::vector<float>{3, 4}));
+  EXPECT_EQ(members[0]->sender(), 2u);
+  EXPECT_EQ(waiter.times, 0);
+  EXPECT_EQ(floats(receive(members[0], collective::kNoRank, 2)), (std::vector<float>{5, 6}));
+  EXPECT_EQ(members[0]->sender(), 1u);
+  EXPECT_EQ(waiter.times, 1);
+  EXPECT_TRUE(members[1]->take().ok());
+}
+
+TEST_F(GroupsTest, AReceiveWaitsForItsSender) {
+  const auto members = join_all(2);
+  Counted waiter;
+  const RowMajor result = receive(members[0], 1, 1);
+  EXPECT_TRUE(members[0]->wait(&waiter));
+  send(members[1], 0, {7});
+  EXPECT_EQ(waiter.times, 1);
+  EXPECT_TRUE(members[0]->take().ok());
+  EXPECT_EQ(floats(result), std::vector<float>{7});
+}
+
+TEST_F(GroupsTest, OnlyTheReceiverIsToldOfWhatDoesNotFit) {
+  const auto members = join_all(2);
+  for (const bool receives_first : {false, true}) {
+    if (!receives_first) send(members[0], 1, {1, 2, 3});
+    receive(members[1], 0, 2);
+    if (receives_first) send(members[0], 1, {1, 2, 3});
+    EXPECT_TRUE(members[0]->take().ok());
+    EXPECT_EQ(members[1]->take().code(), Code::kInvalidArgument);
+    EXPECT_THAT(members[1]->take().message(),
+                HasSubstr("rank 0 is in send(dst=1, float32[3]), rank 1 in recv(src=0, "
+                          "float32[2])"));
+  }
+  members[0]->decline(transfer(Op::kSend, 1, 2), Status(Code::kResourceExhausted, "no memory"));
+  EXPECT_EQ(members[0]->take().code(), Code::kResourceExhausted);
+  receive(members[1], 0, 2);
+  EXPECT_EQ(members[1]->take().code(), Code::kResourceExhausted);
+  EXPECT_EQ(members[1]->take().message(), "rank 0: no memory");
+  members[0]->await_sends();
+  EXPECT_TRUE(members[0]->ended());
+}
+
+TEST_F(GroupsTest, TransfersEndWithTheGroup) {
+  const std::uint64_t before = box_.devices.at(0).pool().budget().used();
+  auto members = join_all(3);
+  Counted waiter;
+  send(members[0], 1, std::vector<float>(100'000));
+  members[0]->await_sends();
+  EXPECT_TRUE(members[0]->wait(&waiter));
+  receive(members[1], 2, 4);
+  EXPECT_TRUE(members[1]->wait(&waiter));
+  members[2]->lose("is lost");
+  EXPECT_EQ(waiter.times, 2);
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 2 is lost"));
+  EXPECT_THAT(members[1]->take().message(), HasSubstr("rank 2 is lost"));
+  send(members[0], 1, {1});
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 2 is lost"));
+  members[0]->await_sends();
+  EXPECT_TRUE(members[0]->ended());
+  EXPECT_EQ(box_.devices.at(0).pool().budget().used(), before);
+}
+
+TEST_F(GroupsTest, ATimeoutNamesTheRankOfATransfer) {
+  const MemberRef first = join(0, 2, milliseconds(1)), second = join(1, 2, milliseconds(1));
+  Counted waiter;
+  receive(first, 1, 1);
+  ASSERT_TRUE(first->wait(&waiter));
+  waiter.wait_for(1);
+  EXPECT_THAT(first->take().message(), HasSubstr("timeout in recv(src=1, float32[1]): rank 1 does "
+                                                 "not send"));
+  const MemberRef third = join(0, 2, milliseconds(1)), fourth = join(1, 2, milliseconds(1));
+  send(third, 1, {1});
+  third->await_sends();
+  ASSERT_TRUE(third->wait(&waiter));
+  waiter.wait_for(2);
+  EXPECT_THAT(third->take().message(), HasSubstr("rank 1 does not receive"));
+}
+
+// Ranks on threads of their own, some of which fail calls, and one that goes.
+TEST_F(GroupsTest, ManyThreads) {
+  constexpr int kRanks = 6, kCalls = 300;
+  auto members = join_all(kRanks);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      MemberRef member = std::move(members[static_cast<std::size_t>(r)]);
+      Counted waiter;
+      int waits = 0;
+      for (int i = 0; i < kCalls; ++i) {
+        if (i % 37 == r) {
+          member->decline(sum(500), Status(Code::kInternal, "not this one"));
+          continue;
+        }
+        const RowMajor result = deposit(member, std::vector<float>(500, static_cast<float>(i + r)));
+        if (member->wait(&waiter)) waiter.wait_for(++waits);
+        const Status status = member->take();
+        const bool fails = i % 37 < kRanks;
+        wrong += status.ok() == fails;
+        if (!status.ok()) continue;
+        const float total = kRanks * i + kRanks * (kRanks - 1) / 2;
+        wrong += floats(result) != std::vector<float>(500, total);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace teletensor::runtime

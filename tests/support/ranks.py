@@ -1,0 +1,35 @@
+"""Processes that are the ranks of a world."""
+
+import json
+
+from support.clients import client, finish
+
+BEGIN = """
+    import json
+    dist = tt.distributed
+    R, N = {rank}, {ranks}
+    dist.init_process_group(rank=R, world_size=N, init_method="tcp://{name}", timeout={timeout})
+    def tell(*values):
+        print(json.dumps(values), flush=True)
+"""
+
+
+def start_rank(address, rank, ranks, code, name="test:1", timeout=600):
+    """A process that runs `code` as this rank."""
+    lines = "\n".join("    " + line for line in code.strip().splitlines())
+    return client(BEGIN.format(rank=rank, ranks=ranks, name=name, timeout=timeout) + lines, address)
+
+
+def start(address, ranks, code, name="test:1", timeout=600):
+    """A process for each rank."""
+    return [start_rank(address, rank, ranks, code, name, timeout) for rank in range(ranks)]
+
+
+def told(processes):
+    """What each process has told: a list of the values of its last line."""
+    found = []
+    for process in processes:
+        status, out, err = finish(process)
+        assert status == 0, err
+        found.append(json.loads(out.splitlines()[-1]))
+    return found
