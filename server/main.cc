@@ -30,9 +30,10 @@ using teletensor::core::Status;
 using teletensor::server::Clock;
 using teletensor::server::Config;
 
-constexpr int kLease = 600;                       // seconds
-constexpr std::chrono::seconds kFirstClient{60};  // an embedded daemon waits so long for one
-constexpr std::chrono::seconds kLastKernels{5};   // for what still runs once sessions are written
+constexpr int kLease = 600;  // seconds
+// So long an embedded daemon waits for its first client, or for --linger if that is more.
+constexpr std::chrono::seconds kFirstClient{60};
+constexpr std::chrono::seconds kLastKernels{5};  // for what still runs once sessions are written
 
 int fail(const Status& status) {
   std::fprintf(stderr, "teletensord: %s\n", status.message().c_str());
@@ -86,7 +87,8 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
     if (!config.embedded) continue;
     const auto idle = server.leases().idle();
     had_client = had_client || server.leases().opened() > 0;
-    const auto patience = had_client ? linger : std::chrono::duration<double>(kFirstClient);
+    const std::chrono::duration<double> first = kFirstClient;
+    const auto patience = had_client ? linger : std::max(linger, first);
     if (idle > patience && Clock::now() - started > patience) {
       spdlog::info("event=no_clients idle_ms={}", idle.count());
       return false;

@@ -14,12 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ._errors import TeletensorError
 from ._transport import open_transport
 
-__all__ = ["answers", "embedded", "find_daemon", "runtime_dir"]
+__all__ = ["answers", "embedded", "find_daemon", "runtime_dir", "start"]
 
 START_SECONDS = 20.0  # in which an embedded daemon says that it is ready
 _BINARY = "teletensord"
@@ -139,24 +139,32 @@ def embedded() -> pathlib.Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if answers(path):
             return path
-        command = [find_daemon(), "--embedded", "--socket", str(path)]
-        log = open(folder / "teletensor-embedded.log", "ab")
-        daemon = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-            start_new_session=True, close_fds=True)
-        log.close()
-        try:
-            problem = _not_ready(daemon)
-            if problem:
-                raise TeletensorError(f"{command[0]} {problem}; its log is {log.name}")
-        except BaseException:
-            daemon.kill()
-            daemon.wait()
-            raise
-        finally:
-            assert daemon.stdout is not None
-            daemon.stdout.close()
+        start(path)
         return path
+
+
+def start(path: pathlib.Path, *flags: str,
+          preexec_fn: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
+    """Starts an embedded daemon that serves on the socket at `path`; it is ready. Its log is a file of the
+    runtime folder. TeletensorError: it did not start. `preexec_fn` is subprocess.Popen's."""
+    command = [find_daemon(), "--embedded", "--socket", str(path), *flags]
+    log = open(runtime_dir() / "teletensor-embedded.log", "ab")
+    daemon = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+        start_new_session=True, close_fds=True, preexec_fn=preexec_fn)
+    log.close()
+    try:
+        problem = _not_ready(daemon)
+        if problem:
+            raise TeletensorError(f"{command[0]} {problem}; its log is {log.name}")
+    except BaseException:
+        daemon.kill()
+        daemon.wait()
+        raise
+    finally:
+        assert daemon.stdout is not None
+        daemon.stdout.close()
+    return daemon
 
 
 def _not_ready(daemon: subprocess.Popen[bytes]) -> str:

@@ -1,5 +1,5 @@
-"""The command `teletensor`: serve | run | convert | health | sessions | memory | top | slowlog | kill |
-snapshot | drain | token | cert | bench | doctor | --version."""
+"""The command `teletensor`: serve | launch | run | convert | health | sessions | memory | top | slowlog |
+kill | snapshot | drain | token | cert | bench | doctor | --version."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def _command(arguments: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"teletensor {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="runs teletensord with the flags that follow (serve --help)")
+    commands.add_parser("launch", help="starts the processes of a world, as torchrun does (launch --help)")
     runs: dict[str, Callable[[argparse.Namespace], int]] = {"health": _health, "doctor": _doctor.doctor}
     for name, text in (("health", "does a daemon answer?"),
                        ("doctor", "checks all that a first value needs, in turn, and tells the cure")):
@@ -82,6 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
         except (TeletensorError, OSError) as error:
             print(f"teletensor serve: {error}", file=sys.stderr)
             return 1
+    if arguments[:1] == ["launch"]:
+        from .distributed import run
+
+        return run.main(arguments[1:], "teletensor launch")
     if isinstance(sys.stdout, io.TextIOWrapper):  # paths are bytes that may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
     status = 0

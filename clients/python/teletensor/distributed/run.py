@@ -1,0 +1,265 @@
+"""Starts the processes of a world: `teletensor launch`, or `python -m teletensor.distributed.run`.
+
+The flags are those of torchrun. This process starts one process for each rank, waits for all of them, and
+ends all when one fails. It needs no agent and no port; docs/distributed.md describes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .. import _daemon
+from .._errors import TeletensorError
+
+__all__ = ["main"]
+
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_PORT = 29500  # torchrun's, for a world of several machines
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+
+
+class _Process:
+    """A started rank, the leader of its own process group. It stays unreaped until `reap`, so that the
+    number of its group cannot become another process's."""
+
+    def __init__(
+        self, command: Sequence[str], environment: dict[str, str], begin: Callable[[], None]
+    ) -> None:
+        self.rank, self.local_rank = environment["RANK"], environment["LOCAL_RANK"]
+        self._popen = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=begin)
+
+    def status(self) -> int | None:
+        """Its exit code, minus the signal that ended it, or None while it runs."""
+        info = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is None:
+            return None
+        return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+
+    def send(self, number: int) -> None:
+        """Sends a signal to the process and to those that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, number)
+
+    def reap(self) -> None:
+        """Kills what its process group still has, and waits for the process."""
+        self.send(signal.SIGKILL)
+        self._popen.wait()
+
+    def told(self, status: int) -> str:
+        """What its failure is called."""
+        how = f"exited with code {status}" if status >= 0 else f"was ended by {_signal_name(-status)}"
+        return f"rank {self.rank} (local rank {self.local_rank}, pid {self._popen.pid}) {how}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time signals have no name
+        return f"signal {number}"
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.distributed.run",
+         pass_local_rank: bool = False) -> int:
+    """Runs the command; returns the exit status: 0 when all processes have exited with 0, 1 when one has
+    failed, 128 + n when signal n has ended the launcher. `pass_local_rank` gives each process the argument
+    --local-rank=n, as torch.distributed.launch does."""
+    args = _parsed(sys.argv[1:] if arguments is None else arguments, prog)
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    # What nohup or a shell in the background has had ignored stays ignored.
+    heeded = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
+    # sigwaitinfo takes the signals one by one: none comes between a look and a wait, or into the cleanup.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
+    try:
+        with _daemon_of(args.nnodes, before) as address:
+            return _Launch(args, prog, address, pass_local_rank, heeded, before).run()
+    except (TeletensorError, OSError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        while signal.sigtimedwait(heeded, 0) is not None:
+            pass  # it has asked for the end that is here
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
+    """What the flags say, checked. SystemExit: they make no sense."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Starts the processes of a world on this machine, with torchrun's flags and variables.")
+
+    def flag(name: str, text: str, **options: Any) -> None:
+        parser.add_argument(name, "--" + name[2:].replace("-", "_"), help=text, **options)
+
+    flag("--nproc-per-node", "processes on this machine, or cpu: one a CPU [1]", default="1", metavar="N")
+    flag("--nnodes", "machines, each of which runs this command [1]", type=int, default=1, metavar="N")
+    flag("--node-rank", "which of the machines this is, from 0 [0]", type=int, default=0, metavar="N")
+    flag("--master-addr", "with the port, the name of the world [127.0.0.1]", default="127.0.0.1",
+         metavar="HOST")
+    flag("--master-port", f"[this launch's own; with several machines {_PORT}]", type=int, metavar="N")
+    flag("--max-restarts", "restarts of all after a failure [0]", type=int, default=0, metavar="N")
+    flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
+    parser.add_argument("--standalone", action="store_true", help="no effect: one machine needs no other")
+    parser.add_argument("-m", "--module", action="store_true", help="the script is a module's name")
+    parser.add_argument("script", help="what each process runs")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    args = parser.parse_args(arguments)
+    if args.nproc_per_node == "cpu":
+        args.nproc_per_node = str(os.cpu_count() or 1)
+    if not args.nproc_per_node.isdecimal() or not 1 <= int(args.nproc_per_node) <= 4096:
+        parser.error(f"--nproc-per-node is a number from 1 to 4096, or cpu, not {args.nproc_per_node!r}")
+    args.nproc_per_node = int(args.nproc_per_node)
+    if args.nnodes < 1 or not 0 <= args.node_rank < args.nnodes:
+        parser.error(f"--node-rank {args.node_rank} is not one of --nnodes {args.nnodes} machines, "
+                     "which count from 0")
+    if args.master_port is not None and not 1 <= args.master_port <= 65535:
+        parser.error(f"--master-port is a number from 1 to 65535, not {args.master_port}")
+    if args.max_restarts < 0:
+        parser.error(f"--max-restarts is 0 or more, not {args.max_restarts}")
+    if args.module and args.no_python:
+        parser.error("--module and --no-python exclude each other")
+    return args
+
+
+@contextlib.contextmanager
+def _daemon_of(nodes: int, mask: set[Any]) -> Iterator[str]:
+    """The address of the daemon for all processes: the one that is configured or runs for this user, else
+    one that is started for this launch and ended with it."""
+    if given := os.environ.get("TELETENSOR_ADDRESS"):
+        yield given
+        return
+    if nodes > 1:
+        raise TeletensorError("the processes of several machines need one daemon that all machines reach; "
+                              "set TELETENSOR_ADDRESS to its address on each machine")
+    own = _daemon.runtime_dir() / "teletensor.sock"
+    if _daemon.answers(own):
+        yield f"unix:{own}"
+        return
+    path = _daemon.runtime_dir() / f"teletensor-launch-{os.getpid()}.sock"
+    # The first process may connect late, and none is connected between two attempts.
+    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_ends_with_this(signal.SIGTERM, mask))
+    try:
+        yield f"unix:{path}"
+    finally:
+        daemon.terminate()
+        try:
+            daemon.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+        path.unlink(missing_ok=True)
+
+
+def _ends_with_this(number: int, mask: set[Any]) -> Callable[[], None]:
+    """For a child, before its exec: it gets the signal `number` when this process ends, however that
+    happens, and has the signal mask `mask`."""
+    parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
+
+    def begin() -> None:
+        if prctl(_SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0) != 0 or os.getppid() != parent:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    return begin
+
+
+class _Launch:
+    def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
+                 ends: set[signal.Signals], mask: set[Any]) -> None:
+        self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
+        self._ends = ends  # signals that end the launcher; all of them are blocked
+        self._begin = _ends_with_this(signal.SIGKILL, mask)
+
+    def run(self) -> int:
+        """Starts all processes, and again after a failure; the exit status of the launcher."""
+        status, restarts = self._attempt(0), self._args.max_restarts
+        for attempt in range(1, restarts + 1):
+            if status == 1:
+                self._say(f"all processes are started again ({attempt} of {restarts})")
+                status = self._attempt(attempt)
+        return status
+
+    def _attempt(self, attempt: int) -> int:
+        processes: list[_Process] = []
+        started = time.monotonic()
+        try:
+            for command, environment in self._ranks(attempt):
+                processes.append(_Process(command, environment, self._begin))
+            ended_by = self._watch(processes)
+            failed = [(each, status) for each in processes if (status := each.status())]
+            for process, status in failed if ended_by is None else ():
+                self._say(f"{process.told(status)} at {time.strftime('%Y-%m-%d %H:%M:%S')}, "
+                          f"{time.monotonic() - started:.1f} s after the start")
+            self._stop(processes, ended_by or signal.SIGTERM)
+        finally:
+            for process in processes:
+                process.reap()
+        return 128 + ended_by if ended_by is not None else 1 if failed else 0
+
+    def _watch(self, processes: list[_Process]) -> int | None:
+        """Waits until all processes have exited with 0 or one has failed: None. Or for a signal that ends
+        the launcher: its number."""
+        while True:
+            statuses = [each.status() for each in processes]
+            if any(statuses) or None not in statuses:
+                return None
+            number = signal.sigwaitinfo({*self._ends, signal.SIGCHLD}).si_signo
+            if number in self._ends:
+                return number
+
+    def _stop(self, processes: list[_Process], number: int) -> None:
+        """Sends the signal to all that run, and waits for them: some seconds, or until the launcher gets
+        another signal that ends it."""
+        running = [each for each in processes if each.status() is None]
+        for process in running:
+            process.send(number)
+        deadline = time.monotonic() + _GRACE
+        while any(each.status() is None for each in running):
+            left = deadline - time.monotonic()
+            info = signal.sigtimedwait({*self._ends, signal.SIGCHLD}, left) if left > 0 else None
+            if info is None or info.si_signo in self._ends:
+                return
+
+    def _ranks(self, attempt: int) -> Iterator[tuple[list[str], dict[str, str]]]:
+        """The command and the environment of each process of this machine."""
+        args, size = self._args, self._args.nproc_per_node
+        # Two attempts are two worlds: the second does not find what the first has left in a store.
+        port = args.master_port or (_PORT if args.nnodes > 1 else _free_port())
+        run = secrets.token_hex(8) if args.nnodes == 1 else f"{args.master_addr}:{port}"
+        module = ["-m"] if args.module else []
+        python = [] if args.no_python else [sys.executable, "-u", *module]
+        for local in range(size):
+            given = {
+                "RANK": args.node_rank * size + local, "LOCAL_RANK": local, "GROUP_RANK": args.node_rank,
+                "WORLD_SIZE": args.nnodes * size, "LOCAL_WORLD_SIZE": size,
+                "GROUP_WORLD_SIZE": args.nnodes, "MASTER_ADDR": args.master_addr, "MASTER_PORT": port,
+                "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": attempt,
+                "TORCHELASTIC_MAX_RESTARTS": args.max_restarts, "TELETENSOR_ADDRESS": self._address,
+            }  # fmt: skip
+            extra = [f"--local-rank={local}"] if self._pass_local_rank else []
+            yield ([*python, args.script, *extra, *args.arguments],
+                   {**os.environ, **{name: str(value) for name, value in given.items()}})
+
+    def _say(self, text: str) -> None:
+        print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
+
+
+def _free_port() -> int:
+    """A TCP port of this machine that nobody has now."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""`teletensor launch`: what the processes get, and that none is left however the launch ends."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+from support.clients import finish, wait_line
+from support.daemon import binary, wait_until
+from support.snippets import snippets
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LAUNCHER = [sys.executable, "-m", "teletensor.distributed.run"]
+WORLD = """
+import json, os, sys
+import teletensor as tt
+import teletensor.distributed as dist
+dist.init_process_group("gloo")
+x = tt.ones(3) * (dist.get_rank() + 1)
+dist.all_reduce(x)
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TELETENSOR_ADDRESS", "OMP_NUM_THREADS")
+told = {name: os.environ[name] for name in names if name in os.environ}
+# One write, so that the lines of two processes do not mix.
+sys.stdout.write(json.dumps({"sum": x.tolist(), "arguments": sys.argv[1:], **told}) + "\\n")
+"""
+# A process of a rank and one that it has started; both outlive SIGTERM and SIGINT if `ignore`.
+SLEEPERS = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if os.environ.get("IGNORE"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"])
+sys.stdout.write("asleep\\n")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def box(tmp_path):
+    """box(arguments, code, **environment): a launch of a script that holds `code`, as a process. At the
+    end of the test nothing that it has started is left."""
+    folder, mark = tempfile.mkdtemp(prefix="ttl-"), str(uuid.uuid4())
+    started = []
+
+    def launch(flags, code, arguments=(), launcher=LAUNCHER, **environment):
+        script = tmp_path / f"script{len(started)}.py"
+        script.write_text(code)
+        env = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
+        env |= {"XDG_RUNTIME_DIR": folder, "TELETENSORD": binary(), "TT_LAUNCH": mark, **environment}
+        started.append(subprocess.Popen([*launcher, *flags, str(script), *arguments], env=env, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path,
+                                        preexec_fn=_heed_signals))
+        return started[-1]
+
+    launch.pids = lambda: _marked(mark)
+    launch.folder = folder
+    yield launch
+    wait_until(lambda: not _marked(mark), what="all processes of the launch end")
+    assert not [each for each in os.listdir(folder) if "launch" in each and each.endswith(".sock")] or \
+        any(each.returncode == -signal.SIGKILL for each in started)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _heed_signals():
+    """A shell that starts the tests in the background has them ignore SIGINT, and their children as well."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _marked(mark):
+    """The processes whose environment holds the mark, zombies excluded."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if mark.encode() in file.read():
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+def told(process, status=0):
+    """The JSON lines of a launch that has ended with that status."""
+    got, out, err = finish(process)
+    assert got == status, err
+    return sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")),
+                  key=lambda each: int(each["RANK"]))
+
+
+def test_a_world_without_a_daemon_gets_one_of_its_own(box):
+    first, second = told(box(["--nproc-per-node", "2"], WORLD, ["--lr", "-m"]))
+    for rank, each in enumerate((first, second)):
+        assert each["sum"] == [3.0, 3.0, 3.0] and each["arguments"] == ["--lr", "-m"]
+        assert [each[name] for name in (
+            "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+            "TORCHELASTIC_RESTART_COUNT")] == [str(rank), str(rank), "2", "2", "0", "127.0.0.1", "0"]
+    for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TELETENSOR_ADDRESS"):
+        assert first[name] == second[name]
+    assert first["TELETENSOR_ADDRESS"].startswith(f"unix:{box.folder}/")
+    assert ("OMP_NUM_THREADS" in first) == ("OMP_NUM_THREADS" in os.environ)
+    assert not box.pids()
+
+
+def test_the_program_of_the_page(box):
+    (program,) = (s.code for s in snippets(ROOT / "docs/distributed.md") if s.title == "train.py")
+    status, out, err = finish(box(["--nproc-per-node", "2"], program))
+    assert status == 0 and out.count("[3.0, 3.0, 3.0]") == 2, err
+
+
+def test_a_daemon_that_is_configured_is_used(box, start_daemon):
+    daemon = start_daemon()
+    launcher = [sys.executable, "-m", "teletensor.cli", "launch"]
+    found = told(box(["--nproc_per_node=2", "--master_port=4711"], WORLD, launcher=launcher,
+                     TELETENSOR_ADDRESS=daemon.unix))
+    assert [(each["TELETENSOR_ADDRESS"], each["MASTER_PORT"]) for each in found] == [(daemon.unix, "4711")] * 2
+
+
+def test_modules_and_programs(box, tmp_path):
+    (tmp_path / "trainer.py").write_text(
+        "import os, sys\nsys.stdout.write(f'{os.environ[\"RANK\"]} {__name__} {len(sys.argv)}\\n')\n")
+    status, out, err = finish(box(["--nproc-per-node=2", "-m", "trainer", "-m"], ""))
+    assert status == 0 and sorted(out.splitlines()) == ["0 __main__ 3", "1 __main__ 3"], err
+    status, out, err = finish(box(["--no-python", "/bin/echo", "hello"], ""))
+    assert status == 0 and out.startswith("hello"), err
+    status, out, err = finish(box(["--nproc-per-node=2", "--no-python", "/nowhere/program"], ""))
+    assert status == 1 and "/nowhere/program" in err
+
+
+def test_the_old_command_passes_the_local_rank(box):
+    launcher = [sys.executable, "-m", "teletensor.distributed.launch"]
+    code = "import sys; print(sys.argv[1:])"
+    assert finish(box(["--nproc-per-node=1"], code, ["x"], launcher))[1] == "['--local-rank=0', 'x']\n"
+    assert finish(box(["--use-env"], code, ["x"], launcher))[1] == "['x']\n"
+
+
+@pytest.mark.parametrize("end, said", (
+    ("sys.exit(3)", "exited with code 3"),
+    ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
+))
+def test_a_rank_that_fails_ends_the_others(box, end, said):
+    code = f"import os, signal, sys\nif os.environ['RANK'] == '1':\n    {end}\n" + SLEEPERS
+    status, _, err = finish(box(["--nproc-per-node=3"], code))
+    assert status == 1
+    assert "rank 1 (local rank 1, pid " in err and said in err and "s after the start" in err
+    assert "rank 0" not in err and "rank 2" not in err
+    assert not box.pids()
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(box):
+    launcher = [sys.executable, "-c", "import sys; from teletensor.distributed import run; run._GRACE = 0.2; "
+                                      "sys.exit(run.main())"]
+    code = SLEEPERS.replace('sys.stdout.write("asleep\\n")', """
+open("ready" + os.environ["RANK"], "w").close()
+while os.environ["RANK"] == "1":
+    if os.path.exists("ready0"): sys.exit(5)
+    time.sleep(0.01)
+""")
+    status, _, err = finish(box(["--nproc-per-node=2"], code, launcher=launcher, IGNORE="1"))
+    assert status == 1 and "rank 1" in err and "code 5" in err
+    assert not box.pids()
+
+
+@pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+def test_a_signal_reaches_all(box, number):
+    launched = box(["--nproc-per-node=2"], SLEEPERS)
+    for _ in range(2):
+        wait_line(launched, "asleep")
+    launched.send_signal(number)
+    assert finish(launched)[0] == 128 + number
+    assert not box.pids()
+
+
+def test_a_second_signal_does_not_wait(box):
+    launcher = [sys.executable, "-c", "import sys; from teletensor.distributed import run; run._GRACE = 1e6; "
+                                      "sys.exit(run.main())"]
+    code = SLEEPERS.replace("time.sleep(600)", """
+signal.signal(signal.SIGTERM, lambda *_: sys.stdout.write("told\\n"))
+sys.stdout.write("awake\\n")
+while True: time.sleep(600)
+""")
+    launched = box(["--nproc-per-node=2"], code, launcher=launcher)
+    for _ in range(2):
+        wait_line(launched, "awake")
+    launched.send_signal(signal.SIGTERM)
+    wait_line(launched, "told")
+    launched.send_signal(signal.SIGINT)
+    assert finish(launched)[0] == 128 + signal.SIGTERM and not box.pids()
+
+
+def test_no_process_outlives_a_launcher_that_is_killed(box):
+    launched = box(["--nproc-per-node=2"], SLEEPERS.replace('subprocess.Popen(["sleep", "600"])', ""), IGNORE="1")
+    for _ in range(2):
+        wait_line(launched, "asleep")
+    assert len(box.pids()) >= 4  # the launcher, two ranks and the daemon
+    launched.kill()
+    launched.wait()
+    wait_until(lambda: not box.pids(), what="ranks and daemon end with the launcher")
+
+
+def test_all_begin_again_after_a_failure(box):
+    code = "import os, sys\nsys.stdout.write(os.environ['MASTER_PORT'] + '\\n')\n" \
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] != '2' and os.environ['RANK'] == '0': sys.exit(1)\n" + WORLD
+    launched = box(["--nproc-per-node=2", "--max-restarts=2"], code)
+    status, out, err = finish(launched)
+    assert status == 0 and err.count("rank 0 (local rank 0") == 2 and "started again (2 of 2)" in err, err
+    assert len({line for line in out.splitlines() if line.isdecimal()}) == 3
+    last = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert [each["sum"] for each in last] == [[3.0] * 3] * 2
+
+
+def test_several_machines_are_several_launches_with_one_daemon(box, start_daemon):
+    daemon = start_daemon()
+    flags = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=head"]
+    machines = [box([*flags, f"--node-rank={node}"], WORLD, TELETENSOR_ADDRESS=daemon.unix) for node in range(2)]
+    found = [each for machine in machines for each in told(machine)]
+    assert [(each["RANK"], each["LOCAL_RANK"], each["GROUP_RANK"]) for each in found] == [
+        ("0", "0", "0"), ("1", "1", "0"), ("2", "0", "1"), ("3", "1", "1")]
+    assert all(each["sum"] == [10.0] * 3 and each["WORLD_SIZE"] == "4" for each in found)
+    assert len({(each["MASTER_PORT"], each["TORCHELASTIC_RUN_ID"]) for each in found}) == 1
+    status, _, err = finish(box(flags, WORLD))
+    assert status == 1 and "TELETENSOR_ADDRESS" in err
+
+
+@pytest.mark.parametrize("flags, said", (
+    (["--nproc-per-node=0"], "a number from 1 to 4096"),
+    (["--nproc-per-node=gpus"], "not 'gpus'"),
+    (["--nnodes=2", "--node-rank=2"], "--node-rank 2 is not one of --nnodes 2 machines"),
+    (["--nnodes=1:4"], "invalid int value: '1:4'"),
+    (["--max-restarts=-1"], "0 or more"),
+    (["-m", "--no-python"], "exclude each other"),
+    (["--master-port=65536"], "--master-port is a number from 1 to 65535"),
+    (["--rdzv-backend=c10d"], "--rdzv-backend"),
+))
+def test_flags_that_make_no_sense(box, flags, said):
+    status, _, err = finish(box(flags, ""))
+    assert status == 2 and said in err
