@@ -34,8 +34,15 @@ from ._objects import *  # noqa: F403
 from ._objects import __all__ as _objects
 from ._point_to_point import *  # noqa: F403
 from ._point_to_point import __all__ as _point_to_point
+from ._stores import DistError, DistStoreError, FileStore, HashStore, PrefixStore, Store
 
 __all__ = [
+    "DistError",
+    "DistStoreError",
+    "FileStore",
+    "HashStore",
+    "PrefixStore",
+    "Store",
     "GroupMember",
     "ProcessGroup",
     "ReduceOp",
