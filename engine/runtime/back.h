@@ -72,7 +72,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   static constexpr std::size_t kMostInterned = 4096;  // then a new interner begins
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
-  static constexpr std::size_t kMostGroups = 1024;
+  static constexpr std::size_t kMostGroups = 64;
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,

@@ -38,8 +38,15 @@ void Back::run_group(Entry& entry) {
                     "joining group \"" + group.join->name + "\": the session is in " +
                         std::to_string(kMostGroups) + " groups, which is the maximum");
   }
-  auto member = status.ok() ? groups_->join(std::move(*group.join))
-                            : core::Result<std::shared_ptr<Groups::Member>>(status);
+  core::Result<std::shared_ptr<Groups::Member>> member(status);
+  if (status.ok()) {
+    try {
+      member = groups_->join(std::move(*group.join));
+    } catch (const std::exception& error) {  // the daemon has no memory, or no thread
+      member =
+          Status(core::Code::kResourceExhausted, std::string("joining a group: ") + error.what());
+    }
+  }
   if (member.ok()) {
     core::MutexLock lock(mu_);
     std::erase_if(members_, [](const auto& known) { return known.expired(); });

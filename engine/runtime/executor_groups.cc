@@ -285,7 +285,8 @@ void Executor::decline(const Instruction& instruction, const Status& why) {
   auto member = member_of(instruction);
   if (!member.ok() || op.name == kAwaitSends) return;
   auto call = call_of(instruction, op, (*member)->ranks());
-  (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
+  GroupAdder adder(*this, instruction.seq);
+  (*member)->decline(call.ok() ? std::move(*call) : Call(), why, adder);
 }
 
 // The instruction has run when its group has come to it; until then it has not happened.

@@ -86,8 +86,8 @@ class Groups::Epoch {
     if (std::exchange(own.send, 0) != 0 && !own.ended) own.ended = Status();
   }
 
-  void decline(collective::Rank rank, collective::Call call, const Status& why) {
-    settle(rank, nullptr, [&]() TT_REQUIRES(mu_) {
+  void decline(collective::Rank rank, collective::Call call, const Status& why, Adder& adder) {
+    settle(rank, &adder, [&]() TT_REQUIRES(mu_) {
       const collective::Failed failed{why.code(), why.message()};
       begin(rank);
       if (is_transfer(call)) {
@@ -95,7 +95,10 @@ class Groups::Epoch {
       } else if (!participant_.deposit(rank, ++ranks_[rank].number, std::move(call), failed).ok()) {
         participant_.lost(rank, why.message());
       }
-      ranks_[rank].ended = why;
+      // The rank goes on at once, also where its part of a transfer stays open for the other rank.
+      RankState& own = ranks_[rank];
+      own.send = own.receive = 0;
+      own.ended = why;
     });
   }
 
@@ -191,7 +194,7 @@ class Groups::Epoch {
   void transferred(const Action& action, std::vector<Waiter*>& met) TT_REQUIRES(mu_);
 
   // Tells the participant of an event of a rank, and does what it asks for until that is nothing.
-  // Only deposits lead to jobs.
+  // Only deposit() and decline() lead to jobs.
   template <class Event>
   void settle(collective::Rank rank, Adder* adder, Event&& event);
   void obey(Action& action, Adder* adder, std::vector<Job>& jobs, std::vector<Waiter*>& met)
@@ -279,8 +282,9 @@ void Groups::Epoch::transferred(const Action& action, std::vector<Waiter*>& met)
     return finish(own, action.status, met);
   }
   own.sends.erase(action.token);
-  // The sender is not told of what its receiver cannot take: that depends on which came first.
-  if (own.send == action.token && participant_.ended()) finish(own, action.status, met);
+  // The sender is told of the group's end alone. A tensor that does not fit its receiver would be
+  // an error of the sender only where the receiver has come first.
+  if (participant_.ended()) return finish(own, action.status, met);
   if (own.awaits_sends && own.sends.empty()) finish(own, {}, met);
 }
 
@@ -370,8 +374,8 @@ class Groups::Rank final : public Groups::Member {
   collective::Rank rank() const override { return rank_; }
   collective::Rank ranks() const override { return epoch_->ranks(); }
   void deposit(Part part, Adder& adder) override { epoch_->deposit(rank_, std::move(part), adder); }
-  void decline(collective::Call call, const Status& why) override {
-    epoch_->decline(rank_, std::move(call), why);
+  void decline(collective::Call call, const Status& why, Adder& adder) override {
+    epoch_->decline(rank_, std::move(call), why, adder);
   }
   void await_sends() override { epoch_->await_sends(rank_); }
   bool ended() override { return epoch_->ended(rank_); }
@@ -417,16 +421,17 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
   std::shared_ptr<Epoch> epoch, earlier;
   {
     core::MutexLock lock(mu_);
-    std::shared_ptr<Epoch>& known = epochs_[key];
-    if (known && (known->ranks() != join.ranks || !known->join(join))) {
-      earlier = std::exchange(known, nullptr);
-    }
-    if (!known) {
-      known = std::make_shared<Epoch>(join);
-      (void)known->join(join);
-    }
-    epoch = known;
     if (!watcher_.joinable()) watcher_ = core::start_thread([this] { watch(); });
+    const auto known = epochs_.find(key);
+    if (known != epochs_.end()) {
+      const bool fits = known->second->ranks() == join.ranks && known->second->join(join);
+      (fits ? epoch : earlier) = known->second;
+    }
+    if (!epoch) {
+      epoch = std::make_shared<Epoch>(join);
+      (void)epoch->join(join);
+      epochs_.insert_or_assign(key, epoch);
+    }
   }
   changed_.notify_all();
   if (earlier) {

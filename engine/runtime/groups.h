@@ -70,7 +70,7 @@ class Groups {
     virtual void deposit(Part part, Adder& adder) = 0;
     // The rank cannot take part in its next collective, which fails on all ranks, or in a send or
     // receive, which fails on the other rank.
-    virtual void decline(collective::Call call, const core::Status& why) = 0;
+    virtual void decline(collective::Call call, const core::Status& why, Adder& adder) = 0;
     // Ends when all that the rank has sent has been received. Precondition as of deposit().
     virtual void await_sends() = 0;
     virtual bool ended() = 0;  // what was deposited

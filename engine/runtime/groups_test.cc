@@ -179,7 +179,7 @@ TEST_F(GroupsTest, ARankThatDeclinesFailsTheCallOfAll) {
   Counted waiter;
   deposit(members[0], {1});
   EXPECT_TRUE(members[0]->wait(&waiter));
-  members[1]->decline(sum(1), Status(Code::kResourceExhausted, "no memory"));
+  members[1]->decline(sum(1), Status(Code::kResourceExhausted, "no memory"), adder_);
   EXPECT_EQ(waiter.times, 1);
   EXPECT_EQ(members[0]->take().code(), Code::kResourceExhausted);
   EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 1 in all_reduce(sum, float32[1]): no "
@@ -330,13 +330,36 @@ TEST_F(GroupsTest, OnlyTheReceiverIsToldOfWhatDoesNotFit) {
                 HasSubstr("rank 0 is in send(dst=1, float32[3]), rank 1 in recv(src=0, "
                           "float32[2])"));
   }
-  members[0]->decline(transfer(Op::kSend, 1, 2), Status(Code::kResourceExhausted, "no memory"));
+  members[0]->decline(transfer(Op::kSend, 1, 2), Status(Code::kResourceExhausted, "no memory"),
+                      adder_);
   EXPECT_EQ(members[0]->take().code(), Code::kResourceExhausted);
   receive(members[1], 0, 2);
   EXPECT_EQ(members[1]->take().code(), Code::kResourceExhausted);
   EXPECT_EQ(members[1]->take().message(), "rank 0: no memory");
   members[0]->await_sends();
   EXPECT_TRUE(members[0]->ended());
+}
+
+TEST_F(GroupsTest, ARankGoesOnAfterATransferThatItHasDeclined) {
+  const auto members = join_all(2);
+  const Status why(Code::kInternal, "it has failed");
+  for (const Op op : {Op::kSend, Op::kRecv}) {
+    Counted waiter;
+    members[0]->decline(transfer(op, 1, 2), why, adder_);
+    EXPECT_EQ(members[0]->take().code(), Code::kInternal);
+    const RowMajor sum = deposit(members[0], {1});
+    EXPECT_TRUE(members[0]->wait(&waiter));
+    if (op == Op::kSend) {
+      receive(members[1], 0, 2);
+    } else {
+      send(members[1], 0, {1, 2});
+    }
+    EXPECT_EQ(waiter.times, 0);
+    deposit(members[1], {2});
+    EXPECT_EQ(waiter.times, 1);
+    EXPECT_TRUE(members[0]->take().ok());
+    EXPECT_EQ(floats(sum), std::vector<float>{3});
+  }
 }
 
 TEST_F(GroupsTest, TransfersEndWithTheGroup) {
@@ -388,7 +411,7 @@ TEST_F(GroupsTest, ManyThreads) {
       int waits = 0;
       for (int i = 0; i < kCalls; ++i) {
         if (i % 37 == r) {
-          member->decline(sum(500), Status(Code::kInternal, "not this one"));
+          member->decline(sum(500), Status(Code::kInternal, "not this one"), adder_);
           continue;
         }
         const RowMajor result = deposit(member, std::vector<float>(500, static_cast<float>(i + r)));
