@@ -274,10 +274,11 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   }
   TT_RETURN_IF_ERROR(usable(arguments, false));
   TT_RETURN_IF_ERROR(fits_frame(op, arguments, attributes));
-  const bool mutates = !catalog().at(op).mutates.empty();
-  if (catalog().at(op).collective) [[unlikely]] {
+  const ops::OpDef& def = catalog().at(op);
+  const bool mutates = !def.mutates.empty();
+  if (def.collective) [[unlikely]] {
     if (tracer() != nullptr) {
-      return core::invalid(catalog().at(op).name + ": a captured function cannot call collectives");
+      return core::invalid(def.name + ": a captured function cannot call collectives");
     }
     mark_fragile();
   }

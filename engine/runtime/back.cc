@@ -382,7 +382,7 @@ double Back::wait_seconds() const {
 void Back::stop() {
   stopping_ = true;
   executor_.cancel_below(~0ull);
-  leave_groups("has ended its session");
+  leave_groups(kSessionEnds);
   if (std::exchange(joined_, false) && tiers_->leave(this)) {
     core::MutexLock lock(mu_);
     scheduled_ = false;

@@ -185,6 +185,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   WindowPlans::Plan& plan_window(std::size_t size);
   bool run_unit();
   bool give_to_mover(bool starved);
+  static constexpr char kSessionEnds[] = "has ended its session";  // as leave_groups() says it
   bool wait_for_group();
   // Where a collective of a command up to `upto` waits for other ranks, it and its group end.
   void interrupt_group(std::uint64_t upto);
@@ -210,6 +211,10 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
   void run_group(Entry& entry);
+  // Why an entry must not run: its program's end or an interrupt.
+  core::Status refusal(const Entry& entry) const;
+  // Tells the client of an entry that has failed, and no value with it.
+  void record_failure(const Entry& entry, core::Status status);
   bool run_call(Entry& entry, core::Clock::time_point until);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
   // An error that cannot be told ends the process.

@@ -9,11 +9,9 @@
 namespace teletensor::runtime {
 
 using core::Status;
-using program::Instruction;
 
 namespace {
 
-constexpr char kEnded[] = "has ended its session";
 constexpr char kInterrupted[] = "was interrupted";
 constexpr char kShutsDown[] = "has a daemon that shuts down";
 
@@ -23,12 +21,7 @@ constexpr char kShutsDown[] = "has a daemon that shuts down";
 void Back::run_group(Entry& entry) {
   Entry::Group& group = *entry.group;
   if (!group.join) return executor_.leave(group.number);
-  const std::uint64_t seq = entry.instruction.seq;
-  Status status;
-  if (entry.refused) status = entry.refused->status;
-  if (status.ok() && seq < cancel_below_.load(std::memory_order_relaxed)) {
-    status = Status(core::Code::kCancelled, "interrupted before it ran");
-  }
+  Status status = refusal(entry);
   if (status.ok() && groups_end_) {
     status = core::invalid("joining group \"" + group.join->name + "\": the daemon shuts down");
   }
@@ -52,10 +45,7 @@ void Back::run_group(Entry& entry) {
     std::erase_if(members_, [](const auto& known) { return known.expired(); });
     members_.push_back(*member);
   } else {
-    Instruction none;
-    none.seq = seq;
-    record(none, std::make_shared<const program::Failure>(program::Failure{seq, member.status()}),
-           true);
+    record_failure(entry, member.status());
   }
   executor_.join(group.number, std::move(member));
 }
@@ -82,7 +72,7 @@ bool Back::wait_for_group() {
   }
   // An interrupt or a stop that came before group_wait_ was set has not seen the wait.
   if (stopping_ || groups_end_) {
-    member->lose(stopping_ ? kEnded : kShutsDown);
+    member->lose(stopping_ ? kSessionEnds : kShutsDown);
   } else if (seq < cancel_below_.load(std::memory_order_relaxed)) {
     member->give_up(kInterrupted);
   }

@@ -12,10 +12,23 @@ using program::Instruction;
 using program::Operand;
 
 // The tensor keeps its value, whatever becomes of the publication.
+Status Back::refusal(const Entry& entry) const {
+  if (entry.refused) return entry.refused->status;
+  if (entry.instruction.seq >= cancel_below_.load(std::memory_order_relaxed)) return {};
+  return Status(core::Code::kCancelled, "interrupted before it ran");
+}
+
+void Back::record_failure(const Entry& entry, Status status) {
+  Instruction none;
+  none.seq = entry.instruction.seq;
+  record(none,
+         std::make_shared<const program::Failure>(program::Failure{none.seq, std::move(status)}),
+         true);
+}
+
 bool Back::run_publish(Entry& entry) {
   Instruction& instruction = entry.instruction;
   Publications::Facts& facts = *entry.publish;
-  const std::uint64_t seq = instruction.seq;
   const bool withdraw = instruction.operands.empty();
   Status status;
   if (!withdraw) {
@@ -26,10 +39,7 @@ bool Back::run_publish(Entry& entry) {
     status = executor_.separate(instruction);
     if (executor_.starved()) return false;
   }
-  if (status.ok() && entry.refused) status = entry.refused->status;
-  if (status.ok() && seq < cancel_below_.load(std::memory_order_relaxed)) {
-    status = Status(core::Code::kCancelled, "interrupted before it ran");
-  }
+  if (status.ok()) status = refusal(entry);
   if (status.ok() && facts.user.empty()) {
     status = Status(core::Code::kPermissionDenied,
                     "publish: needs to know who you are; use the daemon's socket, or a token");
@@ -42,11 +52,7 @@ bool Back::run_publish(Entry& entry) {
     facts.bytes = storage.bytes();
     status = publications_->add(std::move(facts), storage);
   }
-  if (status.ok()) return true;
-  Instruction none;
-  none.seq = seq;
-  record(none, std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)}),
-         true);
+  if (!status.ok()) record_failure(entry, std::move(status));
   return true;
 }
 

@@ -5,6 +5,7 @@ import copy
 import gc
 import sys
 import threading
+import time
 import types
 import weakref
 
@@ -228,7 +229,7 @@ def test_captures_are_collected_with_what_they_belong_to():
 
 def test_what_the_collector_runs_is_not_read_by_the_function():
     """A function in gc.callbacks, as hypothesis has one, and a finalizer read what changes from run to run."""
-    global _collections
+    global _collections, _begun, _spent
 
     class Cycle:
         def __init__(self):
@@ -238,16 +239,21 @@ def test_what_the_collector_runs_is_not_read_by_the_function():
             count()
 
     def count(*_):
-        global _collections
+        global _collections, _begun, _spent
         _collections += 1
+        now = time.perf_counter()
+        if _begun > 0:
+            _spent += now - _begun
+        _begun = now
 
     def step(x):
         for _ in range(20):
             Cycle()
-            x = x + 1
+            junk = [[] for _ in range(200)]  # the collector runs also where the function allocates
+            x = x + len(junk) / 200
         return x
 
-    _collections = 0
+    _collections, _begun, _spent = 0, 0.0, 0.0
     before = gc.get_threshold()
     compiled = tt.compile(step)
     gc.callbacks.append(count)

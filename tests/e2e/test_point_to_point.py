@@ -8,7 +8,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 
 def test_tensors_go_around(start_daemon):
-    """A ring: each rank sends first, which blocks nobody."""
+    """A ring: each rank sends first, and no rank blocks another one."""
     daemon = start_daemon()
     found = told(start(daemon.unix, 3, """
 x, y = tt.arange(4.0) + 10 * R, tt.zeros(4)

@@ -152,7 +152,7 @@ def test_a_process_that_is_killed_leaves_whole_records(tmp_path):
 
 
 def test_files_that_end_anywhere(tmp_path):
-    """A file that is cut at any byte is a store with the records before it, and goes on."""
+    """A file that is cut at any byte is a store with the records before that byte, and takes new ones."""
     path = tmp_path / "store"
     store = dist.FileStore(path)
     for i in range(5):

@@ -497,7 +497,7 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) {
 }
 
 nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
-  // What a finalizer, or a function in gc.callbacks, reads is nothing that the captured one does.
+  // The captured function does not read what a finalizer or a function in gc.callbacks reads.
   const WithoutCollection no_collection;
   PyThreadState* const thread = PyThreadState_Get();
   Reads* const outer = g_reads;

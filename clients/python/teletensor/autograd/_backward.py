@@ -55,7 +55,8 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
-        waiting = [(each, each.gradients_before()) for each in list(followers) if each.follows()]
+        found = list(followers) if followers else []
+        waiting = [(each, each.gradients_before()) for each in found if each.follows()]
         _core.backward(roots, seeds, None, keep, create_graph, True)
         for each, before in waiting:
             each.gradients_after(before)

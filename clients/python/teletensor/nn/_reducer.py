@@ -8,10 +8,10 @@ from typing import Any
 
 from .. import distributed as _distributed
 from .._convert import tensor
-from .._core import ops
 from ..autograd import no_grad
 from ..autograd._backward import followers
 from .module import Module
+from .utils import parameters_to_vector, vector_to_parameters
 
 
 class Reducer:
@@ -46,11 +46,10 @@ class Reducer:
         """The tensors of the group's rank 0, on all ranks."""
         with no_grad():
             for bucket in self._buckets(tensors):
-                flat = ops["cat"]([each.reshape(-1) for each in bucket], 0)
+                flat = parameters_to_vector(bucket)
                 _distributed.broadcast(flat, group=self._group, group_src=0)
                 if _distributed.get_rank(self._group) != 0:
-                    for each, part in zip(bucket, _split(flat, bucket), strict=True):
-                        each.copy_(part)
+                    vector_to_parameters(flat, bucket)
 
     def _named(self) -> list[tuple[str, Any]]:
         return [(name, each) for name, each in self._module.named_parameters() if each.requires_grad]
@@ -89,14 +88,17 @@ class Reducer:
     def _average(self, parameters: list[Any]) -> None:
         with no_grad():
             for bucket in self._buckets(reversed(parameters)):
-                parts = [each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket]
-                flat = ops["cat"]([part.reshape(-1) for part in parts], 0)
+                flat = parameters_to_vector(
+                    each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket
+                )
                 _distributed.all_reduce(flat, _distributed.ReduceOp.AVG, self._group)
-                for parameter, part in zip(bucket, _split(flat, bucket), strict=True):
+                parts = flat.split([each.numel() for each in bucket])
+                for parameter, part in zip(bucket, parts, strict=True):
+                    averaged = part.reshape(parameter.shape)
                     if parameter.grad is None:
-                        parameter.grad = part.clone()
+                        parameter.grad = averaged.clone()
                     else:
-                        parameter.grad.copy_(part)
+                        parameter.grad.copy_(averaged)
 
     def _buckets(self, tensors: Iterable[Any]) -> list[list[Any]]:
         """Neighbours of one dtype and device."""
@@ -111,11 +113,3 @@ class Reducer:
             found[-1].append(each)
             used += each.numel() * each.element_size()
         return found
-
-
-def _split(flat: Any, like: list[Any]) -> list[Any]:
-    parts, at = [], 0
-    for each in like:
-        parts.append(flat[at : at + each.numel()].reshape(each.shape))
-        at += each.numel()
-    return parts

@@ -108,14 +108,18 @@ class _BatchNorm(_NormBase):
             expected = " or ".join(f"{r}D" for r in self._ranks)
             raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
 
-    def forward(self, input: Tensor) -> Tensor:
-        self._check_input_dim(input)
-        factor = 0.0 if self.momentum is None else self.momentum
+    def _count_batch(self) -> float:
+        """Counts a batch of training. Returns the weight of its statistics in the running ones."""
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             with tt.no_grad():
                 self.num_batches_tracked.add_(1)
             if self.momentum is None:  # the mean of all batches so far
-                factor = 1.0 / float(self.num_batches_tracked.item())
+                return 1.0 / float(self.num_batches_tracked.item())
+        return 0.0 if self.momentum is None else self.momentum
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        factor = self._count_batch()
         own = self.training or (self.running_mean is None and self.running_var is None)
         kept = not self.training or self.track_running_stats
         return F.batch_norm(
@@ -206,12 +210,8 @@ class SyncBatchNorm(_BatchNorm):
     def _follow(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
         """The running statistics, of the unbiased variance."""
         assert self.running_mean is not None and self.running_var is not None
+        factor = self._count_batch()
         with tt.no_grad():
-            assert self.num_batches_tracked is not None
-            self.num_batches_tracked.add_(1)
-            factor = self.momentum
-            if factor is None:
-                factor = 1.0 / float(self.num_batches_tracked.item())
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
             unbiased = variance * total / (total - 1).clamp(min=1)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
