@@ -18,6 +18,7 @@ constexpr void refuse_unless(bool right) {
 #include <filesystem>
 #include <map>
 
+#include "server/peer_options.h"
 #include "server/tokens.h"
 
 namespace teletensor::server {
@@ -168,6 +169,13 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "tls_client_ca") return assign(node, config.tls_client_ca);
   if (key == "socket_users") return assign(node, config.socket_users);
   if (key == "tls_users") return assign(node, config.tls_users);
+  if (key == "peer_name") return assign(node, config.peer_name);
+  if (key == "peer_listen") return assign(node, config.peer_listen);
+  if (key == "peers") return assign(node, config.peers);
+  if (key == "peer_cert") return assign(node, config.peer_cert);
+  if (key == "peer_key") return assign(node, config.peer_key);
+  if (key == "peer_ca") return assign(node, config.peer_ca);
+  if (key == "peer_patience") return assign(node, config.peer_patience_seconds);
   if (key == "state_dir") return assign(node, config.state_dir);
   if (key == "slow_ms") return assign(node, config.slow_ms);
   if (key == "host_memory") return assign(node, config.host_memory);
@@ -252,6 +260,32 @@ void add_session_limits(CLI::App& app, program::Amounts& limits) {
   }
 }
 
+void add_peers(CLI::App& app, Config& config) {
+  app.add_option("--peer-name", config.peer_name,
+                 "this daemon's name among the daemons that it works with [it works alone]")
+      ->envname("TELETENSOR_PEER_NAME");
+  app.add_option(
+         "--peer-listen", config.peer_listen,
+         "HOST:PORT where they reach it; port 0 takes a free one; off loopback with TLS only")
+      ->envname("TELETENSOR_PEER_LISTEN");
+  app.add_option(
+         "--peers", config.peers,
+         "NAME=HOST:PORT of each of them, with commas between; the daemon itself may be there")
+      ->envname("TELETENSOR_PEERS")
+      ->delimiter(',');
+  app.add_option("--peer-cert", config.peer_cert,
+                 "PEM: the certificate shown to them, which has the DNS name --peer-name")
+      ->envname("TELETENSOR_PEER_CERT");
+  app.add_option("--peer-key", config.peer_key, "PEM, mode 0600")->envname("TELETENSOR_PEER_KEY");
+  app.add_option("--peer-ca", config.peer_ca, "PEM: the authority of their certificates")
+      ->envname("TELETENSOR_PEER_CA");
+  app.add_option("--peer-patience", config.peer_patience_seconds,
+                 "seconds after which a peer that cannot be reached is lost")
+      ->envname("TELETENSOR_PEER_PATIENCE")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
 // Numbers that are out of range, whether a flag, a variable or the file has said them. "": none.
 std::string out_of_range(const Config& config) {
   struct Range {
@@ -270,6 +304,7 @@ std::string out_of_range(const Config& config) {
       {"device_patience (--device-patience)", config.device_patience, 0, kMostSeconds},
       {"rank_grace (--rank-grace)", config.rank_grace_seconds, 0, kMostSeconds},
       {"stall (--stall)", config.stall_seconds, 0, kMostSeconds},
+      {"peer_patience (--peer-patience)", config.peer_patience_seconds, 0, kMostSeconds},
       {"drain (--drain)", config.drain_seconds, 0, kMostSeconds},
       {"snapshot_every (--snapshot-every)", config.snapshot_every, 0, kMostSeconds},
       {"restart (--restart)", config.restart_seconds, 0, kMostSeconds},
@@ -519,11 +554,15 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   if (state_option->count() > 0) config.state_dir = state_dir;
   if (config.embedded && listen->count() == 0) config.listen = "";
   const char* levels[] = {"trace", "debug", "info", "warn", "error", "off"};
+  const Status peers = peer_options(config).status();
   if (std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels)) {
     parsed.exit_code = 2;
     parsed.text = "teletensord: log_level: trace, debug, info, warn, error or off\n";
   } else if (parsed.text = out_of_range(config); !parsed.text.empty()) {
     parsed.exit_code = 2;
+  } else if (!peers.ok()) {
+    parsed.exit_code = 2;
+    parsed.text = "teletensord: " + peers.message() + "\n";
   }
   return parsed;
 }

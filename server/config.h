@@ -33,6 +33,11 @@ struct Config {
   std::string proxy_socket;                      // "": none
   std::string tls_cert, tls_key, tls_client_ca;  // PEM files
   bool tls_users = false;                        // names of client certificates are users
+  std::string peer_name;                         // among its peers; "": it has none
+  std::string peer_listen;                       // "HOST:PORT", for them
+  std::vector<std::string> peers;                // "NAME=HOST:PORT" of each
+  std::string peer_cert, peer_key, peer_ca;      // PEM files; "": no TLS between them
+  double peer_patience_seconds = 30;             // a peer that cannot be reached is lost after it
   std::optional<std::string> state_dir;          // unset: the default path
   int slow_ms = 200;                   // instructions that take longer are in the slow log
   std::uint64_t host_memory = 0;       // bytes of all sessions; 0: 80 % of the box

@@ -22,11 +22,27 @@ namespace {
 constexpr std::size_t kQuotaBytes = 256ull << 20;  // half-sent messages and headers, all clients
 constexpr std::chrono::milliseconds kGrace{500};   // for streams to end by themselves
 
-// Against clients that send much, slowly or nothing; what each one does was measured, see
-// docs/wire.md. Compression is refused: a small message must not become a large one.
-void harden(grpc::ServerBuilder& builder, const Limits& limits) {
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(std::max(limits.frame.bytes, limits.chunk_bytes) + (64 << 10)));
+// Reflection is for callers of this machine; its library adds itself to every server.
+class NoReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
+
+}  // namespace
+
+void hold_grpc() {
+  static const bool held = (grpc_init(), true);
+  (void)held;
+}
+
+// What each of these does was measured, see docs/wire.md. Compression is refused: a small message
+// must not become a large one.
+void harden(grpc::ServerBuilder& builder, std::size_t message_bytes) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(message_bytes));
   builder.SetResourceQuota(grpc::ResourceQuota("teletensord").Resize(kQuotaBytes));
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -43,17 +59,9 @@ void harden(grpc::ServerBuilder& builder, const Limits& limits) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
-// Reflection is for callers of this machine; its library adds itself to every server.
-class NoReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins,
-                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
-  }
-};
-
-}  // namespace
+std::unique_ptr<grpc::ServerBuilderOption> without_reflection() {
+  return std::make_unique<NoReflection>();
+}
 
 Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery,
                    const Auth& auth, const ServerFacts& facts)
@@ -74,8 +82,8 @@ Result<std::unique_ptr<Listener>> Listener::start(const ListenerOptions& options
 Status Listener::bind(const Limits& limits) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  harden(builder, limits);
-  if (options_.entrance.remote) builder.SetOption(std::make_unique<NoReflection>());
+  harden(builder, std::max(limits.frame.bytes, limits.chunk_bytes) + (64 << 10));
+  if (options_.entrance.remote) builder.SetOption(without_reflection());
   builder.RegisterService(&compute_);
   builder.RegisterService(&admin_);
   int port = 0;

@@ -19,6 +19,7 @@
 #include "server/listen.h"
 #include "server/log.h"
 #include "server/notify.h"
+#include "server/peers.h"
 #include "server/private_files.h"
 #include "server/restart.h"
 #include "server/server.h"
@@ -144,6 +145,18 @@ class Ending {
   std::thread thread_;
 };
 
+// Messages of peers, until groups take them.
+class NoGroups final : public teletensor::runtime::Fabric::Receiver {
+ public:
+  void met(const std::string&) override {}
+  Status received(const std::string& peer, const teletensor::runtime::PeerMessage&,
+                  std::string_view) override {
+    spdlog::warn("event=peer_message_dropped peer=\"{}\"", peer);
+    return {};
+  }
+  void lost(const std::string&, const std::string&) override {}
+};
+
 // Of the files that memory moves to.
 std::string disk_dir(const teletensor::server::Config& config, const std::string& state_dir) {
   if (!config.disk_dir.empty()) return config.disk_dir;
@@ -266,16 +279,28 @@ int main(int argc, char** argv) {
     why = teletensor::server::private_state(options.state_dir);
     if (why.code() == teletensor::core::Code::kPermissionDenied) return fail(why);
   }
+  std::unique_ptr<teletensor::server::Peers> peers;
+  if (!config.peer_name.empty()) {
+    const auto checked = teletensor::server::peer_options(config);
+    if (!checked.ok()) return fail(checked.status());
+    auto made = teletensor::server::Peers::create(*checked);
+    if (!made.ok()) return fail(made.status());
+    peers = std::move(*made);
+  }
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
   if (!engine) return fail(why);
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());
+  NoGroups receiver;
+  if (peers) why = peers->start(receiver);
+  if (!why.ok()) return fail(why);
 
   Ending ending(**server);
   std::string line = "teletensord " TELETENSOR_VERSION " ready";
   if (!(*server)->tcp().empty()) line += " tcp=" + (*server)->tcp();
   if (!(*server)->socket().empty()) line += " unix=" + (*server)->socket();
   if (!(*server)->http().empty()) line += " http=" + (*server)->http();
+  if (peers) line += " peers=" + peers->address();
   if (const std::string url = (*server)->dashboard_url(); !url.empty()) line += " url=" + url;
   std::puts(line.c_str());
   std::fflush(stdout);
@@ -285,6 +310,7 @@ int main(int argc, char** argv) {
   const bool again = wait_for_end(signals, config, *engine, **server);
   if (!again) teletensor::server::notify_supervisor("STOPPING=1");
   const bool whole = ending.run(signals);
+  if (peers) peers->stop();  // the sessions have told their groups that they end
   const int status = again ? fail(teletensor::server::restart(argv)) : 0;
   spdlog::info("event=stopped{}", whole ? "" : " running=\"a kernel that cannot be interrupted\"");
   if (whole) return status;

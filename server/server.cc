@@ -121,10 +121,7 @@ Status Server::bind() {
   // gRPC aborts the process where it gets no thread.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   TT_RETURN_IF_ERROR(check_threads(kGrpcThreads + 2 * std::min(cores, kMostGrpcCores)));
-  // Holds the library until the process ends: its own shutdown may wait 10 s for a poller of
-  // connections that are gone (seen with 1.51).
-  static const bool held = (grpc_init(), true);
-  (void)held;
+  hold_grpc();
   gpr_set_log_function(log_of_grpc);
   if (!tcp.empty()) TT_RETURN_IF_ERROR(check_remote("listen", tcp));
   if (!options_.http.empty()) TT_RETURN_IF_ERROR(check_remote("http", options_.http));

@@ -4,35 +4,38 @@
 // Parcels are numbered and kept until the peer has acknowledged them. A connection begins with each
 // side's Hello, which says what it has received; the rest is sent again. A peer of another
 // incarnation has forgotten everything: parcels that were put into a connection to the earlier
-// incarnation are dropped, and numbers begin anew (see Participant::restarted). Parcels that were
-// never put into a connection are kept: the group may have gone on over other daemons before this
-// connection stands again, and no other part of the program sends them again. Only messages of
-// sends and receives are dropped among them, because Participant::restarted offers those again.
+// incarnation are dropped, and numbers begin anew. The type of the parcels decides which of those
+// are kept that were never put into a connection.
+//
+// A type of parcels has two members: payload_bytes(), and for_any_incarnation(), which is false
+// where the parcel is of no use to a peer that has restarted.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/collective/message.h"
 
 namespace teletensor::collective {
 
-// A message, where its payload is, and what keeps that alive until it is acknowledged.
-struct Parcel {
-  Message message;
-  std::vector<Slice> slices;
-  std::shared_ptr<const void> held;
+// What each side says when a connection begins.
+struct LinkHello {
+  std::uint64_t incarnation = 0;  // of the sender's link: never 0
+  std::uint64_t received = 0;     // parcels, of the incarnation that `of` names
+  std::uint64_t of = 0;
+  friend bool operator==(const LinkHello&, const LinkHello&) = default;
 };
 
-class Link {
+template <class Parcel>
+class BasicLink {
  public:
-  struct Hello {
-    std::uint64_t incarnation = 0;  // of a daemon's process: never 0
-    std::uint64_t received = 0;     // parcels, of the incarnation that `of` names
-    std::uint64_t of = 0;
-  };
+  using Hello = LinkHello;
   struct Frame {
     std::uint64_t number = 0;  // of the parcel, from 1; 0: an acknowledgement alone
     std::uint64_t received = 0;
@@ -40,31 +43,93 @@ class Link {
   };
 
   // window: bytes of payload that may be sent and not acknowledged; one parcel always may.
-  Link(std::uint64_t incarnation, std::int64_t window)
+  BasicLink(std::uint64_t incarnation, std::int64_t window)
       : incarnation_(incarnation), window_(window) {}
 
   void send(Parcel parcel) { parcels_.push_back(std::move(parcel)); }
 
   Hello hello() const { return {incarnation_, received_, peer_}; }
-  // A connection stands. True: the peer has restarted.
-  bool connected(const Hello& peer);
+  // A connection stands. True: the peer has restarted. `released`, here and below: receives the
+  // parcels that are over, for an owner that destroys them later.
+  bool connected(const Hello& peer, std::vector<Parcel>* released = nullptr) {
+    const bool restarted = peer_ != 0 && peer.incarnation != peer_;
+    connected_ = true;
+    owes_ = false;
+    if (restarted) {
+      forget(released);
+    } else if (peer.of == incarnation_) {
+      acknowledge(peer.received, released);
+    }
+    peer_ = peer.incarnation;
+    sent_ = 0;
+    in_flight_ = 0;
+    return restarted;
+  }
   void disconnected() { connected_ = false; }
   bool is_connected() const { return connected_; }
 
   // The next frame to put into the connection, if any.
-  std::optional<Frame> next();
+  std::optional<Frame> next() {
+    if (!connected_ || sent_ == parcels_.size()) return std::nullopt;
+    const Parcel& parcel = parcels_[sent_];
+    const std::int64_t bytes = parcel.payload_bytes();
+    if (bytes > 0 && in_flight_ > 0 && in_flight_ + bytes > window_) return std::nullopt;
+    in_flight_ += bytes;
+    ++sent_;
+    tried_ = std::max(tried_, acknowledged_ + sent_);
+    owes_ = false;
+    return Frame{acknowledged_ + sent_, received_, parcel};
+  }
   // True: the frame's parcel is for the owner. InvalidArgument: not the next one, or an
-  // acknowledgement of what was not sent.
-  core::Result<bool> receive(const Frame& frame);
+  // acknowledgement of what was not sent. The number and `received` of the frame are read alone.
+  core::Result<bool> receive(const Frame& frame, std::vector<Parcel>* released = nullptr) {
+    if (!acknowledge(frame.received, released)) {
+      return core::invalid("link: a peer acknowledges what it was not sent");
+    }
+    if (frame.number == 0) return false;
+    if (frame.number != received_ + 1) {
+      return core::invalid("link: a peer sends #" + std::to_string(frame.number) + " after #" +
+                           std::to_string(received_));
+    }
+    ++received_;
+    owes_ = true;
+    return true;
+  }
   // Something was received that no frame has acknowledged yet.
   bool owes() const { return connected_ && owes_; }
-  Frame acknowledgement();
+  Frame acknowledgement() {
+    owes_ = false;
+    return {0, received_, {}};
+  }
 
   std::int64_t in_flight() const { return in_flight_; }  // bytes of payload
   bool idle() const { return parcels_.empty(); }
 
  private:
-  bool acknowledge(std::uint64_t received);
+  bool acknowledge(std::uint64_t received, std::vector<Parcel>* released) {
+    if (received < acknowledged_ || received > acknowledged_ + sent_) return false;
+    for (; acknowledged_ < received; ++acknowledged_, --sent_) {
+      in_flight_ -= parcels_.front().payload_bytes();
+      if (released != nullptr) released->push_back(std::move(parcels_.front()));
+      parcels_.pop_front();
+    }
+    return true;
+  }
+
+  // Of a peer's incarnation that is over.
+  void forget(std::vector<Parcel>* released) {
+    std::deque<Parcel> kept;
+    const std::uint64_t tried = tried_ - acknowledged_;
+    for (std::size_t i = 0; i < parcels_.size(); ++i) {
+      if (i >= tried && parcels_[i].for_any_incarnation()) {
+        kept.push_back(std::move(parcels_[i]));
+      } else if (released != nullptr) {
+        released->push_back(std::move(parcels_[i]));
+      }
+    }
+    parcels_.swap(kept);
+    tried_ = acknowledged_ = received_ = 0;
+  }
 
   const std::uint64_t incarnation_;
   const std::int64_t window_;
@@ -75,5 +140,21 @@ class Link {
   std::uint64_t acknowledged_ = 0, received_ = 0, peer_ = 0;
   bool connected_ = false, owes_ = false;
 };
+
+// A message of a group, where its payload is, and what keeps that alive until it is acknowledged.
+struct Parcel {
+  Message message;
+  std::vector<Slice> slices;
+  std::shared_ptr<const void> held;
+
+  std::int64_t payload_bytes() const { return message.payload; }
+  // The group may have gone on over other daemons before the connection stands again, and no other
+  // part of the program sends these messages again. Those of sends and receives are offered again
+  // by Participant::restarted.
+  bool for_any_incarnation() const {
+    return message.kind < Kind::kOffer || message.kind > Kind::kDone;
+  }
+};
+using Link = BasicLink<Parcel>;
 
 }  // namespace teletensor::collective

@@ -46,7 +46,8 @@ LAYERS = {
     "proto/wire": (["engine/core/", "engine/program/"], CLIENT),
     "server": (
         ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h",
-         "engine/memory/block_file.h", "proto/wire/", "teletensor/v1/"],
+         "engine/memory/block_file.h", "engine/runtime/fabric.h", "engine/collective/link.h",
+         "proto/wire/", "teletensor/v1/"],
         [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/",
          "httplib.h", "prometheus/", "openssl/", "sqlite3.h"]),
     "clients/wire": ([], [STD, POSIX, "grpc/"]),

@@ -23,9 +23,9 @@ def binary():
 
 class Daemon:
     """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` where
-    it answers HTTP (with the flag), `log` what it wrote. `may_say`: words of the lines of errors
-    that the test itself brings about (invariants.py). `url`: of the dashboard, with a token that the log never
-    has."""
+    it answers HTTP and `peers` where other daemons reach it (with the flags), `log` what it
+    wrote. `may_say`: words of the lines of errors that the test itself brings about (invariants.py). `url`: of the
+    dashboard, with a token that the log never has."""
 
     may_say = ()
 
@@ -62,7 +62,7 @@ class Daemon:
                                         env={**environment, **(env or {})}, text=True,
                                         errors="surrogateescape")
         self.lines, self._ready = [], threading.Event()
-        self.tcp = self.http = self.url = None
+        self.tcp = self.http = self.peers = self.url = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._ready.wait(READY) or self.tcp is None:
@@ -83,6 +83,8 @@ class Daemon:
                 self.tcp = found.group(1)
                 http = re.search(r" http=(\S+)", line)
                 self.http = http.group(1) if http else self.http
+                peers = re.search(r" peers=(\S+)", line)
+                self.peers = peers.group(1) if peers else self.peers
                 self._ready.set()
         self._ready.set()
 

@@ -1,0 +1,97 @@
+// Fabric carries messages between this daemon and its peers, the other daemons that its operator
+// has named. Messages from one daemon to another arrive in order and exactly once, over any number
+// of connections, until one of the two daemons restarts.
+//
+// A group over several daemons is formed in three steps by the daemon that has rank 0. Each daemon
+// registers its sessions' ranks with all peers. When the registrations of all ranks are known, the
+// former sends the list of places (kForm); a daemon that has made its part of the group answers
+// (kReady); and when all have, the former lets them begin (kGo). So a message of the group never
+// reaches a daemon that does not know the group yet.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/collective/message.h"
+
+namespace teletensor::runtime {
+
+// One life of a group over several daemons.
+struct EpochId {
+  std::uint64_t former = 0;  // the incarnation of the daemon that formed it
+  std::uint64_t number = 0;  // counts the epochs that this incarnation has formed
+  friend auto operator<=>(const EpochId&, const EpochId&) = default;
+};
+
+struct PeerMessage {
+  // These values travel between daemons and are never renumbered.
+  enum class Kind : std::uint8_t {
+    kRegister = 1,  // user, name, ranks, rank, ticket, text: a session wants to be this rank
+    kWithdraw = 2,  // ticket: it does not any more, or its group has formed
+    kForm = 3,      // epoch, user, name, ranks, places
+    kReady = 4,     // epoch; text: why this daemon cannot take part, or empty
+    kGo = 5,        // epoch
+    kGroup = 6,     // epoch, message; message.payload bytes follow
+  };
+  struct Member {
+    collective::Rank rank = 0;
+    std::uint64_t ticket = 0;
+    friend bool operator==(const Member&, const Member&) = default;
+  };
+  struct Place {
+    std::string daemon;
+    std::vector<Member> members;  // ascending by rank
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+
+  Kind kind = Kind::kGroup;
+  EpochId epoch;
+  std::string user, name;  // together they name the group
+  collective::Rank ranks = 0, rank = 0;
+  std::uint64_t ticket = 0;   // names a registration of the daemon that sent it
+  std::string text;           // at most collective::kMaxNote bytes
+  std::vector<Place> places;  // in the order of their lowest ranks
+  collective::Message message;
+};
+
+class Fabric {
+ public:
+  // Calls that concern one peer come one after the other; those of different peers overlap.
+  class Receiver {
+   public:
+    virtual ~Receiver() = default;
+    // The first connection to this peer, or to a peer that has restarted. In the second case all
+    // that was sent to it, and is not acknowledged, is dropped.
+    virtual void met(const std::string& peer) = 0;
+    // InvalidArgument: the peer breaks the protocol. The fabric ends the connection and calls
+    // lost().
+    virtual core::Status received(const std::string& peer, const PeerMessage& message,
+                                  std::string_view payload) = 0;
+    // The peer could not be reached for too long, or has broken the protocol. Messages that were
+    // not acknowledged are dropped. When it can be reached again, met() follows.
+    virtual void lost(const std::string& peer, const std::string& why) = 0;
+  };
+
+  // What is sent with a message; `held` keeps the memory until the peer has it.
+  struct Payload {
+    std::vector<std::span<const char>> parts;
+    std::shared_ptr<const void> held;
+  };
+
+  virtual ~Fabric() = default;
+  // The name of this daemon among its peers.
+  virtual const std::string& name() const = 0;
+  // A random number of this daemon's process, never 0.
+  virtual std::uint64_t incarnation() const = 0;
+  // The names of the other daemons.
+  virtual std::vector<std::string> peers() const = 0;
+  // Precondition: `peer` is one of peers(). It does not wait. It may be called from a receiver.
+  virtual void send(const std::string& peer, PeerMessage message, Payload payload = {}) = 0;
+};
+
+}  // namespace teletensor::runtime
