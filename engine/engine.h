@@ -25,6 +25,7 @@
 #include "engine/program/image.h"
 #include "engine/program/inventory.h"
 #include "engine/program/timeline.h"
+#include "engine/runtime/fabric.h"
 
 namespace teletensor::engine {
 
@@ -317,6 +318,12 @@ class Engine {
   // Gives memory of the host back to the operating system that no session has needed since the last
   // call. Called every few seconds.
   virtual void release_idle() {}
+  // Groups may have ranks in other daemons from here on (see Fabric). The fabric outlives all
+  // sessions. Null: the engine has no groups. Precondition: there is no session.
+  virtual runtime::Fabric::Receiver* connect(runtime::Fabric& fabric) {
+    (void)fabric;
+    return nullptr;
+  }
   // Not ok once a device is lost, with the cause; it stays so. Any thread.
   virtual core::Status health() const { return {}; }
   // The listener must outlive the session. Destroying a Session interrupts it, waits for its

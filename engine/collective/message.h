@@ -38,7 +38,7 @@ enum class Kind : std::uint8_t {
   kFinal = 3,     // number, range: elements of a result; a rank's part for another: from, to
   kCredit = 4,    // number, level, range.end: how many segments the receiver may send in all
   kProgress = 5,  // nothing but `done`
-  kEnd = 6,       // the epoch ends: code, text, from (rank), number
+  kEnd = 6,       // the epoch ends after `number`, at once where that is 0: code, text
   kQuery = 7,     // number: asks for which ranks the receiver waits
   kState = 8,     // number, claims: rank and what it does
   kOffer = 9,     // point to point: from, to, tag, number (order), vote: one claim, or a failure

@@ -96,12 +96,12 @@ core::Status Participant::deposit(Rank rank, Number number, Call call, Failed fa
                                             ": " + rank_text(rank) + " has deposited it already"};
   }
   shorten(call, failed);
-  if (ended_) {
+  if (const core::Status* const over = end_of(number)) {
     Action action;
     action.kind = Action::Kind::kComplete;
     action.number = number;
     action.rank = rank;
-    action.status = *ended_;
+    action.status = *over;
     out_.push(std::move(action));
     return {};
   }
@@ -116,7 +116,7 @@ core::Status Participant::deposit_point_to_point(Rank rank, std::uint64_t token,
   if (call.op != Op::kSend && call.op != Op::kRecv) return core::invalid("no send, no receive");
   shorten(call, failed);
   point_to_point_.deposit(rank, token, std::move(call), std::move(failed));
-  if (ended_) point_to_point_.end(*ended_);
+  if (ending_) point_to_point_.end(ending_->status);
   return {};
 }
 
@@ -149,6 +149,7 @@ void Participant::advance() {
     }
   }
   if (ended_) return;
+  if (ending_ && out_.done >= ending_->last) return finish_end();
   retire();
   tell_progress();
   advance_cut();
@@ -251,10 +252,9 @@ bool Participant::decide(Number number, Slot& slot) {
       slot.early.pop_back();
       continue;
     }
-    end(core::Code::kInternal,
+    end(0, core::Code::kInternal,
         "group \"" + name_ + "\" #" + std::to_string(number) + ": the daemon of " +
-            rank_text(group_.ranks_of(early.from).front()) + " sends what does not fit its call",
-        std::nullopt);
+            rank_text(group_.ranks_of(early.from).front()) + " sends what does not fit its call");
     return false;
   }
   return true;

@@ -72,6 +72,9 @@ class Participant {
   void held_too_long();
   // A rank, or the daemon that has it, is lost for good: ends the epoch.
   void lost(Rank rank, const std::string& text);
+  // A rank of this place leaves the group after its number `last`: the epoch ends, but the numbers
+  // up to `last` complete on all places before.
+  void leave(Rank rank, Number last, const std::string& text);
 
   // Each brings all ranks of the group to rest between two numbers (see Cut) until its end. A
   // drain and an interrupt of one place may overlap: the end of one leaves the other as it is.
@@ -87,6 +90,11 @@ class Participant {
 
   std::vector<Action> take() { return out_.take(); }
   bool ended() const { return ended_.has_value(); }
+  // The epoch has ended for what the message is about. The owner drops the message and its payload.
+  bool over(const Message& message) const;
+  // All numbers up to this one have finished: no message needs their operands and results any more,
+  // but for those that the owner has been asked to send.
+  Number finished() const { return out_.done; }
   bool held() const { return cut_.holding(); }
   // The group stays at rest until the drain, or the interrupt, of this place ends.
   bool drains() const { return cut_.drains; }
@@ -147,7 +155,10 @@ class Participant {
   std::vector<std::pair<Rank, std::string>> late(const Slot& slot) const;
   void ask(Number number, Slot& slot);
   void answer(Number number, Slot& slot);
-  void end(core::Code code, const std::string& text, std::optional<Place> teller);
+  const core::Status* end_of(Number number) const;
+  void end(Number last, core::Code code, const std::string& text,
+           std::optional<Place> teller = std::nullopt);
+  void finish_end();
 
   void advance_cut();
   void drop_behind_cut();
@@ -170,6 +181,11 @@ class Participant {
   Number announced_ = 0;            // all numbers up to this one are announced
   Number everywhere_ = 0, retired_ = 0;
   std::map<Rank, std::string> doing_;
+  struct Ending {
+    Number last;  // the epoch ends when all numbers up to this one have finished
+    core::Status status;
+  };
+  std::optional<Ending> ending_;
   std::optional<core::Status> ended_;
 };
 

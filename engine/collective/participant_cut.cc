@@ -103,7 +103,7 @@ void Participant::held_too_long() {
   for (const Place place : fold.missing(spread_)) {
     text += " rank " + std::to_string(group_.ranks_of(place).front());
   }
-  end(core::Code::kDeadlineExceeded, text, std::nullopt);
+  end(0, core::Code::kDeadlineExceeded, text);
 }
 
 void Participant::restarted(Place place) {

@@ -88,48 +88,90 @@ void Participant::deadline_passed(Number number) {
     text += (named++ > 0 ? ", " : "") + rank_text(rank) + (what.empty() ? "" : " (" + what + ")");
   }
   if (waits.size() > kNamed) text += " and " + std::to_string(waits.size() - kNamed) + " more";
-  end(core::Code::kDeadlineExceeded, text, std::nullopt);
+  end(0, core::Code::kDeadlineExceeded, text);
 }
 
 void Participant::deadline_passed_point_to_point(std::uint64_t token) {
   if (ended_ || held()) return;
   const std::string waiting = point_to_point_.waiting(token);
   if (waiting.empty()) return;
-  end(core::Code::kDeadlineExceeded, "group \"" + name_ + "\": timeout in " + waiting,
-      std::nullopt);
+  end(0, core::Code::kDeadlineExceeded, "group \"" + name_ + "\": timeout in " + waiting);
 }
 
-void Participant::lost(Rank rank, const std::string& text) {
+void Participant::lost(Rank rank, const std::string& text) { leave(rank, 0, text); }
+
+void Participant::leave(Rank rank, Number last, const std::string& text) {
   if (ended_) return;
   // The code of a timeout: clients have one kind of error for a rank that does not come.
-  end(core::Code::kDeadlineExceeded,
-      "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason),
-      std::nullopt);
+  end(last, core::Code::kDeadlineExceeded,
+      "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason));
 }
 
-// Every place hears of the end from the places with which it exchanges votes.
-void Participant::end(core::Code code, const std::string& text, std::optional<Place> teller) {
-  const core::Status status(code, shortened(text, kMaxText));
+// The reason why a number cannot complete any more, or null.
+const core::Status* Participant::end_of(Number number) const {
+  return ending_ && number > ending_->last ? &ending_->status : nullptr;
+}
+
+bool Participant::over(const Message& message) const {
+  if (ended_) return true;
+  if (!ending_) return false;
+  switch (message.kind) {
+    case Kind::kVote:
+      return message.purpose <= Purpose::kExplain && message.number > ending_->last;
+    case Kind::kPartial:
+    case Kind::kFinal:
+    case Kind::kCredit:
+    case Kind::kQuery:
+    case Kind::kState:
+      return message.number > ending_->last;
+    case Kind::kOffer:
+    case Kind::kAccept:
+    case Kind::kData:
+    case Kind::kDone:
+      return true;
+    case Kind::kProgress:
+    case Kind::kEnd:
+      return false;
+  }
+  return false;
+}
+
+// Ends the epoch after the number `last`, at once where that is 0. Every place hears of the end
+// from the places with which it exchanges votes.
+void Participant::end(Number last, core::Code code, const std::string& text,
+                      std::optional<Place> teller) {
+  if (ended_ || (ending_ && ending_->last <= last)) return;
+  ending_ = {last, core::Status(code, shortened(text, kMaxText))};
   for (const Place neighbour : neighbours_) {
     if (neighbour == teller) continue;
     Message message;
     message.kind = Kind::kEnd;
+    message.number = last;
     message.vote.code = code;
-    message.vote.failure = status.message();
+    message.vote.failure = ending_->status.message();
     out_.send(neighbour, std::move(message));
   }
-  for (auto& [number, slot] : slots_) {
+  for (auto at = slots_.upper_bound(last); at != slots_.end(); at = slots_.erase(at)) {
+    Slot& slot = at->second;
     if (slot.exchange) slot.exchange->release();
     drop_early(slot);
-    if (!slot.complete) complete(number, slot, status);
+    if (!slot.complete) complete(at->first, slot, ending_->status);
   }
+  for (auto at = coming_.begin(); at != coming_.end();) {
+    const auto coming = at++;
+    if (coming->second.number > last) discard(coming->first);
+  }
+  point_to_point_.end(ending_->status);
+  if (out_.done >= last) finish_end();
+}
+
+void Participant::finish_end() {
   slots_.clear();
   while (!coming_.empty()) discard(coming_.begin()->first);
-  point_to_point_.end(status);
-  ended_ = status;
+  ended_ = ending_->status;
   Action action;
   action.kind = Action::Kind::kEnded;
-  action.status = status;
+  action.status = *ended_;
   out_.push(std::move(action));
 }
 

@@ -17,7 +17,7 @@ bool Participant::early(const Message& message, const Slot& slot) const {
 }
 
 core::Result<Slice> Participant::expect(Place from, const Message& message) {
-  if (ended_) return violation("data after the end of the epoch");
+  if (over(message)) return violation("data after the end of the epoch");
   discard(from);
   if (message.kind == Kind::kData) return point_to_point_.expect(from, message);
   if (message.kind != Kind::kPartial && message.kind != Kind::kFinal) {
@@ -120,7 +120,7 @@ core::Status Participant::check(const Message& message) const {
 }
 
 core::Status Participant::receive(Place from, const Message& message, const Slice& at) {
-  if (ended_) return {};
+  if (over(message)) return {};
   if (core::Status status = check(message); !status.ok()) return status;
   if (out_.hear(from, message.done)) {
     for (auto& [number, slot] : slots_) {
@@ -146,7 +146,8 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
       break;
     case Kind::kEnd:
       if (message.vote.code == core::Code::kOk) return violation("an end without an error");
-      end(message.vote.code, message.vote.failure, from);
+      if (message.number > announced_ + limits_.ahead) return violation("an end of the future");
+      end(message.number, message.vote.code, message.vote.failure, from);
       return {};
     case Kind::kQuery:
       status = receive_query(from, message.number);

@@ -72,7 +72,7 @@ bool Back::wait_for_group() {
   }
   // An interrupt or a stop that came before group_wait_ was set has not seen the wait.
   if (stopping_ || groups_end_) {
-    member->lose(stopping_ ? kSessionEnds : kShutsDown);
+    member->leave(stopping_ ? kSessionEnds : kShutsDown);
   } else if (seq < cancel_below_.load(std::memory_order_relaxed)) {
     member->give_up(kInterrupted);
   }
@@ -108,7 +108,7 @@ void Back::leave_groups(const std::string& why) {
       if (auto member = known.lock()) members.push_back(std::move(member));
     }
   }
-  for (const auto& member : members) member->lose(why);
+  for (const auto& member : members) member->leave(why);
 }
 
 void Back::end_groups() {

@@ -117,7 +117,6 @@ class Executor {
   class ScratchMemory;
   class PartsOnLanes;
   class Try;
-  class GroupAdder;
 
   using Instruction = program::Instruction;
   using StorageRef = core::Ref<memory::Storage>;
@@ -198,6 +197,7 @@ class Executor {
   std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>> groups_;
   struct Meeting {  // what was deposited
     std::shared_ptr<Groups::Member> member;
+    bool begins = false;  // nothing yet: the other ranks have not joined
     RowMajor result;
     StorageRef source;  // of a receive: for the number of the rank that sent
   };

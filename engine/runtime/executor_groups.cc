@@ -1,17 +1,14 @@
-// The executor's part in collectives: what a rank brings to its group, and the additions that the
-// last one of them does for all (groups.h).
-#include <algorithm>
+// The executor's part in collectives: the operand that a rank brings to its group, and the result
+// that it receives (groups.h).
 #include <cstring>
 #include <new>
 #include <utility>
 
-#include "engine/collective/schedule.h"
 #include "engine/runtime/executor_parts.h"
 
 namespace teletensor::runtime {
 
 using collective::Call;
-using collective::Job;
 using collective::Op;
 using collective::Reduction;
 using core::Status;
@@ -20,7 +17,8 @@ using program::Operand;
 
 namespace {
 
-constexpr std::string_view kAwaitSends = "await_sends";
+constexpr std::string_view kSendTo = "send_to", kReceiveFrom = "receive_from",
+                           kAwaitSends = "await_sends";
 
 Reduction reduction_of(std::string_view name) {
   static constexpr std::pair<std::string_view, Reduction> kNames[] = {
@@ -86,8 +84,8 @@ core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op, collectiv
     call.reduction = averages();
     TT_RETURN_IF_ERROR(check(call, call.shape[0], ranks));
     call.counts.assign(ranks, elements / static_cast<std::int64_t>(ranks));
-  } else if (op.name == "send_to" || op.name == "receive_from") {
-    call.op = op.name == "send_to" ? Op::kSend : Op::kRecv;
+  } else if (op.name == kSendTo || op.name == kReceiveFrom) {
+    call.op = op.name == kSendTo ? Op::kSend : Op::kRecv;
     call.count = elements;
     TT_RETURN_IF_ERROR(transfer_of(attributes, ranks, &call));
   } else {
@@ -102,158 +100,7 @@ core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op, collectiv
   return call;
 }
 
-// A kernel of a job runs on the lane that has the job.
-class OneLane : public backends::Parallel {
- public:
-  void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
-    for (std::int64_t i = 0; i < parts; ++i) part(i);
-  }
-};
-
-std::string_view kernel_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kSum:
-    case Reduction::kAvg:
-      return "add";
-    case Reduction::kProduct:
-      return "mul";
-    case Reduction::kMin:
-      return "minimum";
-    case Reduction::kMax:
-      return "maximum";
-    case Reduction::kAnd:
-      return "bitwise_and";
-    case Reduction::kOr:
-      return "bitwise_or";
-    case Reduction::kXor:
-      return "bitwise_xor";
-  }
-  return "add";
-}
-
 }  // namespace
-
-// Runs jobs with the host's kernels, on the lanes that are free.
-class Executor::GroupAdder : public Groups::Adder {
- public:
-  GroupAdder(Executor& executor, std::uint64_t seq)
-      : executor_(executor), seq_(seq), scratch_(executor, seq) {}
-  Status add(std::span<const Job> jobs, const Address& address) override {
-    core::Mutex mu;
-    Status first;
-    executor_.lanes_.run_parts(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
-      Status status = run(jobs[static_cast<std::size_t>(i)], address);
-      core::MutexLock lock(mu);
-      if (first.ok()) first = std::move(status);
-    });
-    return first;
-  }
-  core::Ref<memory::Storage> allocate(std::size_t bytes) override {
-    bool lacks = false;
-    return executor_.take(kHostIndex, bytes, seq_, false, &lacks);
-  }
-
- private:
-  // A source or a sum of some: where its elements are.
-  struct Slot {
-    char* data;
-    core::DType dtype;
-    std::unique_ptr<char[]> own;  // null: the source's, which stays as it is
-  };
-  Status run(const Job& job, const Address& address);
-  // Into memory of the slot's own.
-  Status cast(Slot& slot, core::DType to, const core::Geometry& geometry);
-  Status call(std::string_view name, backends::TensorArg a, backends::TensorArg b, Slot& into,
-              const core::Geometry& geometry);
-
-  Executor& executor_;
-  const std::uint64_t seq_;
-  ScratchMemory scratch_;
-};
-
-Status Executor::GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geometry) {
-  if (slot.dtype == to) return {};
-  auto own = std::make_unique<char[]>(bytes_of(geometry.numel(), to));
-  OneLane parallel;
-  TT_RETURN_IF_ERROR(executor_.copies_.copy(executor_.devices_.at(kHostIndex),
-                                            {slot.data, slot.dtype, &geometry},
-                                            {own.get(), to, &geometry}, parallel, scratch_));
-  slot = {own.get(), to, nullptr};
-  slot.own = std::move(own);
-  return {};
-}
-
-// `into` becomes what the kernel makes of `a` and `b`.
-Status Executor::GroupAdder::call(std::string_view name, backends::TensorArg a,
-                                  backends::TensorArg b, Slot& into,
-                                  const core::Geometry& geometry) {
-  const ops::OpDef& op = *executor_.catalog_.find(name);
-  std::unique_ptr<char[]> own;
-  if (!into.own) own = std::make_unique<char[]>(bytes_of(geometry.numel(), into.dtype));
-  const backends::TensorArg in[] = {a, b};
-  backends::TensorArg out[1];
-  out[0].kind = backends::TensorArg::Kind::kTensor;
-  out[0].data = own ? own.get() : into.data;
-  out[0].dtype = into.dtype;
-  out[0].geometry = &geometry;
-  core::Attributes attributes;
-  for (std::size_t p = static_cast<std::size_t>(op.operand_parameters); p < op.parameters.size();
-       ++p) {
-    attributes.push_back(op.parameters[p].fallback);
-  }
-  OneLane parallel;
-  backends::KernelCall kernel_call{
-      op,       in,         out,
-      {},       attributes, parallel,
-      scratch_, nullptr,    &executor_.devices_.at(kHostIndex).backend()};
-  TT_RETURN_IF_ERROR(
-      executor_.devices_.at(kHostIndex).kernel(executor_.catalog_.id(op))(kernel_call));
-  if (own) {
-    into.data = own.get();
-    into.own = std::move(own);
-  }
-  return {};
-}
-
-Status Executor::GroupAdder::run(const Job& job, const Address& address) {
-  const core::Geometry geometry(core::Dims{job.elements});
-  const core::DType accumulator = collective::accumulator_of(job.dtype);
-  std::vector<Slot> slots;
-  for (const Job::Source& source : job.sources) {
-    slots.push_back({address(source.at), source.accumulated ? accumulator : job.dtype, nullptr});
-  }
-  const auto tensor = [&](const Slot& slot) {
-    backends::TensorArg arg;
-    arg.kind = backends::TensorArg::Kind::kTensor;
-    arg.data = slot.data;
-    arg.dtype = slot.dtype;
-    arg.geometry = &geometry;
-    return arg;
-  };
-  for (const collective::Addition& addition : job.additions) {
-    Slot& into = slots[addition.into];
-    Slot& from = slots[addition.from];
-    TT_RETURN_IF_ERROR(cast(into, accumulator, geometry));
-    TT_RETURN_IF_ERROR(cast(from, accumulator, geometry));
-    TT_RETURN_IF_ERROR(call(kernel_of(job.reduction), tensor(into), tensor(from), into, geometry));
-  }
-  for (const Job::Output& output : job.outputs) {
-    Slot& slot = slots[output.slot];
-    if (output.divisor > 1) {
-      TT_RETURN_IF_ERROR(cast(slot, accumulator, geometry));
-      backends::TensorArg divisor;
-      divisor.kind = backends::TensorArg::Kind::kNumber;
-      divisor.dtype = slot.dtype;
-      divisor.number = core::Number::of_int(output.divisor);
-      TT_RETURN_IF_ERROR(call("div", tensor(slot), divisor, slot, geometry));
-    }
-    TT_RETURN_IF_ERROR(cast(slot, output.accumulated ? accumulator : job.dtype, geometry));
-    for (const collective::Slice& to : output.to) {
-      std::memcpy(address(to), slot.data, bytes_of(job.elements, slot.dtype));
-    }
-  }
-  return {};
-}
 
 // ---------------------------------------------------------------- the rank
 
@@ -285,8 +132,9 @@ void Executor::decline(const Instruction& instruction, const Status& why) {
   auto member = member_of(instruction);
   if (!member.ok() || op.name == kAwaitSends) return;
   auto call = call_of(instruction, op, (*member)->ranks());
-  GroupAdder adder(*this, instruction.seq);
-  (*member)->decline(call.ok() ? std::move(*call) : Call(), why, adder);
+  // A transfer with a rank that does not exist concerns no other rank.
+  if (!call.ok() && (op.name == kSendTo || op.name == kReceiveFrom)) return;
+  (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
 }
 
 // The instruction has run when its group has come to it; until then it has not happened.
@@ -309,6 +157,7 @@ Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
   }
   const Meeting meeting = std::exchange(meeting_, {});
   TT_RETURN_IF_ERROR(meeting.member->take());
+  if (meeting.begins) return meet(instruction, op);
   slots_[0].storage = meeting.result.storage.ref();
   if (!meeting.source) return {};
   const std::int64_t source = meeting.member->sender();
@@ -324,6 +173,11 @@ Status Executor::deposit(Instruction& instruction, const ops::OpDef& op) {
   }
   auto member = member_of(instruction);
   if (!member.ok()) return member.status();
+  if (!(*member)->begin()) {
+    meeting_.member = *member;
+    meeting_.begins = true;
+    return {};
+  }
   Groups::Part part;
   const bool waits_only = op.name == kAwaitSends;
   if (!waits_only) {
@@ -340,7 +194,7 @@ Status Executor::deposit(Instruction& instruction, const ops::OpDef& op) {
   if (instruction.results.size() > 1) {
     TT_RETURN_IF_ERROR(allocate(op.name, sizeof(std::int64_t), instruction.seq, &source));
   }
-  meeting_ = {*member, part.result, std::move(source)};
+  meeting_ = {*member, false, part.result, std::move(source)};
   if (waits_only) {
     std::memcpy(part.result.data(), part.operand.data(), part.result.bytes);
     (*member)->await_sends();
@@ -348,8 +202,7 @@ Status Executor::deposit(Instruction& instruction, const ops::OpDef& op) {
   }
   const bool elsewhere = part.call.op == Op::kReduce && part.call.root != (*member)->rank();
   if (elsewhere) std::memset(part.result.data(), 0, part.result.bytes);
-  GroupAdder adder(*this, instruction.seq);
-  (*member)->deposit(std::move(part), adder);
+  (*member)->deposit(std::move(part));
   return {};
 }
 

@@ -1,23 +1,17 @@
 #include "engine/runtime/groups.h"
 
 #include <algorithm>
-#include <optional>
-#include <set>
 #include <utility>
-#include <vector>
 
-#include "engine/collective/participant.h"
 #include "engine/core/threads.h"
+#include "engine/runtime/group_epoch.h"
 
 namespace teletensor::runtime {
 
-using collective::Action;
-using collective::Buffer;
-using collective::Job;
-using collective::Number;
-using collective::Slice;
+using collective::rank_text;
 using core::Code;
 using core::Status;
+using Kind = PeerMessage::Kind;
 
 namespace {
 
@@ -25,374 +19,58 @@ constexpr collective::Rank kMostRanks = 1024;
 // How late a deadline may be noticed.
 constexpr std::chrono::milliseconds kLookEvery{500};
 
-std::vector<std::vector<collective::Rank>> one_place(collective::Rank ranks) {
-  std::vector<std::vector<collective::Rank>> all(1);
-  for (collective::Rank rank = 0; rank < ranks; ++rank) all[0].push_back(rank);
-  return all;
+// A rank that a session of this daemon has joined as.
+std::string text_of(const PeerMessage& registration) {
+  return rank_text(registration.rank) + " of " + std::to_string(registration.ranks) + " (" +
+         registration.text + ")";
+}
+
+PeerMessage about(Kind kind, const EpochId& epoch, std::string text = {}) {
+  PeerMessage message;
+  message.kind = kind;
+  message.epoch = epoch;
+  message.text = std::move(text);
+  return message;
 }
 
 }  // namespace
 
-// A group from its first join to its end.
-class Groups::Epoch {
- public:
-  explicit Epoch(const Join& join)
-      : group_(join.ranks, one_place(join.ranks)),
-        participant_(group_, 0, join.name, collective::Limits(), {}),
-        ranks_(join.ranks) {
-    core::MutexLock lock(mu_);
-    for (collective::Rank rank = 0; rank < join.ranks; ++rank) {
-      participant_.describe_rank(rank, "has not joined");
-    }
-  }
-
-  collective::Rank ranks() const { return group_.ranks(); }
-
-  // False: the rank is taken, or the epoch is over.
-  bool join(const Join& join) {
-    core::MutexLock lock(mu_);
-    RankState& rank = ranks_[join.rank];
-    if (participant_.ended() || rank.joined) return false;
-    rank.joined = true;
-    rank.timeout = join.timeout;
-    participant_.describe_rank(join.rank, join.who);
-    return true;
-  }
-  // True where no rank is left.
-  bool leave(collective::Rank rank) {
-    lose(rank, "has left the group");
-    core::MutexLock lock(mu_);
-    ranks_[rank].joined = false;
-    return std::none_of(ranks_.begin(), ranks_.end(), [](const auto& r) { return r.joined; });
-  }
-
-  void deposit(collective::Rank rank, Part part, Adder& adder) {
-    settle(rank, &adder, [&]() TT_REQUIRES(mu_) {
-      begin(rank);
-      const collective::Call call = part.call;
-      if (is_transfer(call)) return transfer(rank, call, std::make_shared<Part>(std::move(part)));
-      RankState& own = ranks_[rank];
-      std::shared_ptr<Parts>& parts = parts_[++own.number];
-      if (!parts) parts = std::make_shared<Parts>();
-      parts->insert_or_assign(rank, std::move(part));
-      const Status status = participant_.deposit(rank, own.number, call);
-      if (status.ok()) return;
-      // The other ranks need not wait for a call that cannot be.
-      own.ended = status;
-      participant_.lost(rank, status.message());
-    });
-    core::MutexLock lock(mu_);
-    RankState& own = ranks_[rank];
-    if (std::exchange(own.send, 0) != 0 && !own.ended) own.ended = Status();
-  }
-
-  void decline(collective::Rank rank, collective::Call call, const Status& why, Adder& adder) {
-    settle(rank, &adder, [&]() TT_REQUIRES(mu_) {
-      const collective::Failed failed{why.code(), why.message()};
-      begin(rank);
-      if (is_transfer(call)) {
-        transfer(rank, call, nullptr, failed);
-      } else if (!participant_.deposit(rank, ++ranks_[rank].number, std::move(call), failed).ok()) {
-        participant_.lost(rank, why.message());
-      }
-      // The rank goes on at once, also where its part of a transfer stays open for the other rank.
-      RankState& own = ranks_[rank];
-      own.send = own.receive = 0;
-      own.ended = why;
-    });
-  }
-
-  void await_sends(collective::Rank rank) {
-    core::MutexLock lock(mu_);
-    begin(rank);
-    RankState& own = ranks_[rank];
-    own.awaits_sends = true;
-    if (own.sends.empty()) own.ended = Status();
-  }
-
-  bool wait(collective::Rank rank, Waiter* waiter) {
-    core::MutexLock lock(mu_);
-    if (ranks_[rank].ended) return false;
-    ranks_[rank].waiter = waiter;
-    return true;
-  }
-
-  bool ended(collective::Rank rank) {
-    core::MutexLock lock(mu_);
-    return ranks_[rank].ended.has_value();
-  }
-
-  Status take(collective::Rank rank) {
-    core::MutexLock lock(mu_);
-    return *ranks_[rank].ended;
-  }
-
-  collective::Rank sender(collective::Rank rank) {
-    core::MutexLock lock(mu_);
-    return ranks_[rank].sender;
-  }
-
-  void give_up(collective::Rank rank, const std::string& why) {
-    settle(rank, nullptr, [&]() TT_REQUIRES(mu_) {
-      if (!ranks_[rank].ended) participant_.lost(rank, why);
-    });
-  }
-
-  void lose(collective::Rank rank, const std::string& why) {
-    settle(rank, nullptr, [&]() TT_REQUIRES(mu_) { participant_.lost(rank, why); });
-  }
-
-  // Ends what is beyond its time.
-  void look(Clock::time_point now) {
-    settle(0, nullptr, [&]() TT_REQUIRES(mu_) {
-      for (const RankState& rank : ranks_) {
-        if (rank.ended || rank.deadline > now) continue;
-        if (rank.receive != 0) return participant_.deadline_passed_point_to_point(rank.receive);
-        if (!rank.awaits_sends) return participant_.deadline_passed(rank.number);
-        return participant_.deadline_passed_point_to_point(*rank.sends.begin());
-      }
-    });
-  }
-
- private:
-  struct RankState {
-    bool joined = false;
-    std::chrono::milliseconds timeout{0};
-    Number number = 0;              // of the last collective; 0: none
-    std::uint64_t receive = 0;      // the token of a receive that has not ended
-    std::uint64_t send = 0;         // the token of a send that is being deposited
-    std::set<std::uint64_t> sends;  // tokens of what has not been received
-    bool awaits_sends = false;
-    collective::Rank sender = 0;             // of the last receive
-    std::optional<Status> ended = Status();  // how what was deposited ended
-    Clock::time_point deadline{};
-    Waiter* waiter = nullptr;
-  };
-  using Parts = std::map<collective::Rank, Part>;
-  struct Transfer {
-    collective::Rank rank;
-    std::shared_ptr<Part> part;  // null: it was declined
-  };
-  // The memory that jobs read and write. It outlives the collective, which may end while they run.
-  struct Held {
-    std::vector<std::shared_ptr<const void>> parts;
-    std::vector<core::Ref<memory::Storage>> staging;
-    std::map<Buffer, char*> addresses;
-  };
-
-  static bool is_transfer(const collective::Call& call) {
-    return call.op == collective::Op::kSend || call.op == collective::Op::kRecv;
-  }
-  void begin(collective::Rank rank) TT_REQUIRES(mu_) {
-    RankState& own = ranks_[rank];
-    own.ended.reset();
-    own.awaits_sends = false;
-    own.deadline = Clock::now() + own.timeout;
-  }
-  void transfer(collective::Rank rank, const collective::Call& call, std::shared_ptr<Part> part,
-                const collective::Failed& failed = {}) TT_REQUIRES(mu_);
-  void transferred(const Action& action, std::vector<Waiter*>& met) TT_REQUIRES(mu_);
-
-  // Tells the participant of an event of a rank, and does what it asks for until that is nothing.
-  // Only deposit() and decline() lead to jobs.
-  template <class Event>
-  void settle(collective::Rank rank, Adder* adder, Event&& event);
-  void obey(Action& action, Adder* adder, std::vector<Job>& jobs, std::vector<Waiter*>& met)
-      TT_REQUIRES(mu_);
-  static Status run(Adder* adder, const std::vector<Job>& jobs, const Held& held);
-  static void finish(RankState& rank, const Status& status, std::vector<Waiter*>& met);
-  Held hold(const std::vector<Job>& jobs) TT_REQUIRES(mu_);
-
-  const collective::Group group_;
-  core::Mutex mu_;
-  collective::Participant participant_ TT_GUARDED_BY(mu_);
-  std::vector<RankState> ranks_ TT_GUARDED_BY(mu_);
-  std::map<Number, std::shared_ptr<Parts>> parts_ TT_GUARDED_BY(mu_);
-  std::map<std::uint64_t, Transfer> transfers_ TT_GUARDED_BY(mu_);  // by token
-  std::uint64_t tokens_ TT_GUARDED_BY(mu_) = 0;
-  std::map<Buffer, core::Ref<memory::Storage>> staging_ TT_GUARDED_BY(mu_);
-  bool no_memory_ TT_GUARDED_BY(mu_) = false;
-};
-
-template <class Event>
-void Groups::Epoch::settle(collective::Rank rank, Adder* adder, Event&& event) {
-  std::vector<Waiter*> met;
-  {
-    core::MutexLock lock(mu_);
-    event();
-    while (true) {
-      std::vector<Job> jobs;
-      for (Action& action : participant_.take()) obey(action, adder, jobs, met);
-      if (std::exchange(no_memory_, false)) {
-        participant_.lost(rank, "has no memory for the partial sums");
-        continue;
-      }
-      if (jobs.empty()) break;
-      const Held held = hold(jobs);
-      mu_.unlock();
-      const Status status = run(adder, jobs, held);
-      mu_.lock();
-      if (!status.ok()) participant_.lost(rank, "cannot add: " + status.message());
-      for (const Job& job : jobs) participant_.reduced(job.id);
-    }
-  }
-  for (Waiter* const waiter : met) waiter->met();
-}
-
-Status Groups::Epoch::run(Adder* adder, const std::vector<Job>& jobs, const Held& held) {
-  if (adder == nullptr) return core::internal("additions without a collective");
-  try {
-    return adder->add(
-        jobs, [&](const Slice& slice) { return held.addresses.at(slice.buffer) + slice.offset; });
-  } catch (const std::exception& error) {
-    return Status(Code::kResourceExhausted, error.what());
-  }
-}
-
-void Groups::Epoch::finish(RankState& rank, const Status& status, std::vector<Waiter*>& met) {
-  if (rank.ended) return;
-  rank.ended = status;
-  if (rank.waiter != nullptr) met.push_back(std::exchange(rank.waiter, nullptr));
-}
-
-void Groups::Epoch::transfer(collective::Rank rank, const collective::Call& call,
-                             std::shared_ptr<Part> part, const collective::Failed& failed) {
-  RankState& own = ranks_[rank];
-  const std::uint64_t token = ++tokens_;
-  const bool sends = call.op == collective::Op::kSend;
-  if (sends) own.sends.insert(token);
-  (sends ? own.send : own.receive) = token;
-  transfers_[token] = {rank, std::move(part)};
-  const Status status = participant_.deposit_point_to_point(rank, token, call, failed);
-  if (status.ok()) return;
-  transfers_.erase(token);
-  own.sends.erase(token);
-  own.send = own.receive = 0;
-  own.ended = status;
-}
-
-void Groups::Epoch::transferred(const Action& action, std::vector<Waiter*>& met) {
-  const auto found = transfers_.find(action.token);
-  if (found == transfers_.end()) return;
-  RankState& own = ranks_[found->second.rank];
-  transfers_.erase(found);
-  if (own.receive == action.token) {
-    own.receive = 0;
-    own.sender = action.rank;
-    return finish(own, action.status, met);
-  }
-  own.sends.erase(action.token);
-  // The sender is told of the group's end alone. A tensor that does not fit its receiver would be
-  // an error of the sender only where the receiver has come first.
-  if (participant_.ended()) return finish(own, action.status, met);
-  if (own.awaits_sends && own.sends.empty()) finish(own, {}, met);
-}
-
-void Groups::Epoch::obey(Action& action, Adder* adder, std::vector<Job>& jobs,
-                         std::vector<Waiter*>& met) {
-  switch (action.kind) {
-    case Action::Kind::kReserve: {
-      auto storage = adder->allocate(static_cast<std::size_t>(action.bytes));
-      no_memory_ |= !storage;
-      if (storage) staging_.insert_or_assign(action.buffer, std::move(storage));
-      return;
-    }
-    case Action::Kind::kFree:
-      staging_.erase(action.buffer);
-      return;
-    case Action::Kind::kReduce:
-      jobs.push_back(std::move(action.job));
-      return;
-    case Action::Kind::kComplete:
-      if (action.token != 0) return transferred(action, met);
-      if (ranks_[action.rank].number == action.number) {
-        finish(ranks_[action.rank], action.status, met);
-      }
-      if (participant_.ended()) parts_.erase(action.number);  // else kRetire follows
-      return;
-    case Action::Kind::kRetire:
-      parts_.erase(action.number);
-      return;
-    case Action::Kind::kEnded:
-      for (RankState& rank : ranks_) {
-        finish(rank, action.status, met);
-        rank.sends.clear();
-        rank.receive = 0;
-      }
-      parts_.clear();
-      transfers_.clear();
-      staging_.clear();
-      return;
-    case Action::Kind::kSend:  // these are of several places
-    case Action::Kind::kRunTo:
-    case Action::Kind::kAtRest:
-    case Action::Kind::kGoOn:
-      return;
-  }
-}
-
-Groups::Epoch::Held Groups::Epoch::hold(const std::vector<Job>& jobs) {
-  Held held;
-  const auto add = [&](const Slice& slice) {
-    const Buffer& buffer = slice.buffer;
-    char*& address = held.addresses[buffer];
-    if (address != nullptr) return;
-    if (buffer.kind == Buffer::Kind::kStaging) {
-      held.staging.push_back(staging_.at(buffer));
-      address = static_cast<char*>(held.staging.back()->data());
-      return;
-    }
-    if (buffer.kind == Buffer::Kind::kSent || buffer.kind == Buffer::Kind::kReceived) {
-      const std::shared_ptr<Part>& part = transfers_.at(buffer.index).part;
-      held.parts.push_back(part);
-      address = (buffer.kind == Buffer::Kind::kSent ? part->operand : part->result).data();
-      return;
-    }
-    const std::shared_ptr<Parts>& parts = parts_.at(buffer.number);
-    held.parts.push_back(parts);
-    const Part& part = parts->at(static_cast<collective::Rank>(buffer.index));
-    address = (buffer.kind == Buffer::Kind::kOperand ? part.operand : part.result).data();
-  };
-  for (const Job& job : jobs) {
-    for (const Job::Source& source : job.sources) add(source.at);
-    for (const Job::Output& output : job.outputs) {
-      for (const Slice& to : output.to) add(to);
-    }
-  }
-  return held;
-}
-
-// ---------------------------------------------------------------- members
-
 class Groups::Rank final : public Groups::Member {
  public:
-  Rank(Groups& groups, Key key, std::shared_ptr<Epoch> epoch, collective::Rank rank)
+  Rank(Groups& groups, Key key, EpochRef epoch, collective::Rank rank)
       : groups_(groups), key_(std::move(key)), epoch_(std::move(epoch)), rank_(rank) {}
   ~Rank() override {
-    if (epoch_->leave(rank_)) groups_.left(*epoch_, key_);
+    leave("has left the group");
+    epoch_->forget(rank_);
+    groups_.left(epoch_, key_);
   }
   collective::Rank rank() const override { return rank_; }
   collective::Rank ranks() const override { return epoch_->ranks(); }
-  void deposit(Part part, Adder& adder) override { epoch_->deposit(rank_, std::move(part), adder); }
-  void decline(collective::Call call, const Status& why, Adder& adder) override {
-    epoch_->decline(rank_, std::move(call), why, adder);
+  bool begin() override { return epoch_->begin(rank_); }
+  void deposit(Part part) override { epoch_->deposit(rank_, std::move(part)); }
+  void decline(collective::Call call, const Status& why) override {
+    epoch_->decline(rank_, call, why);
   }
   void await_sends() override { epoch_->await_sends(rank_); }
   bool ended() override { return epoch_->ended(rank_); }
   bool wait(Waiter* waiter) override { return epoch_->wait(rank_, waiter); }
   Status take() override { return epoch_->take(rank_); }
   collective::Rank sender() override { return epoch_->sender(rank_); }
-  void give_up(const std::string& why) override { epoch_->give_up(rank_, why); }
-  void lose(const std::string& why) override { epoch_->lose(rank_, why); }
+  void give_up(const std::string& why) override {
+    epoch_->give_up(rank_, why);
+    groups_.withdraw(epoch_);
+  }
+  void leave(const std::string& why) override {
+    epoch_->leave(rank_, why);
+    groups_.withdraw(epoch_);
+  }
 
  private:
   Groups& groups_;
   const Key key_;
-  const std::shared_ptr<Epoch> epoch_;
+  const EpochRef epoch_;
   const collective::Rank rank_;
 };
-
-// ---------------------------------------------------------------- groups
 
 Groups::~Groups() {
   {
@@ -401,6 +79,11 @@ Groups::~Groups() {
   }
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+}
+
+Fabric::Receiver& Groups::connect(Fabric& fabric) {
+  fabric_ = &fabric;
+  return *this;
 }
 
 core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
@@ -418,7 +101,7 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
                   what + ": needs to know who you are; use the daemon's socket, or a token");
   }
   const Key key(join.user, join.name);
-  std::shared_ptr<Epoch> epoch, earlier;
+  EpochRef epoch, earlier;
   {
     core::MutexLock lock(mu_);
     if (!watcher_.joinable()) watcher_ = core::start_thread([this] { watch(); });
@@ -428,42 +111,352 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
       (fits ? epoch : earlier) = known->second;
     }
     if (!epoch) {
-      epoch = std::make_shared<Epoch>(join);
+      epoch = std::make_shared<GroupEpoch>(join, adder_, fabric_);
       (void)epoch->join(join);
       epochs_.insert_or_assign(key, epoch);
     }
   }
   changed_.notify_all();
   if (earlier) {
-    earlier->lose(std::min(join.rank, earlier->ranks() - 1),
-                  "has been replaced: " + join.who + " has joined as rank " +
-                      std::to_string(join.rank) + " of " + std::to_string(join.ranks));
+    earlier->leave(std::min(join.rank, earlier->ranks() - 1),
+                   "has been replaced: " + join.who + " has joined as rank " +
+                       std::to_string(join.rank) + " of " + std::to_string(join.ranks));
+    withdraw(earlier);
   }
-  return std::shared_ptr<Member>(std::make_shared<Rank>(*this, key, std::move(epoch), join.rank));
+  auto member = std::make_shared<Rank>(*this, key, epoch, join.rank);
+  if (fabric_ != nullptr) {
+    core::MutexLock lock(mu_);
+    enter(epoch, join);
+  }
+  return std::shared_ptr<Member>(std::move(member));
 }
 
-void Groups::left(const Epoch& epoch, const Key& key) {
+void Groups::left(const EpochRef& epoch, const Key& key) {
   core::MutexLock lock(mu_);
   const auto found = epochs_.find(key);
-  if (found != epochs_.end() && found->second.get() == &epoch) epochs_.erase(found);
+  if (found != epochs_.end() && found->second == epoch && !epoch->has_ranks()) {
+    epochs_.erase(found);
+  }
 }
 
 void Groups::watch() {
   mu_.lock();
   while (!stopping_) {
-    if (epochs_.empty()) {
+    if (epochs_.empty() && running_.empty()) {
       changed_.wait(mu_);
       continue;
     }
     changed_.wait_for(mu_, kLookEvery);
-    std::vector<std::shared_ptr<Epoch>> epochs;
-    for (const auto& [key, epoch] : epochs_) epochs.push_back(epoch);
+    std::vector<std::pair<EpochRef, std::string>> epochs;
+    for (const auto& [key, epoch] : epochs_) epochs.emplace_back(epoch, missing(key, epoch));
+    // An epoch without ranks is kept until the other daemons have what they need of it.
+    std::erase_if(running_, [](const auto& entry) {
+      return entry.second->ended() && !entry.second->has_ranks();
+    });
     mu_.unlock();
-    for (const auto& epoch : epochs) epoch->look(Clock::now());
+    for (const auto& [epoch, missing] : epochs) {
+      epoch->look(Clock::now(), missing);
+      withdraw(epoch);
+    }
     epochs.clear();
     mu_.lock();
   }
   mu_.unlock();
+}
+
+// ---------------------------------------------------------------- forming over several daemons
+
+void Groups::tell_all(const PeerMessage& message) {
+  for (const std::string& peer : fabric_->peers()) fabric_->send(peer, message);
+}
+
+void Groups::enter(const EpochRef& epoch, const Join& join) {
+  if (epoch->ended()) return;
+  PeerMessage registration;
+  registration.kind = Kind::kRegister;
+  registration.user = join.user;
+  registration.name = join.name;
+  registration.rank = join.rank;
+  registration.ranks = join.ranks;
+  registration.ticket = ++tickets_;
+  registration.text = collective::shortened(join.who, collective::kMaxNote);
+  locals_[registration.ticket] = {epoch, registration};
+  tell_all(registration);
+  form({join.user, join.name});
+}
+
+void Groups::withdraw(const EpochRef& epoch) {
+  if (fabric_ == nullptr) return;
+  const auto why = epoch->abandoned();
+  if (!why) return;
+  core::MutexLock lock(mu_);
+  take_back(epoch, *why);
+}
+
+// The registrations of the epoch's ranks are over. `why` is empty where the group has formed.
+void Groups::take_back(const EpochRef& epoch, const std::string& why) {
+  for (auto at = locals_.begin(); at != locals_.end();) {
+    if (at->second.epoch != epoch) {
+      ++at;
+      continue;
+    }
+    PeerMessage message = about(Kind::kWithdraw, {}, why);
+    message.ticket = at->first;
+    tell_all(message);
+    at = locals_.erase(at);
+  }
+}
+
+Groups::EpochRef Groups::forming(const Key& key) const {
+  const auto found = epochs_.find(key);
+  const bool forms = found != epochs_.end() && !found->second->formed() && !found->second->ended();
+  return forms ? found->second : nullptr;
+}
+
+// The daemon and the ticket of each rank that has joined.
+std::map<collective::Rank, std::pair<std::string, std::uint64_t>> Groups::known_ranks(
+    const Key& key, const EpochRef& epoch) const {
+  std::map<collective::Rank, std::pair<std::string, std::uint64_t>> known;
+  for (const auto& [ticket, local] : locals_) {
+    if (local.epoch == epoch) known[local.registration.rank] = {fabric_->name(), ticket};
+  }
+  for (const auto& [from, registration] : remotes_) {
+    if (registration.user == key.first && registration.name == key.second &&
+        registration.ranks == epoch->ranks()) {
+      known.try_emplace(registration.rank, from);
+    }
+  }
+  return known;
+}
+
+std::string Groups::missing(const Key& key, const EpochRef& epoch) const {
+  if (fabric_ == nullptr || forming(key) != epoch) return {};
+  const auto known = known_ranks(key, epoch);
+  constexpr int kNamed = 16;
+  std::string text;
+  int count = 0;
+  for (collective::Rank rank = 0; rank < epoch->ranks(); ++rank) {
+    if (known.contains(rank)) continue;
+    if (++count <= kNamed) text += (text.empty() ? "" : ", ") + rank_text(rank);
+  }
+  if (count > kNamed) text += " and " + std::to_string(count - kNamed) + " more";
+  return text;
+}
+
+// Forms the group where rank 0 is here and all other ranks are known.
+void Groups::form(const Key& key) {
+  const EpochRef epoch = forming(key);
+  if (!epoch) return;
+  const auto known = known_ranks(key, epoch);
+  if (known.size() != epoch->ranks() || known.at(0).first != fabric_->name()) return;
+  PeerMessage message = about(Kind::kForm, {fabric_->incarnation(), ++formed_});
+  message.user = key.first;
+  message.name = key.second;
+  message.ranks = epoch->ranks();
+  std::map<std::string, std::size_t> place_of;
+  for (const auto& [rank, member] : known) {
+    const auto [at, is_new] = place_of.try_emplace(member.first, message.places.size());
+    if (is_new) message.places.push_back({member.first, {}});
+    message.places[at->second].members.push_back({rank, member.second});
+  }
+  epoch->form(message.epoch, message.places, 0);
+  take_back(epoch, {});
+  if (message.places.size() == 1) return epoch->go();
+  running_[message.epoch] = epoch;
+  Forming& forming = forming_[message.epoch];
+  forming.epoch = epoch;
+  for (std::size_t place = 1; place < message.places.size(); ++place) {
+    forming.missing.push_back(message.places[place].daemon);
+    for (const auto& member : message.places[place].members) {
+      remotes_.erase({message.places[place].daemon, member.ticket});
+    }
+    fabric_->send(message.places[place].daemon, message);
+  }
+}
+
+Status Groups::registered(const std::string& peer, const PeerMessage& message) {
+  if (message.ranks == 0 || message.ranks > kMostRanks || message.rank >= message.ranks ||
+      message.user.empty()) {
+    return core::invalid("a registration of no rank");
+  }
+  const Key key(message.user, message.name);
+  EpochRef conflict;
+  std::string why;
+  {
+    core::MutexLock lock(mu_);
+    const auto of_peer = remotes_.lower_bound({peer, 0});
+    constexpr std::ptrdiff_t kMostOfPeer = std::ptrdiff_t{1} << 16;
+    if (std::distance(of_peer, remotes_.lower_bound({peer + '\0', 0})) >= kMostOfPeer) {
+      return core::invalid("more registrations than a daemon may have");
+    }
+    if (!remotes_.try_emplace({peer, message.ticket}, message).second) {
+      return core::invalid("a registration twice");
+    }
+    const EpochRef epoch = forming(key);
+    for (const auto& [ticket, local] : locals_) {
+      const PeerMessage& own = local.registration;
+      if (local.epoch != epoch || (own.rank != message.rank && own.ranks == message.ranks)) {
+        continue;
+      }
+      conflict = epoch;
+      why =
+          text_of(own) + " is in " + fabric_->name() + ", and " + text_of(message) + " in " + peer;
+    }
+    if (!conflict) form(key);
+  }
+  if (!conflict) return {};
+  conflict->abandon(why);
+  withdraw(conflict);
+  return {};
+}
+
+void Groups::withdrawn(const std::string& peer, const PeerMessage& message) {
+  EpochRef epoch;
+  {
+    core::MutexLock lock(mu_);
+    const auto found = remotes_.find({peer, message.ticket});
+    if (found == remotes_.end()) return;
+    const PeerMessage registration = std::move(found->second);
+    remotes_.erase(found);
+    epoch = message.text.empty() ? nullptr : forming({registration.user, registration.name});
+    if (!epoch || epoch->ranks() != registration.ranks) return;
+  }
+  epoch->abandon(message.text);
+  withdraw(epoch);
+}
+
+// Empty, and this daemon's place among those of the message, or the reason why it cannot take part.
+std::string Groups::take_part(const PeerMessage& message, collective::Place* place) {
+  const EpochRef epoch = forming({message.user, message.name});
+  if (!epoch || epoch->ranks() != message.ranks) return "no rank waits for the group any more";
+  const auto own = std::find_if(message.places.begin(), message.places.end(),
+                                [&](const auto& p) { return p.daemon == fabric_->name(); });
+  std::size_t waiting = 0;
+  for (const auto& [ticket, local] : locals_) waiting += local.epoch == epoch ? 1 : 0;
+  if (own->members.size() != waiting) return "its ranks have changed";
+  for (const PeerMessage::Member& member : own->members) {
+    const auto local = locals_.find(member.ticket);
+    if (local == locals_.end() || local->second.epoch != epoch ||
+        local->second.registration.rank != member.rank) {
+      return "its ranks have changed";
+    }
+  }
+  *place = static_cast<collective::Place>(own - message.places.begin());
+  return {};
+}
+
+Status Groups::formed(const std::string& peer, const PeerMessage& message) {
+  // All ranks, each in one place; the places in the order of their lowest ranks.
+  std::vector<bool> has(message.ranks);
+  std::size_t count = 0, own = 0;
+  collective::Rank lowest = 0;
+  for (const PeerMessage::Place& place : message.places) {
+    own += place.daemon == fabric_->name() ? 1 : 0;
+    if (place.members.empty() || (count > 0 && place.members.front().rank <= lowest)) {
+      return core::invalid("a group whose places are not in order");
+    }
+    lowest = place.members.front().rank;
+    collective::Rank last = lowest;
+    for (const PeerMessage::Member& member : place.members) {
+      if (member.rank >= message.ranks || has[member.rank] || member.rank < last) {
+        return core::invalid("a group whose ranks are not in order");
+      }
+      last = member.rank;
+      has[member.rank] = true;
+      ++count;
+    }
+  }
+  if (message.ranks == 0 || message.ranks > kMostRanks || count != message.ranks || own != 1 ||
+      message.places.front().daemon != peer) {
+    return core::invalid("a group that is not whole");
+  }
+  core::MutexLock lock(mu_);
+  if (running_.contains(message.epoch)) return core::invalid("a group twice");
+  collective::Place place = 0;
+  const std::string why = take_part(message, &place);
+  if (why.empty()) {
+    const EpochRef epoch = forming({message.user, message.name});
+    epoch->form(message.epoch, message.places, place);
+    take_back(epoch, {});
+    running_[message.epoch] = epoch;
+  }
+  fabric_->send(peer, about(Kind::kReady, message.epoch, why));
+  return {};
+}
+
+void Groups::ready(const std::string& peer, const PeerMessage& message) {
+  EpochRef begins, refused;
+  {
+    core::MutexLock lock(mu_);
+    const auto found = forming_.find(message.epoch);
+    if (found == forming_.end() || std::erase(found->second.missing, peer) == 0) return;
+    EpochRef& which = message.text.empty() ? begins : refused;
+    if (!message.text.empty() || found->second.missing.empty()) {
+      which = found->second.epoch;
+      forming_.erase(found);
+    }
+    if (begins) {
+      const PeerMessage go = about(Kind::kGo, message.epoch);
+      for (const std::string& daemon : begins->daemons()) {
+        if (daemon != fabric_->name()) fabric_->send(daemon, go);
+      }
+    }
+  }
+  if (begins) begins->go();
+  if (refused) refused->lose(peer, "cannot join: " + peer + ": " + message.text);
+}
+
+// ---------------------------------------------------------------- what peers tell
+
+Status Groups::received(const std::string& peer, const PeerMessage& message,
+                        std::string_view payload) {
+  EpochRef epoch;
+  switch (message.kind) {
+    case Kind::kRegister:
+      return registered(peer, message);
+    case Kind::kWithdraw:
+      withdrawn(peer, message);
+      return {};
+    case Kind::kForm:
+      return formed(peer, message);
+    case Kind::kReady:
+      ready(peer, message);
+      return {};
+    case Kind::kGo:
+    case Kind::kGroup: {
+      core::MutexLock lock(mu_);
+      const auto found = running_.find(message.epoch);
+      if (found != running_.end()) epoch = found->second;
+    }
+  }
+  if (!epoch) return {};  // it has ended here
+  if (message.kind == Kind::kGroup) return epoch->received(peer, message.message, payload);
+  if (epoch->daemons().front() != peer) return core::invalid("the start of a group of another one");
+  epoch->go();
+  return {};
+}
+
+void Groups::drop(const std::string& peer, const std::string& why) {
+  std::vector<EpochRef> epochs;
+  {
+    core::MutexLock lock(mu_);
+    std::erase_if(remotes_, [&](const auto& entry) { return entry.first.first == peer; });
+    for (const auto& [id, epoch] : running_) epochs.push_back(epoch);
+    std::erase_if(forming_, [&](const auto& entry) {
+      return std::count(entry.second.missing.begin(), entry.second.missing.end(), peer) > 0;
+    });
+  }
+  for (const EpochRef& epoch : epochs) epoch->lose(peer, why);
+}
+
+void Groups::met(const std::string& peer) {
+  drop(peer, "has lost its daemon: " + peer + " has started again");
+  core::MutexLock lock(mu_);
+  for (const auto& [ticket, local] : locals_) fabric_->send(peer, local.registration);
+}
+
+void Groups::lost(const std::string& peer, const std::string& why) {
+  drop(peer, "has lost its daemon: " + peer + ": " + why);
 }
 
 }  // namespace teletensor::runtime

@@ -1,12 +1,14 @@
-// Groups: sessions of one daemon that run collectives together.
+// Groups: sessions that run collectives together, of this daemon or of several.
 //
 // A session joins a group as one of its ranks. The state machine of engine/collective decides which
-// collectives belong together and which additions are made; a group of this class has all its ranks
-// at one place. The session that brings the last operand computes the result for all ranks, on its
-// lane; the other sessions wait without a lane.
+// collectives belong together and which additions are made (see GroupEpoch). A group whose ranks
+// are all in this daemon needs no message: the session that brings the last operand computes the
+// result for all ranks, on its lane; the other sessions wait without a lane. With peers (see
+// Fabric) the ranks of a group may be sessions of several daemons, and a rank's first collective
+// waits until all ranks have joined.
 //
-// The group keeps what a rank sends until the receiving rank asks for it, so two ranks that send to
-// each other first do not wait for each other.
+// The group keeps the tensor that a rank sends until the receiving rank asks for it, so two ranks
+// that send to each other first do not wait for each other.
 //
 // A rank that leaves, is interrupted or exceeds the timeout ends the group: the open and all later
 // collectives of every rank fail with that cause. The sessions keep their tensors, and can join a
@@ -22,15 +24,19 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "engine/collective/message.h"
 #include "engine/core/mutex.h"
 #include "engine/memory/storage.h"
+#include "engine/runtime/fabric.h"
 #include "engine/runtime/transfer.h"
 
 namespace teletensor::runtime {
 
-class Groups {
+class GroupEpoch;
+
+class Groups : private Fabric::Receiver {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -48,29 +54,32 @@ class Groups {
     RowMajor operand, result;
   };
 
-  // Computes for all ranks. The session that brings the last operand provides it.
+  // Computes for all ranks of this daemon. Any thread.
   class Adder {
    public:
     using Address = std::function<char*(const collective::Slice&)>;
     virtual ~Adder() = default;
     // Jobs that do not depend on each other.
     virtual core::Status add(std::span<const collective::Job> jobs, const Address& address) = 0;
-    // Temporary memory on the host, charged to the session; null: there is none.
+    // Memory on the host for partial sums; null: there is none.
     virtual core::Ref<memory::Storage> allocate(std::size_t bytes) = 0;
   };
 
-  // A rank of a group. One thread at a time uses it, but for give_up() and lose().
+  // A rank of a group. One thread at a time uses it, but for give_up() and leave().
   class Member {
    public:
     virtual ~Member() = default;  // the rank leaves
     virtual collective::Rank rank() const = 0;
     virtual collective::Rank ranks() const = 0;
-    // The rank's next collective, send or receive. Precondition: the last one has ended. A send
-    // ends here: the group keeps its operand until it is received.
-    virtual void deposit(Part part, Adder& adder) = 0;
+    // True where the rank may deposit, or where the group has ended. False: not all ranks have
+    // joined. Then what ended() and wait() are about is that.
+    virtual bool begin() = 0;
+    // The rank's next collective, send or receive. Preconditions: the last one has ended, and
+    // begin() has been true. A send ends here: the group keeps its operand until it is received.
+    virtual void deposit(Part part) = 0;
     // The rank cannot take part in its next collective, which fails on all ranks, or in a send or
     // receive, which fails on the other rank.
-    virtual void decline(collective::Call call, const core::Status& why, Adder& adder) = 0;
+    virtual void decline(collective::Call call, const core::Status& why) = 0;
     // Ends when all that the rank has sent has been received. Precondition as of deposit().
     virtual void await_sends() = 0;
     virtual bool ended() = 0;  // what was deposited
@@ -78,12 +87,13 @@ class Groups {
     virtual bool wait(Waiter* waiter) = 0;
     // How it has ended. Precondition: it has.
     virtual core::Status take() = 0;
-    // The rank that sent what the last receive has taken.
+    // The rank that sent the tensor that the last receive has taken.
     virtual collective::Rank sender() = 0;
     // The group ends where the rank waits for something that has not ended. Any thread.
     virtual void give_up(const std::string& why) = 0;
-    // The group ends, because "rank n `why`". Any thread.
-    virtual void lose(const std::string& why) = 0;
+    // The group ends, because "rank n `why`". Collectives that have ended for this rank end well
+    // for the others too. Any thread.
+    virtual void leave(const std::string& why) = 0;
   };
 
   struct Join {
@@ -93,9 +103,10 @@ class Groups {
     std::string who;                       // "session 7 (training)", for the text of errors
   };
 
-  Groups() = default;
+  // The adder outlives it.
+  explicit Groups(Adder& adder) : adder_(adder) {}
   // Precondition: no members.
-  ~Groups();
+  ~Groups() override;
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
 
@@ -104,17 +115,60 @@ class Groups {
   // of its last run, whose ranks are told.
   core::Result<std::shared_ptr<Member>> join(Join join);
 
+  // From here on, groups may have ranks in other daemons. The fabric outlives all members, and
+  // calls the receiver that is returned. Precondition: no rank has joined.
+  Fabric::Receiver& connect(Fabric& fabric);
+
  private:
-  class Epoch;
   class Rank;
   using Key = std::pair<std::string, std::string>;  // user, name
+  using EpochRef = std::shared_ptr<GroupEpoch>;
+  struct Local {  // a rank of this daemon whose group has not formed yet
+    EpochRef epoch;
+    PeerMessage registration;
+  };
+  struct Forming {  // a group that this daemon forms
+    EpochRef epoch;
+    std::vector<std::string> missing;  // daemons that have not answered
+  };
+
+  // Fabric::Receiver
+  void met(const std::string& peer) override;
+  core::Status received(const std::string& peer, const PeerMessage& message,
+                        std::string_view payload) override;
+  void lost(const std::string& peer, const std::string& why) override;
 
   void watch();  // deadlines
-  void left(const Epoch& epoch, const Key& key);
+  void left(const EpochRef& epoch, const Key& key);
+  void tell_all(const PeerMessage& message) TT_REQUIRES(mu_);
+  void enter(const EpochRef& epoch, const Join& join) TT_REQUIRES(mu_);
+  // Withdraws the registrations of an epoch that was abandoned.
+  void withdraw(const EpochRef& epoch);
+  void take_back(const EpochRef& epoch, const std::string& why) TT_REQUIRES(mu_);
+  void drop(const std::string& peer, const std::string& why);
+  core::Status registered(const std::string& peer, const PeerMessage& message);
+  void withdrawn(const std::string& peer, const PeerMessage& message);
+  void form(const Key& key) TT_REQUIRES(mu_);
+  core::Status formed(const std::string& peer, const PeerMessage& message);
+  std::string take_part(const PeerMessage& message, collective::Place* place) TT_REQUIRES(mu_);
+  void ready(const std::string& peer, const PeerMessage& message);
+  EpochRef forming(const Key& key) const TT_REQUIRES(mu_);
+  std::map<collective::Rank, std::pair<std::string, std::uint64_t>> known_ranks(
+      const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
+  std::string missing(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
 
+  Adder& adder_;
+  Fabric* fabric_ = nullptr;  // null: no peers
   core::Mutex mu_;
   core::CondVar changed_;
-  std::map<Key, std::shared_ptr<Epoch>> epochs_ TT_GUARDED_BY(mu_);
+  std::map<Key, EpochRef> epochs_ TT_GUARDED_BY(mu_);  // the last one of each group
+  // Of groups over several daemons:
+  std::map<EpochId, EpochRef> running_ TT_GUARDED_BY(mu_);
+  std::map<EpochId, Forming> forming_ TT_GUARDED_BY(mu_);
+  std::map<std::uint64_t, Local> locals_ TT_GUARDED_BY(mu_);  // by ticket
+  std::map<std::pair<std::string, std::uint64_t>, PeerMessage> remotes_
+      TT_GUARDED_BY(mu_);  // registrations of peers, by (peer, ticket)
+  std::uint64_t tickets_ TT_GUARDED_BY(mu_) = 0, formed_ TT_GUARDED_BY(mu_) = 0;
   bool stopping_ TT_GUARDED_BY(mu_) = false;
   std::thread watcher_ TT_GUARDED_BY(mu_);
 };

@@ -1,77 +1,12 @@
-#include "engine/runtime/groups.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <cstring>
 #include <numeric>
 #include <thread>
-#include <vector>
 
-#include "engine/memory/pool.h"
-#include "engine/runtime/kit_test.h"
+#include "engine/runtime/groups_kit_test.h"
 
-namespace teletensor::runtime {
+namespace teletensor::runtime::testing {
 namespace {
 
-using collective::Call;
-using collective::Job;
-using collective::Op;
-using core::Code;
-using core::Status;
-using std::chrono::milliseconds;
-using ::testing::HasSubstr;
-
-using MemberRef = std::shared_ptr<Groups::Member>;
-
-class Counted : public Groups::Waiter {
- public:
-  void met() override {
-    ++times;
-    times.notify_all();
-  }
-  void wait_for(int wanted) const {
-    for (int now = times; now < wanted; now = times) times.wait(now);
-  }
-  std::atomic<int> times{0};
-};
-
-// Adds float32 by plain loops.
-class Plain : public Groups::Adder {
- public:
-  explicit Plain(memory::PoolHandle& pool) : pool_(pool) {}
-  Status add(std::span<const Job> jobs, const Address& address) override {
-    if (!fails.ok()) return fails;
-    for (const Job& job : jobs) {
-      const auto n = static_cast<std::size_t>(job.elements);
-      std::vector<std::vector<float>> slots;
-      for (const Job::Source& source : job.sources) {
-        const auto* data = reinterpret_cast<const float*>(address(source.at));
-        slots.emplace_back(data, data + n);
-      }
-      for (const auto& addition : job.additions) {
-        for (std::size_t i = 0; i < n; ++i) slots[addition.into][i] += slots[addition.from][i];
-      }
-      for (const Job::Output& output : job.outputs) {
-        for (const collective::Slice& to : output.to) {
-          std::memcpy(address(to), slots[output.slot].data(), n * sizeof(float));
-        }
-      }
-    }
-    return {};
-  }
-  core::Ref<memory::Storage> allocate(std::size_t bytes) override {
-    return has_memory ? pool_->allocate_shared(bytes, 1) : nullptr;
-  }
-  Status fails;
-  bool has_memory = true;
-
- private:
-  memory::PoolHandle& pool_;
-};
-
-class GroupsTest : public ::testing::Test {
+class GroupsTest : public GroupsKit {
  protected:
   MemberRef join(collective::Rank rank, collective::Rank ranks, milliseconds timeout = kLong) {
     auto member = groups_.join(
@@ -86,58 +21,8 @@ class GroupsTest : public ::testing::Test {
     }
     return members;
   }
-  RowMajor row(const std::vector<float>& values) {
-    RowMajor row;
-    row.bytes = values.size() * sizeof(float);
-    row.storage = memory::Pinned(pool_->allocate_shared(row.bytes, 1));
-    std::memcpy(row.data(), values.data(), row.bytes);
-    return row;
-  }
-  static std::vector<float> floats(const RowMajor& row) {
-    const auto* data = reinterpret_cast<const float*>(row.data());
-    return {data, data + row.bytes / sizeof(float)};
-  }
-  static Call sum(std::int64_t elements) {
-    Call call;
-    call.op = Op::kAllReduce;
-    call.shape = {elements};
-    call.count = elements;
-    return call;
-  }
-  // The result's memory.
-  RowMajor deposit(const MemberRef& member, const std::vector<float>& values) {
-    Groups::Part part{sum(static_cast<std::int64_t>(values.size())), row(values),
-                      row(std::vector<float>(values.size()))};
-    RowMajor result = part.result;
-    member->deposit(std::move(part), adder_);
-    return result;
-  }
 
-  static Call transfer(Op op, collective::Rank peer, std::int64_t elements) {
-    Call call;
-    call.op = op;
-    call.shape = {elements};
-    call.count = elements;
-    call.peer = peer;
-    return call;
-  }
-  void send(const MemberRef& member, collective::Rank to, const std::vector<float>& values) {
-    const auto elements = static_cast<std::int64_t>(values.size());
-    member->deposit({transfer(Op::kSend, to, elements), row(values), row({})}, adder_);
-  }
-  // The result's memory.
-  RowMajor receive(const MemberRef& member, collective::Rank from, std::size_t elements) {
-    RowMajor result = row(std::vector<float>(elements));
-    const Call call = transfer(Op::kRecv, from, static_cast<std::int64_t>(elements));
-    member->deposit({call, result, result}, adder_);
-    return result;
-  }
-
-  static constexpr milliseconds kLong{600'000};
-  testing::Box box_{256u << 20};
-  memory::PoolHandle pool_{memory::Pool::create(box_.devices.at(0).pool(), 1, 0)};
-  Plain adder_{pool_};
-  Groups groups_;
+  Groups groups_{adder_};
 };
 
 TEST_F(GroupsTest, TheLastRankEndsTheWaitOfTheOthers) {
@@ -179,7 +64,7 @@ TEST_F(GroupsTest, ARankThatDeclinesFailsTheCallOfAll) {
   Counted waiter;
   deposit(members[0], {1});
   EXPECT_TRUE(members[0]->wait(&waiter));
-  members[1]->decline(sum(1), Status(Code::kResourceExhausted, "no memory"), adder_);
+  members[1]->decline(sum(1), Status(Code::kResourceExhausted, "no memory"));
   EXPECT_EQ(waiter.times, 1);
   EXPECT_EQ(members[0]->take().code(), Code::kResourceExhausted);
   EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 1 in all_reduce(sum, float32[1]): no "
@@ -251,8 +136,8 @@ TEST_F(GroupsTest, WithoutMemoryOrKernelsTheGroupEnds) {
     for (const MemberRef& member : members) {
       EXPECT_EQ(member->take().code(), Code::kDeadlineExceeded);
       EXPECT_THAT(member->take().message(),
-                  HasSubstr(memory ? "rank 1 cannot add: a broken kernel"
-                                   : "rank 1 has no memory for the partial sums"));
+                  HasSubstr(memory ? "rank 0 cannot add: a broken kernel"
+                                   : "rank 0 has no memory for the partial sums"));
     }
   }
 }
@@ -330,8 +215,7 @@ TEST_F(GroupsTest, OnlyTheReceiverIsToldOfWhatDoesNotFit) {
                 HasSubstr("rank 0 is in send(dst=1, float32[3]), rank 1 in recv(src=0, "
                           "float32[2])"));
   }
-  members[0]->decline(transfer(Op::kSend, 1, 2), Status(Code::kResourceExhausted, "no memory"),
-                      adder_);
+  members[0]->decline(transfer(Op::kSend, 1, 2), Status(Code::kResourceExhausted, "no memory"));
   EXPECT_EQ(members[0]->take().code(), Code::kResourceExhausted);
   receive(members[1], 0, 2);
   EXPECT_EQ(members[1]->take().code(), Code::kResourceExhausted);
@@ -345,7 +229,7 @@ TEST_F(GroupsTest, ARankGoesOnAfterATransferThatItHasDeclined) {
   const Status why(Code::kInternal, "it has failed");
   for (const Op op : {Op::kSend, Op::kRecv}) {
     Counted waiter;
-    members[0]->decline(transfer(op, 1, 2), why, adder_);
+    members[0]->decline(transfer(op, 1, 2), why);
     EXPECT_EQ(members[0]->take().code(), Code::kInternal);
     const RowMajor sum = deposit(members[0], {1});
     EXPECT_TRUE(members[0]->wait(&waiter));
@@ -371,7 +255,7 @@ TEST_F(GroupsTest, TransfersEndWithTheGroup) {
   EXPECT_TRUE(members[0]->wait(&waiter));
   receive(members[1], 2, 4);
   EXPECT_TRUE(members[1]->wait(&waiter));
-  members[2]->lose("is lost");
+  members[2]->leave("is lost");
   EXPECT_EQ(waiter.times, 2);
   EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 2 is lost"));
   EXPECT_THAT(members[1]->take().message(), HasSubstr("rank 2 is lost"));
@@ -411,7 +295,7 @@ TEST_F(GroupsTest, ManyThreads) {
       int waits = 0;
       for (int i = 0; i < kCalls; ++i) {
         if (i % 37 == r) {
-          member->decline(sum(500), Status(Code::kInternal, "not this one"), adder_);
+          member->decline(sum(500), Status(Code::kInternal, "not this one"));
           continue;
         }
         const RowMajor result = deposit(member, std::vector<float>(500, static_cast<float>(i + r)));
@@ -430,4 +314,4 @@ TEST_F(GroupsTest, ManyThreads) {
 }
 
 }  // namespace
-}  // namespace teletensor::runtime
+}  // namespace teletensor::runtime::testing

@@ -30,6 +30,8 @@ Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Dev
       devices_(std::move(devices)),
       lanes_(lanes > 0 ? lanes
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+      adder_(catalog, devices_.at(runtime::kHostIndex), lanes_),
+      groups_(adder_),
       commons_(devices_, publications_) {
   if (disk_ || devices_.size() > 1) tiers_ = std::make_unique<runtime::Tiers>(disk_.get());
 }

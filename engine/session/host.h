@@ -8,7 +8,7 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/device.h"
-#include "engine/runtime/groups.h"
+#include "engine/runtime/group_adder.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/publications.h"
 #include "engine/runtime/tiers.h"
@@ -30,6 +30,9 @@ class Host final : public engine::Engine {
   std::vector<std::pair<core::Device, core::Activity>> activity() const override;
   std::vector<engine::MemoryUse> memory() const override;
   void release_idle() override;
+  runtime::Fabric::Receiver* connect(runtime::Fabric& fabric) override {
+    return &groups_.connect(fabric);
+  }
   core::Status health() const override;
   engine::Moved moved() const override;
   std::vector<engine::Publication> publications() const override;
@@ -56,9 +59,10 @@ class Host final : public engine::Engine {
   const ops::Catalog& catalog_;
   const std::unique_ptr<memory::Disk> disk_;  // null: none
   runtime::Publications publications_;
-  runtime::Groups groups_;
   mutable runtime::Devices devices_;
   runtime::Lanes lanes_;
+  runtime::GroupAdder adder_;
+  runtime::Groups groups_;
   std::unique_ptr<runtime::Tiers> tiers_;  // null: nothing moves
   core::Mutex mu_;
   memory::OwnerId next_owner_ TT_GUARDED_BY(mu_) = 1;

@@ -1,0 +1,498 @@
+#include "engine/runtime/group_epoch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace teletensor::runtime {
+
+using collective::Action;
+using collective::Buffer;
+using collective::Call;
+using collective::Job;
+using collective::Number;
+using collective::Slice;
+using core::Code;
+using core::Status;
+
+namespace {
+
+bool is_transfer(const Call& call) {
+  return call.op == collective::Op::kSend || call.op == collective::Op::kRecv;
+}
+
+}  // namespace
+
+GroupEpoch::GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric)
+    : name_(join.name), adder_(adder), fabric_(fabric), ranks_(join.ranks) {
+  if (fabric_ != nullptr) return;
+  std::vector<PeerMessage::Place> here(1);
+  for (collective::Rank rank = 0; rank < join.ranks; ++rank) here[0].members.push_back({rank, 0});
+  form({}, std::move(here), 0);
+  core::MutexLock lock(mu_);
+  going_ = true;
+}
+
+bool GroupEpoch::ended_locked() const {
+  return abandoned_ || (participant_ && participant_->ended());
+}
+bool GroupEpoch::ended() {
+  core::MutexLock lock(mu_);
+  return ended_locked();
+}
+bool GroupEpoch::formed() {
+  core::MutexLock lock(mu_);
+  return participant_.has_value();
+}
+bool GroupEpoch::has_ranks() {
+  core::MutexLock lock(mu_);
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank.joined; });
+}
+std::vector<std::string> GroupEpoch::daemons() {
+  core::MutexLock lock(mu_);
+  std::vector<std::string> daemons;
+  for (const PeerMessage::Place& place : places_) daemons.push_back(place.daemon);
+  return daemons;
+}
+
+// ---------------------------------------------------------------- forming
+
+bool GroupEpoch::join(const Groups::Join& join) {
+  core::MutexLock lock(mu_);
+  RankState& rank = ranks_[join.rank];
+  if (ended_locked() || rank.joined || (fabric_ != nullptr && participant_)) return false;
+  rank.joined = true;
+  rank.who = join.who;
+  rank.timeout = join.timeout;
+  if (participant_) participant_->describe_rank(join.rank, join.who);
+  return true;
+}
+
+void GroupEpoch::form(const EpochId& id, std::vector<PeerMessage::Place> places,
+                      collective::Place own) {
+  core::MutexLock lock(mu_);
+  id_ = id;
+  places_ = std::move(places);
+  lowest_ = places_[own].members.front().rank;
+  std::vector<std::vector<collective::Rank>> ranks_of;
+  for (const PeerMessage::Place& place : places_) {
+    ranks_of.emplace_back();
+    for (const PeerMessage::Member& member : place.members) ranks_of.back().push_back(member.rank);
+  }
+  group_.emplace(static_cast<collective::Rank>(ranks_.size()), std::move(ranks_of));
+  participant_.emplace(*group_, own, name_, collective::Limits(), collective::Participant::Image());
+  for (const PeerMessage::Member& member : places_[own].members) {
+    const RankState& rank = ranks_[member.rank];
+    participant_->describe_rank(member.rank, rank.joined ? rank.who : "has not joined");
+  }
+}
+
+void GroupEpoch::go() {
+  settle([&]() TT_REQUIRES(mu_) {
+    going_ = true;
+    for (collective::Rank rank = 0; rank < ranks(); ++rank) {
+      for (const Declined& declined : std::exchange(ranks_[rank].declined, {})) {
+        open_declined(rank, declined);
+      }
+    }
+  });
+  Waiters met;
+  {
+    core::MutexLock lock(mu_);
+    for (RankState& rank : ranks_) {
+      if (std::exchange(rank.begins, false)) finish(rank, {}, met);
+    }
+  }
+  for (Waiter* const waiter : met) waiter->met();
+}
+
+void GroupEpoch::abandon(const std::string& why) {
+  Waiters met;
+  {
+    core::MutexLock lock(mu_);
+    if (participant_ || abandoned_) return;
+    abandoned_ = collective::shortened(why, collective::kMaxNote);
+    end_all(abandonment(), met);
+  }
+  for (Waiter* const waiter : met) waiter->met();
+}
+
+std::optional<std::string> GroupEpoch::abandoned() {
+  core::MutexLock lock(mu_);
+  return abandoned_;
+}
+
+Status GroupEpoch::abandonment() const {
+  return Status(Code::kDeadlineExceeded, "group \"" + name_ + "\": " + *abandoned_);
+}
+
+// ---------------------------------------------------------------- ranks
+
+void GroupEpoch::start(RankState& rank) {
+  rank.ended.reset();
+  rank.awaits_sends = rank.begins = false;
+  rank.began = Groups::Clock::now();
+  rank.deadline = rank.began + rank.timeout;
+}
+
+bool GroupEpoch::begin(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  if (going_ || ended_locked()) return true;
+  start(ranks_[rank]);
+  ranks_[rank].begins = true;
+  return false;
+}
+
+void GroupEpoch::open_part(collective::Rank rank, Part part) {
+  RankState& own = ranks_[rank];
+  if (abandoned_) {
+    own.ended = abandonment();
+    return;
+  }
+  const Call call = part.call;
+  if (is_transfer(call)) return transfer(rank, call, std::make_shared<Part>(std::move(part)));
+  std::shared_ptr<Parts>& parts = parts_[++own.number];
+  if (!parts) parts = std::make_shared<Parts>();
+  parts->insert_or_assign(rank, std::move(part));
+  const Status status = participant_->deposit(rank, own.number, call);
+  if (status.ok()) return;
+  // The other ranks need not wait for a call that cannot be.
+  own.ended = status;
+  participant_->lost(rank, status.message());
+}
+
+void GroupEpoch::deposit(collective::Rank rank, Part part) {
+  settle([&]() TT_REQUIRES(mu_) {
+    start(ranks_[rank]);
+    open_part(rank, std::move(part));
+  });
+  core::MutexLock lock(mu_);
+  RankState& own = ranks_[rank];
+  if (std::exchange(own.send, 0) != 0 && !own.ended) own.ended = Status();
+}
+
+void GroupEpoch::open_declined(collective::Rank rank, const Declined& declined) {
+  RankState& own = ranks_[rank];
+  if (is_transfer(declined.call)) {
+    transfer(rank, declined.call, nullptr, declined.failed);
+  } else if (!participant_->deposit(rank, ++own.number, declined.call, declined.failed).ok()) {
+    participant_->lost(rank, declined.failed.text);
+  }
+  // The rank goes on at once, also where its part of a transfer stays open for the other rank.
+  own.send = own.receive = 0;
+  own.ended = Status(declined.failed.code, declined.failed.text);
+}
+
+void GroupEpoch::decline(collective::Rank rank, const Call& call, const Status& why) {
+  settle([&]() TT_REQUIRES(mu_) {
+    start(ranks_[rank]);
+    ranks_[rank].ended = why;
+    if (abandoned_) return;
+    Declined declined{call, {why.code(), why.message()}};
+    if (going_) return open_declined(rank, declined);
+    ranks_[rank].declined.push_back(std::move(declined));
+  });
+}
+
+void GroupEpoch::await_sends(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  RankState& own = ranks_[rank];
+  start(own);
+  own.awaits_sends = true;
+  if (own.sends.empty()) own.ended = Status();
+}
+
+bool GroupEpoch::wait(collective::Rank rank, Waiter* waiter) {
+  core::MutexLock lock(mu_);
+  if (ranks_[rank].ended) return false;
+  ranks_[rank].waiter = waiter;
+  return true;
+}
+
+bool GroupEpoch::ended(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  return ranks_[rank].ended.has_value();
+}
+
+Status GroupEpoch::take(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  return *ranks_[rank].ended;
+}
+
+collective::Rank GroupEpoch::sender(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  return ranks_[rank].sender;
+}
+
+void GroupEpoch::give_up(collective::Rank rank, const std::string& why) {
+  {
+    core::MutexLock lock(mu_);
+    if (ranks_[rank].ended) return;
+  }
+  leave(rank, why);
+}
+
+void GroupEpoch::leave(collective::Rank rank, const std::string& why) {
+  abandon(collective::rank_text(rank) + " " + why);
+  settle([&]() TT_REQUIRES(mu_) {
+    if (!participant_) return;
+    const RankState& own = ranks_[rank];
+    if (own.ended && own.declined.empty()) {
+      participant_->leave(rank, own.number, why);
+    } else {
+      participant_->lost(rank, why);
+    }
+  });
+}
+
+void GroupEpoch::forget(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  ranks_[rank].joined = false;
+}
+
+// ---------------------------------------------------------------- peers, and time
+
+std::optional<collective::Place> GroupEpoch::place_of(const std::string& daemon) const {
+  for (collective::Place place = 0; place < places_.size(); ++place) {
+    if (places_[place].daemon == daemon) return place;
+  }
+  return std::nullopt;
+}
+
+Status GroupEpoch::received(const std::string& daemon, const collective::Message& message,
+                            std::string_view payload) {
+  Status status;
+  settle([&]() TT_REQUIRES(mu_) {
+    const auto from = place_of(daemon);
+    if (!from || !participant_) {
+      status = core::invalid("a message of a group that has no rank in " + daemon);
+      return;
+    }
+    if (participant_->over(message)) return;
+    Slice at;
+    if (message.payload > 0) {
+      auto expected = participant_->expect(*from, message);
+      if (!expected.ok()) {
+        status = expected.status();
+        return;
+      }
+      at = *expected;
+      Waiters none;
+      std::vector<Job> no_jobs;
+      // Staging that expect() has asked for.
+      for (Action& action : participant_->take()) obey(action, no_jobs, none);
+      if (no_memory_) return;
+      Held held;
+      hold(at, held);
+      std::memcpy(held.at(at), payload.data(), payload.size());
+    }
+    status = participant_->receive(*from, message, at);
+  });
+  return status;
+}
+
+void GroupEpoch::lose(const std::string& daemon, const std::string& why) {
+  settle([&]() TT_REQUIRES(mu_) {
+    const auto place = place_of(daemon);
+    if (place && participant_) participant_->lost(places_[*place].members.front().rank, why);
+  });
+}
+
+void GroupEpoch::look(Groups::Clock::time_point now, const std::string& missing) {
+  bool late = false;
+  settle([&]() TT_REQUIRES(mu_) {
+    for (const RankState& rank : ranks_) {
+      if (rank.ended || !rank.joined) continue;
+      if (rank.deadline > now) {
+        const bool collective = participant_ && !rank.begins && rank.receive == 0;
+        if (collective && now - rank.began > rank.timeout / 2) {
+          participant_->patience_passed(rank.number);
+        }
+        continue;
+      }
+      if (rank.begins) {
+        late = true;
+        return;
+      }
+      if (rank.receive != 0) return participant_->deadline_passed_point_to_point(rank.receive);
+      if (!rank.awaits_sends) return participant_->deadline_passed(rank.number);
+      return participant_->deadline_passed_point_to_point(*rank.sends.begin());
+    }
+  });
+  if (!late) return;
+  abandon("timeout in joining, waits for " + (missing.empty() ? "the group" : missing));
+  settle([&]() TT_REQUIRES(mu_) {
+    if (participant_) participant_->lost(lowest_, "has waited too long for the group to begin");
+  });
+}
+
+// ---------------------------------------------------------------- the participant's wishes
+
+template <class Event>
+void GroupEpoch::settle(Event&& event) {
+  Waiters met;
+  {
+    core::MutexLock lock(mu_);
+    event();
+    while (participant_) {
+      std::vector<Job> jobs;
+      for (Action& action : participant_->take()) obey(action, jobs, met);
+      if (std::exchange(no_memory_, false)) {
+        participant_->lost(lowest_, "has no memory for the partial sums");
+        continue;
+      }
+      // No message and no job needs what has finished; what is under way holds its memory.
+      parts_.erase(parts_.begin(), parts_.upper_bound(participant_->finished()));
+      if (jobs.empty()) break;
+      const Held held = hold(jobs);
+      mu_.unlock();
+      const Status status = run(jobs, held);
+      mu_.lock();
+      if (!status.ok()) participant_->lost(lowest_, "cannot add: " + status.message());
+      for (const Job& job : jobs) participant_->reduced(job.id);
+    }
+  }
+  for (Waiter* const waiter : met) waiter->met();
+}
+
+Status GroupEpoch::run(const std::vector<Job>& jobs, const Held& held) {
+  try {
+    return adder_.add(jobs, [&](const Slice& slice) { return held.at(slice); });
+  } catch (const std::exception& error) {
+    return Status(Code::kResourceExhausted, error.what());
+  }
+}
+
+void GroupEpoch::finish(RankState& rank, const Status& status, Waiters& met) {
+  if (rank.ended) return;
+  rank.ended = status;
+  if (rank.waiter != nullptr) met.push_back(std::exchange(rank.waiter, nullptr));
+}
+
+void GroupEpoch::end_all(const Status& status, Waiters& met) {
+  for (RankState& rank : ranks_) {
+    finish(rank, status, met);
+    rank.sends.clear();
+    rank.receive = 0;
+    rank.begins = false;
+  }
+  parts_.clear();
+  transfers_.clear();
+  staging_.clear();
+}
+
+void GroupEpoch::transfer(collective::Rank rank, const Call& call, std::shared_ptr<Part> part,
+                          const collective::Failed& failed) {
+  RankState& own = ranks_[rank];
+  const std::uint64_t token = ++tokens_;
+  const bool sends = call.op == collective::Op::kSend;
+  if (sends) own.sends.insert(token);
+  (sends ? own.send : own.receive) = token;
+  transfers_[token] = {rank, std::move(part)};
+  const Status status = participant_->deposit_point_to_point(rank, token, call, failed);
+  if (status.ok()) return;
+  transfers_.erase(token);
+  own.sends.erase(token);
+  own.send = own.receive = 0;
+  own.ended = status;
+}
+
+void GroupEpoch::transferred(const Action& action, Waiters& met) {
+  const auto found = transfers_.find(action.token);
+  if (found == transfers_.end()) return;
+  RankState& own = ranks_[found->second.rank];
+  transfers_.erase(found);
+  if (own.receive == action.token) {
+    own.receive = 0;
+    own.sender = action.rank;
+    return finish(own, action.status, met);
+  }
+  own.sends.erase(action.token);
+  // The sender is told of the group's end alone. A tensor that does not fit its receiver would be
+  // an error of the sender only where the receiver has come first.
+  if (participant_->ended()) return finish(own, action.status, met);
+  if (own.awaits_sends && own.sends.empty()) finish(own, {}, met);
+}
+
+void GroupEpoch::obey(Action& action, std::vector<Job>& jobs, Waiters& met) {
+  switch (action.kind) {
+    case Action::Kind::kSend:
+      return send(action);
+    case Action::Kind::kReserve: {
+      auto storage = adder_.allocate(static_cast<std::size_t>(action.bytes));
+      no_memory_ |= !storage;
+      if (storage) staging_.insert_or_assign(action.buffer, std::move(storage));
+      return;
+    }
+    case Action::Kind::kFree:
+      staging_.erase(action.buffer);
+      return;
+    case Action::Kind::kReduce:
+      jobs.push_back(std::move(action.job));
+      return;
+    case Action::Kind::kComplete:
+      if (action.token != 0) return transferred(action, met);
+      if (ranks_[action.rank].number == action.number) {
+        finish(ranks_[action.rank], action.status, met);
+      }
+      if (participant_->ended()) parts_.erase(action.number);  // it will never have finished
+      return;
+    case Action::Kind::kEnded:
+      return end_all(action.status, met);
+    case Action::Kind::kRetire:  // finished() is earlier
+    case Action::Kind::kRunTo:   // these are of cuts
+    case Action::Kind::kAtRest:
+    case Action::Kind::kGoOn:
+      return;
+  }
+}
+
+void GroupEpoch::send(Action& action) {
+  PeerMessage message;
+  message.epoch = id_;
+  message.message = std::move(action.message);
+  Fabric::Payload payload;
+  if (!action.slices.empty()) {
+    auto held = std::make_shared<Held>();
+    for (const Slice& slice : action.slices) {
+      hold(slice, *held);
+      payload.parts.emplace_back(held->at(slice), static_cast<std::size_t>(slice.bytes));
+    }
+    payload.held = std::move(held);
+  }
+  fabric_->send(places_[action.to].daemon, std::move(message), std::move(payload));
+}
+
+void GroupEpoch::hold(const Slice& slice, Held& held) {
+  const Buffer& buffer = slice.buffer;
+  char*& address = held.addresses[buffer];
+  if (address != nullptr) return;
+  if (buffer.kind == Buffer::Kind::kStaging) {
+    held.staging.push_back(staging_.at(buffer));
+    address = static_cast<char*>(held.staging.back()->data());
+    return;
+  }
+  if (buffer.kind == Buffer::Kind::kSent || buffer.kind == Buffer::Kind::kReceived) {
+    const std::shared_ptr<Part>& part = transfers_.at(buffer.index).part;
+    held.parts.push_back(part);
+    address = (buffer.kind == Buffer::Kind::kSent ? part->operand : part->result).data();
+    return;
+  }
+  const std::shared_ptr<Parts>& parts = parts_.at(buffer.number);
+  held.parts.push_back(parts);
+  const Part& part = parts->at(static_cast<collective::Rank>(buffer.index));
+  address = (buffer.kind == Buffer::Kind::kOperand ? part.operand : part.result).data();
+}
+
+GroupEpoch::Held GroupEpoch::hold(const std::vector<Job>& jobs) {
+  Held held;
+  for (const Job& job : jobs) {
+    for (const Job::Source& source : job.sources) hold(source.at, held);
+    for (const Job::Output& output : job.outputs) {
+      for (const Slice& to : output.to) hold(to, held);
+    }
+  }
+  return held;
+}
+
+}  // namespace teletensor::runtime

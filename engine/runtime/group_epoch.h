@@ -1,0 +1,152 @@
+// GroupEpoch: a group from its first join to its end, as far as it is in this daemon.
+//
+// It keeps what the participant (engine/collective) needs from an owner: the operands, the results
+// and the staging of what is open, and the additions. Its messages go to other daemons by the
+// fabric. A group without other daemons is formed from the start.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/collective/participant.h"
+#include "engine/runtime/groups.h"
+
+namespace teletensor::runtime {
+
+class GroupEpoch {
+ public:
+  using Waiter = Groups::Waiter;
+  using Part = Groups::Part;
+
+  // `fabric` is null where all ranks are in this daemon.
+  GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric);
+
+  collective::Rank ranks() const { return static_cast<collective::Rank>(ranks_.size()); }
+  bool ended();
+  bool formed();
+  bool has_ranks();                    // of this daemon, that have not left
+  std::vector<std::string> daemons();  // in the order of places; empty: it has not formed
+
+  // ---- Forming
+
+  // False: the rank is taken, or the group has formed or ended.
+  bool join(const Groups::Join& join);
+  // The group is formed of these places, of which this daemon is `own`. Its ranks wait for go().
+  // Precondition: it has neither formed nor ended.
+  void form(const EpochId& id, std::vector<PeerMessage::Place> places, collective::Place own);
+  // The ranks may begin.
+  void go();
+  // Ends a group that has not formed: "group "g": `why`".
+  void abandon(const std::string& why);
+  // Why it was abandoned; none: it was not.
+  std::optional<std::string> abandoned();
+
+  // ---- Ranks of this daemon (see Groups::Member)
+
+  bool begin(collective::Rank rank);
+  void deposit(collective::Rank rank, Part part);
+  void decline(collective::Rank rank, const collective::Call& call, const core::Status& why);
+  void await_sends(collective::Rank rank);
+  bool wait(collective::Rank rank, Waiter* waiter);
+  bool ended(collective::Rank rank);
+  core::Status take(collective::Rank rank);
+  collective::Rank sender(collective::Rank rank);
+  void give_up(collective::Rank rank, const std::string& why);
+  void leave(collective::Rank rank, const std::string& why);
+  // After leave(): nothing of the group is the rank's any more.
+  void forget(collective::Rank rank);
+
+  // ---- Peers, and time
+
+  // InvalidArgument: the daemon breaks the protocol.
+  core::Status received(const std::string& daemon, const collective::Message& message,
+                        std::string_view payload);
+  // The group ends where it has ranks in that daemon: "rank n `why`".
+  void lose(const std::string& daemon, const std::string& why);
+  // Ends what is beyond its time. `missing` are the ranks that have not joined, for the text.
+  void look(Groups::Clock::time_point now, const std::string& missing);
+
+ private:
+  struct Declined {
+    collective::Call call;
+    collective::Failed failed;
+  };
+  struct RankState {
+    bool joined = false;
+    std::string who;
+    std::chrono::milliseconds timeout{0};
+    collective::Number number = 0;  // of the last collective; 0: none
+    std::uint64_t receive = 0;      // the token of a receive that has not ended
+    std::uint64_t send = 0;         // the token of a send that is being deposited
+    std::set<std::uint64_t> sends;  // tokens of what has not been received
+    bool awaits_sends = false;
+    bool begins = false;                                 // waits for the group to form
+    std::vector<Declined> declined;                      // before the group has formed
+    collective::Rank sender = 0;                         // of the last receive
+    std::optional<core::Status> ended = core::Status();  // how what was deposited ended
+    Groups::Clock::time_point began{}, deadline{};
+    Waiter* waiter = nullptr;
+  };
+  using Parts = std::map<collective::Rank, Part>;
+  struct Transfer {
+    collective::Rank rank;
+    std::shared_ptr<Part> part;  // null: it was declined
+  };
+  // The memory of slices. It outlives the collective, which may end while a job or a message needs
+  // it.
+  struct Held {
+    std::vector<std::shared_ptr<const void>> parts;
+    std::vector<core::Ref<memory::Storage>> staging;
+    std::map<collective::Buffer, char*> addresses;
+    char* at(const collective::Slice& slice) const {
+      return addresses.at(slice.buffer) + slice.offset;
+    }
+  };
+  using Waiters = std::vector<Waiter*>;
+
+  void start(RankState& rank) TT_REQUIRES(mu_);
+  void open_part(collective::Rank rank, Part part) TT_REQUIRES(mu_);
+  void open_declined(collective::Rank rank, const Declined& declined) TT_REQUIRES(mu_);
+  void transfer(collective::Rank rank, const collective::Call& call, std::shared_ptr<Part> part,
+                const collective::Failed& failed = {}) TT_REQUIRES(mu_);
+  void transferred(const collective::Action& action, Waiters& met) TT_REQUIRES(mu_);
+
+  // Tells the participant of an event, and does what it asks for until that is nothing.
+  template <class Event>
+  void settle(Event&& event);
+  void obey(collective::Action& action, std::vector<collective::Job>& jobs, Waiters& met)
+      TT_REQUIRES(mu_);
+  void send(collective::Action& action) TT_REQUIRES(mu_);
+  core::Status run(const std::vector<collective::Job>& jobs, const Held& held);
+  static void finish(RankState& rank, const core::Status& status, Waiters& met);
+  void end_all(const core::Status& status, Waiters& met) TT_REQUIRES(mu_);
+  void hold(const collective::Slice& slice, Held& held) TT_REQUIRES(mu_);
+  Held hold(const std::vector<collective::Job>& jobs) TT_REQUIRES(mu_);
+  std::optional<collective::Place> place_of(const std::string& daemon) const TT_REQUIRES(mu_);
+  bool ended_locked() const TT_REQUIRES(mu_);
+  core::Status abandonment() const TT_REQUIRES(mu_);
+
+  const std::string name_;
+  Groups::Adder& adder_;
+  Fabric* const fabric_;  // null: there are no other daemons
+  core::Mutex mu_;
+  EpochId id_ TT_GUARDED_BY(mu_);
+  std::vector<PeerMessage::Place> places_ TT_GUARDED_BY(mu_);
+  collective::Rank lowest_ TT_GUARDED_BY(mu_) = 0;  // of this daemon
+  std::optional<collective::Group> group_ TT_GUARDED_BY(mu_);
+  std::optional<collective::Participant> participant_ TT_GUARDED_BY(mu_);  // none: not formed
+  bool going_ TT_GUARDED_BY(mu_) = false;
+  std::optional<std::string> abandoned_ TT_GUARDED_BY(mu_);  // why it ended before it had formed
+  std::vector<RankState> ranks_ TT_GUARDED_BY(mu_);
+  std::map<collective::Number, std::shared_ptr<Parts>> parts_ TT_GUARDED_BY(mu_);
+  std::map<std::uint64_t, Transfer> transfers_ TT_GUARDED_BY(mu_);  // by token
+  std::uint64_t tokens_ TT_GUARDED_BY(mu_) = 0;
+  std::map<collective::Buffer, core::Ref<memory::Storage>> staging_ TT_GUARDED_BY(mu_);
+  bool no_memory_ TT_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace teletensor::runtime

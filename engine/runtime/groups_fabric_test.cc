@@ -1,0 +1,445 @@
+// Groups over several daemons, whose messages a fabric in memory carries.
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "engine/runtime/groups_kit_test.h"
+
+namespace teletensor::runtime::testing {
+namespace {
+
+// Daemons whose messages wait in the test until it delivers them.
+class Network {
+ public:
+  class Daemon : public Fabric {
+   public:
+    Daemon(Network& network, std::string name, Groups::Adder& adder)
+        : groups(adder), network_(network), name_(std::move(name)) {
+      receiver = &groups.connect(*this);
+    }
+    const std::string& name() const override { return name_; }
+    std::uint64_t incarnation() const override { return std::hash<std::string>()(name_) | 1; }
+    std::vector<std::string> peers() const override {
+      std::vector<std::string> peers;
+      for (const auto& [name, daemon] : network_.daemons_) {
+        if (name != name_) peers.push_back(name);
+      }
+      return peers;
+    }
+    void send(const std::string& peer, PeerMessage message, Payload payload) override {
+      core::MutexLock lock(network_.mu_);
+      network_.wires_[{name_, peer}].push_back({std::move(message), std::move(payload)});
+    }
+    Groups groups;
+    Fabric::Receiver* receiver;
+
+   private:
+    Network& network_;
+    const std::string name_;
+  };
+
+  explicit Network(Groups::Adder& adder) : adder_(adder) {}
+  Daemon& add(const std::string& name) {
+    return *(daemons_[name] = std::make_unique<Daemon>(*this, name, adder_));
+  }
+  Daemon& operator[](const std::string& name) { return *daemons_.at(name); }
+
+  // Delivers the oldest message of one wire, drawn at random. False: there is none.
+  bool step(std::mt19937& dice) {
+    Wire wire;
+    Parcel parcel;
+    {
+      core::MutexLock lock(mu_);
+      std::vector<Wire> full;
+      for (const auto& [key, parcels] : wires_) {
+        if (!parcels.empty() && !cut.contains(key.first) && !cut.contains(key.second)) {
+          full.push_back(key);
+        }
+      }
+      if (full.empty()) return false;
+      wire = full[dice() % full.size()];
+      parcel = std::move(wires_[wire].front());
+      wires_[wire].pop_front();
+    }
+    std::string payload;
+    for (const auto part : parcel.payload.parts) payload.append(part.data(), part.size());
+    const Status status =
+        daemons_.at(wire.second)->receiver->received(wire.first, parcel.message, payload);
+    EXPECT_TRUE(status.ok()) << wire.second << " refuses a message of " << wire.first << ": "
+                             << status.message();
+    return true;
+  }
+  void settle(unsigned seed = 1) {
+    std::mt19937 dice(seed);
+    while (step(dice)) {
+    }
+  }
+  // The daemon is gone; the others hear of it.
+  void kill(const std::string& name) {
+    cut.insert(name);
+    for (const auto& [other, daemon] : daemons_) {
+      if (other != name) daemon->receiver->lost(name, "no connection for 30 s");
+    }
+  }
+  std::set<std::string> cut;
+
+ private:
+  using Wire = std::pair<std::string, std::string>;
+  struct Parcel {
+    PeerMessage message;
+    Fabric::Payload payload;
+  };
+  Groups::Adder& adder_;
+  core::Mutex mu_;
+  std::map<Wire, std::deque<Parcel>> wires_ TT_GUARDED_BY(mu_);
+  std::map<std::string, std::unique_ptr<Daemon>> daemons_;
+};
+
+class GroupsFabric : public GroupsKit {
+ protected:
+  GroupsFabric() {
+    for (const char* const name : {"a", "b", "c"}) network_.add(name);
+  }
+  MemberRef join(const std::string& daemon, collective::Rank rank, collective::Rank ranks,
+                 milliseconds timeout = kLong) {
+    auto member = network_[daemon].groups.join(
+        {"alice", "g", rank, ranks, timeout, "session of rank " + std::to_string(rank)});
+    EXPECT_TRUE(member.ok()) << member.status().message();
+    return *member;
+  }
+  // Rank i is in the daemon whose letter is placement[i]; all have begun.
+  std::vector<MemberRef> join_all(const std::string& placement) {
+    std::vector<MemberRef> members;
+    const auto ranks = static_cast<collective::Rank>(placement.size());
+    for (collective::Rank rank = 0; rank < ranks; ++rank) {
+      members.push_back(join(std::string(1, placement[rank]), rank, ranks));
+    }
+    for (const MemberRef& member : members) (void)member->begin();
+    network_.settle();
+    for (const MemberRef& member : members) EXPECT_TRUE(member->begin());
+    return members;
+  }
+  Network network_{adder_};
+};
+
+std::vector<float> drawn(std::mt19937& dice, std::size_t elements) {
+  std::vector<float> values(elements);
+  for (float& value : values) value = static_cast<float>(dice()) / 1e9f;
+  return values;
+}
+
+// The bits depend on the operands and the ranks alone.
+TEST_F(GroupsFabric, SumsAreTheSameWhereverTheRanksAre) {
+  std::mt19937 dice(7);
+  for (const std::size_t elements : {1u, 100u, 5000u, 200'000u}) {
+    std::vector<std::vector<float>> operands;
+    for (int rank = 0; rank < 5; ++rank) operands.push_back(drawn(dice, elements));
+    std::vector<float> wanted;
+    for (const std::string placement : {"aaaaa", "abcab", "aabbc", "cbaab", "bbbba"}) {
+      const auto members = join_all(placement);
+      std::vector<RowMajor> results;
+      for (std::size_t rank = 0; rank < 5; ++rank) {
+        results.push_back(deposit(members[rank], operands[rank]));
+      }
+      network_.settle(dice());
+      for (std::size_t rank = 0; rank < 5; ++rank) {
+        ASSERT_TRUE(members[rank]->ended()) << placement << " " << elements;
+        ASSERT_TRUE(members[rank]->take().ok()) << members[rank]->take().message();
+        if (wanted.empty()) wanted = floats(results[0]);
+        ASSERT_EQ(floats(results[rank]), wanted) << placement << " " << elements;
+      }
+    }
+  }
+}
+
+TEST_F(GroupsFabric, ARankWaitsForAllToJoin) {
+  const MemberRef first = join("a", 0, 2);
+  EXPECT_FALSE(first->begin());
+  Counted waiter;
+  EXPECT_TRUE(first->wait(&waiter));
+  network_.settle();
+  EXPECT_EQ(waiter.times, 0);
+  const MemberRef second = join("b", 1, 2);
+  network_.settle();
+  EXPECT_EQ(waiter.times, 1);
+  EXPECT_TRUE(first->take().ok());
+  EXPECT_TRUE(first->begin());
+  EXPECT_TRUE(second->begin());
+}
+
+TEST_F(GroupsFabric, DifferentCallsAreOneErrorAndTheGroupGoesOn) {
+  const auto members = join_all("abc");
+  for (int rank = 0; rank < 3; ++rank) {
+    deposit(members[rank], std::vector<float>(rank == 1 ? 3 : 2));
+  }
+  network_.settle();
+  for (const MemberRef& member : members) {
+    EXPECT_EQ(member->take().code(), Code::kInvalidArgument);
+    EXPECT_THAT(member->take().message(), HasSubstr("rank 1 in all_reduce(sum, float32[3])"));
+  }
+  for (const MemberRef& member : members) deposit(member, {1});
+  network_.settle();
+  for (const MemberRef& member : members) EXPECT_TRUE(member->take().ok());
+}
+
+// What a rank cannot do before the group has formed counts as its call.
+TEST_F(GroupsFabric, ARankMayDeclineBeforeAllHaveJoined) {
+  const MemberRef first = join("a", 0, 2);
+  first->decline(sum(1), Status(Code::kResourceExhausted, "no memory"));
+  EXPECT_EQ(first->take().code(), Code::kResourceExhausted);
+  const MemberRef second = join("b", 1, 2);
+  EXPECT_FALSE(second->begin());
+  network_.settle();
+  deposit(second, {1});
+  network_.settle();
+  EXPECT_EQ(second->take().code(), Code::kResourceExhausted);
+  EXPECT_THAT(second->take().message(), HasSubstr("rank 0 in all_reduce(sum, float32[1]): no mem"));
+  deposit(first, {1});
+  const RowMajor result = deposit(second, {2});
+  network_.settle();
+  EXPECT_EQ(floats(result), std::vector<float>{3});
+}
+
+TEST_F(GroupsFabric, TransfersGoFromDaemonToDaemon) {
+  std::mt19937 dice(3);
+  const auto members = join_all("ab");
+  for (const std::size_t elements : {1u, 70'000u}) {
+    const std::vector<float> values = drawn(dice, elements);
+    send(members[0], 1, values);
+    EXPECT_TRUE(members[0]->take().ok());
+    const RowMajor result = receive(members[1], 0, elements);
+    network_.settle();
+    ASSERT_TRUE(members[1]->take().ok());
+    EXPECT_EQ(members[1]->sender(), 0u);
+    EXPECT_EQ(floats(result), values);
+    members[0]->await_sends();
+    EXPECT_TRUE(members[0]->take().ok());
+  }
+}
+
+// A program's last collective ends well for all ranks, in whatever order they leave.
+TEST_F(GroupsFabric, ARankThatLeavesLetsTheOthersFinish) {
+  constexpr std::int64_t kElements = 20'000;
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    std::mt19937 dice(seed);
+    auto members = join_all("abcab");
+    Call call = sum(kElements);
+    constexpr Op kOps[] = {Op::kAllReduce, Op::kReduce, Op::kBroadcast, Op::kAllGather};
+    call.op = kOps[seed % 4];
+    call.root = call.op == Op::kReduce || call.op == Op::kBroadcast ? dice() % 5 : 0;
+    const bool gathers = call.op == Op::kAllGather;
+    if (gathers) call.counts.assign(5, kElements), call.count = 0;
+    const auto result_elements = static_cast<std::size_t>(gathers ? 5 * kElements : kElements);
+    std::vector<RowMajor> results;
+    for (int rank = 0; rank < 5; ++rank) {
+      results.push_back(row(std::vector<float>(result_elements)));
+      members[rank]->deposit({call, row(std::vector<float>(kElements, 1)), results.back()});
+    }
+    std::vector<bool> left(5);
+    for (bool more = true; more;) {
+      more = network_.step(dice);
+      for (std::size_t rank = 0; rank < 5; ++rank) {
+        if (left[rank] || !members[rank]->ended() || dice() % 4 > 0) continue;
+        ASSERT_TRUE(members[rank]->take().ok())
+            << "seed " << seed << ": " << members[rank]->take().message();
+        members[rank].reset();
+        left[rank] = true;
+      }
+    }
+    for (std::size_t rank = 0; rank < 5; ++rank) {
+      ASSERT_TRUE(left[rank] || members[rank]->ended()) << seed;
+      ASSERT_TRUE(left[rank] || members[rank]->take().ok()) << seed;
+      const bool adds = call.op == Op::kAllReduce || call.op == Op::kReduce;
+      if (call.op == Op::kReduce && rank != call.root) continue;
+      ASSERT_EQ(floats(results[rank]), std::vector<float>(result_elements, adds ? 5 : 1)) << seed;
+    }
+  }
+}
+
+TEST_F(GroupsFabric, NothingIsHeldAfterACall) {
+  const auto members = join_all("abcab");
+  const std::uint64_t before = pool_->account().used();
+  for (int i = 0; i < 3; ++i) {
+    for (const MemberRef& member : members) deposit(member, std::vector<float>(300'000, 1));
+    network_.settle();
+    for (const MemberRef& member : members) EXPECT_TRUE(member->take().ok());
+  }
+  EXPECT_EQ(pool_->account().used(), before);
+}
+
+TEST_F(GroupsFabric, ARankThatLeavesEndsTheGroupEverywhere) {
+  auto members = join_all("abc");
+  deposit(members[0], {1});
+  deposit(members[1], {1});
+  members[2].reset();
+  network_.settle();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(members[rank]->take().code(), Code::kDeadlineExceeded);
+    EXPECT_EQ(members[rank]->take().message(), "group \"g\": rank 2 has left the group");
+    deposit(members[rank], {1});
+    EXPECT_EQ(members[rank]->take().message(), "group \"g\": rank 2 has left the group");
+  }
+}
+
+TEST_F(GroupsFabric, ALostDaemonEndsTheGroup) {
+  for (const bool restarts : {false, true}) {
+    const auto members = join_all("abb");
+    deposit(members[0], {1});
+    deposit(members[1], {1});
+    if (restarts) {
+      network_["a"].receiver->met("b");
+    } else {
+      network_["a"].receiver->lost("b", "no connection for 30 s");
+    }
+    EXPECT_EQ(members[0]->take().message(),
+              std::string("group \"g\": rank 1 has lost its daemon: b") +
+                  (restarts ? " has started again" : ": no connection for 30 s"));
+    network_.settle();
+    EXPECT_FALSE(members[1]->take().ok());
+  }
+}
+
+TEST_F(GroupsFabric, WhatEndsWhileRanksJoinEndsItForAll) {
+  auto first = join("a", 0, 3);
+  auto second = join("b", 1, 3);
+  EXPECT_FALSE(first->begin());
+  EXPECT_FALSE(second->begin());
+  network_.settle();
+  second->give_up("was interrupted");
+  network_.settle();
+  EXPECT_EQ(first->take().message(), "group \"g\": rank 1 was interrupted");
+  EXPECT_EQ(second->take().message(), "group \"g\": rank 1 was interrupted");
+  join_all("abc");  // the next one is another group
+}
+
+TEST_F(GroupsFabric, ARankInTwoDaemonsIsAnError) {
+  const auto first = join("a", 0, 2);
+  const auto second = join("b", 0, 2);
+  EXPECT_FALSE(first->begin());
+  EXPECT_FALSE(second->begin());
+  network_.settle();
+  EXPECT_THAT(first->take().message(), HasSubstr("rank 0 of 2 (session of rank 0) is in a, and "
+                                                 "rank 0 of 2 (session of rank 0) in b"));
+  EXPECT_FALSE(second->take().ok());
+}
+
+TEST_F(GroupsFabric, AnotherNumberOfRanksIsAnError) {
+  const auto first = join("a", 0, 2);
+  const auto second = join("b", 1, 3);
+  EXPECT_FALSE(first->begin());
+  EXPECT_FALSE(second->begin());
+  network_.settle();
+  EXPECT_THAT(first->take().message(), HasSubstr("rank 1 of 3"));
+  EXPECT_THAT(second->take().message(), HasSubstr("rank 0 of 2"));
+}
+
+TEST_F(GroupsFabric, ATimeoutNamesTheRanksThatHaveNotJoined) {
+  const auto first = join("a", 0, 4, milliseconds(1));
+  const auto second = join("b", 2, 4);
+  EXPECT_FALSE(first->begin());
+  EXPECT_FALSE(second->begin());
+  network_.settle();
+  Counted waiter;
+  if (first->wait(&waiter)) waiter.wait_for(1);
+  EXPECT_EQ(first->take().message(), "group \"g\": timeout in joining, waits for rank 1, rank 3");
+  while (!second->ended()) network_.settle();
+  EXPECT_EQ(second->take().message(), first->take().message());
+}
+
+TEST_F(GroupsFabric, ATimeoutNamesTheLateRankOfAnotherDaemon) {
+  std::vector<MemberRef> members;
+  for (collective::Rank rank = 0; rank < 3; ++rank) {
+    members.push_back(
+        join(std::string(1, "abb"[rank]), rank, 3, milliseconds(rank == 0 ? 1 : 60'000)));
+  }
+  network_.settle();
+  deposit(members[0], {1});
+  deposit(members[1], {1});
+  Counted waiter;
+  if (members[0]->wait(&waiter)) {
+    std::mt19937 dice(1);
+    while (waiter.times == 0) {
+      if (!network_.step(dice)) std::this_thread::yield();
+    }
+  }
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("timeout in all_reduce"));
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 2"));
+  network_.settle();
+  EXPECT_FALSE(members[1]->take().ok());
+}
+
+// A peer that breaks the protocol is refused, and nothing else happens.
+TEST_F(GroupsFabric, BadMessagesAreRefused) {
+  const auto members = join_all("ab");
+  const auto refused = [&](PeerMessage message, std::string_view payload = {}) {
+    return !network_["a"].receiver->received("b", message, payload).ok();
+  };
+  PeerMessage message;
+  message.kind = PeerMessage::Kind::kRegister;
+  EXPECT_TRUE(refused(message));
+  message.user = "alice", message.name = "h", message.ranks = 2, message.rank = 2;
+  EXPECT_TRUE(refused(message));
+  message.rank = 1;
+  EXPECT_FALSE(refused(message));
+  EXPECT_TRUE(refused(message));
+  message.kind = PeerMessage::Kind::kForm;
+  message.epoch = {9, 9};
+  EXPECT_TRUE(refused(message));
+  message.places = {{"b", {{0, 1}}}, {"b", {{1, 1}}}};
+  EXPECT_TRUE(refused(message));
+  message.places = {{"a", {{0, 1}}}, {"b", {{1, 1}}}};
+  EXPECT_TRUE(refused(message));
+  message.places = {{"b", {{0, 1}}}, {"a", {{0, 1}}}};
+  EXPECT_TRUE(refused(message));
+  message.places = {{"b", {{0, 1}}}, {"a", {{1, 1}}}};
+  EXPECT_FALSE(refused(message));  // answered: no rank waits
+  message.kind = PeerMessage::Kind::kGroup;
+  EXPECT_FALSE(refused(message));  // of a group that is over
+  network_.settle();
+  deposit(members[0], {1});
+  deposit(members[1], {2});
+  network_.settle();
+  EXPECT_TRUE(members[0]->take().ok());
+}
+
+// Ranks on threads of their own, over daemons whose messages another thread moves.
+TEST_F(GroupsFabric, ManyThreads) {
+  constexpr int kRanks = 6, kCalls = 150;
+  auto members = join_all("abcabc");
+  std::atomic<int> running{kRanks}, wrong{0};
+  std::thread mover([&] {
+    std::mt19937 dice(5);
+    while (running > 0 || network_.step(dice)) {
+      if (!network_.step(dice)) std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      MemberRef member = std::move(members[static_cast<std::size_t>(r)]);
+      Counted waiter;
+      int waits = 0;
+      for (int i = 0; i < kCalls; ++i) {
+        if (i % 37 == r) {
+          member->decline(sum(5000), Status(Code::kInternal, "not this one"));
+          continue;
+        }
+        const RowMajor result =
+            deposit(member, std::vector<float>(5000, static_cast<float>(i + r)));
+        if (member->wait(&waiter)) waiter.wait_for(++waits);
+        const Status status = member->take();
+        wrong += status.ok() == (i % 37 < kRanks);
+        if (!status.ok()) continue;
+        const float total = kRanks * i + kRanks * (kRanks - 1) / 2;
+        wrong += floats(result) != std::vector<float>(5000, total);
+      }
+      --running;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  mover.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace teletensor::runtime::testing
