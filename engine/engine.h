@@ -26,6 +26,7 @@
 #include "engine/program/inventory.h"
 #include "engine/program/timeline.h"
 #include "engine/runtime/fabric.h"
+#include "engine/runtime/group_facts.h"
 
 namespace teletensor::engine {
 
@@ -315,6 +316,7 @@ class Engine {
   virtual std::vector<std::pair<core::Device, core::Activity>> activity() const { return {}; }
   virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
+  virtual std::vector<runtime::GroupFacts> groups() { return {}; }
   // Gives memory of the host back to the operating system that no session has needed since the last
   // call. Called every few seconds.
   virtual void release_idle() {}

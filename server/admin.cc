@@ -204,6 +204,29 @@ grpc::ServerUnaryReactor* AdminService::Publications(grpc::CallbackServerContext
   });
 }
 
+grpc::ServerUnaryReactor* AdminService::Groups(grpc::CallbackServerContext* context,
+                                               const v1::GroupsRequest*, v1::GroupsReply* reply) {
+  return answer_to(context, "Groups", [&](const Caller& caller) {
+    for (const runtime::GroupFacts& each : groups(leases_.engine(), caller)) {
+      v1::Group& out = *reply->add_groups();
+      out.set_user(each.user);
+      out.set_name(each.name);
+      out.set_ranks(each.ranks);
+      out.set_state(text_of(each.state));
+      out.set_why(each.why);
+      out.set_collectives(each.collectives);
+      for (const runtime::GroupFacts::Member& member : each.members) {
+        v1::GroupMember& one = *out.add_members();
+        one.set_rank(member.rank);
+        one.set_daemon(member.daemon);
+        one.set_who(member.who);
+        one.set_waits(member.waits);
+      }
+    }
+    return Status();
+  });
+}
+
 grpc::ServerUnaryReactor* AdminService::Kill(grpc::CallbackServerContext* context,
                                              const v1::KillRequest* request, v1::KillReply*) {
   return answer_to(context, "Kill", [&](const Caller& caller) {

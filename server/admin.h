@@ -30,6 +30,9 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Publications(grpc::CallbackServerContext* context,
                                          const v1::PublicationsRequest* request,
                                          v1::PublicationsReply* reply) override;
+  grpc::ServerUnaryReactor* Groups(grpc::CallbackServerContext* context,
+                                   const v1::GroupsRequest* request,
+                                   v1::GroupsReply* reply) override;
   grpc::ServerUnaryReactor* Kill(grpc::CallbackServerContext* context,
                                  const v1::KillRequest* request, v1::KillReply* reply) override;
   grpc::ServerUnaryReactor* InterruptSession(grpc::CallbackServerContext* context,

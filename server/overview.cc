@@ -143,6 +143,26 @@ std::vector<engine::Publication> publications(const engine::Engine& engine, cons
   return found;
 }
 
+std::vector<runtime::GroupFacts> groups(engine::Engine& engine, const Caller& caller) {
+  std::vector<runtime::GroupFacts> found = engine.groups();
+  if (!caller.admin()) {
+    std::erase_if(found, [&](const auto& group) { return group.user != caller.user; });
+  }
+  return found;
+}
+
+const char* text_of(runtime::GroupFacts::State state) {
+  switch (state) {
+    case runtime::GroupFacts::State::kForming:
+      return "forming";
+    case runtime::GroupFacts::State::kRunning:
+      return "running";
+    case runtime::GroupFacts::State::kEnded:
+      return "ended";
+  }
+  return "";
+}
+
 core::Result<LeaseRef> visible(const Leases& leases, std::uint64_t id, const Caller& caller) {
   LeaseRef lease = leases.find_id(id);
   if (lease && may_see(caller, *lease)) return lease;

@@ -59,6 +59,11 @@ std::vector<HoldingView> holdings(Lease& lease, std::size_t most);
 // What the caller may use of published tensors; an admin sees all.
 std::vector<engine::Publication> publications(const engine::Engine& engine, const Caller& caller);
 
+// The groups of the caller's sessions; an admin sees all.
+std::vector<runtime::GroupFacts> groups(engine::Engine& engine, const Caller& caller);
+// "forming", "running" or "ended".
+const char* text_of(runtime::GroupFacts::State state);
+
 // The lease with this id if the caller may see it: NOT_FOUND else, whether it exists or not.
 core::Result<LeaseRef> visible(const Leases& leases, std::uint64_t id, const Caller& caller);
 

@@ -29,6 +29,7 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Admin/Holdings", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/SlowLog", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Publications", Right::kUser},
+    MethodRight{"/teletensor.v1.Admin/Groups", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Kill", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/InterruptSession", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Snapshot", Right::kUser},

@@ -90,6 +90,8 @@ class Participant {
 
   std::vector<Action> take() { return out_.take(); }
   bool ended() const { return ended_.has_value(); }
+  // Precondition: it has ended.
+  const core::Status& end_status() const { return *ended_; }
   // The epoch has ended for what the message is about. The owner drops the message and its payload.
   bool over(const Message& message) const;
   // All numbers up to this one have finished: no message needs their operands and results any more,

@@ -48,6 +48,36 @@ bool GroupEpoch::has_ranks() {
   core::MutexLock lock(mu_);
   return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank.joined; });
 }
+GroupFacts GroupEpoch::facts() {
+  core::MutexLock lock(mu_);
+  GroupFacts facts;
+  facts.name = name_;
+  facts.ranks = ranks();
+  if (going_) facts.state = GroupFacts::State::kRunning;
+  if (ended_locked()) {
+    facts.state = GroupFacts::State::kEnded;
+    facts.why = abandoned_ ? *abandoned_ : participant_->end_status().message();
+  }
+  for (const PeerMessage::Place& place : places_) {
+    for (const PeerMessage::Member& member : place.members) {
+      const RankState& rank = ranks_[member.rank];
+      if (!rank.joined && (fabric_ == nullptr || place.daemon == fabric_->name())) continue;
+      const bool here = rank.joined;
+      facts.members.push_back(
+          {member.rank, here ? "" : place.daemon, rank.who, here && !rank.ended});
+      facts.collectives = std::max(facts.collectives, rank.number);
+    }
+  }
+  if (places_.empty()) {
+    for (collective::Rank rank = 0; rank < ranks(); ++rank) {
+      const RankState& own = ranks_[rank];
+      if (own.joined) facts.members.push_back({rank, "", own.who, !own.ended});
+    }
+  }
+  std::sort(facts.members.begin(), facts.members.end(),
+            [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  return facts;
+}
 std::vector<std::string> GroupEpoch::daemons() {
   core::MutexLock lock(mu_);
   std::vector<std::string> daemons;

@@ -28,7 +28,9 @@ class GroupEpoch {
   collective::Rank ranks() const { return static_cast<collective::Rank>(ranks_.size()); }
   bool ended();
   bool formed();
-  bool has_ranks();                    // of this daemon, that have not left
+  bool has_ranks();  // of this daemon, that have not left
+  // All but the user, and without the ranks of other daemons while it forms.
+  GroupFacts facts();
   std::vector<std::string> daemons();  // in the order of places; empty: it has not formed
 
   // ---- Forming

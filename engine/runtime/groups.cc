@@ -131,6 +131,22 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
   return std::shared_ptr<Member>(std::move(member));
 }
 
+std::vector<GroupFacts> Groups::all() {
+  core::MutexLock lock(mu_);
+  std::vector<GroupFacts> all;
+  for (const auto& [key, epoch] : epochs_) {
+    all.push_back(epoch->facts());
+    GroupFacts& facts = all.back();
+    facts.user = key.first;
+    if (fabric_ == nullptr || forming(key) != epoch) continue;
+    for (const auto& [rank, member] : known_ranks(key, epoch)) {
+      if (member.first == fabric_->name()) continue;
+      facts.members.push_back({rank, member.first, remotes_.at(member).text, false});
+    }
+  }
+  return all;
+}
+
 void Groups::left(const EpochRef& epoch, const Key& key) {
   core::MutexLock lock(mu_);
   const auto found = epochs_.find(key);

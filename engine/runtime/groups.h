@@ -30,6 +30,7 @@
 #include "engine/core/mutex.h"
 #include "engine/memory/storage.h"
 #include "engine/runtime/fabric.h"
+#include "engine/runtime/group_facts.h"
 #include "engine/runtime/transfer.h"
 
 namespace teletensor::runtime {
@@ -114,6 +115,8 @@ class Groups : private Fabric::Receiver {
   // ranks, begins the group anew: a program that is started again does not wait for what is left
   // of its last run, whose ranks are told.
   core::Result<std::shared_ptr<Member>> join(Join join);
+  // The groups that sessions of this daemon are in. Any thread.
+  std::vector<GroupFacts> all();
 
   // From here on, groups may have ranks in other daemons. The fabric outlives all members, and
   // calls the receiver that is returned. Precondition: no rank has joined.

@@ -36,6 +36,7 @@ class Host final : public engine::Engine {
   core::Status health() const override;
   engine::Moved moved() const override;
   std::vector<engine::Publication> publications() const override;
+  std::vector<runtime::GroupFacts> groups() override { return groups_.all(); }
   core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
                                                       engine::SessionListener* listener) override;
   core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset, void* to,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import collectives
 import fairness
 import numpy as np
 import teletensor as tt
@@ -370,6 +371,7 @@ def rows(daemon):
     finally:
         peer.close()
     yield from fairness.rows(Row)
+    yield from collectives.rows(Row)
 
 
 def rows_of(unix, tcp, flight):

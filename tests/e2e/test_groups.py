@@ -5,16 +5,18 @@ import signal
 import numpy as np
 import pytest
 from support.clients import finish, wait_asleep, wait_line
+from support.daemons import start_daemons
 from support.ranks import start, start_rank, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
 
-@pytest.mark.parametrize("ranks", (2, 3, 5))
-def test_collectives(start_daemon, ranks):
-    daemon = start_daemon("--lanes", "1")  # a session that waits does not hold the lane
+@pytest.mark.parametrize("ranks, daemons", ((2, 1), (3, 1), (5, 1), (2, 2), (5, 3)))
+def test_collectives(start_daemon, ranks, daemons):
+    one_lane = ("--lanes", "1")  # a session that waits does not hold the lane
+    started = start_daemons(start_daemon, daemons, *one_lane) if daemons > 1 else [start_daemon(*one_lane)]
     operands = [np.arange(6.0).reshape(2, 3) * (rank + 1) + rank for rank in range(ranks)]
-    found = told(start(daemon.unix, ranks, """
+    found = told(start([daemon.unix for daemon in started], ranks, """
 x = tt.arange(6.0).reshape(2, 3) * (R + 1) + R
 y = x.clone(); dist.all_reduce(y); total = y.tolist()
 y = x.clone(); dist.all_reduce(y, dist.ReduceOp.AVG); mean = y.tolist()

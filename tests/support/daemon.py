@@ -23,9 +23,10 @@ def binary():
 
 class Daemon:
     """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` where
-    it answers HTTP and `peers` where other daemons reach it (with the flags), `log` what it
-    wrote. `may_say`: words of the lines of errors that the test itself brings about (invariants.py). `url`: of the
-    dashboard, with a token that the log never has."""
+    it answers HTTP (with the flag), `peers` where its peers reach it (with the flag), `log` what it wrote.
+    `may_say`: words of the lines of errors
+    that the test itself brings about (invariants.py). `url`: of the dashboard, with a token that the log never
+    has."""
 
     may_say = ()
 
@@ -62,7 +63,7 @@ class Daemon:
                                         env={**environment, **(env or {})}, text=True,
                                         errors="surrogateescape")
         self.lines, self._ready = [], threading.Event()
-        self.tcp = self.http = self.peers = self.url = None
+        self.tcp = self.http = self.url = self.peers = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._ready.wait(READY) or self.tcp is None:

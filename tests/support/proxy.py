@@ -36,8 +36,8 @@ class Boundaries:
 
 
 class Proxy:
-    """Relays to `target` (a UNIX socket path). `cut_after(n)`: the connection dies once the client has
-    sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls. `cut_after_frames(n)`: it
+    """Relays to `target` (a UNIX socket path, or "127.0.0.1:PORT"). `cut_after(n)`: the connection dies once the
+    client has sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls. `cut_after_frames(n)`: it
     dies behind the n-th HTTP/2 frame, counted in both directions (`frames`). `cut_each(draw)`: every
     connection dies after draw() bytes of the client's, or of both. `pause()` holds all bytes back.
     `held` counts pieces that a pause has held back, `refused`: connections that were closed at once.
@@ -78,9 +78,8 @@ class Proxy:
                 client.close()
                 continue
             self.connections += 1
-            server = socket.socket(socket.AF_UNIX)
             try:
-                server.connect(self.target)
+                server = self._connect()
             except OSError:
                 client.close()
                 continue
@@ -88,6 +87,17 @@ class Proxy:
                 self._open += [client, server]
             threading.Thread(target=self._relay, args=(client, server, True), daemon=True).start()
             threading.Thread(target=self._relay, args=(server, client, False), daemon=True).start()
+
+    def _connect(self):
+        if self.target.startswith("127.0.0.1:"):
+            return socket.create_connection(("127.0.0.1", int(self.target.rpartition(":")[2])))
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.connect(self.target)
+        except OSError:
+            server.close()
+            raise
+        return server
 
     def _relay(self, source, sink, from_client):
         boundaries = Boundaries(24 if from_client else 0)

@@ -21,8 +21,9 @@ def start_rank(address, rank, ranks, code, name="test:1", timeout=600):
 
 
 def start(address, ranks, code, name="test:1", timeout=600):
-    """A process for each rank."""
-    return [start_rank(address, rank, ranks, code, name, timeout) for rank in range(ranks)]
+    """A process for each rank. `address`: of all ranks' daemon, or a list of those that the ranks have in turn."""
+    addresses = [address] if isinstance(address, str) else address
+    return [start_rank(addresses[rank % len(addresses)], rank, ranks, code, name, timeout) for rank in range(ranks)]
 
 
 def told(processes):

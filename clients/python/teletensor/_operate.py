@@ -1,4 +1,4 @@
-"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, kill, snapshot, drain, ..."""
+"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, groups, kill, snapshot, drain, ..."""
 
 from __future__ import annotations
 
@@ -269,6 +269,29 @@ def _slow_log(args: argparse.Namespace) -> int:
     return 0
 
 
+def _member(member: dict[str, Any]) -> str:
+    where = f"daemon {member['daemon']}" if member["daemon"] else ""
+    told = ", ".join(part for part in (member["who"], where, "waits" if member["waits"] else "") if part)
+    return f"{member['rank']}: {told}"
+
+
+def _groups(args: argparse.Namespace) -> int:
+    with transport(args) as connection:
+        found = Admin(connection).groups()
+    if args.json:
+        print(json.dumps(found))
+        return 0
+    rows: list[tuple[str, ...]] = [("USER", "GROUP", "RANKS", "STATE", "COLLECTIVES", "JOINED")]
+    for group in found:
+        state = group["state"] + (f": {group['why']}" if group["why"] else "")
+        first, *others = [_member(member) for member in group["members"]] or [""]
+        rows.append((group["user"], group["name"], f"{len(group['members'])} of {group['ranks']}", state,
+                     str(group["collectives"]), first))
+        rows += [("", "", "", "", "", other) for other in others]
+    _table(rows)
+    return 0
+
+
 def _session_of(admin: Admin, wanted: int | str) -> dict[str, Any]:
     """The one session with this number or name, of those that the caller may see."""
     found = [s for s in admin.sessions()[0] if wanted in (s["id"], s["name"])]
@@ -428,6 +451,7 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     slow = with_address(commands.add_parser(
         "slowlog", help="instructions that held a lane for long"), table=True)
     slow.add_argument("--most", type=number(1, _MOST), default=20, help="entries [20]")
+    with_address(commands.add_parser("groups", help="sessions that run collectives together"), table=True)
     kill = with_address(commands.add_parser("kill", help="ends a session"))
     kill.add_argument("session", type=_session_word, help="its number or name, from `teletensor sessions`")
     kill.add_argument("--reason", default="", help="told to its client")
@@ -453,5 +477,5 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     with_address(actions.add_parser("revoke", help="refused from the next call on")).add_argument("id")
     with_address(commands.add_parser("bench", help="a few figures of a daemon, seen from here"),
                  table=True)
-    return {"sessions": _sessions, "memory": _memory, "top": _top, "slowlog": _slow_log,
+    return {"sessions": _sessions, "memory": _memory, "top": _top, "slowlog": _slow_log, "groups": _groups,
             "kill": _kill, "snapshot": _snapshot, "drain": _drain, "bench": _bench, "token": _token}

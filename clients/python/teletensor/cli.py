@@ -1,5 +1,5 @@
 """The command `teletensor`: serve | launch | run | convert | health | sessions | memory | top | slowlog |
-kill | snapshot | drain | token | cert | bench | doctor | --version."""
+groups | kill | snapshot | drain | token | cert | bench | doctor | --version."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""One rank of the collectives' rows: python rank.py LIBRARY RANK RANKS METHOD [ADDRESS].
+
+Reads a line of JSON, {"work": name, "elements": n, "times": n}, and prints the seconds of one call, once this
+rank has its results. All ranks of a world get the same lines.
+"""
+
+import json
+import sys
+import time
+
+library, rank, ranks, method = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+if library == "torch":
+    import torch as m
+
+    m.set_num_threads(1)
+else:
+    import teletensor as m
+
+    session = m.connect(sys.argv[5])
+    session.__enter__()
+dist, nn = m.distributed, m.nn
+dist.init_process_group("gloo", init_method=method, rank=rank, world_size=ranks)
+
+
+def all_reduce(elements, times):
+    """Calls one after the other, each of the last one's result."""
+    x = m.full((elements,), 0.5)
+
+    def run():
+        for _ in range(times):
+            dist.all_reduce(x, dist.ReduceOp.AVG if library != "torch" else dist.ReduceOp.SUM)
+        return x[0].item()
+    return run
+
+
+def mlp(elements, times, wrap=None):
+    """Training steps with a batch of 128 in each rank."""
+    m.manual_seed(0)
+    net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    net = wrap(net) if wrap else net
+    optimizer = m.optim.Adam(net.parameters())
+    x, y = m.randn(128, 784), m.randint(0, 10, (128,))
+
+    def run():
+        for _ in range(times):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+    return run
+
+
+def ddp(elements, times):
+    return mlp(elements, times, nn.parallel.DistributedDataParallel)
+
+
+made = {}
+for line in sys.stdin:
+    wanted = json.loads(line)
+    key = tuple(wanted.values())
+    if key not in made:
+        work = {"all_reduce": all_reduce, "mlp": mlp, "ddp": ddp}[wanted["work"]]
+        made[key] = work(wanted["elements"], wanted["times"])
+        made[key]()
+    dist.barrier()
+    begin = time.perf_counter()
+    made[key]()
+    print((time.perf_counter() - begin) / wanted["times"], flush=True)
