@@ -225,6 +225,18 @@ void add_accelerators(Page& page, const Activities& all) {
           [](Did did) { return did.on_host; });
 }
 
+void add_groups(Page& page, const std::vector<runtime::GroupFacts>& all) {
+  using State = runtime::GroupFacts::State;
+  page.family("teletensor_groups",
+              "Groups of sessions that run collectives together, by state: ranks have not all "
+              "joined (forming), running, or ended, and not left by all ranks.");
+  for (const State state : {State::kForming, State::kRunning, State::kEnded}) {
+    const auto count =
+        std::count_if(all.begin(), all.end(), [&](const auto& g) { return g.state == state; });
+    page.row(static_cast<double>(count), {{"state", text_of(state)}});
+  }
+}
+
 }  // namespace
 
 std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
@@ -259,6 +271,7 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   page.one("teletensor_queued_commands", "Commands received that have not run.",
            static_cast<double>(queued));
   add_users(page, rows_of(all, counters));
+  add_groups(page, leases.engine().groups());
 
   page.one("teletensor_sessions_opened_total", "Sessions opened.",
            static_cast<double>(leases.opened()), MetricType::Counter);

@@ -107,12 +107,14 @@ void Participant::held_too_long() {
 }
 
 void Participant::restarted(Place place) {
-  if (ended_) {
+  if (ending_) {
     Message message;
     message.kind = Kind::kEnd;
-    message.vote.code = ended_->code();
-    message.vote.failure = ended_->message();
-    return out_.send(place, std::move(message));
+    message.number = ending_->last;
+    message.vote.code = ending_->status.code();
+    message.vote.failure = ending_->status.message();
+    out_.send(place, std::move(message));
+    if (ended_) return;
   }
   point_to_point_.restarted(place);
   for (auto& [number, slot] : slots_) slot.queried.erase(place);

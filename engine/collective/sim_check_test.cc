@@ -109,6 +109,15 @@ core::Status outcome(const Sight& sent, const Sight& received) {
   return {failed.code, sender + ": " + failed.text};
 }
 
+bool names(const std::string& text, const std::set<Rank>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](Rank rank) {
+    const std::string name = "rank " + std::to_string(rank);
+    const std::size_t at = text.find(name);
+    return at != std::string::npos &&
+           !std::isdigit(static_cast<unsigned char>(text[at + name.size()]));
+  });
+}
+
 // True where the rank has this outcome; else it must have the end of the epoch instead.
 bool has(const World& world, const Sight& sight, const core::Status& outcome,
          const std::set<Rank>& lethal, const std::string& name, Wrong& wrong) {
@@ -127,7 +136,13 @@ bool has(const World& world, const Sight& sight, const core::Status& outcome,
     return false;
   }
   if (same(step.status, outcome)) return true;
-  if (!ended || !same(step.status, *ended)) {
+  if (step.number != 0 && world.left_after && step.number <= *world.left_after &&
+      !world.has_killed()) {
+    bad("\"" + step.status.message() + "\", though a rank left after it");
+  }
+  // A rank that leaves ends what follows; then the loss of a daemon may end the rest.
+  const bool left = world.left_after && names(step.status.message(), lethal);
+  if (!ended || !(same(step.status, *ended) || left)) {
     bad("\"" + step.status.message() + "\" instead of \"" + outcome.message() + "\"");
   }
   return false;
@@ -172,15 +187,6 @@ void check_transfers(const World& world, const std::set<Rank>& lethal, Wrong& wr
       wrong.push_back("transfer " + std::to_string(tag) + ": wrong bits");
     }
   }
-}
-
-bool names(const std::string& text, const std::set<Rank>& ranks) {
-  return std::any_of(ranks.begin(), ranks.end(), [&](Rank rank) {
-    const std::string name = "rank " + std::to_string(rank);
-    const std::size_t at = text.find(name);
-    return at != std::string::npos &&
-           !std::isdigit(static_cast<unsigned char>(text[at + name.size()]));
-  });
 }
 
 // An end of the epoch names a rank that has stopped or was killed. A transfer that timed out names

@@ -298,16 +298,29 @@ void World::step(Rank rank) {
     Step& step = programs_[rank][i];
     if (step.state == Step::State::kDeposited && step.number != 0) ++open;
     if (step.state != Step::State::kWaiting) continue;
-    if (stop != plan_.stops.end() && i >= stop->second) {
-      nodes_[place].participant->describe_rank(rank, "sits in a debugger");
-      return;
-    }
+    if (stop != plan_.stops.end() && i >= stop->second) return this->stop(rank, i);
     const std::optional<Number> run_to = nodes_[place].run_to;
     if (step.number != 0 && run_to && step.number > *run_to && dice_.chance(80)) return;
     if (open >= plan_.outstanding) return;
     deposit(rank, i);
     return think(rank);
   }
+}
+
+// The rank goes no further than before this step.
+void World::stop(Rank rank, std::size_t index) {
+  Node& node = nodes_[group_.place_of(rank)];
+  if (!plan_.leaves) return node.participant->describe_rank(rank, "sits in a debugger");
+  Number last = 0;
+  for (std::size_t i = 0; i < index; ++i) {
+    const Step& step = programs_[rank][i];
+    if (step.state != Step::State::kComplete) return;  // it leaves when that is complete
+    last = std::max(last, step.number);
+  }
+  if (left_after) return;
+  left_after = last;
+  node.participant->leave(rank, last, "has left");
+  settle(group_.place_of(rank));
 }
 
 void World::deposit(Rank rank, std::size_t index) {

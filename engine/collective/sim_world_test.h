@@ -4,6 +4,7 @@
 // one seed, one history.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -62,6 +63,7 @@ struct Plan {
   std::size_t drains_again = 0;             // cuts that follow right after another one
   std::size_t outstanding = 4;              // collectives that a rank does not wait for
   std::map<Rank, std::size_t> stops;        // a rank that stops before its how-manieth step
+  bool leaves = false;                      // it leaves the group then
   std::vector<std::vector<Step>> programs;  // by rank
 };
 
@@ -87,6 +89,9 @@ class World {
   const std::vector<Step>& program(Rank rank) const { return programs_[rank]; }
   bool alive(Place place) const { return nodes_[place].participant != nullptr; }
   std::optional<core::Status> ended(Place place) const { return nodes_[place].ended; }
+  bool has_killed() const {
+    return std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.killed; });
+  }
   // The first few faults, in words.
   std::vector<std::string> wrong;
   // Texts of timeouts that are explained by a rank that had stopped or whose daemon was killed.
@@ -94,6 +99,7 @@ class World {
   Traffic traffic;
   Time now = 0;
   std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
+  std::optional<Number> left_after;  // the number that a rank had completed when it left
   std::int64_t staging_peak = 0, flight_peak = 0;
   // Describes what is left and should not be: buffers, entries of tables, and messages that are not
   // acknowledged.
@@ -129,6 +135,7 @@ class World {
 
   void boot(Place place, Participant::Image image);
   void stop(Place place);
+  void stop(Rank rank, std::size_t index);
   void settle(Place place);
   void act(Place place, Action action);
   void send(Place place, Action action);

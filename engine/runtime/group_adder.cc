@@ -104,7 +104,7 @@ core::Ref<memory::Storage> GroupAdder::allocate(std::size_t bytes) {
 // The slot's elements move into memory of its own.
 Status GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geometry) {
   if (slot.dtype == to) return {};
-  auto own = std::make_unique<char[]>(bytes_of(geometry.numel(), to));
+  auto own = std::make_unique_for_overwrite<char[]>(bytes_of(geometry.numel(), to));
   OneThread parallel;
   PoolScratch scratch(*this);
   TT_RETURN_IF_ERROR(copies_.copy(host_, {slot.data, slot.dtype, &geometry},
@@ -118,7 +118,9 @@ Status GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geomet
 Status GroupAdder::call(const ops::OpDef& op, backends::TensorArg a, backends::TensorArg b,
                         Slot& into, const core::Geometry& geometry) {
   std::unique_ptr<char[]> own;
-  if (!into.own) own = std::make_unique<char[]>(bytes_of(geometry.numel(), into.dtype));
+  if (!into.own) {
+    own = std::make_unique_for_overwrite<char[]>(bytes_of(geometry.numel(), into.dtype));
+  }
   const backends::TensorArg in[] = {a, b};
   backends::TensorArg out[] = {tensor(own ? own.get() : into.data, into.dtype, geometry)};
   core::Attributes attributes;

@@ -10,6 +10,7 @@ import pytest
 from support.clients import finish, wait_asleep, wait_line
 from support.daemon import wait_until
 from support.daemons import start_daemons
+from support.http import ask
 from support.proxy import Proxy
 from support.ranks import start, start_rank, told
 
@@ -192,7 +193,7 @@ def test_two_processes_with_one_rank_are_told(start_daemon):
 
 
 def test_groups_are_listed(start_daemon, tt, tmp_path):
-    daemons, seen = start_daemons(start_daemon, 2), tmp_path / "seen"
+    daemons, seen = start_daemons(start_daemon, 2, "--http", "127.0.0.1:0"), tmp_path / "seen"
     first = start_rank(daemons[0].unix, 0, 2, f"""
 x = tt.ones(1); dist.all_reduce(x); x.tolist()
 print("summed", flush=True)
@@ -222,6 +223,8 @@ x.tolist()
     (found,) = groups(daemons[0])
     assert [(m["rank"], m["daemon"], m["waits"]) for m in found["members"]] == [(0, "", False), (1, "b", False)]
     command = [sys.executable, "-m", "teletensor.cli", "groups", "--address", daemons[1].unix]
+    (state,) = {line for line in ask(daemons[1].http, "/metrics").text.splitlines() if 'state="running"' in line}
+    assert state == 'teletensor_groups{state="running"} 1'
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "2 of 2" in table and "0: daemon a" in table and "waits" in table
     seen.touch()
