@@ -204,12 +204,12 @@ void fill_publication(const engine::Publication& from, v1::Publication& to) {
   to.set_bytes(from.bytes);
 }
 
-core::Result<Sites> read_sites(const v1::SitesReport& report) {
+core::Result<Lease::Sites> read_sites(const v1::SitesReport& report) {
   constexpr std::size_t kMaxSite = 200;
   if (report.sites_size() > static_cast<int>(Lease::kMostSites)) {
     return core::invalid("sites: at most " + std::to_string(Lease::kMostSites) + " at once");
   }
-  Sites sites;
+  Lease::Sites sites;
   for (const v1::Site& site : report.sites()) {
     sites.emplace_back(site.seq(), readable(site.text(), kMaxSite));
   }

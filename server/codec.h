@@ -40,8 +40,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                          std::size_t sessions, v1::DescribeReply& reply);
 // Checked: at most Lease::kMostSites, each text short and printable.
-using Sites = std::vector<std::pair<std::uint64_t, std::string>>;
-core::Result<Sites> read_sites(const v1::SitesReport& report);
+core::Result<Lease::Sites> read_sites(const v1::SitesReport& report);
 
 void fill_publication(const engine::Publication& from, v1::Publication& to);
 void fill_profile_reply(const program::Timeline& timeline, const ops::Catalog& catalog,

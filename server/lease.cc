@@ -331,18 +331,4 @@ std::vector<Lease::Error> Lease::errors() const {
   return {errors_.begin(), errors_.end()};
 }
 
-void Lease::set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites) {
-  MutexLock lock(mutex_);
-  for (auto& [seq, text] : sites) {
-    sites_.insert_or_assign(seq, std::move(text));
-    if (sites_.size() > kMostSites) sites_.erase(sites_.begin());
-  }
-}
-
-std::string Lease::site_of(std::uint64_t seq) const {
-  MutexLock lock(mutex_);
-  const auto found = sites_.find(seq);
-  return found == sites_.end() ? "" : found->second;
-}
-
 }  // namespace teletensor::server

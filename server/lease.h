@@ -160,9 +160,6 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // "rollback", where this session is older than the client and its frames do not reach back to it;
   // another `word` where the lease is over.
   core::Result<Attached> attach(const AttachCall& call, std::string* word);
-  // Where in the program commands stand, as the client says: of at most kMostSites, for reports.
-  static constexpr std::size_t kMostSites = 200;
-  void set_sites(std::vector<std::pair<std::uint64_t, std::string>> sites);
   // The last commands that failed, the newest first, at most kMostErrors.
   struct Error {
     Clock::time_point at;
@@ -172,7 +169,17 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   };
   static constexpr std::size_t kMostErrors = 20, kMostErrorText = 1000;
   std::vector<Error> errors() const;
-  std::string site_of(std::uint64_t seq) const;  // "": not known
+
+  // ---- lines of the client's program, by the number of the command that each issued
+  // (lease_sites.cc)
+  using Sites = std::vector<std::pair<std::uint64_t, std::string>>;
+  static constexpr std::size_t kMostSites = 200;  // in one report
+  void set_sites(const Sites& sites);
+  // Commands up to `upto` whose lines are shown to users and have not been reported: of the
+  // kMostSites largest tensors, of entries of the slow log, and of errors(). Forgets lines of
+  // tensors that have gone.
+  std::vector<std::uint64_t> wanted_sites(std::uint64_t upto);
+  std::string site_of(std::uint64_t seq) const;  // "": not reported
 
   // ---- snapshots (lease_state.cc)
   // What a snapshot has of the lease itself. Precondition: all commands have run.

@@ -42,6 +42,11 @@ void Lease::save(v1::SavedHead& head, v1::SavedBody& body) {
     error.set_code(static_cast<std::uint32_t>(status.code()));
     error.set_text(status.message());
   }
+  for (const auto& [seq, text] : sites_) {
+    v1::SavedSite& site = *body.add_sites();
+    site.set_seq(seq);
+    site.set_text(text);
+  }
   for (const auto& [key, upload] : uploads_) {
     v1::SavedUploadKey& item = *body.add_upload_keys();
     item.set_key(key);
@@ -69,6 +74,7 @@ void Lease::restore(const v1::SavedBody& body, const std::string& file) {
     open_errors_.emplace(error.root(),
                          Status(static_cast<core::Code>(error.code() % 17), error.text()));
   }
+  for (const v1::SavedSite& site : body.sites()) sites_.emplace(site.seq(), site.text());
   for (const v1::SavedUploadKey& item : body.upload_keys()) {
     uploads_.emplace_back(item.key(), item.upload());
   }

@@ -292,9 +292,15 @@ void Leases::hand_over(Handover handover) {
   lease->relay_->aim(lease.get());
   lease->on_completed(lease->session_->completed_upto());
   std::map<std::uint64_t, Status> errors;
+  std::map<std::uint64_t, std::string> sites;
   {
     MutexLock lock(old.mutex_);
     errors.swap(old.open_errors_);
+    sites.swap(old.sites_);
+  }
+  {
+    MutexLock lock(lease->mutex_);
+    lease->sites_.swap(sites);
   }
   for (auto& [root, status] : errors) lease->on_error({root, std::move(status)});
   Status refused;

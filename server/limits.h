@@ -51,7 +51,7 @@ struct Limits {
   // The longest that a session outlives its stream and its last work; 0: it ends with its stream.
   std::chrono::seconds lease{0};
   std::chrono::milliseconds slow{200};    // instructions that take longer are in the slow log
-  std::chrono::milliseconds sites{5000};  // clients report the lines of their tensors; 0: never
+  std::chrono::milliseconds sites{5000};  // clients report lines so often; 0: never
 
   UserLimits of(std::string_view user) const {
     const auto found = users.find(user);

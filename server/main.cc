@@ -206,9 +206,7 @@ int main(int argc, char** argv) {
   options.http = config.http;
   options.canary = true;
   options.limits.slow = std::chrono::milliseconds(config.slow_ms);
-  options.limits.sites = std::chrono::milliseconds(config.embedded       ? 0
-                                                   : config.http.empty() ? 5000
-                                                                         : 2000);
+  options.limits.sites = std::chrono::milliseconds(config.http.empty() ? 5000 : 2000);
   options.version = TELETENSOR_VERSION;
   options.limits.session_memory = config.session_memory;
   options.limits.user_memory = config.user_memory;

@@ -231,11 +231,14 @@ grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* 
 
 grpc::ServerUnaryReactor* ComputeService::ReportSites(grpc::CallbackServerContext* context,
                                                       const v1::SitesReport* request,
-                                                      v1::SitesReply*) {
-  return answer_for(context, "ReportSites", [&](Lease& lease) {
-    core::Result<Sites> sites = read_sites(*request);
-    if (sites.ok()) lease.set_sites(std::move(*sites));
-    return sites.status();
+                                                      v1::SitesReply* reply) {
+  return answer_for(context, "ReportSites", [&](Lease& lease) -> core::Status {
+    const core::Result<Lease::Sites> sites = read_sites(*request);
+    if (!sites.ok()) return sites.status();
+    lease.set_sites(*sites);
+    if (request->upto() == 0) return {};
+    for (const std::uint64_t seq : lease.wanted_sites(request->upto())) reply->add_wanted(seq);
+    return {};
   });
 }
 

@@ -18,7 +18,7 @@ struct SlowEntry {
   std::string user, session_name, op;
   std::chrono::nanoseconds took{};
   std::uint64_t seq = 0;
-  std::string site;  // as far as it was known then
+  std::string site;  // the line that issued it; "": not reported
 };
 
 class SlowLog {
@@ -30,6 +30,21 @@ class SlowLog {
     if (entries_.size() == kMost) entries_.pop_back();
     entries_.push_front(std::move(entry));
     ++added_;
+  }
+  // Commands of a session whose lines have not been reported.
+  std::vector<std::uint64_t> without_site(std::uint64_t session) const {
+    core::MutexLock lock(mutex_);
+    std::vector<std::uint64_t> found;
+    for (const SlowEntry& entry : entries_) {
+      if (entry.session == session && entry.site.empty()) found.push_back(entry.seq);
+    }
+    return found;
+  }
+  void set_site(std::uint64_t session, std::uint64_t seq, const std::string& site) {
+    core::MutexLock lock(mutex_);
+    for (SlowEntry& entry : entries_) {
+      if (entry.session == session && entry.seq == seq) entry.site = site;
+    }
   }
   // Newest first.
   std::vector<SlowEntry> entries() const {

@@ -318,8 +318,10 @@ std::vector<Pool::Living> Pool::largest(std::size_t most) const {
       if (charged == 0) continue;
       const std::uint64_t away = storage.away_bytes_.load(std::memory_order_relaxed);
       const std::uint64_t bytes = away != 0 ? away : charged;
-      if (largest.size() == most && bytes <= largest.front().bytes) continue;
-      largest.push_back({bytes, storage.seq(), away != 0, storage.described_.get()});
+      const Living found{bytes, storage.seq(), away != 0, {}};
+      if (largest.size() == most && !(found > largest.front())) continue;
+      largest.push_back(found);
+      largest.back().described = storage.described_.get();
       std::push_heap(largest.begin(), largest.end(), std::greater<>());
       if (largest.size() > most) {
         std::pop_heap(largest.begin(), largest.end(), std::greater<>());

@@ -87,12 +87,14 @@ class Pool {
   bool reserve(std::uint64_t bytes) { return account_.reserve(bytes); }
   void release(std::uint64_t bytes) { (void)account_.release(bytes); }
 
-  // What lives, largest first, at most `most`. Any thread.
+  // What lives, largest first, and of equal ones the oldest; at most `most`. Any thread.
   struct Living {
     std::uint64_t bytes, seq;  // charged; of the command that made it
     bool away;                 // elsewhere
     std::optional<Description> described;
-    bool operator>(const Living& other) const { return bytes > other.bytes; }
+    bool operator>(const Living& other) const {
+      return bytes != other.bytes ? bytes > other.bytes : seq < other.seq;
+    }
   };
   std::vector<Living> largest(std::size_t most) const;
 

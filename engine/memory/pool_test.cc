@@ -229,6 +229,26 @@ TEST(Pool, RefusesBeyondQuotaAndDeviceAndSaysWhy) {
   EXPECT_EQ(b->account().used(), 0u);
 }
 
+TEST(Pool, OfEqualStoragesTheOldestAreTheLargest) {
+  CountingSource source;
+  DevicePool device(kHost, 64 << 20, &source);
+  PoolHandle pool = open(device, 1);
+  StrandScope strand(1);
+  std::vector<decltype(pool->allocate(1, 1))> kept;
+  for (const std::uint64_t seq : {7u, 3u, 9u, 1u, 8u, 2u, 6u, 4u}) {
+    kept.push_back(pool->allocate(1 << 16, seq));
+  }
+  kept.push_back(pool->allocate(1 << 17, 50));
+  const auto seqs = [&](std::size_t most) {
+    std::vector<std::uint64_t> found;
+    for (const auto& living : pool->largest(most)) found.push_back(living.seq);
+    return found;
+  };
+  EXPECT_EQ(seqs(4), (std::vector<std::uint64_t>{50, 1, 2, 3}));
+  EXPECT_EQ(seqs(7), (std::vector<std::uint64_t>{50, 1, 2, 3, 4, 6, 7}));
+  kept.clear();
+}
+
 TEST(Pool, AnEmptyDeviceRefusesLikeAFullOne) {
   CountingSource source;
   source.refuse = true;

@@ -11,6 +11,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -111,6 +112,11 @@ class PySession final : public Session {
 
   // "file.py:12 in train", or "" where it is no longer known.
   std::string site_of(std::uint64_t seq) const;
+  // Called without arguments whenever kLap more commands have been issued, in the middle of issuing
+  // one: it must be C code that runs no Python code. Its exceptions are dropped.
+  nb::object on_lap;
+  // Commands up to this one are the older half of those whose lines site_of() knows.
+  std::uint64_t fading_upto() const { return last_seq() - std::min(last_seq(), kSites / 2); }
 
   // From here on h and its views show memory of the program's: `refresh` is called with h before
   // they are used, and gives it its contents. Ends with h's last other name.
@@ -160,6 +166,7 @@ class PySession final : public Session {
   Status settle_those(const std::function<bool(const Pending&)>& wanted);
   void unregister(Pending& pending);
   std::string text_of(const Site& site) const;
+  void end_lap();
 
   static constexpr int kManyReads = 64;
   static constexpr std::uint64_t kFewCommands = 4;
@@ -167,7 +174,9 @@ class PySession final : public Session {
   int read_instruction_ = 0, reads_ = 0;
   std::uint64_t read_seq_ = 0;
 
-  static constexpr std::size_t kSites = 1 << 16;
+  // The lines of the last kSites commands are known. A lap is so long that meanwhile a thread can
+  // tell the daemon those that it lacks.
+  static constexpr std::uint64_t kSites = 1 << 17, kLap = kSites / 4;
   std::vector<Site> sites_;
   std::deque<Pending*> unresolved_;  // oldest first; not counted
   std::uint64_t held_ = 0;           // bytes of their operands

@@ -78,7 +78,18 @@ bool internal_code(PyCodeObject* code) {
 
 }  // namespace
 
+void PySession::end_lap() {
+  if (!on_lap.is_valid() || on_lap.is_none()) return;
+  const nb::error_scope kept;
+  const WithoutCollection paused;
+  PyObject* done = call_python(on_lap.ptr());
+  if (done == nullptr) PyErr_Clear();
+  Py_XDECREF(done);
+}
+
 void PySession::note_site(std::uint64_t seq) {
+  if (seq % kLap == 0) [[unlikely]]
+    end_lap();
   Site& site = sites_[seq % kSites];
   PyObject* const before = site.code;
   const Site* const given = PendingCall::site();
@@ -490,6 +501,8 @@ void bind_session(nb::module_& m) {
           nb::arg("tensor"), "The `refresh` of a tensor that follows memory, or None.")
       .def_rw("expand_backward", &PySession::expand_backward)
       .def_rw("on_reads", &PySession::on_reads)
+      .def_rw("on_lap", &PySession::on_lap)
+      .def_prop_ro("fading_upto", &PySession::fading_upto)
       .def("site_of", &PySession::site_of)
       .def(
           "explained",

@@ -72,7 +72,7 @@ def _end(core: NativeSession, rest: dict[str, Any]) -> None:
     try:
         with contextlib.suppress(Exception):
             if rest["_sites"] is not None:
-                rest["_sites"].stop()
+                rest["_sites"].stop(core)
             core.close()
             core.follow_nothing()
             if rest["_named"]:

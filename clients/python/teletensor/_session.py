@@ -411,7 +411,7 @@ class Session(_core.Scope):
         self._closed = True
         _interrupt.forget(self)
         if self._sites is not None:
-            self._sites.stop()
+            self._sites.stop(self._core)
         self._core.close()
         self._core.follow_nothing()
         self._kept.clear()

@@ -239,6 +239,11 @@ class Transport(ABC):
         return self._keeper.ended if self._keeper is not None else None
 
     @property
+    def epoch(self) -> int:
+        """Another number after each restart of the daemon."""
+        return self._epoch
+
+    @property
     def away(self) -> float:
         """For how many seconds there has been no connection, of a session that is not lost."""
         since = self._keeper.away_since if self._keeper is not None else None
