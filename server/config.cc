@@ -461,6 +461,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->envname("TELETENSOR_SESSION_MEMORY")
       ->transform(bytes_validator());
   add_session_limits(app, config.session_limits);
+  add_peers(app, config);
   app.add_option("--session-queue", config.session_queue,
                  "commands that a session's client sends ahead of what has run; then it waits")
       ->envname("TELETENSOR_SESSION_QUEUE")

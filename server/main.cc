@@ -145,18 +145,6 @@ class Ending {
   std::thread thread_;
 };
 
-// Messages of peers, until groups take them.
-class NoGroups final : public teletensor::runtime::Fabric::Receiver {
- public:
-  void met(const std::string&) override {}
-  Status received(const std::string& peer, const teletensor::runtime::PeerMessage&,
-                  std::string_view) override {
-    spdlog::warn("event=peer_message_dropped peer=\"{}\"", peer);
-    return {};
-  }
-  void lost(const std::string&, const std::string&) override {}
-};
-
 // Of the files that memory moves to.
 std::string disk_dir(const teletensor::server::Config& config, const std::string& state_dir) {
   if (!config.disk_dir.empty()) return config.disk_dir;
@@ -287,10 +275,10 @@ int main(int argc, char** argv) {
   }
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
   if (!engine) return fail(why);
+  auto* const groups = peers ? engine->connect(*peers) : nullptr;
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());
-  NoGroups receiver;
-  if (peers) why = peers->start(receiver);
+  if (groups != nullptr) why = peers->start(*groups);
   if (!why.ok()) return fail(why);
 
   Ending ending(**server);

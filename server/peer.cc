@@ -270,7 +270,7 @@ void Peer::lose(const std::string& why) {
     missed_.reset();
   }
   if (stream) stream->end(Status(Code::kAborted, why));
-  spdlog::error("event=peer_lost peer=\"{}\" reason=\"{}\"", name_, readable(why, kPeerReason));
+  spdlog::warn("event=peer_lost peer=\"{}\" reason=\"{}\"", name_, readable(why, kPeerReason));
   home_.receiver->lost(name_, why);
   home_.look_again();
 }

@@ -11,6 +11,6 @@ def start_daemons(start, count, *flags, through=None):
     for name in reversed(names):
         peers = ",".join(f"{each}={address}" for each, address in addresses.items())
         daemon = start("--peer-name", name, "--peer-listen", "127.0.0.1:0", "--peers", peers, *flags)
-        addresses[name] = through(daemon.peer) if through else daemon.peer
+        addresses[name] = through(daemon.peers) if through else daemon.peers
         daemons.insert(0, daemon)
     return daemons
