@@ -17,7 +17,6 @@ using cpu::Axis;
 using cpu::ReducePlan;
 using Stage = FoldGraph::Stage;
 
-constexpr std::int64_t kMergeBlock = 512;       // leaves that a block folds
 constexpr std::int64_t kManyOutputs = 1 << 12;  // a thread for each is enough
 constexpr std::int64_t kFewLeaves = 4;
 
@@ -109,8 +108,8 @@ Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan
   graph.wide = wide(layout);
   graph.kept = static_cast<std::uint8_t>(layout.kept_count);
   graph.reduced = static_cast<std::uint8_t>(layout.reduced_count);
-  const bool finds = pass.op == FoldOp::kFirstMax || pass.op == FoldOp::kFirstMin;
-  const std::size_t element = finds ? 16 : core::size_of(pass.compute);
+  const std::size_t element = size_of_value(pass.op, pass.compute);
+  const std::int64_t merged_at_once = merge_block(pass.op, pass.compute);
   const bool across = goes_across(layout);
   graph.stage = across ? Stage::kAcross : Stage::kAlong;
   const std::int64_t leaf = across ? cpu::kLeafRows : cpu::kLeaf;
@@ -157,7 +156,7 @@ Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan
     graph.map = FoldMap::kNone;
     graph.reduced = 1;
     layout.reduced_count = 0;
-    p.leaves = by_threads ? 1 : (p.count + kMergeBlock - 1) / kMergeBlock;
+    p.leaves = by_threads ? 1 : (p.count + merged_at_once - 1) / merged_at_once;
     graph.last = p.leaves == 1;
     const std::int64_t groups = p.leaves;
     p.leaf_step = 1;

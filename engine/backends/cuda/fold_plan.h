@@ -52,6 +52,16 @@ struct FoldGraph {
 
 KernelSource print_fold(const FoldGraph& graph);
 
+inline bool finds(FoldOp op) { return op == FoldOp::kFirstMax || op == FoldOp::kFirstMin; }
+// The bytes of a leaf's value.
+inline std::size_t size_of_value(FoldOp op, core::DType compute) {
+  return finds(op) ? 16 : core::size_of(compute);
+}
+// The leaves that one block merges, a power of two: each of its threads holds a part of them.
+inline std::int64_t merge_block(FoldOp op, core::DType compute) {
+  return size_of_value(op, compute) > 8 ? 2048 : 8192;
+}
+
 // One pass over the operand.
 struct FoldPass {
   FoldOp op = FoldOp::kSum;

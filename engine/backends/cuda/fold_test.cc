@@ -71,6 +71,33 @@ TEST(Fold, ManyLeaves) {
   cases.run(0);
 }
 
+// Leaves of every type and of lengths around the loads of a thread, with signed zeros, infinities
+// and NaN; enough leaves for several blocks that merge them.
+TEST(Fold, LeavesOfEveryLength) {
+  std::mt19937 random(14);
+  DeviceCases cases;
+  const auto last = Attribute::of(Dims{1});
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kF64, DType::kI64, DType::kC64, DType::kC128}) {
+    for (const std::int64_t length : {1, 2, 33, 64, 65, 1023, 1024, 1025, 2047, 2048, 2049, 6200}) {
+      const TestTensor x = sample(dtype, Geometry({3, length}), random, length % 2 == 0);
+      cases.need("sum", {x}, {last});
+      if (!core::is_complex(dtype)) cases.need("amax", {x}, {last});
+      if (!core::is_complex(dtype)) cases.need("argmin", {x}, {Attribute::of(1)});
+    }
+    TestTensor zeros(dtype, Geometry({1, 3000}));
+    zeros.fill(std::vector<double>(3000, -0.0));
+    cases.need("sum", {zeros}, {last});
+  }
+  const Attribute first = Attribute::of(Dims{0});
+  for (const std::int64_t rows : {130'000, 530'000, 1'050'000}) {  // leaves of 64 rows
+    cases.need("sum", {sample(DType::kF32, Geometry({rows, 5}), random, false)}, {first});
+    cases.need("argmax", {sample(DType::kF32, Geometry({rows, 5}), random, false)},
+               {Attribute::of(0)});
+  }
+  cases.run(0);
+}
+
 TEST(Fold, TheFirstOfEqualElements) {
   std::mt19937 random(13);
   DeviceCases cases;

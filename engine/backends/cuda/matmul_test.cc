@@ -62,5 +62,50 @@ TEST(Rows, SoftmaxAndItsDerivatives) {
   cases.run(2000);  // of differences of large numbers
 }
 
+// A thread holds 4 or 16 elements of a row, or reads them again.
+TEST(Rows, OfEveryLength) {
+  std::mt19937 random(33);
+  DeviceCases cases;
+  const auto d = Attribute::of(1);
+  const auto little = [&](DType dtype,
+                          const Geometry& g) {  // so that long sums have digits to spare
+    TestTensor t = sample(dtype, g, random, false);
+    std::vector<double> values = t.values();
+    for (double& v : values) v /= 64;
+    t.fill(values);
+    return t;
+  };
+  for (const std::int64_t length :
+       {1, 31, 33, 128, 129, 511, 512, 513, 1024, 1025, 4095, 4096, 4097, 5200}) {
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
+      const bool turned = length % 2 == 0;
+      const Geometry g = turned ? Geometry({3, length}, {1, 3}) : Geometry({3, length});
+      const TestTensor x = sample(dtype, g, random, false), y = little(dtype, g),
+                       gradient = little(dtype, g);
+      cases.need("softmax", {x}, {d});
+      cases.need("log_softmax", {x}, {d});
+      cases.need("softmax_backward", {gradient, y}, {d});
+      cases.need("log_softmax_backward", {gradient, y}, {d});
+    }
+  }
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  for (const auto& [first, last] : {std::pair{infinity, 1.0},
+                                    {-infinity, 1.0},
+                                    {1.0, nan},
+                                    {nan, infinity},
+                                    {-infinity, -infinity}}) {
+    for (const std::int64_t length : {2, 600, 5000}) {
+      TestTensor x(DType::kF32, Geometry({1, length}));
+      std::vector<double> values(static_cast<std::size_t>(length), -infinity);
+      values.front() = first;
+      values.back() = last;
+      x.fill(values);
+      cases.need("softmax", {x}, {d});
+      cases.need("log_softmax", {x}, {d});
+    }
+  }
+  cases.run(4000);  // of differences of large numbers
+}
+
 }  // namespace
 }  // namespace teletensor::backends::cuda

@@ -10,7 +10,13 @@ namespace {
 
 using Stage = FoldGraph::Stage;
 
-bool finds(FoldOp op) { return op == FoldOp::kFirstMax || op == FoldOp::kFirstMin; }
+// The elements that a thread loads before it uses the first of them: many hide the memory's
+// latency, and take registers and code.
+int loads_at_once(const FoldGraph& g) {
+  if (g.map == FoldMap::kAbsPower) return 1;
+  if (g.map == FoldMap::kExpDifference) return 4;
+  return finds(g.op) || core::size_of(g.compute) > 4 ? 8 : 16;
+}
 
 std::string op_name(FoldOp op) {
   switch (op) {
@@ -149,7 +155,6 @@ KernelSource print_fold(const FoldGraph& g) {
     text += "  };\n";
   }
   const bool centered = g.map == FoldMap::kSquaredDifference || g.map == FoldMap::kExpDifference;
-  const bool calls = g.map == FoldMap::kExpDifference || g.map == FoldMap::kAbsPower;
   const std::string center = centered ? "p.center[output]" : "A(0)";
   switch (g.stage) {
     case Stage::kAlong:
@@ -169,14 +174,9 @@ KernelSource print_fold(const FoldGraph& g) {
           "  const A center = " +
           center +
           ";\n"
-          "  V mine = Op::identity();\n"
-          "  if (live && lane < n) {\n"
-          "    mine = element(at, first + lane, center);\n"
-          "#pragma unroll " +
-          std::string(calls ? "1" : "8") +
-          "\n"
-          "    for (int e = lane + kWidth; e < n; e += kWidth) {\n"
-          "      mine = Op::one(mine, element(at, first + e, center));\n    }\n  }\n"
+          "  const V mine = tt::fold_strided<Op, kWidth, " +
+          std::to_string(loads_at_once(g)) +
+          ", V>(lane, live ? n : 0, [&](int e) { return element(at, first + e, center); });\n"
           "  const V value = tt::fold_lanes<Op, kWidth>(acc, mine, lane, n);\n"
           "  if (live && lane == 0) emit(output, leaf, value);\n";
       break;
@@ -217,14 +217,17 @@ KernelSource print_fold(const FoldGraph& g) {
       break;
     case Stage::kMergeBlock:
       text +=
-          "  __shared__ V shared[512];\n"
-          "  const std::int64_t groups = (p.count + 511) / 512, task = blockIdx.x;\n"
+          "  constexpr int kMost = " + std::to_string(merge_block(g.op, g.compute)) +
+          ";\n"
+          "  __shared__ V shared[256];\n"
+          "  const std::int64_t groups = (p.count + kMost - 1) / kMost, task = blockIdx.x;\n"
           "  const I output = static_cast<I>(task / groups), group = static_cast<I>(task % "
           "groups);\n"
-          "  const std::int64_t first = static_cast<std::int64_t>(group) * 512;\n"
-          "  const int n = p.count - first < 512 ? static_cast<int>(p.count - first) : 512;\n"
+          "  const std::int64_t first = static_cast<std::int64_t>(group) * kMost;\n"
+          "  const int n = p.count - first < kMost ? static_cast<int>(p.count - first) : kMost;\n"
           "  const V* const from = p.merged + output * p.from_output + first * p.from_leaf;\n"
-          "  const V value = tt::fold_tree_together<Op>(shared, from, n, p.from_leaf);\n"
+          "  const V value = tt::fold_tree_together<Op, kMost / 256>(shared, from, n, "
+          "p.from_leaf);\n"
           "  if (threadIdx.x == 0) emit(output, group, value);\n";
       break;
   }

@@ -17,6 +17,7 @@ using core::Geometry;
 using core::Status;
 
 constexpr std::int64_t kShortRow = 512;
+constexpr int kFewHeld = 4, kMostHeld = 16;  // elements that a thread holds
 
 constexpr bool two_operands(RowRecipe recipe) {
   return recipe == RowRecipe::kSoftmaxBackward || recipe == RowRecipe::kLogSoftmaxBackward;
@@ -55,10 +56,13 @@ Status rows(KernelCall& call, Work& work) {
   graph.in[1] = call.in[kOperands - 1].dtype;
   graph.out = call.out[0].dtype;
   graph.short_rows = length <= kShortRow;
+  graph.dense = std::all_of(row, row + kTensors, [](std::int64_t stride) { return stride == 1; });
+  const std::int64_t lanes = graph.short_rows ? 32 : 256;
+  graph.held = length <= lanes * kFewHeld ? kFewHeld : length <= lanes * kMostHeld ? kMostHeld : 0;
   graph.axes = static_cast<std::uint8_t>(axes);
   const std::int64_t number = count / length;
   Launch launch;
-  if (!threads_for(number * (graph.short_rows ? 32 : 256), 1, launch.shape)) {
+  if (!threads_for(number * lanes, 1, launch.shape)) {
     return not_here("too many rows");
   }
   Params params;
@@ -103,6 +107,7 @@ KernelSource print_rows(const RowGraph& g) {
                      per_tensor("stride", "[" + axes + "]") +
                      "};\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
                      "(const Params p) {\n  constexpr int kLanes = " + lanes +
+                     ", kHeld = " + std::to_string(g.held) +
                      ";\n  __shared__ A acc[256];\n"
                      "  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (256 / "
                      "kLanes) + threadIdx.x / kLanes;\n"
@@ -117,35 +122,45 @@ KernelSource print_rows(const RowGraph& g) {
             "]; x += at * p.stride0[" + i + "]; to += at * p.stride_out[" + i + "];" +
             (two ? " z += at * p.stride1[" + i + "];" : "") + " }\n";
   }
-  text += "  const auto first = [&](std::int64_t e) { return s::to_compute<A>(x[e * p.row0]); };\n";
-  if (two) {
-    text +=
-        "  const auto second = [&](std::int64_t e) { return s::to_compute<A>(z[e * p.row1]); };\n";
-  }
-  text += "  const auto store = [&](std::int64_t e, A v) { to[e * p.row_out] = s::from_compute<" +
-          out + ">(v); };\n";
-  const std::string each = "  for (std::int64_t e = lane; e < n; e += kLanes) ";
+  const auto at = [&](const char* tensor) {
+    return g.dense ? std::string("[e]") : "[e * p.row" + std::string(tensor) + "]";
+  };
+  text += std::string("  struct Element {\n    A x") + (two ? ", z" : "") +
+          ";\n  };\n"
+          "  const auto load = [&](std::int64_t e) -> Element {\n"
+          "    return {s::to_compute<A>(x" +
+          at("0") + ")" + (two ? ", s::to_compute<A>(z" + at("1") + ")" : "") +
+          "};\n  };\n"
+          "  tt::Row<Element, kLanes, kHeld, decltype(load)> row(load, n, lane, " +
+          (two ? "{A(0), A(0)}" : "{tt::Max<A>::identity()}") + ");\n";
+  const auto read = [](const std::string& body) {
+    return "  row.read([&](Element& v) { " + body + " });\n";
+  };
+  const auto store = [&](const std::string& value) {
+    return "  row.store([&](std::int64_t e, Element& v) {\n    to" + at("_out") +
+           " = s::from_compute<" + out + ">(" + value + ");\n  });\n";
+  };
   const std::string sum = "  A sum = 0;\n",
                     folded = "  sum = tt::fold_row<tt::Sum<A>, kLanes>(acc, sum);\n";
   switch (g.recipe) {
     case RowRecipe::kSoftmax:
     case RowRecipe::kLogSoftmax:
-      text += "  A most = tt::Max<A>::identity();\n" + each +
-              "most = tt::Max<A>::one(most, first(e));\n"
-              "  most = tt::fold_row<tt::Max<A>, kLanes>(acc, most);\n" +
-              sum + each + "sum += s::exp(first(e) - most);\n" + folded;
-      text += g.recipe == RowRecipe::kSoftmax ? "  const A inverse = A(1) / sum;\n" + each +
-                                                    "store(e, s::exp(first(e) - most) * inverse);\n"
-                                              : "  const A log_sum = s::log(sum);\n" + each +
-                                                    "store(e, (first(e) - most) - log_sum);\n";
+      text += "  A most = tt::Max<A>::identity();\n" + read("most = tt::Max<A>::one(most, v.x);") +
+              "  most = tt::fold_row<tt::Max<A>, kLanes>(acc, most);\n" + sum;
+      if (g.recipe == RowRecipe::kSoftmax) {  // a held element becomes its power
+        text += read("v.x = s::exp(v.x - most); sum += v.x;") + folded +
+                "  const A inverse = A(1) / sum;\n" +
+                store("(kHeld > 0 ? v.x : s::exp(v.x - most)) * inverse");
+      } else {
+        text += read("sum += s::exp(v.x - most);") + folded + "  const A log_sum = s::log(sum);\n" +
+                store("(v.x - most) - log_sum");
+      }
       break;
     case RowRecipe::kSoftmaxBackward:
-      text += sum + each + "sum += first(e) * second(e);\n" + folded + each +
-              "store(e, second(e) * (first(e) - sum));\n";
+      text += sum + read("sum += v.x * v.z;") + folded + store("v.z * (v.x - sum)");
       break;
     case RowRecipe::kLogSoftmaxBackward:
-      text += sum + each + "sum += first(e);\n" + folded + each +
-              "store(e, first(e) - s::exp(second(e)) * sum);\n";
+      text += sum + read("sum += v.x;") + folded + store("v.x - s::exp(v.z) * sum");
       break;
   }
   source.text = text + "}\nTT_KERNEL_WITH_BARRIERS(" + source.name + ")\n";
@@ -159,6 +174,8 @@ std::string RowGraph::key() const {
   key.put(in[1]);
   key.put(out);
   key.put(static_cast<char>(short_rows));
+  key.put(held);
+  key.put(static_cast<char>(dense));
   key.put(axes);
   return key.take();
 }
@@ -172,6 +189,8 @@ RowGraph RowGraph::of_key(std::string_view text) {
   g.in[1] = key.get<DType>();
   g.out = key.get<DType>();
   g.short_rows = key.get<char>() != 0;
+  g.held = key.get<std::uint8_t>();
+  g.dense = key.get<char>() != 0;
   g.axes = key.get<std::uint8_t>();
   return g;
 }

@@ -21,15 +21,33 @@ tt_thread tt_current;
 #define __launch_bounds__(...)
 
 static inline void __syncthreads() { tt_current.barrier(); }
-// All threads of a block have to call it equally often.
-static inline float __shfl_xor_sync(unsigned, float x, int bits) {
-  static float held[1024];
-  const unsigned thread = threadIdx.x;
-  held[thread] = x;
+// All threads of a block have to call the functions below equally often.
+template <class T>
+T tt_of_thread(T x, unsigned thread) {
+  static T held[1024];
+  held[threadIdx.x] = x;
   __syncthreads();
-  const float other = held[thread ^ static_cast<unsigned>(bits)];
+  const T other = held[thread];
   __syncthreads();
   return other;
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int bits) {
+  return tt_of_thread(x, threadIdx.x ^ static_cast<unsigned>(bits));
+}
+template <class T>
+T __shfl_sync(unsigned, T x, int lane) {
+  return tt_of_thread(x, (threadIdx.x & ~31u) | static_cast<unsigned>(lane));
+}
+static inline int __syncthreads_or(int x) {
+  static int any;
+  if (threadIdx.x == 0) any = 0;
+  __syncthreads();
+  any |= x;
+  __syncthreads();
+  const int result = any;
+  __syncthreads();
+  return result;
 }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((static_cast<unsigned long>(a) * b) >> 32);
@@ -50,6 +68,12 @@ template <class T>
 T atomicOr(T* p, T v) {
   const T old = *p;
   *p = old | v;
+  return old;
+}
+template <class T>
+T atomicMin(T* p, T v) {
+  const T old = *p;
+  if (v < old) *p = v;
   return old;
 }
 

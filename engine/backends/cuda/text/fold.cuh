@@ -48,23 +48,66 @@ struct FirstBest {
   }
 };
 
+// The fold of the elements lane, lane + kWidth and so on below n, in this order. The loads of kBatch
+// elements are issued before the first of them is used.
+template <class Op, int kWidth, int kBatch, class A, class F>
+A fold_strided(int lane, int n, F&& element) {
+  A mine = Op::identity();
+  int e = lane;
+#pragma unroll 1
+  for (; e + (kBatch - 1) * kWidth < n; e += kBatch * kWidth) {
+    A held[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) held[i] = element(e + i * kWidth);
+    mine = e == lane ? held[0] : Op::one(mine, held[0]);
+#pragma unroll
+    for (int i = 1; i < kBatch; ++i) mine = Op::one(mine, held[i]);
+  }
+#pragma unroll 1
+  for (; e < n; e += kWidth) mine = e == lane ? element(e) : Op::one(mine, element(e));
+  return mine;
+}
+
+// Values that a warp's threads can pass to each other without shared memory.
+template <class A>
+inline constexpr bool kShuffled = std::is_floating_point_v<A> || std::is_same_v<A, std::int64_t> ||
+                                  std::is_same_v<A, std::uint64_t>;
+
 // The result of one leaf, from the value of each of its kWidth lanes; `n` elements, called by all
-// threads of the block. `acc` holds a value for each.
+// threads of the block. `acc` holds a value for each. Level by level, lane i takes the value of
+// lane i + w for w = kWidth / 2, kWidth / 4, ..., 1.
 template <class Op, int kWidth, class A>
 A fold_lanes(A* acc, A mine, int lane, int n) {
+  constexpr bool kByWarp = kShuffled<A> && kWidth >= 32;
   A* const group = acc + (threadIdx.x - lane);
-  group[lane] = mine;
-  __syncthreads();
   int live = n < kWidth ? n : kWidth;
+  if (!kByWarp || kWidth > 32) {
+    group[lane] = mine;
+    __syncthreads();
+  }
 #pragma unroll
-  for (int w = kWidth / 2; w >= 1; w /= 2) {
+  for (int w = kWidth / 2; w >= (kByWarp ? 32 : 1); w /= 2) {
     if (live > w) {
       if (lane < live - w) group[lane] = Op::one(group[lane], group[lane + w]);
       live = w;
     }
     __syncthreads();
   }
-  return n == 1 ? Op::one(Op::identity(), group[0]) : group[0];
+  if constexpr (kByWarp) {  // each warp of the group folds the same 32 values
+    if (kWidth > 32) mine = group[lane % 32];
+#pragma unroll
+    for (int w = 16; w >= 1; w /= 2) {
+      const A other = __shfl_xor_sync(0xffffffffu, mine, w);
+      if (live > w) {
+        if (lane % 32 < live - w) mine = Op::one(mine, other);
+        live = w;
+      }
+    }
+    mine = __shfl_sync(0xffffffffu, mine, 0);
+  } else {
+    mine = group[0];
+  }
+  return n == 1 ? Op::one(Op::identity(), mine) : mine;
 }
 
 // The tree over n results, `step` apart, into the first: by one thread.
@@ -77,15 +120,26 @@ A fold_tree(A* x, std::int64_t n, std::int64_t step) {
   }
   return x[0];
 }
-// By a block, 2 * blockDim.x of them at most, in `shared`.
-template <class Op, class A>
+// By a block, kEach * blockDim.x of them at most; `shared` has a place for each thread. Each thread
+// folds kEach neighbours, a power of two, whose tree is a part of the whole tree.
+template <class Op, int kEach, class A>
 A fold_tree_together(A* shared, const A* x, int n, std::int64_t step) {
-  const int t = threadIdx.x, threads = blockDim.x;
-  for (int i = t; i < n; i += threads) shared[i] = x[i * step];
+  const int t = threadIdx.x, first = t * kEach, parts = (n + kEach - 1) / kEach;
+  A part[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) part[i] = first + i < n ? x[(first + i) * step] : Op::identity();
+#pragma unroll
+  for (int w = 1; w < kEach; w *= 2) {
+#pragma unroll
+    for (int i = 0; i + w < kEach; i += 2 * w) {
+      if (first + i + w < n) part[i] = Op::one(part[i], part[i + w]);
+    }
+  }
+  shared[t] = part[0];
   __syncthreads();
-  for (int w = 1; w < n; w *= 2) {
+  for (int w = 1; w < parts; w *= 2) {
     const int i = t * 2 * w;
-    if (i + w < n) shared[i] = Op::one(shared[i], shared[i + w]);
+    if (i + w < parts) shared[i] = Op::one(shared[i], shared[i + w]);
     __syncthreads();
   }
   return shared[0];

@@ -17,9 +17,9 @@ void losses(const calls::LossCall& p, std::int64_t at) {
   static_cast<T*>(p.y)[at] = s::from_compute<T>(loss_at<kKind, A>(p, at));
 }
 // The sums of leaves of p.count elements.
-template <class A, int kUnroll, class F>
+template <class A, int kBatch, class F>
 void store_leaves(const calls::LossCall& p, F&& element) {
-  const Lanes<A, kUnroll> lanes(p.n);
+  const Lanes<A, kBatch> lanes(p.n);
   const A sum = lanes.leaf(lanes.place() * 2048, p.count, element);
   if (lanes.first()) static_cast<A*>(p.leaves)[lanes.task] = sum;
 }
@@ -127,7 +127,8 @@ void class_divisor(const calls::ClassCall& p) {
 // A line and its softmax, by kGroups groups of lanes.
 template <class T, class A, int kGroups>
 struct SoftLine {
-  using Own = Lanes<A, 4, kGroups>;  // four loads of a thread are under way
+  static constexpr int kBatch = 8;  // loads of a thread that are under way at once
+  using Own = Lanes<A, kBatch, kGroups>;
   Own lanes;
   bool inside;  // there is such a line
   ClassLine<A> line;
@@ -141,14 +142,19 @@ struct SoftLine {
         from(static_cast<const T*>(p.x) + line.first) {
     lanes.live = inside && !line.ignored();
     A most = Max<A>::identity();
-#pragma unroll 4
-    for (std::int64_t c = lanes.thread(); lanes.live && c < p.classes; c += lanes.kThreads) {
-      most = Max<A>::one(most, x(c));
+    if (lanes.live) {
+      each([&](std::int64_t, A value) { most = Max<A>::one(most, value); });
     }
     largest = fold_row<Max<A>, Own::kThreads>(lanes.acc, most);
     total = lanes.sum(p.classes, [&](std::int64_t c) { return s::exp(x(c) - largest); });
   }
   A x(std::int64_t c) const { return s::to_compute<A>(from[c * line.p.step]); }
+  // use(c, x(c)) for the classes of this thread.
+  template <class Use>
+  void each(Use&& use) const {
+    each_in_batches<Own::kThreads, kBatch>(lanes.thread(), line.p.classes,
+                                           [&](std::int64_t c) { return x(c); }, use);
+  }
 };
 
 template <class T, class A, int kGroups>
@@ -192,16 +198,15 @@ void cross_entropy_gradient(const calls::ClassCall& p) {
   const A sum = live ? keep * line.weight(line.target) + even * static_cast<A>(p.divisor[1]) : A(0);
   const A scale = factor * sum / soft.total;
   T* const to = static_cast<T*>(p.y) + line.first;
-#pragma unroll 4
-  for (std::int64_t c = soft.lanes.thread(); c < p.classes; c += soft.lanes.kThreads) {
+  soft.each([&](std::int64_t c, A x) {
     A y = 0;
     if (live) {
-      y = s::exp(soft.x(c) - soft.largest) * scale;
+      y = s::exp(x - soft.largest) * scale;
       if (c == line.target) y -= factor * keep * line.weight(c);
       if (even != A(0)) y -= factor * line.weight(c) * even;
     }
     to[c * p.step] = s::from_compute<T>(y);
-  }
+  });
 }
 
 template <class T, class A>

@@ -3,7 +3,7 @@ namespace tt {
 
 // A group of as many threads of a block as the CPU's sums have lanes: what it works on, and its sums,
 // which all threads of the block call, as often. kGroups of them share a task, and its leaves.
-template <class A, int kUnroll = 4, int kGroups = 1>
+template <class A, int kBatch = 4, int kGroups = 1>
 struct Lanes {
   static constexpr int kWidth = 256 / sizeof(A);
   static constexpr int kThreads = kWidth * kGroups;  // of a task
@@ -26,12 +26,8 @@ struct Lanes {
   template <class F>
   A leaf(std::int64_t start, std::int64_t length, F&& element) const {
     const int n = !live ? 0 : length - start < 2048 ? static_cast<int>(length - start) : 2048;
-    A mine = 0;
-    if (lane < n) {
-      mine = element(start + lane);
-#pragma unroll kUnroll
-      for (int e = lane + kWidth; e < n; e += kWidth) mine = mine + element(start + e);
-    }
+    const A mine = fold_strided<Sum<A>, kWidth, kBatch, A>(
+        lane, n, [&](int e) { return element(start + e); });
     const A value = fold_lanes<Sum<A>, kWidth>(acc, mine, lane, n);
     __syncthreads();
     return value;
