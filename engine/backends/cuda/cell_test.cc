@@ -69,6 +69,49 @@ TEST(Cells, PoolingHasTheBitsOfTheCpu) {
   cases.run(0);
 }
 
+// Planes of more elements than a block takes at a time, with places that many elements go to, that
+// have the same remainder, and that lie apart.
+TEST(Cells, UnpoolingKeepsTheOrderOfElements) {
+  std::mt19937 random(64);
+  DeviceCases cases;
+  const Geometry in({2, 2, 24, 25});
+  for (const std::int64_t most : {0, 2, 300, 6399}) {
+    const TestTensor near = sample_places(DType::kI64, in, 0, most, random);
+    TestTensor far(DType::kI64, in);
+    std::vector<double> values = near.values();
+    for (double& v : values) v = v == 0 ? 1 : static_cast<double>(2048 * (random() % 3) + 1);
+    far.fill(values);
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kI32}) {
+      for (const bool adds : {false, true}) {
+        for (const TestTensor& places : {near, far}) {
+          cases.need("max_unpool", {sample(dtype, in, random), places},
+                     {Attribute::of(Dims{80, 80}), Attribute::of(adds)});
+        }
+      }
+    }
+  }
+  cases.run(0);
+}
+
+// Windows of more columns than are loaded at once, apart from each other.
+TEST(Cells, MaxPoolingOfWideWindows) {
+  std::mt19937 random(65);
+  DeviceCases cases;
+  const auto ints = [](Dims d) { return Attribute::of(d); };
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI64}) {
+    const TestTensor x = sample(dtype, Geometry({1, 2, 7, 40}), random);
+    for (const std::int64_t width : {1, 3, 4, 5, 9}) {
+      for (const std::int64_t dilation : {1, 3}) {
+        cases.need("max_pool", {x},
+                   {ints({2, width}), ints({1, 2}), ints({0, width / 2}), ints({1, dilation}),
+                    Attribute::of(false)});
+      }
+    }
+    cases.need("adaptive_max_pool", {x}, {ints({2, 3})});
+  }
+  cases.run(0);
+}
+
 TEST(Cells, RangesTrianglesPadding) {
   std::mt19937 random(62);
   DeviceCases cases;

@@ -93,12 +93,21 @@ void max_pool(const calls::PoolCall& p, std::int64_t at) {
 #pragma unroll 1
     for (std::int64_t j = b.begin; j < b.end; j += p.axes[1].dilation) {
       const std::int64_t row = (i * height + j) * width;
+      const std::int64_t step = p.axes[2].dilation;
 #pragma unroll 1
-      for (std::int64_t k = c.begin; k < c.end; k += p.axes[2].dilation) {
-        const A value = s::to_compute<A>(x[row + k]);
-        if (value > best || value != value) {
-          best = value;
-          place = row + k;
+      for (std::int64_t k = c.begin; k < c.end; k += 4 * step) {  // four loads at once
+        T held[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (k + e * step < c.end) held[e] = x[row + k + e * step];
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const A value = s::to_compute<A>(held[e]);
+          if (k + e * step < c.end && (value > best || value != value)) {
+            best = value;
+            place = row + k + e * step;
+          }
         }
       }
     }
@@ -175,36 +184,46 @@ void mean_pool_backward(const calls::PoolCall& p, std::int64_t at) {
   static_cast<T*>(p.y)[at] = s::from_compute<T>(total);
 }
 
-// A block for each plane: several elements may go to one place, the last of them stays, or all are added in their
-// order. Of 256 elements at a time, the first that goes to a place brings the others that go there.
+// A block for each plane: several elements may go to one place; the last of them stays, or all are
+// added in their order. The block takes 256 elements at a time, in rounds. A round stores, of the
+// elements left whose places have the same remainder, the first: places of neighbours differ in it
+// as a rule, so that there are as many rounds as elements that go to one place.
 template <class T, class A>
 void max_unpool(const calls::UnpoolCall& p) {
-  __shared__ std::int64_t places[256];
-  __shared__ A values[256];
+  constexpr int kSlots = 2048;
+  __shared__ int firsts[kSlots];  // of the elements left, by the remainder of the place; 256: none
   if (*p.flag != 0) return;
   const std::int64_t plane = blockIdx.x;
   const int t = threadIdx.x;
   const T* const x = static_cast<const T*>(p.x) + plane * p.in;
   A* const y = static_cast<A*>(p.y) + plane * p.out;
   for (std::int64_t i = t; i < p.out; i += 256) y[i] = A(0);
-  for (std::int64_t start = 0; start < p.in; start += 256) {
-    const int n = p.in - start < 256 ? static_cast<int>(p.in - start) : 256;
-    __syncthreads();  // what came before is stored, and its places have been read
-    if (t < n) {
-      places[t] = p.places[plane * p.in + start + t];
-      values[t] = s::to_compute<A>(x[start + t]);
+#pragma unroll
+  for (int i = 0; i < kSlots; i += 256) firsts[i + t] = 256;
+  __syncthreads();
+  const std::int64_t* const places = p.places + plane * p.in;
+  std::int64_t place = 0, next_place = t < p.in ? places[t] : 0;
+  A value = 0, next = t < p.in ? s::to_compute<A>(x[t]) : A(0);
+  for (std::int64_t e = t; e - t < p.in; e += 256) {
+    place = next_place;
+    value = next;
+    bool left = e < p.in;
+    if (e + 256 < p.in) {  // loaded while this element's rounds go on
+      next_place = places[e + 256];
+      next = s::to_compute<A>(x[e + 256]);
     }
-    __syncthreads();
-    if (t >= n) continue;
-    const std::int64_t place = places[t];
-    bool first = true;
-    for (int e = 0; e < t && first; ++e) first = places[e] != place;
-    if (!first) continue;
-    A total = p.accumulate ? s::Add()(y[place], values[t]) : values[t];
-    for (int e = t + 1; e < n; ++e) {
-      if (places[e] == place) total = p.accumulate ? s::Add()(total, values[e]) : values[e];
-    }
-    y[place] = total;
+    int* const slot = firsts + place % kSlots;
+    do {
+      if (left) atomicMin(slot, t);
+      __syncthreads();
+      const bool stores = left && *slot == t;
+      __syncthreads();
+      if (stores) {
+        y[place] = p.accumulate ? s::Add()(y[place], value) : value;
+        *slot = 256;
+        left = false;
+      }
+    } while (__syncthreads_or(left));
   }
 }
 
