@@ -11,21 +11,30 @@ inline constexpr float kLog2E = 1.442695040888963f;
 // The score of a key that a query does not see.
 inline constexpr float kUnseen = -static_cast<float>(__builtin_inf());
 
+// A matrix in memory that tiles are copied from.
+struct TensorMatrix {
+  const std::uint16_t* first;
+  int rows, columns;
+};
+
 // kRows lines of a matrix in shared memory. A line is 16 bytes longer than its numbers, which puts
 // the lines that one load reads into different banks.
 template <int kRows, int kWidth>
 struct alignas(16) TensorTile {
   std::uint16_t lines[kRows][kWidth + 8];
 
-  // Begins to copy rows `first` to first + kRows of the `rows` of a matrix; what lies outside of it
-  // is zero.
-  void fetch(const std::uint16_t* matrix, int first, int rows, int columns) {
-    const bool whole = columns % 8 == 0 && reinterpret_cast<std::uint64_t>(matrix) % 16 == 0;
+  // Begins to copy rows `first` to first + kRows of a matrix; what lies outside of it is zero.
+  void fetch(const TensorMatrix& matrix, int first) {
+    const int columns = matrix.columns;
+    const bool whole =
+        columns % 8 == 0 && reinterpret_cast<std::uint64_t>(matrix.first) % 16 == 0;
     constexpr int kPieces = kWidth / 8;
+#pragma unroll
     for (int e = threadIdx.x; e < kRows * kPieces; e += 256) {
       const int row = e / kPieces, column = e % kPieces * 8;
-      const bool inside = first + row < rows;
-      const std::uint16_t* const from = matrix + std::int64_t{first + row} * columns + column;
+      const bool inside = first + row < matrix.rows;
+      const std::uint16_t* const from =
+          matrix.first + std::int64_t{first + row} * columns + column;
       if (whole && inside && column < columns) {
         begin_copy<16>(&lines[row][column], from);
         continue;
@@ -204,34 +213,46 @@ inline bool plain_tile(const calls::AttentionCall& p, int query, int queries, in
          (!p.causal || key + keys - 1 <= query);
 }
 
-// Goes over tiles: fetch(n) begins the copy of one, while use(n) computes with the one before it.
-template <class Fetch, class Use>
+// Goes over tiles: fetch(tile, place) begins the copy of one into one of kPlaces places in shared
+// memory, while use(tile, place) computes with an earlier one. The barrier of a tile also says that
+// all warps are done with the tile before, whose place is the next to be filled.
+template <int kPlaces, class Fetch, class Use>
 void each_tile(int tiles, Fetch&& fetch, Use&& use) {
-  if (tiles > 0) fetch(0);
-  end_group();
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) fetch(tile + 1);
+#pragma unroll
+  for (int tile = 0; tile < kPlaces - 1; ++tile) {
+    if (tile < tiles) fetch(tile, tile);
     end_group();
-    wait_for_groups<1>();
+  }
+  for (int tile = 0, place = 0; tile < tiles; ++tile) {
+    wait_for_groups<kPlaces - 2>();
     __syncthreads();
-    use(tile);
-    __syncthreads();
+    const int later = tile + kPlaces - 1;
+    if (later < tiles) fetch(later, place == 0 ? kPlaces - 1 : place - 1);
+    end_group();
+    use(tile, place);
+    place = place + 1 == kPlaces ? 0 : place + 1;
   }
 }
+// Tiles in shared memory at a time: what fits in 48 KiB beside each other.
+template <int kWidth>
+inline constexpr int kTensorPlaces = kWidth > 64 ? 2 : 3;
 
 // The same for the keys and values that a block of queries sees.
 template <int kWidth, class Use>
 void each_tile_of_keys(const calls::AttentionCall& p, const TensorHead& of, Use&& use) {
-  __shared__ TensorTile<kTensorKeys, kWidth> keys[2], values[2];
+  constexpr int kPlaces = kTensorPlaces<kWidth>;
+  __shared__ TensorTile<kTensorKeys, kWidth> keys[kPlaces], values[kPlaces];
   const int all = static_cast<int>(p.keys), end = of.first + of.kRows;
   const int seen = p.causal && end < all ? end : all;
-  const auto fetch = [&](int tile) {
-    const int key = tile * kTensorKeys;
-    keys[tile % 2].fetch(of.key, key, all, static_cast<int>(p.inner));
-    values[tile % 2].fetch(of.value, key, all, static_cast<int>(p.values));
+  const TensorMatrix all_keys{of.key, all, static_cast<int>(p.inner)},
+      all_values{of.value, all, static_cast<int>(p.values)};
+  const auto fetch = [&](int tile, int place) {
+    keys[place].fetch(all_keys, tile * kTensorKeys);
+    values[place].fetch(all_values, tile * kTensorKeys);
   };
-  each_tile((seen + kTensorKeys - 1) / kTensorKeys, fetch,
-            [&](int tile) { use(tile * kTensorKeys, keys[tile % 2], values[tile % 2]); });
+  each_tile<kPlaces>(
+      (seen + kTensorKeys - 1) / kTensorKeys, fetch,
+      [&](int tile, int place) { use(tile * kTensorKeys, keys[place], values[place]); });
 }
 
 // A tile's scores, times `by` in units of log 2, become weights; `sums` and the state follow the
@@ -341,20 +362,23 @@ void change_scores(float (&weights)[kColumns / 8][4], const float (&changes)[kCo
 template <class T, int kUnits>
 void tensor_attention_keys(const calls::AttentionCall& p) {
   constexpr int kWidth = kUnits * 32, kQueries = kWidth > 64 ? 16 : 32;
-  __shared__ TensorTile<kQueries, kWidth> queries[2], gradients[2];
-  __shared__ TensorLine lines[2][kQueries];
+  constexpr int kPlaces = kTensorPlaces<kWidth>;
+  __shared__ TensorTile<kQueries, kWidth> queries[kPlaces], gradients[kPlaces];
+  __shared__ TensorLine lines[kPlaces][kQueries];
   const int length = static_cast<int>(p.length), all_keys = static_cast<int>(p.keys);
   const TensorHead of(p, all_keys, false);
   const TensorLine* const all_lines = static_cast<const TensorLine*>(p.dots) + of.head * p.length;
   const float scale = static_cast<float>(p.scale) * kLog2E;
   const int inner = static_cast<int>(p.inner), columns = static_cast<int>(p.values);
   const int start = p.causal ? of.first : 0;
-  const auto fetch = [&](int tile) {
+  const TensorMatrix all_queries{of.query, length, inner},
+      all_gradients{of.gradient, length, columns};
+  const auto fetch = [&](int tile, int place) {
     const int query = start + tile * kQueries, row = query + static_cast<int>(threadIdx.x);
-    queries[tile % 2].fetch(of.query, query, length, inner);
-    gradients[tile % 2].fetch(of.gradient, query, length, columns);
+    queries[place].fetch(all_queries, query);
+    gradients[place].fetch(all_gradients, query);
     if (threadIdx.x < kQueries) {
-      TensorLine& line = lines[tile % 2][threadIdx.x];
+      TensorLine& line = lines[place][threadIdx.x];
       if (row < length) {
         begin_copy<8>(&line, all_lines + row);
       } else {
@@ -367,12 +391,12 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
   load_left<kWidth>(value, of.value, of.warp_first, all_keys, columns);
   float key_sums[kWidth / 8][4] = {}, value_sums[kWidth / 8][4] = {};
   const int tiles = length <= start ? 0 : (length - start + kQueries - 1) / kQueries;
-  each_tile(tiles, fetch, [&](int tile) {
+  each_tile<kPlaces>(tiles, fetch, [&](int tile, int place) {
     const int query = start + tile * kQueries;
-    const TensorLine(&line)[kQueries] = lines[tile % 2];
+    const TensorLine(&line)[kQueries] = lines[place];
     // Rows are keys here, and columns queries.
     float weights[kQueries / 8][4] = {};
-    multiply_turned<T>(weights, key, queries[tile % 2]);
+    multiply_turned<T>(weights, key, queries[place]);
     if (plain_tile(p, query, kQueries, of.warp_first, 16)) {
       each_of_warp<kQueries>(weights, [&](int, int column, float& x) {
         x = power_of_2(std::fma(x, scale, line[column].log));
@@ -383,12 +407,12 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
         x = x == kUnseen ? 0.0f : power_of_2(x + line[column].log);
       });
     }
-    multiply_weights<T>(value_sums, weights, gradients[tile % 2]);
+    multiply_weights<T>(value_sums, weights, gradients[place]);
     float changes[kQueries / 8][4] = {};
-    multiply_turned<T>(changes, value, gradients[tile % 2]);
+    multiply_turned<T>(changes, value, gradients[place]);
     change_scores<kQueries>(weights, changes,
                             [&](int n, int i) { return line[n * 8 + Lane().pair + i % 2].dot; });
-    multiply_weights<T>(key_sums, weights, queries[tile % 2]);
+    multiply_weights<T>(key_sums, weights, queries[place]);
   });
   const float by = static_cast<float>(p.scale);
   store_rows<T, kWidth>(value_sums, static_cast<T*>(p.dvalue) + of.head * p.keys * p.values,
