@@ -147,8 +147,11 @@ Status prepare(KernelCall& call, Work& work, RowMajorCall& memory, const Setting
   return add_recipe(work, {Recipe::kClassDivisor, {compute}}, p);
 }
 
-// Groups of threads for a line: four where each has a leaf of the line's sums.
-std::uint8_t groups_of(const calls::ClassCall& p) { return p.classes >= 4 * kLeaf ? 4 : 1; }
+// Groups of threads for a line: four where each has a leaf of the line's sums, whose elements are
+// neighbours.
+std::uint8_t groups_of(const calls::ClassCall& p) {
+  return p.step == 1 && p.classes >= 4 * kLeaf ? 4 : 1;
+}
 
 template <bool kEntropy>
 Status class_loss(KernelCall& call, Work& work) {

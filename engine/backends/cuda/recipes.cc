@@ -179,6 +179,10 @@ std::string bounds_of(const RecipeGraph& graph) {
     case Recipe::kTensorAttentionKeys:
       large = true;
       break;
+    case Recipe::kCrossEntropyLines:
+    case Recipe::kCrossEntropyGradient:  // long lines: more threads hide the memory's latency
+      if (graph.option > 1 && graph.types[1] == DType::kF32) return "__launch_bounds__(256, 5) ";
+      break;
     default:
       break;
   }

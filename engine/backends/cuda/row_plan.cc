@@ -59,6 +59,7 @@ Status rows(KernelCall& call, Work& work) {
   graph.dense = std::all_of(row, row + kTensors, [](std::int64_t stride) { return stride == 1; });
   const std::int64_t lanes = graph.short_rows ? 32 : 256;
   graph.held = length <= lanes * kFewHeld ? kFewHeld : length <= lanes * kMostHeld ? kMostHeld : 0;
+  graph.whole = length == lanes * graph.held;
   graph.axes = static_cast<std::uint8_t>(axes);
   const std::int64_t number = count / length;
   Launch launch;
@@ -131,8 +132,9 @@ KernelSource print_rows(const RowGraph& g) {
           "    return {s::to_compute<A>(x" +
           at("0") + ")" + (two ? ", s::to_compute<A>(z" + at("1") + ")" : "") +
           "};\n  };\n"
-          "  tt::Row<Element, kLanes, kHeld, decltype(load)> row(load, n, lane, " +
-          (two ? "{A(0), A(0)}" : "{tt::Max<A>::identity()}") + ");\n";
+          "  tt::Row<Element, kLanes, kHeld, " +
+          (g.whole ? "true" : "false") + ", decltype(load)> row(load, n, lane, " +
+          (two ? "{A(0), A(0)}" : "{tt::Largest<A>::identity()}") + ");\n";
   const auto read = [](const std::string& body) {
     return "  row.read([&](Element& v) { " + body + " });\n";
   };
@@ -145,8 +147,9 @@ KernelSource print_rows(const RowGraph& g) {
   switch (g.recipe) {
     case RowRecipe::kSoftmax:
     case RowRecipe::kLogSoftmax:
-      text += "  A most = tt::Max<A>::identity();\n" + read("most = tt::Max<A>::one(most, v.x);") +
-              "  most = tt::fold_row<tt::Max<A>, kLanes>(acc, most);\n" + sum;
+      text += "  A most = tt::Largest<A>::identity();\n" +
+              read("most = tt::Largest<A>::one(most, v.x);") +
+              "  most = tt::fold_row<tt::Largest<A>, kLanes>(acc, most);\n" + sum;
       if (g.recipe == RowRecipe::kSoftmax) {  // a held element becomes its power
         text += read("v.x = s::exp(v.x - most); sum += v.x;") + folded +
                 "  const A inverse = A(1) / sum;\n" +
@@ -175,6 +178,7 @@ std::string RowGraph::key() const {
   key.put(out);
   key.put(static_cast<char>(short_rows));
   key.put(held);
+  key.put(static_cast<char>(whole));
   key.put(static_cast<char>(dense));
   key.put(axes);
   return key.take();
@@ -190,6 +194,7 @@ RowGraph RowGraph::of_key(std::string_view text) {
   g.out = key.get<DType>();
   g.short_rows = key.get<char>() != 0;
   g.held = key.get<std::uint8_t>();
+  g.whole = key.get<char>() != 0;
   g.dense = key.get<char>() != 0;
   g.axes = key.get<std::uint8_t>();
   return g;

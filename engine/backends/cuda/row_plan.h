@@ -15,6 +15,7 @@ struct RowGraph {
   core::DType in[2] = {core::DType::kF32, core::DType::kF32}, out = core::DType::kF32;
   bool short_rows = false;  // 32 threads a row, not 256
   std::uint8_t held = 0;    // elements of a row that a thread holds; 0: it reads them again
+  bool whole = false;       // every thread holds `held` elements of each row
   bool dense = false;       // the elements of a row are neighbours, in all tensors
   std::uint8_t axes = 0;    // of what is not the row, after merging
 

@@ -124,10 +124,12 @@ void class_divisor(const calls::ClassCall& p) {
   p.divisor[1] = static_cast<double>(all);
 }
 
-// A line and its softmax, by kGroups groups of lanes.
+// A line and its softmax, by kGroups groups of lanes; with more than one group the classes of a
+// line are neighbours in memory.
 template <class T, class A, int kGroups>
 struct SoftLine {
-  static constexpr int kBatch = 8;  // loads of a thread that are under way at once
+  // Loads of a thread that are under way at once.
+  static constexpr int kBatch = (kGroups > 1 ? 64 : 32) / sizeof(A);
   using Own = Lanes<A, kBatch, kGroups>;
   Own lanes;
   bool inside;  // there is such a line
@@ -141,14 +143,15 @@ struct SoftLine {
         line(p, lanes.place()),
         from(static_cast<const T*>(p.x) + line.first) {
     lanes.live = inside && !line.ignored();
-    A most = Max<A>::identity();
+    A most = Largest<A>::identity();
     if (lanes.live) {
-      each([&](std::int64_t, A value) { most = Max<A>::one(most, value); });
+      each([&](std::int64_t, A value) { most = Largest<A>::one(most, value); });
     }
-    largest = fold_row<Max<A>, Own::kThreads>(lanes.acc, most);
+    largest = fold_row<Largest<A>, Own::kThreads>(lanes.acc, most);
     total = lanes.sum(p.classes, [&](std::int64_t c) { return s::exp(x(c) - largest); });
   }
-  A x(std::int64_t c) const { return s::to_compute<A>(from[c * line.p.step]); }
+  std::int64_t place(std::int64_t c) const { return kGroups > 1 ? c : c * line.p.step; }
+  A x(std::int64_t c) const { return s::to_compute<A>(from[place(c)]); }
   // use(c, x(c)) for the classes of this thread.
   template <class Use>
   void each(Use&& use) const {
@@ -205,7 +208,7 @@ void cross_entropy_gradient(const calls::ClassCall& p) {
       if (c == line.target) y -= factor * keep * line.weight(c);
       if (even != A(0)) y -= factor * line.weight(c) * even;
     }
-    to[c * p.step] = s::from_compute<T>(y);
+    to[soft.place(c)] = s::from_compute<T>(y);
   });
 }
 

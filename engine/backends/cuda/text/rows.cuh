@@ -1,6 +1,22 @@
 // Rows: kLanes threads of a block share one, and meet at barriers.
 namespace tt {
 
+// The larger of two numbers, or NaN, by one instruction where the device has it. Unlike Max it does
+// not say which of two zeros it is, which makes no difference to exp(x - largest).
+template <class A>
+struct Largest {
+  static A identity() { return Max<A>::identity(); }
+  static A one(A a, A b) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (std::is_same_v<A, float>) {
+      asm("max.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
+      return a;
+    }
+#endif
+    return Max<A>::one(a, b);
+  }
+};
+
 // use(e, load(e)) for e = start, start + kStep and so on below n. kBatch elements are loaded before
 // the first of them is used, because the compiler moves no load before a store that `use` makes.
 template <int kStep, int kBatch, class Load, class Use>
@@ -22,8 +38,9 @@ void each_in_batches(std::int64_t start, std::int64_t n, const Load& load, Use&&
 }
 
 // The elements of a row that are this thread's: lane, lane + kLanes and so on below n. kHeld of them
-// at most are read once and stay in registers; with kHeld = 0 each pass reads them again.
-template <class Element, int kLanes, int kHeld, class Load>
+// at most are read once and stay in registers; with kHeld = 0 each pass reads them again. kWhole: n
+// is kLanes * kHeld, or 0 for threads without a row, so that no element has a condition of its own.
+template <class Element, int kLanes, int kHeld, bool kWhole, class Load>
 struct Row {
   const Load& load;
   std::int64_t n;
@@ -36,7 +53,7 @@ struct Row {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       held[i] = filling;
-      if (lane + i * kLanes < static_cast<int>(n)) held[i] = load(lane + i * kLanes);
+      if (inside(i)) held[i] = load(lane + i * kLanes);
     }
   }
   // use(element) for all, and for fillings; what it changes of a held one stays changed.
@@ -57,9 +74,14 @@ struct Row {
     } else {
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
-        if (lane + i * kLanes < static_cast<int>(n)) use(lane + i * kLanes, held[i]);
+        if (inside(i)) use(lane + i * kLanes, held[i]);
       }
     }
+  }
+
+ private:
+  bool inside(int i) const {
+    return kWhole ? n > 0 : lane + i * kLanes < static_cast<int>(n);
   }
 };
 
