@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -81,13 +84,14 @@ class Recorder final : public runtime::Fabric::Receiver {
 // The side of a daemon that its peers see.
 struct Box {
   Box(std::string name, std::map<std::string, std::string> addresses,
-      std::chrono::milliseconds patience = kHang)
+      std::chrono::milliseconds patience = kHang, TlsFiles tls = {})
       : recorder(std::make_unique<Recorder>()) {
     PeerOptions options;
     options.name = std::move(name);
     options.listen = "127.0.0.1:0";
     options.peers = std::move(addresses);
     options.patience = patience;
+    options.tls = std::move(tls);
     peers = std::move(*Peers::create(std::move(options)));
   }
   Box& start() {
