@@ -109,7 +109,8 @@ void World::arrive(Place from, Place to, const Link::Frame& frame, const Bytes& 
       if (dice_.chance(5)) (void)participant.expect(from, message);
       const core::Result<Slice> expected = participant.expect(from, message);
       settle(to);
-      if (!expected.ok() && !participant.over(message)) return complain(expected.status().message());
+      if (!expected.ok() && !participant.over(message))
+        return complain(expected.status().message());
       if (expected.ok()) {
         place = *expected;
         const auto buffer = nodes_[to].buffers.find(place.buffer);

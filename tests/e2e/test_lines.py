@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.busy import held
 from support.clients import client, finish, wait_line
-from support.daemon import wait_until
+from support.daemon import HANG, wait_until
 from support.http import ask
 
 MIB = 1 << 20
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 def cli(daemon, command, *arguments):
     done = subprocess.run([sys.executable, "-m", "teletensor.cli", command, "--address", daemon.unix, *arguments],
-                          capture_output=True, text=True, timeout=60, check=True)
+                          capture_output=True, text=True, timeout=HANG, check=True)
     return done.stdout
 
 
@@ -196,7 +196,7 @@ with tt.connect() as s:
     s._sites.report(s._core)
     print(s._admin().holdings(most=1)["tensors"][0]["site"])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True,
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG, check=True,
                           cwd=tmp_path)
     assert done.stdout == "<string>:4 in <module>\n"
 

@@ -90,8 +90,8 @@ class Admin:
         """Groups of sessions that run collectives together, those of the caller's sessions."""
         return [{"user": g.text(1), "name": g.text(2), "ranks": g.integer(3), "state": g.text(4),
                  "why": g.text(5), "collectives": g.integer(6),
-                 "members": [{"rank": m.integer(1), "daemon": m.text(2), "who": m.text(3), "waits": bool(m.integer(4))}
-                             for m in g.messages(7)]}
+                 "members": [{"rank": m.integer(1), "daemon": m.text(2), "who": m.text(3),
+                              "waits": bool(m.integer(4))} for m in g.messages(7)]}
                 for g in self._ask("Groups").messages(1)]
 
     def slow_log(self, most: int = 0) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, groups, kill, snapshot, drain, ..."""
+"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, groups, kill, snapshot, ..."""
 
 from __future__ import annotations
 
