@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.daemons import start_daemons
 
 RANKS = 3
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool", "complex64")
@@ -156,13 +157,15 @@ for name, value in net.state_dict().items():
 """
 
 
-def results(program, library, dtype, folder, address):
-    environment = {**os.environ, "TT_TEST_ADDRESS": address, "OMP_NUM_THREADS": "1"}
+def results(program, library, dtype, folder, addresses=("",)):
+    """What each rank finds. The ranks have the addresses in turn."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", BEGIN + program + END, library, str(rank), str(RANKS),
              str(folder / f"{library}-{dtype}"), dtype, str(folder / f"{library}-{dtype}-{rank}.npz")],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            env={**environment, "TT_TEST_ADDRESS": addresses[rank % len(addresses)]},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for rank in range(RANKS)
     ]
     for process in processes:
@@ -177,8 +180,14 @@ def results(program, library, dtype, folder, address):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_gloo_gives(start_daemon, tmp_path: Path, dtype):
-    theirs = results(COLLECTIVES, "torch", dtype, tmp_path, "")
-    ours = results(COLLECTIVES, "teletensor", dtype, tmp_path, start_daemon().unix)
+    theirs = results(COLLECTIVES, "torch", dtype, tmp_path)
+    ours = results(COLLECTIVES, "teletensor", dtype, tmp_path, [start_daemon().unix])
+    together = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
+    apart = results(COLLECTIVES, "teletensor", dtype, tmp_path, together)
+    for rank in range(RANKS):  # the same bits in two daemons, and the same errors
+        assert apart[rank].keys() == ours[rank].keys()
+        for name, value in ours[rank].items():
+            assert apart[rank][name].tobytes() == value.tobytes(), f"rank {rank}: {name}"
     compared = 0
     wide = {"float16": 1e-2, "bfloat16": 4e-2}.get(dtype, 1e-6)  # gloo rounds after each addition
     for rank in range(RANKS):
@@ -195,8 +204,8 @@ def test_what_gloo_gives(start_daemon, tmp_path: Path, dtype):
 
 def test_distributed_data_parallel(start_daemon, tmp_path: Path):
     """Buckets, accumulation, parameters that some ranks do not reach, buffers: weights as PyTorch's."""
-    theirs = results(TRAINING, "torch", "float32", tmp_path, "")
-    ours = results(TRAINING, "teletensor", "float32", tmp_path, start_daemon().unix)
+    theirs = results(TRAINING, "torch", "float32", tmp_path)
+    ours = results(TRAINING, "teletensor", "float32", tmp_path, [start_daemon().unix])
     for rank in range(RANKS):
         assert ours[rank].keys() == theirs[rank].keys()
         for name, wanted in theirs[rank].items():
