@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "server/listen.h"
+#include "server/peer_options.h"
 #include "server/testing.h"
 
 namespace teletensor::server {
@@ -141,6 +142,62 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(with("restart = 1e300\n"), "restart (--restart)");
   refused(parse({"--stall", "nan"}), "stall");
   refused(parse({"--snapshot-every", "1e12"}), "--snapshot-every");
+}
+
+TEST(Config, Peers) {
+  const testing::Folder folder;
+  const std::string path =
+      file_with(folder,
+                "peer_name = \"b\"\npeer_listen = \"127.0.0.1:7421\"\n"
+                "peers = [\"a=127.0.0.1:0\", \"b=127.0.0.1:7421\"]\npeer_patience = 2.5\n");
+  for (const Parsed& parsed :
+       {parse({"--config", path.c_str()}),
+        parse({"--peer-name=b", "--peer-listen=127.0.0.1:7421", "--peer-patience=2.5",
+               "--peers=a=127.0.0.1:0,b=127.0.0.1:7421"})}) {
+    ASSERT_EQ(parsed.exit_code, -1) << parsed.text;
+    const auto options = peer_options(parsed.config);
+    ASSERT_TRUE(options.ok());
+    EXPECT_EQ(options->name, "b");
+    EXPECT_EQ(options->listen, "127.0.0.1:7421");
+    EXPECT_EQ(options->peers, (std::map<std::string, std::string>{{"a", "127.0.0.1:0"}}));
+    EXPECT_EQ(options->patience, std::chrono::milliseconds(2500));
+    EXPECT_FALSE(options->tls.on());
+  }
+  EXPECT_TRUE(peer_options(Config())->name.empty());
+}
+
+TEST(Config, PeersThatDoNotFitTogether) {
+  const auto refused = [](std::vector<const char*> words, const std::string& part) {
+    const Parsed parsed = parse(std::move(words));
+    EXPECT_EQ(parsed.exit_code, 2) << part;
+    EXPECT_NE(parsed.text.find(part), std::string::npos) << parsed.text;
+  };
+  const char *name = "--peer-name=b", *listen = "--peer-listen=127.0.0.1:0",
+             *peers = "--peers=a=127.0.0.1:1";
+  refused({listen}, "needs the daemon's name (--peer-name)");
+  refused({peers}, "needs the daemon's name (--peer-name)");
+  refused({"--peer-ca=x"}, "needs the daemon's name (--peer-name)");
+  refused({name, peers}, "--peer-listen");
+  refused({name, listen}, "needs the list of peers (--peers)");
+  refused({"--peer-name=a b", listen, peers}, "letters, digits");
+  refused({name, listen, "--peers=b=127.0.0.1:1"}, "names no daemon but \"b\" itself");
+  refused({name, listen, "--peers=a"}, "\"a\" is not NAME=HOST:PORT");
+  refused({name, listen, "--peers=a=127.0.0.1"}, "is not HOST:PORT");
+  refused({name, listen, "--peers=a=127.0.0.1:1,a=127.0.0.1:2"}, "\"a\" twice");
+  refused({name, listen, "--peers=c=127.0.0.1:0"}, "port is 0");
+  refused({name, listen, peers, "--peer-cert=x", "--peer-key=y"}, "--peer-ca");
+  refused({name, listen, peers, "--peer-patience=0"}, "--peer-patience");
+  refused({name, listen, peers, "--peer-patience=1e9"}, "peer_patience");
+  // Off loopback there must be TLS.
+  refused({name, "--peer-listen=0.0.0.0:7421", peers}, "there peers need TLS");
+  refused({name, listen, "--peers=a=192.0.2.1:7421"}, "there peers need TLS");
+  EXPECT_EQ(parse({name, "--peer-listen=0.0.0.0:7421", "--peers=a=192.0.2.1:7421", "--peer-cert=x",
+                   "--peer-key=y", "--peer-ca=z"})
+                .exit_code,
+            -1);
+  std::string many = "--peers=a0=127.0.0.1:1";
+  for (int i = 1; i <= 256; ++i) many += ",a" + std::to_string(i) + "=127.0.0.1:1";
+  refused({name, listen, many.c_str()}, "the maximum is 256");
 }
 
 TEST(Config, HelpAndVersion) {

@@ -75,7 +75,7 @@ Status Peers::start(Receiver& receiver) {
   TT_RETURN_IF_ERROR(check_threads(kPeerThreads));
   TT_RETURN_IF_ERROR(listen());
   clock_ = core::start_thread([this] { keep_time(); });
-  spdlog::info("event=peers_listening name=\"{}\" address=\"{}\" listed={} tls={}", options_.name,
+  spdlog::info("event=peers_listening name=\"{}\" address=\"{}\" count={} tls={}", options_.name,
                address_, peers_.size(), home_.tls);
   return {};
 }

@@ -41,6 +41,20 @@ def test_an_authority_that_is_there_signs_the_next_one(tmp_path):
     assert "DNS:two" in text_of(tmp_path / "server.pem")
 
 
+def test_certificates_of_peers(tmp_path):
+    for name in ("box1", "box2"):
+        done = cert(tmp_path, "--peer", name, "192.0.2.7")
+        assert done.returncode == 0, done.stderr
+        assert "--peer-cert and --peer-key" in done.stdout and "--peer-ca" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "box1.key", "box1.pem", "box2.key", "box2.pem", "ca.key", "ca.pem"]
+    for purpose in ("sslserver", "sslclient"):
+        openssl("verify", "-x509_strict", "-CAfile", tmp_path / "ca.pem", "-purpose", purpose, tmp_path / "box2.pem")
+    assert "DNS:box2, IP Address:192.0.2.7" in text_of(tmp_path / "box2.pem")
+    done = cert(tmp_path, "--peer", "ca")
+    assert done.returncode == 1 and "give another name first" in done.stderr
+
+
 @pytest.mark.parametrize("host", ["the-box:7420", "a b", "", "a,DNS:b", "a\nb", "-x.example.org", "x" * 300])
 def test_what_is_no_host(tmp_path, host):
     done = cert(tmp_path / "none", "--", host) if host.startswith("-") else cert(tmp_path / "none", host)

@@ -25,7 +25,7 @@ _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,250}[A-Za-z0-9_])?")
 _EXTENSIONS = """subjectAltName={}
 basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
-extendedKeyUsage=serverAuth
+extendedKeyUsage={}
 subjectKeyIdentifier=hash
 authorityKeyIdentifier=keyid
 """
@@ -58,13 +58,15 @@ def _authority(made: pathlib.Path) -> None:
              "-keyout", made / "ca.key", "-out", made / "ca.pem")
 
 
-def _server(made: pathlib.Path, authority: pathlib.Path, hosts: list[str], days: int) -> None:
+def _issue(made: pathlib.Path, name: str, authority: pathlib.Path, hosts: list[str], usage: str,
+           days: int) -> None:
+    """NAME.pem and NAME.key."""
     request, extensions = made / "request", made / "extensions"
-    extensions.write_text(_EXTENSIONS.format(",".join(hosts)), encoding="ascii")
-    _openssl("req", *_KEY, "-subj", "/CN=teletensord", "-keyout", made / "server.key", "-out", request)
+    extensions.write_text(_EXTENSIONS.format(",".join(hosts), usage), encoding="ascii")
+    _openssl("req", *_KEY, "-subj", "/CN=teletensord", "-keyout", made / f"{name}.key", "-out", request)
     _openssl("x509", "-req", "-in", request, "-CA", authority / "ca.pem", "-CAkey", authority / "ca.key",
              "-set_serial", str(secrets.randbits(127)), "-days", str(days), "-extfile", extensions,
-             "-out", made / "server.pem")
+             "-out", made / f"{name}.pem")
 
 
 def _cert(args: argparse.Namespace) -> int:
@@ -78,18 +80,25 @@ def _cert(args: argparse.Namespace) -> int:
         made = pathlib.Path(name)
         if not has_key:
             _authority(made)
-        _server(made, folder if has_key else made, args.host, args.days)
-        for file in ("ca.key", "ca.pem", "server.key", "server.pem"):
+        name = args.host[0].partition(":")[2] if args.peer else "server"
+        if name == "ca":
+            raise TeletensorError("ca.pem is the authority's file: give another name first")
+        _issue(made, name, folder if has_key else made, args.host,
+               "serverAuth,clientAuth" if args.peer else "serverAuth", args.days)
+        for file in ("ca.key", "ca.pem", f"{name}.key", f"{name}.pem"):
             if (made / file).exists():
                 if file.endswith(".pem"):
                     (made / file).chmod(0o644)
                 os.replace(made / file, folder / file)
     hosts = ", ".join(host.partition(":")[2] for host in args.host)
-    print(f"{folder / 'ca.pem'}: {'the authority of before' if has_key else 'a new authority'}; clients "
-          f"need this file (ca=, TELETENSOR_CA)\n"
+    users, flags = (("all daemons", "--peer-cert and --peer-key") if args.peer else
+                    ("clients", "--tls-cert and --tls-key"))
+    place = "--peer-ca" if args.peer else "ca=, TELETENSOR_CA"
+    print(f"{folder / 'ca.pem'}: {'the authority of before' if has_key else 'a new authority'}; {users} "
+          f"need this file ({place})\n"
           f"{folder / 'ca.key'}: its key; keep it secret, it makes further certificates\n"
-          f"{folder / 'server.pem'}, {folder / 'server.key'}: for {hosts}, {args.days} days; teletensord "
-          "--tls-cert and --tls-key take them")
+          f"{folder / name}.pem, {folder / name}.key: for {hosts}, {args.days} days; teletensord "
+          f"{flags} take them")
     return 0
 
 
@@ -99,6 +108,9 @@ def add_command(commands: Any) -> Callable[[argparse.Namespace], int]:
                                               "certificate for a daemon's machine")
     parser.add_argument("host", type=_host, nargs="+",
                         help="names and IP addresses by which clients connect")
+    parser.add_argument("--peer", action="store_true",
+                        help="a certificate that daemons show each other, HOST.pem and HOST.key; the "
+                             "first host is the daemon's --peer-name")
     parser.add_argument("--output", default=".", metavar="FOLDER",
                         help="of ca.pem, ca.key, server.pem and server.key [.]")
     parser.add_argument("--days", type=number(1, _AUTHORITY_DAYS), default=_DAYS,

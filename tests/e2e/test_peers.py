@@ -1,0 +1,58 @@
+"""Daemons that are connected to each other (--peer-name, --peers)."""
+
+import subprocess
+import sys
+
+from support.daemon import binary, wait_until
+
+
+def certificates(folder, *names):
+    for name in names:
+        subprocess.run([sys.executable, "-m", "teletensor.cli", "cert", "--peer", name, "--output", str(folder)],
+                       check=True, capture_output=True, timeout=120)
+
+    def flags(name, ca=folder):
+        return ("--peer-cert", folder / f"{name}.pem", "--peer-key", folder / f"{name}.key", "--peer-ca", ca / "ca.pem")
+    return flags
+
+
+def peer_flags(name, peers, tls=()):
+    return ("--peer-name", name, "--peer-listen", "127.0.0.1:0", "--peers", peers, *map(str, tls))
+
+
+def connected(daemon, peer, times=1):
+    return daemon.log.count(f'event=peer_connected peer="{peer}"') >= times
+
+
+def test_daemons_connect_and_connect_again(start_daemon):
+    second = start_daemon(*peer_flags("b", "a=127.0.0.1:0"))
+    first = start_daemon(*peer_flags("a", f"b={second.peers}"))
+    wait_until(lambda: connected(first, "b") and connected(second, "a"))
+    first.crash()
+    wait_until(lambda: connected(first, "b") and connected(second, "a", times=2))
+    assert second.alive()
+
+
+def test_daemons_with_certificates_connect(start_daemon, tmp_path):
+    tls = certificates(tmp_path, "a", "b")
+    second = start_daemon(*peer_flags("b", "a=127.0.0.1:0", tls("b")))
+    first = start_daemon(*peer_flags("a", f"b={second.peers}", tls("a")))
+    wait_until(lambda: connected(first, "b") and connected(second, "a"))
+
+
+def test_a_certificate_of_another_name_or_authority_is_refused(start_daemon, tmp_path):
+    tls = certificates(tmp_path, "a", "b", "c")
+    other = certificates(tmp_path / "other", "a")
+    second = start_daemon(*peer_flags("b", "a=127.0.0.1:0", tls("b")))
+    first = start_daemon(*peer_flags("a", f"b={second.peers}", tls("c")))
+    wait_until(lambda: "is no DNS name of the certificate" in first.log)
+    assert 'event=peer_refused' in second.log
+    third = start_daemon(*peer_flags("a", f"b={second.peers}", other("a", ca=tmp_path)))
+    wait_until(lambda: "event=peer_unreachable" in third.log)
+    assert not connected(second, "a")
+
+
+def test_off_loopback_peers_need_certificates():
+    done = subprocess.run([binary(), "--peer-name", "a", "--peer-listen", "0.0.0.0:0", "--peers", "b=192.0.2.1:7421"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "there peers need TLS (--peer-cert, --peer-key, --peer-ca)" in done.stderr
