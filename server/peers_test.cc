@@ -198,7 +198,9 @@ TEST(Peers, AReceiverThatRefusesAMessageLosesThePeer) {
 TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
   Box c("c", {{"a", kNowhere}, {"b", kNowhere}});
   std::atomic<bool> go_on{false};
-  c.recorder->on_received = [&](const std::string&, std::uint64_t) {
+  // gRPC has two threads for callbacks on a machine of two cores: the receiver holds one of them.
+  c.recorder->on_received = [&](const std::string& peer, std::uint64_t) {
+    if (peer != "a") return Status();
     return eventually([&] { return go_on.load(); }) ? Status() : core::internal("a hang");
   };
   c.start();
@@ -212,10 +214,10 @@ TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
     send_contents(b, "c", number);
   }
   ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 200; }));
+  ASSERT_TRUE(eventually([&] { return c.recorder->said_count("b") == 200; }));
   EXPECT_LE(c.recorder->said_count("a"), 1u);
   go_on = true;
   ASSERT_TRUE(eventually([&] { return c.recorder->said_count("a") == 200; }));
-  ASSERT_TRUE(eventually([&] { return c.recorder->said_count("b") == 200; }));
   expect_contents(c, "a", 200);
   for (Box* box : {&a, &b, &c}) box->peers->stop();
 }

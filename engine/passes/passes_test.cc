@@ -571,5 +571,24 @@ TEST(Rematerialise, NotWhereItTakesTooMuchOfTheTime) {
             m.program());
 }
 
+// Beside products that a GPU makes of the same values, an element of another op takes longer than
+// on a core.
+TEST(Rematerialise, ByTheTimesOfTheDevice) {
+  for (const bool on_gpu : {false, true}) {
+    Maker m;
+    const View x = m.parameter("x", {2048, 2048});
+    const View a = m.call("sin", {t(x)});
+    const View y = m.call("matmul", {t(m.call("matmul", {t(a), t(x)})), t(x)});
+    m.returns({m.call("add", {t(y), t(a)})});
+    Program program = m.program();
+    for (program::ValueType& value : program.values) {
+      if (on_gpu) value.device = {core::DeviceKind::kCuda, 0};
+    }
+    const Program after =
+        rematerialise(program, ops::catalog(), {.time = 0.03, .worth = 1, .least = 1});
+    EXPECT_EQ(after == program, on_gpu);
+  }
+}
+
 }  // namespace
 }  // namespace teletensor::passes

@@ -32,8 +32,6 @@ constexpr std::string_view kCheap[] = {
     "logical_or",  "clone",       "reshape",   "relayout",  "contiguous",  "layer_norm",
     "batch_norm",  "log_softmax", "softmax"};
 
-constexpr double kNsPerElement = 0.7;  // nanoseconds
-
 constexpr std::size_t kLongestChain = 6;
 constexpr std::size_t kMostLooks = 512;            // at changed programs ...
 constexpr std::size_t kMostStepsLooked = 1 << 19;  // and at their steps
@@ -237,8 +235,9 @@ class Rematerialiser {
       for (const std::uint32_t s : choice.chain) {
         if (s == maker && !earlier[value]) continue;  // it is made later, not again
         const ValueId made = steps[s].results[0].view.value;
-        choice.cost +=
-            kStepNs + kNsPerElement * static_cast<double>(look.program.values[made].elements);
+        const program::ValueType& type = look.program.values[made];
+        const Speed& speed = speed_of(type.device);
+        choice.cost += speed.step + speed.computed * static_cast<double>(type.elements);
       }
       if (choice.cost * static_cast<double>(look.most) <= choice.gain * total_ * effort_.worth) {
         out.push_back(std::move(choice));

@@ -305,9 +305,8 @@ Status Groups::registered(const std::string& peer, const PeerMessage& message) {
     if (std::distance(of_peer, remotes_.lower_bound({peer + '\0', 0})) >= kMostOfPeer) {
       return core::invalid("more registrations than a daemon may have");
     }
-    if (!remotes_.try_emplace({peer, message.ticket}, message).second) {
-      return core::invalid("a registration twice");
-    }
+    // One that was sent just when the peer was met has come before, and comes again.
+    remotes_.insert_or_assign({peer, message.ticket}, message);
     const EpochRef epoch = forming(key);
     for (const auto& [ticket, local] : locals_) {
       const PeerMessage& own = local.registration;

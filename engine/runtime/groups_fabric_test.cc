@@ -381,7 +381,7 @@ TEST_F(GroupsFabric, BadMessagesAreRefused) {
   EXPECT_TRUE(refused(message));
   message.rank = 1;
   EXPECT_FALSE(refused(message));
-  EXPECT_TRUE(refused(message));
+  EXPECT_FALSE(refused(message));  // when daemons meet, a registration may come twice
   message.kind = PeerMessage::Kind::kForm;
   message.epoch = {9, 9};
   EXPECT_TRUE(refused(message));

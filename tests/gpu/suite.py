@@ -22,7 +22,9 @@ HOST_ONLY = (
     "profile.py::test_a_loop_is_one_span_of_several_commands",
     "seed_examples.py::test_4_errors_name_both_sides_at_the_line",
     "seed_examples.py::test_4_a_device_that_is_not_there",
-    "sharing.py::test_freed_with_its_last_holder", "sharing.py::test_users_and_rights")
+    "sharing.py::test_a_withdrawn_or_refused_tensor_is_not_held", "sharing.py::test_freed_with_its_last_holder",
+    "sharing.py::test_the_list", "sharing.py::test_users_and_rights",
+    "snapshots.py::test_a_late_error_is_raised_by_the_snapshot", "workers.py::test_tensors_in_workers")
 # Of daemons: what a test fills up is full soon.
 MEMORY = ("--device-memory", "256MiB")
 QUICK = ("two_clients",)
