@@ -61,6 +61,10 @@ std::string_view kernel_of(Reduction reduction) {
   return "add";
 }
 
+Status no_memory() {
+  return Status(core::Code::kResourceExhausted, "the daemon has no memory for partial sums");
+}
+
 backends::TensorArg tensor(void* data, core::DType dtype, const core::Geometry& geometry) {
   backends::TensorArg arg;
   arg.kind = backends::TensorArg::Kind::kTensor;
@@ -76,7 +80,12 @@ backends::TensorArg tensor(void* data, core::DType dtype, const core::Geometry& 
 struct GroupAdder::Slot {
   char* data;
   core::DType dtype;
-  std::unique_ptr<char[]> own;  // null: the source's memory, which stays as it is
+  core::Ref<memory::Storage> own;  // null: the source's memory, which stays as it is
+  void take(core::Ref<memory::Storage> storage, core::DType now) {
+    own = std::move(storage);
+    data = static_cast<char*>(own->data());
+    dtype = now;
+  }
 };
 
 GroupAdder::GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes)
@@ -104,25 +113,26 @@ core::Ref<memory::Storage> GroupAdder::allocate(std::size_t bytes) {
 // The slot's elements move into memory of its own.
 Status GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geometry) {
   if (slot.dtype == to) return {};
-  auto own = std::make_unique_for_overwrite<char[]>(bytes_of(geometry.numel(), to));
+  core::Ref<memory::Storage> own = allocate(bytes_of(geometry.numel(), to));
+  if (!own) return no_memory();
   OneThread parallel;
   PoolScratch scratch(*this);
   TT_RETURN_IF_ERROR(copies_.copy(host_, {slot.data, slot.dtype, &geometry},
-                                  {own.get(), to, &geometry}, parallel, scratch));
-  slot = {own.get(), to, nullptr};
-  slot.own = std::move(own);
+                                  {own->data(), to, &geometry}, parallel, scratch));
+  slot.take(std::move(own), to);
   return {};
 }
 
 // `into` becomes the kernel's result for `a` and `b`.
 Status GroupAdder::call(const ops::OpDef& op, backends::TensorArg a, backends::TensorArg b,
                         Slot& into, const core::Geometry& geometry) {
-  std::unique_ptr<char[]> own;
+  core::Ref<memory::Storage> own;
   if (!into.own) {
-    own = std::make_unique_for_overwrite<char[]>(bytes_of(geometry.numel(), into.dtype));
+    own = allocate(bytes_of(geometry.numel(), into.dtype));
+    if (!own) return no_memory();
   }
   const backends::TensorArg in[] = {a, b};
-  backends::TensorArg out[] = {tensor(own ? own.get() : into.data, into.dtype, geometry)};
+  backends::TensorArg out[] = {tensor(own ? own->data() : into.data, into.dtype, geometry)};
   core::Attributes attributes;
   for (std::size_t p = static_cast<std::size_t>(op.operand_parameters); p < op.parameters.size();
        ++p) {
@@ -133,10 +143,7 @@ Status GroupAdder::call(const ops::OpDef& op, backends::TensorArg a, backends::T
   backends::KernelCall kernel_call{
       op, in, out, {}, attributes, parallel, scratch, nullptr, &host_.backend()};
   TT_RETURN_IF_ERROR(host_.kernel(catalog_.id(op))(kernel_call));
-  if (own) {
-    into.data = own.get();
-    into.own = std::move(own);
-  }
+  if (own) into.take(std::move(own), into.dtype);
   return {};
 }
 

@@ -1,4 +1,4 @@
-"""torch.distributed: processes that compute together, each with a session of one daemon.
+"""torch.distributed: processes that compute together, each with a session of its own.
 
 docs/distributed.md describes it.
 """

@@ -1,4 +1,4 @@
-"""The world: the processes that compute together, each with a session of one daemon; groups of them."""
+"""The world: the processes that compute together, each with a session of its own; groups of them."""
 
 from __future__ import annotations
 
@@ -190,11 +190,12 @@ def init_process_group(
     are given here, in the query of init_method ("tcp://host:port?rank=0&world_size=2"), or by the
     variables WORLD_SIZE and RANK as torchrun sets them.
 
-    The processes find each other on the daemon of their sessions, which all have the same user: worlds of a
-    user differ by init_method, else by MASTER_ADDR and MASTER_PORT, and by group_name. No port is opened
-    there. backend: "gloo" or "nccl", which make no difference. timeout: of each collective; a timedelta or
-    seconds, 30 minutes by default. A collective that fails because a process is gone ends the world: call
-    destroy_process_group and init_process_group again. store has no effect.
+    The processes find each other on the daemon of their sessions, or on daemons that work together, and
+    all have the same user there: worlds of a user differ by init_method, else by MASTER_ADDR and
+    MASTER_PORT, and by group_name. No port is opened there. backend: "gloo" or "nccl", which make no
+    difference. timeout: of each collective; a timedelta or seconds, 30 minutes by default. A collective
+    that fails because a process is gone ends the world: call destroy_process_group and
+    init_process_group again. store has no effect.
 
     ValueError for a second call, an unknown backend or a rank outside the world; RankLostError where a
     process does not come."""
