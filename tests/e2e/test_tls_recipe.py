@@ -32,7 +32,7 @@ def first_line(process, text):
 
 
 def test_the_recipe_for_tls(tmp_path):
-    made, token, serve, health, alice = block("docs/operating.md", "sh", "teletensor cert").splitlines()
+    made, token, serve, health, alice = block("docs/operating.md", "sh", "teletensor cert the-box").splitlines()
     programs, work = tmp_path / "bin", tmp_path / "work"
     programs.mkdir()
     work.mkdir()
