@@ -182,7 +182,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   std::string site_of(std::uint64_t seq) const;  // "": not reported
 
   // ---- snapshots (lease_state.cc)
-  // What a snapshot has of the lease itself. Precondition: all commands have run.
+  // Writes the state of the lease itself into a snapshot. Precondition: all commands have run.
   void save(v1::SavedHead& head, v1::SavedBody& body);
   // Goes on where a saved one was. Before anybody has it.
   void restore(const v1::SavedBody& body, const std::string& file);
@@ -224,8 +224,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   void tell(Act act);
   bool enter();
   void leave();
-  // Lets nobody enter any more, waits for those who are in. destroy_session() then destroys the
-  // session.
+  // Refuses enter() from now on, and waits until each thread that has entered has called leave().
+  // destroy_session() then destroys the session.
   void close();
   void destroy_session();
   core::Status ended_status() const;

@@ -22,8 +22,7 @@ namespace {
 constexpr std::int64_t kWindow = 16 << 20;
 constexpr std::size_t kUnacknowledged = 1 << 20;
 constexpr std::chrono::milliseconds kAcknowledge{20}, kFirstPause{20}, kLastPause{2000};
-constexpr std::size_t kFrameBytes = 64;   // a frame without payload counts as so many
-constexpr std::size_t kPeerReason = 300;  // bytes of a reason in the log
+constexpr std::size_t kFrameBytes = 64;  // a frame without payload counts as so many
 
 // Memory in the hands of gRPC.
 struct Loan {

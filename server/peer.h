@@ -29,6 +29,8 @@
 
 namespace teletensor::server {
 
+inline constexpr std::size_t kPeerReason = 300;  // bytes of a reason in the log
+
 // A message that is encoded once, and what is sent with it.
 struct PeerParcel {
   std::shared_ptr<const std::string> message;

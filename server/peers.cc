@@ -26,7 +26,6 @@ namespace {
 constexpr int kPeerThreads = 3;                // at the start, besides those that gRPC has
 constexpr std::size_t kStrangersPerPeer = 2;   // connections that have not said their name yet
 constexpr std::uint64_t kRefusedLogged = 100;  // then every 100th
-constexpr std::size_t kPeersReason = 300;      // bytes of a reason in the log
 constexpr int kPingMs = 5000, kPingTimeoutMs = 3000;
 constexpr std::chrono::milliseconds kFlushTime{1000}, kCallGrace{500}, kPollStep{2};
 constexpr std::chrono::seconds kGivenBack{10};  // for gRPC to give memory back
@@ -203,7 +202,7 @@ void Peers::refused(const std::string& why) {
     count = ++refused_;
   }
   if (count > kRefusedLogged && count % kRefusedLogged != 0) return;
-  spdlog::warn("event=peer_refused count={} reason=\"{}\"", count, readable(why, kPeersReason));
+  spdlog::warn("event=peer_refused count={} reason=\"{}\"", count, readable(why, kPeerReason));
 }
 
 Clock::time_point Peers::end_late_strangers(Clock::time_point now) {

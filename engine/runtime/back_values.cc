@@ -11,7 +11,6 @@ using core::Status;
 using program::Instruction;
 using program::Operand;
 
-// The tensor keeps its value, whatever becomes of the publication.
 Status Back::refusal(const Entry& entry) const {
   if (entry.refused) return entry.refused->status;
   if (entry.instruction.seq >= cancel_below_.load(std::memory_order_relaxed)) return {};
@@ -26,6 +25,7 @@ void Back::record_failure(const Entry& entry, Status status) {
          true);
 }
 
+// The tensor keeps its value, whatever becomes of the publication.
 bool Back::run_publish(Entry& entry) {
   Instruction& instruction = entry.instruction;
   Publications::Facts& facts = *entry.publish;

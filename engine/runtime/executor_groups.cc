@@ -20,6 +20,8 @@ namespace {
 constexpr std::string_view kSendTo = "send_to", kReceiveFrom = "receive_from",
                            kAwaitSends = "await_sends";
 
+bool is_transfer(const ops::OpDef& op) { return op.name == kSendTo || op.name == kReceiveFrom; }
+
 Reduction reduction_of(std::string_view name) {
   static constexpr std::pair<std::string_view, Reduction> kNames[] = {
       {"product", Reduction::kProduct}, {"min", Reduction::kMin}, {"max", Reduction::kMax},
@@ -84,7 +86,7 @@ core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op, collectiv
     call.reduction = averages();
     TT_RETURN_IF_ERROR(check(call, call.shape[0], ranks));
     call.counts.assign(ranks, elements / static_cast<std::int64_t>(ranks));
-  } else if (op.name == kSendTo || op.name == kReceiveFrom) {
+  } else if (is_transfer(op)) {
     call.op = op.name == kSendTo ? Op::kSend : Op::kRecv;
     call.count = elements;
     TT_RETURN_IF_ERROR(transfer_of(attributes, ranks, &call));
@@ -133,7 +135,7 @@ void Executor::decline(const Instruction& instruction, const Status& why) {
   if (!member.ok() || op.name == kAwaitSends) return;
   auto call = call_of(instruction, op, (*member)->ranks());
   // A transfer with a rank that does not exist concerns no other rank.
-  if (!call.ok() && (op.name == kSendTo || op.name == kReceiveFrom)) return;
+  if (!call.ok() && is_transfer(op)) return;
   (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
 }
 

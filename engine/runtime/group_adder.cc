@@ -14,9 +14,6 @@ using core::Status;
 
 namespace {
 
-// Above the numbers of all sessions.
-constexpr memory::OwnerId kGroupsOwner = (memory::OwnerId{1} << 62) + 1;
-
 // A kernel of a job runs on the thread that has the job.
 class OneThread : public backends::Parallel {
  public:
@@ -88,12 +85,13 @@ struct GroupAdder::Slot {
   }
 };
 
-GroupAdder::GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes)
+GroupAdder::GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes,
+                       memory::OwnerId owner)
     : catalog_(catalog),
       host_(host),
       lanes_(lanes),
       copies_(catalog),
-      pool_(memory::Pool::create(host.pool(), kGroupsOwner, 0)) {}
+      pool_(memory::Pool::create(host.pool(), owner, 0)) {}
 
 Status GroupAdder::add(std::span<const Job> jobs, const Address& address) {
   core::Mutex mu;

@@ -13,8 +13,8 @@ namespace teletensor::runtime {
 
 class GroupAdder final : public Groups::Adder {
  public:
-  // The catalog, the device of the host and the lanes outlive it.
-  GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes);
+  // The catalog, the device of the host and the lanes outlive it. `owner` is no session's.
+  GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes, memory::OwnerId owner);
 
   // The jobs run on the calling thread and on lanes that are free.
   core::Status add(std::span<const collective::Job> jobs, const Address& address) override;

@@ -118,33 +118,27 @@ void GroupEpoch::form(const EpochId& id, std::vector<PeerMessage::Place> places,
 }
 
 void GroupEpoch::go() {
-  settle([&]() TT_REQUIRES(mu_) {
+  settle([&](Waiters& met) TT_REQUIRES(mu_) {
     going_ = true;
     for (collective::Rank rank = 0; rank < ranks(); ++rank) {
       for (const Declined& declined : std::exchange(ranks_[rank].declined, {})) {
         open_declined(rank, declined);
       }
+      if (std::exchange(ranks_[rank].begins, false)) finish(ranks_[rank], {}, met);
     }
   });
-  Waiters met;
-  {
-    core::MutexLock lock(mu_);
-    for (RankState& rank : ranks_) {
-      if (std::exchange(rank.begins, false)) finish(rank, {}, met);
-    }
-  }
-  for (Waiter* const waiter : met) waiter->met();
 }
 
 void GroupEpoch::abandon(const std::string& why) {
-  Waiters met;
-  {
-    core::MutexLock lock(mu_);
-    if (participant_ || abandoned_) return;
-    abandoned_ = collective::shortened(why, collective::kMaxNote);
-    end_all(abandonment(), met);
-  }
-  for (Waiter* const waiter : met) waiter->met();
+  settle([&](Waiters& met) TT_REQUIRES(mu_) {
+    if (!participant_) end_forming(why, met);
+  });
+}
+
+void GroupEpoch::end_forming(const std::string& why, Waiters& met) {
+  if (abandoned_) return;
+  abandoned_ = collective::shortened(why, collective::kMaxNote);
+  end_all(abandonment(), met);
 }
 
 std::optional<std::string> GroupEpoch::abandoned() {
@@ -192,7 +186,7 @@ void GroupEpoch::open_part(collective::Rank rank, Part part) {
 }
 
 void GroupEpoch::deposit(collective::Rank rank, Part part) {
-  settle([&]() TT_REQUIRES(mu_) {
+  settle([&](Waiters&) TT_REQUIRES(mu_) {
     start(ranks_[rank]);
     open_part(rank, std::move(part));
   });
@@ -214,7 +208,7 @@ void GroupEpoch::open_declined(collective::Rank rank, const Declined& declined) 
 }
 
 void GroupEpoch::decline(collective::Rank rank, const Call& call, const Status& why) {
-  settle([&]() TT_REQUIRES(mu_) {
+  settle([&](Waiters&) TT_REQUIRES(mu_) {
     start(ranks_[rank]);
     ranks_[rank].ended = why;
     if (abandoned_) return;
@@ -263,9 +257,8 @@ void GroupEpoch::give_up(collective::Rank rank, const std::string& why) {
 }
 
 void GroupEpoch::leave(collective::Rank rank, const std::string& why) {
-  abandon(collective::rank_text(rank) + " " + why);
-  settle([&]() TT_REQUIRES(mu_) {
-    if (!participant_) return;
+  settle([&](Waiters& met) TT_REQUIRES(mu_) {
+    if (!participant_) return end_forming(collective::rank_text(rank) + " " + why, met);
     const RankState& own = ranks_[rank];
     if (own.ended && own.declined.empty()) {
       participant_->leave(rank, own.number, why);
@@ -292,7 +285,7 @@ std::optional<collective::Place> GroupEpoch::place_of(const std::string& daemon)
 Status GroupEpoch::received(const std::string& daemon, const collective::Message& message,
                             std::string_view payload) {
   Status status;
-  settle([&]() TT_REQUIRES(mu_) {
+  settle([&](Waiters& met) TT_REQUIRES(mu_) {
     const auto from = place_of(daemon);
     if (!from || !participant_) {
       status = core::invalid("a message of a group that has no rank in " + daemon);
@@ -307,10 +300,9 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
         return;
       }
       at = *expected;
-      Waiters none;
       std::vector<Job> no_jobs;
       // Staging that expect() has asked for.
-      for (Action& action : participant_->take()) obey(action, no_jobs, none);
+      for (Action& action : participant_->take()) obey(action, no_jobs, met);
       if (no_memory_) return;
       Held held;
       hold(at, held);
@@ -322,15 +314,14 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
 }
 
 void GroupEpoch::lose(const std::string& daemon, const std::string& why) {
-  settle([&]() TT_REQUIRES(mu_) {
+  settle([&](Waiters&) TT_REQUIRES(mu_) {
     const auto place = place_of(daemon);
     if (place && participant_) participant_->lost(places_[*place].members.front().rank, why);
   });
 }
 
 void GroupEpoch::look(Groups::Clock::time_point now, const std::string& missing) {
-  bool late = false;
-  settle([&]() TT_REQUIRES(mu_) {
+  settle([&](Waiters& met) TT_REQUIRES(mu_) {
     for (const RankState& rank : ranks_) {
       if (rank.ended || !rank.joined) continue;
       if (rank.deadline > now) {
@@ -340,19 +331,17 @@ void GroupEpoch::look(Groups::Clock::time_point now, const std::string& missing)
         }
         continue;
       }
+      if (rank.begins && participant_) {
+        return participant_->lost(lowest_, "has waited too long for the group to begin");
+      }
       if (rank.begins) {
-        late = true;
-        return;
+        return end_forming(
+            "timeout in joining, waits for " + (missing.empty() ? "the group" : missing), met);
       }
       if (rank.receive != 0) return participant_->deadline_passed_point_to_point(rank.receive);
       if (!rank.awaits_sends) return participant_->deadline_passed(rank.number);
       return participant_->deadline_passed_point_to_point(*rank.sends.begin());
     }
-  });
-  if (!late) return;
-  abandon("timeout in joining, waits for " + (missing.empty() ? "the group" : missing));
-  settle([&]() TT_REQUIRES(mu_) {
-    if (participant_) participant_->lost(lowest_, "has waited too long for the group to begin");
   });
 }
 
@@ -363,7 +352,7 @@ void GroupEpoch::settle(Event&& event) {
   Waiters met;
   {
     core::MutexLock lock(mu_);
-    event();
+    event(met);
     while (participant_) {
       std::vector<Job> jobs;
       for (Action& action : participant_->take()) obey(action, jobs, met);

@@ -117,7 +117,11 @@ class GroupEpoch {
                 const collective::Failed& failed = {}) TT_REQUIRES(mu_);
   void transferred(const collective::Action& action, Waiters& met) TT_REQUIRES(mu_);
 
-  // Tells the participant of an event, and does what it asks for until that is nothing.
+  // Ends the group, which has not formed.
+  void end_forming(const std::string& why, Waiters& met) TT_REQUIRES(mu_);
+
+  // Runs event(met) under the lock, and does what the participant then asks for until that is
+  // nothing. Afterwards, without the lock, the waiters in `met` are told.
   template <class Event>
   void settle(Event&& event);
   void obey(collective::Action& action, std::vector<collective::Job>& jobs, Waiters& met)

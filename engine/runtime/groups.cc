@@ -340,9 +340,10 @@ void Groups::withdrawn(const std::string& peer, const PeerMessage& message) {
   withdraw(epoch);
 }
 
-// Empty, and this daemon's place among those of the message, or the reason why it cannot take part.
-std::string Groups::take_part(const PeerMessage& message, collective::Place* place) {
-  const EpochRef epoch = forming({message.user, message.name});
+// Empty, and this daemon's place among those of the message, or the reason why it cannot take part
+// with `epoch`.
+std::string Groups::take_part(const EpochRef& epoch, const PeerMessage& message,
+                              collective::Place* place) {
   if (!epoch || epoch->ranks() != message.ranks) return "no rank waits for the group any more";
   const auto own = std::find_if(message.places.begin(), message.places.end(),
                                 [&](const auto& p) { return p.daemon == fabric_->name(); });
@@ -388,9 +389,9 @@ Status Groups::formed(const std::string& peer, const PeerMessage& message) {
   core::MutexLock lock(mu_);
   if (running_.contains(message.epoch)) return core::invalid("a group twice");
   collective::Place place = 0;
-  const std::string why = take_part(message, &place);
+  const EpochRef epoch = forming({message.user, message.name});
+  const std::string why = take_part(epoch, message, &place);
   if (why.empty()) {
-    const EpochRef epoch = forming({message.user, message.name});
     epoch->form(message.epoch, message.places, place);
     take_back(epoch, {});
     running_[message.epoch] = epoch;

@@ -153,7 +153,8 @@ class Groups : private Fabric::Receiver {
   void withdrawn(const std::string& peer, const PeerMessage& message);
   void form(const Key& key) TT_REQUIRES(mu_);
   core::Status formed(const std::string& peer, const PeerMessage& message);
-  std::string take_part(const PeerMessage& message, collective::Place* place) TT_REQUIRES(mu_);
+  std::string take_part(const EpochRef& epoch, const PeerMessage& message, collective::Place* place)
+      TT_REQUIRES(mu_);
   void ready(const std::string& peer, const PeerMessage& message);
   EpochRef forming(const Key& key) const TT_REQUIRES(mu_);
   std::map<collective::Rank, std::pair<std::string, std::uint64_t>> known_ranks(

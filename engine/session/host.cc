@@ -20,6 +20,7 @@ namespace {
 
 // What a file says is believed up to here.
 constexpr memory::OwnerId kMostOwner = memory::OwnerId{1} << 62;
+constexpr memory::OwnerId kGroupsOwner = kMostOwner + 1;
 
 }  // namespace
 
@@ -30,7 +31,7 @@ Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Dev
       devices_(std::move(devices)),
       lanes_(lanes > 0 ? lanes
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
-      adder_(catalog, devices_.at(runtime::kHostIndex), lanes_),
+      adder_(catalog, devices_.at(runtime::kHostIndex), lanes_, kGroupsOwner),
       groups_(adder_),
       commons_(devices_, publications_) {
   if (disk_ || devices_.size() > 1) tiers_ = std::make_unique<runtime::Tiers>(disk_.get());

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from support.daemon import binary, wait_until
+from support.daemons import peer_flags, start_daemons
 
 
 def certificates(folder, *names):
@@ -16,17 +17,12 @@ def certificates(folder, *names):
     return flags
 
 
-def peer_flags(name, peers, tls=()):
-    return ("--peer-name", name, "--peer-listen", "127.0.0.1:0", "--peers", peers, *map(str, tls))
-
-
 def connected(daemon, peer, times=1):
     return daemon.log.count(f'event=peer_connected peer="{peer}"') >= times
 
 
 def test_daemons_connect_and_connect_again(start_daemon):
-    second = start_daemon(*peer_flags("b", "a=127.0.0.1:0"))
-    first = start_daemon(*peer_flags("a", f"b={second.peers}"))
+    first, second = start_daemons(start_daemon, 2)
     wait_until(lambda: connected(first, "b") and connected(second, "a"))
     first.crash()
     wait_until(lambda: connected(first, "b") and connected(second, "a", times=2))
@@ -34,20 +30,18 @@ def test_daemons_connect_and_connect_again(start_daemon):
 
 
 def test_daemons_with_certificates_connect(start_daemon, tmp_path):
-    tls = certificates(tmp_path, "a", "b")
-    second = start_daemon(*peer_flags("b", "a=127.0.0.1:0", tls("b")))
-    first = start_daemon(*peer_flags("a", f"b={second.peers}", tls("a")))
+    first, second = start_daemons(start_daemon, 2, own=certificates(tmp_path, "a", "b"))
     wait_until(lambda: connected(first, "b") and connected(second, "a"))
 
 
 def test_a_certificate_of_another_name_or_authority_is_refused(start_daemon, tmp_path):
     tls = certificates(tmp_path, "a", "b", "c")
     other = certificates(tmp_path / "other", "a")
-    second = start_daemon(*peer_flags("b", "a=127.0.0.1:0", tls("b")))
-    first = start_daemon(*peer_flags("a", f"b={second.peers}", tls("c")))
+    second = start_daemon(*peer_flags("b", "a=127.0.0.1:0", *tls("b")))
+    first = start_daemon(*peer_flags("a", f"b={second.peers}", *tls("c")))
     wait_until(lambda: "is no DNS name of the certificate" in first.log)
     assert 'event=peer_refused' in second.log
-    third = start_daemon(*peer_flags("a", f"b={second.peers}", other("a", ca=tmp_path)))
+    third = start_daemon(*peer_flags("a", f"b={second.peers}", *other("a", ca=tmp_path)))
     wait_until(lambda: "event=peer_unreachable" in third.log)
     assert not connected(second, "a")
 

@@ -113,7 +113,7 @@ class Browser:
                 error => done([["axe", "", String(error)]]));"""})
 
     def log(self):
-        """What the page wrote to its console, refusals of its security policy included."""
+        """Returns the lines that the page wrote to its console, among them refusals of its security policy."""
         return self._call("POST", "/se/log", {"type": "browser"})
 
     def wait(self, true, seconds=HANG, what="the page"):

@@ -1,5 +1,5 @@
-// The instructions of a function under capture. CPython tells of each before it runs (an opcode
-// event of its trace function); the operands lie on the frame's stack (frames.h, depths.h).
+// The instructions of a function under capture. CPython calls the trace function with an opcode
+// event before each instruction; its operands are on the frame's stack (frames.h, depths.h).
 
 #include <nanobind/eval.h>
 
