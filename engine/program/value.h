@@ -37,6 +37,9 @@ class Value : public core::Shared {
   std::shared_ptr<const Failure> failure;
   core::Ref<Value> good;  // with failure: the value that this rebind would have replaced
 
+  // Of a collective's result, set by the back: the storage has had no other value.
+  bool received = false;
+
   // Of a published tensor, set by the front before anybody else sees it: what overwrites the value
   // before it writes the common storage, whoever holds that.
   bool through = false;

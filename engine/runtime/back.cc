@@ -296,9 +296,13 @@ void Back::publish(std::uint64_t seq, bool here) {
   if (!report) return;
   // Nothing to run: this thread is the strand for a moment.
   report_progress();
-  core::MutexLock lock(mu_);
-  scheduled_ = false;
-  if (stopping_) idle_.notify_all();
+  {
+    core::MutexLock lock(mu_);
+    wake = std::exchange(woken_, false);
+    if (!wake) scheduled_ = false;
+    if (stopping_) idle_.notify_all();
+  }
+  if (wake) lanes_.ready(this);
 }
 
 void Back::take_back(std::uint64_t seq) {
@@ -317,7 +321,7 @@ bool Back::wait_for_room() {
 
 bool Back::wait_until_drained() {
   core::MutexLock lock(mu_);
-  if (!scheduled_) return false;
+  if (!scheduled_ && opened_.empty()) return false;
   waiting_ = Waiting::kDrained;
   return true;
 }
@@ -365,7 +369,7 @@ void Back::cancel_upto(std::uint64_t seq) {
          !cancel_below_.compare_exchange_weak(below, seq + 1, std::memory_order_relaxed)) {
   }
   executor_.cancel_below(cancel_below_.load(std::memory_order_relaxed));
-  interrupt_group(seq);
+  interrupt_groups(seq);
   if (tiers_ != nullptr) tiers_->hurry(this);
 }
 
@@ -390,13 +394,19 @@ void Back::stop() {
   Chunk* left;
   {
     core::MutexLock lock(mu_);
-    while (scheduled_ || inside_ > 0) idle_.wait(mu_);
+    while (scheduled_ || inside_ > 0 || tellers_ > 0) idle_.wait(mu_);
     left = std::exchange(head_, nullptr);
+  }
+  std::multimap<std::uint64_t, std::shared_ptr<Groups::Member>> opened;
+  {
+    core::MutexLock lock(mu_);
+    opened.swap(opened_);
   }
   const memory::StrandScope strand(owner_);
   while (current_ != nullptr) delete std::exchange(current_, current_->next);
   last_ = scan_ = nullptr;
   plan_ = nullptr;
+  collectives_.clear();
   delete std::exchange(open_, nullptr);
   while (left != nullptr) delete std::exchange(left, left->next);
   core::MutexLock lock(mu_);
@@ -415,6 +425,7 @@ bool Back::run_plan() {
   {
     core::MutexLock lock(mu_);
     ++inside_;
+    woken_ = false;
   }
   const auto began = core::Clock::now();
   auto charged = began;
@@ -438,7 +449,8 @@ bool Back::run_plan() {
         more = false;
         break;
       }
-      starved = executor_.stopped();
+      starved = executor_.stopped() || blocker_ != nullptr;
+      if (!collectives_.empty() && !starved) close_ended();
       const auto now = core::Clock::now();
       if (drained || starved || now - reported_at_ >= kReportEvery) {
         reported_at_ = now;
@@ -456,25 +468,25 @@ bool Back::run_plan() {
   }
   if (tiers_ != nullptr) executor_.drop_grant();
   charge_until(core::Clock::now());
+  // An empty queue with open collectives rests until the oldest one has ended, or more comes.
+  if (!more && !stopping_ && !collectives_.empty()) more = !will_tell(collectives_.front().open);
   {
     core::MutexLock lock(mu_);
     // Came in between: entries, or commands without entries whose completion nobody else reports.
     if (!more && !stopping_ &&
-        (head_ != nullptr || published_ > completed_.load(std::memory_order_relaxed))) {
+        (head_ != nullptr || woken_ ||
+         (collectives_.empty() && published_ > completed_.load(std::memory_order_relaxed)))) {
       more = true;
     }
     if (!more) {
       scheduled_ = false;
-      go_on = waiting_ != Waiting::kNo && !stopping_;
+      go_on = !stopping_ && (waiting_ == Waiting::kRoom ||
+                             (waiting_ == Waiting::kDrained && collectives_.empty()));
       trim_free(kFreeChunksIdle);
     }
     if (go_on) waiting_ = Waiting::kNo;
   }
-  if (more && executor_.waits()) {
-    more = !wait_for_group();
-  } else if (more && (starved || yields)) {
-    more = !give_to_mover(starved);
-  }
+  if (more) more = !stop_before_next(starved, yields);
   if (go_on) {
     // This lane becomes the pump for a while; the strand goes on elsewhere.
     if (std::exchange(more, false)) lanes_.ready(this);
@@ -484,6 +496,20 @@ bool Back::run_plan() {
   --inside_;
   idle_.notify_all();
   return more;
+}
+
+// False: the strand goes on at once.
+bool Back::stop_before_next(bool starved, bool yields) {
+  if (executor_.forming().member) {
+    return wait_for(executor_.forming(), current_->front().instruction.seq);
+  }
+  OpenCollective* before = std::exchange(blocker_, nullptr);
+  if (before == nullptr && executor_.starved() && executor_.full()) {
+    (void)executor_.take_need();
+    before = &collectives_.front();
+  }
+  if (before != nullptr) return wait_for(before->open, before->instruction.seq);
+  return (starved || yields) && give_to_mover(starved);
 }
 
 // One plan's worth. False when there is nothing left.
@@ -506,6 +532,14 @@ bool Back::run_entries() {
       if (begin_window()) continue;
       first = &current_->front();
     }
+    if (plan_ == nullptr && !collectives_.empty()) [[unlikely]] {
+      const Next what = next(*first);
+      if (what == Next::kStop) break;
+      if (what == Next::kRan) {
+        pop_front();
+        continue;
+      }
+    }
     const bool run = first->kind == Entry::Kind::kRun;
     const std::uint64_t seq = first->instruction.seq;
     const program::OpId op = run ? first->instruction.op : kNoOp;
@@ -519,7 +553,7 @@ bool Back::run_entries() {
       small = run && is_small(first->instruction);
       if (run_entry(*first)) pop_front();
     }
-    if (executor_.stopped()) [[unlikely]]
+    if (executor_.stopped() || blocker_ != nullptr) [[unlikely]]
       break;
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
@@ -629,7 +663,8 @@ bool Back::run_unit() {
     const Entry& entry = *window_[step];
     small = small && entry.kind == Entry::Kind::kRun && is_small(entry.instruction);
     together = together && !entry.refused &&
-               entry.instruction.seq >= cancel_below_.load(std::memory_order_relaxed);
+               entry.instruction.seq >= cancel_below_.load(std::memory_order_relaxed) &&
+               (collectives_.empty() || find_open(entry) == nullptr);
     loop_.push_back(window_instructions_[step]);
   }
   bool never = false;
@@ -643,7 +678,8 @@ bool Back::run_unit() {
     for (const std::uint32_t step : unit.steps) {
       Entry& entry = *window_[step];
       if (entry.done) continue;
-      if (!run_entry(entry)) return false;
+      const Next what = collectives_.empty() ? Next::kRun : next(entry);
+      if (what == Next::kStop || (what == Next::kRun && !run_entry(entry))) return false;
       entry.done = true;
     }
   }
@@ -696,6 +732,10 @@ void Back::report_progress() {
     Chunk* next = current_ != nullptr ? current_ : head_;
     completed = next == nullptr ? published_ : next->front().instruction.seq - 1;
   }
+  // Of what runs behind an open collective nothing counts before that has ended.
+  if (!collectives_.empty()) {
+    completed = std::min(completed, collectives_.front().instruction.seq - 1);
+  }
   if (completed <= completed_.load(std::memory_order_relaxed)) return;
   completed_.store(completed, std::memory_order_release);
   events_->on_completed(completed);
@@ -736,6 +776,10 @@ bool Back::run_entry(Entry& entry) {
     executor_.fail(instruction, failure);
   } else if (entry.kind == Entry::Kind::kRun) {
     failure = executor_.run(instruction, &root);
+    if (executor_.opened()) [[unlikely]] {
+      keep_open(std::move(instruction));
+      return true;
+    }
     if (executor_.stopped()) return false;
   } else {
     const std::string_view bytes = entry.bytes ? std::string_view(*entry.bytes) : "";

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -73,6 +74,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
   static constexpr std::size_t kMostGroups = 64;
+  static constexpr std::size_t kMostOpen = 256;  // collectives
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
@@ -186,9 +188,26 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_unit();
   bool give_to_mover(bool starved);
   static constexpr char kSessionEnds[] = "has ended its session";  // as leave_groups() says it
-  bool wait_for_group();
-  // Where a collective of a command up to `upto` waits for other ranks, it and its group end.
-  void interrupt_group(std::uint64_t upto);
+  // A collective that has not ended. Its results have neither contents nor failure, and what reads
+  // them stops the strand, but for copies that write a whole tensor: these run when it has ended.
+  struct OpenCollective {
+    program::Instruction instruction;
+    Executor::Open open;
+    std::vector<program::Instruction> copies;
+  };
+  enum class Next : std::uint8_t { kRun, kRan, kStop };
+  bool stop_before_next(bool starved, bool yields);
+  void keep_open(program::Instruction instruction);
+  void close_ended();
+  OpenCollective* find_open(const program::Operand& operand);
+  OpenCollective* find_open(const Entry& entry);
+  // What becomes of an entry while collectives are open. With kStop, blocker_ must end first.
+  Next next(Entry& entry);
+  bool will_tell(Executor::Open& open);
+  bool wait_for(Executor::Open& open, std::uint64_t seq);
+  void end_if_stopped(Groups::Member& member, std::uint64_t seq);
+  // The open collectives of commands up to `upto` end, and so do their groups.
+  void interrupt_groups(std::uint64_t upto);
   // Groups::Waiter
   void met() override;
   void add_wishes(Tiers::Need& need) const;
@@ -269,9 +288,11 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::vector<program::Instruction*> loop_;
   WindowPlans plans_;
   std::uint64_t interner_ends_seen_ = 0;
-  FailureRef refused_;                 // what the last refused entry failed with
-  FailureRef cancelled_;               // what cancelled entries fail with
-  std::uint64_t cancelled_below_ = 0;  // the cancel_upto() that it belongs to
+  std::deque<OpenCollective> collectives_;  // that are open, by seq
+  OpenCollective* blocker_ = nullptr;       // why the strand has stopped; null: for another reason
+  FailureRef refused_;                      // what the last refused entry failed with
+  FailureRef cancelled_;                    // what cancelled entries fail with
+  std::uint64_t cancelled_below_ = 0;       // the cancel_upto() that it belongs to
   core::Clock::time_point reported_at_{};
 
   std::atomic<std::size_t> queued_{0};
@@ -294,14 +315,17 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or somebody is the strand
   int inside_ TT_GUARDED_BY(mu_) = 0;               // threads in run_plan()
   Waiting waiting_ TT_GUARDED_BY(mu_) = Waiting::kNo;
-  // A collective that waits for other ranks has the strand, and lends it to the mover.
+  // A strand that waits for other ranks lends itself to the mover.
   struct GroupWait {
-    std::shared_ptr<Groups::Member> member;  // null: there is no wait
+    std::shared_ptr<Groups::Member> member;  // null: it does not wait
     std::uint64_t seq = 0;
-    bool told = false;  // the group knows of the wait
     bool lent = false, met = false;
   };
   GroupWait group_wait_ TT_GUARDED_BY(mu_);
+  // Of the open collectives, by seq.
+  std::multimap<std::uint64_t, std::shared_ptr<Groups::Member>> opened_ TT_GUARDED_BY(mu_);
+  int tellers_ TT_GUARDED_BY(mu_) = 0;     // calls of met() that are to come
+  bool woken_ TT_GUARDED_BY(mu_) = false;  // met() was called while the strand ran
   std::vector<std::weak_ptr<Groups::Member>> members_ TT_GUARDED_BY(mu_);  // some may be gone
   std::map<std::uint64_t, std::vector<std::uint64_t>> failed_
       TT_GUARDED_BY(mu_);                        // root -> rebinds

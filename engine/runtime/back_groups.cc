@@ -1,5 +1,7 @@
-// The back's part in groups (groups.h): joining and leaving them, and waiting for other ranks.
+// The back's part in groups (groups.h): joining and leaving them, and collectives that are open.
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 namespace teletensor::runtime {
 
 using core::Status;
+using program::Operand;
 
 namespace {
 
@@ -50,54 +53,163 @@ void Back::run_group(Entry& entry) {
   executor_.join(group.number, std::move(member));
 }
 
-// The session stops before a collective that waits for other ranks. Returns false where the
-// collective has ended by now.
-bool Back::wait_for_group() {
-  const std::shared_ptr<Groups::Member> member = executor_.waits();
-  const std::uint64_t seq = current_->front().instruction.seq;
+// ---------------------------------------------------------------- open collectives
+
+void Back::keep_open(program::Instruction instruction) {
+  OpenCollective& added = collectives_.emplace_back();
+  added.instruction = std::move(instruction);
+  added.open = executor_.take_opened();
+  // The group has the operand's contents.
+  added.instruction.operands.clear();
+  executor_.set_open(true);
+  const std::uint64_t seq = added.instruction.seq;
   {
     core::MutexLock lock(mu_);
-    group_wait_ = {};
-    group_wait_.member = member;
-    group_wait_.seq = seq;
+    opened_.emplace(seq, added.open.member);
   }
-  if (!member->wait(this)) {
-    core::MutexLock lock(mu_);
-    group_wait_ = {};
-    return false;
+  end_if_stopped(*added.open.member, seq);
+}
+
+void Back::close_ended() {
+  for (auto at = collectives_.begin(); at != collectives_.end();) {
+    if (!at->open.member->ended(at->open.ticket)) {
+      ++at;
+      continue;
+    }
+    {
+      core::MutexLock lock(mu_);
+      const auto [first, last] = opened_.equal_range(at->instruction.seq);
+      opened_.erase(std::find_if(
+          first, last, [&](const auto& known) { return known.second == at->open.member; }));
+    }
+    const FailureRef failure = executor_.close(at->instruction, std::move(at->open));
+    if (failure) record(at->instruction, failure, true);
+    for (program::Instruction& copy : at->copies) {
+      if (failure) {
+        executor_.fail(copy, failure);
+        record(copy, failure, false);
+      } else {
+        executor_.share(copy);
+      }
+    }
+    at = collectives_.erase(at);
   }
+  executor_.set_open(!collectives_.empty());
+}
+
+Back::OpenCollective* Back::find_open(const Operand& operand) {
+  if (!operand.value || operand.value->contents || operand.value->failure) return nullptr;
+  const auto makes = [&](const program::Instruction& instruction) {
+    return std::any_of(instruction.results.begin(), instruction.results.end(),
+                       [&](const auto& result) { return result.value == operand.value; });
+  };
+  for (OpenCollective& each : collectives_) {
+    if (makes(each.instruction) || std::any_of(each.copies.begin(), each.copies.end(), makes)) {
+      return &each;
+    }
+  }
+  return nullptr;  // a step of the same loop makes it
+}
+
+Back::OpenCollective* Back::find_open(const Entry& entry) {
+  const bool needs_all = entry.kind == Entry::Kind::kGroup || collectives_.size() >= kMostOpen;
+  if (needs_all && !collectives_.empty()) return &collectives_.front();
+  const auto of = [&](const auto& operands) -> OpenCollective* {
+    for (const Operand& operand : operands) {
+      if (OpenCollective* const found = find_open(operand)) return found;
+    }
+    return nullptr;
+  };
+  return entry.call ? of(entry.call->inputs()) : of(entry.instruction.operands);
+}
+
+Back::Next Back::next(Entry& entry) {
+  OpenCollective* found = find_open(entry);
+  if (found != nullptr && found->open.member->ended(found->open.ticket)) {
+    close_ended();
+    found = find_open(entry);
+  }
+  if (found == nullptr) return Next::kRun;
+  program::Instruction& instruction = entry.instruction;
+  const bool refused =
+      entry.refused || instruction.seq < cancel_below_.load(std::memory_order_relaxed);
+  if (entry.kind == Entry::Kind::kRun && !refused && instruction.operands.size() == 2 &&
+      instruction.operands[1].value == found->instruction.results[0].value &&
+      find_open(instruction.operands[0]) == nullptr && executor_.may_share(instruction)) {
+    found->copies.push_back(std::move(instruction));
+    return Next::kRan;
+  }
+  blocker_ = found;
+  return Next::kStop;
+}
+
+// False: it has ended by now. True: met() will be called.
+bool Back::will_tell(Executor::Open& open) {
+  if (open.told) return !open.member->ended(open.ticket);
   {
     core::MutexLock lock(mu_);
-    if (group_wait_.member == member && group_wait_.seq == seq) group_wait_.told = true;
+    ++tellers_;
   }
-  // An interrupt or a stop that came before group_wait_ was set has not seen the wait.
-  if (stopping_ || groups_end_) {
-    member->leave(stopping_ ? kSessionEnds : kShutsDown);
-  } else if (seq < cancel_below_.load(std::memory_order_relaxed)) {
-    member->give_up(kInterrupted);
+  open.told = open.member->wait(open.ticket, this);
+  if (open.told) return true;
+  core::MutexLock lock(mu_);
+  --tellers_;
+  return false;
+}
+
+// The strand stops until this has ended. Returns false where it goes on at once.
+bool Back::wait_for(Executor::Open& open, std::uint64_t seq) {
+  if (!will_tell(open)) return false;
+  // From the lock on, another lane may be the strand.
+  const std::shared_ptr<Groups::Member> member = open.member;
+  {
+    core::MutexLock lock(mu_);
+    if (std::exchange(woken_, false)) return false;
+    group_wait_ = {member, seq};
   }
+  end_if_stopped(*member, seq);
   return true;
 }
 
-void Back::met() {
-  {
-    core::MutexLock lock(mu_);
-    if (group_wait_.lent) {
-      group_wait_.met = true;
-      return;
-    }
-    group_wait_ = {};
+// An interrupt or a stop that came before the wait was known has not seen it.
+void Back::end_if_stopped(Groups::Member& member, std::uint64_t seq) {
+  if (stopping_ || groups_end_) {
+    member.leave(stopping_ ? kSessionEnds : kShutsDown);
+  } else if (seq < cancel_below_.load(std::memory_order_relaxed)) {
+    member.give_up(kInterrupted);
   }
-  lanes_.ready(this);
 }
 
-void Back::interrupt_group(std::uint64_t upto) {
-  std::shared_ptr<Groups::Member> member;
+void Back::met() {
+  bool ready = false;
   {
     core::MutexLock lock(mu_);
-    if (group_wait_.seq <= upto) member = group_wait_.member;
+    --tellers_;
+    if (group_wait_.lent) {
+      group_wait_.met = true;
+    } else if (group_wait_.member) {
+      group_wait_ = {};
+      ready = true;
+    } else if (scheduled_) {
+      woken_ = true;
+    } else {
+      ready = scheduled_ = true;
+    }
+    if (stopping_) idle_.notify_all();
   }
-  if (member) member->give_up(kInterrupted);
+  if (ready) lanes_.ready(this);
+}
+
+void Back::interrupt_groups(std::uint64_t upto) {
+  std::vector<std::shared_ptr<Groups::Member>> members;
+  {
+    core::MutexLock lock(mu_);
+    if (group_wait_.member && group_wait_.seq <= upto) members.push_back(group_wait_.member);
+    for (const auto& [seq, member] : opened_) {
+      if (seq <= upto) members.push_back(member);
+    }
+  }
+  for (const auto& member : members) member->give_up(kInterrupted);
 }
 
 void Back::leave_groups(const std::string& why) {

@@ -47,7 +47,7 @@ void Back::add_wishes(Tiers::Need& need) const {
 bool Back::freeze() {
   core::MutexLock lock(mu_);
   if (stopping_) return false;
-  if (group_wait_.told && !group_wait_.met && !group_wait_.lent) {
+  if (group_wait_.member && !group_wait_.met && !group_wait_.lent) {
     return group_wait_.lent = true;
   }
   if (scheduled_) return false;
@@ -61,7 +61,8 @@ void Back::thaw() {
     const bool lent = std::exchange(group_wait_.lent, false);
     if (lent && !group_wait_.met) return;
     if (lent) group_wait_ = {};
-    const bool more = lent || head_ != nullptr || current_ != nullptr || waiting_ != Waiting::kNo ||
+    const bool more = lent || woken_ || head_ != nullptr || current_ != nullptr ||
+                      waiting_ != Waiting::kNo ||
                       published_ > completed_.load(std::memory_order_relaxed);
     if (stopping_ || !more) {
       scheduled_ = false;
@@ -75,7 +76,7 @@ void Back::thaw() {
 bool Back::has_work() const {
   core::MutexLock lock(mu_);
   if (group_wait_.lent) return group_wait_.met || stopping_;
-  return head_ != nullptr || waiting_ != Waiting::kNo || stopping_;
+  return woken_ || head_ != nullptr || waiting_ != Waiting::kNo || stopping_;
 }
 
 void Back::go_on(bool room, std::vector<std::uint64_t> granted) {

@@ -28,6 +28,11 @@ bool apart(const Geometry& a, core::DType a_type, const Geometry& b, core::DType
          b.storage_end() * b_size <= a.offset * a_size;
 }
 
+int id_of(const ops::Catalog& catalog, std::string_view name) {
+  const ops::OpDef* const op = catalog.find(name);
+  return op == nullptr ? -1 : static_cast<int>(catalog.id(*op));
+}
+
 // Nobody but this instruction's own operands refers to the value.
 bool held_only_here(const Instruction& instruction, const Value& value) {
   const std::uint32_t references = value.references();
@@ -54,9 +59,8 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
       lanes_(lanes),
       owner_(owner),
       copies_(catalog),
-      to_device_(catalog.find("to_device") == nullptr
-                     ? -1
-                     : static_cast<int>(catalog.id(*catalog.find("to_device")))),
+      to_device_(id_of(catalog, "to_device")),
+      copy_(id_of(catalog, "copy")),
       taken_(devices.size()) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     pools_.emplace_back(memory::Pool::create(devices.at(i).pool(), owner, quota));
@@ -121,7 +125,8 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
     return nullptr;
   }
   clear();
-  if (waits() != nullptr) {
+  if (opened()) return nullptr;
+  if (forming_.member) {
     timer.forget();
     return nullptr;
   }
@@ -217,10 +222,15 @@ bool Executor::moves(std::size_t device) const {
   return patient_ && (device != kHostIndex || pools_[kHostIndex]->disk_share());
 }
 
-bool Executor::may_wait(std::size_t device, std::size_t bytes) const {
-  return moves(device) && !last_chance_ &&
-         taken_[device] + memory::charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) <=
-             pools_[device]->account().quota();
+bool Executor::may_wait(std::size_t device, std::size_t bytes) {
+  const bool may_move = moves(device) && !last_chance_;
+  if ((!may_move && !open_) ||
+      taken_[device] + memory::charged_bytes(std::min<std::size_t>(bytes, SIZE_MAX / 4)) >
+          pools_[device]->account().quota()) {
+    return false;
+  }
+  full_ = !may_move;
+  return true;
 }
 
 Status Executor::starve(std::size_t device, std::size_t bytes) {
@@ -292,7 +302,7 @@ void Executor::need_operands(const Instruction& instruction) {
 }
 
 Tiers::Need Executor::take_need() {
-  starved_ = false;
+  starved_ = full_ = false;
   return std::exchange(need_, {});
 }
 
@@ -360,6 +370,11 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   slots_.resize(instruction.results.size());
   if (instruction.op == to_device_) return transfer(instruction);
   if (op.collective) return meet(instruction, op);
+  if (instruction.op == copy_ && instruction.operands[1].value &&
+      instruction.operands[1].value->received && may_share(instruction)) [[unlikely]] {
+    slots_[0].storage = StorageRef(storage_of(*instruction.operands[1].value));
+    return require(*instruction.operands[1].value, op.name);
+  }
   const backends::Kernel kernel = device().kernel(instruction.op);
   if (kernel == nullptr) {
     return Status(core::Code::kUnimplemented,

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/memory/pool.h"
@@ -33,6 +34,8 @@ using FailureRef = std::shared_ptr<const program::Failure>;
 
 class Executor {
  public:
+  using StorageRef = core::Ref<memory::Storage>;
+
   // `owner` > 0 names the session; `quota` holds on each device (0: the device's budget).
   Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
            std::uint64_t quota);
@@ -69,9 +72,30 @@ class Executor {
   std::size_t groups() const { return groups_.size(); }
   // A collective that does not run, because of `why`: the other ranks are told.
   void decline(const program::Instruction& instruction, const core::Status& why);
-  // The rank whose collective has not ended; null: none. With one, what was tried has not happened,
-  // and can be tried again once the collective has ended.
-  const std::shared_ptr<Groups::Member>& waits() const { return meeting_.member; }
+  // What a rank of this session waits for in its group.
+  struct Open {
+    std::shared_ptr<Groups::Member> member;  // null: there is none
+    Groups::Ticket ticket = 0;
+    memory::Pinned result;
+    StorageRef source;  // of a receive: for the number of the rank that sent
+    bool told = false;  // the session will be told of the end
+  };
+  // The instruction that was run last is a collective that has not ended. Its results have neither
+  // contents nor failure until close().
+  bool opened() const { return opened_.member != nullptr; }
+  Open take_opened() { return std::exchange(opened_, {}); }
+  // Gives the results of a collective their contents. Null, or the failure that they have instead,
+  // of which the collective is the root. Precondition: it has ended.
+  FailureRef close(program::Instruction& instruction, Open open);
+  // Copies a whole tensor over another whole one, so that with a collective's result as its source
+  // the two may have one storage. Precondition: operand 1 is such a result.
+  bool may_share(const program::Instruction& instruction) const;
+  // Such a copy, as if it had run. Precondition: operand 1 has contents.
+  void share(program::Instruction& instruction);
+
+  // With a member: what was tried has not happened, because not all ranks of the group have joined.
+  // It can be tried again once that has ended.
+  Open& forming() { return forming_; }
 
   // With patience, what lacks room or has operands elsewhere has not happened: starved() is true,
   // and it can be tried again once take_need() is met. (run() and bind() then return null,
@@ -79,8 +103,12 @@ class Executor {
   void set_patient(bool patient) { patient_ = patient; }
   void set_last_chance() { last_chance_ = true; }
   bool starved() const { return starved_; }
+  // While the session has open collectives, what lacks room may wait for their end instead of
+  // failing: then full() is true with starved().
+  void set_open(bool open) { open_ = open; }
+  bool full() const { return full_; }
   // What was tried has not happened.
-  bool stopped() const { return starved_ || meeting_.member != nullptr; }
+  bool stopped() const { return starved_ || forming_.member != nullptr; }
   Tiers::Need take_need();
   // Can what lies on this device move elsewhere, where its memory is short?
   bool moves(std::size_t device) const;
@@ -119,7 +147,6 @@ class Executor {
   class Try;
 
   using Instruction = program::Instruction;
-  using StorageRef = core::Ref<memory::Storage>;
 
   // What becomes of one result.
   struct Slot {
@@ -154,11 +181,12 @@ class Executor {
                     RowMajor* result);
   core::Status meet(Instruction& instruction, const ops::OpDef& op);
   core::Result<std::shared_ptr<Groups::Member>> member_of(const Instruction& instruction) const;
-  core::Status deposit(Instruction& instruction, const ops::OpDef& op);
+  core::Status deposit(Instruction& instruction, const ops::OpDef& op, Open* open);
+  core::Status begin(const std::shared_ptr<Groups::Member>& member, const ops::OpDef& op);
   // Null: there is none. `lacks`: by the accounts, so that moving others away may help.
   StorageRef take(std::size_t device, std::size_t bytes, std::uint64_t seq, bool strand,
                   bool* lacks);
-  bool may_wait(std::size_t device, std::size_t bytes) const;
+  bool may_wait(std::size_t device, std::size_t bytes);
   core::Status starve(std::size_t device, std::size_t bytes);
   core::Status find(const program::Value& value, std::string_view what, std::uint64_t seq,
                     StorageRef* storage);
@@ -188,23 +216,18 @@ class Executor {
   const memory::OwnerId owner_;
   std::vector<memory::PoolHandle> pools_;  // by device
   const CopyKernels copies_;
-  const int to_device_;  // op id, -1 in a catalog without it
+  const int to_device_, copy_;  // op ids, -1 in a catalog without them
   bool has_loops_ = false, has_accelerator_ = false;
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
   Profile profile_;
 
   std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>> groups_;
-  struct Meeting {  // what was deposited
-    std::shared_ptr<Groups::Member> member;
-    bool begins = false;  // nothing yet: the other ranks have not joined
-    RowMajor result;
-    StorageRef source;  // of a receive: for the number of the rank that sent
-  };
-  Meeting meeting_;
+  Open forming_, opened_;
 
   const std::string* origin_ = nullptr;
   bool patient_ = false, last_chance_ = false, starved_ = false;
+  bool open_ = false, full_ = false;
   std::uint32_t now_ = 0;
   Tiers::Need need_;
   std::vector<std::uint64_t> granted_;

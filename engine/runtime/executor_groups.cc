@@ -102,6 +102,11 @@ core::Result<Call> call_of(const Instruction& i, const ops::OpDef& op, collectiv
   return call;
 }
 
+void write_sender(const Groups::Outcome& outcome, memory::Storage& storage) {
+  const std::int64_t sender = outcome.sender;
+  std::memcpy(storage.data(), &sender, sizeof sender);
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- the rank
@@ -126,10 +131,10 @@ core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
 void Executor::decline(const Instruction& instruction, const Status& why) {
   const ops::OpDef& op = catalog_.at(instruction.op);
   if (!op.collective) return;
-  if (meeting_.member) {
-    meeting_.member->give_up("has stopped: " + why.message());
-    meeting_ = {};
-    return;
+  if (forming_.member) {
+    forming_.member->give_up("has stopped: " + why.message());
+    const Open forming = std::exchange(forming_, {});
+    (void)forming.member->take(forming.ticket);
   }
   auto member = member_of(instruction);
   if (!member.ok() || op.name == kAwaitSends) return;
@@ -139,47 +144,92 @@ void Executor::decline(const Instruction& instruction, const Status& why) {
   (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
 }
 
-// The instruction has run when its group has come to it; until then it has not happened.
+// A collective that has not ended when it is deposited stays open: what comes behind it runs on.
 Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
-  if (!meeting_.member) {
-    Status status;
-    try {
-      status = deposit(instruction, op);
-    } catch (const std::bad_alloc&) {
-      status =
-          Status(core::Code::kResourceExhausted, op.name + ": the daemon itself is out of memory");
-    }
-    if (!status.ok()) {
-      if (!has_starved(status)) decline(instruction, status);
-      return status;
-    }
+  Open open;
+  Status status;
+  try {
+    status = deposit(instruction, op, &open);
+  } catch (const std::bad_alloc&) {
+    status =
+        Status(core::Code::kResourceExhausted, op.name + ": the daemon itself is out of memory");
   }
-  if (!meeting_.member->ended()) {
+  if (!status.ok()) {
+    if (!has_starved(status) && !forming_.member) decline(instruction, status);
+    return status;
+  }
+  if (!open.member->ended(open.ticket)) {
+    opened_ = std::move(open);
     return Status(core::Code::kUnavailable, op.name + ": waits for other ranks");
   }
-  const Meeting meeting = std::exchange(meeting_, {});
-  TT_RETURN_IF_ERROR(meeting.member->take());
-  if (meeting.begins) return meet(instruction, op);
-  slots_[0].storage = meeting.result.storage.ref();
-  if (!meeting.source) return {};
-  const std::int64_t source = meeting.member->sender();
-  std::memcpy(meeting.source->data(), &source, sizeof source);
-  slots_[1].storage = meeting.source;
+  const Groups::Outcome outcome = open.member->take(open.ticket);
+  TT_RETURN_IF_ERROR(outcome.status);
+  slots_[0].storage = open.result.ref();
+  instruction.results[0].value->received = true;
+  if (!open.source) return {};
+  write_sender(outcome, *open.source);
+  slots_[1].storage = std::move(open.source);
   return {};
 }
 
-Status Executor::deposit(Instruction& instruction, const ops::OpDef& op) {
+FailureRef Executor::close(Instruction& instruction, Open open) {
+  const Groups::Outcome outcome = open.member->take(open.ticket);
+  if (!outcome.status.ok()) {
+    auto failure =
+        std::make_shared<const program::Failure>(program::Failure{instruction.seq, outcome.status});
+    fail(instruction, failure);
+    return failure;
+  }
+  instruction.results[0].value->contents = open.result.ref();
+  instruction.results[0].value->received = true;
+  if (open.source) {
+    write_sender(outcome, *open.source);
+    instruction.results[1].value->contents = std::move(open.source);
+  }
+  describe(instruction);
+  return nullptr;
+}
+
+bool Executor::may_share(const Instruction& instruction) const {
+  if (instruction.op != copy_ || instruction.results.size() != 1) return false;
+  const program::ResultSlot& result = instruction.results[0];
+  const Operand &old = instruction.operands[0], &source = instruction.operands[1];
+  const core::Geometry& region = *result.geometry;
+  return result.overwrites == 0 && !result.value->through && !source.value->through &&
+         source.dtype == source.value->dtype && source.dtype == result.value->dtype &&
+         old.dtype == result.value->dtype && source.value->device == result.value->device &&
+         *source.geometry == region && region.contiguous() && region.offset == 0 &&
+         region.numel() == result.value->elements && region.numel() == source.value->elements;
+}
+
+void Executor::share(Instruction& instruction) {
+  instruction.results[0].value->contents = instruction.operands[1].value->contents;
+  describe(instruction);
+}
+
+// Waits until all ranks of the group have joined.
+Status Executor::begin(const std::shared_ptr<Groups::Member>& member, const ops::OpDef& op) {
+  if (forming_.member && forming_.member->ended(forming_.ticket)) {
+    const Open forming = std::exchange(forming_, {});
+    (void)forming.member->take(forming.ticket);
+  }
+  if (!forming_.member) {
+    const auto ticket = member->begin();
+    if (!ticket) return {};
+    forming_.member = member;
+    forming_.ticket = *ticket;
+  }
+  return Status(core::Code::kUnavailable, op.name + ": waits for the group's ranks");
+}
+
+Status Executor::deposit(Instruction& instruction, const ops::OpDef& op, Open* open) {
   if (device_ != kHostIndex) {
     return core::unimplemented(op.name + ": of tensors on " + core::to_string(device().id()) +
                                " is not there yet");
   }
   auto member = member_of(instruction);
   if (!member.ok()) return member.status();
-  if (!(*member)->begin()) {
-    meeting_.member = *member;
-    meeting_.begins = true;
-    return {};
-  }
+  TT_RETURN_IF_ERROR(begin(*member, op));
   Groups::Part part;
   const bool waits_only = op.name == kAwaitSends;
   if (!waits_only) {
@@ -196,15 +246,17 @@ Status Executor::deposit(Instruction& instruction, const ops::OpDef& op) {
   if (instruction.results.size() > 1) {
     TT_RETURN_IF_ERROR(allocate(op.name, sizeof(std::int64_t), instruction.seq, &source));
   }
-  meeting_ = {*member, false, part.result, std::move(source)};
+  open->member = *member;
+  open->result = part.result.storage;
+  open->source = std::move(source);
   if (waits_only) {
     std::memcpy(part.result.data(), part.operand.data(), part.result.bytes);
-    (*member)->await_sends();
+    open->ticket = (*member)->await_sends();
     return {};
   }
   const bool elsewhere = part.call.op == Op::kReduce && part.call.root != (*member)->rank();
   if (elsewhere) std::memset(part.result.data(), 0, part.result.bytes);
-  (*member)->deposit(std::move(part));
+  open->ticket = (*member)->deposit(std::move(part));
   return {};
 }
 

@@ -64,14 +64,14 @@ GroupFacts GroupEpoch::facts() {
       if (!rank.joined && (fabric_ == nullptr || place.daemon == fabric_->name())) continue;
       const bool here = rank.joined;
       facts.members.push_back(
-          {member.rank, here ? "" : place.daemon, rank.who, here && !rank.ended});
+          {member.rank, here ? "" : place.daemon, rank.who, here && rank.waits()});
       facts.collectives = std::max(facts.collectives, rank.number);
     }
   }
   if (places_.empty()) {
     for (collective::Rank rank = 0; rank < ranks(); ++rank) {
       const RankState& own = ranks_[rank];
-      if (own.joined) facts.members.push_back({rank, "", own.who, !own.ended});
+      if (own.joined) facts.members.push_back({rank, "", own.who, own.waits()});
     }
   }
   std::sort(facts.members.begin(), facts.members.end(),
@@ -124,7 +124,7 @@ void GroupEpoch::go() {
       for (const Declined& declined : std::exchange(ranks_[rank].declined, {})) {
         open_declined(rank, declined);
       }
-      if (std::exchange(ranks_[rank].begins, false)) finish(ranks_[rank], {}, met);
+      finish_all(ranks_[rank], Open::Kind::kBegin, {}, met);
     }
   });
 }
@@ -152,65 +152,76 @@ Status GroupEpoch::abandonment() const {
 
 // ---------------------------------------------------------------- ranks
 
-void GroupEpoch::start(RankState& rank) {
-  rank.ended.reset();
-  rank.awaits_sends = rank.begins = false;
-  rank.began = Groups::Clock::now();
-  rank.deadline = rank.began + rank.timeout;
+bool GroupEpoch::RankState::waits() const {
+  return std::any_of(open.begin(), open.end(), [](const auto& each) { return !each.second.ended; });
 }
 
-bool GroupEpoch::begin(collective::Rank rank) {
+GroupEpoch::Ticket GroupEpoch::start(collective::Rank rank, Open::Kind kind) {
+  Open& open = ranks_[rank].open[++tickets_];
+  open.kind = kind;
+  open.began = Groups::Clock::now();
+  open.deadline = open.began + ranks_[rank].timeout;
+  return tickets_;
+}
+
+std::optional<GroupEpoch::Ticket> GroupEpoch::begin(collective::Rank rank) {
   core::MutexLock lock(mu_);
-  if (going_ || ended_locked()) return true;
-  start(ranks_[rank]);
-  ranks_[rank].begins = true;
-  return false;
+  if (going_ || ended_locked()) return std::nullopt;
+  return start(rank, Open::Kind::kBegin);
 }
 
-void GroupEpoch::open_part(collective::Rank rank, Part part) {
-  RankState& own = ranks_[rank];
+void GroupEpoch::open_part(collective::Rank rank, Open& open, Part part) {
   if (abandoned_) {
-    own.ended = abandonment();
+    open.ended = abandonment();
     return;
   }
   const Call call = part.call;
-  if (is_transfer(call)) return transfer(rank, call, std::make_shared<Part>(std::move(part)));
-  std::shared_ptr<Parts>& parts = parts_[++own.number];
+  if (is_transfer(call)) {
+    const bool sends = call.op == collective::Op::kSend;
+    open.kind = sends ? Open::Kind::kSend : Open::Kind::kReceive;
+    const auto token = transfer(rank, call, std::make_shared<Part>(std::move(part)));
+    if (token.ok()) {
+      open.token = *token;
+    } else {
+      open.ended = token.status();
+    }
+    return;
+  }
+  open.number = ++ranks_[rank].number;
+  std::shared_ptr<Parts>& parts = parts_[open.number];
   if (!parts) parts = std::make_shared<Parts>();
   parts->insert_or_assign(rank, std::move(part));
-  const Status status = participant_->deposit(rank, own.number, call);
+  const Status status = participant_->deposit(rank, open.number, call);
   if (status.ok()) return;
   // The other ranks need not wait for a call that cannot be.
-  own.ended = status;
+  open.ended = status;
   participant_->lost(rank, status.message());
 }
 
-void GroupEpoch::deposit(collective::Rank rank, Part part) {
+GroupEpoch::Ticket GroupEpoch::deposit(collective::Rank rank, Part part) {
+  Ticket ticket = 0;
   settle([&](Waiters&) TT_REQUIRES(mu_) {
-    start(ranks_[rank]);
-    open_part(rank, std::move(part));
+    ticket = start(rank, Open::Kind::kCollective);
+    open_part(rank, ranks_[rank].open.at(ticket), std::move(part));
   });
   core::MutexLock lock(mu_);
-  RankState& own = ranks_[rank];
-  if (std::exchange(own.send, 0) != 0 && !own.ended) own.ended = Status();
+  Open& open = ranks_[rank].open.at(ticket);
+  if (open.kind == Open::Kind::kSend && !open.ended) open.ended = Status();
+  return ticket;
 }
 
+// The rank itself goes on at once, also where its part of a transfer stays open for the other rank.
 void GroupEpoch::open_declined(collective::Rank rank, const Declined& declined) {
-  RankState& own = ranks_[rank];
   if (is_transfer(declined.call)) {
-    transfer(rank, declined.call, nullptr, declined.failed);
-  } else if (!participant_->deposit(rank, ++own.number, declined.call, declined.failed).ok()) {
+    (void)transfer(rank, declined.call, nullptr, declined.failed);
+  } else if (!participant_->deposit(rank, ++ranks_[rank].number, declined.call, declined.failed)
+                  .ok()) {
     participant_->lost(rank, declined.failed.text);
   }
-  // The rank goes on at once, also where its part of a transfer stays open for the other rank.
-  own.send = own.receive = 0;
-  own.ended = Status(declined.failed.code, declined.failed.text);
 }
 
 void GroupEpoch::decline(collective::Rank rank, const Call& call, const Status& why) {
   settle([&](Waiters&) TT_REQUIRES(mu_) {
-    start(ranks_[rank]);
-    ranks_[rank].ended = why;
     if (abandoned_) return;
     Declined declined{call, {why.code(), why.message()}};
     if (going_) return open_declined(rank, declined);
@@ -218,40 +229,38 @@ void GroupEpoch::decline(collective::Rank rank, const Call& call, const Status& 
   });
 }
 
-void GroupEpoch::await_sends(collective::Rank rank) {
+GroupEpoch::Ticket GroupEpoch::await_sends(collective::Rank rank) {
   core::MutexLock lock(mu_);
-  RankState& own = ranks_[rank];
-  start(own);
-  own.awaits_sends = true;
-  if (own.sends.empty()) own.ended = Status();
+  const Ticket ticket = start(rank, Open::Kind::kAwaitSends);
+  if (ranks_[rank].sends.empty()) ranks_[rank].open.at(ticket).ended = Status();
+  return ticket;
 }
 
-bool GroupEpoch::wait(collective::Rank rank, Waiter* waiter) {
+bool GroupEpoch::wait(collective::Rank rank, Ticket ticket, Waiter* waiter) {
   core::MutexLock lock(mu_);
-  if (ranks_[rank].ended) return false;
-  ranks_[rank].waiter = waiter;
+  Open& open = ranks_[rank].open.at(ticket);
+  if (open.ended) return false;
+  open.waiter = waiter;
   return true;
 }
 
-bool GroupEpoch::ended(collective::Rank rank) {
+bool GroupEpoch::ended(collective::Rank rank, Ticket ticket) {
   core::MutexLock lock(mu_);
-  return ranks_[rank].ended.has_value();
+  return ranks_[rank].open.at(ticket).ended.has_value();
 }
 
-Status GroupEpoch::take(collective::Rank rank) {
+Groups::Outcome GroupEpoch::take(collective::Rank rank, Ticket ticket) {
   core::MutexLock lock(mu_);
-  return *ranks_[rank].ended;
-}
-
-collective::Rank GroupEpoch::sender(collective::Rank rank) {
-  core::MutexLock lock(mu_);
-  return ranks_[rank].sender;
+  const auto found = ranks_[rank].open.find(ticket);
+  Groups::Outcome outcome{*found->second.ended, found->second.sender};
+  ranks_[rank].open.erase(found);
+  return outcome;
 }
 
 void GroupEpoch::give_up(collective::Rank rank, const std::string& why) {
   {
     core::MutexLock lock(mu_);
-    if (ranks_[rank].ended) return;
+    if (!ranks_[rank].waits()) return;
   }
   leave(rank, why);
 }
@@ -260,7 +269,7 @@ void GroupEpoch::leave(collective::Rank rank, const std::string& why) {
   settle([&](Waiters& met) TT_REQUIRES(mu_) {
     if (!participant_) return end_forming(collective::rank_text(rank) + " " + why, met);
     const RankState& own = ranks_[rank];
-    if (own.ended && own.declined.empty()) {
+    if (!own.waits() && own.declined.empty()) {
       participant_->leave(rank, own.number, why);
     } else {
       participant_->lost(rank, why);
@@ -323,26 +332,43 @@ void GroupEpoch::lose(const std::string& daemon, const std::string& why) {
 void GroupEpoch::look(Groups::Clock::time_point now, const std::string& missing) {
   settle([&](Waiters& met) TT_REQUIRES(mu_) {
     for (const RankState& rank : ranks_) {
-      if (rank.ended || !rank.joined) continue;
-      if (rank.deadline > now) {
-        const bool collective = participant_ && !rank.begins && rank.receive == 0;
-        if (collective && now - rank.began > rank.timeout / 2) {
-          participant_->patience_passed(rank.number);
-        }
-        continue;
+      for (const auto& [ticket, open] : rank.open) {
+        if (!open.ended && rank.joined && !look(rank, open, now, missing, met)) return;
       }
-      if (rank.begins && participant_) {
-        return participant_->lost(lowest_, "has waited too long for the group to begin");
-      }
-      if (rank.begins) {
-        return end_forming(
-            "timeout in joining, waits for " + (missing.empty() ? "the group" : missing), met);
-      }
-      if (rank.receive != 0) return participant_->deadline_passed_point_to_point(rank.receive);
-      if (!rank.awaits_sends) return participant_->deadline_passed(rank.number);
-      return participant_->deadline_passed_point_to_point(*rank.sends.begin());
     }
   });
+}
+
+bool GroupEpoch::look(const RankState& rank, const Open& open, Groups::Clock::time_point now,
+                      const std::string& missing, Waiters& met) {
+  using OpenKind = Open::Kind;
+  if (open.deadline > now) {
+    if (open.kind == OpenKind::kCollective && participant_ && now - open.began > rank.timeout / 2) {
+      participant_->patience_passed(open.number);
+    }
+    return true;
+  }
+  switch (open.kind) {
+    case OpenKind::kBegin:
+      if (participant_) {
+        participant_->lost(lowest_, "has waited too long for the group to begin");
+      } else {
+        end_forming("timeout in joining, waits for " + (missing.empty() ? "the group" : missing),
+                    met);
+      }
+      return false;
+    case OpenKind::kCollective:
+      participant_->deadline_passed(open.number);
+      return false;
+    case OpenKind::kSend:
+    case OpenKind::kReceive:
+      participant_->deadline_passed_point_to_point(open.token);
+      return false;
+    case OpenKind::kAwaitSends:
+      participant_->deadline_passed_point_to_point(*rank.sends.begin());
+      return false;
+  }
+  return true;
 }
 
 // ---------------------------------------------------------------- the participant's wishes
@@ -382,38 +408,40 @@ Status GroupEpoch::run(const std::vector<Job>& jobs, const Held& held) {
   }
 }
 
-void GroupEpoch::finish(RankState& rank, const Status& status, Waiters& met) {
-  if (rank.ended) return;
-  rank.ended = status;
-  if (rank.waiter != nullptr) met.push_back(std::exchange(rank.waiter, nullptr));
+void GroupEpoch::finish(Open& open, const Status& status, Waiters& met) {
+  if (open.ended) return;
+  open.ended = status;
+  if (open.waiter != nullptr) met.push_back(std::exchange(open.waiter, nullptr));
+}
+
+void GroupEpoch::finish_all(RankState& rank, Open::Kind kind, const Status& status, Waiters& met) {
+  for (auto& [ticket, open] : rank.open) {
+    if (open.kind == kind) finish(open, status, met);
+  }
 }
 
 void GroupEpoch::end_all(const Status& status, Waiters& met) {
   for (RankState& rank : ranks_) {
-    finish(rank, status, met);
+    for (auto& [ticket, open] : rank.open) finish(open, status, met);
     rank.sends.clear();
-    rank.receive = 0;
-    rank.begins = false;
   }
   parts_.clear();
   transfers_.clear();
   staging_.clear();
 }
 
-void GroupEpoch::transfer(collective::Rank rank, const Call& call, std::shared_ptr<Part> part,
-                          const collective::Failed& failed) {
+core::Result<std::uint64_t> GroupEpoch::transfer(collective::Rank rank, const Call& call,
+                                                 std::shared_ptr<Part> part,
+                                                 const collective::Failed& failed) {
   RankState& own = ranks_[rank];
   const std::uint64_t token = ++tokens_;
-  const bool sends = call.op == collective::Op::kSend;
-  if (sends) own.sends.insert(token);
-  (sends ? own.send : own.receive) = token;
+  if (call.op == collective::Op::kSend) own.sends.insert(token);
   transfers_[token] = {rank, std::move(part)};
   const Status status = participant_->deposit_point_to_point(rank, token, call, failed);
-  if (status.ok()) return;
+  if (status.ok()) return token;
   transfers_.erase(token);
   own.sends.erase(token);
-  own.send = own.receive = 0;
-  own.ended = status;
+  return status;
 }
 
 void GroupEpoch::transferred(const Action& action, Waiters& met) {
@@ -421,16 +449,17 @@ void GroupEpoch::transferred(const Action& action, Waiters& met) {
   if (found == transfers_.end()) return;
   RankState& own = ranks_[found->second.rank];
   transfers_.erase(found);
-  if (own.receive == action.token) {
-    own.receive = 0;
-    own.sender = action.rank;
-    return finish(own, action.status, met);
+  // A tensor that does not fit its receiver would be an error of the sender only where the receiver
+  // has come first, so a sender is told of the group's end alone.
+  const bool over = participant_->ended();
+  for (auto& [ticket, open] : own.open) {
+    if (open.token != action.token) continue;
+    open.sender = action.rank;
+    if (open.kind == Open::Kind::kReceive || over) finish(open, action.status, met);
   }
   own.sends.erase(action.token);
-  // The sender is told of the group's end alone. A tensor that does not fit its receiver would be
-  // an error of the sender only where the receiver has come first.
-  if (participant_->ended()) return finish(own, action.status, met);
-  if (own.awaits_sends && own.sends.empty()) finish(own, {}, met);
+  if (over) return finish_all(own, Open::Kind::kAwaitSends, action.status, met);
+  if (own.sends.empty()) finish_all(own, Open::Kind::kAwaitSends, {}, met);
 }
 
 void GroupEpoch::obey(Action& action, std::vector<Job>& jobs, Waiters& met) {
@@ -451,8 +480,8 @@ void GroupEpoch::obey(Action& action, std::vector<Job>& jobs, Waiters& met) {
       return;
     case Action::Kind::kComplete:
       if (action.token != 0) return transferred(action, met);
-      if (ranks_[action.rank].number == action.number) {
-        finish(ranks_[action.rank], action.status, met);
+      for (auto& [ticket, open] : ranks_[action.rank].open) {
+        if (open.number == action.number) finish(open, action.status, met);
       }
       if (participant_->ended()) parts_.erase(action.number);  // it will never have finished
       return;

@@ -21,6 +21,7 @@ class GroupEpoch {
  public:
   using Waiter = Groups::Waiter;
   using Part = Groups::Part;
+  using Ticket = Groups::Ticket;
 
   // `fabric` is null where all ranks are in this daemon.
   GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric);
@@ -49,14 +50,13 @@ class GroupEpoch {
 
   // ---- Ranks of this daemon (see Groups::Member)
 
-  bool begin(collective::Rank rank);
-  void deposit(collective::Rank rank, Part part);
+  std::optional<Ticket> begin(collective::Rank rank);
+  Ticket deposit(collective::Rank rank, Part part);
   void decline(collective::Rank rank, const collective::Call& call, const core::Status& why);
-  void await_sends(collective::Rank rank);
-  bool wait(collective::Rank rank, Waiter* waiter);
-  bool ended(collective::Rank rank);
-  core::Status take(collective::Rank rank);
-  collective::Rank sender(collective::Rank rank);
+  Ticket await_sends(collective::Rank rank);
+  bool ended(collective::Rank rank, Ticket ticket);
+  bool wait(collective::Rank rank, Ticket ticket, Waiter* waiter);
+  Groups::Outcome take(collective::Rank rank, Ticket ticket);
   void give_up(collective::Rank rank, const std::string& why);
   void leave(collective::Rank rank, const std::string& why);
   // After leave(): nothing of the group is the rank's any more.
@@ -77,21 +77,26 @@ class GroupEpoch {
     collective::Call call;
     collective::Failed failed;
   };
+  // What a rank has deposited and not taken.
+  struct Open {
+    enum class Kind : std::uint8_t { kBegin, kCollective, kSend, kReceive, kAwaitSends };
+    Kind kind = Kind::kCollective;
+    collective::Number number = 0;  // kCollective
+    std::uint64_t token = 0;        // kSend, kReceive: in transfers_
+    std::optional<core::Status> ended;
+    collective::Rank sender = 0;  // kReceive
+    Groups::Clock::time_point began{}, deadline{};
+    Waiter* waiter = nullptr;
+  };
   struct RankState {
     bool joined = false;
     std::string who;
     std::chrono::milliseconds timeout{0};
     collective::Number number = 0;  // of the last collective; 0: none
-    std::uint64_t receive = 0;      // the token of a receive that has not ended
-    std::uint64_t send = 0;         // the token of a send that is being deposited
-    std::set<std::uint64_t> sends;  // tokens of what has not been received
-    bool awaits_sends = false;
-    bool begins = false;                                 // waits for the group to form
-    std::vector<Declined> declined;                      // before the group has formed
-    collective::Rank sender = 0;                         // of the last receive
-    std::optional<core::Status> ended = core::Status();  // how what was deposited ended
-    Groups::Clock::time_point began{}, deadline{};
-    Waiter* waiter = nullptr;
+    std::map<Ticket, Open> open;
+    std::set<std::uint64_t> sends;   // tokens of what has not been received
+    std::vector<Declined> declined;  // before the group has formed
+    bool waits() const;
   };
   using Parts = std::map<collective::Rank, Part>;
   struct Transfer {
@@ -110,11 +115,13 @@ class GroupEpoch {
   };
   using Waiters = std::vector<Waiter*>;
 
-  void start(RankState& rank) TT_REQUIRES(mu_);
-  void open_part(collective::Rank rank, Part part) TT_REQUIRES(mu_);
+  Ticket start(collective::Rank rank, Open::Kind kind) TT_REQUIRES(mu_);
+  void open_part(collective::Rank rank, Open& open, Part part) TT_REQUIRES(mu_);
   void open_declined(collective::Rank rank, const Declined& declined) TT_REQUIRES(mu_);
-  void transfer(collective::Rank rank, const collective::Call& call, std::shared_ptr<Part> part,
-                const collective::Failed& failed = {}) TT_REQUIRES(mu_);
+  // The token of a transfer; its status where it cannot be.
+  core::Result<std::uint64_t> transfer(collective::Rank rank, const collective::Call& call,
+                                       std::shared_ptr<Part> part,
+                                       const collective::Failed& failed = {}) TT_REQUIRES(mu_);
   void transferred(const collective::Action& action, Waiters& met) TT_REQUIRES(mu_);
 
   // Ends the group, which has not formed.
@@ -128,7 +135,12 @@ class GroupEpoch {
       TT_REQUIRES(mu_);
   void send(collective::Action& action) TT_REQUIRES(mu_);
   core::Status run(const std::vector<collective::Job>& jobs, const Held& held);
-  static void finish(RankState& rank, const core::Status& status, Waiters& met);
+  static void finish(Open& open, const core::Status& status, Waiters& met);
+  static void finish_all(RankState& rank, Open::Kind kind, const core::Status& status,
+                         Waiters& met);
+  // False: what this is about has ended the group.
+  bool look(const RankState& rank, const Open& open, Groups::Clock::time_point now,
+            const std::string& missing, Waiters& met) TT_REQUIRES(mu_);
   void end_all(const core::Status& status, Waiters& met) TT_REQUIRES(mu_);
   void hold(const collective::Slice& slice, Held& held) TT_REQUIRES(mu_);
   Held hold(const std::vector<collective::Job>& jobs) TT_REQUIRES(mu_);
@@ -151,6 +163,7 @@ class GroupEpoch {
   std::map<collective::Number, std::shared_ptr<Parts>> parts_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Transfer> transfers_ TT_GUARDED_BY(mu_);  // by token
   std::uint64_t tokens_ TT_GUARDED_BY(mu_) = 0;
+  Ticket tickets_ TT_GUARDED_BY(mu_) = 0;
   std::map<collective::Buffer, core::Ref<memory::Storage>> staging_ TT_GUARDED_BY(mu_);
   bool no_memory_ TT_GUARDED_BY(mu_) = false;
 };

@@ -46,16 +46,15 @@ class Groups::Rank final : public Groups::Member {
   }
   collective::Rank rank() const override { return rank_; }
   collective::Rank ranks() const override { return epoch_->ranks(); }
-  bool begin() override { return epoch_->begin(rank_); }
-  void deposit(Part part) override { epoch_->deposit(rank_, std::move(part)); }
+  std::optional<Ticket> begin() override { return epoch_->begin(rank_); }
+  Ticket deposit(Part part) override { return epoch_->deposit(rank_, std::move(part)); }
   void decline(collective::Call call, const Status& why) override {
     epoch_->decline(rank_, call, why);
   }
-  void await_sends() override { epoch_->await_sends(rank_); }
-  bool ended() override { return epoch_->ended(rank_); }
-  bool wait(Waiter* waiter) override { return epoch_->wait(rank_, waiter); }
-  Status take() override { return epoch_->take(rank_); }
-  collective::Rank sender() override { return epoch_->sender(rank_); }
+  Ticket await_sends() override { return epoch_->await_sends(rank_); }
+  bool ended(Ticket ticket) override { return epoch_->ended(rank_, ticket); }
+  bool wait(Ticket ticket, Waiter* waiter) override { return epoch_->wait(rank_, ticket, waiter); }
+  Outcome take(Ticket ticket) override { return epoch_->take(rank_, ticket); }
   void give_up(const std::string& why) override {
     epoch_->give_up(rank_, why);
     groups_.withdraw(epoch_);

@@ -3,9 +3,10 @@
 // A session joins a group as one of its ranks. The state machine of engine/collective decides which
 // collectives belong together and which additions are made (see GroupEpoch). A group whose ranks
 // are all in this daemon needs no message: the session that brings the last operand computes the
-// result for all ranks, on its lane; the other sessions wait without a lane. With peers (see
-// Fabric) the ranks of a group may be sessions of several daemons, and a rank's first collective
-// waits until all ranks have joined.
+// result for all ranks, on its lane. A rank may have several collectives open at once: the other
+// sessions run on, and wait without a lane only where they read a result (see OpenCollectives).
+// With peers (see Fabric) the ranks of a group may be sessions of several daemons, and a rank's
+// first collective waits until all ranks have joined.
 //
 // The group keeps the tensor that a rank sends until the receiving rank asks for it, so two ranks
 // that send to each other first do not wait for each other.
@@ -20,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -45,8 +47,17 @@ class Groups : private Fabric::Receiver {
   class Waiter {
    public:
     virtual ~Waiter() = default;
-    // The wait is over. Called once for each wait, on any thread.
+    // A wait is over. Called once for each wait, on any thread.
     virtual void met() = 0;
+  };
+
+  // Names what a rank has deposited, until it is taken. Never 0.
+  using Ticket = std::uint64_t;
+
+  // How something ended that was deposited.
+  struct Outcome {
+    core::Status status;
+    collective::Rank sender = 0;  // of a receive: the rank that sent the tensor
   };
 
   // Contents are on the host; empty: the call has none.
@@ -72,25 +83,23 @@ class Groups : private Fabric::Receiver {
     virtual ~Member() = default;  // the rank leaves
     virtual collective::Rank rank() const = 0;
     virtual collective::Rank ranks() const = 0;
-    // True where the rank may deposit, or where the group has ended. False: not all ranks have
-    // joined. Then what ended() and wait() are about is that.
-    virtual bool begin() = 0;
-    // The rank's next collective, send or receive. Preconditions: the last one has ended, and
-    // begin() has been true. A send ends here: the group keeps its operand until it is received.
-    virtual void deposit(Part part) = 0;
+    // None where the rank may deposit, or where the group has ended. Else not all ranks have
+    // joined, and the ticket's wait is for them.
+    virtual std::optional<Ticket> begin() = 0;
+    // The rank's next collective, send or receive. Precondition: begin() has returned none. A send
+    // ends here: the group keeps its operand until it is received.
+    virtual Ticket deposit(Part part) = 0;
     // The rank cannot take part in its next collective, which fails on all ranks, or in a send or
     // receive, which fails on the other rank.
     virtual void decline(collective::Call call, const core::Status& why) = 0;
     // Ends when all that the rank has sent has been received. Precondition as of deposit().
-    virtual void await_sends() = 0;
-    virtual bool ended() = 0;  // what was deposited
-    // False: it has ended by now. True: the waiter will be told.
-    virtual bool wait(Waiter* waiter) = 0;
-    // How it has ended. Precondition: it has.
-    virtual core::Status take() = 0;
-    // The rank that sent the tensor that the last receive has taken.
-    virtual collective::Rank sender() = 0;
-    // The group ends where the rank waits for something that has not ended. Any thread.
+    virtual Ticket await_sends() = 0;
+    virtual bool ended(Ticket ticket) = 0;
+    // False: it has ended by now. True: the waiter will be told, once. One wait for each ticket.
+    virtual bool wait(Ticket ticket, Waiter* waiter) = 0;
+    // Precondition: it has ended. The ticket is no longer valid.
+    virtual Outcome take(Ticket ticket) = 0;
+    // The group ends where something that the rank has deposited has not ended. Any thread.
     virtual void give_up(const std::string& why) = 0;
     // The group ends, because "rank n `why`". Collectives that have ended for this rank end well
     // for the others too. Any thread.

@@ -105,7 +105,7 @@ class GroupsFabric : public GroupsKit {
     auto member = network_[daemon].groups.join(
         {"alice", "g", rank, ranks, timeout, "session of rank " + std::to_string(rank)});
     EXPECT_TRUE(member.ok()) << member.status().message();
-    return *member;
+    return std::make_shared<TestRank>(*member);
   }
   // Rank i is in the daemon whose letter is placement[i]; all have begun.
   std::vector<MemberRef> join_all(const std::string& placement) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,50 @@ using core::Status;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-using MemberRef = std::shared_ptr<Groups::Member>;
+// A rank that takes what it has deposited before it deposits something else.
+class TestRank {
+ public:
+  explicit TestRank(std::shared_ptr<Groups::Member> member) : member_(std::move(member)) {}
+  collective::Rank rank() const { return member_->rank(); }
+  collective::Rank ranks() const { return member_->ranks(); }
+  bool begin() {
+    const auto ticket = member_->begin();
+    if (ticket) open(*ticket);
+    return !ticket;
+  }
+  Groups::Ticket deposit(Groups::Part part) {
+    open(member_->deposit(std::move(part)));
+    return ticket_;
+  }
+  void await_sends() { open(member_->await_sends()); }
+  void decline(Call call, const Status& why) {
+    member_->decline(std::move(call), why);
+    outcome_ = {why};
+  }
+  bool ended() { return outcome_ || member_->ended(ticket_); }
+  bool wait(Groups::Waiter* waiter) { return !outcome_ && member_->wait(ticket_, waiter); }
+  Status take() {
+    if (!outcome_) outcome_ = member_->take(ticket_);
+    return outcome_->status;
+  }
+  collective::Rank sender() {
+    (void)take();
+    return outcome_->sender;
+  }
+  void give_up(const std::string& why) { member_->give_up(why); }
+  void leave(const std::string& why) { member_->leave(why); }
+  Groups::Member& member() { return *member_; }
+
+ private:
+  void open(Groups::Ticket ticket) {
+    ticket_ = ticket;
+    outcome_.reset();
+  }
+  std::shared_ptr<Groups::Member> member_;
+  Groups::Ticket ticket_ = 0;
+  std::optional<Groups::Outcome> outcome_ = Groups::Outcome();
+};
+using MemberRef = std::shared_ptr<TestRank>;
 
 class Counted : public Groups::Waiter {
  public:

@@ -12,7 +12,7 @@ class GroupsTest : public GroupsKit {
     auto member = groups_.join(
         {"alice", "g", rank, ranks, timeout, "session of rank " + std::to_string(rank)});
     EXPECT_TRUE(member.ok()) << member.status().message();
-    return *member;
+    return std::make_shared<TestRank>(*member);
   }
   std::vector<MemberRef> join_all(collective::Rank ranks, milliseconds timeout = kLong) {
     std::vector<MemberRef> members;
@@ -152,8 +152,9 @@ TEST_F(GroupsTest, WhatIsNoGroupIsRefused) {
   const MemberRef own = join(0, 2);
   const auto other = groups_.join({"bob", "g", 0, 1, kLong, ""});
   ASSERT_TRUE(other.ok());
-  deposit(*other, {7});
-  EXPECT_TRUE((*other)->ended());
+  const auto rank = std::make_shared<TestRank>(*other);
+  deposit(rank, {7});
+  EXPECT_TRUE(rank->ended());
 }
 
 TEST_F(GroupsTest, NothingIsHeldAfterACall) {
@@ -280,6 +281,51 @@ TEST_F(GroupsTest, ATimeoutNamesTheRankOfATransfer) {
   ASSERT_TRUE(third->wait(&waiter));
   waiter.wait_for(2);
   EXPECT_THAT(third->take().message(), HasSubstr("rank 1 does not receive"));
+}
+
+TEST_F(GroupsTest, ARankMayHaveSeveralCollectivesOpen) {
+  const auto members = join_all(2);
+  std::vector<Groups::Ticket> tickets;
+  std::vector<RowMajor> results;
+  for (int i = 0; i < 100; ++i) {
+    RowMajor result = row({0});
+    tickets.push_back(members[0]->deposit({sum(1), row({1.0f * i}), result}));
+    results.push_back(std::move(result));
+  }
+  const RowMajor received = receive(members[0], 1, 1);
+  Groups::Member& first = members[0]->member();
+  Counted waiter;
+  EXPECT_TRUE(first.wait(tickets[99], &waiter));
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(first.ended(tickets[i]));
+    if (i == 50) {
+      members[1]->decline(sum(1), Status(Code::kInternal, "not this one"));
+    } else {
+      deposit(members[1], {100});
+    }
+    ASSERT_TRUE(first.ended(tickets[i]));
+    EXPECT_EQ(first.take(tickets[i]).status.ok(), i != 50);
+    if (i == 50) continue;
+    EXPECT_EQ(floats(results[i]), std::vector<float>{100.0f + static_cast<float>(i)});
+  }
+  EXPECT_EQ(waiter.times, 1);
+  EXPECT_FALSE(members[0]->ended());
+  send(members[1], 0, {7});
+  EXPECT_TRUE(members[0]->take().ok());
+  EXPECT_EQ(floats(received), std::vector<float>{7});
+}
+
+TEST_F(GroupsTest, AllThatIsOpenEndsWithTheGroup) {
+  const auto members = join_all(2);
+  Groups::Member& first = members[0]->member();
+  std::vector<Groups::Ticket> tickets;
+  for (int i = 0; i < 3; ++i) tickets.push_back(members[0]->deposit({sum(1), row({1}), row({0})}));
+  tickets.push_back(members[0]->deposit({transfer(Op::kRecv, 1, 1), row({0}), row({0})}));
+  members[1]->leave("is lost");
+  for (const Groups::Ticket ticket : tickets) {
+    ASSERT_TRUE(first.ended(ticket));
+    EXPECT_THAT(first.take(ticket).status.message(), HasSubstr("rank 1 is lost"));
+  }
 }
 
 // Ranks on threads of their own, some of which fail calls, and one that goes.

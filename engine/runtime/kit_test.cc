@@ -51,6 +51,12 @@ Status clone(KernelCall& call) {
   return {};
 }
 
+Status copy(KernelCall& call) {
+  const std::int64_t n = call.out[0].geometry->numel();
+  for (std::int64_t i = 0; i < n; ++i) put(call.out[0], i, get(call.in[1], i));
+  return {};
+}
+
 Status add(KernelCall& call) {
   const std::int64_t n = call.out[0].geometry->numel();
   for (std::int64_t i = 0; i < n; ++i) {
@@ -119,6 +125,7 @@ struct KitOp {
   const char* signature;
   backends::Kernel kernel;
   ops::Inplace inplace;
+  bool collective = false;
 };
 constexpr auto kE = ops::Inplace::kElementwise;
 constexpr auto kT = ops::Inplace::kTemporary;
@@ -126,6 +133,7 @@ constexpr KitOp kOps[] = {
     {"clone(Tensor x) -> Tensor", clone, kE},
     {"cast(Tensor x, dtype dtype) -> Tensor", clone, kE},
     {"to_device(Tensor x, device device) -> Tensor", nullptr, kT},
+    {"copy(Tensor x, Operand src) -> Tensor", copy, kE},
     {"add(Tensor x, Operand y) -> Tensor", add, kE},
     {"total(Tensor x, Tensor y) -> Tensor", total, kT},
     {"put_row(Tensor x, Operand row, int index) -> Tensor", put_row, ops::Inplace::kRegion},
@@ -136,6 +144,7 @@ constexpr KitOp kOps[] = {
     {"scratchy(Tensor x, int bytes) -> Tensor", scratchy, kE},
     {"split(Tensor x) -> Tensor", split, kE},
     {"absent(Tensor x) -> Tensor", nullptr, kE},
+    {"all_reduce(Tensor x, int group, bool average, str site) -> Tensor", nullptr, kT, true},
 };
 
 std::vector<std::unique_ptr<Device>> devices(std::uint64_t budget,
@@ -159,7 +168,8 @@ const ops::Catalog& kit_catalog() {
                              .doc = "For tests.",
                              .infer = same_layout,
                              .not_differentiable = "a test",
-                             .inplace = op.inplace});
+                             .inplace = op.inplace,
+                             .collective = op.collective});
     }
     return definitions;
   }());

@@ -1,7 +1,8 @@
 """Collectives: what all processes of a group call together. The daemon of their sessions computes them.
 
-A collective runs in the order of the session's stream and nothing here waits for it: `async_op` makes no
-difference but for the `Work` that is returned. A tensor on a GPU goes through the daemon's host memory.
+Nothing here waits for a collective: the daemon goes on with later lines, and what uses the result waits. So
+`async_op` makes no difference but for the `Work` that is returned. A tensor on a GPU goes through the
+daemon's host memory.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class ProcessGroup:
 class Work:
     """The handle that isend and a collective with async_op=True return.
 
-    The daemon runs lines in order, so later lines see the result without a wait; an error of the collective
-    is raised where the program reads something, with the collective's line."""
+    Later lines see the result without a wait, because the daemon runs what uses it when it is there. An
+    error of the collective is raised where the program reads something, with the collective's line."""
 
     def wait(self, timeout: Any = None) -> bool:
         """True, at once: lines after it see the result."""

@@ -1,8 +1,8 @@
 """Sends and receives between two ranks.
 
 What is sent is kept by the daemon until the other rank receives it, so a send never waits, and ranks that
-send to each other first do not block each other. A receive holds up its session's later lines until the
-tensor is there; irecv begins with `wait()`, so what is between the two runs earlier.
+send to each other first do not block each other. Lines behind a receive that do not use the tensor run
+before it is there. irecv begins with `wait()`.
 """
 
 from __future__ import annotations
