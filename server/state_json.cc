@@ -15,6 +15,8 @@ constexpr std::size_t kMostTensors = 50;  // of one session
 constexpr std::size_t kMostSessionsWithTensors = 64;
 constexpr std::size_t kSlow = 20;
 constexpr std::size_t kMostPublished = 100;
+constexpr std::size_t kMostGroups = 100;
+constexpr std::size_t kMostRanks = 64;  // of one group
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -163,6 +165,30 @@ json published_for(const engine::Engine& engine, const Caller& caller) {
   return published;
 }
 
+json groups_for(engine::Engine& engine, const Caller& caller) {
+  json all = json::array();
+  for (const runtime::GroupFacts& each : groups(engine, caller)) {
+    if (all.size() >= kMostGroups) break;
+    json members = json::array();
+    for (const runtime::GroupFacts::Member& member : each.members) {
+      if (members.size() >= kMostRanks) break;
+      members.push_back({{"rank", member.rank},
+                         {"daemon", member.daemon},
+                         {"who", member.who},
+                         {"waits", member.waits}});
+    }
+    all.push_back({{"user", each.user},
+                   {"name", each.name},
+                   {"state", text_of(each.state)},
+                   {"why", each.why},
+                   {"ranks", each.ranks},
+                   {"joined", each.members.size()},
+                   {"collectives", each.collectives},
+                   {"members", std::move(members)}});
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string state_json(Leases& leases, const Canary& canary, History& history,
@@ -181,6 +207,7 @@ std::string state_json(Leases& leases, const Canary& canary, History& history,
                 {"users", json::array()},
                 {"sessions", sessions_of(all, leases)},
                 {"published", published_for(leases.engine(), caller)},
+                {"groups", groups_for(leases.engine(), caller)},
                 {"slow", json::array()}};
   for (const UserView& user : users_of(all, leases, caller)) {
     state["users"].push_back(to_json(user, history));

@@ -199,6 +199,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool stop_before_next(bool starved, bool yields);
   void keep_open(program::Instruction instruction);
   void close_ended();
+  void fail_open(OpenCollective& ended, const core::Status& status);
   OpenCollective* find_open(const program::Operand& operand);
   OpenCollective* find_open(const Entry& entry);
   // What becomes of an entry while collectives are open. With kStop, blocker_ must end first.

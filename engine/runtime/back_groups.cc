@@ -82,19 +82,33 @@ void Back::close_ended() {
       opened_.erase(std::find_if(
           first, last, [&](const auto& known) { return known.second == at->open.member; }));
     }
-    const FailureRef failure = executor_.close(at->instruction, std::move(at->open));
-    if (failure) record(at->instruction, failure, true);
-    for (program::Instruction& copy : at->copies) {
-      if (failure) {
-        executor_.fail(copy, failure);
-        record(copy, failure, false);
-      } else {
-        executor_.share(copy);
-      }
+    const core::Status status = executor_.close(at->instruction, std::move(at->open));
+    if (status.ok()) {
+      for (program::Instruction& copy : at->copies) executor_.share(copy);
+    } else {
+      fail_open(*at, status);
     }
     at = collectives_.erase(at);
   }
   executor_.set_open(!collectives_.empty());
+}
+
+// What an interrupt has ended fails as what it has kept from running.
+void Back::fail_open(OpenCollective& ended, const core::Status& status) {
+  const std::uint64_t seq = ended.instruction.seq;
+  bool root = true;
+  FailureRef failure;
+  if (seq < cancel_below_.load(std::memory_order_relaxed)) {
+    failure = cancelled_failure(seq, &root);
+  } else {
+    failure = std::make_shared<const program::Failure>(program::Failure{seq, status});
+  }
+  executor_.fail(ended.instruction, failure);
+  record(ended.instruction, failure, root);
+  for (program::Instruction& copy : ended.copies) {
+    executor_.fail(copy, failure);
+    record(copy, failure, false);
+  }
 }
 
 Back::OpenCollective* Back::find_open(const Operand& operand) {

@@ -84,9 +84,9 @@ class Executor {
   // contents nor failure until close().
   bool opened() const { return opened_.member != nullptr; }
   Open take_opened() { return std::exchange(opened_, {}); }
-  // Gives the results of a collective their contents. Null, or the failure that they have instead,
-  // of which the collective is the root. Precondition: it has ended.
-  FailureRef close(program::Instruction& instruction, Open open);
+  // How a collective has ended. OK: its results have their contents now. Precondition: it has
+  // ended.
+  core::Status close(program::Instruction& instruction, Open open);
   // Copies a whole tensor over another whole one, so that with a collective's result as its source
   // the two may have one storage. Precondition: operand 1 is such a result.
   bool may_share(const program::Instruction& instruction) const;

@@ -172,14 +172,9 @@ Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
   return {};
 }
 
-FailureRef Executor::close(Instruction& instruction, Open open) {
+Status Executor::close(Instruction& instruction, Open open) {
   const Groups::Outcome outcome = open.member->take(open.ticket);
-  if (!outcome.status.ok()) {
-    auto failure =
-        std::make_shared<const program::Failure>(program::Failure{instruction.seq, outcome.status});
-    fail(instruction, failure);
-    return failure;
-  }
+  TT_RETURN_IF_ERROR(outcome.status);
   instruction.results[0].value->contents = open.result.ref();
   instruction.results[0].value->received = true;
   if (open.source) {
@@ -187,7 +182,7 @@ FailureRef Executor::close(Instruction& instruction, Open open) {
     instruction.results[1].value->contents = std::move(open.source);
   }
   describe(instruction);
-  return nullptr;
+  return {};
 }
 
 bool Executor::may_share(const Instruction& instruction) const {

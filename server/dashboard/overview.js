@@ -1,4 +1,4 @@
-// The overview: devices, users with their quotas, sessions, tensors, slow instructions.
+// The overview: devices, users with their quotas, sessions, tensors, groups, slow instructions.
 
 import {
   actions, byId, bytes, client, element, fill, meters, milliseconds, place, plural, rate, seconds,
@@ -71,6 +71,27 @@ function showUsers(state, lanes) {
   fill("users", known);
 }
 
+// One line for each rank that has joined.
+function ranks(group) {
+  return {
+    make: () => element("ul", undefined, "ranks"),
+    update: (made) => {
+      const lines = group.members.map((m) => "rank " + m.rank + ": "
+        + (m.who || (m.daemon ? "on " + m.daemon : "has left"))
+        + (m.waits ? ", waits for other ranks" : ""));
+      if (group.joined > lines.length) lines.push("and " + (group.joined - lines.length) + " more");
+      while (made.children.length > lines.length) made.lastChild.remove();
+      while (made.children.length < lines.length) made.append(element("li"));
+      lines.forEach((line, i) => setText(made.children[i], line));
+    },
+  };
+}
+
+function showGroups(groups) {
+  fill("groups", groups.map((g) => ({ key: g.user + "/" + g.name, cells: [g.name, g.user,
+    g.state + (g.why ? ": " + g.why : ""), g.joined + " of " + g.ranks, g.collectives, ranks(g)] })));
+}
+
 function showSessions(state, lanes) {
   fill("sessions", state.sessions.map((s) => {
     const may = state.caller.role === "admin" || s.user === state.caller.user;
@@ -98,6 +119,7 @@ export function showOverview(state) {
   fill("published", state.published.map((p) => ({ key: p.name,
     cells: [p.name, bytes(p.bytes), shape(p.shape), p.dtype, p.device,
       p.writable ? "write" : "read", p.users || "own sessions"] })));
+  showGroups(state.groups);
   fill("slow", state.slow.map((e, i) => ({ key: i,
     cells: [seconds(e.age), milliseconds(e.seconds), e.op, e.user,
       sessionLink(e.session, e.name), e.site] })));

@@ -69,7 +69,7 @@ def test_axe_finds_nothing_at_the_login_and_on_empty_tables(admin, browser):
     assert browser.faults() == []
     sign_in(browser, daemon, token)
     shown = browser.text("#overview")
-    for text in ("tt.publish(\"name\", tensor)", "tt.connect(", "tt.ones(", "No instruction has held a lane for more "
+    for text in ("tt.distributed.init_process_group()", "tt.publish(\"name\", tensor)", "tt.connect(", "tt.ones(", "No instruction has held a lane for more "
                  "than 50 ms (--slow-ms)"):
         assert text in shown
     assert browser.script("return [...document.querySelectorAll('#overview table')].every(t => !t.checkVisibility())")
@@ -118,6 +118,23 @@ def test_bars_show_a_users_own_quotas(house, browser):
     right = browser.script("const cell = document.querySelector('#tensors td.number');"
                            "return [getComputedStyle(cell).textAlign, getComputedStyle(cell).fontVariantNumeric]")
     assert right == ["right", "tabular-nums"]
+
+
+def test_groups_show_who_is_waited_for(house, browser, tt):
+    daemon, token, alice, _ = house
+    with alice:
+        alice._core.join(1, "world test", 0, 2, 600_000)
+        tt._core.ops["all_reduce"](tt.ones(3), 1, False, "train.py:1")
+        tt.ones(1).item()  # the commands before it have reached the daemon
+    sign_in(browser, daemon, token)
+    browser.wait(lambda: [row for row in browser.rows("groups") if "waits" in row["Ranks that have joined"]],
+                 what="a rank that waits")
+    row, = browser.rows("groups")
+    assert (row["Group"], row["User"], row["State"]) == ("world test", "alice", "running")
+    assert (row["Ranks"], row["Collectives"]) == ("1 of 2", "1")
+    who = f"session {alice.id} (resnet)"
+    assert row["Ranks that have joined"] == f"rank 0: {who}, waits for other ranks"
+    assert faults(browser) == []
 
 
 def test_a_session_has_a_page(house, browser, tt):
