@@ -179,7 +179,7 @@ json groups_for(engine::Engine& engine, const Caller& caller) {
     }
     all.push_back({{"user", each.user},
                    {"name", each.name},
-                   {"state", text_of(each.state)},
+                   {"state", server::text_of(each.state)},
                    {"why", each.why},
                    {"ranks", each.ranks},
                    {"joined", each.members.size()},

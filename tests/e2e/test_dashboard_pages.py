@@ -123,7 +123,7 @@ def test_bars_show_a_users_own_quotas(house, browser):
 def test_groups_show_who_is_waited_for(house, browser, tt):
     daemon, token, alice, _ = house
     with alice:
-        alice._core.join(1, "world test", 0, 2, 600_000)
+        alice._core.join(1, "world test", 0, 2, 60_000)
         tt._core.ops["all_reduce"](tt.ones(3), 1, False, "train.py:1")
         tt.ones(1).item()  # the commands before it have reached the daemon
     sign_in(browser, daemon, token)
@@ -135,6 +135,7 @@ def test_groups_show_who_is_waited_for(house, browser, tt):
     who = f"session {alice.id} (resnet)"
     assert row["Ranks that have joined"] == f"rank 0: {who}, waits for other ranks"
     assert faults(browser) == []
+    alice.cancel()  # the end of a session waits for its collectives
 
 
 def test_a_session_has_a_page(house, browser, tt):
