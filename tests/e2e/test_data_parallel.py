@@ -1,6 +1,8 @@
 """DistributedDataParallel in worlds of several processes: hooks, joined ranks, the divided optimizer, and
 what it refuses."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 from support.ranks import start, told
@@ -176,8 +178,9 @@ tell(text, done)
                      ["Detected at least one rank that exhausted inputs. Throwing across all ranks.", 2]]
 
 
-def test_a_parameter_that_only_no_sync_has_reached(start_daemon):
-    found = told(start(start_daemon().unix, 2, """
+@pytest.mark.parametrize("hooked", (False, True))
+def test_a_parameter_that_only_no_sync_has_reached(start_daemon, hooked):
+    found = told(start(start_daemon().unix, 2, f"hooked = {hooked}" + """
 class Net(tt.nn.Module):
     def __init__(self):
         super().__init__()
@@ -185,6 +188,8 @@ class Net(tt.nn.Module):
     def forward(self, x, which):
         return getattr(self, which)(x)
 net = tt.nn.parallel.DistributedDataParallel(Net(), find_unused_parameters=True)
+if hooked:
+    net.register_comm_hook(None, dist.algorithms.ddp_comm_hooks.default_hooks.allreduce_hook)
 x, seen = tt.ones(1, 2) * (R + 1), []
 for i in range(2):
     with net.no_sync():
@@ -324,3 +329,61 @@ tell(texts)
     for (texts,) in found:
         for text, wanted in zip(texts, HOOKS.values(), strict=True):
             assert text.startswith(wanted), text
+
+
+def test_the_parts_of_data_parallel(start_daemon, tt):
+    """A module in three copies on one device: results and gradients are those of the module itself."""
+    with tt.connect(start_daemon().unix) as session, session.as_current():
+        _check_parts(tt, namedtuple("Pair", "x scale"))
+
+
+def _check_parts(tt, Pair):
+    parallel, places = tt.nn.parallel, ["cpu"] * 3
+    tt.manual_seed(1)
+
+    class Net(tt.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = tt.nn.Linear(4, 5), tt.nn.BatchNorm1d(5)
+            self.again = self.first
+
+        def forward(self, pair, *, add):
+            y = self.norm(self.first(pair.x)) * pair.scale
+            return {"y": y, "all": [y.sum(), (self.again(pair.x) + add["bias"], None)]}
+
+    net, x = Net(), tt.randn(7, 4).requires_grad_()
+    given = parallel.scatter((Pair(x, 3.0),), places)
+    assert [part[0].x.shape[0] for part in given] == [3, 3, 1] and given[0][0].scale == 3.0
+    given = given[:2]
+    named = parallel.scatter({"add": {"bias": tt.ones(2, 5)}}, places[:2])
+    copies = parallel.replicate(net, places[:2])
+    assert copies[0].first is copies[0].again and copies[0].first is not net.first
+    out = parallel.gather(parallel.parallel_apply(copies, given, named, places[:2]), "cpu")
+    with_parts = [net.norm.running_mean.clone()]
+    (out["y"].square().sum() + out["all"][1][0].sum()).backward()
+    assert out["all"][0].shape == (2,) and out["all"][1][1] is None and out["y"].shape == (6, 5)
+    found = [x.grad.clone(), *(p.grad.clone() for p in net.parameters())]
+
+    x.grad = None
+    net.zero_grad()
+    net.norm.reset_running_stats()
+    halves = [net(Pair(x[:3], 3.0), add={"bias": tt.ones(1, 5)})]
+    with_parts.append(net.norm.running_mean.clone())
+    halves.append(net(Pair(x[3:6], 3.0), add={"bias": tt.ones(1, 5)}))
+    sum(half["y"].square().sum() + half["all"][1][0].sum() for half in halves).backward()
+    for got, wanted in zip(found, [x.grad, *(p.grad for p in net.parameters())], strict=True):
+        np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(*(each.numpy() for each in with_parts))  # the first copy's buffers are the module's
+    detached = parallel.replicate(net, places, detach=True)
+    assert not any(tensor.requires_grad for copy in detached for tensor in (copy.first.weight, copy.norm.bias))
+    for line, error in (
+        (lambda: parallel.replicate(net, []), "at least one device"),
+        (lambda: parallel.scatter(x, []), "at least one device"),
+        (lambda: parallel.gather([], "cpu"), "at least one output"),
+        (lambda: parallel.gather([{"a": x}, {"a": x, "b": x}], "cpu"), "same number of keys"),
+        (lambda: parallel.parallel_apply(copies, [x]), "1 inputs for 2 modules"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            line()
+    with pytest.raises(TypeError, match="str is no tensor"):
+        parallel.gather(["a", "b"], "cpu")

@@ -138,13 +138,18 @@ class Reducer:
         _distributed.all_reduce(anywhere, ReduceOp.MAX, self._group)
         return [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
 
-    def _average(self, parameters: list[Any]) -> None:
+    def _average(self, used: list[Any]) -> None:
+        """Averages the gradients of these parameters. A hook gets those of all, in the same buckets always."""
+        chosen = {id(each) for each in used}
+        parameters = used if self.hook is None else [each for _, each in self._named]
         with no_grad():
             buckets = grouped(reversed(parameters), self._bucket_bytes)
             begun = [self._begin(i, bucket, i + 1 == len(buckets)) for i, bucket in enumerate(buckets)]
             for bucket, future in zip(buckets, begun, strict=True):
                 averages = parts_of(self._result(future, bucket), bucket)
                 for parameter, average in zip(bucket, averages, strict=True):
+                    if id(parameter) not in chosen:
+                        continue
                     if parameter.grad is None:
                         parameter.grad = average.to(parameter.dtype).clone()
                     else:

@@ -1,4 +1,4 @@
-"""DataParallel on one GPU, and DistributedDataParallel in `distributed`'s world."""
+"""DataParallel, its parts, and DistributedDataParallel in `distributed`'s world."""
 
 from __future__ import annotations
 
@@ -14,79 +14,15 @@ from .._convert import tensor
 from ..autograd import is_grad_enabled
 from ..distributed.algorithms.join import Join, Joinable, JoinHook
 from ..futures import Future
+from ._data_parallel import DataParallel, data_parallel, gather, parallel_apply, replicate, scatter
 from ._reducer import Reducer
 from .module import Module
 
-__all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
+__all__ = [
+    "DataParallel", "DistributedDataParallel", "data_parallel", "gather", "parallel_apply", "replicate",
+    "scatter",
+]  # fmt: skip
 __path__: list[str] = []  # modules below it come from _paths.py
-
-
-def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = None) -> Any:
-    """The one device that is meant; None where the daemon has no GPU and none is named."""
-    named = list(dict.fromkeys(cuda._device.index_of(each) for each in device_ids or ()))
-    if not named and device_ids is None and cuda.is_available():
-        named = list(range(cuda.device_count()))
-    if len(named) > 1:
-        raise NotImplementedError(
-            f"{what} over {len(named)} GPUs is not there yet: name one, as device_ids=[0]"
-        )
-    if output_device is not None and named and cuda._device.index_of(output_device) != named[0]:
-        raise NotImplementedError(f"{what} with the output on another GPU is not there yet")
-    return None if not named else f"cuda:{named[0]}"
-
-
-class DataParallel(Module):
-    """The module on one GPU: its inputs are moved there. Where the daemon has no GPU the module is called
-    as it is, as PyTorch does. The parameters are `module`'s, so names in state_dict begin with "module.".
-
-    NotImplementedError for more than one GPU, RuntimeError where parameters are on another device."""
-
-    def __init__(
-        self,
-        module: Module,
-        device_ids: Sequence[Any] | None = None,
-        output_device: Any = None,
-        dim: int = 0,
-    ) -> None:
-        super().__init__()
-        place = _place("DataParallel", device_ids, output_device)
-        self.dim = dim
-        self.module = module
-        self.device_ids = [] if place is None else [int(place.rpartition(":")[2])]
-        if place is not None:
-            module.to(place)
-
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """module(*inputs, **kwargs) on the GPU."""
-        return data_parallel(self.module, inputs, self.device_ids or None, module_kwargs=kwargs)
-
-
-def data_parallel(
-    module: Module,
-    inputs: Any,
-    device_ids: Sequence[Any] | None = None,
-    output_device: Any = None,
-    dim: int = 0,
-    module_kwargs: Any = None,
-) -> Any:
-    """module(*inputs, **module_kwargs), with the tensors among these moved to the GPU. As DataParallel."""
-    from .._core import Tensor
-    from .._tree import map_tree
-
-    place = _place("data_parallel", device_ids, output_device)
-    given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
-    if place is None:
-        return module(*given, **(module_kwargs or {}))
-    for each in (*module.parameters(), *module.buffers()):
-        if str(each.device) != place:
-            raise RuntimeError(
-                f"module must have its parameters and buffers on device {place} (device_ids[0]) but "
-                f"found one of them on device: {each.device}"
-            )
-    given, named = map_tree(
-        lambda leaf: leaf.to(place) if isinstance(leaf, Tensor) else leaf, (given, module_kwargs or {})
-    )
-    return module(*given, **named)
 
 
 class DistributedDataParallel(Module, Joinable):
