@@ -387,3 +387,21 @@ def _check_parts(tt, Pair):
             line()
     with pytest.raises(TypeError, match="str is no tensor"):
         parallel.gather(["a", "b"], "cpu")
+
+
+def test_a_world_of_one(start_daemon):
+    """Hooks are called, joining ends at once, and the divided optimizer has all parameters."""
+    ((gradient, moved, state),) = told(start(start_daemon().unix, 1, NET + """
+ddp = DDP(net)
+ddp.register_comm_hook(3, lambda state, bucket: hooks.allreduce_hook(None, bucket).then(lambda f: f.value() * state))
+optimizer = dist.optim.ZeroRedundancyOptimizer(ddp.parameters(), tt.optim.SGD, lr=1.0, momentum=0.5)
+before = net[2].bias.tolist()
+with algorithms.Join([ddp, optimizer], divide_by_initial_world_size=False):
+    ddp(data).sum().backward()
+    optimizer.step()
+optimizer.consolidate_state_dict()
+moved = [a - b for a, b in zip(before, net[2].bias.tolist())]
+tell(net[2].bias.grad.tolist(), moved, sorted(optimizer.state_dict()["state"]))
+"""))
+    assert gradient == [12.0] * 3 and state == [0, 1, 2, 3]
+    np.testing.assert_allclose(moved, gradient, rtol=1e-5)

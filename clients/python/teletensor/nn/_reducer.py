@@ -24,7 +24,8 @@ class Reducer:
     `bucket_bytes`. The owner sets `armed` in each forward whose backward is to be averaged, and `gathers`
     in one whose gradients a later backward is to average with its own.
 
-    Of several Reducers of a parameter the last one averages its gradients; the others refuse to."""
+    Of several Reducers of a parameter the last one to start() averages its gradients; the others refuse
+    to."""
 
     def __init__(self, module: Module, group: Any, bucket_bytes: int, find_unused: bool) -> None:
         self.armed = self.gathers = False
@@ -36,16 +37,16 @@ class Reducer:
         self._named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
         self._reached = [False] * len(self._named)  # by a backward since the last average
         self._taken: str | None = None  # a parameter that another Reducer averages
-        self._take_over()
-        follow(self)
 
-    def _take_over(self) -> None:
+    def start(self) -> None:
+        """From now on this Reducer averages the gradients of its parameters, and no other one does."""
         own = {id(each) for _, each in self._named}
         for other in followers():
             if isinstance(other, Reducer):
                 shared = next((name for name, each in other._named if id(each) in own), None)
                 if shared is not None:
                     other._taken, other.armed, other.gathers = shared, False, False
+        follow(self)
 
     def begin_alike(self, buffers: bool) -> None:
         """All ranks get the parameters of rank 0, and its buffers. RuntimeError that names the first one

@@ -90,12 +90,14 @@ class DistributedDataParallel(Module, Joinable):
         self._divides_by_all = True
         self._reducer: Reducer | None = None
         if _distributed.get_world_size(self.process_group) > 1:
-            self._reducer = self._new_reducer()
-            if init_sync:
-                self._reducer.begin_alike(self.broadcast_buffers)
+            self._begin(init_sync)
 
-    def _new_reducer(self) -> Reducer:
-        return Reducer(self.module, self.process_group, self._bucket_bytes, self.find_unused_parameters)
+    def _begin(self, alike: bool) -> None:
+        reducer = Reducer(self.module, self.process_group, self._bucket_bytes, self.find_unused_parameters)
+        if alike:
+            reducer.begin_alike(self.broadcast_buffers)
+        reducer.start()
+        self._reducer = reducer
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs), on the GPU of device_ids where it is given."""
@@ -123,10 +125,9 @@ class DistributedDataParallel(Module, Joinable):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it gradients are not averaged, as for all but the last of several batches of a step."""
+        """Gradients of the forwards in it are not averaged, as for all but the last of several batches of a
+        step."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        if self._reducer is not None:
-            self._reducer.armed = False
         try:
             yield
         finally:
@@ -147,7 +148,8 @@ class DistributedDataParallel(Module, Joinable):
             raise TypeError(f"Communication hook must be callable, not {type(hook).__name__}.")
         _check_annotations(hook)
         if self._reducer is None:  # a world of one process: nothing is averaged, and hooks are called
-            self._reducer = self._new_reducer()
+            self._begin(alike=False)
+        assert self._reducer is not None
         if self._reducer.hook is not None:
             raise RuntimeError("register_comm_hook can only be called once.")
         self._reducer.hook, self._reducer.hook_state = hook, state
