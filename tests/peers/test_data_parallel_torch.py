@@ -200,7 +200,7 @@ def test_as_pytorch(start_daemon, tmp_path: Path):
     theirs = results(program, "torch", "float32", tmp_path)
     ours = results(program, "teletensor", "float32", tmp_path, [start_daemon().unix])
     for rank in range(RANKS):
-        assert ours[rank].keys() == theirs[rank].keys() and len(ours[rank]) > 200
+        assert ours[rank].keys() == theirs[rank].keys() and len(ours[rank]) > 150
         for name, wanted in theirs[rank].items():
             got, text = ours[rank][name], f"rank {rank}: {name}"
             if wanted.dtype.kind == "U":

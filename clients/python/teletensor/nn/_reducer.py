@@ -21,8 +21,8 @@ Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 class Reducer:
     """Averages the gradients of a module over the ranks of a group after a backward, in buckets of about
-    `bucket_bytes`. The owner sets `armed` in each forward whose backward is to be averaged, and `gathers`
-    in one whose gradients a later backward is to average with its own.
+    `bucket_bytes`. Each forward of the owner sets `armed`, if its backward is to be averaged, or `gathers`, if
+    a later backward is to average its gradients, and clears the other.
 
     Of several Reducers of a parameter the last one to start() averages its gradients; the others refuse
     to."""
@@ -110,7 +110,7 @@ class Reducer:
         if not any(reached):
             return
         ever = [now or earlier for now, earlier in zip(reached, self._reached, strict=True)]
-        averages, self.armed, self.gathers = self.armed, False, False
+        averages, self.armed = self.armed, False
         self._reached = [False] * len(reached) if averages else ever
         if not averages:
             return
