@@ -2,9 +2,9 @@
 
     sudo python clients/python/examples/distributed_training.py [--epochs N] [--plot FILE]
 
-Three daemons with one lane each are three boxes (three_boxes.py). The same convolutional network learns the 8x8
-digits on one of them, on two by threads of one process, and by two and three processes that average their
-gradients (DistributedDataParallel). Without the super-user's rights there is no slow network.
+Three daemons with one lane each are three boxes (three_boxes.py). The same convolutional network learns the
+8x8 digits on one of them, on two by threads of one process, and by two and three processes that average
+their gradients (DistributedDataParallel). Without the super-user's rights there is no slow network.
 """
 
 import argparse
@@ -86,8 +86,8 @@ def train(model, steps, epochs):
 
 
 def train_by_threads(sessions, folder, epochs):
-    """As train() of the whole batch, of which each session has a part in a thread of its own. The parameters
-    travel to the second session in each step, and its gradients back."""
+    """As train() of the whole batch, of which each session has a part in a thread of its own. The
+    parameters travel to the second session in each step, and its gradients back."""
     models, parts = [], []
     for rank, session in enumerate(sessions):
         with session.as_current():
@@ -150,16 +150,17 @@ def work(row, addresses, epochs, folder):
 
 
 def run_row(row, boxes, epochs, folder):
-    """Runs the processes of a row: seconds of an epoch, the mean of their losses, and the parameters of each
-    of them."""
+    """Runs the processes of a row: seconds of an epoch, the mean of their losses, and the parameters of
+    each of them."""
     addresses = [boxes.addresses["abc".index(place)] for place in PLACES[row]]
     ranks = 1 if row in (ONE, THREADS) else len(addresses)
     processes = []
     for rank in range(ranks):
         command = [sys.executable, __file__, "--worker", row, "--epochs", str(epochs)]
         command += ["--folder", str(folder), *addresses]
-        variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "boxes", "MASTER_PORT": "1"}
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **variables}))
+        variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "boxes"}
+        environment = {**os.environ, **variables, "MASTER_PORT": "1"}
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment))
     told = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise SystemExit(f"{row}: a process has failed")
@@ -224,16 +225,17 @@ def main():
                 boxes.slow_down(SLOW)
             found[row] = run_row(row, boxes, args.epochs, Path(folder))
             seconds, loss, _ = found[row]
-            print(f"{row:30} {seconds:8.3f} s an epoch  x{seconds / found[ONE][0]:5.2f}  loss {loss:.4f}", flush=True)
+            relative = seconds / found[ONE][0]
+            print(f"{row:30} {seconds:8.3f} s an epoch  x{relative:5.2f}  loss {loss:.4f}", flush=True)
         if boxes.why_no_network:
             print(f"{FAR:30} skipped: {boxes.why_no_network}")
     if problem := check(found):
         raise SystemExit(problem)
-    print("parameters: equal bits on all ranks and for equal numbers of ranks, within rounding of one process")
+    print("parameters: equal bits on all ranks, and for equal numbers of ranks in other places")
     cores = len(os.sched_getaffinity(0))
     print(f"{cores} cores")
     if cores < 6:  # a daemon's lane and a program for each of three boxes
-        print(f"three daemons and three programs share {cores} cores here: more processes need not be faster")
+        print(f"three daemons and three programs share {cores} cores: more processes need not be faster")
     if args.plot:
         plot(found, args.plot)
         print(f"wrote {args.plot}")

@@ -1,7 +1,7 @@
-"""Three daemons that work together on one machine, as boxes of a network of their own where that is possible.
+"""Three daemons that work together on one machine, as boxes of a network of their own where it can be made.
 
-The super-user gets a network namespace for each daemon, with a virtual cable between each two of them; others
-get three daemons on loopback, whose network cannot be slowed down.
+The super-user gets a network namespace for each daemon, with a virtual cable between each two of them;
+others get three daemons on loopback, whose network cannot be slowed down.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ PORT = 7421
 
 
 class Boxes:
-    """A context: daemons a, b and c, of one lane each. `addresses` are those of their UNIX sockets, which are
-    reached from everywhere on the machine. `why_no_network`: the reason for which they are on loopback, or
-    ""."""
+    """A context: daemons a, b and c, of one lane each. `addresses` are those of their UNIX sockets, which
+    are reached from everywhere on the machine. `why_no_network`: the reason for which they are on
+    loopback, or ""."""
 
     def __init__(self):
         self.why_no_network = _why_no_namespaces()
@@ -59,7 +59,8 @@ class Boxes:
             _run(sys.executable, "-m", "teletensor.cli", "cert", "--peer", name, "--output", self.folder)
             command = ["ip", "netns", "exec", self._prefix + name, *command]
             command += ["--peer-listen", f"0.0.0.0:{PORT}", "--peer-ca", f"{self.folder}/ca.pem"]
-            command += ["--peer-cert", f"{self.folder / name}.pem", "--peer-key", f"{self.folder / name}.key"]
+            command += ["--peer-cert", f"{self.folder / name}.pem"]
+            command += ["--peer-key", f"{self.folder / name}.key"]
         log = self.folder / f"{name}.log"
         with open(log, "w") as file:
             daemon = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
@@ -90,7 +91,7 @@ class Boxes:
         return peers
 
     def slow_down(self, rate):
-        """From now on the cables of daemon c carry `rate`, as tc writes it ("20mbit"), in each direction."""
+        """Makes the cables of daemon c carry `rate`, as tc writes it ("20mbit"), in each direction."""
         for here, there in (("c", "a"), ("c", "b"), ("a", "c"), ("b", "c")):
             _run(
                 "tc", "-n", self._prefix + here, "qdisc", "replace", "dev", here + there, "root",

@@ -90,8 +90,8 @@ def _device(given: Any) -> Any:
 
 def replicate(network: Module, devices: Sequence[Any], detach: bool = False) -> list[Any]:
     """A copy of the module for each device. The copies' parameters are the module's, moved there: gradients
-    reach the module, unless `detach` is True. The first copy has the module's buffers, and the others copies of
-    them. ValueError without devices."""
+    reach the module, unless `detach` is True. The first copy has the module's buffers, and the others
+    copies of them. ValueError without devices."""
     if not devices:
         raise ValueError("replicate: at least one device is needed")
     return [_copied(network, _device(each), detach, i == 0, {}) for i, each in enumerate(devices)]

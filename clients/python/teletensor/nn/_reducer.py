@@ -21,8 +21,8 @@ Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 class Reducer:
     """Averages the gradients of a module over the ranks of a group after a backward, in buckets of about
-    `bucket_bytes`. Each forward of the owner sets `armed`, if its backward is to be averaged, or `gathers`, if
-    a later backward is to average its gradients, and clears the other.
+    `bucket_bytes`. Each forward of the owner sets `armed`, if its backward is to be averaged, or
+    `gathers`, if a later backward is to average its gradients, and clears the other.
 
     Of several Reducers of a parameter the last one to start() averages its gradients; the others refuse
     to."""
@@ -76,8 +76,8 @@ class Reducer:
         have been frozen."""
         if self._taken is not None:
             raise RuntimeError(
-                f"the gradients of parameter {self._taken} are averaged by a DistributedDataParallel that has "
-                "wrapped it since: call that one"
+                f"the gradients of parameter {self._taken} are averaged by a DistributedDataParallel that "
+                "has wrapped it since: call that one"
             )
         wrapped, now = dict(self._named), dict(self._module.named_parameters())
         for name in [*wrapped, *(name for name in now if name not in wrapped)]:
@@ -140,7 +140,8 @@ class Reducer:
         return [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
 
     def _average(self, used: list[Any]) -> None:
-        """Averages the gradients of these parameters. A hook gets those of all, in the same buckets always."""
+        """Averages the gradients of these parameters. A hook always gets those of all, in the same
+        buckets."""
         chosen = {id(each) for each in used}
         parameters = used if self.hook is None else [each for _, each in self._named]
         with no_grad():
@@ -168,7 +169,8 @@ class Reducer:
         return work.get_future()
 
     def _result(self, future: Any, bucket: list[Any]) -> Any:
-        """What a hook's Future has; TypeError or RuntimeError where that is no flat tensor for the bucket."""
+        """The tensor of a hook's Future; TypeError where there is none, RuntimeError for one of another
+        size than the bucket's."""
         name = getattr(self.hook, "__name__", "the hook")
         if not isinstance(future, Future):
             raise TypeError(

@@ -197,7 +197,8 @@ class DistributedDataParallel(Module, Joinable):
         assert self._reducer is not None
         count = tensor([float(averages)], device=self.join_device)
         _distributed.all_reduce(count, group=self.process_group)
-        if self.require_forward_param_sync and self.broadcast_buffers and next(self.module.buffers(), None) is not None:
+        syncs = self.require_forward_param_sync and self.broadcast_buffers
+        if syncs and next(self.module.buffers(), None) is not None:
             self._broadcast_buffers(self._highest(active))
         self._reducer.active = None if self._divides_by_all else count
         return averages if active else count.item() > 0

@@ -22,8 +22,8 @@ _BUCKET_BYTES = 25 * 2**20
 
 
 class ZeroRedundancyOptimizer(Optimizer, Joinable):
-    """An optimizer of class `optimizer_class` for a part of the parameters on each rank: step() updates this
-    rank's, and then all ranks get those of the others. All ranks have the same parameters in the same
+    """An optimizer of class `optimizer_class` for a part of the parameters on each rank: step() updates
+    this rank's, and then all ranks get those of the others. All ranks have the same parameters in the same
     order, and gradients that are equal where it matters, as DistributedDataParallel makes them.
 
     Each group's parameters, the largest first, go to the rank that has the fewest elements so far. A

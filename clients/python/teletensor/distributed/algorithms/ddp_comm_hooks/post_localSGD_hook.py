@@ -1,7 +1,7 @@
 """post_localSGD_hook: averages of all ranks for some steps, then of the ranks of a smaller group.
 
-Parameters are to be averaged over all ranks from time to time then, which the hook does not do. As described
-in Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2018 (arXiv:1808.07217).
+Parameters are to be averaged over all ranks from time to time then, which the hook does not do. As
+described in Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2018 (arXiv:1808.07217).
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ class PowerSGDState:
     process_group: None for the world. matrix_approximation_rank: columns of the two matrices; more are
     nearer to the gradient. start_powerSGD_iter: until then gradients are averaged as they are.
     min_compression_rate: a gradient whose matrices are not smaller by this factor travels as it is.
-    use_error_feedback: what compression lost is added to the next step's gradients. warm_start: a step begins
-    with the matrices of the previous step. orthogonalization_epsilon: added to the norm of each column;
-    with 0 columns are made orthonormal by a QR decomposition. random_seed: of the first matrices.
-    compression_stats_logging_frequency: steps between two lines of the log. batch_tensors_with_same_shape has
-    no effect.
+    use_error_feedback: what compression lost is added to the next step's gradients. warm_start: a step
+    begins with the matrices of the previous step. orthogonalization_epsilon: added to the norm of each
+    column; with 0 columns are made orthonormal by a QR decomposition. random_seed: of the first matrices.
+    compression_stats_logging_frequency: steps between two lines of the log.
+    batch_tensors_with_same_shape has no effect.
 
     ValueError for error feedback or warm start with a start_powerSGD_iter below 2, as in PyTorch.
     `pickle` keeps all but the group."""
