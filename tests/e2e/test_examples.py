@@ -1,11 +1,12 @@
 """The example programs, as programs of their own against a daemon that somebody else has started."""
 
+import os
 import re
 import subprocess
 import sys
 
 import pytest
-from support.daemon import ROOT
+from support.daemon import ROOT, binary
 
 EXAMPLES = ROOT / "clients/python/examples"
 LIMIT = 1500  # seconds
@@ -46,3 +47,21 @@ def test_reinforce(shared_daemon):
     out = run(shared_daemon, "reinforce", "--episodes", "80")
     first, last = re.search(r"^average length (\S+) -> (\S+)$", out, re.M).groups()
     assert float(last) > 2 * float(first), out
+
+
+def test_distributed_training(tmp_path):
+    """All rows, with the same parameters in all places, which the program checks itself."""
+    plot = tmp_path / "times.png"
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "distributed_training.py", "--epochs", "1", "--plot", plot],
+        capture_output=True, text=True, timeout=LIMIT, env={**os.environ, "TELETENSORD": binary()})
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = re.findall(r"^(\w.*?) +\S+ s an epoch  x *\S+  loss (\S+)$", done.stdout, re.M)
+    names = ["one process", "threads over two sessions", "two processes, one daemon", "two processes",
+             "three processes", "three processes, slow network"]
+    skipped = re.search(r"^three processes, slow network +skipped: (.*)$", done.stdout, re.M)
+    assert [name for name, _ in rows] == names[:5 if skipped else 6], done.stdout
+    assert max(float(loss) for _, loss in rows) - min(float(loss) for _, loss in rows) < 2e-3, done.stdout
+    assert "parameters: equal bits on all ranks" in done.stdout and plot.stat().st_size > 1000
+    if skipped:
+        pytest.skip(f"no slow network: {skipped[1]}")

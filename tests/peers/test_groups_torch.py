@@ -1,41 +1,13 @@
 """Collectives of each dtype, reduction and shape: what gloo gives, ours gives."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.daemons import start_daemons
+from support.gloo import RANKS, results
 
-RANKS = 3
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool", "complex64")
-
-BEGIN = """
-import datetime, os, sys
-import numpy as np
-library, rank, ranks, where, dtype, target = sys.argv[1:7]
-rank, ranks = int(rank), int(ranks)
-if library == "torch":
-    import torch as L
-    L.set_num_threads(1)
-    dist, method = L.distributed, "file://" + where
-else:
-    import teletensor as L
-    session = L.connect(os.environ["TT_TEST_ADDRESS"])
-    session.__enter__()
-    dist, method = L.distributed, "tcp://" + dtype
-dist.init_process_group(
-    "gloo", init_method=method, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=100))
-found = {}
-"""
-
-END = """
-dist.barrier()
-np.savez(target, **found)
-dist.destroy_process_group()
-"""
 
 COLLECTIVES = """
 kind = getattr(L, dtype)
@@ -155,27 +127,6 @@ found["losses"] = np.array(losses)
 for name, value in net.state_dict().items():
     found[name] = value.numpy()
 """
-
-
-def results(program, library, dtype, folder, addresses=("",)):
-    """What each rank finds. The ranks have the addresses in turn."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", BEGIN + program + END, library, str(rank), str(RANKS),
-             str(folder / f"{library}-{dtype}"), dtype, str(folder / f"{library}-{dtype}-{rank}.npz")],
-            env={**environment, "TT_TEST_ADDRESS": addresses[rank % len(addresses)]},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(RANKS)
-    ]
-    for process in processes:
-        output, _ = process.communicate(timeout=200)
-        assert process.returncode == 0, output[-4000:]
-    found = []
-    for rank in range(RANKS):
-        with np.load(folder / f"{library}-{dtype}-{rank}.npz") as file:
-            found.append(dict(file))
-    return found
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

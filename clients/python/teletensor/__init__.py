@@ -87,6 +87,7 @@ if _TYPE_CHECKING:
     from . import (  # noqa: F401
         compiler,
         distributed,
+        futures,
         hub,
         multiprocessing,
         overrides,

@@ -23,8 +23,12 @@ _AS_TORCH = "as_torch"
 # Modules of the package that it does not import itself: the first use does.
 FILES = frozenset(
     """
-    _dynamo compiler cuda.amp distributed hub jit.annotations multiprocessing nn.parallel overrides
-    profiler signal signal.windows torch_version types utils._pytree utils.benchmark
+    _dynamo compiler cuda.amp distributed distributed.algorithms distributed.algorithms.ddp_comm_hooks
+    distributed.algorithms.ddp_comm_hooks.default_hooks
+    distributed.algorithms.ddp_comm_hooks.post_localSGD_hook
+    distributed.algorithms.ddp_comm_hooks.powerSGD_hook distributed.algorithms.join distributed.nn
+    distributed.nn.functional distributed.optim futures hub jit.annotations multiprocessing nn.parallel
+    overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
 """.split()
 )
 

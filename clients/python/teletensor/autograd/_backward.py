@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -38,7 +39,18 @@ class Follower(Protocol):
         """A backward has added gradients."""
 
 
-followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+_followers: weakref.WeakValueDictionary[int, Follower] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def follow(follower: Follower) -> None:
+    """Shows it each backward, for as long as somebody has it."""
+    _followers[next(_numbers)] = follower
+
+
+def followers() -> list[Follower]:
+    """All of them, in the order in which they came, which is the same in all ranks of a world."""
+    return list(_followers.values())
 
 
 def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,
@@ -55,7 +67,7 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
-        found = list(followers) if followers else []
+        found = followers() if _followers else []
         waiting = [(each, each.gradients_before()) for each in found if each.follows()]
         _core.backward(roots, seeds, None, keep, create_graph, True)
         for each, before in waiting:

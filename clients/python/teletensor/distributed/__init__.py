@@ -4,6 +4,7 @@ docs/distributed.md describes it.
 """
 
 from .. import _absent
+from ._buckets import GradBucket
 from ._collectives import *  # noqa: F403
 from ._collectives import __all__ as _collectives
 from ._collectives import summed as summed
@@ -40,6 +41,7 @@ __all__ = [
     "DistError",
     "DistStoreError",
     "FileStore",
+    "GradBucket",
     "HashStore",
     "PrefixStore",
     "Store",

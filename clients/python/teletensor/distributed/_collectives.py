@@ -29,8 +29,8 @@ _COMBINATIONS = {
 # ---------------------------------------------------------------- the ops
 
 
-def _done(async_op: bool) -> Work | None:
-    return Work() if async_op else None
+def _done(async_op: bool, *results: Tensor) -> Work | None:
+    return Work(results) if async_op else None
 
 
 def _run(name: str, x: Tensor, group: ProcessGroup, *attributes: Any) -> Tensor:
@@ -97,7 +97,7 @@ def all_reduce(
     check(tensor, "tensor", own)
     if own.size() > 1:
         write(tensor, _reduced(tensor, op, own).to(tensor.device), ("tensor", "result"))
-    return _done(async_op)
+    return _done(async_op, tensor)
 
 
 def reduce(
@@ -121,7 +121,7 @@ def reduce(
             result = _reduced(tensor, op, own)
         if own.rank() == root:
             write(tensor, result.to(tensor.device), ("tensor", "result"))
-    return _done(async_op)
+    return _done(async_op, tensor)
 
 
 def broadcast(
@@ -141,7 +141,7 @@ def broadcast(
         result = _run("broadcast_from", tensor, own, root)
         if own.rank() != root:
             write(tensor, result.to(tensor.device), ("tensor", "result"))
-    return _done(async_op)
+    return _done(async_op, tensor)
 
 
 def all_gather(
@@ -154,7 +154,7 @@ def all_gather(
     targets = listed(tensor_list, "tensor_list", own)
     for rank, row in enumerate(gathered(tensor, own).unbind(0)):
         write(targets[rank], row.to(targets[rank].device), (f"tensor_list[{rank}]", "tensor"))
-    return _done(async_op)
+    return _done(async_op, *targets)
 
 
 def all_gather_into_tensor(
@@ -166,7 +166,7 @@ def all_gather_into_tensor(
     check(input_tensor, "input_tensor", own)
     result = gathered(input_tensor, own).to(output_tensor.device)
     write(output_tensor, result, ("output_tensor", "input_tensor"), same_shape=False)
-    return _done(async_op)
+    return _done(async_op, output_tensor)
 
 
 def gather(
@@ -191,7 +191,7 @@ def gather(
     rows = _exchanged(tensor.unsqueeze(0), sends, [int(here)] * own.size(), own)
     for rank, target in enumerate(targets):
         write(target, rows[rank].to(target.device), (f"gather_list[{rank}]", "tensor"))
-    return _done(async_op)
+    return _done(async_op, *targets)
 
 
 def scatter(
@@ -219,7 +219,7 @@ def scatter(
     receives = [int(rank == root) for rank in range(own.size())]
     row = _exchanged(parts, sends, receives, own)[0]
     write(tensor, row.to(tensor.device), ("tensor", f"scatter_list[{own.rank()}]"))
-    return _done(async_op)
+    return _done(async_op, tensor)
 
 
 def root_of(what: str, rank: int | None, group_rank: int | None, group: ProcessGroup) -> int:
@@ -241,7 +241,7 @@ def reduce_scatter(
     check_reduced(sources[0], op, "input_list[0]")
     result = _scattered(ops["stack"](sources, 0), op, own)
     write(output, result.to(output.device), ("output", f"input_list[{own.rank()}]"))
-    return _done(async_op)
+    return _done(async_op, output)
 
 
 def _scattered(parts: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
@@ -268,7 +268,7 @@ def reduce_scatter_tensor(
         )
     result = _scattered(input.reshape(own.size(), *output.shape), op, own)
     write(output, result.to(output.device), ("output", "input"))
-    return _done(async_op)
+    return _done(async_op, output)
 
 
 def all_to_all(
@@ -295,7 +295,7 @@ def all_to_all(
         part = rows[at : at + receives[i]]
         write(target, part.to(target.device), (f"output_tensor_list[{i}]", "its part"), same_shape=False)
         at += receives[i]
-    return _done(async_op)
+    return _done(async_op, *targets)
 
 
 def all_to_all_single(
@@ -324,4 +324,4 @@ def all_to_all_single(
             raise ValueError(f"{name}_split_sizes {sizes} do not split {rows} rows for {own.size()} ranks")
     result = _exchanged(input, splits[1], splits[0], own)
     write(output, result.to(output.device), ("output", "input"))
-    return _done(async_op)
+    return _done(async_op, output)

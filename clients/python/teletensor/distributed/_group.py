@@ -15,6 +15,7 @@ from .. import cuda
 from .._convert import tensor
 from .._core import ops
 from .._session import Session, current_session
+from ..futures import Future
 
 __all__ = [
     "GroupMember", "ProcessGroup", "ReduceOp", "Work", "destroy_process_group", "get_backend",
@@ -100,6 +101,19 @@ class Work:
 
     Later lines see the result without a wait, because the daemon runs what uses it when it is there. An
     error of the collective is raised where the program reads something, with the collective's line."""
+
+    def __init__(self, results: Sequence[Any] = ()) -> None:
+        self._results = list(results)
+
+    def result(self) -> list[Any]:
+        """The tensors that the collective writes."""
+        return list(self._results)
+
+    def get_future(self) -> Future[list[Any]]:
+        """A Future of result(), which is done: reading one of the tensors waits."""
+        future: Future[list[Any]] = Future()
+        future.set_result(self.result())
+        return future
 
     def wait(self, timeout: Any = None) -> bool:
         """True, at once: lines after it see the result."""
@@ -284,9 +298,14 @@ def new_group(
 ) -> Any:
     """A group of these ranks of the world, or of all; GroupMember.NON_GROUP_MEMBER where this process is
     not one of them. All processes of the world call it, in the same order. ValueError for ranks outside
-    the world, a rank twice."""
+    the world, a rank twice, no rank at all."""
     world = found(None)
     chosen = list(range(world.size())) if ranks is None else list(ranks)
+    if not chosen:
+        raise ValueError("a group has at least one rank: new_group of no ranks")
+    for rank in chosen:
+        if not isinstance(rank, int):
+            raise TypeError(f"ranks of a group are integers, not {type(rank).__name__}")
     if any(not 0 <= rank < world.size() for rank in chosen):
         raise ValueError(
             f"the new group's rank should be within the world_size set by init_process_group: {chosen}"

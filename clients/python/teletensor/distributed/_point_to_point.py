@@ -12,6 +12,7 @@ from typing import Any
 
 from .._core import Tensor, ops
 from ..autograd import no_grad
+from ..futures import Future
 from ._checks import check, member, write
 from ._group import ProcessGroup, Work, get_global_rank, rank_of, site
 
@@ -67,7 +68,13 @@ class _Received(Work):
     """The Work of irecv."""
 
     def __init__(self, receive: _Receive) -> None:
+        super().__init__([receive.tensor])
         self._receive = receive
+
+    def get_future(self) -> Future[list[Any]]:
+        """As Work.get_future(). Begins the receive, as wait() does."""
+        self.wait()
+        return super().get_future()
 
     def wait(self, timeout: Any = None) -> bool:
         """Lines after it see the tensor. True."""
@@ -105,7 +112,7 @@ def isend(
     if member(group) is None:
         return None
     send(tensor, dst, group, tag, group_dst)
-    return Work()
+    return Work([tensor])
 
 
 def _described(

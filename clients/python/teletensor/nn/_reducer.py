@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import distributed as _distributed
 from .._convert import tensor
+from .._core import Tensor
 from ..autograd import no_grad
-from ..autograd._backward import followers
+from ..autograd._backward import follow, followers
+from ..distributed import GradBucket, ReduceOp
+from ..distributed._buckets import broadcast_all, flat, grouped, parts_of
+from ..futures import Future
 from .module import Module
-from .utils import parameters_to_vector, vector_to_parameters
+
+Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 
 class Reducer:
     """Averages the gradients of a module over the ranks of a group after a backward, in buckets of about
-    `bucket_bytes`. The owner sets `armed` in each forward whose backward is to be averaged."""
+    `bucket_bytes`. Each forward of the owner sets `armed`, if its backward is to be averaged, or
+    `gathers`, if a later backward is to average its gradients, and clears the other.
+
+    Of several Reducers of a parameter the last one to start() averages its gradients; the others refuse
+    to."""
 
     def __init__(self, module: Module, group: Any, bucket_bytes: int, find_unused: bool) -> None:
-        self.armed = False
+        self.armed = self.gathers = False
+        self.hook: Hook | None = None  # averages a bucket in place of the all_reduce
+        self.hook_state: Any = None
+        self.active: Any = None  # the ranks that divide sums, where some have joined; else all of them
         self._module, self._group = module, group
         self._bucket_bytes, self._find_unused = bucket_bytes, find_unused
-        followers.add(self)
+        self._named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+        self._reached = [False] * len(self._named)  # by a backward since the last average
+        self._taken: str | None = None  # a parameter that another Reducer averages
+
+    def start(self) -> None:
+        """From now on this Reducer averages the gradients of its parameters, and no other one does."""
+        own = {id(each) for _, each in self._named}
+        for other in followers():
+            if isinstance(other, Reducer):
+                shared = next((name for name, each in other._named if id(each) in own), None)
+                if shared is not None:
+                    other._taken, other.armed, other.gathers = shared, False, False
+        follow(self)
 
     def begin_alike(self, buffers: bool) -> None:
         """All ranks get the parameters of rank 0, and its buffers. RuntimeError that names the first one
@@ -40,44 +64,58 @@ class Reducer:
                         f"DistributedDataParallel: rank 0 has {a[0]} {a[2]}{a[1]} where rank {rank} has "
                         f"{b[0]} {b[2]}{b[1]}"
                     )
-        self.broadcast(each.detach() for _, each in named)
+        self.broadcast((each.detach() for _, each in named), 0)
 
-    def broadcast(self, tensors: Iterable[Any]) -> None:
-        """The tensors of the group's rank 0, on all ranks."""
-        with no_grad():
-            for bucket in self._buckets(tensors):
-                flat = parameters_to_vector(bucket)
-                _distributed.broadcast(flat, group=self._group, group_src=0)
-                if _distributed.get_rank(self._group) != 0:
-                    vector_to_parameters(flat, bucket)
+    def broadcast(self, tensors: Iterable[Any], root: int) -> None:
+        """The tensors of that rank of the group, on all ranks."""
+        broadcast_all(tensors, self._group, root, self._bucket_bytes)
 
-    def _named(self) -> list[tuple[str, Any]]:
-        return [(name, each) for name, each in self._module.named_parameters() if each.requires_grad]
+    def check_parameters(self) -> None:
+        """RuntimeError where another Reducer averages a parameter, where one is not the one that was
+        wrapped, and where it requires grad but did not, or the other way round; with find_unused one may
+        have been frozen."""
+        if self._taken is not None:
+            raise RuntimeError(
+                f"the gradients of parameter {self._taken} are averaged by a DistributedDataParallel that "
+                "has wrapped it since: call that one"
+            )
+        wrapped, now = dict(self._named), dict(self._module.named_parameters())
+        for name in [*wrapped, *(name for name in now if name not in wrapped)]:
+            then, each = wrapped.get(name), now.get(name)
+            if then is None:
+                change = "requires grad" if each is not None and each.requires_grad else ""
+            elif each is not then:
+                change = "was replaced" if each is not None else "was removed"
+            else:
+                change = "" if each.requires_grad or self._find_unused else "does not require grad any more"
+            if change:
+                raise RuntimeError(
+                    f"parameter {name} {change} since DistributedDataParallel wrapped the module: wrap the "
+                    "module again, on all ranks"
+                )
 
     # ---- autograd's Follower
 
     def follows(self) -> bool:
-        """Is the next backward one whose gradients are to be averaged?"""
-        return self.armed
+        """Is the next backward one whose gradients are to be averaged, then or later?"""
+        return self.armed or self.gathers
 
     def gradients_before(self) -> list[int | None]:
         """The versions of the gradients."""
-        return [None if each.grad is None else each.grad._version for _, each in self._named()]
+        return [None if each.grad is None else each.grad._version for _, each in self._named]
 
     def gradients_after(self, before: list[int | None]) -> None:
-        """Averages the gradients, if the backward has reached a parameter of the module."""
-        named = self._named()
+        """Averages the gradients, if the backward has reached a parameter of the module and is to."""
         reached = [now != then for now, then in zip(self.gradients_before(), before, strict=True)]
         if not any(reached):
             return
-        self.armed = False
-        unused = [name for (name, _), is_reached in zip(named, reached, strict=True) if not is_reached]
-        chosen = [each for _, each in named]
-        if self._find_unused:
-            anywhere = tensor([int(each) for each in reached])
-            _distributed.all_reduce(anywhere, _distributed.ReduceOp.MAX, self._group)
-            chosen = [each for each, use in zip(chosen, anywhere.tolist(), strict=True) if use]
-        self._average(chosen)
+        ever = [now or earlier for now, earlier in zip(reached, self._reached, strict=True)]
+        averages, self.armed = self.armed, False
+        self._reached = [False] * len(reached) if averages else ever
+        if not averages:
+            return
+        self._average(self._used(ever))
+        unused = [name for (name, _), each in zip(self._named, reached, strict=True) if not each]
         if unused and not self._find_unused:
             raise RuntimeError(
                 f"the backward has not reached {len(unused)} parameters of the module that "
@@ -85,31 +123,64 @@ class Reducer:
                 "find_unused_parameters=True"
             )
 
-    def _average(self, parameters: list[Any]) -> None:
-        with no_grad():
-            for bucket in self._buckets(reversed(parameters)):
-                flat = parameters_to_vector(
-                    each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket
-                )
-                _distributed.all_reduce(flat, _distributed.ReduceOp.AVG, self._group)
-                parts = flat.split([each.numel() for each in bucket])
-                for parameter, part in zip(bucket, parts, strict=True):
-                    averaged = part.reshape(parameter.shape)
-                    if parameter.grad is None:
-                        parameter.grad = averaged.clone()
-                    else:
-                        parameter.grad.copy_(averaged)
+    def shadow(self) -> None:
+        """Takes part in the averages of the other ranks with gradients of zero. The averages become the
+        gradients of this rank, too."""
+        for _, each in self._named:
+            each.grad = None
+        self._average(self._used([False] * len(self._named)))
 
-    def _buckets(self, tensors: Iterable[Any]) -> list[list[Any]]:
-        """Neighbours of one dtype and device."""
-        found: list[list[Any]] = []
-        used = 0
-        for each in tensors:
-            last = found[-1][0] if found else None
-            full = used >= self._bucket_bytes
-            if last is None or full or each.dtype != last.dtype or each.device != last.device:
-                found.append([])
-                used = 0
-            found[-1].append(each)
-            used += each.numel() * each.element_size()
-        return found
+    def _used(self, reached: list[bool]) -> list[Any]:
+        """The parameters that a rank has reached, or all."""
+        parameters = [each for _, each in self._named]
+        if not self._find_unused:
+            return parameters
+        anywhere = tensor([int(each) for each in reached])
+        _distributed.all_reduce(anywhere, ReduceOp.MAX, self._group)
+        return [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
+
+    def _average(self, used: list[Any]) -> None:
+        """Averages the gradients of these parameters. A hook always gets those of all, in the same
+        buckets."""
+        chosen = {id(each) for each in used}
+        parameters = used if self.hook is None else [each for _, each in self._named]
+        with no_grad():
+            buckets = grouped(reversed(parameters), self._bucket_bytes)
+            begun = [self._begin(i, bucket, i + 1 == len(buckets)) for i, bucket in enumerate(buckets)]
+            for bucket, future in zip(buckets, begun, strict=True):
+                averages = parts_of(self._result(future, bucket), bucket)
+                for parameter, average in zip(bucket, averages, strict=True):
+                    if id(parameter) not in chosen:
+                        continue
+                    if parameter.grad is None:
+                        parameter.grad = average.to(parameter.dtype).clone()
+                    else:
+                        parameter.grad.copy_(average)
+
+    def _begin(self, index: int, bucket: list[Any], last: bool) -> Any:
+        """Begins the average of a bucket's gradients: a Future of it."""
+        buffer = flat(each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket)
+        if self.hook is not None:
+            return self.hook(self.hook_state, GradBucket(index, last, buffer, bucket))
+        op = ReduceOp.AVG if self.active is None else ReduceOp.SUM
+        work: Any = _distributed.all_reduce(buffer, op, self._group, async_op=True)
+        if self.active is not None:
+            buffer.div_(self.active)
+        return work.get_future()
+
+    def _result(self, future: Any, bucket: list[Any]) -> Any:
+        """The tensor of a hook's Future; TypeError where there is none, RuntimeError for one of another
+        size than the bucket's."""
+        name = getattr(self.hook, "__name__", "the hook")
+        if not isinstance(future, Future):
+            raise TypeError(
+                f"{name} of register_comm_hook returns a teletensor.futures.Future, not "
+                f"{type(future).__name__}"
+            )
+        value = future.wait()
+        value = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the Future of {name} has one tensor of the bucket's size, not {type(value).__name__}"
+            )
+        return value

@@ -1,90 +1,31 @@
-"""DataParallel on one GPU, and DistributedDataParallel in `distributed`'s world."""
+"""DataParallel, its parts, and DistributedDataParallel in `distributed`'s world."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import _absent, cuda
 from .. import distributed as _distributed
+from .._convert import tensor
 from ..autograd import is_grad_enabled
+from ..distributed.algorithms.join import Join, Joinable, JoinHook
+from ..futures import Future
+from ._data_parallel import DataParallel, data_parallel, gather, parallel_apply, replicate, scatter
 from ._reducer import Reducer
 from .module import Module
 
-__all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
+__all__ = [
+    "DataParallel", "DistributedDataParallel", "data_parallel", "gather", "parallel_apply", "replicate",
+    "scatter",
+]  # fmt: skip
 __path__: list[str] = []  # modules below it come from _paths.py
 
 
-def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = None) -> Any:
-    """The one device that is meant; None where the daemon has no GPU and none is named."""
-    named = list(dict.fromkeys(cuda._device.index_of(each) for each in device_ids or ()))
-    if not named and device_ids is None and cuda.is_available():
-        named = list(range(cuda.device_count()))
-    if len(named) > 1:
-        raise NotImplementedError(
-            f"{what} over {len(named)} GPUs is not there yet: name one, as device_ids=[0]"
-        )
-    if output_device is not None and named and cuda._device.index_of(output_device) != named[0]:
-        raise NotImplementedError(f"{what} with the output on another GPU is not there yet")
-    return None if not named else f"cuda:{named[0]}"
-
-
-class DataParallel(Module):
-    """The module on one GPU: its inputs are moved there. Where the daemon has no GPU the module is called
-    as it is, as PyTorch does. The parameters are `module`'s, so names in state_dict begin with "module.".
-
-    NotImplementedError for more than one GPU, RuntimeError where parameters are on another device."""
-
-    def __init__(
-        self,
-        module: Module,
-        device_ids: Sequence[Any] | None = None,
-        output_device: Any = None,
-        dim: int = 0,
-    ) -> None:
-        super().__init__()
-        place = _place("DataParallel", device_ids, output_device)
-        self.dim = dim
-        self.module = module
-        self.device_ids = [] if place is None else [int(place.rpartition(":")[2])]
-        if place is not None:
-            module.to(place)
-
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """module(*inputs, **kwargs) on the GPU."""
-        return data_parallel(self.module, inputs, self.device_ids or None, module_kwargs=kwargs)
-
-
-def data_parallel(
-    module: Module,
-    inputs: Any,
-    device_ids: Sequence[Any] | None = None,
-    output_device: Any = None,
-    dim: int = 0,
-    module_kwargs: Any = None,
-) -> Any:
-    """module(*inputs, **module_kwargs), with the tensors among these moved to the GPU. As DataParallel."""
-    from .._core import Tensor
-    from .._tree import map_tree
-
-    place = _place("data_parallel", device_ids, output_device)
-    given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
-    if place is None:
-        return module(*given, **(module_kwargs or {}))
-    for tensor in (*module.parameters(), *module.buffers()):
-        if str(tensor.device) != place:
-            raise RuntimeError(
-                f"module must have its parameters and buffers on device {place} (device_ids[0]) but "
-                f"found one of them on device: {tensor.device}"
-            )
-    given, named = map_tree(
-        lambda leaf: leaf.to(place) if isinstance(leaf, Tensor) else leaf, (given, module_kwargs or {})
-    )
-    return module(*given, **named)
-
-
-class DistributedDataParallel(Module):
+class DistributedDataParallel(Module, Joinable):
     """The module of a process of `distributed`'s world: each backward averages the gradients over all
     processes. The parameters are `module`'s, so names in state_dict begin with "module.".
 
@@ -94,10 +35,12 @@ class DistributedDataParallel(Module):
     broadcast_buffers is False. device_ids: the one GPU that inputs go to. gradient_as_bucket_view,
     static_graph and check_reduction have no effect.
 
-    ValueError before `distributed.init_process_group`; RuntimeError for a module without a parameter that
-    requires grad, for processes whose parameters differ (the first difference is named), and at a backward
-    that does not reach a parameter, unless find_unused_parameters is True: a parameter that no process
-    reaches then keeps its gradient."""
+    ValueError before `distributed.init_process_group`, and for a bucket_cap_mb that is not positive;
+    RuntimeError for a module without a parameter that requires grad, for one that is or has a
+    DistributedDataParallel, for processes whose parameters differ (the first difference is named), at a
+    forward after parameters were replaced, frozen or wrapped again, and at a backward that does not
+    reach a parameter, unless find_unused_parameters is True: a parameter that no process reaches then
+    keeps its gradient."""
 
     def __init__(
         self,
@@ -114,15 +57,23 @@ class DistributedDataParallel(Module):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
     ) -> None:
-        super().__init__()
+        Module.__init__(self)
+        Joinable.__init__(self)
         _distributed.get_world_size(process_group)
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise RuntimeError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that "
                 "requires a gradient."
             )
+        if any(isinstance(each, DistributedDataParallel) for each in module.modules()):
+            raise RuntimeError(
+                "DistributedDataParallel of a module that is one, or has one in it, would average its "
+                "gradients twice: wrap the whole module once"
+            )
         if device_ids is not None and len(device_ids) > 1:
             raise ValueError("device_ids can only be None or contain a single element.")
+        if bucket_cap_mb is not None and not (bucket_cap_mb > 0 and math.isfinite(bucket_cap_mb)):
+            raise ValueError(f"bucket_cap_mb is a positive number of MiB, not {bucket_cap_mb}")
         self.module = module
         self.device_ids = None if not device_ids else [cuda._device.index_of(device_ids[0])]
         self.output_device = (
@@ -135,52 +86,171 @@ class DistributedDataParallel(Module):
         self.static_graph = static_graph
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
+        self._bucket_bytes = int((25 if bucket_cap_mb is None else bucket_cap_mb) * 2**20)
+        self._divides_by_all = True
         self._reducer: Reducer | None = None
         if _distributed.get_world_size(self.process_group) > 1:
-            self._reducer = Reducer(
-                module, self.process_group, int((bucket_cap_mb or 25) * 2**20), find_unused_parameters
-            )
-            if init_sync:
-                self._reducer.begin_alike(self.broadcast_buffers)
+            self._begin(init_sync)
+
+    def _begin(self, alike: bool) -> None:
+        reducer = Reducer(self.module, self.process_group, self._bucket_bytes, self.find_unused_parameters)
+        if alike:
+            reducer.begin_alike(self.broadcast_buffers)
+        reducer.start()
+        self._reducer = reducer
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs), on the GPU of device_ids where it is given."""
         if self._reducer is not None:
-            if self.require_forward_param_sync and self.broadcast_buffers:
-                self._reducer.broadcast(self.module.buffers())
             averages = is_grad_enabled() and self.require_backward_grad_sync
+            if averages:
+                self._reducer.check_parameters()
+            if self._join_config.enable:
+                Join.notify_join_context(self)
+                self._begin_step(averages, active=True)
+            else:
+                self._reducer.active = None
+                self._broadcast_buffers(0)
             self.require_forward_param_sync = self._reducer.armed = averages
+            self._reducer.gathers = is_grad_enabled() and not averages
         if self.device_ids:
             return data_parallel(
                 self.module, inputs, self.device_ids, self.output_device, module_kwargs=kwargs
             )
         return self.module(*inputs, **kwargs)
 
+    def _broadcast_buffers(self, root: int) -> None:
+        if self._reducer is not None and self.require_forward_param_sync and self.broadcast_buffers:
+            self._reducer.broadcast(self.module.buffers(), root)
+
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it gradients are not averaged, as for all but the last of several batches of a step."""
+        """Gradients of the forwards in it are not averaged, as for all but the last of several batches of a
+        step."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        if self._reducer is not None:
-            self._reducer.armed = False
         try:
             yield
         finally:
             self.require_backward_grad_sync = before
 
-    @contextlib.contextmanager
+    def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
+        """Calls hook(state, bucket) for each bucket of gradients, in place of their average: it returns a
+        `futures.Future` of the flat tensor that holds the gradients for the optimizer. `bucket` is a
+        `distributed.GradBucket`. All processes register the same hook, before the first backward.
+        `distributed.algorithms.ddp_comm_hooks` has some.
+
+        The hook is called after the backward, without recording. It may read values, for which it waits.
+        An error in it is raised by the backward; the other processes then wait for this one's collectives.
+
+        TypeError for a hook that cannot be called, ValueError for one with annotations of other types,
+        RuntimeError for a second hook."""
+        if not callable(hook):
+            raise TypeError(f"Communication hook must be callable, not {type(hook).__name__}.")
+        _check_annotations(hook)
+        if self._reducer is None:  # a world of one process: nothing is averaged, and hooks are called
+            self._begin(alike=False)
+        assert self._reducer is not None
+        if self._reducer.hook is not None:
+            raise RuntimeError("register_comm_hook can only be called once.")
+        self._reducer.hook, self._reducer.hook_state = hook, state
+
+    # ---- ranks with different numbers of inputs
+
     def join(
         self,
         divide_by_initial_world_size: bool = True,
         enable: bool = True,
         throw_on_early_termination: bool = False,
-    ) -> Iterator[None]:
-        """Processes may have different numbers of batches within it. NotImplementedError in a world of
-        several."""
-        if self._reducer is not None and enable:
-            raise NotImplementedError(
-                "join: uneven numbers of batches are not there yet in a world of several"
+    ) -> Join:
+        """A context in which the processes may have different numbers of batches: one that has no more
+        joins, and adds zeros to the averages of the others until all have joined. All then get the
+        parameters of a process that was among the last. Averages are sums divided by the number of all
+        processes, or, with divide_by_initial_world_size=False, of those that have not joined.
+
+        throw_on_early_termination: all raise RuntimeError when one has no more batches. Modules that call
+        collectives themselves, as SyncBatchNorm, need it."""
+        return Join(
+            [self],
+            enable,
+            throw_on_early_termination,
+            divide_by_initial_world_size=divide_by_initial_world_size,
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For a Join, whose argument divide_by_initial_world_size is that of join()."""
+        self._divides_by_all = kwargs.get("divide_by_initial_world_size", True)
+        return _DataParallelJoin(self)
+
+    @property
+    def join_device(self) -> Any:
+        """The device of the first parameter."""
+        return next(self.module.parameters()).device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The group whose gradients are averaged."""
+        return self.process_group
+
+    def _begin_step(self, averages: bool, active: bool) -> bool:
+        """Begins a forward of the ranks that have not joined: buffers of one of them, and how many they
+        are. Returns whether its backward averages."""
+        assert self._reducer is not None
+        count = tensor([float(averages)], device=self.join_device)
+        _distributed.all_reduce(count, group=self.process_group)
+        syncs = self.require_forward_param_sync and self.broadcast_buffers
+        if syncs and next(self.module.buffers(), None) is not None:
+            self._broadcast_buffers(self._highest(active))
+        self._reducer.active = None if self._divides_by_all else count
+        return averages if active else count.item() > 0
+
+    def _highest(self, candidate: bool) -> int:
+        """The highest rank that is a candidate."""
+        rank = tensor([_distributed.get_rank(self.process_group) if candidate else -1])
+        _distributed.all_reduce(rank, _distributed.ReduceOp.MAX, self.process_group)
+        return int(rank.item())
+
+    def _shadow_step(self) -> None:
+        if self._reducer is not None:
+            self.require_forward_param_sync = self._begin_step(False, active=False)
+            if self.require_forward_param_sync:
+                self._reducer.shadow()
+
+    def _end_join(self, is_last_joiner: bool) -> None:
+        if self._reducer is not None:
+            root = self._highest(is_last_joiner)
+            self._reducer.broadcast([*self.module.parameters(), *self.module.buffers()], root)
+
+
+class _DataParallelJoin(JoinHook):
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self._model = model
+
+    def main_hook(self) -> None:
+        self._model._shadow_step()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        self._model._end_join(is_last_joiner)
+
+
+def _check_annotations(hook: Callable[..., Any]) -> None:
+    """ValueError for a hook that says that it takes or returns something else."""
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):
+        return  # it does not say
+    bucket = signature.parameters.get("bucket")
+    if bucket is not None and isinstance(bucket.annotation, type):
+        if bucket.annotation not in (inspect.Parameter.empty, _distributed.GradBucket):
+            raise ValueError(
+                "Communication hook: bucket annotation should be dist.GradBucket, not "
+                f"{bucket.annotation.__name__}."
             )
-        yield
+    returned = signature.return_annotation
+    if isinstance(returned, type) and returned is not inspect.Signature.empty and returned is not Future:
+        raise ValueError(
+            "Communication hook: return annotation should be futures.Future, not "
+            f"{returned.__name__}."
+        )
 
 
 _absent.attach(globals())

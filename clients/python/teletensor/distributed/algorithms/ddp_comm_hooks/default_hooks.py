@@ -1,0 +1,67 @@
+"""Hooks that average gradients, as they are or as 16-bit numbers.
+
+Their state is the process group, None for the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .... import _core
+from ...._core import Tensor
+from ....futures import Future
+from ... import GradBucket, ReduceOp, all_reduce
+
+__all__ = [
+    "allreduce_hook", "bf16_compress_hook", "bf16_compress_wrapper", "fp16_compress_hook",
+    "fp16_compress_wrapper",
+]  # fmt: skip
+
+Hook = Callable[[Any, GradBucket], Future[Tensor]]
+
+
+def _averaged(tensor: Tensor, group: Any) -> Future[Tensor]:
+    """A Future of the tensor, which becomes its average over the ranks."""
+    work: Any = all_reduce(tensor, ReduceOp.AVG, group, async_op=True)
+    future: Future[list[Tensor]] = work.get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def allreduce_hook(process_group: Any, bucket: GradBucket) -> Future[Tensor]:
+    """Averages the gradients, as is done without a hook."""
+    return _averaged(bucket.buffer(), process_group)
+
+
+def _compressed(process_group: Any, bucket: GradBucket, dtype: Any) -> Future[Tensor]:
+    buffer = bucket.buffer()
+    return _averaged(buffer.to(dtype), process_group).then(lambda done: buffer.copy_(done.value()))
+
+
+def fp16_compress_hook(process_group: Any, bucket: GradBucket) -> Future[Tensor]:
+    """Averages the gradients as float16. The sum is computed in float32 and rounded once."""
+    return _compressed(process_group, bucket, _core.float16)
+
+
+def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> Future[Tensor]:
+    """Averages the gradients as bfloat16. The sum is computed in float32 and rounded once."""
+    return _compressed(process_group, bucket, _core.bfloat16)
+
+
+def _wrapper(hook: Hook, dtype: Any) -> Hook:
+    def wrapped(hook_state: Any, bucket: GradBucket) -> Future[Tensor]:
+        before = bucket.buffer()
+        bucket.set_buffer(before.to(dtype))
+        return hook(hook_state, bucket).then(lambda done: before.copy_(done.value()))
+
+    return wrapped
+
+
+def fp16_compress_wrapper(hook: Hook) -> Hook:
+    """The hook, which gets the gradients as float16; its result becomes the gradients' dtype again."""
+    return _wrapper(hook, _core.float16)
+
+
+def bf16_compress_wrapper(hook: Hook) -> Hook:
+    """The hook, which gets the gradients as bfloat16; its result becomes the gradients' dtype again."""
+    return _wrapper(hook, _core.bfloat16)

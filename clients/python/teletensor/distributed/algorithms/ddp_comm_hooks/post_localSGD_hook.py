@@ -1,0 +1,58 @@
+"""post_localSGD_hook: averages of all ranks for some steps, then of the ranks of a smaller group.
+
+Parameters are to be averaged over all ranks from time to time then, which the hook does not do. As
+described in Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2018 (arXiv:1808.07217).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...._core import Tensor
+from ....futures import Future
+from ... import GradBucket
+from .default_hooks import allreduce_hook
+
+__all__ = ["PostLocalSGDState", "post_localSGD_hook"]
+
+
+class PostLocalSGDState:
+    """State of the hook: gradients are averaged over `process_group` (None: the world) until
+    `start_localSGD_iter` steps are done, then over `subgroup`, or not at all without
+    `post_local_gradient_allreduce`.
+
+    ValueError where `subgroup` is None but needed: make one by `distributed.new_group`."""
+
+    def __init__(
+        self,
+        process_group: Any,
+        subgroup: Any,
+        start_localSGD_iter: int,
+        post_local_gradient_allreduce: bool = True,
+    ) -> None:
+        if subgroup is None and post_local_gradient_allreduce:
+            raise ValueError(
+                "PostLocalSGDState: subgroup is None; make the group whose gradients are averaged later by "
+                "distributed.new_group, or pass post_local_gradient_allreduce=False"
+            )
+        self.process_group, self.subgroup = process_group, subgroup
+        self.start_localSGD_iter = start_localSGD_iter
+        self.post_local_gradient_allreduce = post_local_gradient_allreduce
+        self.iter = 0
+
+    def maybe_increase_iter(self, bucket: GradBucket) -> None:
+        """Counts a step with its last bucket."""
+        self.iter += bucket.is_last()
+
+
+def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future[Tensor]:
+    """Averages the gradients over the group that the number of steps asks for."""
+    local = state.iter >= state.start_localSGD_iter
+    state.maybe_increase_iter(bucket)
+    if not local:
+        return allreduce_hook(state.process_group, bucket)
+    if state.post_local_gradient_allreduce:
+        return allreduce_hook(state.subgroup, bucket)
+    unchanged: Future[Tensor] = Future()
+    unchanged.set_result(bucket.buffer())
+    return unchanged

@@ -1,0 +1,9 @@
+"""torch.distributed.nn: collectives with gradients."""
+
+from ... import _absent
+from .functional import *  # noqa: F403
+from .functional import __all__ as _names
+
+__all__ = list(_names)
+
+_absent.attach(globals())

@@ -1,0 +1,8 @@
+"""torch.distributed.optim: an optimizer whose state is divided among the ranks."""
+
+from ... import _absent
+from ._zero import ZeroRedundancyOptimizer
+
+__all__ = ["ZeroRedundancyOptimizer"]
+
+_absent.attach(globals())

@@ -1,0 +1,198 @@
+"""DataParallel on one GPU, and the parts of which PyTorch's is made, for the devices of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import teletensor as tt
+
+from .. import cuda
+from .._core import Tensor
+from .._tree import map_tree
+from .module import Module
+
+__all__ = ["DataParallel", "data_parallel", "gather", "parallel_apply", "replicate", "scatter"]
+
+
+def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = None) -> Any:
+    """The one device that is meant; None where the daemon has no GPU and none is named."""
+    named = list(dict.fromkeys(cuda._device.index_of(each) for each in device_ids or ()))
+    if not named and device_ids is None and cuda.is_available():
+        named = list(range(cuda.device_count()))
+    if len(named) > 1:
+        raise NotImplementedError(
+            f"{what} over {len(named)} GPUs is not there yet: name one, as device_ids=[0]"
+        )
+    if output_device is not None and named and cuda._device.index_of(output_device) != named[0]:
+        raise NotImplementedError(f"{what} with the output on another GPU is not there yet")
+    return None if not named else f"cuda:{named[0]}"
+
+
+class DataParallel(Module):
+    """The module on one GPU: its inputs are moved there. Where the daemon has no GPU the module is called
+    as it is, as PyTorch does. The parameters are `module`'s, so names in state_dict begin with "module.".
+
+    NotImplementedError for more than one GPU, RuntimeError where parameters are on another device."""
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Sequence[Any] | None = None,
+        output_device: Any = None,
+        dim: int = 0,
+    ) -> None:
+        super().__init__()
+        place = _place("DataParallel", device_ids, output_device)
+        self.dim = dim
+        self.module = module
+        self.device_ids = [] if place is None else [int(place.rpartition(":")[2])]
+        if place is not None:
+            module.to(place)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """module(*inputs, **kwargs) on the GPU."""
+        return data_parallel(self.module, inputs, self.device_ids or None, module_kwargs=kwargs)
+
+
+def data_parallel(
+    module: Module,
+    inputs: Any,
+    device_ids: Sequence[Any] | None = None,
+    output_device: Any = None,
+    dim: int = 0,
+    module_kwargs: Any = None,
+) -> Any:
+    """module(*inputs, **module_kwargs), with the tensors among these moved to the GPU. As DataParallel."""
+    place = _place("data_parallel", device_ids, output_device)
+    given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+    if place is None:
+        return module(*given, **(module_kwargs or {}))
+    for each in (*module.parameters(), *module.buffers()):
+        if str(each.device) != place:
+            raise RuntimeError(
+                f"module must have its parameters and buffers on device {place} (device_ids[0]) but "
+                f"found one of them on device: {each.device}"
+            )
+    given, named = map_tree(
+        lambda leaf: leaf.to(place) if isinstance(leaf, Tensor) else leaf, (given, module_kwargs or {})
+    )
+    return module(*given, **named)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _device(given: Any) -> Any:
+    """A number is a GPU's."""
+    return tt.device(f"cuda:{given}" if isinstance(given, int) else given)
+
+
+def replicate(network: Module, devices: Sequence[Any], detach: bool = False) -> list[Any]:
+    """A copy of the module for each device. The copies' parameters are the module's, moved there: gradients
+    reach the module, unless `detach` is True. The first copy has the module's buffers, and the others
+    copies of them. ValueError without devices."""
+    if not devices:
+        raise ValueError("replicate: at least one device is needed")
+    return [_copied(network, _device(each), detach, i == 0, {}) for i, each in enumerate(devices)]
+
+
+def _copied(module: Module, place: Any, detach: bool, shares: bool, made: dict[Any, Any]) -> Any:
+    """The module for a device. `made`: the copies of modules and tensors so far, by their ids."""
+    if id(module) in made:
+        return made[id(module)]
+    copy = made[id(module)] = object.__new__(type(module))
+    own = copy.__dict__
+    own.update(module.__dict__)
+    for names in ("_parameter_names", "_buffer_names", "_module_names"):
+        own[names] = dict(own[names])
+
+    def moved(tensor: Tensor, buffer: bool) -> Tensor:
+        if id(tensor) not in made:
+            result = tensor.to(place)
+            fresh = buffer and not shares and result is tensor
+            made[id(tensor)] = result.clone() if fresh else result.detach() if detach else result
+        found: Tensor = made[id(tensor)]
+        return found
+
+    for registered, buffer in ((copy._parameter_names, False), (copy._buffer_names, True)):
+        for name in registered:
+            if own[name] is not None:
+                own[name] = moved(own[name], buffer)
+    for name in copy._module_names:
+        if own[name] is not None:
+            own[name] = _copied(own[name], place, detach, shares, made)
+    return copy
+
+
+def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
+    """The parts of the inputs for each device, in about equal chunks along `dim`: a tuple of tensors for a
+    tensor; else a list of structures as `inputs`, of tuples, lists, dicts and tensors. Each part has every
+    object that is none of these. Gradients reach the inputs. There are fewer parts where a tensor has fewer
+    rows."""
+    places = [_device(each) for each in target_gpus]
+    if not places:
+        raise ValueError("scatter: at least one device is needed")
+
+    def parts(obj: Any) -> Any:
+        if isinstance(obj, Tensor):
+            rows = obj.chunk(len(places), dim)
+            return tuple(row.to(place) for row, place in zip(rows, places, strict=False))
+        if isinstance(obj, (tuple, list, dict)) and obj:
+            rebuild, items = _structure(obj)
+            return [rebuild(part) for part in zip(*map(parts, items), strict=False)]
+        return [obj for _ in places]
+
+    return parts(inputs)
+
+
+def _structure(obj: Any) -> tuple[Callable[[Any], Any], list[Any]]:
+    """The items of a tuple, list or dict, and what makes such an object of others."""
+    if isinstance(obj, dict):
+        keys = list(obj)
+        return (lambda part: type(obj)(zip(keys, part, strict=True))), list(obj.values())
+    kind: Any = type(obj)
+    return getattr(kind, "_make", kind), list(obj)  # namedtuple() makes classes with _make
+
+
+def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
+    """The results of several devices as one on `target_device`: tensors one after the other along `dim` (a
+    number as a tensor of one element), in structures as scatter() makes them. ValueError for dicts of
+    different lengths, TypeError for other objects than None, tensors and structures of these."""
+    if not outputs:
+        raise ValueError("gather: at least one output is needed")
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        rows = [each.to(_device(target_device)) for each in outputs]
+        return tt.cat([row.reshape(1) if row.dim() == 0 else row for row in rows], dim)
+    if first is None:
+        return None
+    if isinstance(first, dict):
+        if any(len(each) != len(first) for each in outputs):
+            raise ValueError("All dicts must have the same number of keys")
+        joined = ((key, gather([each[key] for each in outputs], target_device, dim)) for key in first)
+        return type(first)(joined)
+    if isinstance(first, (tuple, list)):
+        rebuild, _ = _structure(first)
+        return rebuild(gather(each, target_device, dim) for each in zip(*outputs, strict=True))
+    raise TypeError(f"gather: {type(first).__name__} is no tensor, and no structure of tensors")
+
+
+def parallel_apply(
+    modules: Sequence[Any],
+    inputs: Sequence[Any],
+    kwargs_tup: Sequence[Any] | None = None,
+    devices: Sequence[Any] | None = None,
+) -> list[Any]:
+    """The result of each module for its inputs, a tuple or list of arguments or one argument. The calls are
+    made one after the other, without threads: they wait for nothing that the daemon computes. `devices` has
+    no effect: a module computes where its parameters are. ValueError for lists of different lengths."""
+    given = [{}] * len(modules) if kwargs_tup is None else list(kwargs_tup)
+    for name, several in (("inputs", inputs), ("kwargs_tup", given), ("devices", devices)):
+        if several is not None and len(several) != len(modules):
+            raise ValueError(f"parallel_apply: {len(several)} {name} for {len(modules)} modules")
+    results = []
+    for module, args, kwargs in zip(modules, inputs, given, strict=True):
+        several = args if isinstance(args, (tuple, list)) else (args,)
+        results.append(module(*several, **kwargs))
+    return results
