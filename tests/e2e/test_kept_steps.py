@@ -42,7 +42,7 @@ session.close()
 
 
 def run(address, steps, last=0):
-    """What the program has told; None if it was killed at the call `last` of its loop."""
+    """The values that the program has told; None if it was killed at the call `last` of its loop."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(steps), str(last)], capture_output=True, text=True,
                           env={**os.environ, "TT_TEST_ADDRESS": address}, timeout=HANG)
     assert done.returncode == (-signal.SIGKILL if last else 0), done.stderr

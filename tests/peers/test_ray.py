@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.daemon import binary, wait_until
+from support.daemon import ROOT, binary, wait_until
+from support.snippets import snippets
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.timeout(600)
@@ -109,6 +110,12 @@ def started(folder):
     return sorted(tuple(map(int, path.name.split("-")[:2])) for path in folder.glob("[01]-*"))
 
 
+def check(found, undisturbed):
+    """The same weights. The worker that was killed may not have sent all commands that keep its last step."""
+    assert found["weights"] == undisturbed["weights"]
+    assert found["steps"] in (list(range(KILLED_AT, STEPS)), list(range(KILLED_AT - 1, STEPS)))
+
+
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
     return run(tmp_path_factory.mktemp("undisturbed"), train)
@@ -129,8 +136,7 @@ def test_a_job_has_a_world(undisturbed):
 
 def test_all_workers_begin_again_when_one_is_killed(undisturbed, tmp_path):
     found = run(tmp_path, train, kill=True, failures=1)
-    assert found["weights"] == undisturbed["weights"]
-    assert found["steps"] == list(range(KILLED_AT, STEPS))  # nothing is computed twice but the step that was lost
+    check(found, undisturbed)
     ranks = [rank for rank, _ in started(tmp_path)]
     assert ranks == [0, 0, 1, 1] and len(set(started(tmp_path))) == 4
 
@@ -140,10 +146,18 @@ def test_one_worker_is_replaced_alone(undisturbed, tmp_path):
     from teletensor.integrations.ray import resumable
 
     found = run(tmp_path, resumable(train), kill=True, failures=1, spread=True, replace_workers=True)
-    assert found["weights"] == undisturbed["weights"] and found["steps"] == list(range(KILLED_AT, STEPS))
+    check(found, undisturbed)
     assert found["environment"]["GROUP_WORLD_SIZE"] == "2" and found["environment"]["LOCAL_WORLD_SIZE"] == "1"
     zero, zero_again, one, one_again = started(tmp_path)
     assert zero == zero_again and one[0] == one_again[0] == 1 and one != one_again
+
+
+def test_the_program_of_the_page(cluster, tmp_path):
+    (program,) = (s.code for s in snippets(ROOT / "docs/distributed.md") if s.title == "ray_train.py")
+    names = {"__name__": "ray_train"}
+    exec(program, names)
+    weight = np.array(run(tmp_path, names["train"]))
+    assert weight.shape == (2, 4) and np.isfinite(weight).all()
 
 
 def fed(config):

@@ -1,4 +1,4 @@
-"""A loop of training steps whose state stays in the session, for the process that goes on with it."""
+"""A loop of training steps whose state stays in the session, for the process that continues the training."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def kept_steps(steps: int, *, every: int = 1, **state: Any) -> Iterator[int]:
 
     `state` is what the steps change: modules, optimizers, schedulers, anything with `state_dict` and
     `load_state_dict`. At the end of each step, or of every `every`-th one, the session keeps a copy of it on
-    the daemon, with the state of `tt.manual_seed`'s generator. A process that has taken the session over by
-    its name, and calls this with the same state, has it loaded and goes on behind that step. All ranks of
-    `tt.distributed`'s world call it, and begin with the newest step that all of them have; with the state as it is, and
-    step 0, where there is none. The last two copies are held, in the session's memory quota.
+    the daemon, with the state of `tt.manual_seed`'s generator. A process that has taken over the session by
+    its name and calls this with the same state begins after the last step that was kept, with that step's
+    state loaded. All ranks of `tt.distributed`'s world call it, and begin after the newest step that all of them
+    keep. Without such a step the loop begins at 0 and leaves the state as it is. The last two copies are held, and
+    count in the session's memory quota.
 
     The copy is made when the step has been computed, so that an error of the step is raised here. ValueError for
     every < 1, TypeError for state that is not made of tensors, numbers, text, None, lists, tuples and dicts.
@@ -108,7 +109,7 @@ def _split(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def _joined(plain: Any, tensor_of: Callable[[int], Tensor]) -> Any:
-    """What `_split` has made JSON of."""
+    """The value of which `_split` has made this JSON."""
     if not isinstance(plain, list):
         return plain
     kind, *parts = plain

@@ -1,5 +1,5 @@
-"""The place of this process in the world, as the program that has started it says: by torchrun's variables, else by
-those of mpirun or srun."""
+"""The place of this process in the world, as the program that has started it says by environment variables:
+torchrun's, or those of mpirun or srun."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _STARTERS = (
 
 
 def _starter() -> _Starter | None:
-    """The first that has set rank and size. None where RANK or WORLD_SIZE is set, which alone count then, and
-    where nobody has set any."""
+    """The first that has set rank and size. None if RANK or WORLD_SIZE is set, which alone count then, and
+    if no variable is set."""
     if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         return None
     return next((each for each in _STARTERS if each.rank in os.environ and each.size in os.environ), None)
@@ -43,7 +43,7 @@ def variable(name: str) -> str | None:
 
 
 def world_name() -> str:
-    """What all processes of a world have, and no other world of the user: MASTER_ADDR and MASTER_PORT, else the
+    """The name of the world among the user's worlds: MASTER_ADDR and MASTER_PORT, or, if these are not set, the
     job of mpirun or srun."""
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     starter = _starter()

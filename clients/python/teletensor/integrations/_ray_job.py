@@ -28,18 +28,20 @@ class _Place(NamedTuple):
     """Where a worker is."""
 
     rank: int
+    ranks: int
     node: str
     ip: str
     port: int  # one that is free there
-    address: str  # of the daemon that is configured for it, else ""
-    running: str  # of the user's running daemon, else ""
+    address: str  # of the daemon that is configured for it, or ""
+    running: str  # of the user's running daemon, or ""
 
 
 def _place() -> _Place:
     """In a worker."""
     own = _daemon.runtime_dir() / "teletensor.sock"
+    context = ray.train.get_context()
     return _Place(
-        ray.train.get_context().get_world_rank(), ray.get_runtime_context().get_node_id(),
+        context.get_world_rank(), context.get_world_size(), ray.get_runtime_context().get_node_id(),
         ray.util.get_node_ip_address(), _daemon.free_port(), os.environ.get("TELETENSOR_ADDRESS", ""),
         f"unix:{own}" if _daemon.answers(own) else "")
 
@@ -96,16 +98,16 @@ class Job:
 
     def start(self, workers: Any) -> None:
         """Gives workers that Ray has started their variables. `workers`: Ray's group of all of them, or of one
-        that has taken the place of another. RuntimeError where that is on a node without a daemon."""
+        that has taken the place of another. RuntimeError if that one is on a node that has another daemon."""
         places: list[_Place] = workers.execute(_place)
-        if len(places) == int(ray.get(workers.execute_single_async(0, _world_size))):
+        if len(places) == places[0].ranks:
             self._assign(places)
         for i, place in enumerate(places):
-            if self._nodes[place.rank] != place.node and place.node not in self._own and self._own:
+            if place.node != self._nodes[place.rank] and not self._address:
                 raise RuntimeError(
-                    f"teletensor: the worker of rank {place.rank} has been replaced on node {place.node}, "
-                    "which has no daemon of this job; without TeletensorConfig(replace_workers=True) all begin "
-                    "again there")
+                    f"teletensor: the worker of rank {place.rank} has been replaced on another node, which does not "
+                    "have its session; give all nodes one daemon by TeletensorConfig(address=...), or let Ray start "
+                    "all workers again (replace_workers=False)")
             workers.execute_single(i, _set, self._variables[place.rank])
 
     def _assign(self, places: list[_Place]) -> None:
@@ -115,7 +117,7 @@ class Job:
         self._nodes = [place.node for place in places]
         nodes = list(dict.fromkeys(self._nodes))
         addresses = self._addresses(places, nodes)
-        # A job that is started again on the same nodes is the same world, whose lost ranks hear of it.
+        # On the same nodes the world has the same name, so that waiting ranks of the old one are told.
         master = {name: self._variables[0][name] for name in ("MASTER_ADDR", "MASTER_PORT")
                   } if before == self._nodes else {
                       "MASTER_ADDR": places[0].ip, "MASTER_PORT": str(places[0].port)}
@@ -131,7 +133,7 @@ class Job:
             })
 
     def _addresses(self, places: list[_Place], nodes: list[str]) -> list[str]:
-        """Of each rank's daemon, which is started where there is none."""
+        """The address of each rank's daemon. Daemons that are missing are started."""
         if self._address:
             return [self._address] * len(places)
         if all(place.address for place in places):
@@ -143,7 +145,7 @@ class Job:
         return [self._own[place.node] for place in places]
 
     def _start_daemons(self, nodes: list[str]) -> None:
-        """One on each node. Those of before end: they know no others than each other."""
+        """One on each node. Earlier ones end, because a daemon's list of peers does not change."""
         self.end()
         self._daemons = {
             node: ray.remote(_NodeDaemon).options(
@@ -171,11 +173,3 @@ class Job:
         for actor in self._daemons.values():
             ray.kill(actor)
         self._daemons, self._own = {}, {}
-
-
-def _world_size() -> int:
-    """In a worker."""
-    size: int = ray.train.get_context().get_world_size()
-    return size
-
-

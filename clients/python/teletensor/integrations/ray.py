@@ -63,12 +63,12 @@ class TeletensorConfig(BackendConfig):  # type: ignore[misc]
 
     @property
     def backend_cls(self) -> type:
-        """What Ray's controller makes one of."""
+        """The class of the backend in Ray's controller."""
         return _ReplacingBackend if self.replace_workers else _Backend
 
     @property
     def train_func_context(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
-        """What Ray runs the training function in."""
+        """Makes the context manager in which Ray runs the training function."""
         return functools.partial(_in_world, self.backend, self.timeout, self.memory)
 
     def to_dict(self) -> dict[str, Any]:
