@@ -205,7 +205,7 @@ def test_the_job_set_is_what_it_claims():
         assert {m["name"] for m in container["volumeMounts"]} <= volumes
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert network["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    assert network["spec"]["egress"][0]["ports"] == [{"port": port}]
+    assert network["spec"]["egress"][0]["ports"] == network["spec"]["ingress"][0]["ports"] == [{"port": port}]
 
 
 def test_kubernetes_manifests_fit_together():

@@ -15,6 +15,7 @@ from support.daemon import ROOT, binary, wait_until
 from support.snippets import snippets
 
 ray = pytest.importorskip("ray")
+tune = pytest.importorskip("ray.tune")
 pytestmark = pytest.mark.timeout(600)
 
 STEPS, KILLED_AT = 8, 5
@@ -40,7 +41,7 @@ def marked(mark):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes, of 2 CPUs and of 1, for all tests. Processes find no daemon of this user's."""
+    """Two nodes, as if of 4 CPUs and of 1, for all tests. Processes find no daemon of this user's."""
     from ray.cluster_utils import Cluster
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -51,7 +52,7 @@ def cluster():
         for name, value in {**SETTINGS, "TT_RAY": mark, "XDG_RUNTIME_DIR": folder}.items():
             change.setenv(name, value)
         small = {"object_store_memory": 80 << 20, "include_dashboard": False}
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **small})
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, **small})
         try:
             nodes.add_node(num_cpus=1, object_store_memory=80 << 20)
             ray.init(address=nodes.address, log_to_driver=False)
@@ -190,13 +191,13 @@ def test_trials_of_ray_tune_are_sessions_with_quotas(cluster, start_daemon, tmp_
 
         with tt.connect(config["address"], memory=8 << 20) as session:
             x = tt.ones(config["size"]) * config["factor"]
-            ray.tune.report({"mean": x.mean().item(), "quota": session.memory()[0]["quota"]})
+            tune.report({"mean": x.mean().item(), "quota": session.memory()[0]["quota"]})
 
-    space = {"address": daemon.unix, "size": ray.tune.grid_search([1_000, 10_000_000]),
-             "factor": ray.tune.grid_search([2.0, 3.0])}
-    results = ray.tune.Tuner(
-        trial, param_space=space, tune_config=ray.tune.TuneConfig(max_concurrent_trials=2),
-        run_config=ray.tune.RunConfig(storage_path=str(tmp_path), verbose=0)).fit()
+    space = {"address": daemon.unix, "size": tune.grid_search([1_000, 10_000_000]),
+             "factor": tune.grid_search([2.0, 3.0])}
+    results = tune.Tuner(
+        trial, param_space=space, tune_config=tune.TuneConfig(max_concurrent_trials=2),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0)).fit()
     assert len(results) == 4
     for result in results:
         if result.config["size"] == 1_000:

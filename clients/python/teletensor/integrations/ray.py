@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 try:
-    from ray.exceptions import RayActorError
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
     from ray.train.backend import Backend, BackendConfig
 except ImportError as error:
     raise ImportError(
@@ -28,6 +29,8 @@ from ..distributed._group import ProcessGroup, found
 from ._ray_job import Job
 
 __all__ = ["TeletensorConfig", "resumable"]
+
+_PATIENCE = 30.0  # seconds for a worker to answer
 
 
 @dataclass
@@ -89,8 +92,9 @@ class _Backend(Backend):  # type: ignore[misc]
 
     def on_shutdown(self, worker_group: Any, backend_config: TeletensorConfig) -> None:
         # Ray calls this before it starts workers again as well, and then daemons keep what the next ones take up.
-        with contextlib.suppress(RayActorError):  # a worker has been killed
-            if self._job is not None and all(worker_group.execute(_is_done)):
+        with contextlib.suppress(RayActorError, GetTimeoutError):  # a worker has been killed, or is stuck
+            done = ray.get(worker_group.execute_async(_is_done), timeout=_PATIENCE)
+            if self._job is not None and all(done):
                 self._job.end()
 
 
@@ -119,7 +123,8 @@ def _in_world(backend: str, timeout: float, memory: int) -> Iterator[None]:
             dist.destroy_process_group()
     except BaseException:
         _leave_world()
-        session.detach()  # for the worker that comes next
+        with contextlib.suppress(TeletensorError):
+            session.detach()  # for the worker that comes next
         raise
     session.close()
     global _done
