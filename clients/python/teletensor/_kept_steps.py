@@ -1,4 +1,5 @@
-"""A loop of training steps whose state stays in the session, for the process that continues the training."""
+"""A loop of training steps whose state stays in the session, for the process that continues the
+training."""
 
 from __future__ import annotations
 
@@ -22,15 +23,16 @@ def kept_steps(steps: int, *, every: int = 1, **state: Any) -> Iterator[int]:
     """The numbers of the steps that are still to do, from 0 to steps - 1, for a loop over them.
 
     `state` is what the steps change: modules, optimizers, schedulers, anything with `state_dict` and
-    `load_state_dict`. At the end of each step, or of every `every`-th one, the session keeps a copy of it on
-    the daemon, with the state of `tt.manual_seed`'s generator. A process that has taken over the session by
-    its name and calls this with the same state begins after the last step that was kept, with that step's
-    state loaded. All ranks of `tt.distributed`'s world call it, and begin after the newest step that all of them
-    keep. Without such a step the loop begins at 0 and leaves the state as it is. The last two copies are held, and
-    count in the session's memory quota.
+    `load_state_dict`. At the end of each step, or of every `every`-th one, the session keeps a copy of
+    it on the daemon, with the state of `tt.manual_seed`'s generator. A process that has taken over the
+    session by its name and calls this with the same state begins after the last step that was kept,
+    with that step's state loaded. All ranks of `tt.distributed`'s world call it, and begin after the
+    newest step that all of them keep. Without such a step the loop begins at 0 and leaves the state as
+    it is. The last two copies are held, and count in the session's memory quota.
 
-    The copy is made when the step has been computed, so that an error of the step is raised here. ValueError for
-    every < 1, TypeError for state that is not made of tensors, numbers, text, None, lists, tuples and dicts.
+    The copy is made when the step has been computed, so that an error of the step is raised here.
+    ValueError for every < 1, TypeError for state that is not made of tensors, numbers, text, None,
+    lists, tuples and dicts.
     """
     if every < 1:
         raise ValueError(f"kept_steps: every is 1 or more, not {every}")
@@ -43,8 +45,8 @@ def kept_steps(steps: int, *, every: int = 1, **state: Any) -> Iterator[int]:
 
 
 class _Copies:
-    """Two copies of the state, each kept under names of its own. `step` is the last name that a copy gets and the
-    first that it loses: a client that is killed at any command leaves a whole copy."""
+    """Two copies of the state, each kept under names of its own. `step` is the last name that a copy
+    gets and the first that it loses: a client that is killed at any command leaves a whole copy."""
 
     def __init__(self, session: Session, state: dict[str, Any]) -> None:
         self._session, self._state = session, state
@@ -85,7 +87,8 @@ class _Copies:
         self._drop(copy)
         self._steps = {each: at for each, at in self._steps.items() if at != copy}
         name, structure = f"{_NAME}/{copy}", np.frombuffer(text.encode(), np.uint8)
-        self._session.keep(name, {"structure": tensor(structure), **dict(zip(map(str, range(len(tensors))), tensors))})
+        numbered = {str(index): each for index, each in enumerate(tensors)}
+        self._session.keep(name, {"structure": tensor(structure), **numbered})
         self._session.keep(f"{name}/step", tensor(step))
         self._steps[step] = copy
 
@@ -94,7 +97,8 @@ class _Copies:
 
 
 def _split(value: Any, tensors: list[Tensor]) -> Any:
-    """The value as JSON, with numbers in the place of the tensors, copies of which are added to `tensors`."""
+    """The value as JSON, with numbers in the place of the tensors, copies of which are added to
+    `tensors`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):
@@ -104,8 +108,8 @@ def _split(value: Any, tensors: list[Tensor]) -> Any:
         return ["dict", *([_split(key, tensors), _split(each, tensors)] for key, each in value.items())]
     if isinstance(value, (list, tuple)):
         return ["tuple" if isinstance(value, tuple) else "list", *(_split(each, tensors) for each in value)]
-    raise TypeError(f"kept_steps: state_dict() holds tensors, numbers, text, None, lists, tuples and dicts, not "
-                    f"{type(value).__name__}")
+    raise TypeError("kept_steps: state_dict() holds tensors, numbers, text, None, lists, tuples and dicts, "
+                    f"not {type(value).__name__}")
 
 
 def _joined(plain: Any, tensor_of: Callable[[int], Tensor]) -> Any:

@@ -20,7 +20,8 @@ class _Starter(NamedTuple):
 
 # mpirun comes first: a job of Slurm may have started it.
 _STARTERS = (
-    _Starter("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", ("PMIX_NAMESPACE",)),
+    _Starter("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+             ("PMIX_NAMESPACE",)),
     _Starter("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", ("PMI_JOBID",)),  # MPICH
     _Starter("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
@@ -43,8 +44,8 @@ def variable(name: str) -> str | None:
 
 
 def world_name() -> str:
-    """The name of the world among the user's worlds: MASTER_ADDR and MASTER_PORT, or, if these are not set, the
-    job of mpirun or srun."""
+    """The name of the world among the user's worlds: MASTER_ADDR and MASTER_PORT, or, if these are not
+    set, the job of mpirun or srun."""
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     starter = _starter()
     if starter is not None and not (address or port):

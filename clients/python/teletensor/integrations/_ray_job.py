@@ -61,7 +61,8 @@ class _NodeDaemon:
         return ray.util.get_node_ip_address(), _daemon.free_port()
 
     def start(self, flags: Sequence[str], files: dict[str, str]) -> str:
-        """Starts the daemon; its address. `files`: contents of private files, by the flags that name them."""
+        """Starts the daemon; its address. `files`: contents of private files, by the flags that name
+        them."""
         socket = _daemon.runtime_dir() / f"teletensor-ray-{os.getpid()}.sock"
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         with tempfile.TemporaryDirectory() as folder:  # the daemon reads the files when it starts
@@ -97,17 +98,18 @@ class Job:
         self._own: dict[str, str] = {}  # addresses of the job's own daemons, by node
 
     def start(self, workers: Any) -> None:
-        """Gives workers that Ray has started their variables. `workers`: Ray's group of all of them, or of one
-        that has taken the place of another. RuntimeError if that one is on a node that has another daemon."""
+        """Gives workers that Ray has started their variables. `workers`: Ray's group of all of them, or
+        of one that has taken the place of another. RuntimeError if that one is on a node that has
+        another daemon."""
         places: list[_Place] = workers.execute(_place)
         if len(places) == places[0].ranks:
             self._assign(places)
         for i, place in enumerate(places):
             if place.node != self._nodes[place.rank] and not self._address:
                 raise RuntimeError(
-                    f"teletensor: the worker of rank {place.rank} has been replaced on another node, which does not "
-                    "have its session; give all nodes one daemon by TeletensorConfig(address=...), or let Ray start "
-                    "all workers again (replace_workers=False)")
+                    f"teletensor: the worker of rank {place.rank} has been replaced on another node, which "
+                    "does not have its session; give all nodes one daemon by "
+                    "TeletensorConfig(address=...), or let Ray start all workers again (replace_workers=False)")
             workers.execute_single(i, _set, self._variables[place.rank])
 
     def _assign(self, places: list[_Place]) -> None:
@@ -127,9 +129,9 @@ class Job:
             node = str(nodes.index(place.node))
             self._variables.append({
                 "RANK": str(place.rank), "WORLD_SIZE": str(len(places)), "LOCAL_RANK": str(local),
-                "LOCAL_WORLD_SIZE": str(self._nodes.count(place.node)), "GROUP_RANK": node, "NODE_RANK": node,
-                "GROUP_WORLD_SIZE": str(len(nodes)), **master, "TORCHELASTIC_RUN_ID": self._name,
-                "TELETENSOR_ADDRESS": address,
+                "LOCAL_WORLD_SIZE": str(self._nodes.count(place.node)),
+                "GROUP_RANK": node, "NODE_RANK": node, "GROUP_WORLD_SIZE": str(len(nodes)), **master,
+                "TORCHELASTIC_RUN_ID": self._name, "TELETENSOR_ADDRESS": address,
             })
 
     def _addresses(self, places: list[_Place], nodes: list[str]) -> list[str]:
@@ -155,7 +157,8 @@ class Job:
         files: list[dict[str, str]] = [{} for _ in nodes]
         links: list[list[str]] = [[] for _ in nodes]
         if len(nodes) > 1:
-            places = [f"{ip}:{port}" for ip, port in ray.get([a.place.remote() for a in self._daemons.values()])]
+            found = ray.get([actor.place.remote() for actor in self._daemons.values()])
+            places = [f"{ip}:{port}" for ip, port in found]
             peers = ",".join(f"{name}={place}" for name, place in zip(names, places))
             files = peer_files(names)
             links = [["--peer-name", name, "--peer-listen", place, "--peers", peers]

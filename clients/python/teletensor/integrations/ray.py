@@ -35,25 +35,26 @@ _PATIENCE = 30.0  # seconds for a worker to answer
 
 @dataclass
 class TeletensorConfig(BackendConfig):  # type: ignore[misc]
-    """`DataParallelTrainer(..., backend_config=TeletensorConfig())`: in each worker the training function finds
-    `tt.distributed` initialized, torchrun's variables set, and a session of the worker's own as the current
-    one.
+    """`DataParallelTrainer(..., backend_config=TeletensorConfig())`: in each worker the training
+    function finds `tt.distributed` initialized, torchrun's variables set, and a session of the worker's
+    own as the current one.
 
-    The sessions are on the daemon at `address`, or at TELETENSOR_ADDRESS of the worker's node. "unix:/path" is
-    each node's own daemon; the daemons of several nodes have to know each other. Without an address a job on
-    one node takes the user's running daemon. Otherwise the job starts a daemon on each of its nodes, with
-    `daemon_flags` added to the command line; these daemons are linked by TLS. They end with the job, or, where the
-    job has failed, with the driver or its next job.
+    The sessions are on the daemon at `address`, or at TELETENSOR_ADDRESS of the worker's node.
+    "unix:/path" is each node's own daemon; the daemons of several nodes have to know each other.
+    Without an address a job on one node takes the user's running daemon. Otherwise the job starts a
+    daemon on each of its nodes, with `daemon_flags` added to the command line; these daemons are linked
+    by TLS. They end with the job, or, where the job has failed, with the driver or its next job.
 
-    `memory`: bytes asked for each session on each device (0: what the daemon allows). `backend` and `timeout`
-    (seconds) are those of `init_process_group`.
+    `memory`: bytes asked for each session on each device (0: what the daemon allows). `backend` and
+    `timeout` (seconds) are those of `init_process_group`.
 
-    The session of rank 1 has the name "NAME-1", where NAME is `name`, or one that Ray's controller draws for
-    the job. A worker that Ray starts again takes over the session of its rank, with all that it keeps (see
-    `tt.kept_steps`). Jobs with one `name` on one daemon take over each other's sessions.
+    The session of rank 1 has the name "NAME-1", where NAME is `name`, or one that Ray's controller
+    draws for the job. A worker that Ray starts again takes over the session of its rank, with all that
+    it keeps (see `tt.kept_steps`). Jobs with one `name` on one daemon take over each other's sessions.
 
-    replace_workers: when a worker ends, Ray replaces that worker alone instead of all. Ray counts each replaced
-    worker as a failure, and gives it no shard of `datasets`. Meant for a training function that is `resumable`.
+    replace_workers: when a worker ends, Ray replaces that worker alone instead of all. Ray counts each
+    replaced worker as a failure, and gives it no shard of `datasets`. Meant for a training function
+    that is `resumable`.
     """
 
     address: str | None = None
@@ -91,7 +92,7 @@ class _Backend(Backend):  # type: ignore[misc]
         self._job.start(worker_group)
 
     def on_shutdown(self, worker_group: Any, backend_config: TeletensorConfig) -> None:
-        # Ray calls this before it starts workers again as well, and then daemons keep what the next ones take up.
+        # Ray also calls this before it starts workers again; their sessions have to stay then.
         with contextlib.suppress(RayActorError, GetTimeoutError):  # a worker has been killed, or is stuck
             done = ray.get(worker_group.execute_async(_is_done), timeout=_PATIENCE)
             if self._job is not None and all(done):
@@ -135,7 +136,7 @@ def _forget_work(session: Session) -> None:
     """Drops what an earlier client has queued, and the errors of what has run."""
     session.cancel()
     with contextlib.suppress(Exception):
-        tensor(0).item()  # The daemon reports the errors of a session that is taken over before its first answer.
+        tensor(0).item()  # the daemon reports earlier errors before its first answer
     session.clear_errors()
 
 
