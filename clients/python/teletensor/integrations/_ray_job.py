@@ -109,7 +109,8 @@ class Job:
                 raise RuntimeError(
                     f"teletensor: the worker of rank {place.rank} has been replaced on another node, which "
                     "does not have its session; give all nodes one daemon by "
-                    "TeletensorConfig(address=...), or let Ray start all workers again (replace_workers=False)")
+                    "TeletensorConfig(address=...), or let Ray start all workers again "
+                    "(replace_workers=False)")
             workers.execute_single(i, _set, self._variables[place.rank])
 
     def _assign(self, places: list[_Place]) -> None:
