@@ -46,6 +46,7 @@ def cluster():
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     mark, change = str(uuid.uuid4()), pytest.MonkeyPatch()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with tempfile.TemporaryDirectory(prefix="ttr-") as folder:
         for name in [name for name in os.environ if name.startswith("TELETENSOR_")]:
             change.delenv(name)
@@ -61,6 +62,8 @@ def cluster():
             ray.shutdown()
             nodes.shutdown()
             change.undo()
+            for number, handler in handlers.items():  # Ray has put its own there
+                signal.signal(number, handler)
         wait_until(lambda: not marked(mark), what="all processes of Ray's end")
 
 
