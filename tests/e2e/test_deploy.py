@@ -73,30 +73,139 @@ def test_the_supervisor_is_told(start_daemon, tmp_path):
             assert last == "WATCHDOG=1"
 
 
-@pytest.mark.parametrize("name", ["kubernetes/teletensor.yaml", "monitoring/prometheus.yml", "compose.yaml",
-                                  "nginx.conf"])
+@pytest.mark.parametrize("name", ["kubernetes/daemon/teletensor.yaml", "kubernetes/peers/stateful.yaml",
+                                  "kubernetes/jobset.yaml", "monitoring/prometheus.yml", "compose.yaml", "nginx.conf"])
 def test_flags_that_files_name_exist(name):
     used = flags_of((DEPLOY / name).read_text(encoding="utf-8"))
     assert used - flags_of(HELP) <= {"--role"}
 
 
-def manifests():
+def loaded(name):
     yaml = pytest.importorskip("yaml")
-    with open(DEPLOY / "kubernetes/teletensor.yaml", encoding="utf-8") as file:
+    with open(DEPLOY / "kubernetes" / name, encoding="utf-8") as file:
         return list(yaml.safe_load_all(file))
 
 
-def test_kubernetes_manifests_are_what_they_claim():
+def manifests():
+    return loaded("daemon/teletensor.yaml")
+
+
+def patched(manifest, patch):
+    """JSON Patch, as far as the files use it."""
+    for step in patch:
+        *way, last = step["path"].strip("/").split("/")
+        at = manifest
+        for key in way:
+            at = at[int(key)] if isinstance(at, list) else at[key]
+        assert step["op"] == "add" or last in at
+        if last == "-":
+            at.append(step["value"])
+        else:
+            at[last] = step["value"]
+    return manifest
+
+
+def peers():
+    """The manifests of daemons that work together."""
+    service, disruption, network, stateful = manifests()
+    (network_patch,), (stateful_patch,) = loaded("peers/network.yaml"), loaded("peers/stateful.yaml")
+    return [service, disruption, patched(network, network_patch), patched(stateful, stateful_patch),
+            *loaded("peers/service.yaml")]
+
+
+def check_schemas(found, oldest="1.27"):
     """Against the API's own schemas, strictly: a key that Kubernetes does not know is a mistake."""
     validate = pytest.importorskip("kubernetes_validate")
+    for manifest in found:
+        for version in (oldest, validate.latest_version()):
+            validate.validate(manifest, version, strict=True)
+
+
+def test_kubernetes_manifests_are_what_they_claim():
     found = manifests()
     assert [m["kind"] for m in found] == ["Service", "PodDisruptionBudget", "NetworkPolicy", "StatefulSet"]
-    for manifest in found:
-        for version in ("1.27", validate.latest_version()):
-            validate.validate(manifest, version, strict=True)
+    check_schemas(found)
+    check_schemas(peers())
+    validate = pytest.importorskip("kubernetes_validate")
     with pytest.raises(validate.ValidationError):
         found[3]["spec"]["template"]["spec"]["containers"][0]["recources"] = {}
-        validate.validate(found[3], validate.latest_version(), strict=True)
+        check_schemas(found)
+
+
+def names_of(flag):
+    """The daemons of --peers, with their addresses."""
+    return dict(each.split("=") for each in flag.split(","))
+
+
+def test_kubernetes_daemons_that_work_together():
+    _, _, network, stateful, headless = peers()
+    daemon = stateful["spec"]["template"]["spec"]["containers"][0]
+    flags = dict(a.removeprefix("--").split("=", 1) for a in daemon["args"])
+    service, name = headless["metadata"]["name"], stateful["metadata"]["name"]
+    assert stateful["spec"]["serviceName"] == service and headless["spec"]["clusterIP"] == "None"
+    port = {p["name"]: p["containerPort"] for p in daemon["ports"]}["peers"]
+    assert flags["peer-listen"] == f"0.0.0.0:{port}" and flags["peer-name"] == "$(POD_NAME)"
+    pods = [f"{name}-{i}" for i in range(stateful["spec"]["replicas"])]
+    assert names_of(flags["peers"]) == {pod: f"{pod}.{service}:{port}" for pod in pods}
+    mounts = {m["mountPath"] for m in daemon["volumeMounts"]}
+    assert {os.path.dirname(flags[f"peer-{file}"]) for file in ("cert", "key", "ca")} <= mounts
+    labels = stateful["spec"]["template"]["metadata"]["labels"]
+    to_peers = network["spec"]["egress"][0]
+    assert to_peers["ports"] == [{"port": port}] and to_peers["to"][0]["podSelector"]["matchLabels"] == labels
+
+
+@pytest.mark.parametrize("name, change", [("daemon", manifests), ("peers", peers), ("gpu", None)])
+def test_kustomize_makes_these_manifests(name, change):
+    kubectl = shutil.which("kubectl")
+    if not kubectl:
+        pytest.skip("not installed: kubectl")
+    yaml = pytest.importorskip("yaml")
+    done = subprocess.run([kubectl, "kustomize", str(DEPLOY / "kubernetes" / name)], capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+
+    def by_name(found):
+        return {(m["kind"], m["metadata"]["name"]): m for m in found}
+    made = by_name(yaml.safe_load_all(done.stdout))
+    if change is not None:
+        assert made == by_name(change())
+        return
+    wanted = by_name(manifests())
+    container = wanted["StatefulSet", "teletensor"]["spec"]["template"]["spec"]["containers"][0]
+    container["image"] = "teletensor:cuda"
+    container["resources"]["limits"]["nvidia.com/gpu"] = 1
+    assert made == wanted
+    check_schemas(made.values())
+
+
+def test_the_job_set_is_what_it_claims():
+    """JobSet's own types, and Kubernetes' schema of the job in it. Kubernetes has sidecars since 1.29."""
+    job_set, network = loaded("jobset.yaml")
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    kept = models.JobsetV1alpha2JobSet.from_dict(job_set).to_dict()  # without keys that are unknown
+    (node,) = job_set["spec"]["replicatedJobs"]
+    kept["spec"]["replicatedJobs"][0]["template"] = node["template"]
+    assert kept == job_set
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "training-node-0"}, **node["template"]}
+    check_schemas([job, network], "1.29")
+    template = job["spec"]["template"]
+    (daemon,), (program,) = template["spec"]["initContainers"], template["spec"]["containers"]
+    flags = dict(a.removeprefix("--").split("=", 1) for a in daemon["args"])
+    ranks, domain = job["spec"]["completions"], job_set["spec"]["network"]["subdomain"]
+    port = {p["name"]: p["containerPort"] for p in daemon["ports"]}["peers"]
+    pods = [f"{job_set['metadata']['name']}-{node['name']}-0-{i}" for i in range(ranks)]
+    assert flags["peer-listen"] == f"0.0.0.0:{port}"
+    assert names_of(flags["peers"]) == {f"node-{i}": f"{pod}.{domain}:{port}" for i, pod in enumerate(pods)}
+    variables = {v["name"]: v.get("value") for v in program["env"]}
+    assert variables["WORLD_SIZE"] == str(ranks) == str(job["spec"]["parallelism"])
+    assert variables["MASTER_ADDR"] == f"{pods[0]}.{domain}"
+    assert variables["TELETENSOR_ADDRESS"] == f"unix:{flags['socket']}" and "RANK" in variables
+    volumes = {v["name"] for v in template["spec"]["volumes"]}
+    for container in (daemon, program):
+        assert {m["name"] for m in container["volumeMounts"]} <= volumes
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert network["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert network["spec"]["egress"][0]["ports"] == network["spec"]["ingress"][0]["ports"] == [{"port": port}]
 
 
 def test_kubernetes_manifests_fit_together():
@@ -250,10 +359,3 @@ def test_image_targets_that_files_name_exist():
     for name in ("compose.yaml", "compose.gpu.yaml"):
         for target in re.findall(r"target: (\w+)", (DEPLOY / name).read_text()):
             assert target in stages
-
-
-def test_the_kubernetes_patch_fits_what_it_patches():
-    whole, patch = ((DEPLOY / "kubernetes" / name).read_text() for name in ("teletensor.yaml", "gpu.yaml"))
-    container = re.search(r"containers:\n *- name: (\w+)", patch).group(1)
-    assert f"containers:\n        - name: {container}\n          image: teletensor\n" in whole
-    assert f"statefulset {re.search('kind: StatefulSet.*?name: (.*?)$', whole, re.S | re.M).group(1)} " in patch

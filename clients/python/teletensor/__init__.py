@@ -56,6 +56,7 @@ from ._functions import *  # noqa: F403
 from ._generator import Generator, default_generator
 from ._gpu_memory import SharedCuda, shared_cuda
 from ._kept import keep, kept
+from ._kept_steps import kept_steps
 from ._legacy import *  # noqa: F403
 from ._legacy import __all__ as _legacy_names
 from ._memory_format import (
@@ -223,7 +224,7 @@ __all__ = [
     "get_rng_state", "half", "inference_mode", "initial_seed", "int", "int16", "int32", "int64",
     "int8", "interrupt", "is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "jit",
     "keep", "publish", "published",
-    "kept", "linalg", "random",
+    "kept", "kept_steps", "linalg", "random",
     "load", "long", "manual_seed", "nn", "no_grad", "optim", "save", "seed",
     "SharedCuda", "shared_cuda", "shared_empty",
     "set_default_device", "set_default_dtype", "set_grad_enabled", "set_rng_state", "set_strict",

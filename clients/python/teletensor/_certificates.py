@@ -16,7 +16,7 @@ from typing import Any
 from ._errors import TeletensorError
 from ._operate import number
 
-__all__ = ["add_command"]
+__all__ = ["add_command", "peer_files"]
 
 _AUTHORITY_DAYS = 3650
 _DAYS = 825  # the longest term that all systems accept
@@ -67,6 +67,19 @@ def _issue(made: pathlib.Path, name: str, authority: pathlib.Path, hosts: list[s
     _openssl("x509", "-req", "-in", request, "-CA", authority / "ca.pem", "-CAkey", authority / "ca.key",
              "-set_serial", str(secrets.randbits(127)), "-days", str(days), "-extfile", extensions,
              "-out", made / f"{name}.pem")
+
+
+def peer_files(names: list[str]) -> list[dict[str, str]]:
+    """For each daemon of a new authority that nobody keeps: the contents of its files, by the flags of
+    teletensord that name them."""
+    with tempfile.TemporaryDirectory() as name:
+        made = pathlib.Path(name)
+        _authority(made)
+        for each in names:
+            _issue(made, each, made, [f"DNS:{each}"], "serverAuth,clientAuth", _DAYS)
+        return [{flag: (made / file).read_text(encoding="ascii")
+                 for flag, file in (("--peer-cert", f"{each}.pem"), ("--peer-key", f"{each}.key"),
+                                    ("--peer-ca", "ca.pem"))} for each in names]
 
 
 def _cert(args: argparse.Namespace) -> int:

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import grp
 import os
 import pathlib
 import pwd
 import select
+import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ._errors import TeletensorError
 from ._transport import open_transport
 
-__all__ = ["answers", "embedded", "find_daemon", "runtime_dir", "start"]
+__all__ = ["answers", "embedded", "ends_with_this", "find_daemon", "free_port", "runtime_dir", "start"]
 
 START_SECONDS = 20.0  # in which an embedded daemon says that it is ready
 _BINARY = "teletensord"
 _BUILT = pathlib.PurePath("build", "release", "bin", _BINARY)
 _WHEEL = pathlib.PurePath("teletensord", "bin", _BINARY)  # the package that the extra `daemon` installs
 _PACKAGE = pathlib.PurePath("clients", "python", "teletensor")  # in a checkout
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _LINKS = 40  # symbolic links on the way to one file, as Linux allows
 
 
@@ -186,3 +191,23 @@ def _not_ready(daemon: subprocess.Popen[bytes]) -> str:
             return "closed its output" if status is None else f"did not start (exit {status})"
         said += part
     return ""
+
+
+def ends_with_this(number: int, mask: set[Any]) -> Callable[[], None]:
+    """For a child, before its exec: it gets the signal `number` when this process ends, however that
+    happens, and has the signal mask `mask`."""
+    parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
+
+    def begin() -> None:
+        if prctl(_SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0) != 0 or os.getppid() != parent:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    return begin
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nobody has now."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])

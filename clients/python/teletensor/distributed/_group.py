@@ -16,6 +16,7 @@ from .._convert import tensor
 from .._core import ops
 from .._session import Session, current_session
 from ..futures import Future
+from ._environment import variable, world_name
 
 __all__ = [
     "GroupMember", "ProcessGroup", "ReduceOp", "Work", "destroy_process_group", "get_backend",
@@ -202,14 +203,15 @@ def init_process_group(
 ) -> None:
     """Makes the world of `world_size` processes, this one having `rank`, and waits for all of them. Both
     are given here, in the query of init_method ("tcp://host:port?rank=0&world_size=2"), or by the
-    variables WORLD_SIZE and RANK as torchrun sets them.
+    variables WORLD_SIZE and RANK as torchrun sets them; where neither is set, by those of mpirun or
+    srun.
 
     The processes find each other on the daemon of their sessions, or on daemons that work together, and
     all have the same user there: worlds of a user differ by init_method, else by MASTER_ADDR and
-    MASTER_PORT, and by group_name. No port is opened there. backend: "gloo" or "nccl", which make no
-    difference. timeout: of each collective; a timedelta or seconds, 30 minutes by default. A collective
-    that fails because a process is gone ends the world: call destroy_process_group and
-    init_process_group again. store has no effect.
+    MASTER_PORT, else by the job of mpirun or srun, and by group_name. No port is opened there. backend:
+    "gloo" or "nccl", which make no difference. timeout: of each collective; a timedelta or seconds, 30
+    minutes by default. A collective that fails because a process is gone ends the world: call
+    destroy_process_group and init_process_group again. store has no effect.
 
     ValueError for a second call, an unknown backend or a rank outside the world; RankLostError where a
     process does not come."""
@@ -226,9 +228,7 @@ def init_process_group(
         raise ValueError(
             f"init_process_group: rank {place} is not in a world of {size}: ranks begin with 0"
         )
-    where = url.netloc + url.path
-    if not where:
-        where = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    where = url.netloc + url.path or world_name()
     title = urllib.parse.quote(f"{where} {group_name}".strip(), safe=":/ ")[:100]
     session = current_session() if size > 1 else None
     made = ProcessGroup(f"world {title}", name, range(size), place, _seconds(timeout), session)
@@ -267,7 +267,7 @@ def meet(group: ProcessGroup) -> None:
 def _number(name: str, value: int, query: dict[str, str]) -> int:
     if value != -1:
         return value
-    found = query.get(name, os.environ.get(name.upper()))
+    found = query.get(name, variable(name.upper()))
     if found is None:
         raise ValueError(
             f"init_process_group: {name} is not given, and the environment variable {name.upper()} "

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +24,6 @@ __all__ = ["main"]
 
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _PORT = 29500  # torchrun's, for a world of several machines
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
 class _Process:
@@ -147,7 +144,7 @@ def _daemon_of(nodes: int, mask: set[Any]) -> Iterator[str]:
         return
     path = _daemon.runtime_dir() / f"teletensor-launch-{os.getpid()}.sock"
     # The first process may connect late, and none is connected between two attempts.
-    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_ends_with_this(signal.SIGTERM, mask))
+    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_daemon.ends_with_this(signal.SIGTERM, mask))
     try:
         yield f"unix:{path}"
     finally:
@@ -160,25 +157,12 @@ def _daemon_of(nodes: int, mask: set[Any]) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
-def _ends_with_this(number: int, mask: set[Any]) -> Callable[[], None]:
-    """For a child, before its exec: it gets the signal `number` when this process ends, however that
-    happens, and has the signal mask `mask`."""
-    parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
-
-    def begin() -> None:
-        if prctl(_SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0) != 0 or os.getppid() != parent:
-            os._exit(1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    return begin
-
-
 class _Launch:
     def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
                  ends: set[signal.Signals], mask: set[Any]) -> None:
         self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
         self._ends = ends  # signals that end the launcher; all of them are blocked
-        self._begin = _ends_with_this(signal.SIGKILL, mask)
+        self._begin = _daemon.ends_with_this(signal.SIGKILL, mask)
 
     def run(self) -> int:
         """Starts all processes, and again after a failure; the exit status of the launcher."""
@@ -234,7 +218,7 @@ class _Launch:
         """The command and the environment of each process of this machine."""
         args, size = self._args, self._args.nproc_per_node
         # Two attempts are two worlds: the second does not find what the first has left in a store.
-        port = args.master_port or (_PORT if args.nnodes > 1 else _free_port())
+        port = args.master_port or (_PORT if args.nnodes > 1 else _daemon.free_port())
         run = secrets.token_hex(8) if args.nnodes == 1 else f"{args.master_addr}:{port}"
         module = ["-m"] if args.module else []
         python = [] if args.no_python else [sys.executable, "-u", *module]
@@ -252,13 +236,6 @@ class _Launch:
 
     def _say(self, text: str) -> None:
         print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
-
-
-def _free_port() -> int:
-    """A TCP port of this machine that nobody has now."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 if __name__ == "__main__":
