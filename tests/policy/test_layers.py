@@ -145,7 +145,7 @@ def test_only_the_codec_sees_session_protocol_and_engine():
 CLIENT_IMPORTS = {"teletensor", "numpy", "grpc"}
 LAZY_IMPORTS = {"torch", "IPython", "cloudpickle"}
 ADAPTERS = "clients/python/teletensor/integrations/"
-ADAPTED = {"ray"}  # libraries that adapters import, and no other module
+ADAPTED = {"ray", "torch"}  # libraries that adapters import, and no other module
 
 
 def imports(tree: ast.Module):

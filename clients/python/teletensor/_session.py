@@ -565,6 +565,18 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
         raise
 
 
+def beside() -> Session:
+    """A session of its own on the daemon of the current one, or on that which connect() finds. It does not
+    become the default one."""
+    if _refusal is not None:
+        raise RuntimeError(_refusal)
+    _check_threads()
+    known = way() or _usual
+    place = place_of(None) if known is None else known.address
+    credentials = credentials_of(place) if known is None else known.credentials
+    return Session(open_transport(place, credentials), "", 0)
+
+
 def _check_threads() -> None:
     """Refuses greenlets in the place of threads: all of them stand still while one waits in native code."""
     start = getattr(threading, "_start_new_thread", _thread.start_new_thread)  # not of Python 3.13

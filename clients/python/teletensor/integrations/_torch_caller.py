@@ -1,0 +1,112 @@
+"""What the calls of c10d's ProcessGroup have in common: checks, and the way to the member."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from ._torch_data import split, write
+from ._torch_member import Member
+from ._torch_work import Work
+
+__all__ = ["Caller", "caller_line", "one", "spread"]
+
+_FRAMEWORKS = ("torch", __name__.partition(".")[0])
+
+
+def caller_line() -> str:
+    """The program's line that calls torch.distributed, as errors on other ranks show it."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _FRAMEWORKS:
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+
+
+def _own_timeout(options: Any) -> float | None:
+    """The seconds of a call's own timeout; None where it has none."""
+    timeout = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
+    seconds = timeout.total_seconds() if timeout is not None else 0.0
+    return seconds if seconds > 0 else None
+
+
+def one(tensors: Any, name: str) -> Any:
+    if not isinstance(tensors, (list, tuple)) or len(tensors) != 1:
+        raise ValueError(f"{name}: a list with one element for this process is expected")
+    return tensors[0]
+
+
+def spread(array: np.ndarray[Any, Any], tensors: Sequence[Any]) -> None:
+    for tensor, part in zip(tensors, split(array, tensors), strict=True):
+        write(tensor, part)
+
+
+class Caller:
+    """Each call returns a Work, whose `wait()` raises the call's error. Calls run in their order, on
+    another thread, so the program leaves the tensors alone until it has waited."""
+
+    def name(self) -> str:
+        """ "teletensor"."""
+        return "teletensor"
+
+    def _begin(self, member: Member, timeout: float) -> None:
+        self._member: Member | None = member
+        self._size, self._rank, self._timeout = member.size, member.rank, timeout
+        self._posting = threading.Lock()
+        self._posted: list[tuple[int, int, Work]] = []  # receives that have not begun: source, tag
+
+    def _start(
+        self, name: str, given: list[Any], result: list[Any], opts: Any, call: Callable[[Member], None]
+    ) -> Work:
+        limit, member = _own_timeout(opts), self._joined(name)
+        limit = limit if limit is not None and limit < self._timeout else None
+        work = Work(f"{self.name()}:{name}", given, result, limit)
+        member.put(work, lambda: call(member))
+        return work
+
+    def _joined(self, name: str) -> Member:
+        if self._member is None:
+            raise RuntimeError(f"{name}: the process group has been destroyed")
+        if self._member.pid != os.getpid():
+            raise RuntimeError(f"{name}: the process group was made before this process was forked")
+        return self._member
+
+    def _root(self, opts: Any) -> int:
+        root = int(opts.rootRank)
+        if not 0 <= root < self._size:
+            raise ValueError(f"rank {root} is not in a group of {self._size}")
+        return root
+
+    def _reached(self, name: str, peer: int) -> Member:
+        """The member, which can transfer to and from that rank (-1: any)."""
+        if self._size == 1 or peer == self._rank or not -1 <= peer < self._size:
+            raise ValueError(
+                f"{name}: rank {peer} is no other rank of a group of {self._size}, in which this process "
+                f"is rank {self._rank}"
+            )
+        return self._joined(name)
+
+    def _listed(self, tensors: Any) -> list[Any]:
+        if len(tensors) != self._size:
+            raise ValueError(
+                f"a list of {self._size} elements, one for each rank, is expected, not of {len(tensors)}"
+            )
+        return list(tensors)
+
+    def _rows(self, name: str, whole: Any, part: Any) -> Sequence[Any]:
+        """The parts for each rank, which share their memory with the whole one."""
+        if whole.dtype != part.dtype or whole.numel() != part.numel() * self._size:
+            raise ValueError(
+                f"{name} of {whole.numel()} {whole.dtype} is not {self._size} times as large as the other "
+                f"tensor, of {part.numel()} {part.dtype}"
+            )
+        if whole.is_contiguous():
+            return list(whole.detach().view(self._size, part.numel()).unbind(0))
+        if whole.dim() and whole.shape[0] % self._size == 0:
+            return list(whole.detach().chunk(self._size))
+        raise ValueError(f"{name} of {tuple(whole.shape)} has no equal parts along dimension 0")

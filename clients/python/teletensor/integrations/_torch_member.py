@@ -1,0 +1,221 @@
+"""A process of a c10d group as member of two groups of the daemon: one of collectives, one of transfers.
+
+Each group of collectives has a session of its own, so that groups do not wait for each other. Transfers of
+all groups go through two sessions of the process: one that sends, and one that receives and waits. In the
+daemon's group of n processes' transfers rank r sends, and rank n + r receives for the same process. So a
+send does not wait for a receive, and neither waits for a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._arrays import DTYPES
+from .._convert import _download, _send
+from .._core import Tensor, ops
+from .._session import beside
+from ..distributed._group import ProcessGroup
+from ._torch_data import Elements
+from ._torch_work import Lane, Work
+
+__all__ = ["Alone", "Member"]
+
+_CPU = _core.device("cpu")
+
+
+class _Transfers:
+    """The two sessions of this process, as long as a group uses them."""
+
+    def __init__(self) -> None:
+        self.pid, self.users = os.getpid(), 0
+        self.sends = Lane(beside())
+        try:
+            self.receives = Lane(beside())
+        except BaseException:
+            self.sends.drop()
+            raise
+
+
+_transfers: _Transfers | None = None
+_lock = threading.Lock()
+
+
+def _acquired() -> _Transfers:
+    global _transfers
+    with _lock:
+        if _transfers is None or _transfers.pid != os.getpid():
+            _transfers = _Transfers()
+        _transfers.users += 1
+        return _transfers
+
+
+def _released(used: _Transfers, drop: bool) -> None:
+    global _transfers
+    with _lock:
+        used.users -= 1
+        if used.users or used is not _transfers:
+            return
+        _transfers = None
+    for lane in (used.sends, used.receives):
+        lane.drop() if drop else lane.close()
+
+
+class Member:
+    """Joins on the daemon, and waits for the other processes. `store`: c10d's, of this group only.
+    RankLostError (RuntimeError) where one does not come within `timeout` seconds."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: float, label: str) -> None:
+        self.size, self.rank, self.pid, self._ended = size, rank, os.getpid(), False
+        self._receives: set[Work] = set()  # that have begun and not ended
+        if rank == 0:
+            store.set("teletensor", f"torch {label[:40]} {uuid.uuid4().hex}")
+        name = store.get("teletensor").decode()
+        with contextlib.ExitStack() as undo:
+            self._lane = Lane(beside())
+            undo.callback(self._lane.drop)
+            self._transfers = _acquired()
+            undo.callback(_released, self._transfers, drop=True)
+            sends, receives = self._transfers.sends.session, self._transfers.receives.session
+            self._group = ProcessGroup(name, "teletensor", range(size), rank, timeout, self._lane.session)
+            name, both = f"{name} transfers", range(2 * size)
+            self._sender = ProcessGroup(name, "teletensor", both, rank, timeout, sends)
+            undo.callback(self._sender._leave)
+            self._receiver = ProcessGroup(name, "teletensor", both, size + rank, timeout, receives)
+            undo.callback(self._receiver._leave)
+            met = Work("init_process_group")
+            self.put(met, lambda: self.meet("init_process_group"))
+            met.wait()
+            undo.pop_all()
+
+    def put(self, work: Work, call: Callable[[], None]) -> None:
+        """Runs a call of the functions below after the calls before it, and ends the work."""
+        self._lane.put(work, call)
+
+    def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)
+            ) -> np.ndarray[Any, Any]:
+        """The elements of the op's result. `attributes` follow that of the group; the elements have this
+        shape for it."""
+        operand = _send(self._lane.session, data.array.reshape(shape), _CPU, getattr(_core, data.dtype))
+        return self._elements(ops[op](operand, self._group._number, *attributes), data.dtype)
+
+    def broadcast(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any] | None:
+        """Root's elements; None on root, when it is done there."""
+        if self.rank == root:
+            operand = _send(self._lane.session, data.array, _CPU, getattr(_core, data.dtype))
+        else:
+            operand = self._group._zero.new_empty((data.array.size,), dtype=getattr(_core, data.dtype))
+        result = ops["broadcast_from"](operand, self._group._number, root, site)
+        return self._seen(result, data.dtype, self.rank != root)
+
+    def reduce_to(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any] | None:
+        """The sum on root; None elsewhere, when it is done."""
+        operand = _send(self._lane.session, data.array, _CPU, getattr(_core, data.dtype))
+        result = ops["reduce_to"](operand, self._group._number, root, site)
+        return self._seen(result, data.dtype, self.rank == root)
+
+    def _seen(self, result: Tensor, dtype: str, wanted: bool) -> np.ndarray[Any, Any] | None:
+        if wanted:
+            return self._elements(result, dtype)
+        self._elements(result[:1], dtype)  # an error of the call is raised here
+        return None
+
+    def _elements(self, result: Tensor, dtype: str) -> np.ndarray[Any, Any]:
+        return _download(result, DTYPES[dtype]).reshape(-1)
+
+    def meet(self, site: str) -> None:
+        """Waits for the other processes."""
+        ops["all_reduce"](self._group._zero, self._group._number, False, site).item()
+
+    def send(self, work: Work, data: Elements, to: int, tag: int, site: str) -> None:
+        """The work ends when the daemon has the elements, and keeps them for the receiver."""
+        lane, group = self._transfers.sends, self._sender
+
+        def call() -> None:
+            group._sent = True
+            operand = _send(lane.session, data.array, _CPU, getattr(_core, data.dtype))
+            sent = ops["send_to"](operand, group._number, self.size + to, tag, site)
+            self._elements(sent, data.dtype)
+
+        lane.put(work, call)
+
+    def receive(self, work: Work, dtype: str, count: int, source: int, tag: int, site: str,
+                take: Callable[[np.ndarray[Any, Any]], None]) -> None:
+        """Hands what `source` (-1: any process) sends with that tag to `take`, on another thread."""
+        group = self._receiver
+
+        def call() -> None:
+            if self._ended:
+                raise RuntimeError("recv: the process group has been destroyed")
+            try:
+                like = group._zero.new_empty((count,), dtype=getattr(_core, dtype))
+                data, sender = ops["receive_from"](like, group._number, source, tag, site)
+                take(self._elements(data, dtype))
+                work.source = int(sender.item())
+            finally:
+                self._receives.discard(work)
+
+        self._receives.add(work)
+        self._transfers.receives.put(work, call)
+
+    def end(self, drop: bool = False) -> None:
+        """Leaves, when what this process has sent has been received. `drop`: at once. Nothing where the
+        member is that of a process which has forked this one."""
+        if self._ended or self.pid != os.getpid():
+            return
+        self._ended = True
+        if drop or not self._lane.idle:
+            self._lane.drop()
+        else:
+            self._lane.close()
+        transfers = self._transfers
+        self._sender._sent = self._sender._sent and not drop
+        transfers.receives.interrupt(self._receives)
+        for lane, group in ((transfers.sends, self._sender), (transfers.receives, self._receiver)):
+            left = Work("destroy_process_group")
+            lane.put(left, group._leave)
+            with contextlib.suppress(RuntimeError):  # the session is lost
+                if not drop:
+                    left.wait()
+        _released(transfers, drop)
+
+
+class Alone(Member):
+    """The member of a group of one process, which needs no daemon."""
+
+    def __init__(self) -> None:
+        self.size, self.rank, self.pid = 1, 0, os.getpid()
+
+    def put(self, work: Work, call: Callable[[], None]) -> None:
+        """Runs it."""
+        error: Exception | None = None
+        try:
+            call()
+        except Exception as raised:
+            error = raised
+        work.end(error)
+
+    def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)
+            ) -> np.ndarray[Any, Any]:
+        """The elements."""
+        return data.array
+
+    def broadcast(self, data: Elements, root: int, site: str) -> None:
+        """None."""
+
+    def reduce_to(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any]:
+        """The elements."""
+        return data.array
+
+    def meet(self, site: str) -> None:
+        """Nobody else comes."""
+
+    def end(self, drop: bool = False) -> None:
+        """Nobody else is told."""

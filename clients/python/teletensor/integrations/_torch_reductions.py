@@ -1,0 +1,147 @@
+"""The reductions of c10d's ProcessGroup, as ops of a group of the daemon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._torch_caller import Caller, caller_line, one, spread
+from ._torch_data import Elements, check, joined, write
+from ._torch_member import Member
+from ._torch_work import Work
+
+try:
+    import torch
+    from torch.distributed import ReduceOp
+except ImportError as error:
+    raise ImportError(
+        "teletensor.integrations.torch_backend needs PyTorch: pip install 'teletensor[torch]'"
+    ) from error
+
+__all__ = ["Reductions"]
+
+_COMBINATIONS = (
+    (ReduceOp.PRODUCT, "product"), (ReduceOp.MIN, "min"), (ReduceOp.MAX, "max"),
+    (ReduceOp.BAND, "and"), (ReduceOp.BOR, "or"), (ReduceOp.BXOR, "xor"),
+)  # fmt: skip
+
+
+def _reduction(opts: Any) -> bool | str:
+    """all_combine's word; True for an average, False for a sum."""
+    op = opts.reduceOp if opts is not None else ReduceOp.SUM
+    if op == ReduceOp.SUM or op == ReduceOp.AVG:
+        return bool(op == ReduceOp.AVG)
+    for known, word in _COMBINATIONS:
+        if op == known:
+            return word
+    raise NotImplementedError(f"the backend teletensor has no reduction {op}")
+
+
+def _reduced(member: Member, data: Elements, reduction: bool | str, site: str) -> np.ndarray[Any, Any]:
+    return member.run("all_combine" if isinstance(reduction, str) else "all_reduce", data, reduction, site)
+
+
+class Reductions(Caller):
+    """Sums, averages, products and the like of the tensors of all ranks."""
+
+    def allreduce(self, tensors: list[Any], opts: Any = None) -> Work:
+        """The tensors of all ranks as one, in those of each."""
+        if len(tensors) == 1 and tensors[0].layout == torch.sparse_coo:
+            return self._sparse(tensors[0], opts)
+        check(tensors, "all_reduce")
+        reduction, site = _reduction(opts), caller_line()
+
+        def call(member: Member) -> None:
+            spread(_reduced(member, joined(tensors, moved=False), reduction, site), tensors)
+
+        return self._start("all_reduce", tensors, tensors, opts, call)
+
+    def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Work:
+        """As allreduce; the tensors have one dtype."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list[Any], opts: Any) -> Work:
+        """As allreduce, on the root alone."""
+        tensor = one(tensors, "reduce")
+        check(tensors, "reduce")
+        reduction, root, site = _reduction(opts), self._root(opts), caller_line()
+
+        def call(member: Member) -> None:
+            data = joined(tensors, moved=False)
+            if reduction is False:
+                result = member.reduce_to(data, root, site)
+            else:
+                result = _reduced(member, data, reduction, site)
+            if result is not None and self._rank == root:
+                write(tensor, result)
+
+        return self._start("reduce", tensors, tensors, opts, call)
+
+    def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Work:
+        """The ranks' tensors at this rank's place, as one."""
+        output, parts = one(outputs, "reduce_scatter"), self._listed(one(inputs, "reduce_scatter"))
+        check([output, *parts], "reduce_scatter")
+        if any(part.numel() != output.numel() for part in parts):
+            raise ValueError(
+                f"reduce_scatter: the inputs have {[part.numel() for part in parts]} elements, the output "
+                f"has {output.numel()}"
+            )
+        return self._scattered("reduce_scatter", [output], [parts], opts)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
+        """As reduce_scatter, of the parts of one tensor."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Any], inputs: list[Any], opts: Any = None
+    ) -> Work:
+        """As reduce_scatter_single, of several tensors."""
+        name = "reduce_scatter_tensor"
+        check([*outputs, *inputs], name)
+        parts = [
+            self._rows(f"{name}: input", input, output)
+            for output, input in zip(outputs, inputs, strict=True)
+        ]
+        return self._scattered(name, outputs, parts, opts)
+
+    def _scattered(self, name: str, outputs: list[Any], inputs: list[Any], opts: Any) -> Work:
+        """inputs[i][r] has a rank's part of outputs[i] on rank r."""
+        reduction, site = _reduction(opts), caller_line()
+
+        def call(member: Member) -> None:
+            data = joined([part for of_rank in zip(*inputs, strict=True) for part in of_rank], moved=False)
+            if isinstance(reduction, str):
+                result = np.split(member.run("all_combine", data, reduction, site), self._size)[self._rank]
+            else:
+                rows = (self._size, data.array.size // self._size)
+                result = member.run("reduce_scatter", data, reduction, site, shape=rows)
+            spread(result, outputs)
+
+        return self._start(name, [part for of_all in inputs for part in of_all], outputs, opts, call)
+
+    def _sparse(self, tensor: Any, opts: Any) -> Work:
+        """The sum of all ranks' sparse tensors."""
+        if _reduction(opts) is not False:
+            raise ValueError("all_reduce of sparse tensors has sums only")
+        site = caller_line()
+
+        def call(member: Member) -> None:
+            def gathered(rows: Any) -> Any:
+                found = rows.new_empty((self._size, *rows.shape))
+                write(found, member.run("all_gather", joined([rows], moved=True), self._size, site))
+                return found
+
+            own = tensor.detach().coalesce()
+            counts = gathered(torch.tensor(own._nnz())).tolist()
+
+            def of_all(rows: Any) -> Any:
+                padded = rows.new_zeros((max(counts), *rows.shape[1:]))
+                padded[: len(rows)] = rows
+                return torch.cat([part[:n] for part, n in zip(gathered(padded), counts, strict=True)])
+
+            indices, values = of_all(own.indices().t()), of_all(own.values())
+            with torch.no_grad():
+                tensor.copy_(torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce())
+
+        return self._start("all_reduce", [tensor], [tensor], opts, call)
