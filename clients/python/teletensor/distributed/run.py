@@ -247,8 +247,8 @@ class _Launch:
         started = time.monotonic()
         try:
             seat = self._seat()
-            if seat is None:
-                return 128 + signal.sigwaitinfo(self._ends).si_signo
+            if isinstance(seat, int):
+                return 128 + seat
             for command, environment in self._ranks(attempt, seat):
                 processes.append(_Process(command, environment, self._begin))
             ended_by = self._watch(processes)
@@ -286,17 +286,27 @@ class _Launch:
             if info is None or info.si_signo in self._ends:
                 return
 
-    def _seat(self) -> Seat | None:
-        """Which of the machines this is, and the address that names the world; None: a signal has come that
-        ends the launcher."""
+    def _seat(self) -> Seat | int:
+        """Which of the machines this is, and the address that names the world; or the number of a signal that
+        has come meanwhile and ends the launcher."""
         args = self._args
         # Two attempts are two worlds: the second does not find what the first has left in a store.
         port = args.master_port or (_PORT if args.nnodes > 1 and args.rdzv_backend == "static"
                                     else _free_port())
         if args.rdzv_backend == "static" or args.nnodes == 1:
             return Seat(args.node_rank, args.master_addr, port)
-        return take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
-                         args.rdzv_seconds, lambda: bool(self._ends & signal.sigpending()))
+        # Threads that libraries have started do not block the signals, and may take them.
+        noted: list[int] = []
+        before = {each: signal.signal(each, lambda number, _: noted.append(number)) for each in self._ends}
+        try:
+            seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
+                             args.rdzv_seconds, lambda: bool(noted or self._ends & signal.sigpending()))
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+        if noted:
+            return noted[0]
+        return int(signal.sigwaitinfo(self._ends).si_signo) if seat is None else seat
 
     def _ranks(self, attempt: int, seat: Seat) -> Iterator[tuple[list[str], dict[str, str]]]:
         """The command and the environment of each process of this machine."""
