@@ -64,17 +64,18 @@ std::unique_ptr<grpc::ServerBuilderOption> without_reflection() {
 }
 
 Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery,
-                   const Auth& auth, const ServerFacts& facts)
+                   KeyStores& stores, const Auth& auth, const ServerFacts& facts)
     : options_(options),
       compute_(leases, auth, options.entrance, facts),
-      admin_(leases, recovery, auth, options.entrance) {}
+      admin_(leases, recovery, auth, options.entrance),
+      store_(stores, auth, options.entrance) {}
 
 Listener::~Listener() { stop(); }
 
 Result<std::unique_ptr<Listener>> Listener::start(const ListenerOptions& options, Leases& leases,
-                                                  Recovery& recovery, const Auth& auth,
-                                                  const ServerFacts& facts) {
-  std::unique_ptr<Listener> listener(new Listener(options, leases, recovery, auth, facts));
+                                                  Recovery& recovery, KeyStores& stores,
+                                                  const Auth& auth, const ServerFacts& facts) {
+  std::unique_ptr<Listener> listener(new Listener(options, leases, recovery, stores, auth, facts));
   TT_RETURN_IF_ERROR(listener->bind(leases.limits()));
   return listener;
 }
@@ -86,6 +87,7 @@ Status Listener::bind(const Limits& limits) {
   if (options_.entrance.remote) builder.SetOption(without_reflection());
   builder.RegisterService(&compute_);
   builder.RegisterService(&admin_);
+  builder.RegisterService(&store_);
   int port = 0;
   if (!options_.tcp.empty()) {
     tcp_credentials_ = options_.certificates ? credentials(options_.certificates)
@@ -113,7 +115,8 @@ void Listener::take(int connection) {
 }
 
 void Listener::set_serving(bool serving) {
-  for (const char* name : {"", "teletensor.v1.Compute", "teletensor.v1.Admin"}) {
+  for (const char* name :
+       {"", "teletensor.v1.Compute", "teletensor.v1.Admin", "teletensor.v1.Store"}) {
     grpc_->GetHealthCheckService()->SetServingStatus(name, serving);
   }
 }

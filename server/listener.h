@@ -12,6 +12,7 @@
 #include "server/admin.h"
 #include "server/certificates.h"
 #include "server/service.h"
+#include "server/store_service.h"
 
 namespace teletensor::server {
 
@@ -34,7 +35,8 @@ class Listener {
   // Binds and serves. Says why where an address is refused or taken. The others outlive it.
   static core::Result<std::unique_ptr<Listener>> start(const ListenerOptions& options,
                                                        Leases& leases, Recovery& recovery,
-                                                       const Auth& auth, const ServerFacts& facts);
+                                                       KeyStores& stores, const Auth& auth,
+                                                       const ServerFacts& facts);
   ~Listener();  // as stop()
 
   // A connection of a UNIX socket that somebody else has accepted, which becomes this one's.
@@ -45,13 +47,14 @@ class Listener {
   const std::string& tcp() const { return tcp_; }  // with the port that was taken
 
  private:
-  Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery, const Auth& auth,
-           const ServerFacts& facts);
+  Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery, KeyStores& stores,
+           const Auth& auth, const ServerFacts& facts);
   core::Status bind(const Limits& limits);
 
   const ListenerOptions options_;
   ComputeService compute_;
   AdminService admin_;
+  StoreService store_;
   std::shared_ptr<grpc::ServerCredentials> tcp_credentials_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;

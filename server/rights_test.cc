@@ -8,6 +8,7 @@
 
 #include "teletensor/v1/admin.pb.h"
 #include "teletensor/v1/session.pb.h"
+#include "teletensor/v1/store.pb.h"
 
 namespace teletensor::server {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 TEST(Rights, EveryMethodOfTheServicesStandsInTheTable) {
   std::set<std::string> methods, known;
   for (const auto* file :
-       {v1::HelloRequest::descriptor()->file(), v1::SessionsRequest::descriptor()->file()}) {
+       {v1::HelloRequest::descriptor()->file(), v1::SessionsRequest::descriptor()->file(),
+        v1::StoreOpenRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* service = file->service(s);
       for (int m = 0; m < service->method_count(); ++m) {

@@ -75,6 +75,10 @@ core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, Serv
     server->facts_.every = server->options_.snapshot_every;
   }
   server->recovery_.restore();
+  if (server->recovery_.on()) {
+    const Status kept = server->stores_.keep_in(server->options_.state_dir);
+    if (!kept.ok()) spdlog::warn("event=stores_not_kept reason=\"{}\"", kept.message());
+  }
   const Status status = server->bind();
   if (!status.ok()) return status;
   return server;
@@ -153,7 +157,7 @@ Status Server::bind() {
   for (const ListenerOptions* each : {&local, &remote}) {
     Door* const door = each == &local ? door_.get() : proxy_door_.get();
     if (each->tcp.empty() && door == nullptr) continue;
-    auto listener = Listener::start(*each, leases_, recovery_, auth_, facts_);
+    auto listener = Listener::start(*each, leases_, recovery_, stores_, auth_, facts_);
     if (!listener.ok()) return listener.status();
     if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
     listeners_.push_back(std::move(*listener));
@@ -206,8 +210,9 @@ Listener* Server::neighbour(uid_t user) {
   ListenerOptions options;
   options.entrance.neighbour = user_name(user);
   const Status threads = check_threads(kListenerThreads);
-  auto listener = threads.ok() ? Listener::start(options, leases_, recovery_, auth_, facts_)
-                               : core::Result<std::unique_ptr<Listener>>(threads);
+  auto listener = threads.ok()
+                      ? Listener::start(options, leases_, recovery_, stores_, auth_, facts_)
+                      : core::Result<std::unique_ptr<Listener>>(threads);
   if (!listener.ok()) {
     spdlog::error("event=socket_user_failed reason=\"{}\"", listener.status().message());
     return nullptr;
@@ -253,6 +258,7 @@ void Server::stop() {
   end_serving();
   http_.reset();  // asks the canary
   if (!listeners_.empty()) leases_.shutdown();
+  stores_.close();
   canary_.reset();
   door_.reset();
   proxy_door_.reset();

@@ -13,6 +13,7 @@
 #include "server/canary.h"
 #include "server/door.h"
 #include "server/http.h"
+#include "server/key_stores.h"
 #include "server/listener.h"
 #include "server/recovery.h"
 #include "server/service.h"
@@ -86,6 +87,7 @@ class Server {
   Leases leases_;
   std::unique_ptr<ShareServer> shares_;
   Recovery recovery_;
+  KeyStores stores_;
   std::vector<std::unique_ptr<Listener>> listeners_;  // the first one is the own user's
   std::unique_ptr<Door> door_, proxy_door_;           // start after them, end before
   core::Mutex neighbours_mutex_;

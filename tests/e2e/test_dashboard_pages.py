@@ -69,7 +69,8 @@ def test_axe_finds_nothing_at_the_login_and_on_empty_tables(admin, browser):
     assert browser.faults() == []
     sign_in(browser, daemon, token)
     shown = browser.text("#overview")
-    for text in ("tt.distributed.init_process_group()", "tt.publish(\"name\", tensor)", "tt.connect(", "tt.ones(", "No instruction has held a lane for more "
+    for text in ("tt.distributed.init_process_group()",
+                 "tt.publish(\"name\", tensor)", "tt.connect(", "tt.ones(", "No instruction has held a lane for more "
                  "than 50 ms (--slow-ms)"):
         assert text in shown
     assert browser.script("return [...document.querySelectorAll('#overview table')].every(t => !t.checkVisibility())")

@@ -13,12 +13,12 @@ import numpy as np
 
 PROTO = Path(__file__).resolve().parents[2] / "proto/teletensor/v1"
 OPS = ("neg", "mul", "sum", "cat", "div", "sgd_step")  # op n of a frame is OPS[n - 1]
-SERVICE, ADMIN = "/teletensor.v1.Compute/", "/teletensor.v1.Admin/"
+SERVICE, ADMIN, STORE = "/teletensor.v1.Compute/", "/teletensor.v1.Admin/", "/teletensor.v1.Store/"
 
 
 @functools.cache
 def messages():
-    """(session_pb2, program_pb2, admin_pb2), generated outside the package name `teletensor`."""
+    """(session_pb2, program_pb2, admin_pb2, store_pb2), generated outside the package name `teletensor`."""
     from grpc_tools import protoc
 
     folder = tempfile.mkdtemp(prefix="tt-proto-")
@@ -33,7 +33,7 @@ def messages():
                           *[f"ttwire/{name}" for name in names]])
     assert status == 0
     sys.path.append(folder)
-    return tuple(importlib.import_module(f"ttwire.{n}_pb2") for n in ("session", "program", "admin"))
+    return tuple(importlib.import_module(f"ttwire.{n}_pb2") for n in ("session", "program", "admin", "store"))
 
 
 def nothing(data):
@@ -46,7 +46,7 @@ class Raw:
     def __init__(self, address, *options):
         self.channel = grpc.insecure_channel(address, [
             ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1), *options])
-        self.session_pb, self.program_pb, self.admin_pb = messages()
+        self.session_pb, self.program_pb, self.admin_pb, self.store_pb = messages()
 
     def __enter__(self):
         return self

@@ -95,6 +95,10 @@ class Message:
     def text(self, number: int) -> str:
         return self.data(number).decode(errors="replace")
 
+    def parts(self, number: int) -> list[bytes]:
+        """All values of a repeated field of bytes."""
+        return [v for v in self._values.get(number, []) if isinstance(v, bytes)]
+
     def texts(self, number: int) -> list[str]:
         return [v.decode() for v in self._values.get(number, []) if isinstance(v, bytes)]
 

@@ -8,6 +8,8 @@ from ._buckets import GradBucket
 from ._collectives import *  # noqa: F403
 from ._collectives import __all__ as _collectives
 from ._collectives import summed as summed
+from ._daemon_store import TCPStore
+from ._file_store import FileStore
 from ._group import (
     GroupMember,
     ProcessGroup,
@@ -35,7 +37,13 @@ from ._objects import *  # noqa: F403
 from ._objects import __all__ as _objects
 from ._point_to_point import *  # noqa: F403
 from ._point_to_point import __all__ as _point_to_point
-from ._stores import DistError, DistStoreError, FileStore, HashStore, PrefixStore, Store
+from ._stores import DistError, DistStoreError, HashStore, PrefixStore, Store
+from ._subgroups import (
+    get_node_local_rank,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    split_group,
+)
 
 __all__ = [
     "DistError",
@@ -45,6 +53,7 @@ __all__ = [
     "HashStore",
     "PrefixStore",
     "Store",
+    "TCPStore",
     "GroupMember",
     "ProcessGroup",
     "ReduceOp",
@@ -53,6 +62,7 @@ __all__ = [
     "get_backend",
     "get_global_rank",
     "get_group_rank",
+    "get_node_local_rank",
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
@@ -66,7 +76,12 @@ __all__ = [
     "is_nccl_available",
     "is_torchelastic_launched",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "split_group",
 ]
 __all__ += [*_collectives, *_objects, *_point_to_point]
+
+from . import distributed_c10d as distributed_c10d  # noqa: E402
 
 _absent.attach(globals())

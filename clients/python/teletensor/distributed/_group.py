@@ -6,6 +6,7 @@ import datetime
 import enum
 import itertools
 import os
+import secrets
 import sys
 import urllib.parse
 from collections.abc import Sequence
@@ -59,6 +60,9 @@ class ProcessGroup:
         self._ranks, self._rank, self._made = list(ranks), rank, 0
         self._session = session  # None: a group of one process, which tells no daemon
         self._number = 0  # of the group, in the session
+        self._store: Any = None  # the world's: init_process_group was given it, or it is made when used
+        self._where = ""  # of the world: init_method's address
+        self._life = 0  # of the world: a number that only these processes have now
         self._posted: list[Any] = []  # receives that have not begun
         self._sent = False  # what the daemon may have kept for a rank
         if session is not None:
@@ -79,6 +83,25 @@ class ProcessGroup:
     def name(self) -> str:
         """Its backend: "gloo" or "nccl"."""
         return self._backend
+
+    def _part(
+        self, lists: Sequence[list[int]], timeout: Any = None, backend: str | None = None
+    ) -> ProcessGroup | None:
+        """The group of those ranks of the world, among these lists, that has this process; None: none has.
+        All processes of this group call it, in the same order."""
+        self._made += 1
+        mine = self._ranks[self._rank]
+        for number, ranks in enumerate(lists):
+            if mine in ranks:
+                return ProcessGroup(
+                    f"{self._name} group {self._made}" + (f".{number}" if number else ""),
+                    backend or self._backend,
+                    ranks,
+                    ranks.index(mine),
+                    self._timeout if timeout is None else _seconds(timeout),
+                    self._session if len(ranks) > 1 else None,
+                )
+        return None
 
     def _finish(self) -> None:
         """The session's later lines run when all that this rank has sent has been received."""
@@ -207,14 +230,16 @@ def init_process_group(
     srun.
 
     The processes find each other on the daemon of their sessions, or on daemons that work together, and
-    all have the same user there: worlds of a user differ by init_method, else by MASTER_ADDR and
-    MASTER_PORT, else by the job of mpirun or srun, and by group_name. No port is opened there. backend:
-    "gloo" or "nccl", which make no difference. timeout: of each collective; a timedelta or seconds, 30
-    minutes by default. A collective that fails because a process is gone ends the world: call
-    destroy_process_group and init_process_group again. store has no effect.
+    all have the same user there. Worlds of a user differ by group_name, and by `store`, or by init_method
+    ("tcp://host:port", "file:///path"), or by MASTER_ADDR and MASTER_PORT ("env://", the default), or,
+    where these are not set, by the job of mpirun or srun.
+    No port is opened there. backend: "gloo" or "nccl", which make no
+    difference. timeout: of each collective; a timedelta or seconds, 30 minutes by default. A collective
+    that fails because a process is gone ends the world: call destroy_process_group and
+    init_process_group again.
 
-    ValueError for a second call, an unknown backend or a rank outside the world; RankLostError where a
-    process does not come."""
+    ValueError for a second call, an unknown backend or init_method, a store beside an init_method, or a
+    rank outside the world; RankLostError where a process does not come."""
     global _world
     if _world is not None:
         raise ValueError("trying to initialize the default process group twice!")
@@ -228,17 +253,38 @@ def init_process_group(
         raise ValueError(
             f"init_process_group: rank {place} is not in a world of {size}: ranks begin with 0"
         )
-    where = url.netloc + url.path or world_name()
+    where = _address(store, init_method, group_name)
     title = urllib.parse.quote(f"{where} {group_name}".strip(), safe=":/ ")[:100]
     session = current_session() if size > 1 else None
     made = ProcessGroup(f"world {title}", name, range(size), place, _seconds(timeout), session)
+    made._store, made._where = store, where
     if session is not None:
         try:
-            meet(made)
+            made._life = meet(made, secrets.randbits(62) if place == 0 else 0)
         except BaseException:
             made._leave()
             raise
     _world = made
+
+
+def _address(store: Any, init_method: str | None, group_name: str) -> str:
+    """A text that is the same in all processes of the world, and differs from that of any other world."""
+    from ._stores import Store
+
+    if store is not None:
+        if init_method is not None:
+            raise ValueError("Cannot specify both init_method and store.")
+        if not isinstance(store, Store):
+            raise TypeError(f"init_process_group: store is a Store, not {type(store).__name__}")
+        key = f"teletensor/world/{group_name}"
+        return "store " + store.compare_set(key, "", secrets.token_hex(16)).decode()
+    url = urllib.parse.urlsplit(init_method or "env://")
+    if url.scheme not in ("tcp", "file", "env"):
+        raise ValueError(f"init_process_group: init_method begins with tcp://, file:// or env://, "
+                         f"not {init_method!r}")
+    if url.netloc + url.path:
+        return url.netloc + url.path
+    return world_name()
 
 
 def _seconds(timeout: Any) -> float:
@@ -258,10 +304,12 @@ def site() -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
 
 
-def meet(group: ProcessGroup) -> None:
-    """Waits until all processes of the group have come here."""
-    if group._session is not None:
-        ops["all_reduce"](group._zero, group._number, False, site()).item()
+def meet(group: ProcessGroup, number: int = 0) -> int:
+    """Waits until all processes of the group have come here; the sum of their numbers."""
+    if group._session is None:
+        return number
+    with group._session.as_current():
+        return int(ops["all_reduce"](tensor([number]), group._number, False, site()).item())
 
 
 def _number(name: str, value: int, query: dict[str, str]) -> int:
@@ -314,17 +362,8 @@ def new_group(
         raise ValueError(f"a rank is in a group once: {chosen}")
     if sort_ranks:
         chosen.sort()
-    world._made += 1
-    if world.rank() not in chosen:
-        return GroupMember.NON_GROUP_MEMBER
-    return ProcessGroup(
-        f"{world._name} group {world._made}",
-        backend or world._backend,
-        chosen,
-        chosen.index(world.rank()),
-        world._timeout if timeout is None else _seconds(timeout),
-        world._session if len(chosen) > 1 else None,
-    )
+    made = world._part([chosen], timeout, backend)
+    return GroupMember.NON_GROUP_MEMBER if made is None else made
 
 
 def found(group: Any) -> ProcessGroup:

@@ -1,7 +1,8 @@
 """Starts the processes of a world: `teletensor launch`, or `python -m teletensor.distributed.run`.
 
 The flags are those of torchrun. This process starts one process for each rank, waits for all of them, and
-ends all when one fails. It needs no agent and no port; docs/distributed.md describes it.
+ends all when one fails. It needs no agent and no port; docs/distributed.md describes it. Launchers of
+several machines agree on their numbers by a store of a daemon (_rendezvous.py), or get them by --node-rank.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,12 +20,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import _daemon
+from .._credentials import credentials_of
 from .._errors import TeletensorError
+from ._daemon_store import Place, place_of
+from ._rendezvous import Seat, take_seat
+from ._stores import DistStoreError
 
 __all__ = ["main"]
 
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _PORT = 29500  # torchrun's, for a world of several machines
+_JOIN_SECONDS = 600.0  # torchrun's, for all machines to come
+_ONE_DAEMON = ("the processes of several machines need one daemon that all machines reach; set "
+               "TELETENSOR_ADDRESS to its address on each machine")
 
 
 class _Process:
@@ -78,9 +87,9 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
     # sigwaitinfo takes the signals one by one: none comes between a look and a wait, or into the cleanup.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
     try:
-        with _daemon_of(args.nnodes, before) as address:
+        with _daemon_of(args, before) as address:
             return _Launch(args, prog, address, pass_local_rank, heeded, before).run()
-    except (TeletensorError, OSError) as error:
+    except (TeletensorError, DistStoreError, OSError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
     finally:
@@ -99,10 +108,17 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
         parser.add_argument(name, "--" + name[2:].replace("-", "_"), help=text, **options)
 
     flag("--nproc-per-node", "processes on this machine, or cpu: one a CPU [1]", default="1", metavar="N")
-    flag("--nnodes", "machines, each of which runs this command [1]", type=int, default=1, metavar="N")
+    flag("--nnodes", "machines, each of which runs this command [1]", default="1", metavar="N")
     flag("--node-rank", "which of the machines this is, from 0 [0]", type=int, default=0, metavar="N")
     flag("--master-addr", "with the port, the name of the world [127.0.0.1]", default="127.0.0.1",
          metavar="HOST")
+    flag("--rdzv-backend", "c10d: machines get their numbers by a store [static: --node-rank]",
+         choices=("static", "c10d"), default="static")
+    flag("--rdzv-endpoint", "c10d: of the daemon with the store; static: of the master", default="",
+         metavar="HOST[:PORT]")
+    flag("--rdzv-id", "by which launchers of a job know each other [none]", default="none", metavar="ID")
+    flag("--rdzv-conf", "c10d: join_timeout=SECONDS, for which machines are waited for [600]", default="",
+         metavar="KEY=VALUE,...")
     flag("--master-port", f"[this launch's own; with several machines {_PORT}]", type=int, metavar="N")
     flag("--max-restarts", "restarts of all after a failure [0]", type=int, default=0, metavar="N")
     flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
@@ -116,9 +132,14 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     if not args.nproc_per_node.isdecimal() or not 1 <= int(args.nproc_per_node) <= 4096:
         parser.error(f"--nproc-per-node is a number from 1 to 4096, or cpu, not {args.nproc_per_node!r}")
     args.nproc_per_node = int(args.nproc_per_node)
-    if args.nnodes < 1 or not 0 <= args.node_rank < args.nnodes:
+    if not args.nnodes.isdecimal() or not 1 <= int(args.nnodes) <= 4096:
+        parser.error(f"--nnodes is a number from 1 to 4096, not {args.nnodes!r}; a range MIN:MAX is not "
+                     "supported: the number of machines is fixed")
+    args.nnodes = int(args.nnodes)
+    if not 0 <= args.node_rank < args.nnodes:
         parser.error(f"--node-rank {args.node_rank} is not one of --nnodes {args.nnodes} machines, "
                      "which count from 0")
+    _check_rendezvous(parser, args)
     if args.master_port is not None and not 1 <= args.master_port <= 65535:
         parser.error(f"--master-port is a number from 1 to 65535, not {args.master_port}")
     if args.max_restarts < 0:
@@ -128,16 +149,37 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     return args
 
 
+def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    host, separator, port = args.rdzv_endpoint.rpartition(":")
+    if not separator:
+        host, port = args.rdzv_endpoint, str(_PORT)
+    if args.rdzv_endpoint and not (host and port.isdecimal() and 0 < int(port) < 65536):
+        parser.error(f"--rdzv-endpoint is HOST or HOST:PORT, not {args.rdzv_endpoint!r}")
+    args.rdzv_host, args.rdzv_port, args.rdzv_seconds = host, int(port), _JOIN_SECONDS
+    if host and args.rdzv_backend == "static":
+        args.master_addr, args.master_port = host, args.master_port or int(port)
+    for each in filter(None, args.rdzv_conf.split(",")):
+        name, _, value = each.partition("=")
+        if name not in ("join_timeout", "timeout"):
+            parser.error(f"--rdzv-conf has join_timeout only, not {name!r}")
+        try:
+            args.rdzv_seconds = float(value)
+        except ValueError:
+            parser.error(f"--rdzv-conf {name} is a number of seconds, not {value!r}")
+
+
 @contextlib.contextmanager
-def _daemon_of(nodes: int, mask: set[Any]) -> Iterator[str]:
+def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
     """The address of the daemon for all processes: the one that is configured or runs for this user, else
     one that is started for this launch and ended with it."""
     if given := os.environ.get("TELETENSOR_ADDRESS"):
         yield given
         return
-    if nodes > 1:
-        raise TeletensorError("the processes of several machines need one daemon that all machines reach; "
-                              "set TELETENSOR_ADDRESS to its address on each machine")
+    if args.nnodes > 1:
+        if args.rdzv_backend != "static":
+            yield _place_of(args).address
+            return
+        raise TeletensorError(_ONE_DAEMON)
     own = _daemon.runtime_dir() / "teletensor.sock"
     if _daemon.answers(own):
         yield f"unix:{own}"
@@ -155,6 +197,18 @@ def _daemon_of(nodes: int, mask: set[Any]) -> Iterator[str]:
             daemon.kill()
             daemon.wait()
         path.unlink(missing_ok=True)
+
+
+def _place_of(args: argparse.Namespace) -> Place:
+    """The daemon with the store by which launchers agree."""
+    def configured() -> Place:
+        given = os.environ.get("TELETENSOR_ADDRESS")
+        if not given:
+            raise TeletensorError(f"no daemon answers at {args.rdzv_host}:{args.rdzv_port} "
+                                  f"(--rdzv-endpoint): {_ONE_DAEMON}")
+        return Place(given, credentials_of(given))
+
+    return place_of(args.rdzv_host or "127.0.0.1", args.rdzv_port, configured)
 
 
 class _Launch:
@@ -177,7 +231,10 @@ class _Launch:
         processes: list[_Process] = []
         started = time.monotonic()
         try:
-            for command, environment in self._ranks(attempt):
+            seat = self._seat()
+            if isinstance(seat, int):
+                return 128 + seat
+            for command, environment in self._ranks(attempt, seat):
                 processes.append(_Process(command, environment, self._begin))
             ended_by = self._watch(processes)
             failed = [(each, status) for each in processes if (status := each.status())]
@@ -214,19 +271,42 @@ class _Launch:
             if info is None or info.si_signo in self._ends:
                 return
 
-    def _ranks(self, attempt: int) -> Iterator[tuple[list[str], dict[str, str]]]:
+    def _seat(self) -> Seat | int:
+        """Which of the machines this is, and the address that names the world; or the number of a signal that
+        has come meanwhile and ends the launcher."""
+        args = self._args
+        # Two attempts are two worlds: the second does not find what the first has left in a store.
+        port = args.master_port or (_PORT if args.nnodes > 1 and args.rdzv_backend == "static"
+                                    else _daemon.free_port())
+        if args.rdzv_backend == "static" or args.nnodes == 1:
+            return Seat(args.node_rank, args.master_addr, port)
+        # Threads that libraries have started do not block the signals, and may take them.
+        noted: list[int] = []
+        before = {each: signal.signal(each, lambda number, _: noted.append(number)) for each in self._ends}
+        try:
+            seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
+                             args.rdzv_seconds, lambda: bool(noted or self._ends & signal.sigpending()))
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+        if noted:
+            return noted[0]
+        return int(signal.sigwaitinfo(self._ends).si_signo) if seat is None else seat
+
+    def _ranks(self, attempt: int, seat: Seat) -> Iterator[tuple[list[str], dict[str, str]]]:
         """The command and the environment of each process of this machine."""
         args, size = self._args, self._args.nproc_per_node
-        # Two attempts are two worlds: the second does not find what the first has left in a store.
-        port = args.master_port or (_PORT if args.nnodes > 1 else _daemon.free_port())
-        run = secrets.token_hex(8) if args.nnodes == 1 else f"{args.master_addr}:{port}"
+        if args.rdzv_id != "none":
+            run = args.rdzv_id
+        else:
+            run = secrets.token_hex(8) if args.nnodes == 1 else f"{seat.address}:{seat.port}"
         module = ["-m"] if args.module else []
         python = [] if args.no_python else [sys.executable, "-u", *module]
         for local in range(size):
             given = {
-                "RANK": args.node_rank * size + local, "LOCAL_RANK": local, "GROUP_RANK": args.node_rank,
+                "RANK": seat.node * size + local, "LOCAL_RANK": local, "GROUP_RANK": seat.node,
                 "WORLD_SIZE": args.nnodes * size, "LOCAL_WORLD_SIZE": size,
-                "GROUP_WORLD_SIZE": args.nnodes, "MASTER_ADDR": args.master_addr, "MASTER_PORT": port,
+                "GROUP_WORLD_SIZE": args.nnodes, "MASTER_ADDR": seat.address, "MASTER_PORT": seat.port,
                 "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": attempt,
                 "TORCHELASTIC_MAX_RESTARTS": args.max_restarts, "TELETENSOR_ADDRESS": self._address,
             }  # fmt: skip

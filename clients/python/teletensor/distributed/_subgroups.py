@@ -1,0 +1,112 @@
+"""Several groups at once, and what belongs to the world: its store, the rank on a machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .. import cuda
+from ._daemon_store import DaemonStore, Way, own_place, place_of
+from ._group import ProcessGroup, found, get_world_size, new_group
+from ._stores import HashStore, PrefixStore, Store
+
+__all__ = ["default_store", "get_node_local_rank", "new_subgroups", "new_subgroups_by_enumeration",
+           "split_group"]
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """The rank among the processes of this machine: the variable LOCAL_RANK as torchrun sets it, or
+    `fallback_rank` if that is not set. RuntimeError if both are missing."""
+    if "LOCAL_RANK" in os.environ:
+        return int(os.environ["LOCAL_RANK"])
+    if fallback_rank is None:
+        raise RuntimeError("LOCAL_RANK is not in the environment. Consider passing fallback_rank to allow "
+                           "`get_node_local_rank` to work when not launched with torchrun")
+    return int(fallback_rank)
+
+
+def new_subgroups(
+    group_size: int | None = None,
+    group: Any = None,
+    timeout: Any = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[ProcessGroup | None, list[Any]]:
+    """Groups of `group_size` processes with following ranks: that of this process, and all of them.
+    group_size: the number of the daemon's GPUs by default. ValueError where the world's size is no multiple
+    of it."""
+    if group_size is None:
+        if not cuda.is_available():
+            raise ValueError("new_subgroups: group_size is expected where the daemon has no GPU")
+        group_size = cuda.device_count()
+    size = get_world_size(group)
+    if group_size <= 0:
+        raise ValueError(f"The arg 'group_size' ({group_size}) must be positive")
+    if size < group_size:
+        raise ValueError(f"The arg 'group_size' ({group_size}) must not exceed the world size ({size})")
+    if size % group_size != 0:
+        raise ValueError(f"The world size ({size}) must be divisible by group_size={group_size}")
+    ranks = found(group)._ranks
+    parts = [ranks[at : at + group_size] for at in range(0, size, group_size)]
+    return new_subgroups_by_enumeration(parts, timeout, backend, pg_options, group_desc)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    timeout: Any = None,
+    backend: str | None = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> tuple[ProcessGroup | None, list[Any]]:
+    """A group for each list of ranks: that of this process (None: it is in no list), and all of them.
+    ValueError for a rank in two lists."""
+    if not ranks_per_subgroup_list:
+        raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
+    lists: dict[int, Sequence[int]] = {}
+    for ranks in ranks_per_subgroup_list:
+        for rank in ranks:
+            if rank in lists:
+                raise ValueError(f"Rank {rank} has appeared in both subgroup {lists[rank]} and {ranks}")
+            lists[rank] = ranks
+    groups = [new_group(ranks, timeout, backend) for ranks in ranks_per_subgroup_list]
+    own = [group for group in groups if isinstance(group, ProcessGroup)]
+    return own[0] if own else None, groups
+
+
+def split_group(
+    parent_pg: ProcessGroup | None = None,
+    split_ranks: Sequence[Sequence[int]] | None = None,
+    timeout: Any = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> ProcessGroup | None:
+    """The group of this process after `parent_pg` (the world by default) is split into these lists of its
+    ranks; None where it is in no list. The processes of the parent call it, all with the same lists."""
+    parent = found(parent_pg)
+    if not split_ranks:
+        raise ValueError("split_ranks cannot be None or empty")
+    ranks = [rank for each in split_ranks for rank in each]
+    if any(not 0 <= rank < parent.size() for rank in ranks):
+        raise ValueError(f"split_group: ranks are from 0 to {parent.size() - 1}, not {ranks}")
+    if len(set(ranks)) != len(ranks):
+        raise ValueError(f"split_group: a rank is in one list, once: {ranks}")
+    return parent._part([sorted(parent._ranks[rank] for rank in each) for each in split_ranks], timeout)
+
+
+def default_store() -> Store:
+    """The store of the world: the one that init_process_group was given, or one that its processes have for
+    themselves. ValueError before init_process_group."""
+    world = found(None)
+    if world._store is None:
+        world._store = _made(world)
+    return PrefixStore("default_pg", world._store)
+
+
+def _made(world: ProcessGroup) -> Store:
+    if world.size() == 1:
+        return HashStore()
+    host, _, port = world._where.rpartition(":")
+    place = place_of(host, int(port) if port.isdecimal() else 0, own_place)
+    return DaemonStore(place, f"world {world._life:x}", Way.SHARE)

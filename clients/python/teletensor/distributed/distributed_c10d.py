@@ -1,0 +1,20 @@
+"""torch.distributed.distributed_c10d: the groups, and names by which programs get the world's store."""
+
+from __future__ import annotations
+
+from . import _group, _subgroups
+from ._group import *  # noqa: F403
+from ._stores import Store
+from ._subgroups import *  # noqa: F403
+
+__all__: list[str] = []
+
+
+def _get_default_group() -> _group.ProcessGroup:
+    """The world. ValueError before init_process_group."""
+    return _group.found(None)
+
+
+def _get_default_store() -> Store:
+    """The world's store. ValueError before init_process_group."""
+    return _subgroups.default_store()
