@@ -240,7 +240,6 @@ def test_several_machines_are_several_launches_with_one_daemon(box, start_daemon
     (["--max-restarts=-1"], "0 or more"),
     (["-m", "--no-python"], "exclude each other"),
     (["--master-port=65536"], "--master-port is a number from 1 to 65535"),
-    (["--rdzv-backend=c10d"], "--rdzv-backend"),
 ))
 def test_flags_that_make_no_sense(box, flags, said):
     status, _, err = finish(box(flags, ""))

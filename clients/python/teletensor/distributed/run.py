@@ -272,8 +272,8 @@ class _Launch:
                 return
 
     def _seat(self) -> Seat | int:
-        """Which of the machines this is, and the address that names the world; or the number of a signal that
-        has come meanwhile and ends the launcher."""
+        """Which of the machines this is, and the address that names the world; or the number of a signal
+        that has come meanwhile and ends the launcher."""
         args = self._args
         # Two attempts are two worlds: the second does not find what the first has left in a store.
         port = args.master_port or (_PORT if args.nnodes > 1 and args.rdzv_backend == "static"
