@@ -175,6 +175,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
 
  private:
   enum class Waiting : std::uint8_t { kNo, kRoom, kDrained };
+  static constexpr int kEntriesPerClock = 8;  // small instructions between two looks at the clock
 
   Entry& append(std::uint64_t seq);
   // One that has failed, as root, with what is to be added to it.
@@ -186,6 +187,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool begin_window();
   WindowPlans::Plan& plan_window(std::size_t size);
   bool run_unit();
+  static bool is_small(const program::Instruction& instruction);
   bool give_to_mover(bool starved);
   static constexpr char kSessionEnds[] = "has ended its session";  // as leave_groups() says it
   // A collective that has not ended. Its results have neither contents nor failure, and what reads

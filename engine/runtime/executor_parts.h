@@ -24,6 +24,26 @@ inline memory::Storage* storage_of(const program::Value& value) {
   return static_cast<memory::Storage*>(value.contents.get());
 }
 
+// The region is the whole storage, each element once.
+inline bool covers(const core::Geometry& region, std::int64_t elements) {
+  return region.offset == 0 && region.dense() && region.numel() == elements;
+}
+
+// Nobody but this instruction's own operands refers to the value.
+inline bool held_only_here(const program::Instruction& instruction, const program::Value& value) {
+  const std::uint32_t references = value.references();
+  if (references == 1) return true;
+  std::uint32_t own = 0;
+  for (const program::Operand& operand : instruction.operands) own += operand.value.get() == &value;
+  return own == references;
+}
+
+// Its storage is nobody else's either, so that it may be taken over.
+inline bool free_to_take(const program::Instruction& instruction, const program::Value& value) {
+  return value.contents->references() == 1 && storage_of(value)->sharing() == nullptr &&
+         held_only_here(instruction, value);
+}
+
 class Executor::ScratchMemory : public backends::Scratch {
  public:
   // Memory on the device that the executor computes on. The executor notes a request that fails.
