@@ -93,7 +93,7 @@ void Back::close_ended() {
   executor_.set_open(!collectives_.empty());
 }
 
-// What an interrupt has ended fails as what it has kept from running.
+// A collective that an interrupt has ended fails like an instruction that it has kept from running.
 void Back::fail_open(OpenCollective& ended, const core::Status& status) {
   const std::uint64_t seq = ended.instruction.seq;
   bool root = true;
@@ -171,10 +171,10 @@ bool Back::will_tell(Executor::Open& open) {
   return false;
 }
 
-// The strand stops until this has ended. Returns false where it goes on at once.
+// The session stops until `open` has ended. Returns false if the session can continue now.
 bool Back::wait_for(Executor::Open& open, std::uint64_t seq) {
   if (!will_tell(open)) return false;
-  // From the lock on, another lane may be the strand.
+  // After the lock is released, another lane may run this session.
   const std::shared_ptr<Groups::Member> member = open.member;
   {
     core::MutexLock lock(mu_);

@@ -144,7 +144,7 @@ void Executor::decline(const Instruction& instruction, const Status& why) {
   (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
 }
 
-// A collective that has not ended when it is deposited stays open: what comes behind it runs on.
+// A collective that has not ended when it is deposited stays open, and later instructions run.
 Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
   Open open;
   Status status;

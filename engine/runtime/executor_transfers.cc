@@ -1,5 +1,5 @@
-// What the executor brings to storages and from them: copies between devices, contents that come
-// from outside, and row-major contents for others.
+// The executor's data transfers: copies between devices, uploads into storages, and row-major
+// contents for downloads and collectives.
 #include <cstring>
 #include <utility>
 

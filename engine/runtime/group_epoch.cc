@@ -210,7 +210,8 @@ GroupEpoch::Ticket GroupEpoch::deposit(collective::Rank rank, Part part) {
   return ticket;
 }
 
-// The rank itself goes on at once, also where its part of a transfer stays open for the other rank.
+// The declining rank does not wait, although its part of a transfer may stay open for the other
+// rank.
 void GroupEpoch::open_declined(collective::Rank rank, const Declined& declined) {
   if (is_transfer(declined.call)) {
     (void)transfer(rank, declined.call, nullptr, declined.failed);

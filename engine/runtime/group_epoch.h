@@ -77,7 +77,7 @@ class GroupEpoch {
     collective::Call call;
     collective::Failed failed;
   };
-  // What a rank has deposited and not taken.
+  // An operation that a rank has deposited and not taken.
   struct Open {
     enum class Kind : std::uint8_t { kBegin, kCollective, kSend, kReceive, kAwaitSends };
     Kind kind = Kind::kCollective;

@@ -1,8 +1,8 @@
 """Collectives: what all processes of a group call together. The daemon of their sessions computes them.
 
-Nothing here waits for a collective: the daemon goes on with later lines, and what uses the result waits. So
-`async_op` makes no difference but for the `Work` that is returned. A tensor on a GPU goes through the
-daemon's host memory.
+Nothing here waits for a collective: the daemon runs later lines at once, and lines that use the result
+wait. So `async_op` makes no difference but for the `Work` that is returned. A tensor on a GPU goes
+through the daemon's host memory.
 """
 
 from __future__ import annotations

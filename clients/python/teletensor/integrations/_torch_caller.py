@@ -1,4 +1,4 @@
-"""What the calls of c10d's ProcessGroup have in common: checks, and the way to the member."""
+"""The common parts of the calls of c10d's ProcessGroup: checks, and the way to the member."""
 
 from __future__ import annotations
 
