@@ -98,18 +98,21 @@ own, _ = dist.new_subgroups_by_enumeration([[0, 3], [1]])
 some = summed(own)
 split = dist.split_group(split_ranks=[[1, 3], [2, 0]])
 inner = dist.split_group(split, [[1], [0]])
+outside = dist.split_group(split_ranks=[[3, 1, 2]], backend="gloo") == dist.GroupMember.NON_GROUP_MEMBER
 errors = []
 for call in (lambda: dist.new_subgroups(3), lambda: dist.new_subgroups(5), lambda: dist.new_subgroups(0),
              lambda: dist.new_subgroups_by_enumeration([]), lambda: dist.new_subgroups_by_enumeration([[0], [0]]),
              lambda: dist.split_group(), lambda: dist.split_group(split_ranks=[[4]]),
-             lambda: dist.split_group(split_ranks=[[0], [0]])):
+             lambda: dist.split_group(split_ranks=[[0], [0]]), lambda: dist.split_group(split_ranks=[[0], []]),
+             lambda: dist.split_group(split_ranks=[[0]], backend="nccl")):
     try: call()
     except ValueError as error: errors.append(str(error)[:20])
-tell(len(groups), pairs, some, summed(split), inner.size(), dist.get_process_group_ranks(inner), len(errors))
+inner = [inner.size(), dist.get_process_group_ranks(inner)]
+tell(len(groups), pairs, some, summed(split), dist.get_rank(split), inner, outside, len(errors))
 """
     assert told(start(daemon.unix, 4, code)) == [
-        [2, 1.0, 3.0, 2.0, 1, [0], 8], [2, 1.0, 1.0, 4.0, 1, [1], 8],
-        [2, 5.0, 2.0, 2.0, 1, [2], 8], [2, 5.0, 3.0, 4.0, 1, [3], 8]]
+        [2, 1.0, 3.0, 2.0, 1, [1, [0]], True, 10], [2, 1.0, 1.0, 4.0, 0, [1, [1]], False, 10],
+        [2, 5.0, 2.0, 2.0, 0, [1, [2]], False, 10], [2, 5.0, 3.0, 4.0, 1, [1, [3]], False, 10]]
 
 
 def test_the_rank_on_a_machine(monkeypatch):

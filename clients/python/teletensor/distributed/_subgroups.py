@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import cuda
 from ._daemon_store import DaemonStore, Way, own_place, place_of
-from ._group import ProcessGroup, found, get_world_size, new_group
+from ._group import GroupMember, ProcessGroup, found, get_world_size, new_group
 from ._stores import HashStore, PrefixStore, Store
 
 __all__ = ["default_store", "get_node_local_rank", "new_subgroups", "new_subgroups_by_enumeration",
@@ -81,10 +81,15 @@ def split_group(
     timeout: Any = None,
     pg_options: Any = None,
     group_desc: str | None = None,
-) -> ProcessGroup | None:
+    backend: str | None = None,
+) -> Any:
     """The group of this process after `parent_pg` (the world by default) is split into these lists of its
-    ranks; None where it is in no list. The processes of the parent call it, all with the same lists."""
+    ranks, which have their ranks in the group in the order of the list; GroupMember.NON_GROUP_MEMBER
+    where the process is in no list. The processes of the parent call it, all with the same lists.
+    `backend` is the parent's (ValueError)."""
     parent = found(parent_pg)
+    if backend is not None and backend.lower().rpartition(":")[2] != parent.name():
+        raise ValueError(f"split_group: the backend is the parent's, {parent.name()!r}, not {backend!r}")
     if not split_ranks:
         raise ValueError("split_ranks cannot be None or empty")
     ranks = [rank for each in split_ranks for rank in each]
@@ -92,7 +97,10 @@ def split_group(
         raise ValueError(f"split_group: ranks are from 0 to {parent.size() - 1}, not {ranks}")
     if len(set(ranks)) != len(ranks):
         raise ValueError(f"split_group: a rank is in one list, once: {ranks}")
-    return parent._part([sorted(parent._ranks[rank] for rank in each) for each in split_ranks], timeout)
+    if not all(split_ranks):
+        raise ValueError("split_group: the split group cannot be empty")
+    part = parent._part([[parent._ranks[rank] for rank in each] for each in split_ranks], timeout)
+    return GroupMember.NON_GROUP_MEMBER if part is None else part
 
 
 def default_store() -> Store:
