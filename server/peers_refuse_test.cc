@@ -132,7 +132,9 @@ TEST(PeersRefuse, SilentCallers) {
   ASSERT_TRUE(a.says(Caller::hello("a")).hears(&answer));
   EXPECT_EQ(answer.hello().name(), "b");
   b.peers->stop();
-  EXPECT_EQ(a.end().error_message(), "the daemon shuts down");
+  // Where the answer's write has not been reported yet, the call is cancelled instead of finished.
+  const std::string end = a.end().error_message();
+  EXPECT_TRUE(end == "the daemon shuts down" || end == "Cancelled on the server side") << end;
 }
 
 // A connection that is half open on the peer's side: its next call takes the place of that one, but
