@@ -117,6 +117,7 @@ class KeyStores {
 
  private:
   struct Store;
+  struct Making;
   // The use of one user.
   struct Book {
     std::uint64_t bytes = 0, answers = 0;
@@ -129,6 +130,8 @@ class KeyStores {
   core::Status check(const Ref& ref) const TT_REQUIRES(mutex_);
   core::Status check_entry(std::string_view key, std::string_view value) const;
   core::Result<Store*> find_store(const Ref& ref) TT_REQUIRES(mutex_);
+  // The store of a change, and that change if it has been made already.
+  core::Result<Making> begin(const Ref& ref, Call call) TT_REQUIRES(mutex_);
   core::Result<Store*> make(const Ref& ref) TT_REQUIRES(mutex_);
   void drop(Store& store, const core::Status& why, Ready& ready) TT_REQUIRES(mutex_);
   core::Status charge(const std::string& user, std::uint64_t more) TT_REQUIRES(mutex_);

@@ -127,18 +127,25 @@ Status KeyStores::set(const Ref& ref, const std::vector<Entry>& entries) {
   return change(**store, changes, ready);
 }
 
-Result<std::int64_t> KeyStores::add(const Ref& ref, Call call, std::string_view key,
-                                    std::int64_t amount) {
-  Ready ready;
-  MutexLock lock(mutex_);
+Result<KeyStores::Making> KeyStores::begin(const Ref& ref, Call call) {
   const Result<Store*> store = find_store(ref);
   if (!store.ok()) return store.status();
   const auto made = (*store)->made(call);
   if (!made.ok()) return made.status();
-  if (*made != nullptr) return (*made)->answer;
-  const auto there = (*store)->values.find(key);
+  return Making{**store, *made};
+}
+
+Result<std::int64_t> KeyStores::add(const Ref& ref, Call call, std::string_view key,
+                                    std::int64_t amount) {
+  Ready ready;
+  MutexLock lock(mutex_);
+  const Result<Making> making = begin(ref, call);
+  if (!making.ok()) return making.status();
+  if (making->earlier != nullptr) return making->earlier->answer;
+  Store& store = making->store;
+  const auto there = store.values.find(key);
   const std::string_view stored =
-      there == (*store)->values.end() ? std::string_view("0") : std::string_view(there->second);
+      there == store.values.end() ? std::string_view("0") : std::string_view(there->second);
   const std::optional<std::int64_t> number = number_in(stored);
   std::int64_t sum = 0;
   if (!number) {
@@ -150,54 +157,49 @@ Result<std::int64_t> KeyStores::add(const Ref& ref, Call call, std::string_view 
   }
   const std::string digits = std::to_string(sum);
   TT_RETURN_IF_ERROR(change(
-      **store, {{KeyStoreFile::Kind::kSet, call.client, call.number, sum, key, digits}}, ready));
+      store, {{KeyStoreFile::Kind::kSet, call.client, call.number, sum, key, digits}}, ready));
   return sum;
 }
 
 Status KeyStores::append(const Ref& ref, Call call, std::string_view key, std::string_view value) {
   Ready ready;
   MutexLock lock(mutex_);
-  const Result<Store*> store = find_store(ref);
-  if (!store.ok()) return store.status();
-  const auto made = (*store)->made(call);
-  if (!made.ok()) return made.status();
-  if (*made != nullptr) return {};
-  return change(**store, {{KeyStoreFile::Kind::kAppend, call.client, call.number, 0, key, value}},
-                ready);
+  const Result<Making> making = begin(ref, call);
+  if (!making.ok()) return making.status();
+  if (making->earlier != nullptr) return {};
+  return change(making->store,
+                {{KeyStoreFile::Kind::kAppend, call.client, call.number, 0, key, value}}, ready);
 }
 
 Result<std::string> KeyStores::compare_set(const Ref& ref, Call call, std::string_view key,
                                            std::string_view expected, std::string_view desired) {
   Ready ready;
   MutexLock lock(mutex_);
-  const Result<Store*> store = find_store(ref);
-  if (!store.ok()) return store.status();
-  const auto made = (*store)->made(call);
-  if (!made.ok()) return made.status();
-  if (*made != nullptr) return std::string(desired);
+  const Result<Making> making = begin(ref, call);
+  if (!making.ok()) return making.status();
+  if (making->earlier != nullptr) return std::string(desired);
   TT_RETURN_IF_ERROR(check_entry(key, expected));
-  const auto there = (*store)->values.find(key);
-  const bool missing = there == (*store)->values.end();
+  Store& store = making->store;
+  const auto there = store.values.find(key);
+  const bool missing = there == store.values.end();
   if (expected != (missing ? std::string_view() : std::string_view(there->second))) {
     return missing ? std::string(expected) : there->second;
   }
   TT_RETURN_IF_ERROR(change(
-      **store, {{KeyStoreFile::Kind::kSet, call.client, call.number, 0, key, desired}}, ready));
+      store, {{KeyStoreFile::Kind::kSet, call.client, call.number, 0, key, desired}}, ready));
   return std::string(desired);
 }
 
 Result<bool> KeyStores::erase(const Ref& ref, Call call, std::string_view key) {
   Ready ready;
   MutexLock lock(mutex_);
-  const Result<Store*> store = find_store(ref);
-  if (!store.ok()) return store.status();
-  const auto made = (*store)->made(call);
-  if (!made.ok()) return made.status();
-  if (*made != nullptr) return true;
+  const Result<Making> making = begin(ref, call);
+  if (!making.ok()) return making.status();
+  if (making->earlier != nullptr) return true;
   TT_RETURN_IF_ERROR(check_entry(key, {}));
-  if (!(*store)->values.contains(key)) return false;
+  if (!making->store.values.contains(key)) return false;
   TT_RETURN_IF_ERROR(change(
-      **store, {{KeyStoreFile::Kind::kDelete, call.client, call.number, 0, key, {}}}, ready));
+      making->store, {{KeyStoreFile::Kind::kDelete, call.client, call.number, 0, key, {}}}, ready));
   return true;
 }
 

@@ -48,6 +48,11 @@ struct KeyStores::Store {
   }
 };
 
+struct KeyStores::Making {
+  Store& store;
+  const Store::Last* earlier;  // the same change; null: it has not been made
+};
+
 class KeyStores::Wait {
  public:
   Name name;

@@ -1,7 +1,6 @@
 // The back's part in groups (groups.h): joining and leaving them, and collectives that are open.
 #include <algorithm>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

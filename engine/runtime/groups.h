@@ -4,7 +4,7 @@
 // collectives belong together and which additions are made (see GroupEpoch). A group whose ranks
 // are all in this daemon needs no message: the session that brings the last operand computes the
 // result for all ranks, on its lane. A rank may have several collectives open at once: the other
-// sessions run on, and wait without a lane only where they read a result (see OpenCollectives).
+// sessions run on, and wait without a lane only where they read a result (see Back).
 // With peers (see Fabric) the ranks of a group may be sessions of several daemons, and a rank's
 // first collective waits until all ranks have joined.
 //

@@ -207,7 +207,7 @@ def ends_with_this(number: int, mask: set[Any]) -> Callable[[], None]:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody has now."""
+    """A TCP port of this machine that no process uses now."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
