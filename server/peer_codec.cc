@@ -108,8 +108,8 @@ Status read(const v1::PeerVote& from, collective::Vote& vote) {
 Status read(const v1::PeerGroupMessage& from, collective::Message& message) {
   using collective::Kind;
   using collective::Purpose;
-  if (!read(from.kind(), Kind::kVote, Kind::kDone, message.kind)) return wrong("message.kind");
-  if (!read(from.purpose(), Purpose::kAnnounce, Purpose::kRelease, message.purpose)) {
+  if (!read(from.kind(), Kind::kVote, Kind::kLeft, message.kind)) return wrong("message.kind");
+  if (!read(from.purpose(), Purpose::kAnnounce, Purpose::kLeave, message.purpose)) {
     return wrong("message.purpose");
   }
   if (from.level() > 0xff) return wrong("message.level");

@@ -36,8 +36,8 @@ class Dice {
 
 Message group_message(Dice& dice) {
   Message made;
-  made.kind = dice.from(collective::Kind::kVote, collective::Kind::kDone);
-  made.purpose = dice.from(collective::Purpose::kAnnounce, collective::Purpose::kRelease);
+  made.kind = dice.from(collective::Kind::kVote, collective::Kind::kLeft);
+  made.purpose = dice.from(collective::Purpose::kAnnounce, collective::Purpose::kLeave);
   made.level = static_cast<std::uint8_t>(dice.below(256));
   made.number = dice.any();
   made.done = dice.any();
@@ -200,7 +200,7 @@ TEST(PeerCodec, MutatedFramesAreRefusedOrInRange) {
     EXPECT_LE(read.kind, PeerMessage::Kind::kGroup);
     EXPECT_LE(read.places.size(), kMaxPeers);
     EXPECT_LE(read.text.size(), collective::kMaxNote);
-    EXPECT_LE(read.message.kind, collective::Kind::kDone);
+    EXPECT_LE(read.message.kind, collective::Kind::kLeft);
     EXPECT_LE(read.message.vote.claims.size(), collective::kStateClaims);
     EXPECT_LE(read.message.range.begin, read.message.range.end);
     EXPECT_EQ(read.message.payload, static_cast<std::int64_t>(frame->payload.size()));
@@ -250,7 +250,7 @@ TEST(PeerCodec, NamesTheFieldThatIsOutOfRange) {
     for (std::size_t i = 0; i < kMaxPeerRanks; ++i)
       f.mutable_message()->mutable_places(0)->add_members();
   });
-  refused("message.kind", [&](Frame& f) { group(f)->set_kind(13); });
+  refused("message.kind", [&](Frame& f) { group(f)->set_kind(15); });
   refused("message.purpose", [&](Frame& f) { group(f)->set_purpose(0); });
   refused("message.level", [&](Frame& f) { group(f)->set_level(256); });
   refused("message.range", [&](Frame& f) { group(f)->mutable_range()->set_begin(-1); });

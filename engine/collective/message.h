@@ -38,13 +38,16 @@ enum class Kind : std::uint8_t {
   kFinal = 3,     // number, range: elements of a result; a rank's part for another: from, to
   kCredit = 4,    // number, level, range.end: how many segments the receiver may send in all
   kProgress = 5,  // nothing but `done`
-  kEnd = 6,       // the epoch ends after `number`, at once where that is 0: code, text
+  kEnd = 6,       // no number after `number` completes: code, text. Without `from`, transfers end
+                  // as well; else the rank `from` has left
   kQuery = 7,     // number: asks for which ranks the receiver waits
   kState = 8,     // number, claims: rank and what it does
   kOffer = 9,     // point to point: from, to, tag, number (order), vote: one claim, or a failure
   kAccept = 10,   // from, to, tag, number
   kData = 11,     // from, to, tag, number, range
   kDone = 12,     // from, to, tag, number, vote: a failure
+  kAsk = 13,      // to: the sender wants to know when the rank `to` has left
+  kLeft = 14,     // from: a rank that has left: code, text. Its sends and receives are complete
 };
 
 enum class Purpose : std::uint8_t {
@@ -53,6 +56,7 @@ enum class Purpose : std::uint8_t {
   kHold = 3,      // of a generation: the highest number that a place has announced
   kRest = 4,      // of a generation: all numbers up to the cut have finished
   kRelease = 5,   // of a generation: the group may continue
+  kLeave = 6,     // all ranks of the place have left
 };
 
 inline constexpr std::size_t kStateClaims = 16;  // ranks in one kState message, at most
@@ -125,6 +129,7 @@ struct Action {
   std::uint64_t token = 0;
   core::Status status;
   bool interrupted = false;  // kAtRest: deposits after the cut have been dropped
+  bool lost = false;  // kComplete of a transfer: the other rank has left, or the epoch has ended
 };
 
 // The error of a message that no daemon of this version sends.

@@ -29,9 +29,14 @@ Participant::Participant(const Group& group, Place place, std::string name, cons
       cut_(spread_, image.generation, image.number) {
   announced_ = out_.done = everywhere_ = retired_ = image.number;
   for (Place other = 0; other < group.places(); ++other) out_.hear(other, image.number);
+  ending_ = std::move(image.ending);
   if (image.generation == 0) return;
   point_to_point_.hold(true);
-  // Peers may not have received this vote from the daemon before it stopped.
+  // Peers may not have received these messages from the daemon before it stopped.
+  if (ending_) {
+    for (const Place neighbour : neighbours_) tell_end(neighbour);
+    point_to_point_.expect_leaving();
+  }
   send_votes(Purpose::kRest, image.generation, cut_.current().rest);
 }
 
@@ -116,7 +121,7 @@ core::Status Participant::deposit_point_to_point(Rank rank, std::uint64_t token,
   if (call.op != Op::kSend && call.op != Op::kRecv) return core::invalid("no send, no receive");
   shorten(call, failed);
   point_to_point_.deposit(rank, token, std::move(call), std::move(failed));
-  if (ending_) point_to_point_.end(ending_->status);
+  if (ending_ && ending_->final()) point_to_point_.end(ending_->status);
   return {};
 }
 
@@ -149,10 +154,11 @@ void Participant::advance() {
     }
   }
   if (ended_) return;
-  if (ending_ && out_.done >= ending_->last) return finish_end();
+  if (ending_ && ending_->final() && out_.done >= ending_->last) return finish_end();
   retire();
   tell_progress();
   advance_cut();
+  advance_leaving();
 }
 
 void Participant::send_votes(Purpose purpose, Number number, Fold& fold) {

@@ -26,11 +26,19 @@ namespace teletensor::collective {
 
 class Participant {
  public:
+  // Why and when collectives end. Numbers after `last` fail with the status.
+  struct Ending {
+    Number last = 0;
+    core::Status status;
+    Rank left = kNoRank;  // the rank that has left; kNoRank: transfers have ended as well
+    bool final() const { return left == kNoRank; }
+  };
   // The state that a daemon at rest writes to its image and begins with after a restart.
   struct Image {
     Number number = 0;      // all numbers up to this one have run on all ranks
     Number generation = 0;  // of the cut, or 0 in a new epoch
     PointToPoint::Image point_to_point;
+    std::optional<Ending> ending;
   };
 
   // The group outlives it. `name` is the group's name in texts of errors.
@@ -70,10 +78,14 @@ class Participant {
   void deadline_passed(Number number);
   void deadline_passed_point_to_point(std::uint64_t token);
   void held_too_long();
-  // A rank, or the daemon that has it, is lost for good: ends the epoch.
-  void lost(Rank rank, const std::string& text);
-  // A rank of this place leaves the group after its number `last`: the epoch ends, but the numbers
-  // up to `last` complete on all places before.
+  // A rank, or the daemon that has it, is lost for good: ends the epoch. A rank of this place that
+  // has completed the numbers up to `last` lets all places complete these before.
+  void lost(Rank rank, const std::string& text, Number last = 0);
+  // The daemon of a place is lost for good. As lost(), unless all of its ranks have left.
+  void lost_place(Place place, const std::string& text);
+  // A rank of this place leaves the group after its number `last`. All places complete the numbers
+  // up to `last`, and later ones fail. Sends and receives of other ranks continue, and the epoch
+  // ends when all ranks have left. A rank whose own sends or receives are not complete is lost.
   void leave(Rank rank, Number last, const std::string& text);
 
   // Each brings all ranks of the group to rest between two numbers (see Cut) until its end. A
@@ -90,9 +102,11 @@ class Participant {
 
   std::vector<Action> take() { return out_.take(); }
   bool ended() const { return ended_.has_value(); }
-  // Precondition: it has ended.
-  const core::Status& end_status() const { return *ended_; }
-  // The epoch has ended for what the message is about. The owner drops the message and its payload.
+  // Why collectives end; none: no rank has left or is lost.
+  const std::optional<Ending>& ending() const { return ending_; }
+  bool has_left(Rank rank) const { return point_to_point_.has_left(rank); }
+  // The epoch has ended for what the message is about. The owner drops the message's payload, and
+  // calls receive() without one: the message says how far its sender is.
   bool over(const Message& message) const;
   // All numbers up to this one have finished: no message needs their operands and results any more,
   // but for those that the owner has been asked to send.
@@ -158,11 +172,16 @@ class Participant {
   void ask(Number number, Slot& slot);
   void answer(Number number, Slot& slot);
   const core::Status* end_of(Number number) const;
-  void end(Number last, core::Code code, const std::string& text,
+  std::string text_about(Rank rank, const std::string& text) const;
+  void end(Number last, core::Code code, const std::string& text, Rank left = kNoRank,
            std::optional<Place> teller = std::nullopt);
+  void end(Ending ending, std::optional<Place> teller);
+  void tell_end(Place to);
+  void advance_leaving();
   void finish_end();
 
   void advance_cut();
+  Number last_before_cut() const;
   void drop_behind_cut();
   void tell_rest(bool interrupted);
 
@@ -183,11 +202,9 @@ class Participant {
   Number announced_ = 0;            // all numbers up to this one are announced
   Number everywhere_ = 0, retired_ = 0;
   std::map<Rank, std::string> doing_;
-  struct Ending {
-    Number last;  // the epoch ends when all numbers up to this one have finished
-    core::Status status;
-  };
   std::optional<Ending> ending_;
+  Fold leaving_;                 // of the places, whose ranks have all left
+  std::set<Place> left_places_;  // that have told this one so themselves
   std::optional<core::Status> ended_;
 };
 

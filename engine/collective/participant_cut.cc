@@ -1,4 +1,6 @@
 // The part of Participant that brings it to rest.
+#include <algorithm>
+
 #include "engine/collective/participant.h"
 
 namespace teletensor::collective {
@@ -50,7 +52,7 @@ void Participant::advance_cut() {
     out_.push(std::move(action));
     return advance();
   }
-  if (!now.rest.started() && out_.done >= *cut_.number() && point_to_point_.at_rest()) {
+  if (!now.rest.started() && out_.done >= last_before_cut() && point_to_point_.at_rest()) {
     now.rest.start({});
   }
   send_votes(Purpose::kRest, cut_.generation(), now.rest);
@@ -72,6 +74,12 @@ void Participant::advance_cut() {
   advance();
 }
 
+// The last number that runs before the group comes to rest. A number that was announced may have
+// failed, because a rank has left before it.
+Number Participant::last_before_cut() const {
+  return ending_ ? std::min(*cut_.number(), ending_->last) : *cut_.number();
+}
+
 // The group is at rest. After an interrupt all deposits that are not announced are dropped.
 void Participant::drop_behind_cut() {
   const bool interrupted = cut_.current().hold.result().interrupted;
@@ -88,7 +96,7 @@ void Participant::drop_behind_cut() {
 void Participant::tell_rest(bool interrupted) {
   Action action;
   action.kind = Action::Kind::kAtRest;
-  action.number = *cut_.number();
+  action.number = last_before_cut();
   action.interrupted = interrupted;
   out_.push(std::move(action));
 }
@@ -107,15 +115,8 @@ void Participant::held_too_long() {
 }
 
 void Participant::restarted(Place place) {
-  if (ending_) {
-    Message message;
-    message.kind = Kind::kEnd;
-    message.number = ending_->last;
-    message.vote.code = ending_->status.code();
-    message.vote.failure = ending_->status.message();
-    out_.send(place, std::move(message));
-    if (ended_) return;
-  }
+  if (ending_) tell_end(place);
+  if (ended_) return;
   point_to_point_.restarted(place);
   for (auto& [number, slot] : slots_) slot.queried.erase(place);
   const auto again = [&](Purpose purpose, Number generation, const Fold& fold) {
@@ -128,6 +129,7 @@ void Participant::restarted(Place place) {
   if (const Cut::Generation* previous = cut_.previous()) {
     again(Purpose::kRelease, cut_.generation() - 1, previous->release);
   }
+  again(Purpose::kLeave, 0, leaving_);
   again(Purpose::kHold, cut_.generation(), cut_.current().hold);
   again(Purpose::kRest, cut_.generation(), cut_.current().rest);
   again(Purpose::kRelease, cut_.generation(), cut_.current().release);
@@ -135,7 +137,7 @@ void Participant::restarted(Place place) {
 }
 
 Participant::Image Participant::image() const {
-  return {*cut_.number(), cut_.generation(), point_to_point_.image()};
+  return {last_before_cut(), cut_.generation(), point_to_point_.image(), ending_};
 }
 
 }  // namespace teletensor::collective

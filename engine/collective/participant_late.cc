@@ -1,7 +1,15 @@
 // The part of Participant that says which ranks are late, and ends the epoch.
+#include <algorithm>
+
 #include "engine/collective/participant.h"
 
 namespace teletensor::collective {
+namespace {
+
+// The code of a timeout: clients have one kind of error for a rank that does not come.
+constexpr core::Code kRankLost = core::Code::kDeadlineExceeded;
+
+}  // namespace
 
 // The late ranks that are certain: those of this place, and those that other places have told of.
 std::map<Rank, std::string> Participant::certainly_late(const Slot& slot) const {
@@ -98,13 +106,32 @@ void Participant::deadline_passed_point_to_point(std::uint64_t token) {
   end(0, core::Code::kDeadlineExceeded, "group \"" + name_ + "\": timeout in " + waiting);
 }
 
-void Participant::lost(Rank rank, const std::string& text) { leave(rank, 0, text); }
+std::string Participant::text_about(Rank rank, const std::string& text) const {
+  return "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason);
+}
+
+void Participant::lost(Rank rank, const std::string& text, Number last) {
+  end(last, kRankLost, text_about(rank, text));
+}
+
+void Participant::lost_place(Place place, const std::string& text) {
+  // With several levels, other places may not know that the place has left, and wait for its votes.
+  if (!left_places_.contains(place) || group_.levels() > 1) {
+    return lost(group_.ranks_of(place).front(), text);
+  }
+  if (ended_) return;
+  for (const Rank rank : group_.ranks_of(place)) {
+    point_to_point_.forsaken(rank, {kRankLost, text_about(rank, "has left the group")});
+  }
+  advance();
+}
 
 void Participant::leave(Rank rank, Number last, const std::string& text) {
-  if (ended_) return;
-  // The code of a timeout: clients have one kind of error for a rank that does not come.
-  end(last, core::Code::kDeadlineExceeded,
-      "group \"" + name_ + "\": " + rank_text(rank) + " " + shortened(text, kMaxReason));
+  if (ended_ || has_left(rank)) return;
+  if (point_to_point_.owes(rank)) return lost(rank, text, last);
+  point_to_point_.leave(rank, {kRankLost, text_about(rank, text)});
+  end(last, kRankLost, text_about(rank, text), rank);
+  if (!ended_) advance();
 }
 
 // The reason why a number cannot complete any more, or null.
@@ -128,7 +155,9 @@ bool Participant::over(const Message& message) const {
     case Kind::kAccept:
     case Kind::kData:
     case Kind::kDone:
-      return true;
+    case Kind::kAsk:
+    case Kind::kLeft:
+      return ending_->final();
     case Kind::kProgress:
     case Kind::kEnd:
       return false;
@@ -136,20 +165,26 @@ bool Participant::over(const Message& message) const {
   return false;
 }
 
-// Ends the epoch after the number `last`, at once where that is 0. Every place hears of the end
-// from the places with which it exchanges votes.
-void Participant::end(Number last, core::Code code, const std::string& text,
+void Participant::end(Number last, core::Code code, const std::string& text, Rank left,
                       std::optional<Place> teller) {
-  if (ended_ || (ending_ && ending_->last <= last)) return;
-  ending_ = {last, core::Status(code, shortened(text, kMaxText))};
+  end(Ending{last, core::Status(code, shortened(text, kMaxText)), left}, teller);
+}
+
+// Ends collectives after the number `last`, at once where that is 0. Every place hears of it from
+// the places with which it exchanges votes. Of several endings the lowest number holds, and
+// transfers end with the first one that is final.
+void Participant::end(Ending ending, std::optional<Place> teller) {
+  if (ended_) return;
+  if (ending_) {
+    const bool earlier = ending.last < ending_->last;
+    if (!earlier && (ending_->final() || !ending.final())) return;
+    ending.last = std::min(ending.last, ending_->last);
+    if (ending_->final()) ending.left = kNoRank;
+  }
+  ending_ = std::move(ending);
+  const Number last = ending_->last;
   for (const Place neighbour : neighbours_) {
-    if (neighbour == teller) continue;
-    Message message;
-    message.kind = Kind::kEnd;
-    message.number = last;
-    message.vote.code = code;
-    message.vote.failure = ending_->status.message();
-    out_.send(neighbour, std::move(message));
+    if (neighbour != teller) tell_end(neighbour);
   }
   for (auto at = slots_.upper_bound(last); at != slots_.end(); at = slots_.erase(at)) {
     Slot& slot = at->second;
@@ -161,8 +196,31 @@ void Participant::end(Number last, core::Code code, const std::string& text,
     const auto coming = at++;
     if (coming->second.number > last) discard(coming->first);
   }
+  if (!ending_->final()) return point_to_point_.expect_leaving();
   point_to_point_.end(ending_->status);
   if (out_.done >= last) finish_end();
+}
+
+void Participant::tell_end(Place to) {
+  Message message;
+  message.kind = Kind::kEnd;
+  message.number = ending_->last;
+  if (!ended_) message.from = ending_->left;
+  message.vote.code = ending_->status.code();
+  message.vote.failure = ending_->status.message();
+  out_.send(to, std::move(message));
+}
+
+// Ends the epoch when all ranks of all places have left.
+void Participant::advance_leaving() {
+  if (!ending_ || ended_) return;
+  const std::vector<Rank>& ranks = group_.ranks_of(place_);
+  if (!leaving_.started() && out_.done >= ending_->last &&
+      std::all_of(ranks.begin(), ranks.end(), [&](Rank rank) { return has_left(rank); })) {
+    leaving_.start({});
+  }
+  send_votes(Purpose::kLeave, 0, leaving_);
+  if (leaving_.complete(spread_)) finish_end();
 }
 
 void Participant::finish_end() {

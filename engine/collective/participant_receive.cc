@@ -80,6 +80,12 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     if (!fold.receive(spread_, message.level, from, message.vote)) return violation("a vote twice");
     return {};
   }
+  if (message.purpose == Purpose::kLeave) {
+    // A restarted place sends its vote again. This place may have received it before.
+    if (message.level == 0) left_places_.insert(from);
+    (void)leaving_.receive(spread_, message.level, from, message.vote);
+    return {};
+  }
   if (message.purpose < Purpose::kHold || message.purpose > Purpose::kRelease) {
     return violation("a vote of an unknown purpose");
   }
@@ -120,12 +126,16 @@ core::Status Participant::check(const Message& message) const {
 }
 
 core::Status Participant::receive(Place from, const Message& message, const Slice& at) {
-  if (over(message)) return {};
+  if (ended_) return {};
   if (core::Status status = check(message); !status.ok()) return status;
   if (out_.hear(from, message.done)) {
     for (auto& [number, slot] : slots_) {
       if (slot.exchange) slot.exchange->pump();
     }
+  }
+  if (over(message)) {
+    advance();
+    return {};
   }
   core::Status status;
   switch (message.kind) {
@@ -147,8 +157,9 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
     case Kind::kEnd:
       if (message.vote.code == core::Code::kOk) return violation("an end without an error");
       if (message.number > announced_ + limits_.ahead) return violation("an end of the future");
-      end(message.number, message.vote.code, message.vote.failure, from);
-      return {};
+      if (message.from != kNoRank && !group_.has(message.from)) return violation("an unknown rank");
+      end(message.number, message.vote.code, message.vote.failure, message.from, from);
+      break;
     case Kind::kQuery:
       status = receive_query(from, message.number);
       break;
@@ -158,7 +169,7 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
     default:
       status = point_to_point_.receive(from, message);
   }
-  if (status.ok()) advance();
+  if (status.ok() && !ended_) advance();
   return status;
 }
 

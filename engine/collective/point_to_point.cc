@@ -64,6 +64,7 @@ void PointToPoint::tell(const Key& key, Number order, Kind kind, Rank to, const 
 
 void PointToPoint::offer() {
   if (held_) return;
+  fail_sends();
   std::map<Place, std::size_t> offered;
   for (const auto& [key, queue] : sends_) {
     for (const auto& [order, send] : queue) offered[group_.place_of(key.to)] += send.offered;
@@ -103,6 +104,7 @@ void PointToPoint::match() {
     if (best->second.empty()) offers_.erase(best);
     accept(receive, offer);
   }
+  if (leaving_) fail_receives();
 }
 
 void PointToPoint::accept(Receive& receive, const Message& offer) {
@@ -139,12 +141,14 @@ void PointToPoint::finish(Receive& receive, const Failed& failed) {
   tell(key, order, Kind::kDone, key.from, failed);
 }
 
-void PointToPoint::complete(std::uint64_t token, const core::Status& status, Rank sender) {
+void PointToPoint::complete(std::uint64_t token, const core::Status& status, Rank sender,
+                            bool lost) {
   Action action;
   action.kind = Action::Kind::kComplete;
   action.token = token;
   action.rank = sender;
   action.status = status;
+  action.lost = lost;
   out_.push(std::move(action));
 }
 
@@ -221,6 +225,8 @@ void PointToPoint::deliver_own() {
 }
 
 core::Status PointToPoint::deliver(Place from, const Message& message) {
+  if (message.kind == Kind::kAsk) return receive_ask(from, message);
+  if (message.kind == Kind::kLeft) return receive_left(from, message);
   const Key key{message.from, message.to, message.tag};
   if (!group_.has(key.from) || !group_.has(key.to)) return violation("an unknown rank");
   const bool sender = message.kind == Kind::kOffer || message.kind == Kind::kData;
@@ -265,6 +271,10 @@ core::Status PointToPoint::receive_offer(Place from, const Key& key, const Messa
   }
   if (message.number - received > limits_.ahead || open >= limits_.offers) {
     return violation("too many offers");
+  }
+  if (has_left(key.to)) {
+    tell_left(key.to, from);
+    return {};
   }
   offers_[key][message.number] = {message, ++arrivals_};
   match();
@@ -319,18 +329,145 @@ void PointToPoint::restarted(Place place) {
     if (receive.accepted && group_.place_of(receive.key.from) == place) receive.accepted = false;
   }
   std::erase_if(offers_, [&](const auto& o) { return group_.place_of(o.first.from) == place; });
+  std::erase_if(asked_, [&](Rank rank) { return group_.place_of(rank) == place; });
+  std::erase_if(told_, [&](const auto& told) { return told.second == place; });
+  for (auto& [rank, places] : askers_) places.erase(place);
   offer();
+  match();
 }
 
 void PointToPoint::end(const core::Status& status) {
   for (const auto& [key, queue] : sends_) {
-    for (const auto& [order, send] : queue) complete(send.token, status);
+    for (const auto& [order, send] : queue) complete(send.token, status, kNoRank, true);
   }
-  for (const Receive& receive : receives_) complete(receive.token, status);
+  for (const Receive& receive : receives_) complete(receive.token, status, kNoRank, true);
   sends_.clear();
   receives_.clear();
   offers_.clear();
   copies_.clear();
+}
+
+// ---------------------------------------------------------------- ranks that leave
+
+bool PointToPoint::owes(Rank rank) const {
+  return std::any_of(receives_.begin(), receives_.end(),
+                     [&](const Receive& r) { return r.rank == rank; }) ||
+         std::any_of(sends_.begin(), sends_.end(),
+                     [&](const auto& queue) { return queue.first.from == rank; });
+}
+
+void PointToPoint::leave(Rank rank, Failed why) {
+  image_.left[rank] = std::move(why);
+  std::set<Place> places = std::exchange(askers_[rank], {});
+  for (auto queue = offers_.begin(); queue != offers_.end();) {
+    const auto at = queue++;
+    if (at->first.to != rank) continue;
+    places.insert(group_.place_of(at->first.from));
+    offers_.erase(at);
+  }
+  for (const Place place : places) tell_left(rank, place);
+  expect_leaving();
+}
+
+void PointToPoint::forsaken(Rank rank, const Failed& why) {
+  image_.left.emplace(rank, why);
+  expect_leaving();
+}
+
+void PointToPoint::expect_leaving() {
+  leaving_ = true;
+  offer();
+  match();
+  deliver_own();
+}
+
+void PointToPoint::tell_left(Rank rank, Place to) {
+  if (to == place_ || !told_.insert({rank, to}).second) return;
+  Message message;
+  message.kind = Kind::kLeft;
+  message.from = rank;
+  message.vote.code = image_.left.at(rank).code;
+  message.vote.failure = image_.left.at(rank).text;
+  out_.send(to, std::move(message));
+}
+
+// A rank leaves when it has received all that it wants, so no such send is accepted.
+void PointToPoint::fail_sends() {
+  for (auto queue = sends_.begin(); queue != sends_.end();) {
+    const auto at = queue++;
+    const auto left = image_.left.find(at->first.to);
+    if (left == image_.left.end()) continue;
+    for (const auto& [order, send] : at->second) {
+      complete(send.token, status_of(left->second), kNoRank, true);
+      // A daemon that restarts does not know that an offer was dropped.
+      image_.sent[at->first] = std::max(image_.sent[at->first], order);
+    }
+    sends_.erase(at);
+  }
+}
+
+// The reason why no rank can send what is received, or null. `receive` has been matched with all
+// offers that there are.
+const Failed* PointToPoint::unreachable(const Receive& receive) const {
+  const Failed* why = nullptr;
+  for (const Rank rank : group_.present()) {
+    const bool may_send =
+        rank != receive.rank && (receive.call.peer == kNoRank || receive.call.peer == rank);
+    if (!may_send) continue;
+    const auto left = image_.left.find(rank);
+    if (left == image_.left.end()) return nullptr;
+    why = &left->second;
+  }
+  return why;
+}
+
+void PointToPoint::fail_receives() {
+  for (auto at = receives_.begin(); at != receives_.end();) {
+    const auto receive = at++;
+    if (receive->accepted) continue;
+    if (const Failed* const why = unreachable(*receive)) {
+      complete(receive->token, status_of(*why), kNoRank, true);
+      receives_.erase(receive);
+    } else {
+      ask(*receive);
+    }
+  }
+}
+
+void PointToPoint::ask(const Receive& receive) {
+  for (const Rank rank : group_.present()) {
+    const bool may_send = receive.call.peer == kNoRank || receive.call.peer == rank;
+    if (!may_send || group_.place_of(rank) == place_ || has_left(rank)) continue;
+    if (!asked_.insert(rank).second) continue;
+    Message message;
+    message.kind = Kind::kAsk;
+    message.to = rank;
+    out_.send(group_.place_of(rank), std::move(message));
+  }
+}
+
+core::Status PointToPoint::receive_ask(Place from, const Message& message) {
+  if (!group_.has(message.to) || group_.place_of(message.to) != place_) {
+    return violation("a question about another place's rank");
+  }
+  if (has_left(message.to)) {
+    tell_left(message.to, from);
+  } else {
+    askers_[message.to].insert(from);
+  }
+  return {};
+}
+
+core::Status PointToPoint::receive_left(Place from, const Message& message) {
+  const Rank rank = message.from;
+  if (!group_.has(rank) || group_.place_of(rank) != from) {
+    return violation("that another place's rank has left");
+  }
+  if (message.vote.code == core::Code::kOk)
+    return violation("a rank that has left without a reason");
+  image_.left.emplace(rank, Failed{message.vote.code, message.vote.failure});
+  expect_leaving();
+  return {};
 }
 
 std::size_t PointToPoint::open() const {

@@ -4,6 +4,10 @@
 // sender offers, the receiver accepts, the sender sends the data, the receiver writes it into its
 // result and says that it is done, and only then the send is complete. So both sides have the same
 // outcome, and a daemon that restarted offers its incomplete sends again.
+//
+// A rank may leave when all its sends and receives are complete. Only its own place knows that, and
+// tells the places that offer it a send, and those that ask because one of their ranks waits for a
+// send of it. As messages arrive in order, a place that hears of it has all that the rank has sent.
 #pragma once
 
 #include <compare>
@@ -11,6 +15,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,10 +37,11 @@ class PointToPoint {
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   // The state that a restart keeps: for each key, how many sends have been sent and received, and
-  // which of the last sends failed.
+  // which of the last sends failed; and the ranks that have left, as far as it is known here.
   struct Image {
     std::map<Key, Number> sent, received;
     std::map<std::pair<Key, Number>, Failed> failures;
+    std::map<Rank, Failed> left;
   };
 
   PointToPoint(const Group& group, Place place, const Limits& limits, Outbox& out, Image image)
@@ -52,6 +58,16 @@ class PointToPoint {
   bool at_rest() const;
   void restarted(Place place);
   void end(const core::Status& status);
+  // A send or a receive of the rank is not complete.
+  bool owes(Rank rank) const;
+  // A rank of this place leaves. Precondition: it owes nothing.
+  void leave(Rank rank, Failed why);
+  // A place with this rank will never say more. Precondition: all ranks of that place have left.
+  void forsaken(Rank rank, const Failed& why);
+  // Some rank of the group has left. From now on, this place asks whether those have left from
+  // which its ranks wait to receive.
+  void expect_leaving();
+  bool has_left(Rank rank) const { return image_.left.contains(rank); }
   // Describes an incomplete deposit; empty where no deposit has the token.
   std::string waiting(std::uint64_t token) const;
   const Image& image() const { return image_; }
@@ -85,13 +101,22 @@ class PointToPoint {
   void accept(Receive& receive, const Message& offer);
   void finish(Receive& receive, const Failed& failed);
   void transfer(const Key& key, Number order, Send& send);
-  void complete(std::uint64_t token, const core::Status& status, Rank sender = kNoRank);
+  void complete(std::uint64_t token, const core::Status& status, Rank sender = kNoRank,
+                bool lost = false);
+  // Fails the sends to ranks that have left, and the receives from them.
+  void fail_sends();
+  void fail_receives();
+  const Failed* unreachable(const Receive& receive) const;
+  void ask(const Receive& receive);
+  void tell_left(Rank rank, Place to);
   static Message message_about(const Key& key, Number order, Kind kind);
   void tell(const Key& key, Number order, Kind kind, Rank to, const Failed& failed = {},
             std::vector<Claim> claims = {});
   core::Status deliver(Place from, const Message& message);
   core::Status receive_offer(Place from, const Key& key, const Message& message);
   core::Status receive_answer(const Key& key, const Message& message);
+  core::Status receive_ask(Place from, const Message& message);
+  core::Status receive_left(Place from, const Message& message);
   void deliver_own();
   Receive* find(const Key& key, Number order);
 
@@ -105,7 +130,11 @@ class PointToPoint {
   std::list<Receive> receives_;                    // in the order of their deposits
   std::map<Key, std::map<Number, Offer>> offers_;  // that no receive has accepted
   std::map<std::uint64_t, std::pair<Key, Number>> copies_;
-  std::vector<Message> own_;  // to ranks of this place
+  std::vector<Message> own_;                // to ranks of this place
+  bool leaving_ = false;                    // some rank of the group has left
+  std::set<Rank> asked_;                    // whether they have left
+  std::map<Rank, std::set<Place>> askers_;  // places that want to know when the rank has left
+  std::set<std::pair<Rank, Place>> told_;   // of the ranks of this place that have left
   std::uint64_t arrivals_ = 0;
 };
 

@@ -118,9 +118,28 @@ bool names(const std::string& text, const std::set<Rank>& ranks) {
   });
 }
 
-// True where the rank has this outcome; else it must have the end of the epoch instead.
+// The rank whose leaving is the reason that the text gives.
+std::optional<Rank> leaver(const World& world, const std::string& text) {
+  for (const auto& [rank, last] : world.left) {
+    if (text == "group \"sim\": rank " + std::to_string(rank) + " has left") return rank;
+  }
+  return std::nullopt;
+}
+
+// True where a rank that has left explains why the step has not its own outcome: a collective after
+// the last one of that rank, or a transfer with it.
+bool leaving_explains(const World& world, const Step& step, Rank partner) {
+  const std::optional<Rank> rank = leaver(world, step.status.message());
+  if (!rank) return false;
+  return step.number != 0 ? step.number > world.left.at(*rank)
+                          : *rank == partner || step.call.peer == kNoRank;
+}
+
+// True where the rank has this outcome; else it must have the end of the epoch instead. `partner`
+// is the other rank of a transfer.
 bool has(const World& world, const Sight& sight, const core::Status& outcome,
-         const std::set<Rank>& lethal, const std::string& name, Wrong& wrong) {
+         const std::set<Rank>& lethal, const std::string& name, Wrong& wrong,
+         Rank partner = kNoRank) {
   const Place place = world.group().place_of(sight.rank);
   const Step& step = *sight.step;
   if (!world.alive(place)) return false;
@@ -136,13 +155,11 @@ bool has(const World& world, const Sight& sight, const core::Status& outcome,
     return false;
   }
   if (same(step.status, outcome)) return true;
-  if (step.number != 0 && world.left_after && step.number <= *world.left_after &&
-      !world.has_killed()) {
-    bad("\"" + step.status.message() + "\", though a rank left after it");
-  }
+  if (leaving_explains(world, step, partner)) return false;
   // A rank that leaves ends what follows; then the loss of a daemon may end the rest.
-  const bool left = world.left_after && names(step.status.message(), lethal);
-  if (!ended || !(same(step.status, *ended) || left)) {
+  const bool lost = !world.left.empty() && names(step.status.message(), lethal);
+  const bool end = ended && same(step.status, *ended) && !leaver(world, ended->message());
+  if (!ended || leaver(world, step.status.message()) || !(end || lost)) {
     bad("\"" + step.status.message() + "\" instead of \"" + outcome.message() + "\"");
   }
   return false;
@@ -181,8 +198,8 @@ void check_transfers(const World& world, const std::set<Rank>& lethal, Wrong& wr
     if (sights.front().step->call.op != Op::kSend) std::swap(sights.front(), sights.back());
     const Sight &sent = sights.front(), &received = sights.back();
     const core::Status status = outcome(sent, received);
-    (void)has(world, sent, status, lethal, "transfer", wrong);
-    if (has(world, received, status, lethal, "transfer", wrong) && status.ok() &&
+    (void)has(world, sent, status, lethal, "transfer", wrong, received.rank);
+    if (has(world, received, status, lethal, "transfer", wrong, sent.rank) && status.ok() &&
         sent.step->operand != received.step->result) {
       wrong.push_back("transfer " + std::to_string(tag) + ": wrong bits");
     }
@@ -192,6 +209,7 @@ void check_transfers(const World& world, const std::set<Rank>& lethal, Wrong& wr
 // An end of the epoch names a rank that has stopped or was killed. A transfer that timed out names
 // the rank that it waits for, which may itself wait for that one: the world knows whether it does.
 bool true_cause(const World& world, const std::string& text, const std::set<Rank>& lethal) {
+  if (leaver(world, text)) return true;
   if (text.find(": timeout in ") == std::string::npos) return names(text, lethal);
   const bool transfer = text.find(": timeout in send(") != std::string::npos ||
                         text.find(": timeout in recv(") != std::string::npos;

@@ -1,4 +1,6 @@
 // Deadlines in the simulator: whether a lost rank explains them. Also what is left at the end.
+#include <algorithm>
+
 #include "engine/collective/sim_world_test.h"
 
 namespace teletensor::collective::sim {
@@ -36,7 +38,18 @@ void World::pass_deadline(Rank rank, const Step& step) {
   const std::optional<core::Status>& ended = nodes_[place].ended;
   if (!ended) return;
   if (!explained) complain("nothing explains: " + ended->message());
+  if (step.number == 0 && partner_has_left(rank, step)) {
+    complain("waits for a rank that has left: " + ended->message());
+  }
   timeouts.insert(ended->message());
+}
+
+// The other rank of the transfer has left, and its daemon can say so.
+bool World::partner_has_left(Rank rank, const Step& step) const {
+  return std::any_of(left.begin(), left.end(), [&](const auto& entry) {
+    const Rank other = entry.first;
+    return other != rank && step.call.peer == other && !nodes_[group_.place_of(other)].killed;
+  });
 }
 
 bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) const {
@@ -54,7 +67,8 @@ bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) 
 }
 
 bool World::never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const {
-  if (nodes_[group_.place_of(rank)].killed) return true;
+  const Node& node = nodes_[group_.place_of(rank)];
+  if (node.killed || node.ended) return true;         // of an end that was explained
   if (programs_[rank][index].after_end) return true;  // of an end that was explained
   if (programs_[rank][index].state != Step::State::kWaiting) return false;
   const auto stop = plan_.stops.find(rank);

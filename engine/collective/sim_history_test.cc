@@ -160,8 +160,8 @@ History::History(std::uint64_t seed) {
     plan_.stops[rank] = static_cast<std::size_t>(
         dice.below(static_cast<std::int64_t>(plan_.programs[rank].size())));
     lethal_.insert(rank);
-    plan_.leaves = dice.chance(60);
   }
+  plan_.leaves = dice.chance(plan_.stops.empty() ? 15 : 70);
   if (dice.chance(60)) plan_.cut_every = 200 + dice.below(5000);
   if (uneven_cuts_ || dice.chance(30)) {
     plan_.late = (uneven_cuts_ ? 20000 : 1000) + dice.below(30000);

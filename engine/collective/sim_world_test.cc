@@ -60,7 +60,8 @@ void World::kill(Place place) {
   stop(place);
   nodes_[place].killed = true;
   for (Place other = 0; other < group_.places(); ++other) {
-    if (other == place || (other != (place + 1) % group_.places() && !dice_.chance(30))) continue;
+    const bool notices = plan_.leaves || other == (place + 1) % group_.places() || dice_.chance(30);
+    if (other == place || !notices) continue;
     notice(other, place, 20);
   }
 }
@@ -72,7 +73,7 @@ void World::notice(Place other, Place place, int times) {
       if (times > 0) notice(other, place, times - 1);
       return;
     }
-    nodes_[other].participant->lost(group_.ranks_of(place).front(), "is lost: daemon killed");
+    nodes_[other].participant->lost_place(place, "is lost: daemon killed");
     settle(other);
   });
 }
@@ -305,22 +306,28 @@ void World::step(Rank rank) {
     deposit(rank, i);
     return think(rank);
   }
+  if (plan_.leaves) leave(rank, programs_[rank].size());
 }
 
 // The rank goes no further than before this step.
 void World::stop(Rank rank, std::size_t index) {
   Node& node = nodes_[group_.place_of(rank)];
   if (!plan_.leaves) return node.participant->describe_rank(rank, "sits in a debugger");
+  leave(rank, index);
+}
+
+// The rank leaves when its steps before `index` are complete.
+void World::leave(Rank rank, std::size_t index) {
   Number last = 0;
   for (std::size_t i = 0; i < index; ++i) {
     const Step& step = programs_[rank][i];
-    if (step.state != Step::State::kComplete) return;  // it leaves when that is complete
+    if (step.state != Step::State::kComplete) return;
     last = std::max(last, step.number);
   }
-  if (left_after) return;
-  left_after = last;
-  node.participant->leave(rank, last, "has left");
-  settle(group_.place_of(rank));
+  if (!left.emplace(rank, last).second) return;
+  const Place place = group_.place_of(rank);
+  nodes_[place].participant->leave(rank, last, "has left");
+  settle(place);
 }
 
 void World::deposit(Rank rank, std::size_t index) {

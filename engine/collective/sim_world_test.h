@@ -63,7 +63,7 @@ struct Plan {
   std::size_t drains_again = 0;             // cuts that follow right after another one
   std::size_t outstanding = 4;              // collectives that a rank does not wait for
   std::map<Rank, std::size_t> stops;        // a rank that stops before its how-manieth step
-  bool leaves = false;                      // it leaves the group then
+  bool leaves = false;                      // it leaves the group then, others at their ends
   std::vector<std::vector<Step>> programs;  // by rank
 };
 
@@ -99,7 +99,7 @@ class World {
   Traffic traffic;
   Time now = 0;
   std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
-  std::optional<Number> left_after;  // the number that a rank had completed when it left
+  std::map<Rank, Number> left;  // ranks that have left, and the last number of each
   std::int64_t staging_peak = 0, flight_peak = 0;
   // Describes what is left and should not be: buffers, entries of tables, and messages that are not
   // acknowledged.
@@ -136,6 +136,7 @@ class World {
   void boot(Place place, Participant::Image image);
   void stop(Place place);
   void stop(Rank rank, std::size_t index);
+  void leave(Rank rank, std::size_t index);
   void settle(Place place);
   void act(Place place, Action action);
   void send(Place place, Action action);
@@ -149,6 +150,7 @@ class World {
   void watch(Rank rank, std::size_t index, std::uint64_t token, Time half);
   void pass_deadline(Rank rank, const Step& step);
   // A rank that has stopped, or whose daemon was killed, is why the step does not end.
+  bool partner_has_left(Rank rank, const Step& step) const;
   bool waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) const;
   bool never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const;
   Link& link(Place from, Place to);

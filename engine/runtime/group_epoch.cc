@@ -40,6 +40,17 @@ bool GroupEpoch::ended() {
   core::MutexLock lock(mu_);
   return ended_locked();
 }
+bool GroupEpoch::closed_locked() const {
+  return abandoned_ || (participant_ && participant_->ending());
+}
+bool GroupEpoch::closed() {
+  core::MutexLock lock(mu_);
+  return closed_locked();
+}
+bool GroupEpoch::has(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  return rank < ranks() && ranks_[rank].joined;
+}
 bool GroupEpoch::formed() {
   core::MutexLock lock(mu_);
   return participant_.has_value();
@@ -54,9 +65,9 @@ GroupFacts GroupEpoch::facts() {
   facts.name = name_;
   facts.ranks = ranks();
   if (going_) facts.state = GroupFacts::State::kRunning;
-  if (ended_locked()) {
+  if (closed_locked()) {
     facts.state = GroupFacts::State::kEnded;
-    facts.why = abandoned_ ? *abandoned_ : participant_->end_status().message();
+    facts.why = abandoned_ ? *abandoned_ : participant_->ending()->status.message();
   }
   for (const PeerMessage::Place& place : places_) {
     for (const PeerMessage::Member& member : place.members) {
@@ -90,7 +101,7 @@ std::vector<std::string> GroupEpoch::daemons() {
 bool GroupEpoch::join(const Groups::Join& join) {
   core::MutexLock lock(mu_);
   RankState& rank = ranks_[join.rank];
-  if (ended_locked() || rank.joined || (fabric_ != nullptr && participant_)) return false;
+  if (closed_locked() || rank.joined || (fabric_ != nullptr && participant_)) return false;
   rank.joined = true;
   rank.who = join.who;
   rank.timeout = join.timeout;
@@ -233,7 +244,10 @@ void GroupEpoch::decline(collective::Rank rank, const Call& call, const Status& 
 GroupEpoch::Ticket GroupEpoch::await_sends(collective::Rank rank) {
   core::MutexLock lock(mu_);
   const Ticket ticket = start(rank, Open::Kind::kAwaitSends);
-  if (ranks_[rank].sends.empty()) ranks_[rank].open.at(ticket).ended = Status();
+  RankState& own = ranks_[rank];
+  if (own.sends.empty()) {
+    own.open.at(ticket).ended = std::exchange(own.lost_send, std::nullopt).value_or(Status());
+  }
   return ticket;
 }
 
@@ -267,15 +281,23 @@ void GroupEpoch::give_up(collective::Rank rank, const std::string& why) {
 }
 
 void GroupEpoch::leave(collective::Rank rank, const std::string& why) {
-  settle([&](Waiters& met) TT_REQUIRES(mu_) {
-    if (!participant_) return end_forming(collective::rank_text(rank) + " " + why, met);
-    const RankState& own = ranks_[rank];
-    if (!own.waits() && own.declined.empty()) {
-      participant_->leave(rank, own.number, why);
-    } else {
-      participant_->lost(rank, why);
-    }
-  });
+  settle([&](Waiters& met) TT_REQUIRES(mu_) { part(rank, why, true, met); });
+}
+
+void GroupEpoch::replace(collective::Rank rank, const std::string& why) {
+  settle([&](Waiters& met) TT_REQUIRES(mu_) { part(rank, why, false, met); });
+}
+
+void GroupEpoch::part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met) {
+  if (!participant_) return end_forming(collective::rank_text(rank) + " " + why, met);
+  const RankState& own = ranks_[rank];
+  if (own.waits() || !own.declined.empty()) {
+    participant_->lost(rank, why);
+  } else if (may_go_on) {
+    participant_->leave(rank, own.number, why);
+  } else {
+    participant_->lost(rank, why, own.number);
+  }
 }
 
 void GroupEpoch::forget(collective::Rank rank) {
@@ -301,9 +323,8 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
       status = core::invalid("a message of a group that has no rank in " + daemon);
       return;
     }
-    if (participant_->over(message)) return;
     Slice at;
-    if (message.payload > 0) {
+    if (message.payload > 0 && !participant_->over(message)) {
       auto expected = participant_->expect(*from, message);
       if (!expected.ok()) {
         status = expected.status();
@@ -326,7 +347,7 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
 void GroupEpoch::lose(const std::string& daemon, const std::string& why) {
   settle([&](Waiters&) TT_REQUIRES(mu_) {
     const auto place = place_of(daemon);
-    if (place && participant_) participant_->lost(places_[*place].members.front().rank, why);
+    if (place && participant_) participant_->lost_place(*place, why);
   });
 }
 
@@ -451,16 +472,23 @@ void GroupEpoch::transferred(const Action& action, Waiters& met) {
   RankState& own = ranks_[found->second.rank];
   transfers_.erase(found);
   // A tensor that does not fit its receiver would be an error of the sender only where the receiver
-  // has come first, so a sender is told of the group's end alone.
-  const bool over = participant_->ended();
+  // has come first, so a send fails only where its receiver is lost or has left.
+  bool told = false;
   for (auto& [ticket, open] : own.open) {
-    if (open.token != action.token) continue;
+    if (open.token != action.token || open.ended) continue;
     open.sender = action.rank;
-    if (open.kind == Open::Kind::kReceive || over) finish(open, action.status, met);
+    if (open.kind != Open::Kind::kReceive && !action.lost) continue;
+    finish(open, action.status, met);
+    told = true;
   }
-  own.sends.erase(action.token);
-  if (over) return finish_all(own, Open::Kind::kAwaitSends, action.status, met);
-  if (own.sends.empty()) finish_all(own, Open::Kind::kAwaitSends, {}, met);
+  const bool sent = own.sends.erase(action.token) > 0;
+  if (sent && action.lost && !told) own.lost_send = action.status;
+  const bool awaited = std::any_of(own.open.begin(), own.open.end(), [](const auto& each) {
+    return each.second.kind == Open::Kind::kAwaitSends && !each.second.ended;
+  });
+  if (!awaited || (!own.lost_send && !own.sends.empty())) return;
+  finish_all(own, Open::Kind::kAwaitSends,
+             std::exchange(own.lost_send, std::nullopt).value_or(Status()), met);
 }
 
 void GroupEpoch::obey(Action& action, std::vector<Job>& jobs, Waiters& met) {
@@ -484,7 +512,9 @@ void GroupEpoch::obey(Action& action, std::vector<Job>& jobs, Waiters& met) {
       for (auto& [ticket, open] : ranks_[action.rank].open) {
         if (open.number == action.number) finish(open, action.status, met);
       }
-      if (participant_->ended()) parts_.erase(action.number);  // it will never have finished
+      if (participant_->ending() && action.number > participant_->ending()->last) {
+        parts_.erase(action.number);  // it will never have finished
+      }
       return;
     case Action::Kind::kEnded:
       return end_all(action.status, met);

@@ -28,6 +28,8 @@ class GroupEpoch {
 
   collective::Rank ranks() const { return static_cast<collective::Rank>(ranks_.size()); }
   bool ended();
+  // A rank has left or is lost: no rank can join, and no new collective can complete.
+  bool closed();
   bool formed();
   bool has_ranks();  // of this daemon, that have not left
   // All but the user, and without the ranks of other daemons while it forms.
@@ -59,6 +61,10 @@ class GroupEpoch {
   Groups::Outcome take(collective::Rank rank, Ticket ticket);
   void give_up(collective::Rank rank, const std::string& why);
   void leave(collective::Rank rank, const std::string& why);
+  // The rank has begun the group anew: ends the group after the rank's last collective.
+  void replace(collective::Rank rank, const std::string& why);
+  // Is the rank one of this daemon's sessions, which has not left?
+  bool has(collective::Rank rank);
   // After leave(): nothing of the group is the rank's any more.
   void forget(collective::Rank rank);
 
@@ -67,7 +73,7 @@ class GroupEpoch {
   // InvalidArgument: the daemon breaks the protocol.
   core::Status received(const std::string& daemon, const collective::Message& message,
                         std::string_view payload);
-  // The group ends where it has ranks in that daemon: "rank n `why`".
+  // The group ends where it has ranks in that daemon that have not left: "rank n `why`".
   void lose(const std::string& daemon, const std::string& why);
   // Ends what is beyond its time. `missing` are the ranks that have not joined, for the text.
   void look(Groups::Clock::time_point now, const std::string& missing);
@@ -94,8 +100,9 @@ class GroupEpoch {
     std::chrono::milliseconds timeout{0};
     collective::Number number = 0;  // of the last collective; 0: none
     std::map<Ticket, Open> open;
-    std::set<std::uint64_t> sends;   // tokens of what has not been received
-    std::vector<Declined> declined;  // before the group has formed
+    std::set<std::uint64_t> sends;          // tokens of what has not been received
+    std::optional<core::Status> lost_send;  // why a send was not received, until await_sends()
+    std::vector<Declined> declined;         // before the group has formed
     bool waits() const;
   };
   using Parts = std::map<collective::Rank, Part>;
@@ -142,10 +149,13 @@ class GroupEpoch {
   bool look(const RankState& rank, const Open& open, Groups::Clock::time_point now,
             const std::string& missing, Waiters& met) TT_REQUIRES(mu_);
   void end_all(const core::Status& status, Waiters& met) TT_REQUIRES(mu_);
+  void part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met)
+      TT_REQUIRES(mu_);
   void hold(const collective::Slice& slice, Held& held) TT_REQUIRES(mu_);
   Held hold(const std::vector<collective::Job>& jobs) TT_REQUIRES(mu_);
   std::optional<collective::Place> place_of(const std::string& daemon) const TT_REQUIRES(mu_);
   bool ended_locked() const TT_REQUIRES(mu_);
+  bool closed_locked() const TT_REQUIRES(mu_);
   core::Status abandonment() const TT_REQUIRES(mu_);
 
   const std::string name_;

@@ -106,8 +106,14 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
     if (!watcher_.joinable()) watcher_ = core::start_thread([this] { watch(); });
     const auto known = epochs_.find(key);
     if (known != epochs_.end()) {
-      const bool fits = known->second->ranks() == join.ranks && known->second->join(join);
-      (fits ? epoch : earlier) = known->second;
+      const EpochRef& last = known->second;
+      if (last->ranks() == join.ranks && last->join(join)) {
+        epoch = last;
+      } else if (last->closed() && !last->has(join.rank)) {
+        earlier_.emplace_back(key, last);
+      } else {
+        earlier = last;
+      }
     }
     if (!epoch) {
       epoch = std::make_shared<GroupEpoch>(join, adder_, fabric_);
@@ -117,9 +123,9 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
   }
   changed_.notify_all();
   if (earlier) {
-    earlier->leave(std::min(join.rank, earlier->ranks() - 1),
-                   "has been replaced: " + join.who + " has joined as rank " +
-                       std::to_string(join.rank) + " of " + std::to_string(join.ranks));
+    earlier->replace(std::min(join.rank, earlier->ranks() - 1),
+                     "has been replaced: " + join.who + " has joined as rank " +
+                         std::to_string(join.rank) + " of " + std::to_string(join.ranks));
     withdraw(earlier);
   }
   auto member = std::make_shared<Rank>(*this, key, epoch, join.rank);
@@ -133,37 +139,41 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
 std::vector<GroupFacts> Groups::all() {
   core::MutexLock lock(mu_);
   std::vector<GroupFacts> all;
-  for (const auto& [key, epoch] : epochs_) {
-    all.push_back(epoch->facts());
-    GroupFacts& facts = all.back();
-    facts.user = key.first;
-    if (fabric_ == nullptr || forming(key) != epoch) continue;
-    for (const auto& [rank, member] : known_ranks(key, epoch)) {
-      if (member.first == fabric_->name()) continue;
-      facts.members.push_back({rank, member.first, remotes_.at(member).text, false});
-    }
-  }
+  for (const auto& [key, epoch] : epochs_) all.push_back(facts_of(key, epoch));
+  for (const auto& [key, epoch] : earlier_) all.push_back(facts_of(key, epoch));
   return all;
+}
+
+GroupFacts Groups::facts_of(const Key& key, const EpochRef& epoch) const {
+  GroupFacts facts = epoch->facts();
+  facts.user = key.first;
+  if (fabric_ == nullptr || forming(key) != epoch) return facts;
+  for (const auto& [rank, member] : known_ranks(key, epoch)) {
+    if (member.first == fabric_->name()) continue;
+    facts.members.push_back({rank, member.first, remotes_.at(member).text, false});
+  }
+  return facts;
 }
 
 void Groups::left(const EpochRef& epoch, const Key& key) {
   core::MutexLock lock(mu_);
   const auto found = epochs_.find(key);
-  if (found != epochs_.end() && found->second == epoch && !epoch->has_ranks()) {
-    epochs_.erase(found);
-  }
+  if (epoch->has_ranks()) return;
+  if (found != epochs_.end() && found->second == epoch) epochs_.erase(found);
+  std::erase_if(earlier_, [&](const auto& entry) { return entry.second == epoch; });
 }
 
 void Groups::watch() {
   mu_.lock();
   while (!stopping_) {
-    if (epochs_.empty() && running_.empty()) {
+    if (epochs_.empty() && running_.empty() && earlier_.empty()) {
       changed_.wait(mu_);
       continue;
     }
     changed_.wait_for(mu_, kLookEvery);
     std::vector<std::pair<EpochRef, std::string>> epochs;
     for (const auto& [key, epoch] : epochs_) epochs.emplace_back(epoch, missing(key, epoch));
+    for (const auto& [key, epoch] : earlier_) epochs.emplace_back(epoch, "");
     // An epoch without ranks is kept until the other daemons have what they need of it.
     std::erase_if(running_, [](const auto& entry) {
       return entry.second->ended() && !entry.second->has_ranks();

@@ -11,9 +11,10 @@
 // The group keeps the tensor that a rank sends until the receiving rank asks for it, so two ranks
 // that send to each other first do not wait for each other.
 //
-// A rank that leaves, is interrupted or exceeds the timeout ends the group: the open and all later
-// collectives of every rank fail with that cause. The sessions keep their tensors, and can join a
-// new group.
+// A rank that is lost, is interrupted or exceeds the timeout ends the group: all that is open on
+// any rank, and all later operations, fail with that cause. A rank may also leave: then later
+// collectives fail, and so do sends to this rank and receives from it, but other ranks can still
+// send to each other. The sessions keep their tensors, and can join a new group.
 #pragma once
 
 #include <chrono>
@@ -101,8 +102,9 @@ class Groups : private Fabric::Receiver {
     virtual Outcome take(Ticket ticket) = 0;
     // The group ends where something that the rank has deposited has not ended. Any thread.
     virtual void give_up(const std::string& why) = 0;
-    // The group ends, because "rank n `why`". Collectives that have ended for this rank end well
-    // for the others too. Any thread.
+    // The rank leaves: later collectives of the group fail, because "rank n `why`". Collectives
+    // that have ended for this rank end well for the others too. Where something that the rank has
+    // deposited has not ended, or has not been received, the group ends. Any thread.
     virtual void leave(const std::string& why) = 0;
   };
 
@@ -122,7 +124,8 @@ class Groups : private Fabric::Receiver {
 
   // The first rank that joins makes the group. A rank that is there already, or another number of
   // ranks, begins the group anew: a program that is started again does not wait for what is left
-  // of its last run, whose ranks are told.
+  // of its last run, whose ranks are told. A rank that joins again after it has left begins the
+  // group anew as well, and the ranks that have not left may finish their transfers.
   core::Result<std::shared_ptr<Member>> join(Join join);
   // The groups that sessions of this daemon are in. Any thread.
   std::vector<GroupFacts> all();
@@ -152,6 +155,7 @@ class Groups : private Fabric::Receiver {
 
   void watch();  // deadlines
   void left(const EpochRef& epoch, const Key& key);
+  GroupFacts facts_of(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
   void tell_all(const PeerMessage& message) TT_REQUIRES(mu_);
   void enter(const EpochRef& epoch, const Join& join) TT_REQUIRES(mu_);
   // Withdraws the registrations of an epoch that was abandoned.
@@ -174,7 +178,8 @@ class Groups : private Fabric::Receiver {
   Fabric* fabric_ = nullptr;  // null: no peers
   core::Mutex mu_;
   core::CondVar changed_;
-  std::map<Key, EpochRef> epochs_ TT_GUARDED_BY(mu_);  // the last one of each group
+  std::map<Key, EpochRef> epochs_ TT_GUARDED_BY(mu_);                 // the last one of each group
+  std::vector<std::pair<Key, EpochRef>> earlier_ TT_GUARDED_BY(mu_);  // those that still have ranks
   // Of groups over several daemons:
   std::map<EpochId, EpochRef> running_ TT_GUARDED_BY(mu_);
   std::map<EpochId, Forming> forming_ TT_GUARDED_BY(mu_);

@@ -256,6 +256,36 @@ TEST_F(GroupsFabric, ARankThatLeavesLetsTheOthersFinish) {
   }
 }
 
+// Rank 0 sends and leaves, its daemon stops, and the other ranks continue to send.
+TEST_F(GroupsFabric, TransfersOfOtherRanksOutliveARankAndItsDaemon) {
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    std::mt19937 dice(seed);
+    auto members = join_all(seed % 2 == 0 ? "abc" : "acb");
+    send(members[0], 1, {5});
+    members[0]->await_sends();
+    const RowMajor first = receive(members[1], 0, 1);
+    while (!members[0]->ended()) ASSERT_TRUE(network_.step(dice));
+    EXPECT_TRUE(members[0]->take().ok());
+    members[0].reset();
+    receive(members[2], 0, 1);
+    while (!members[2]->ended()) ASSERT_TRUE(network_.step(dice));
+    EXPECT_EQ(members[2]->take().message(), "group \"g\": rank 0 has left the group");
+    network_.settle(seed);
+    for (const char* const other : {"b", "c"}) {
+      network_[other].receiver->lost("a", "no connection for 30 s");
+    }
+    network_.settle(seed);
+    const RowMajor second = receive(members[2], 1, 30'000);
+    send(members[1], 2, std::vector<float>(30'000, 6));
+    network_.settle(seed);
+    ASSERT_TRUE(members[1]->take().ok() && members[2]->take().ok()) << seed;
+    EXPECT_EQ(floats(first), std::vector<float>{5});
+    EXPECT_EQ(floats(second), std::vector<float>(30'000, 6));
+    send(members[2], 0, {1});
+    EXPECT_EQ(members[2]->take().message(), "group \"g\": rank 0 has left the group");
+  }
+}
+
 TEST_F(GroupsFabric, NothingIsHeldAfterACall) {
   const auto members = join_all("abcab");
   const std::uint64_t before = pool_->account().used();

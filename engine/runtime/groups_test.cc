@@ -256,7 +256,8 @@ TEST_F(GroupsTest, TransfersEndWithTheGroup) {
   EXPECT_TRUE(members[0]->wait(&waiter));
   receive(members[1], 2, 4);
   EXPECT_TRUE(members[1]->wait(&waiter));
-  members[2]->leave("is lost");
+  deposit(members[2], {1});
+  members[2]->leave("is lost");  // in the middle of a collective
   EXPECT_EQ(waiter.times, 2);
   EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 2 is lost"));
   EXPECT_THAT(members[1]->take().message(), HasSubstr("rank 2 is lost"));
@@ -265,6 +266,63 @@ TEST_F(GroupsTest, TransfersEndWithTheGroup) {
   members[0]->await_sends();
   EXPECT_TRUE(members[0]->ended());
   EXPECT_EQ(box_.devices.at(0).pool().budget().used(), before);
+}
+
+TEST_F(GroupsTest, TransfersOfOtherRanksOutliveARankThatLeaves) {
+  const std::uint64_t before = box_.devices.at(0).pool().budget().used();
+  {
+    auto members = join_all(3);
+    send(members[2], 1, {5});
+    receive(members[1], 2, 1);
+    EXPECT_TRUE(members[1]->take().ok());
+    Counted waiter;
+    receive(members[1], 2, 1);
+    EXPECT_TRUE(members[1]->wait(&waiter));
+    const RowMajor received = receive(members[0], 1, 2);
+    EXPECT_TRUE(members[0]->wait(&waiter));
+    members[2]->leave("has left the group");
+    EXPECT_EQ(waiter.times, 1);
+    EXPECT_EQ(members[1]->take().message(), "group \"g\": rank 2 has left the group");
+    send(members[0], 2, {1});
+    EXPECT_EQ(members[0]->take().message(), "group \"g\": rank 2 has left the group");
+    send(members[1], 0, {3, 4});
+    EXPECT_EQ(waiter.times, 2);
+    EXPECT_EQ(floats(received), (std::vector<float>{3, 4}));
+    for (int rank = 0; rank < 2; ++rank) {
+      deposit(members[rank], {1});
+      EXPECT_EQ(members[rank]->take().message(), "group \"g\": rank 2 has left the group");
+    }
+  }
+  EXPECT_EQ(box_.devices.at(0).pool().budget().used(), before);
+}
+
+// Ranks 1 and 2 finish their transfers in the earlier group.
+TEST_F(GroupsTest, ARankThatHasLeftMayBeginTheGroupAnew) {
+  auto members = join_all(3);
+  members[0].reset();
+  MemberRef first = join(0, 3);
+  const RowMajor received = receive(members[2], 1, 1);
+  send(members[1], 2, {7});
+  EXPECT_TRUE(members[2]->take().ok());
+  EXPECT_EQ(floats(received), std::vector<float>{7});
+  const RowMajor result = deposit(first, {1});
+  members[1].reset();
+  members[2].reset();
+  MemberRef second = join(1, 3), third = join(2, 3);
+  deposit(second, {2});
+  deposit(third, {3});
+  EXPECT_TRUE(first->take().ok());
+  EXPECT_EQ(floats(result), std::vector<float>{6});
+}
+
+TEST_F(GroupsTest, ASendThatARankLeavesUnreceivedIsTold) {
+  auto members = join_all(3);
+  send(members[0], 1, {1});
+  members[1]->leave("has left the group");
+  members[0]->await_sends();
+  EXPECT_EQ(members[0]->take().message(), "group \"g\": rank 1 has left the group");
+  members[0]->await_sends();
+  EXPECT_TRUE(members[0]->take().ok());
 }
 
 TEST_F(GroupsTest, ATimeoutNamesTheRankOfATransfer) {
