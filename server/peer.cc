@@ -1,6 +1,5 @@
 #include "server/peer.h"
 
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -71,12 +70,14 @@ std::uint64_t new_incarnation() {
   return random_number().value_or(now) | 1;
 }
 
-Result<PeerFrame> read_frame(grpc::ByteBuffer& bytes) {
+Result<PeerFrame> read_frame(const grpc::ByteBuffer& bytes, std::vector<grpc::Slice>* memory) {
   return core::with_memory("a peer's frame", [&]() -> Result<PeerFrame> {
-    v1::PeerFrame frame;
-    grpc::ProtoBufferReader reader(&bytes);
-    if (!frame.ParseFromZeroCopyStream(&reader)) return core::invalid("a frame is no PeerFrame");
-    return decode_frame(frame);
+    if (!bytes.Dump(memory).ok()) return core::invalid("a frame is no PeerFrame");
+    std::vector<std::span<const char>> pieces;
+    for (const grpc::Slice& slice : *memory) {
+      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    return decode_frame(pieces);
   });
 }
 
@@ -152,7 +153,8 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
 
 void Peer::received(const PeerStream::Ref& stream, grpc::ByteBuffer bytes) {
   MutexLock serial(deliver_);
-  Result<PeerFrame> frame = read_frame(bytes);
+  std::vector<grpc::Slice> memory;
+  Result<PeerFrame> frame = read_frame(bytes, &memory);
   bool standing = false;
   {
     MutexLock lock(mutex_);
@@ -191,7 +193,7 @@ Status Peer::take(const PeerStream::Ref& stream, PeerFrame& frame) {
     if (!fresh.ok()) return fresh.status();
     pause_ = kFirstPause;
     if (!*fresh) return {};
-    note_receipt(frame.payload.size() + kFrameBytes);
+    note_receipt(static_cast<std::size_t>(frame.message.message.payload) + kFrameBytes);
   }
   return home_.receiver->received(name_, frame.message, frame.payload);
 }

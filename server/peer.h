@@ -129,6 +129,6 @@ class Peer final : public PeerStream::Owner {
 // FailedPrecondition says why not.
 core::Status check_hello(const PeerHello& hello, const PeerStream& stream, const PeerHome& home);
 // What a frame says; ResourceExhausted where there is no memory for it.
-core::Result<PeerFrame> read_frame(grpc::ByteBuffer& bytes);
+core::Result<PeerFrame> read_frame(const grpc::ByteBuffer& bytes, std::vector<grpc::Slice>* memory);
 
 }  // namespace teletensor::server

@@ -1,9 +1,14 @@
 #include "server/peer_codec.h"
 
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl.h>
+#include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
+#include <deque>
 #include <utility>
+
+#include "teletensor/v1/peer.pb.h"
 
 namespace teletensor::server {
 
@@ -170,6 +175,67 @@ Status read(const v1::PeerHello& from, PeerHello& hello) {
   return {};
 }
 
+// The bytes of a frame as protobuf reads them.
+class Input {
+ public:
+  explicit Input(runtime::Pieces bytes) {
+    for (const std::span<const char> piece : bytes) {
+      pieces_.emplace_back(piece.data(), static_cast<int>(piece.size()));
+    }
+    for (auto& piece : pieces_) pointers_.push_back(&piece);
+    stream.emplace(pointers_.data(), static_cast<int>(pointers_.size()));
+  }
+  std::optional<google::protobuf::io::ConcatenatingInputStream> stream;
+
+ private:
+  std::deque<google::protobuf::io::ArrayInputStream> pieces_;
+  std::vector<google::protobuf::io::ZeroCopyInputStream*> pointers_;
+};
+
+// Where a frame's payload is: the number of bytes before its field, and before its contents.
+struct PayloadPlace {
+  std::int64_t field = 0, begin = 0, bytes = 0;
+};
+
+Status find_payload(runtime::Pieces bytes, PayloadPlace* place) {
+  using google::protobuf::internal::WireFormatLite;
+  const Status bad = core::invalid("a frame is no PeerFrame");
+  Input frame(bytes);
+  google::protobuf::io::CodedInputStream input(&*frame.stream);
+  while (true) {
+    place->field = input.CurrentPosition();
+    const std::uint32_t tag = input.ReadTag();
+    if (tag == 0) break;
+    if (tag != static_cast<std::uint8_t>(kPayloadTag)) {
+      if (!WireFormatLite::SkipField(&input, tag)) return bad;
+      continue;
+    }
+    std::uint32_t size = 0;
+    if (!input.ReadVarint32(&size)) return bad;
+    if (size > kMaxPeerPayload) return wrong("payload");
+    place->begin = input.CurrentPosition();
+    place->bytes = size;
+    if (!input.Skip(static_cast<int>(size))) return bad;
+    if (input.ReadTag() != 0) return core::invalid("a frame has a field after its payload");
+    break;
+  }
+  return input.ConsumedEntireMessage() ? Status() : bad;
+}
+
+std::vector<std::span<const char>> part_of(runtime::Pieces bytes, const PayloadPlace& place) {
+  std::vector<std::span<const char>> part;
+  auto skipped = static_cast<std::size_t>(place.begin),
+       wanted = static_cast<std::size_t>(place.bytes);
+  for (const std::span<const char> piece : bytes) {
+    const std::size_t skip = std::min(skipped, piece.size());
+    const std::size_t taken = std::min(wanted, piece.size() - skip);
+    skipped -= skip;
+    wanted -= taken;
+    if (taken > 0) part.push_back(piece.subspan(skip, taken));
+  }
+  return part;
+}
+
 }  // namespace
 
 bool good_peer_name(std::string_view name) {
@@ -212,10 +278,16 @@ std::string encode_message(const PeerMessage& message, std::size_t payload_bytes
   return bytes;
 }
 
-Result<PeerFrame> decode_frame(v1::PeerFrame& frame) {
+Result<PeerFrame> decode_frame(runtime::Pieces bytes) {
+  PayloadPlace place;
+  TT_RETURN_IF_ERROR(find_payload(bytes, &place));
+  v1::PeerFrame frame;
+  Input input(bytes);
+  google::protobuf::io::LimitingInputStream before(&*input.stream, place.field);
+  if (!frame.ParseFromZeroCopyStream(&before)) return core::invalid("a frame is no PeerFrame");
   PeerFrame result;
   if (frame.has_hello()) {
-    if (frame.has_message() || frame.number() != 0) return wrong("hello");
+    if (frame.has_message() || frame.number() != 0 || place.bytes > 0) return wrong("hello");
     TT_RETURN_IF_ERROR(read(frame.hello(), result.hello.emplace()));
     return result;
   }
@@ -223,11 +295,10 @@ Result<PeerFrame> decode_frame(v1::PeerFrame& frame) {
   result.received = frame.received();
   if (frame.has_message() != (frame.number() != 0)) return wrong("number");
   if (frame.has_message()) TT_RETURN_IF_ERROR(read(frame.message(), result.message));
-  const std::size_t bytes = frame.payload().size();
   const bool may_have = frame.has_message() && result.message.kind == PeerMessage::Kind::kGroup;
-  if (bytes > (may_have ? kMaxPeerPayload : 0)) return wrong("payload");
-  result.message.message.payload = static_cast<std::int64_t>(bytes);
-  result.payload = std::move(*frame.mutable_payload());
+  if (std::cmp_greater(place.bytes, may_have ? kMaxPeerPayload : 0)) return wrong("payload");
+  result.message.message.payload = place.bytes;
+  result.payload = part_of(bytes, place);
   return result;
 }
 

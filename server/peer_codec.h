@@ -4,17 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/collective/link.h"
 #include "engine/core/status.h"
 #include "engine/runtime/fabric.h"
-#include "teletensor/v1/peer.pb.h"
 
 namespace teletensor::server {
 
-inline constexpr std::uint32_t kPeerProtocol = 1;
+inline constexpr std::uint32_t kPeerProtocol = 2;
 inline constexpr std::size_t kMaxPeers = 256;
 inline constexpr std::size_t kMaxPeerName = 64;              // bytes
 inline constexpr std::size_t kMaxPeerRanks = 16'384;         // of a group
@@ -33,8 +34,8 @@ struct PeerFrame {
   std::optional<PeerHello> hello;  // with it, there is nothing else
   std::uint64_t number = 0;        // 0: no message, an acknowledgement alone
   std::uint64_t received = 0;
-  runtime::PeerMessage message;  // message.message.payload: the size of `payload`
-  std::string payload;
+  runtime::PeerMessage message;                // message.message.payload: the size of `payload`
+  std::vector<std::span<const char>> payload;  // in the memory of the frame's bytes
 };
 
 // Letters, digits and ._-, at most 64, as in the DNS name of a certificate.
@@ -48,8 +49,9 @@ std::string encode_numbers(std::uint64_t number, std::uint64_t received);
 // Of message.message.payload nothing is encoded. Precondition: payload_bytes <= kMaxPeerPayload.
 std::string encode_message(const runtime::PeerMessage& message, std::size_t payload_bytes);
 
-// Checks values of enumerations, sizes and numbers of entries; what they mean is checked by the
-// receiver. InvalidArgument names the field. `frame` is left without its payload.
-core::Result<PeerFrame> decode_frame(v1::PeerFrame& frame);
+// Reads a frame whose payload, if any, is its last field, so that it need not be copied. Checks
+// values of enumerations, sizes and numbers of entries; what they mean is checked by the receiver.
+// InvalidArgument names the field.
+core::Result<PeerFrame> decode_frame(runtime::Pieces bytes);
 
 }  // namespace teletensor::server

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+
+#include "teletensor/v1/peer.pb.h"
 
 namespace teletensor::server {
 namespace {
@@ -130,10 +133,20 @@ void expect_equal(const PeerMessage& a, const PeerMessage& b) {
   expect_equal(a.message, b.message);
 }
 
-core::Result<PeerFrame> decoded(const std::string& bytes) {
-  v1::PeerFrame frame;
-  if (!frame.ParseFromString(bytes)) return core::invalid("a frame is no PeerFrame");
-  return decode_frame(frame);
+// The frame is read from pieces of `piece` bytes.
+core::Result<PeerFrame> decoded(const std::string& bytes, std::size_t piece = 1 << 30) {
+  std::vector<std::span<const char>> pieces;
+  for (std::size_t at = 0; at < bytes.size(); at += piece) {
+    pieces.push_back(std::span(bytes).subspan(at, std::min(piece, bytes.size() - at)));
+  }
+  return decode_frame(pieces);
+}
+
+std::string payload_of(const PeerFrame& frame) {
+  std::string payload;
+  for (const std::span<const char> piece : frame.payload)
+    payload.append(piece.data(), piece.size());
+  return payload;
 }
 
 TEST(PeerCodec, AMessageComesBackAsItWas) {
@@ -146,13 +159,14 @@ TEST(PeerCodec, AMessageComesBackAsItWas) {
     const std::string payload = group ? dice.text(100'000) : "";
     message.message.payload = static_cast<std::int64_t>(payload.size());
     const std::uint64_t number = dice.any() | 1, received = dice.any();
-    const auto frame = decoded(encode_numbers(number, received) +
-                               encode_message(message, payload.size()) + payload);
+    const std::string bytes =
+        encode_numbers(number, received) + encode_message(message, payload.size()) + payload;
+    const auto frame = decoded(bytes, 1 + dice.below(i % 2 == 0 ? 64 : 1 << 20));
     ASSERT_TRUE(frame.ok()) << frame.status().message();
     EXPECT_FALSE(frame->hello);
     EXPECT_EQ(frame->number, number);
     EXPECT_EQ(frame->received, received);
-    EXPECT_TRUE(frame->payload == payload);
+    EXPECT_TRUE(payload_of(*frame) == payload);
     expect_equal(frame->message, message);
   }
 }
@@ -203,7 +217,7 @@ TEST(PeerCodec, MutatedFramesAreRefusedOrInRange) {
     EXPECT_LE(read.message.kind, collective::Kind::kLeft);
     EXPECT_LE(read.message.vote.claims.size(), collective::kStateClaims);
     EXPECT_LE(read.message.range.begin, read.message.range.end);
-    EXPECT_EQ(read.message.payload, static_cast<std::int64_t>(frame->payload.size()));
+    EXPECT_EQ(read.message.payload, static_cast<std::int64_t>(payload_of(*frame).size()));
   }
   EXPECT_GT(refused, 1000);
 }
@@ -218,7 +232,7 @@ TEST(PeerCodec, NamesTheFieldThatIsOutOfRange) {
     v1::PeerFrame frame;
     ASSERT_TRUE(frame.ParseFromString(encode_numbers(1, 0) + encode_message(message, 0)));
     change(frame);
-    const auto read = decode_frame(frame);
+    const auto read = decoded(frame.SerializeAsString());
     ASSERT_FALSE(read.ok()) << field;
     EXPECT_EQ(read.status().message(),
               std::string("a frame's field ") + field + " is out of range");
@@ -268,6 +282,20 @@ TEST(PeerCodec, NamesTheFieldThatIsOutOfRange) {
     f.mutable_message()->clear_message();
     f.set_payload("x");
   });
+}
+
+TEST(PeerCodec, RefusesAFieldAfterThePayload) {
+  PeerMessage message;
+  message.kind = PeerMessage::Kind::kGroup;
+  const std::string frame = encode_numbers(1, 0) + encode_message(message, 3) + "abc";
+  ASSERT_TRUE(decoded(frame).ok());
+  for (const std::string& more :
+       {encode_numbers(2, 0), encode_message(message, 0), encode_message(message, 3) + "abc"}) {
+    EXPECT_EQ(decoded(frame + more).status().message(), "a frame has a field after its payload");
+  }
+  for (std::size_t missing = 1; missing <= 4; ++missing) {
+    EXPECT_FALSE(decoded(frame.substr(0, frame.size() - missing)).ok()) << missing;
+  }
 }
 
 }  // namespace

@@ -45,10 +45,12 @@ class Recorder final : public runtime::Fabric::Receiver {
     on_met(peer);
   }
   core::Status received(const std::string& peer, const runtime::PeerMessage& message,
-                        std::string_view payload) override {
+                        runtime::Pieces payload) override {
     {
       core::MutexLock lock(mutex_);
-      said_[peer].push_back({message.ticket, message.kind, std::string(payload)});
+      said_[peer].push_back({message.ticket, message.kind, {}});
+      for (const auto piece : payload)
+        said_[peer].back().payload.append(piece.data(), piece.size());
     }
     return on_received(peer, message.ticket);
   }

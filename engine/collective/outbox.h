@@ -12,14 +12,14 @@ namespace teletensor::collective {
 
 // Sizes, in bytes unless said otherwise. Equal on all daemons of a group.
 struct Limits {
-  std::int64_t whole = 16 << 10;     // operands up to this are not scattered
-  std::int64_t eager = 8 << 10;      // partial sums up to this size do not wait for the vote
-  std::int64_t segment = 256 << 10;  // of results
-  std::int64_t window = 1 << 20;     // staging for one peer, at most
-  std::int64_t staging = 16 << 20;   // staging for all peers
-  Number ahead = 64;                 // numbers announced and not finished
-  Number active = 2;                 // numbers whose partial sums may be on their way
-  std::size_t offers = 4096;         // sends from one place to another that are not complete
+  std::int64_t whole = 16 << 10;    // operands up to this are not scattered
+  std::int64_t eager = 8 << 10;     // partial sums up to this size do not wait for the vote
+  std::int64_t segment = 2 << 20;   // of results, each of which costs some thread switches
+  std::int64_t window = 8 << 20;    // staging for one peer, at most
+  std::int64_t staging = 16 << 20;  // staging for all peers
+  Number ahead = 64;                // numbers announced and not finished
+  Number active = 2;                // numbers whose partial sums may be on their way
+  std::size_t offers = 4096;        // sends from one place to another that are not complete
 };
 
 class Outbox {

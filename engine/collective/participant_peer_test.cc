@@ -32,7 +32,7 @@ TEST(Participant, RefusesAnEndThatIsNoError) {
 }
 
 // Both places have started an all_reduce of several segments.
-constexpr std::int64_t kSegments = 8, kSegment = 65536;
+constexpr std::int64_t kSegments = 8, kSegment = Limits().segment / 4;
 void start_large(Pair& pair, Number numbers) {
   for (Number number = 1; number <= numbers; ++number) {
     pair.deposit(number, collective(Op::kAllReduce, 2 * kSegments * kSegment));

@@ -59,6 +59,9 @@ struct PeerMessage {
   collective::Message message;
 };
 
+// The contents of a payload, in pieces that follow each other.
+using Pieces = std::span<const std::span<const char>>;
+
 class Fabric {
  public:
   // Calls that concern one peer come one after the other; those of different peers overlap.
@@ -71,7 +74,7 @@ class Fabric {
     // InvalidArgument: the peer breaks the protocol. The fabric ends the connection and calls
     // lost().
     virtual core::Status received(const std::string& peer, const PeerMessage& message,
-                                  std::string_view payload) = 0;
+                                  Pieces payload) = 0;
     // The peer could not be reached for too long, or has broken the protocol. Messages that were
     // not acknowledged are dropped. When it can be reached again, met() follows.
     virtual void lost(const std::string& peer, const std::string& why) = 0;

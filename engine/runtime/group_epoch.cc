@@ -315,7 +315,7 @@ std::optional<collective::Place> GroupEpoch::place_of(const std::string& daemon)
 }
 
 Status GroupEpoch::received(const std::string& daemon, const collective::Message& message,
-                            std::string_view payload) {
+                            Pieces payload) {
   Status status;
   settle([&](Waiters& met) TT_REQUIRES(mu_) {
     const auto from = place_of(daemon);
@@ -337,7 +337,11 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
       if (no_memory_) return;
       Held held;
       hold(at, held);
-      std::memcpy(held.at(at), payload.data(), payload.size());
+      char* to = held.at(at);
+      for (const std::span<const char> piece : payload) {
+        std::memcpy(to, piece.data(), piece.size());
+        to += piece.size();
+      }
     }
     status = participant_->receive(*from, message, at);
   });

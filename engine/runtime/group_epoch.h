@@ -72,7 +72,7 @@ class GroupEpoch {
 
   // InvalidArgument: the daemon breaks the protocol.
   core::Status received(const std::string& daemon, const collective::Message& message,
-                        std::string_view payload);
+                        Pieces payload);
   // The group ends where it has ranks in that daemon that have not left: "rank n `why`".
   void lose(const std::string& daemon, const std::string& why);
   // Ends what is beyond its time. `missing` are the ranks that have not joined, for the text.

@@ -433,8 +433,7 @@ void Groups::ready(const std::string& peer, const PeerMessage& message) {
 
 // ---------------------------------------------------------------- what peers tell
 
-Status Groups::received(const std::string& peer, const PeerMessage& message,
-                        std::string_view payload) {
+Status Groups::received(const std::string& peer, const PeerMessage& message, Pieces payload) {
   EpochRef epoch;
   switch (message.kind) {
     case Kind::kRegister:

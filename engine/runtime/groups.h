@@ -150,7 +150,7 @@ class Groups : private Fabric::Receiver {
   // Fabric::Receiver
   void met(const std::string& peer) override;
   core::Status received(const std::string& peer, const PeerMessage& message,
-                        std::string_view payload) override;
+                        Pieces payload) override;
   void lost(const std::string& peer, const std::string& why) override;
 
   void watch();  // deadlines

@@ -61,10 +61,9 @@ class Network {
       parcel = std::move(wires_[wire].front());
       wires_[wire].pop_front();
     }
-    std::string payload;
-    for (const auto part : parcel.payload.parts) payload.append(part.data(), part.size());
     const Status status =
-        daemons_.at(wire.second)->receiver->received(wire.first, parcel.message, payload);
+        daemons_.at(wire.second)
+            ->receiver->received(wire.first, parcel.message, parcel.payload.parts);
     EXPECT_TRUE(status.ok()) << wire.second << " refuses a message of " << wire.first << ": "
                              << status.message();
     return true;
@@ -401,8 +400,8 @@ TEST_F(GroupsFabric, ATimeoutNamesTheLateRankOfAnotherDaemon) {
 // A peer that breaks the protocol is refused, and nothing else happens.
 TEST_F(GroupsFabric, BadMessagesAreRefused) {
   const auto members = join_all("ab");
-  const auto refused = [&](PeerMessage message, std::string_view payload = {}) {
-    return !network_["a"].receiver->received("b", message, payload).ok();
+  const auto refused = [&](PeerMessage message) {
+    return !network_["a"].receiver->received("b", message, {}).ok();
   };
   PeerMessage message;
   message.kind = PeerMessage::Kind::kRegister;
