@@ -132,6 +132,8 @@ class PySession final : public Session {
   // with few commands in between, on_reads is called with the line.
   void note_read(std::uint64_t seq);
   nb::object on_reads;
+  // Called without arguments before each wait for the daemon; an exception of it ends the wait.
+  nb::object before_wait;
   nb::handle self;  // the Python object, not counted
 
  protected:

@@ -181,6 +181,12 @@ void PySession::tick() {
 }
 
 Status PySession::block(const std::function<bool()>& ready) {
+  if (before_wait.is_valid() && !before_wait.is_none()) [[unlikely]] {
+    const nb::object call = before_wait;
+    PyObject* done = call_python(call.ptr());
+    if (done == nullptr) return Status(core::Code::kCancelled, "the wait was refused");
+    Py_DECREF(done);
+  }
   if (!recorder().on()) return block_until(ready);
   client::Recorder::Wait wait{core::now_ns(), 0, last_seq(), here()};
   const Status status = block_until(ready);
@@ -501,6 +507,11 @@ void bind_session(nb::module_& m) {
           nb::arg("tensor"), "The `refresh` of a tensor that follows memory, or None.")
       .def_rw("expand_backward", &PySession::expand_backward)
       .def_rw("on_reads", &PySession::on_reads)
+      .def_prop_rw(
+          "before_wait", [](const PySession& s) { return s.before_wait; },
+          [](PySession& s, nb::object call) { s.before_wait = std::move(call); },
+          nb::arg("value").none(),
+          "Called before each wait for the daemon; an exception of it ends the wait.")
       .def_rw("on_lap", &PySession::on_lap)
       .def_prop_ro("fading_upto", &PySession::fading_upto)
       .def("site_of", &PySession::site_of)

@@ -81,6 +81,7 @@ class Session(_core.Scope):
         self._transport = transport
         self._pid = os.getpid()
         self._named = False
+        self._world: Any = None  # distributed's group, where the session is a rank of a mesh
         self._asked = name
         self._closed = False
         self._owned = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,15 @@ from ._repr import text_of
 from ._session import owner_of
 from ._size import Size
 
-__all__ = ["Size", "Tensor", "attach", "of_type"]
+
+class Place:
+    """Base of what a tensor can be moved to besides a device: it says how."""
+
+    def _take(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+__all__ = ["Moving", "Place", "Size", "Tensor", "attach", "copied_for", "of_type"]
 
 
 class RemovableHandle:
@@ -35,7 +44,9 @@ class RemovableHandle:
 
 def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
         non_blocking: bool = False, memory_format: Any = None) -> Tensor:
-    """The tensor in another dtype or on another device of the daemon; itself if nothing changes."""
+    """The tensor in another dtype, on another device of the daemon, or on a rank of a mesh
+    (`distributed.connect_mesh`); itself if nothing changes."""
+    rank: Place | None = None
     for arg in args:
         if isinstance(arg, (_core.dtype, type)):
             dtype = arg
@@ -45,9 +56,13 @@ def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: b
             device = arg
         elif isinstance(arg, _memory_format):
             memory_format = arg
+        elif isinstance(arg, Place):
+            rank = arg
         elif not isinstance(arg, bool):
             raise TypeError(f"to() received an invalid argument: {arg!r}")
-    out, dtype = self, _convert.dtype_of(dtype)
+    if isinstance(device, Place):
+        rank, device = device, None
+    out, dtype = self if rank is None else rank._take(self), _convert.dtype_of(dtype)
     if device is not None:
         place = _convert.resolve_device(owner_of(self._session), device)
         if place != self.device:
@@ -396,13 +411,26 @@ def _copy(self: Tensor) -> Tensor:
     return out
 
 
+class Moving(dict[int, Any]):
+    """A memo of copy.deepcopy whose tensors are copied to another place: `move` says how."""
+
+    def __init__(self, move: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.move = move
+
+
+def copied_for(x: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A copy of the tensor without history: where the memo says, else in its session."""
+    return memo.move(ops["detach"](x)) if isinstance(memo, Moving) else ops["clone"](ops["detach"](x))
+
+
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if not self.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
     known = memo.get(id(self))
     if known is not None:
         return known  # type: ignore[no-any-return]
-    out = memo[id(self)] = of_type(type(self), ops["clone"](ops["detach"](self)), self.requires_grad)
+    out = memo[id(self)] = of_type(type(self), copied_for(self, memo), self.requires_grad)
     if self.grad is not None:
         out.grad = copy.deepcopy(self.grad, memo)
     if _core.has_attributes(self):

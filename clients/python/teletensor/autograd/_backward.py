@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from .. import _core
 from .._core import Tensor
 from .._progress_bar import watched
+from . import _elsewhere
 from ._modes import no_grad
 from .graph import GradientEdge, _tensor_at
 
@@ -29,8 +30,8 @@ def _list(value: Any) -> list[Any]:
 class Follower(Protocol):
     """What looks at the gradients of each backward: a DistributedDataParallel."""
 
-    def follows(self) -> bool:
-        """Does it want to see the next backward?"""
+    def follows(self, core: Any) -> bool:
+        """Does it want to see the next backward, which is one of this session (`_core.Session`)?"""
 
     def gradients_before(self) -> Any:
         """What gradients_after() gets."""
@@ -67,15 +68,18 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
-        found = followers() if _followers else []
-        waiting = [(each, each.gradients_before()) for each in found if each.follows()]
-        _core.backward(roots, seeds, None, keep, create_graph, True)
-        for each, before in waiting:
-            each.gradients_after(before)
+        try:
+            _run(roots, seeds, keep, create_graph)
+            while (part := _elsewhere.next_part(keep)) is not None:
+                _run(*part, keep, create_graph)
+        except BaseException:
+            _elsewhere.forget()
+            raise
         return
     leaves = _list(inputs)
     if not leaves:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    _check_sessions(roots, leaves)
     for leaf, g in zip(leaves, _core.backward(roots, seeds, leaves, keep, create_graph, True),
                        strict=True):
         if g is None:
@@ -87,6 +91,23 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         else:
             with no_grad():
                 leaf.grad.add_(g)
+
+
+def _run(roots: list[Any], seeds: list[Any], keep: bool, create_graph: bool) -> None:
+    """The backward in the session of the roots."""
+    core = roots[0]._session
+    found = followers() if _followers else []
+    waiting = [(each, each.gradients_before()) for each in found if each.follows(core)]
+    _core.backward(roots, seeds, None, keep or _elsewhere.revisited(core), create_graph, True)
+    for each, before in waiting:
+        each.gradients_after(before)
+
+
+def _check_sessions(roots: list[Any], wanted: list[Any]) -> None:
+    core = roots[0]._session if roots else None
+    if core is not None and (any(each._session is not core for each in wanted) or _elsewhere.revisited(core)):
+        raise RuntimeError("a path from the inputs to the outputs may lead through another session: gradients of what "
+                           "was moved between ranks of a mesh come by backward() without inputs, into .grad")
 
 
 def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
@@ -105,6 +126,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
     roots, wanted = _list(outputs), _list(inputs)
     if not wanted:
         raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
+    _check_sessions(roots, wanted)
     if is_grads_batched:
         from ..func import vmap
 

@@ -33,6 +33,7 @@ from ._group import (
     is_torchelastic_launched,
     new_group,
 )
+from ._mesh import Mesh, PerRank, Rank, connect_mesh
 from ._objects import *  # noqa: F403
 from ._objects import __all__ as _objects
 from ._point_to_point import *  # noqa: F403
@@ -51,9 +52,13 @@ __all__ = [
     "FileStore",
     "GradBucket",
     "HashStore",
+    "Mesh",
+    "PerRank",
     "PrefixStore",
+    "Rank",
     "Store",
     "TCPStore",
+    "connect_mesh",
     "GroupMember",
     "ProcessGroup",
     "ReduceOp",

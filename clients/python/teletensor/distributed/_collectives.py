@@ -12,7 +12,7 @@ from typing import Any
 from .._core import Tensor, ops
 from ..autograd import no_grad
 from ._checks import alike, check, check_reduced, listed, member, write
-from ._group import ProcessGroup, ReduceOp, Work, found, meet, rank_of, site
+from ._group import ProcessGroup, ReduceOp, Work, found, meet, rank_of
 
 __all__ = [
     "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "barrier",
@@ -35,7 +35,8 @@ def _done(async_op: bool, *results: Tensor) -> Work | None:
 
 def _run(name: str, x: Tensor, group: ProcessGroup, *attributes: Any) -> Tensor:
     with no_grad():
-        return ops[name](x.detach().cpu(), group._number, *attributes, site())
+        result: Tensor = group.issue(name, x.detach().cpu(), *attributes)
+        return result
 
 
 def _reduced(x: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
@@ -62,7 +63,8 @@ def summed(x: Tensor, group: Any = None) -> Tensor:
     check(x, "x", own)
     if own.size() == 1:
         return x
-    return ops["all_reduce"](x.cpu(), own._number, False, site()).to(x.device)
+    result: Tensor = own.issue("all_reduce", x.cpu(), False)
+    return result.to(x.device)
 
 
 # ---------------------------------------------------------------- barriers
@@ -74,7 +76,10 @@ def barrier(
     """Waits for the other processes."""
     if (own := member(group)) is None:
         return None
-    meet(own)
+    if own._mesh is None:
+        meet(own)
+    else:  # the ranks of a mesh are issued one after the other
+        own._mesh.meet(own)
     return _done(async_op)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import enum
 import itertools
@@ -10,12 +11,12 @@ import secrets
 import sys
 import urllib.parse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .. import cuda
 from .._convert import tensor
 from .._core import ops
-from .._session import Session, current_session
+from .._session import Session, current_session, open_session
 from ..futures import Future
 from ._environment import variable, world_name
 
@@ -24,7 +25,7 @@ __all__ = [
     "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "group", "init_process_group", "is_available", "is_backend_available", "is_gloo_available",
     "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group",
-    "found", "is_member", "meet", "rank_of", "site",
+    "MeshGroups", "current_world", "found", "is_member", "meet", "rank_of", "site",
 ]  # fmt: skip
 
 _BACKENDS = ("gloo", "nccl")
@@ -65,9 +66,12 @@ class ProcessGroup:
         self._life = 0  # of the world: a number that only these processes have now
         self._posted: list[Any] = []  # receives that have not begun
         self._sent = False  # what the daemon may have kept for a rank
+        self._mesh: MeshGroups | None = None  # of the mesh whose rank the session is
+        self.calls = 0  # collectives that this rank has issued
+        self.sent_to: collections.Counter[int] = collections.Counter()  # tensors, by rank in the group
+        self.received_from: collections.Counter[int] = collections.Counter()  # -1: from any rank
         if session is not None:
-            self._number = next(_numbers)
-            session._core.join(self._number, name, rank, len(self._ranks), int(timeout * 1000))
+            self.join()
             session._before_close.append(self._finish)
             with session.as_current():
                 self._zero = tensor([0.0])  # an operand for what needs none
@@ -84,6 +88,18 @@ class ProcessGroup:
         """Its backend: "gloo" or "nccl"."""
         return self._backend
 
+    def issue(self, name: str, x: Any, *attributes: Any, line: str | None = None) -> Any:
+        """What the op gives: a collective or transfer of this group, whose other attributes are these.
+        `line`: of the program, the one that runs where it is not given."""
+        result = ops[name](x, self._number, *attributes, site() if line is None else line)
+        if name == "send_to":
+            self.sent_to[attributes[0]] += 1
+        elif name == "receive_from":
+            self.received_from[attributes[0]] += 1
+        elif name != "await_sends":
+            self.calls += 1
+        return result
+
     def _part(
         self, lists: Sequence[list[int]], timeout: Any = None, backend: str | None = None
     ) -> ProcessGroup | None:
@@ -93,7 +109,7 @@ class ProcessGroup:
         mine = self._ranks[self._rank]
         for number, ranks in enumerate(lists):
             if mine in ranks:
-                return ProcessGroup(
+                part = ProcessGroup(
                     f"{self._name} group {self._made}" + (f".{number}" if number else ""),
                     backend or self._backend,
                     ranks,
@@ -101,23 +117,46 @@ class ProcessGroup:
                     self._timeout if timeout is None else _seconds(timeout),
                     self._session if len(ranks) > 1 else None,
                 )
+                if self._mesh is not None:
+                    self._mesh.add(part)
+                return part
         return None
 
     def _finish(self) -> None:
         """The session's later lines run when all that this rank has sent has been received."""
         if self._session is not None and self._sent and not self._session._core.over:
             self._sent = False
-            _ = ops["await_sends"](self._zero, self._number, site())
+            _ = self.issue("await_sends", self._zero)
+
+    def join(self) -> None:
+        """This rank is in the group from now on."""
+        if self._session is None:
+            return
+        self._number = next(_numbers)
+        self._session._core.join(
+            self._number, self._name, self._rank, len(self._ranks), int(self._timeout * 1000)
+        )
+
+    def leave(self) -> None:
+        """This rank is in the group no longer. It can join anew."""
+        number, self._number = self._number, 0
+        if number and self._session is not None and not self._session._core.over:
+            self._session._core.leave(number)
+        self._posted.clear()
+        self.sent_to.clear()
+        self.received_from.clear()
+        self.calls, self._sent = 0, False
 
     def _leave(self) -> None:
         session = self._session
         if session is None:
             return
         self._finish()
+        self.leave()
         self._session = None
+        if self._mesh is not None:
+            self._mesh.remove(self)
         session._before_close.remove(self._finish)
-        if not session._core.over:
-            session._core.leave(self._number)
 
 
 class Work:
@@ -155,11 +194,24 @@ class Work:
         """None: an error is raised where the program reads something."""
 
 
+class MeshGroups(Protocol):
+    """The groups of a mesh, whose ranks are sessions of this process."""
+
+    def add(self, group: ProcessGroup) -> None:
+        """A rank of the mesh is in this group from now on."""
+
+    def remove(self, group: ProcessGroup) -> None:
+        """A rank has left the group."""
+
+    def meet(self, group: ProcessGroup) -> None:
+        """A rank's barrier: it waits only where other threads issue the other ranks."""
+
+
 class _World(type):
     @property
     def WORLD(cls) -> ProcessGroup | None:
         """The group of all processes; None before init_process_group."""
-        return _world
+        return current_world()
 
 
 class group(metaclass=_World):
@@ -172,7 +224,16 @@ class GroupMember(metaclass=_World):
     NON_GROUP_MEMBER = -100
 
 
-_world: ProcessGroup | None = None
+_world: ProcessGroup | None = None  # of the process
+
+
+def current_world() -> ProcessGroup | None:
+    """The world of the current session, where that is a rank of a mesh; else the process's."""
+    session = open_session()
+    own: ProcessGroup | None = None if session is None else session._world
+    return _world if own is None else own
+
+
 _numbers = itertools.count(1)
 _THIRTY_MINUTES = 1800.0
 
@@ -183,8 +244,9 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Has init_process_group been called, and not destroy_process_group since?"""
-    return _world is not None
+    """Has init_process_group been called, and not destroy_process_group since? True in the code of a rank
+    of a mesh."""
+    return current_world() is not None
 
 
 def is_backend_available(backend: str) -> bool:
@@ -238,9 +300,20 @@ def init_process_group(
     that fails because a process is gone ends the world: call destroy_process_group and
     init_process_group again.
 
+    In the code of a rank of a mesh (`connect_mesh`) the world is the mesh, and the call only checks a rank
+    and a world_size that it is given.
+
     ValueError for a second call, an unknown backend or init_method, a store beside an init_method, or a
     rank outside the world; RankLostError where a process does not come."""
     global _world
+    here = current_world()
+    if here is not None and here._mesh is not None:
+        if world_size not in (-1, here.size()) or rank not in (-1, here.rank()):
+            raise ValueError(
+                f"init_process_group: this is rank {here.rank()} of a mesh of {here.size()}, not rank {rank} "
+                f"of {world_size}"
+            )
+        return
     if _world is not None:
         raise ValueError("trying to initialize the default process group twice!")
     name = (backend or "gloo").lower().rpartition(":")[2]
@@ -309,7 +382,7 @@ def meet(group: ProcessGroup, number: int = 0) -> int:
     if group._session is None:
         return number
     with group._session.as_current():
-        return int(ops["all_reduce"](tensor([number]), group._number, False, site()).item())
+        return int(group.issue("all_reduce", tensor([number]), False).item())
 
 
 def _number(name: str, value: int, query: dict[str, str]) -> int:
@@ -326,9 +399,11 @@ def _number(name: str, value: int, query: dict[str, str]) -> int:
 
 def destroy_process_group(group: Any = None) -> None:
     """Ends the world (without an argument, or given it), or a group of new_group: this process leaves it,
-    once what it has sent is received."""
+    once what it has sent is received. The world of a mesh ends with the mesh, not here."""
     global _world
     ended = found(group)
+    if ended._mesh is not None and ended is current_world():
+        return
     ended._leave()
     if ended is _world:
         _world = None
@@ -367,12 +442,13 @@ def new_group(
 
 
 def found(group: Any) -> ProcessGroup:
-    if _world is None:
+    world = current_world()
+    if world is None:
         raise ValueError(
             "Default process group has not been initialized, please make sure to call init_process_group."
         )
     if group is None:
-        return _world
+        return world
     if not isinstance(group, ProcessGroup):
         raise TypeError(f"group is a ProcessGroup, not {type(group).__name__}")
     return group
@@ -380,7 +456,7 @@ def found(group: Any) -> ProcessGroup:
 
 def is_member(group: Any) -> bool:
     """Does a collective of that group do anything here?"""
-    if group == GroupMember.NON_GROUP_MEMBER and _world is not None:
+    if group == GroupMember.NON_GROUP_MEMBER and is_initialized():
         return False
     return found(group) is not None
 

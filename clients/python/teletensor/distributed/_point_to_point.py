@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._core import Tensor, ops
+from .._core import Tensor
 from ..autograd import no_grad
 from ..futures import Future
 from ._checks import check, member, write
@@ -53,9 +53,7 @@ class _Receive:
             posted.remove(self)
         with no_grad():
             like = self.tensor.detach().cpu()
-            data, self.source = ops["receive_from"](
-                like, self.group._number, self.peer, self.tag, self.site
-            )
+            data, self.source = self.group.issue("receive_from", like, self.peer, self.tag, line=self.site)
             write(self.tensor, data.to(self.tensor.device), ("tensor", "what was sent"))
 
     def rank(self) -> int:
@@ -102,7 +100,7 @@ def send(
     peer = _peer("dst", dst, group_dst, own)
     own._sent = True
     with no_grad():
-        ops["send_to"](tensor.detach().cpu(), own._number, peer, tag, site())
+        own.issue("send_to", tensor.detach().cpu(), peer, tag)
 
 
 def isend(

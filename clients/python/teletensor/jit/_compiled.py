@@ -19,7 +19,8 @@ from .._tree import flatten
 from ._capture import _STEP, Entry, capture, contents
 from ._graph import Shown
 
-__all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat", "trace"]
+__all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat", "rounds",
+           "trace"]
 
 MOST_PROGRAMS = 16  # kept by one function
 MOST_ATTEMPTS = 4  # captures in a row that the next call could not use
@@ -364,6 +365,16 @@ def leaf_names(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def repeat(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Any]:
     """n rounds of a captured, scripted or loaded function (`Compiled.repeat`)."""
+    before: Iterator[Any] = iter(())
+    for issued in rounds(owner, n, data, args):
+        yield from before
+        before = issued
+    yield from before
+
+
+def rounds(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Iterator[Any]]:
+    """Issues n rounds, some at a time: iterators of their outputs, which wait for them only when they are
+    advanced."""
     if data is not None and not isinstance(data, (Tensor, tuple)):
         return _over(owner, n, data, args)
     stacked = () if data is None else data if isinstance(data, tuple) else (data,)
@@ -372,33 +383,24 @@ def repeat(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Any
     return _rounds(owner, n, stacked, args)
 
 
-def _over(owner: Any, n: int, batches: Iterable[Any], args: tuple[Any, ...]) -> Iterator[Any]:
-    before = None
+def _over(owner: Any, n: int, batches: Iterable[Any], args: tuple[Any, ...]) -> Iterator[Iterator[Any]]:
     for i, batch in enumerate(batches):
         if i == n:
             break
         given = batch if isinstance(batch, (tuple, list)) else (batch,)
-        after = owner(*given, *args)
-        if i > 0:
-            yield _read(before)
-        before = after
-    if before is not None:
-        yield _read(before)
+        yield map(_read, [owner(*given, *args)])
 
 
-def _rounds(owner: Any, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ...]) -> Iterator[Any]:
+def _rounds(owner: Any, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ...]
+            ) -> Iterator[Iterator[Any]]:
     done = 0
-    waiting: Iterator[Any] | None = None  # of the chunk before
     chunk = 1
     while done < n:
         first = tuple(each[done % each._shape[0]] for each in stacked)
         ready = owner._ready(first + args)
         entry, tensors = (None, []) if ready is None else ready
         if entry is None or not entry.loops or entry.backward is not None:
-            if waiting is not None:
-                yield from waiting
-                waiting = None
-            yield _read(owner(*first, *args))
+            yield map(_read, [owner(*first, *args)])
             done += 1
             continue
         # Slices are counted from the first: a chunk ends where the data does.
@@ -410,13 +412,9 @@ def _rounds(owner: Any, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ..
             for _ in range(left):
                 given += entry.next_numbers()
             results = entry.program.call(parts, given, times=left, sliced=list(range(len(stacked))))
-        if waiting is not None:
-            yield from waiting
-        waiting = _rounds_of(entry, results, left)
+        yield _rounds_of(entry, results, left)
         done += left
         chunk = min(ROUNDS, chunk * 4)
-    if waiting is not None:
-        yield from waiting
 
 
 def _read(result: Any) -> Any:

@@ -96,9 +96,10 @@ class Reducer:
 
     # ---- autograd's Follower
 
-    def follows(self) -> bool:
-        """Is the next backward one whose gradients are to be averaged, then or later?"""
-        return self.armed or self.gathers
+    def follows(self, core: Any) -> bool:
+        """Is the next backward one whose gradients are to be averaged, then or later? Not if it is of
+        another session than the module."""
+        return (self.armed or self.gathers) and self._named[0][1]._session is core
 
     def gradients_before(self) -> list[int | None]:
         """The versions of the gradients."""

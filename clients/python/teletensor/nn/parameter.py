@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import teletensor as tt
 
-from .._tensor import Tensor
+from .._tensor import Tensor, copied_for
 
 __all__ = [
     "Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "UninitializedTensorMixin",
@@ -35,7 +35,7 @@ class Parameter(Tensor):
         known = memo.get(id(self))
         if known is not None:
             return known  # type: ignore[no-any-return]
-        copy = type(self)(self.detach().clone(), self.requires_grad)
+        copy = type(self)(copied_for(self, memo), self.requires_grad)
         memo[id(self)] = copy
         return copy
 

@@ -1,0 +1,73 @@
+"""Captured functions of a mesh: one call a rank."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...jit._compiled import Compiled, rounds
+from ._per_rank import PerRank, of_rank
+from ._rank import current_rank
+
+if TYPE_CHECKING:
+    from ._mesh import Mesh
+
+__all__ = ["MeshCompiled"]
+
+
+class MeshCompiled:
+    """A function that each rank captures at its first call, as `teletensor.compile` does, and then runs as
+    one command of its session. What `Mesh.compile` returns.
+
+    Called in the code of a rank it runs on this rank. Elsewhere it runs on all ranks, with each rank's own
+    one of each PerRank among the arguments, and returns a PerRank of the results."""
+
+    def __init__(self, mesh: Mesh, function: Callable[..., Any], name: str | None = None) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self._mesh = mesh
+        self._ranks = [Compiled(function, name) for _ in mesh]
+        self.name = self._ranks[0].name
+
+    def __repr__(self) -> str:
+        return f"<{self.name!r}, compiled for {self._mesh._title()}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        rank = current_rank(self._mesh)
+        if rank is not None:
+            return self._ranks[rank.index](*of_rank(args, rank.index), **of_rank(kwargs, rank.index))
+        return self._mesh._each(lambda index: self._ranks[index](
+            *of_rank(args, index), **of_rank(kwargs, index)))
+
+    def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[PerRank]:
+        """Runs it n times on all ranks, and gives the outputs of each round as a PerRank: numbers where
+        they are 0-d, else tensors. `data` and the arguments are as those of `Compiled.repeat`, with each
+        rank's own one of each PerRank. A message to a rank starts up to 64 rounds; the outputs come back
+        while later rounds run."""
+        parts = []
+        for rank in self._mesh:
+            with rank.as_current():
+                parts.append(rounds(self._ranks[rank.index], n, of_rank(data, rank.index),
+                                    of_rank(args, rank.index)))
+        before: list[Iterator[Any]] | None = None
+        while True:
+            # All ranks' rounds are issued before one is read.
+            issued = self._mesh._each(lambda index: next(parts[index], None))
+            if before is not None:
+                yield from self._outputs(before)
+            if issued[0] is None:
+                return
+            before = list(issued)
+
+    def _outputs(self, parts: Sequence[Iterator[Any]]) -> Iterator[PerRank]:
+        while True:
+            values = []
+            for rank, part in zip(self._mesh, parts, strict=True):
+                try:
+                    values.append(next(part))
+                except StopIteration:
+                    return
+                except Exception as error:
+                    self._mesh._raised(error, rank)
+                    raise
+            yield PerRank(self._mesh, values)

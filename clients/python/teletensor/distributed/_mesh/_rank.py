@@ -1,0 +1,57 @@
+"""A rank of a mesh: a session, and a device of its daemon."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ... import _core
+from ..._session import Session, _sessions
+from ..._tensor import Place
+from ._transfer import moved
+
+if TYPE_CHECKING:
+    from ._mesh import Mesh
+
+__all__ = ["Rank"]
+
+
+class Rank(Place):
+    """`mesh[i]`. `x.to(mesh[i])` is the tensor in the session of this rank."""
+
+    def __init__(self, mesh: Mesh, index: int, session: Session, device: _core.device) -> None:
+        self.mesh, self.index, self.session, self.device = mesh, index, session, device
+
+    def __repr__(self) -> str:
+        return f"<rank {self.index} of {self.mesh._title()}: {self.device} at {self.session.address}>"
+
+    def as_current(self) -> contextlib.AbstractContextManager[Any]:
+        """Within it lines are this rank's: tensors are made in its session and on its device, and
+        collectives are this rank's."""
+        if self.device.type == "cpu":
+            return self.session.as_current()
+        return _on(self)
+
+    def copy(self, value: Any) -> Any:
+        """A copy of a tensor, module, optimizer, or of a tuple, list or dict with such things, whose
+        tensors are on this rank. Tensors of other ranks go from daemon to daemon, others by this program."""
+        from ._copies import copied
+
+        return copied(value, self)
+
+    def _take(self, x: _core.Tensor) -> _core.Tensor:
+        return moved(x, self)
+
+
+@contextlib.contextmanager
+def _on(rank: Rank) -> Any:
+    with rank.session.as_current(), rank.device:
+        yield rank
+
+
+def current_rank(mesh: Mesh) -> Rank | None:
+    """The rank whose lines this thread runs: of the innermost session of a `with`."""
+    stack = _sessions()
+    if not stack:
+        return None
+    return next((rank for rank in mesh if rank.session is stack[-1]), None)
