@@ -1,0 +1,11 @@
+"""torch.distributed.tensor.parallel: modules whose parameters and activations the ranks have parts of."""
+
+from .... import _absent
+from ._plan import parallelize_module
+from ._prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
+from ._styles import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
+
+__all__ = ["ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput",
+           "PrepareModuleOutput", "RowwiseParallel", "SequenceParallel", "parallelize_module"]
+
+_absent.attach(globals())

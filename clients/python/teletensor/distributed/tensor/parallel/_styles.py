@@ -1,0 +1,183 @@
+"""Styles that divide a module's parameters: by functional collectives before and behind its forward."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from typing import Any
+
+from .... import distributed as _d
+from ...._core import Tensor
+from ....autograd import no_grad
+from ....nn import Embedding, Linear, Parameter
+from ....nn import functional as F
+from ...device_mesh import DeviceMesh
+from .._dtensor import DTensor, distribute_tensor
+from .._placements import Partial, Placement, Replicate, Shard, listed
+
+__all__ = ["ColwiseParallel", "ParallelStyle", "RowwiseParallel", "SequenceParallel"]
+
+
+class ParallelStyle(ABC):
+    """How a module is divided among the ranks; `_apply(module, device_mesh)` does it."""
+
+    src_data_rank: int | None = 0
+
+    @abstractmethod
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> Any:
+        """Divides the module in place and returns it."""
+
+
+def as_dtensor(value: Any, mesh: DeviceMesh, placement: Placement, what: Any) -> DTensor:
+    """A tensor of this rank as the part that the placement says. ValueError for what is no tensor."""
+    if isinstance(value, DTensor):
+        return value
+    if not isinstance(value, Tensor):
+        raise ValueError(f"expecting input of {what} to be a Tensor or DTensor, but got {value!r}")
+    return DTensor.from_local(value, mesh, [placement])
+
+
+def _divide(module: Any, mesh: DeviceMesh, name: str, placement: Placement, source: int | None) -> None:
+    """A parameter becomes this rank's part of it."""
+    parameter = getattr(module, name, None)
+    if parameter is not None:
+        part = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=source)
+        module.register_parameter(name, Parameter(part.to_local(), parameter.requires_grad))
+
+
+def _sum_gradient(parameter: Any, mesh: DeviceMesh) -> None:
+    """Each rank computes a summand of the gradient of a parameter that all have."""
+
+    def whole(gradient: Tensor) -> Tensor:
+        with no_grad():
+            result = gradient.clone()
+            _d.all_reduce(result, group=mesh.get_group())
+        return result
+
+    if parameter is not None and parameter.requires_grad:
+        parameter.register_hook(whole)
+
+
+def _output(result: DTensor, layout: Placement, local: bool) -> Any:
+    placed = result.redistribute(placements=[layout])
+    return placed.to_local() if local else placed
+
+
+class ColwiseParallel(ParallelStyle):
+    """Divides a Linear by its outputs, an Embedding by its features. The input is whole on all ranks, or as
+    `input_layouts` says; the output is a part along the last dimension, or as `output_layouts` says: a Tensor, or a
+    DTensor with use_local_output=False. NotImplementedError for other modules."""
+
+    def __init__(self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None,
+                 use_local_output: bool = True) -> None:
+        self.input_layouts = (input_layouts or Replicate(),)
+        self.output_layouts = (output_layouts or Shard(-1),)
+        self.use_local_output = use_local_output
+
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> Any:
+        if isinstance(module, Linear):
+            placement = Shard(0)
+        elif isinstance(module, Embedding):
+            placement = Shard(1)
+        else:
+            raise NotImplementedError("ColwiseParallel currently only support nn.Linear and nn.Embedding!")
+        features = module.weight.shape[placement.dim]
+        for name, _ in list(module.named_parameters()):
+            _divide(module, device_mesh, name, placement, self.src_data_rank)
+        module.register_forward_pre_hook(functools.partial(self._before, device_mesh))
+        module.register_forward_hook(functools.partial(self._after, device_mesh, features))
+        return module
+
+    def _before(self, mesh: DeviceMesh, module: Any, inputs: tuple[Any, ...]) -> Any:
+        given = as_dtensor(inputs[0], mesh, self.input_layouts[0], module).redistribute(placements=[Replicate()])
+        # Each rank computes the gradient of its part of the outputs alone.
+        whole = given.to_local(grad_placements=[Partial()]) if given.dtype.is_floating_point else given.to_local()
+        return (whole, *inputs[1:])
+
+    def _after(self, mesh: DeviceMesh, features: int, module: Any, inputs: Any, output: Tensor) -> Any:
+        shape = [*output.shape[:-1], features]
+        result = DTensor.from_local(output, mesh, [Shard(-1)], shape=shape)
+        return _output(result, self.output_layouts[0], self.use_local_output)
+
+
+class RowwiseParallel(ParallelStyle):
+    """Divides a Linear by its inputs, an Embedding by its rows. The input of a Linear is a part along the last
+    dimension, that of an Embedding whole, or as `input_layouts` says; the output is whole on all ranks, or as
+    `output_layouts` says. NotImplementedError for other modules and for an Embedding with padding_idx or max_norm."""
+
+    def __init__(self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None,
+                 use_local_output: bool = True) -> None:
+        self._given = input_layouts
+        self.input_layouts = (input_layouts or Shard(-1),)
+        self.output_layouts = (output_layouts or Replicate(),)
+        self.use_local_output = use_local_output
+
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> Any:
+        if isinstance(module, Linear):
+            _divide(module, device_mesh, "weight", Shard(1), self.src_data_rank)
+            _divide(module, device_mesh, "bias", Replicate(), self.src_data_rank)
+            module.forward = functools.partial(self._linear, device_mesh, module)
+        elif isinstance(module, Embedding):
+            if module.padding_idx is not None or module.max_norm is not None:
+                raise NotImplementedError("RowwiseParallel: an Embedding with padding_idx or max_norm")
+            rows = module.weight.shape[0]
+            _divide(module, device_mesh, "weight", Shard(0), self.src_data_rank)
+            module.forward = functools.partial(self._embedding, device_mesh, module, -(-rows // device_mesh.size()))
+        else:
+            raise NotImplementedError("RowwiseParallel currently only support nn.Linear and nn.Embedding!")
+        return module
+
+    def _linear(self, mesh: DeviceMesh, module: Any, x: Any) -> Any:
+        given = as_dtensor(x, mesh, self.input_layouts[0], module)
+        if not isinstance(x, DTensor) and given.placements[0] == Shard(given.ndim - 1):
+            part = given.to_local()  # as the layer before has left it, which knows how long the whole is
+        else:
+            part = given.redistribute(placements=[Shard(-1)]).to_local()
+        product = DTensor.from_local(F.linear(part, module.weight), mesh, [Partial()])
+        then = listed(self.output_layouts, mesh, product.ndim)
+        result = product.redistribute(placements=then)
+        if module.bias is None:
+            return result.to_local() if self.use_local_output else result
+        local = result.to_local()
+        bias = module.bias
+        whole = DTensor.from_local(bias, mesh)
+        if then[0] == Shard(product.ndim - 1):
+            bias = whole.redistribute(placements=[Shard(0)]).to_local()
+        elif not isinstance(then[0], Replicate):  # each rank has a summand of its gradient
+            bias = whole.to_local(grad_placements=[Partial()])
+            bias = bias / mesh.size() if isinstance(then[0], Partial) else bias
+        added = DTensor.from_local(local + bias, mesh, then, shape=product.shape)
+        return added.to_local() if self.use_local_output else added
+
+    def _embedding(self, mesh: DeviceMesh, module: Any, rows: int, x: Any) -> Any:
+        index = as_dtensor(x, mesh, self._given or Replicate(), module).redistribute(placements=[Replicate()]).to_local()
+        local = index - rows * mesh.get_local_rank()
+        count = module.weight.shape[0]
+        mine = (local >= 0) & (local < count)
+        found = F.embedding(local.clamp(0, max(count - 1, 0)), module.weight) * mine.unsqueeze(-1)
+        result = DTensor.from_local(found, mesh, [Partial()])
+        return _output(result, self.output_layouts[0], self.use_local_output)
+
+
+class SequenceParallel(ParallelStyle):
+    """The parameters stay whole (LayerNorm, Dropout, RMSNorm); input and output are parts along
+    `sequence_dim`. The parameters' gradients are summed over the ranks. The output is a DTensor, or a Tensor
+    with use_local_output=True."""
+
+    def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
+        self.sequence_sharding = (Shard(sequence_dim),)
+        self.use_local_output = use_local_output
+
+    def _apply(self, module: Any, device_mesh: DeviceMesh) -> Any:
+        for _, each in module.named_parameters():
+            _sum_gradient(each, device_mesh)
+        module.register_forward_pre_hook(functools.partial(self._before, device_mesh))
+        module.register_forward_hook(functools.partial(self._after, device_mesh))
+        return module
+
+    def _before(self, mesh: DeviceMesh, module: Any, inputs: tuple[Any, ...]) -> Any:
+        given = as_dtensor(inputs[0], mesh, self.sequence_sharding[0], module)
+        return (given.redistribute(placements=self.sequence_sharding).to_local(), *inputs[1:])
+
+    def _after(self, mesh: DeviceMesh, module: Any, inputs: Any, output: Any) -> Any:
+        return output if self.use_local_output else as_dtensor(output, mesh, self.sequence_sharding[0], module)

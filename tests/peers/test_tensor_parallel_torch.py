@@ -1,0 +1,117 @@
+"""DTensor and tensor-parallel modules: values and gradients as PyTorch's over gloo."""
+
+import numpy as np
+import pytest
+from support.daemons import start_daemons
+from support.gloo import RANKS, results
+
+BEGIN = """
+import importlib
+T = importlib.import_module(L.__name__ + ".distributed.tensor")
+P = importlib.import_module(L.__name__ + ".distributed.tensor.parallel")
+M = importlib.import_module(L.__name__ + ".distributed.device_mesh")
+nn = L.nn
+mesh = M.init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+Shard, Replicate, Partial, DTensor = T.Shard, T.Replicate, T.Partial, T.DTensor
+
+def values(*shape, seed=0):
+    return L.from_numpy(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
+
+def keep(name, x):
+    x = x.full_tensor() if isinstance(x, DTensor) else x
+    found[name] = x.detach().numpy()
+
+def fill(module):
+    for i, p in enumerate(module.parameters()):
+        p.data = values(*p.shape, seed=i + 1) + rank  # of rank 0 alone
+"""
+
+LAYOUTS = """
+found["mesh"] = np.array([*mesh.mesh.tolist(), mesh.get_local_rank(), *mesh.get_coordinate(), mesh.size(), mesh.ndim])
+places = {"replicate": Replicate(), "shard0": Shard(0), "shard1": Shard(-1), "partial": Partial()}
+for rows in (6, 7, 2):
+    for a, source in places.items():
+        for b, wanted in places.items():
+            if a == "partial":
+                x = values(rows, 3, seed=rank).requires_grad_()
+                made = DTensor.from_local(x, mesh, [source])
+            else:
+                x = values(rows, 3).requires_grad_()
+                made = T.distribute_tensor(x, mesh, [source])
+                made.requires_grad_()
+            if a == "replicate" and b == "partial":
+                continue  # both refuse it
+            name = f"{rows}/{a}/{b}"
+            then = made.redistribute(placements=[wanted])
+            found[name + "/shape"] = np.array(then.shape)
+            local = then.to_local()
+            keep(name, local)
+            (local * local).sum().backward()
+            if a == "partial":
+                keep(name + "/grad", x.grad)
+            else:
+                keep(name + "/grad", made.grad.to_local())
+            keep(name + "/full", made.full_tensor())
+x = values(4, 3).requires_grad_()
+made = DTensor.from_local(x, mesh, [Replicate()])
+(made.to_local(grad_placements=[Partial()]) * (rank + 1)).sum().backward()
+keep("partial gradient", x.grad)
+"""
+
+MODULES = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(6), nn.Linear(6, 9), nn.Linear(9, 6)
+    def forward(self, x):
+        return self.second(self.first(self.norm(x)).tanh())
+
+def run(name, module, plan, x):
+    fill(module)
+    module = P.parallelize_module(module, mesh, plan)
+    out = module(x)
+    keep(name, out)
+    out = out.to_local() if isinstance(out, DTensor) else out
+    (out * out).sum().backward()
+    for key, p in module.named_parameters():
+        g = p.grad
+        if isinstance(g, DTensor):  # PyTorch's: summands stay apart until somebody asks
+            g = g.redistribute(placements=p.placements).to_local()
+        keep(f"{name}/{key}", g)
+    if x.requires_grad:
+        keep(name + "/x", x.grad)
+
+run("mlp", Block(), {"first": P.ColwiseParallel(), "second": P.RowwiseParallel()}, values(4, 6).requires_grad_())
+run("wild", nn.ModuleDict({"a": Block()})["a"], {"fir*": P.ColwiseParallel(output_layouts=Replicate())},
+    values(4, 6).requires_grad_())
+run("rows", nn.Linear(6, 9), P.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+    values(6, 6).requires_grad_())
+run("last", nn.Linear(6, 9), P.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1)),
+    values(6, 6).requires_grad_())
+run("columns", nn.Linear(6, 9), P.ColwiseParallel(input_layouts=Shard(0), use_local_output=False),
+    values(2, 6, seed=rank).requires_grad_())
+run("sequence", Block(), {
+    "norm": P.SequenceParallel(),
+    "first": P.ColwiseParallel(input_layouts=Shard(1)),
+    "second": P.RowwiseParallel(output_layouts=Shard(1)),
+}, values(2, 3, 6, seed=rank).requires_grad_())
+run("features", nn.Embedding(7, 6), P.ColwiseParallel(output_layouts=Replicate()), L.tensor([[0, 3], [6, 6]]))
+run("vocabulary", nn.Embedding(9, 5), P.RowwiseParallel(input_layouts=Replicate()), L.tensor([[0, 3], [8, 8]]))
+run("prepared", nn.Sequential(nn.Linear(6, 6)), {
+    "": P.PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate(), use_local_output=True),
+    "0": P.PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1)),
+}, values(2, 6, seed=rank).requires_grad_())
+"""
+
+
+@pytest.mark.parametrize("name", ["layouts", "modules"])
+def test_as_pytorch(name, start_daemon, tmp_path):
+    program = BEGIN + {"layouts": LAYOUTS, "modules": MODULES}[name]
+    addresses = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
+    theirs = results(program, "torch", "float32", tmp_path)
+    ours = results(program, "teletensor", "float32", tmp_path, addresses)
+    assert len(theirs) == RANKS and len(theirs[0]) > 30
+    for rank, (a, b) in enumerate(zip(theirs, ours, strict=True)):
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_allclose(b[key], a[key], rtol=1e-4, atol=1e-5, err_msg=f"rank {rank}: {key}")
