@@ -4,10 +4,12 @@
 the same programs and compare what they print.
 """
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -17,7 +19,20 @@ DOCS = Path(__file__).resolve().parent
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 LIMIT = 600  # seconds for one cell; ends a hang
 sys.path.insert(0, str(DOCS.parent / "tests"))
+from support.daemon import Daemon  # noqa: E402
+from support.daemons import start_daemons  # noqa: E402
 from support.snippets import check, snippets  # noqa: E402
+
+
+@contextlib.contextmanager
+def mesh_daemons() -> Iterator[str]:
+    """Four daemons for the notebook that trains on a mesh; its $MESH."""
+    running = start_daemons(Daemon, 4)
+    try:
+        yield ",".join(daemon.unix for daemon in running)
+    finally:
+        problems = [problem for daemon in running if (problem := daemon.stop())]
+    assert not problems, "\n".join(problems)
 
 
 def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
@@ -37,8 +52,9 @@ def main() -> None:
         for snippet in snippets(DOCS / "getting_started.md"):
             check(snippet, folder)
         shutil.copy(folder / "network.png", DOCS / "images" / "getting_started.png")
-        for path in NOTEBOOKS:
-            nbformat.write(executed(path, folder), path)
+        with mesh_daemons() as os.environ["MESH"]:
+            for path in NOTEBOOKS:
+                nbformat.write(executed(path, folder), path)
 
 
 if __name__ == "__main__":

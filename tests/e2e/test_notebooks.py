@@ -1,5 +1,6 @@
 """The notebooks of the documentation run, and print what they hold."""
 
+import contextlib
 import sys
 
 import nbformat
@@ -7,7 +8,7 @@ import pytest
 from support.daemon import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
-from make_pictures import NOTEBOOKS, executed
+from make_pictures import NOTEBOOKS, executed, mesh_daemons
 
 VARIES = "varies"  # the tag of a cell whose output differs from run to run
 
@@ -24,4 +25,7 @@ def printed(notebook):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs(path, shared_daemon, tmp_path, monkeypatch):
     monkeypatch.setenv("TELETENSOR_ADDRESS", shared_daemon.unix)
-    assert printed(executed(path, tmp_path)) == printed(nbformat.read(path, as_version=4))
+    needed = mesh_daemons() if path.stem == "training_on_a_mesh" else contextlib.nullcontext("")
+    with needed as addresses:
+        monkeypatch.setenv("MESH", addresses)
+        assert printed(executed(path, tmp_path)) == printed(nbformat.read(path, as_version=4))
