@@ -1,6 +1,8 @@
 """One program that drives the ranks of a mesh, on one daemon and on several."""
 
+import dataclasses
 import gc
+import re
 import signal
 
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 import teletensor as tt
 import teletensor.distributed as dist
 from support.clients import client, finish, wait_line
-from support.daemon import Daemon
+from support.daemon import ROOT, Daemon
 from support.daemons import start_daemons
 from support.invariants import hold
+from support.snippets import check, snippets
 
 RANDOM = np.random.default_rng(3)
 
@@ -361,3 +364,11 @@ mesh.close()
     program.send_signal(signal.SIGINT)
     status, out, err = finish(program)
     assert status == 0 and out.splitlines()[-1] == "[[2.0, 2.0], [2.0, 2.0]] [3, 3]", err
+
+
+@pytest.mark.parametrize("title", ["mesh.py", "pipeline.py"])
+def test_the_programs_of_the_page(title, daemons, tmp_path, monkeypatch):
+    (program,) = (each for each in snippets(ROOT / "docs/distributed.md") if each.title == title)
+    monkeypatch.setenv("MESH", ",".join(daemon.unix for daemon in daemons))
+    printed = re.search(r"print\(.*#\s*(.*)", program.code)[1] + "\n"
+    check(dataclasses.replace(program, output=printed), tmp_path)

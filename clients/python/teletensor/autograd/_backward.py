@@ -105,9 +105,12 @@ def _run(roots: list[Any], seeds: list[Any], keep: bool, create_graph: bool) -> 
 
 def _check_sessions(roots: list[Any], wanted: list[Any]) -> None:
     core = roots[0]._session if roots else None
-    if core is not None and (any(each._session is not core for each in wanted) or _elsewhere.revisited(core)):
-        raise RuntimeError("a path from the inputs to the outputs may lead through another session: gradients of what "
-                           "was moved between ranks of a mesh come by backward() without inputs, into .grad")
+    if core is None:
+        return
+    if any(each._session is not core for each in wanted) or _elsewhere.revisited(core):
+        raise RuntimeError(
+            "a path from the inputs to the outputs may lead through another session: gradients of tensors "
+            "that were moved between ranks of a mesh are computed by backward() without inputs, in .grad")
 
 
 def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,

@@ -1,9 +1,8 @@
-"""Where a backward goes on in another session.
+"""Backwards that continue in another session.
 
 A tensor that was moved between two sessions (`x.to(mesh[1])`) is a *passage*: the backward of the second
-session ends there with a gradient, and the backward of the first session begins with it. Each session's part
-runs as one backward, after all parts that give it gradients, and nothing waits.
-"""
+session ends there with a gradient, and the backward of the first session begins with it. Each session's
+part runs as one backward, after all parts that give it gradients, and nothing waits. """
 
 from __future__ import annotations
 
@@ -49,8 +48,10 @@ def next_part(keep: bool) -> tuple[list[Tensor], list[Tensor]] | None:
     if not waiting:
         return None
     sessions = list(dict.fromkeys(passage.origin._session for passage, _ in waiting))
-    chosen = next((s for s in sessions if not any(_leads(other, s) for other in sessions if other is not s)),
-                  sessions[0])
+    chosen = next(
+        (s for s in sessions if not any(_leads(other, s) for other in sessions if other is not s)),
+        sessions[0],
+    )
     mine = [each for each in waiting if each[0].origin._session is chosen]
     waiting[:] = [each for each in waiting if each[0].origin._session is not chosen]
     if not keep:
@@ -66,7 +67,7 @@ def revisited(session: Any) -> bool:
 
 
 def _leads(first: Any, last: Any) -> bool:
-    """Does a passage lead a backward from the first session to the last one, by way of others or not?"""
+    """Does a passage lead a backward from the first session to the last one, directly or through further sessions?"""
     steps: dict[Any, set[Any]] = {}
     for passage in list(_open):
         steps.setdefault(passage.into, set()).add(passage.origin._session)

@@ -89,7 +89,7 @@ class ProcessGroup:
         return self._backend
 
     def issue(self, name: str, x: Any, *attributes: Any, line: str | None = None) -> Any:
-        """What the op gives: a collective or transfer of this group, whose other attributes are these.
+        """The result of the op: a collective or transfer of this group, whose other attributes are these.
         `line`: of the program, the one that runs where it is not given."""
         result = ops[name](x, self._number, *attributes, site() if line is None else line)
         if name == "send_to":
@@ -310,8 +310,8 @@ def init_process_group(
     if here is not None and here._mesh is not None:
         if world_size not in (-1, here.size()) or rank not in (-1, here.rank()):
             raise ValueError(
-                f"init_process_group: this is rank {here.rank()} of a mesh of {here.size()}, not rank {rank} "
-                f"of {world_size}"
+                f"init_process_group: this is rank {here.rank()} of a mesh of {here.size()}, not rank "
+                f"{rank} of {world_size}"
             )
         return
     if _world is not None:

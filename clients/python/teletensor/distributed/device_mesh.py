@@ -19,30 +19,43 @@ __all__ = ["DeviceMesh", "init_device_mesh"]
 class DeviceMesh:
     """An array of ranks of the world. Each dimension has groups: the ranks that differ only in it.
 
-    `mesh` is an array, tensor or nested list of ranks, each at most once, and `mesh_dim_names` has a name for
-    each dimension. All ranks of the world make it, in the same order; it waits for none. A slice,
-    `device_mesh["tp"]` or `device_mesh["dp", "tp"]`, is the part in these dimensions that this rank is in.
-    ValueError before init_process_group, RuntimeError for ranks outside the world or given twice, and for names
-    that do not fit."""
+    `mesh` is an array, tensor or nested list of ranks, each at most once, and `mesh_dim_names` has a name
+    for each dimension. All ranks of the world make it, in the same order; it waits for none. A slice,
+    `device_mesh["tp"]` or `device_mesh["dp", "tp"]`, is the part in these dimensions that this rank is
+    in. ValueError before init_process_group, RuntimeError for ranks outside the world or given twice, and
+    for names that do not fit."""
 
-    def __init__(self, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None,
-                 _groups: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self,
+        device_type: str,
+        mesh: Any,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        _groups: Sequence[Any] | None = None,
+    ) -> None:
         ranks = np.asarray(mesh.numpy() if isinstance(mesh, Tensor) else mesh)
         ranks = ranks.reshape(1) if ranks.ndim == 0 else ranks
         world = found(None)
         flat = ranks.reshape(-1).tolist()
-        if ranks.size == 0 or not all(isinstance(each, int) and 0 <= each < world.size() for each in flat):
+        if ranks.size == 0 or not all(
+            isinstance(each, int) and 0 <= each < world.size() for each in flat
+        ):
             raise RuntimeError(f"DeviceMesh: {ranks.tolist()} are not ranks of a world of {world.size()}")
         if len(set(flat)) != len(flat):
             raise RuntimeError(f"DeviceMesh cannot have duplicate values, but found {ranks.tolist()}")
         if mesh_dim_names is not None and len(mesh_dim_names) != ranks.ndim:
-            raise RuntimeError(f"mesh_shape and mesh_dim_names should have same length! Found "
-                               f"len(mesh_dim_names): {len(mesh_dim_names)} and len(mesh_shape):{ranks.ndim}.")
+            raise RuntimeError(
+                f"mesh_shape and mesh_dim_names should have same length! Found "
+                f"len(mesh_dim_names): {len(mesh_dim_names)} and len(mesh_shape):{ranks.ndim}."
+            )
         self.device_type = device_type
         self.mesh_dim_names = None if mesh_dim_names is None else tuple(mesh_dim_names)
         self._ranks, self._rank = ranks, world._ranks[world.rank()]
-        self._groups = list(_groups) if _groups is not None else [
-            self._group(world, dim) for dim in range(ranks.ndim)]
+        self._groups = (
+            list(_groups)
+            if _groups is not None
+            else [self._group(world, dim) for dim in range(ranks.ndim)]
+        )
 
     def _group(self, world: ProcessGroup, dim: int) -> ProcessGroup | None:
         rows = np.moveaxis(self._ranks, dim, -1).reshape(-1, self._ranks.shape[dim]).tolist()
@@ -87,17 +100,22 @@ class DeviceMesh:
         names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
         dims = [self._dim(name) for name in names]
         if dims != sorted(set(dims)):
-            raise KeyError(f"Mesh dim names {names} are not in the order of {self.mesh_dim_names}, each once")
+            raise KeyError(
+                f"Mesh dim names {names} are not in the order of {self.mesh_dim_names}, each once"
+            )
         where = self.get_coordinate() or [0] * self.ndim  # of a rank outside, the first slice
         part = self._ranks[tuple(slice(None) if dim in dims else where[dim] for dim in range(self.ndim))]
-        return DeviceMesh(self.device_type, part, mesh_dim_names=names,
-                          _groups=[self._groups[dim] for dim in dims])
+        return DeviceMesh(
+            self.device_type, part, mesh_dim_names=names, _groups=[self._groups[dim] for dim in dims]
+        )
 
     def _dim(self, mesh_dim: int | str | None) -> int:
         if mesh_dim is None:
             if self.ndim != 1:
-                raise RuntimeError(f"Found the DeviceMesh have {self.ndim} dimensions. Optional kwarg `mesh_dim` "
-                                   "needs to be specified when device_mesh.ndim > 1.")
+                raise RuntimeError(
+                    f"Found the DeviceMesh have {self.ndim} dimensions. Optional kwarg `mesh_dim` "
+                    "needs to be specified when device_mesh.ndim > 1."
+                )
             return 0
         if isinstance(mesh_dim, str):
             if mesh_dim not in (self.mesh_dim_names or ()):
@@ -138,29 +156,40 @@ class DeviceMesh:
         return None if not len(found_at) else [int(each) for each in found_at[0]]
 
 
-def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *,
-                     mesh_dim_names: Sequence[str] | None = None,
-                     backend_override: Any = None) -> DeviceMesh:
-    """A DeviceMesh of ranks 0, 1, 2, ... in this shape. All ranks of the world call it; where there is no world,
-    init_process_group() is called first. backend_override has no effect: all backends are one. RuntimeError
-    for a shape that is not that of the world's ranks, names that do not fit, a device type with an index."""
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: Sequence[int],
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+    backend_override: Any = None,
+) -> DeviceMesh:
+    """A DeviceMesh of ranks 0, 1, 2, ... in this shape. All ranks of the world call it; where there is no
+    world, init_process_group() is called first. backend_override has no effect: all backends are one.
+    RuntimeError for a shape that is not that of the world's ranks, names that do not fit, a device type
+    with an index."""
     if not device_type.isalpha():
         raise RuntimeError(f"Device type with index is not supported but got {device_type}.")
     shape = tuple(int(each) for each in mesh_shape)
     if mesh_dim_names is not None:
         if len(set(mesh_dim_names)) != len(mesh_dim_names):
-            raise RuntimeError("Each mesh_dim_name must be unique. Found repeated mesh_dim_name in "
-                               f"mesh_dim_names {tuple(mesh_dim_names)}")
+            raise RuntimeError(
+                "Each mesh_dim_name must be unique. Found repeated mesh_dim_name in "
+                f"mesh_dim_names {tuple(mesh_dim_names)}"
+            )
         if len(mesh_dim_names) != len(shape):
-            raise RuntimeError(f"mesh_shape and mesh_dim_names should have same length! Found "
-                               f"len(mesh_dim_names): {len(mesh_dim_names)} and len(mesh_shape):{len(shape)}.")
+            raise RuntimeError(
+                f"mesh_shape and mesh_dim_names should have same length! Found "
+                f"len(mesh_dim_names): {len(mesh_dim_names)} and len(mesh_shape):{len(shape)}."
+            )
     if not is_initialized():
         init_process_group()
     world = current_world()
     assert world is not None
     if min(shape, default=0) < 1 or math.prod(shape) > world.size():
         raise RuntimeError(f"init_device_mesh: a world of {world.size()} has no mesh of shape {shape}")
-    return DeviceMesh(device_type, np.arange(math.prod(shape)).reshape(shape), mesh_dim_names=mesh_dim_names)
+    return DeviceMesh(
+        device_type, np.arange(math.prod(shape)).reshape(shape), mesh_dim_names=mesh_dim_names
+    )
 
 
 _absent.attach(globals())

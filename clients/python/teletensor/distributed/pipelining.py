@@ -16,21 +16,34 @@ __all__ = ["PipelineStage", "Schedule1F1B", "ScheduleGPipe"]
 
 
 class PipelineStage:
-    """A part of a network, on a rank of a mesh (`device=mesh[i]`); its parameters are there (`Rank.copy`). The
-    first stage gets the arguments of `step`, each other one what the stage before returns: a tensor or a
-    tuple of tensors. TypeError for another device, ValueError for an index that is not one of a stage."""
+    """A part of a network, on a rank of a mesh (`device=mesh[i]`); its parameters are there
+    (`Rank.copy`). The first stage gets the arguments of `step`, each other one what the stage before
+    returns: a tensor or a tuple of tensors. TypeError for another device, ValueError for an index that is
+    not one of a stage."""
 
     def __init__(self, submodule: Module, stage_index: int, num_stages: int, device: Any) -> None:
         if not isinstance(device, Rank):
-            raise TypeError(f"PipelineStage: device is a rank of a mesh, mesh[i], not {device!r}: one program issues "
-                            "all stages")
+            raise TypeError(
+                f"PipelineStage: device is a rank of a mesh, mesh[i], not {device!r}: one program issues "
+                "all stages"
+            )
         if not 0 <= stage_index < num_stages:
             raise ValueError(f"Stage index {stage_index} is out of range of {num_stages}")
-        wrong = [name for name, each in submodule.named_parameters()
-                 if each._session is not device.session._core]
+        wrong = [
+            name
+            for name, each in submodule.named_parameters()
+            if each._session is not device.session._core
+        ]
         if wrong:
-            raise ValueError(f"PipelineStage: parameter {wrong[0]} is not on {device!r}: give it rank.copy(module)")
-        self.submod, self.stage_index, self.num_stages, self.device = submodule, stage_index, num_stages, device
+            raise ValueError(
+                f"PipelineStage: parameter {wrong[0]} is not on {device!r}: give it rank.copy(module)"
+            )
+        self.submod, self.stage_index, self.num_stages, self.device = (
+            submodule,
+            stage_index,
+            num_stages,
+            device,
+        )
 
     @property
     def is_first(self) -> bool:
@@ -44,14 +57,21 @@ class PipelineStage:
 
 
 class _Schedule:
-    """What both schedules do with the stages; their order of the micro-batches is `_order`."""
+    """Both schedules: they differ in `_order`, the order of the micro-batches in a stage."""
 
-    def __init__(self, stage: Any, n_microbatches: int, loss_fn: Callable[..., Any] | None = None,
-                 scale_grads: bool = True) -> None:
+    def __init__(
+        self,
+        stage: Any,
+        n_microbatches: int,
+        loss_fn: Callable[..., Any] | None = None,
+        scale_grads: bool = True,
+    ) -> None:
         stages = [stage] if isinstance(stage, PipelineStage) else list(stage)
         if not stages or [each.stage_index for each in stages] != list(range(stages[0].num_stages)):
-            raise ValueError(f"{type(self).__name__}: all stages of the network are given, in their order; these have "
-                             f"the indices {[each.stage_index for each in stages]}")
+            raise ValueError(
+                f"{type(self).__name__}: all stages of the network are given, in their order; these have "
+                f"the indices {[each.stage_index for each in stages]}"
+            )
         if n_microbatches < 1:
             raise ValueError(f"{type(self).__name__}: n_microbatches is at least 1, not {n_microbatches}")
         self._stages: list[PipelineStage] = stages
@@ -60,13 +80,19 @@ class _Schedule:
     def _order(self, stage: int) -> list[tuple[str, int]]:
         raise NotImplementedError
 
-    def step(self, *args: Any, target: Any = None, losses: list[Any] | None = None,
-             return_outputs: bool = True, **kwargs: Any) -> Any:
-        """Splits the arguments and the target along dimension 0 into micro-batches, runs forwards and backwards
-        of all stages in the order of the schedule, and waits for nothing. Gradients are those of the mean of
-        the micro-batches' losses (of their sum with scale_grads=False). Keyword arguments go to every
-        stage. Appends each loss, a tensor of the last stage's rank, to `losses`. Returns the outputs of the
-        last stage (None with return_outputs=False).
+    def step(
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[Any] | None = None,
+        return_outputs: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Splits the arguments and the target along dimension 0 into micro-batches, runs forwards and
+        backwards of all stages in the order of the schedule, and waits for nothing. Gradients are those
+        of the mean of the micro-batches' losses (of their sum with scale_grads=False). Keyword arguments
+        go to every stage. Appends each loss, a tensor of the last stage's rank, to `losses`. Returns the
+        outputs of the last stage (None with return_outputs=False).
 
         ValueError where dimension 0 does not split equally, or there is no loss_fn."""
         if self._loss is None:
@@ -101,12 +127,19 @@ class Schedule1F1B(_Schedule):
     micro-batches as there are stages from it on. Arguments as those of ScheduleGPipe. ValueError for fewer
     micro-batches than stages."""
 
-    def __init__(self, stage: Any, n_microbatches: int, loss_fn: Callable[..., Any] | None = None,
-                 scale_grads: bool = True) -> None:
+    def __init__(
+        self,
+        stage: Any,
+        n_microbatches: int,
+        loss_fn: Callable[..., Any] | None = None,
+        scale_grads: bool = True,
+    ) -> None:
         super().__init__(stage, n_microbatches, loss_fn, scale_grads)
         if n_microbatches < len(self._stages):
-            raise ValueError(f"Number of microbatches ({n_microbatches}) must be greater than or equal to the number "
-                             f"of stages ({len(self._stages)}).")
+            raise ValueError(
+                f"Number of microbatches ({n_microbatches}) must be greater than or equal to the number "
+                f"of stages ({len(self._stages)})."
+            )
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
         ahead = min(self._count, len(self._stages) - stage)
@@ -121,7 +154,9 @@ class Schedule1F1B(_Schedule):
 class _Step:
     """The micro-batches of one step."""
 
-    def __init__(self, schedule: _Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any) -> None:
+    def __init__(
+        self, schedule: _Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any
+    ) -> None:
         self._stages, self._count, self._loss = schedule._stages, schedule._count, schedule._loss
         self._share = 1.0 / self._count if schedule._scale else 1.0
         parts = [self._split(each) for each in args]
@@ -137,19 +172,23 @@ class _Step:
         if not isinstance(value, Tensor):
             return [value] * self._count
         if value.dim() == 0 or value.shape[0] % self._count:
-            raise ValueError(f"a tensor of {tuple(value.shape)} does not split along dimension 0 into {self._count} "
-                             "equal micro-batches")
+            raise ValueError(
+                f"a tensor of {tuple(value.shape)} does not split along dimension 0 into {self._count} "
+                "equal micro-batches"
+            )
         parts: Sequence[Any] = value.chunk(self._count)
         return parts
 
     def run(self, orders: list[list[tuple[str, int]]]) -> None:
-        """Issues each stage's list in its order, one entry of each stage after the other, as soon as what it
-        needs is issued."""
+        """Issues each stage's list in its order, one entry of each stage after the other, as soon as what
+        it needs is issued."""
         waiting: list[Iterator[tuple[str, int]]] = [iter(order) for order in orders]
         heads = [next(each, None) for each in waiting]
         while any(head is not None for head in heads):
             for s, head in enumerate(heads):
-                if head is None or (s, head[1]) not in (self._inputs if head[0] == "forward" else self._ready(s)):
+                if head is None or (s, head[1]) not in (
+                    self._inputs if head[0] == "forward" else self._ready(s)
+                ):
                     continue
                 rank = self._stages[s].device
                 with rank.as_current():
@@ -163,8 +202,9 @@ class _Step:
         stage = self._stages[s]
         inputs = tuple(_at(each, stage.device) for each in self._inputs.pop((s, i)))
         if s > 0:  # the history ends between two stages: gradients are sent by _backward
-            inputs = tuple(each.requires_grad_(bool(each.is_floating_point() and _recording()))
-                           for each in inputs)
+            inputs = tuple(
+                each.requires_grad_(bool(each.is_floating_point() and _recording())) for each in inputs
+            )
         kwargs = {name: _at(parts[i], stage.device) for name, parts in self._kwargs.items()}
         result = stage.submod(*inputs, **kwargs)
         outputs = result if isinstance(result, tuple) else (result,)
@@ -184,7 +224,9 @@ class _Step:
         inputs, outputs = self._held.pop((s, i))
         given = self._gradients.pop((s, i), None)
         if given is None:
-            given = tuple(ops["full"](self._share, list(each.shape), each.dtype, each.device) for each in outputs)
+            given = tuple(
+                ops["full"](self._share, list(each.shape), each.dtype, each.device) for each in outputs
+            )
         pairs = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None and o.requires_grad]
         if pairs:
             from ..autograd import backward
@@ -193,7 +235,8 @@ class _Step:
         if s > 0:
             before = self._stages[s - 1].device
             self._gradients[s - 1, i] = tuple(
-                None if each.grad is None else _at(each.grad, before) for each in inputs)
+                None if each.grad is None else _at(each.grad, before) for each in inputs
+            )
 
     def merged(self) -> Any:
         """The last stage's outputs of all micro-batches as one."""

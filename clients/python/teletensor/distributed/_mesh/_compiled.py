@@ -18,7 +18,7 @@ __all__ = ["MeshCompiled"]
 
 class MeshCompiled:
     """A function that each rank captures at its first call, as `teletensor.compile` does, and then runs as
-    one command of its session. What `Mesh.compile` returns.
+    one command of its session. `Mesh.compile` returns it.
 
     Called in the code of a rank it runs on this rank. Elsewhere it runs on all ranks, with each rank's own
     one of each PerRank among the arguments, and returns a PerRank of the results."""
@@ -36,19 +36,23 @@ class MeshCompiled:
         rank = current_rank(self._mesh)
         if rank is not None:
             return self._ranks[rank.index](*of_rank(args, rank.index), **of_rank(kwargs, rank.index))
-        return self._mesh._each(lambda index: self._ranks[index](
-            *of_rank(args, index), **of_rank(kwargs, index)))
+        return self._mesh._each(
+            lambda index: self._ranks[index](*of_rank(args, index), **of_rank(kwargs, index))
+        )
 
     def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[PerRank]:
-        """Runs it n times on all ranks, and gives the outputs of each round as a PerRank: numbers where
-        they are 0-d, else tensors. `data` and the arguments are as those of `Compiled.repeat`, with each
-        rank's own one of each PerRank. A message to a rank starts up to 64 rounds; the outputs come back
-        while later rounds run."""
+        """Runs it n times on all ranks, and gives the outputs of each round as a PerRank: tensors, and
+        numbers for those of 0 dimensions. `data` and the arguments are as those of `Compiled.repeat`, with
+        each rank's own one of each PerRank. A message to a rank starts up to 64 rounds, whose outputs are
+        sent while later rounds run."""
         parts = []
         for rank in self._mesh:
             with rank.as_current():
-                parts.append(rounds(self._ranks[rank.index], n, of_rank(data, rank.index),
-                                    of_rank(args, rank.index)))
+                parts.append(
+                    rounds(
+                        self._ranks[rank.index], n, of_rank(data, rank.index), of_rank(args, rank.index)
+                    )
+                )
         before: list[Iterator[Any]] | None = None
         while True:
             # All ranks' rounds are issued before one is read.

@@ -57,7 +57,8 @@ def replicated(mesh: Mesh, value: Any) -> PerRank:
 
 
 def _receiver(tensors: list[Tensor], rank: Rank) -> Callable[[Tensor], Tensor]:
-    """Gives these tensors of rank 0 on that rank, one after the other: the order of every copy's tensors."""
+    """Gives these tensors of rank 0 on that rank, one after the other: the order of every copy's
+    tensors."""
     rest = iter(tensors)
     return lambda _: _broadcast(next(rest), rank)
 

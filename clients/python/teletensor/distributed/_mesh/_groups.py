@@ -65,8 +65,11 @@ class Groups:
 
     def even(self) -> bool:
         """Have all ranks issued the same collectives?"""
-        return not any(_missing(group, ranks) for ranks in list(self._ranks.values())
-                       for group in list(ranks.values()))
+        return not any(
+            _missing(group, ranks)
+            for ranks in list(self._ranks.values())
+            for group in list(ranks.values())
+        )
 
     def begin_again(self) -> None:
         """Ends the groups, with all that waits in them, and begins them anew; the objects stay."""
@@ -87,9 +90,11 @@ class Groups:
             for group in ranks.values():
                 if group._session is session and (reason := _missing(group, ranks)):
                     raise RuntimeError(
-                        f"this line waits for a value of rank {group._ranks[group.rank()]}, and {reason}. One "
+                        f"this line waits for a value of rank {group._ranks[group.rank()]}, and "
+                        f"{reason}. One "
                         "thread issues the ranks of a mesh one after the other: read when all of them have "
-                        "been issued (after mesh.run), or use mesh.spawn, which has a thread for each rank")
+                        "been issued (after mesh.run), or use mesh.spawn, which has a thread for each rank"
+                    )
 
 
 def _missing(group: ProcessGroup, ranks: dict[int, ProcessGroup]) -> str:
@@ -101,12 +106,20 @@ def _missing(group: ProcessGroup, ranks: dict[int, ProcessGroup]) -> str:
             continue
         calls = 0 if other is None else other.calls
         if calls < group.calls:
-            return (f"this rank has issued {group.calls} collectives of {group._name!r}, rank "
-                    f"{group._ranks[rank]} only {calls}")
+            return (
+                f"this rank has issued {group.calls} collectives of {group._name!r}, rank "
+                f"{group._ranks[rank]} only {calls}"
+            )
         sent = 0 if other is None else other.sent_to[own]
         if sent < group.received_from[rank]:
-            return (f"this rank has issued {group.received_from[rank]} receives from rank "
-                    f"{group._ranks[rank]}, which has issued only {sent} sends to it")
+            return (
+                f"this rank has issued {group.received_from[rank]} receives from rank "
+                f"{group._ranks[rank]}, which has issued only {sent} sends to it"
+            )
     received = sum(group.received_from.values())
     sent = sum(other.sent_to[own] for other in ranks.values())
-    return f"this rank has issued {received} receives, the others {sent} sends to it" if sent < received else ""
+    return (
+        f"this rank has issued {received} receives, the others {sent} sends to it"
+        if sent < received
+        else ""
+    )

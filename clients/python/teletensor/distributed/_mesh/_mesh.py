@@ -39,8 +39,15 @@ class Mesh:
     `mesh[i]` is rank i (`Rank`), `mesh["dp"]` the groups along that dimension: a PerRank of
     `device_mesh.DeviceMesh`. `len` and iteration are over ranks. `with mesh:` closes it."""
 
-    def __init__(self, sessions: Sequence[Session], devices: Sequence[_core.device], names: tuple[str, ...],
-                 shape: tuple[int, ...], name: str, timeout: float) -> None:
+    def __init__(
+        self,
+        sessions: Sequence[Session],
+        devices: Sequence[_core.device],
+        names: tuple[str, ...],
+        shape: tuple[int, ...],
+        name: str,
+        timeout: float,
+    ) -> None:
         self.names, self.shape, self.name = names, shape, name
         self._ranks = [Rank(self, i, *each) for i, each in enumerate(zip(sessions, devices, strict=True))]
         self._closed = self._dropped = False
@@ -78,8 +85,10 @@ class Mesh:
             for each in sums:
                 each.item()
         except RankLostError as error:
-            raise RankLostError(f"{error}; the ranks of a mesh have one user, and their daemons have been told of "
-                                "each other (--peers)") from None
+            raise RankLostError(
+                f"{error}; the ranks of a mesh have one user, and their daemons have been told of "
+                "each other (--peers)"
+            ) from None
         finally:
             for group in groups:
                 group._leave()
@@ -107,8 +116,11 @@ class Mesh:
         if self._dimensions is None:
             from ..device_mesh import init_device_mesh
 
-            self._dimensions = self._each(lambda index: init_device_mesh(
-                self[index].device.type, self.shape, mesh_dim_names=self.names))
+            self._dimensions = self._each(
+                lambda index: init_device_mesh(
+                    self[index].device.type, self.shape, mesh_dim_names=self.names
+                )
+            )
         return self._dimensions
 
     def _title(self) -> str:
@@ -130,7 +142,7 @@ class Mesh:
     def run(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> PerRank:
         """Calls f once for each rank, in turn, as the rank's own code: tensors that it makes are the
         rank's, and collectives are this rank's. Nothing waits; the daemons work side by side.
-        Of a PerRank among the arguments each rank gets its own one. Returns a PerRank of the results.
+        Each rank gets its own one of a PerRank among the arguments. Returns a PerRank of the results.
 
         A line of f that waits for a value is refused (RuntimeError) after a collective that the later
         ranks have not issued yet: read after run(), or use spawn(). An error of f is raised with its rank;
@@ -161,8 +173,8 @@ class Mesh:
 
     def spawn(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> PerRank:
         """Calls f on each rank in a thread of its own, as a program of its own would: lines of f may wait
-        for other ranks. Of a PerRank among the arguments each rank gets its own one. Returns a PerRank of the
-        results when all have ended.
+        for other ranks. Each rank gets its own one of a PerRank among the arguments. Returns a PerRank of
+        the results when all have ended.
 
         The first error of a rank is raised, with the rank; what the other ranks had queued is dropped."""
         self._check()
@@ -179,8 +191,10 @@ class Mesh:
                     self._drop()
 
         with self._together(), self._groups.during_threads():
-            threads = [threading.Thread(target=work, args=(rank,), name=f"rank {rank.index}", daemon=True)
-                       for rank in self]
+            threads = [
+                threading.Thread(target=work, args=(rank,), name=f"rank {rank.index}", daemon=True)
+                for rank in self
+            ]
             for each in threads:
                 each.start()
             try:
@@ -239,13 +253,16 @@ class Mesh:
             return tuple(self.shard(each, dim) for each in value)
         size = value.shape[dim]
         if size % len(self):
-            raise ValueError(f"shard: {size} elements of dimension {dim} do not split equally for {len(self)} "
-                             "ranks")
+            raise ValueError(
+                f"shard: {size} elements of dimension {dim} do not split equally for {len(self)} ranks"
+            )
         part = size // len(self)
         where = [slice(None)] * (dim % len(value.shape))
         parts = [value[(*where, slice(i * part, (i + 1) * part))] for i in range(len(self))]
         with self._together():
-            return PerRank(self, [self._placed(each, rank) for each, rank in zip(parts, self, strict=True)])
+            return PerRank(
+                self, [self._placed(each, rank) for each, rank in zip(parts, self, strict=True)]
+            )
 
     def _placed(self, value: Any, rank: Rank) -> Tensor:
         if isinstance(value, Tensor):
@@ -311,7 +328,7 @@ class Mesh:
             self._begin_again()
 
     def close(self) -> None:
-        """Ends all sessions. A late error that nobody saw is raised, the first one."""
+        """Ends all sessions. The first late error that no read has raised is raised."""
         if self._closed:
             return
         self._closed = True
@@ -363,35 +380,47 @@ class Mesh:
 def _note(error: BaseException, rank: Rank) -> None:
     """Names the rank in the error's text, if that names none."""
     text = error.args[0] if error.args and isinstance(error.args[0], str) else ""
-    if text and not re.search(r"\brank \d", text) and not isinstance(error, KeyError):  # whose text is a key
+    if (
+        text and not re.search(r"\brank \d", text) and not isinstance(error, KeyError)
+    ):  # whose text is a key
         error.args = (f"rank {rank.index}: {text}", *error.args[1:])
 
 
-def connect_mesh(addresses: Sequence[str], names: Sequence[str] = ("dp",), shape: Sequence[int] | None = None,
-                 name: str | None = None, *, token: str | None = None, memory: int = 0,
-                 ca: str | os.PathLike[str] | None = None,
-                 cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
-                 timeout: Any = None) -> Mesh:
+def connect_mesh(
+    addresses: Sequence[str],
+    names: Sequence[str] = ("dp",),
+    shape: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    token: str | None = None,
+    memory: int = 0,
+    ca: str | os.PathLike[str] | None = None,
+    cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+    timeout: Any = None,
+) -> Mesh:
     """One session for each address, as the ranks of one group, for this program to drive all of them.
 
-    An address is one for `connect`, with a device behind a slash where the rank's tensors are not to be on the
-    CPU: "box2:7420/cuda:1". It may come several times: several ranks of one daemon. Different daemons have
-    been told of each other (docs/distributed.md). `names` are those of the dimensions of the mesh and
-    `shape` their sizes, whose product is the number of ranks; for one dimension it is not needed.
+    An address is one for `connect`, with a device behind a slash where the rank's tensors are not to be
+    on the CPU: "box2:7420/cuda:1". It may come several times: several ranks of one daemon. Different
+    daemons have been told of each other (docs/distributed.md). `names` are those of the dimensions of the
+    mesh and `shape` their sizes, whose product is the number of ranks; for one dimension it is not
+    needed.
 
-    `name`: where this user has a mesh of this name on these daemons, its sessions are taken over, and what
-    they keep is in `Mesh.kept()`. A mesh with a name outlives its program; `Mesh.close` ends it. `token`,
-    `memory`, `ca` and `cert` are those of `connect`, the same for all. `timeout`: of each collective, a
-    timedelta or seconds, 30 minutes by default.
+    `name`: where this user has a mesh of this name on these daemons, its sessions are taken over, and
+    what they keep is in `Mesh.kept()`. A mesh with a name outlives its program; `Mesh.close` ends it.
+    `token`, `memory`, `ca` and `cert` are those of `connect`, the same for all. `timeout`: of each
+    collective, a timedelta or seconds, 30 minutes by default.
 
-    ValueError for a shape that does not fit, errors as `connect`, RankLostError where daemons have not been
-    told of each other."""
+    ValueError for a shape that does not fit, errors as `connect`, RankLostError where daemons have not
+    been told of each other."""
     if isinstance(addresses, str) or not addresses:
         raise ValueError("connect_mesh: addresses is a list of one address for each rank")
     names = (names,) if isinstance(names, str) else tuple(names)
     sizes = (len(addresses),) if shape is None and len(names) == 1 else tuple(shape or ())
     if len(sizes) != len(names) or math.prod(sizes) != len(addresses) or len(set(names)) != len(names):
-        raise ValueError(f"connect_mesh: {len(addresses)} ranks are no mesh of names {names} and shape {sizes}")
+        raise ValueError(
+            f"connect_mesh: {len(addresses)} ranks are no mesh of names {names} and shape {sizes}"
+        )
     seconds = _seconds(timeout)
     sessions: list[Session] = []
     devices: list[_core.device] = []
@@ -399,8 +428,14 @@ def connect_mesh(addresses: Sequence[str], names: Sequence[str] = ("dp",), shape
         for rank, address in enumerate(addresses):
             found = _DEVICE.fullmatch(os.fsdecode(address))
             where, device = (found.group(1), found.group(2)) if found else (address, "cpu")
-            session = connect(where, token=token, memory=memory, ca=ca, cert=cert,
-                              name=None if name is None else f"{name}.{rank}")
+            session = connect(
+                where,
+                token=token,
+                memory=memory,
+                ca=ca,
+                cert=cert,
+                name=None if name is None else f"{name}.{rank}",
+            )
             if session._world is not None:
                 raise ValueError(f"connect_mesh: this program drives the mesh {name!r} already")
             sessions.append(session)

@@ -30,8 +30,10 @@ class PerRank(Sequence[Any]):
         rank = current_rank(self._mesh)
         if rank is None:
             raise RuntimeError(
-                f"{self!r} has an object for each rank of {self._mesh._title()}, and this is the code of none: "
-                "use it in mesh.run, mesh.spawn or mesh.compile, or take one rank's by its number, [0]")
+                f"{self!r} has an object for each rank of {self._mesh._title()}, and this is the code of "
+                "none: "
+                "use it in mesh.run, mesh.spawn or mesh.compile, or take one rank's by its number, [0]"
+            )
         return self._values[rank.index]
 
     def __getitem__(self, rank: Any) -> Any:

@@ -34,7 +34,8 @@ class Rank(Place):
 
     def copy(self, value: Any) -> Any:
         """A copy of a tensor, module, optimizer, or of a tuple, list or dict with such things, whose
-        tensors are on this rank. Tensors of other ranks go from daemon to daemon, others by this program."""
+        tensors are on this rank. Tensors of other ranks go from daemon to daemon, others by this
+        program."""
         from ._copies import copied
 
         return copied(value, self)

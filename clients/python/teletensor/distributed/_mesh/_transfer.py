@@ -1,7 +1,7 @@
 """`x.to(mesh[1])`: a tensor goes from one session to another, from daemon to daemon, with its gradient.
 
-In the second session the result is the output of a node whose backward sends the gradient back. Where the
-first session's part of the graph goes on is for `autograd._elsewhere`.
+In the second session the result is the output of a node whose backward sends the gradient to the first
+session. `autograd._elsewhere` continues the backward there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ def moved(x: Tensor, rank: Rank) -> Tensor:
     if source is None:
         if x.requires_grad and is_grad_enabled():
             raise ValueError(
-                f"to({rank!r}): the tensor requires grad and is of {session!r}, which is no rank of the mesh: "
-                "detach() it, or make it on a rank")
+                f"to({rank!r}): the tensor requires grad and is of {session!r}, which is no rank of the "
+                "mesh: "
+                "detach() it, or make it on a rank"
+            )
         return upload(x, rank)
     if x.requires_grad and is_grad_enabled():
         with rank.as_current():

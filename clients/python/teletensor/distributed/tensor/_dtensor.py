@@ -10,29 +10,45 @@ from ..._core import Tensor
 from ..._size import Size
 from ...autograd import no_grad
 from ..device_mesh import DeviceMesh
-from ._placements import Layout, Partial, Placement, Replicate, Shard, coordinate, for_gradients, listed
+from ._placements import (
+    Layout,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    coordinate,
+    for_gradients,
+    listed,
+)
 from ._redistribute import redistributed
 
 __all__ = ["DTensor", "distribute_tensor"]
 
 
 class DTensor:
-    """A tensor in parts, of which each rank of a DeviceMesh has one. `from_local` and `distribute_tensor` make
-    it; all ranks do the same with it, in the same order.
+    """A tensor in parts, of which each rank of a DeviceMesh has one. `from_local` and `distribute_tensor`
+    make it; all ranks do the same with it, in the same order.
 
-    It is no Tensor: it has `redistribute`, `full_tensor`, `to_local`, sums and differences of equally placed
-    ones, and products with numbers. Any other operation raises NotImplementedError that names it: use
-    to_local(), and from_local() for the result."""
+    It is no Tensor: it has `redistribute`, `full_tensor`, `to_local`, sums and differences of equally
+    placed ones, and products with numbers. Any other operation raises NotImplementedError that names it:
+    use to_local(), and from_local() for the result."""
 
     def __init__(self, local: Tensor, layout: Layout) -> None:
         self._local, self._layout = local, layout
 
     @staticmethod
-    def from_local(local_tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None,
-                   *, run_check: bool = False, shape: Sequence[int] | None = None, stride: Any = None) -> DTensor:
+    def from_local(
+        local_tensor: Tensor,
+        device_mesh: DeviceMesh,
+        placements: Sequence[Placement] | None = None,
+        *,
+        run_check: bool = False,
+        shape: Sequence[int] | None = None,
+        stride: Any = None,
+    ) -> DTensor:
         """The tensor whose part on this rank is `local_tensor`, with its history. Replicate without
-        placements. `shape`: of the whole tensor, where the parts of a Shard differ; without it they are equal.
-        run_check=True gives all ranks of a Replicate those of the first; stride has no effect.
+        placements. `shape`: of the whole tensor, where the parts of a Shard differ; without it they are
+        equal. run_check=True gives all ranks of a Replicate those of the first; stride has no effect.
         ValueError where the part is not of the size that `shape` says."""
         placed = listed(placements, device_mesh, local_tensor.dim())
         whole = list(local_tensor.shape) if shape is None else list(shape)
@@ -42,8 +58,10 @@ class DTensor:
                     whole[each.dim] *= device_mesh.size(dim)
         layout = Layout(device_mesh, placed, tuple(whole))
         if layout.local_shape() != list(local_tensor.shape):
-            raise ValueError(f"from_local: a part of {tuple(local_tensor.shape)} is not this rank's of a tensor of "
-                             f"{tuple(whole)} as {list(placed)}")
+            raise ValueError(
+                f"from_local: a part of {tuple(local_tensor.shape)} is not this rank's of a tensor of "
+                f"{tuple(whole)} as {list(placed)}"
+            )
         if run_check:
             with no_grad():
                 for dim, each in enumerate(placed):
@@ -65,7 +83,7 @@ class DTensor:
 
     @property
     def shape(self) -> Size:
-        """Of the whole tensor."""
+        """The shape of the whole tensor."""
         return Size(self._layout.shape)
 
     def size(self, dim: int | None = None) -> Any:
@@ -119,15 +137,22 @@ class DTensor:
         return DTensor(self._local.detach(), self._layout)
 
     def __repr__(self) -> str:
-        return (f"DTensor(local_tensor={self._local!r}, device_mesh={self.device_mesh!r}, "
-                f"placements={self.placements!r})")
+        return (
+            f"DTensor(local_tensor={self._local!r}, device_mesh={self.device_mesh!r}, "
+            f"placements={self.placements!r})"
+        )
 
     # ---- to other layouts
 
-    def redistribute(self, device_mesh: DeviceMesh | None = None, placements: Sequence[Placement] | None = None,
-                     *, async_op: bool = False) -> DTensor:
-        """The same tensor with these placements, by collectives. async_op makes no difference. ValueError for
-        another mesh, RuntimeError from Replicate to Partial."""
+    def redistribute(
+        self,
+        device_mesh: DeviceMesh | None = None,
+        placements: Sequence[Placement] | None = None,
+        *,
+        async_op: bool = False,
+    ) -> DTensor:
+        """The same tensor with these placements, by collectives. async_op makes no difference. ValueError
+        for another mesh, RuntimeError from Replicate to Partial."""
         if device_mesh is not None and device_mesh != self.device_mesh:
             raise NotImplementedError("Cross device mesh comm not supported yet!")
         if placements is None:
@@ -137,13 +162,16 @@ class DTensor:
             return self
         for now, wanted in zip(self.placements, then.placements, strict=True):
             if now != wanted and isinstance(wanted, Partial) and not isinstance(now, Shard):
-                raise RuntimeError(f"Can not redistribute from {now!r} to {wanted!r}, only Shard to {wanted!r} "
-                                   "redistribution is supported!")
+                raise RuntimeError(
+                    f"Can not redistribute from {now!r} to {wanted!r}, only Shard to {wanted!r} "
+                    "redistribution is supported!"
+                )
         return DTensor(redistributed(self._local, self._layout, then), then)
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
-        """This rank's part. `grad_placements`: how its gradient comes, as where a later line uses the whole
-        tensor for a part of a result, Partial; by default as this tensor is placed, whole where it is Partial."""
+        """This rank's part. `grad_placements`: how its gradient comes, as where a later line uses the
+        whole tensor for a part of a result, Partial; by default as this tensor is placed, whole where it
+        is Partial."""
         if grad_placements is None:
             return self._local
         gradient = self._layout.placed(listed(grad_placements, self.device_mesh, self.ndim))
@@ -159,8 +187,10 @@ class DTensor:
     def _with(self, other: Any, name: str, number: bool) -> Any:
         if isinstance(other, DTensor):
             if number or other._layout != self._layout:
-                raise NotImplementedError(f"DTensor: {name} has no rule for {list(self.placements)} of "
-                                          f"{tuple(self.shape)} and {list(other.placements)} of {tuple(other.shape)}")
+                raise NotImplementedError(
+                    f"DTensor: {name} has no rule for {list(self.placements)} of "
+                    f"{tuple(self.shape)} and {list(other.placements)} of {tuple(other.shape)}"
+                )
             return other._local
         if number and isinstance(other, (int, float, complex)):
             return other
@@ -188,24 +218,35 @@ class DTensor:
             raise AttributeError(f"'DTensor' object has no attribute {name!r}", name=name, obj=self)
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError(f"DTensor: {name} has no rule: use to_local() or full_tensor(), and "
-                                      "DTensor.from_local() for the result")
+            raise NotImplementedError(
+                f"DTensor: {name} has no rule: use to_local() or full_tensor(), and "
+                "DTensor.from_local() for the result"
+            )
 
         return refuse
 
 
-def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh | None = None,
-                      placements: Sequence[Placement] | None = None, *,
-                      src_data_rank: int | None = 0) -> DTensor:
-    """The tensor in parts, as a leaf. Its values are those of the first rank along each dimension of the mesh;
-    with src_data_rank=None those of each rank, which are then the same. The mesh of all ranks and Replicate
-    where they are not given. RuntimeError for a tensor with history."""
+def distribute_tensor(
+    tensor: Tensor,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> DTensor:
+    """The tensor in parts, as a leaf. Its values are those of the first rank along each dimension of the
+    mesh; with src_data_rank=None those of each rank, which are then the same. The mesh of all ranks and
+    Replicate where they are not given. RuntimeError for a tensor with history."""
     if not tensor.is_leaf:
-        raise RuntimeError("`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf "
-                           "tensor!")
+        raise RuntimeError(
+            "`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf tensor!"
+        )
     if src_data_rank not in (0, None):
         raise ValueError(f"distribute_tensor: src_data_rank is 0 or None, not {src_data_rank}")
-    mesh = DeviceMesh(tensor.device.type, list(range(_d.get_world_size()))) if device_mesh is None else device_mesh
+    mesh = (
+        DeviceMesh(tensor.device.type, list(range(_d.get_world_size())))
+        if device_mesh is None
+        else device_mesh
+    )
     placed = listed(placements, mesh, tensor.dim())
     whole = Layout(mesh, (Replicate(),) * mesh.ndim, tuple(tensor.shape))
     coordinate(mesh)

@@ -12,7 +12,8 @@ __all__ = ["Layout", "Partial", "Placement", "Replicate", "Shard", "for_gradient
 
 
 class Placement:
-    """What each rank along a dimension of a mesh has: `Shard`, `Replicate` or `Partial`."""
+    """It says which part of a tensor each rank along a dimension of a mesh has: `Shard`, `Replicate` or
+    `Partial`."""
 
     def is_shard(self, dim: int | None = None) -> bool:
         """Is it a Shard (of that dimension, where one is given)?"""
@@ -99,18 +100,21 @@ def coordinate(mesh: DeviceMesh) -> list[int]:
 
 
 def sizes(size: int, parts: int) -> list[int]:
-    """Of the parts along a dimension of this size."""
+    """The sizes of the parts along a dimension of this size."""
     most = -(-size // parts)
     return [max(0, min(most, size - most * i)) for i in range(parts)]
 
 
 def listed(placements: Any, mesh: DeviceMesh, dims: int) -> tuple[Placement, ...]:
-    """A placement for each dimension of the mesh, with Shard's dimensions from 0 on. Replicate where none are given.
-    ValueError for another number, IndexError for a dimension that a tensor of `dims` dimensions has not."""
+    """A placement for each dimension of the mesh, with Shard's dimensions from 0 on. Replicate where none
+    are given. ValueError for another number, IndexError for a dimension that a tensor of `dims`
+    dimensions has not."""
     given = [Replicate()] * mesh.ndim if placements is None else list(placements)
     if len(given) != mesh.ndim:
-        raise ValueError(f"`placements` must have the same length as `device_mesh.ndim`! Found placements length: "
-                         f"{len(given)}, and device_mesh.ndim: {mesh.ndim}.")
+        raise ValueError(
+            f"`placements` must have the same length as `device_mesh.ndim`! Found placements length: "
+            f"{len(given)}, and device_mesh.ndim: {mesh.ndim}."
+        )
     found: list[Placement] = []
     for each in given:
         if not isinstance(each, (Shard, Replicate, Partial)):
@@ -124,5 +128,5 @@ def listed(placements: Any, mesh: DeviceMesh, dims: int) -> tuple[Placement, ...
 
 
 def for_gradients(placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """Of a tensor's gradient: the whole one where the tensor is a sum."""
+    """The placements of a tensor's gradient: it is whole if the tensor is a sum."""
     return tuple(Replicate() if isinstance(each, Partial) else each for each in placements)

@@ -35,14 +35,19 @@ class _Redistribute(Function):
 def _moved(x: Tensor, now: Layout, then: Layout) -> Tensor:
     changed = [dim for dim in range(now.mesh.ndim) if now.placements[dim] != then.placements[dim]]
     # A part of a part: what later dimensions have divided is put together first.
-    if len(changed) == 1 and not any(isinstance(each, Shard) for each in now.placements[changed[0] + 1 :]):
+    if len(changed) == 1 and not any(
+        isinstance(each, Shard) for each in now.placements[changed[0] + 1 :]
+    ):
         return _step(x, now, then, changed[0])
     first = min(changed, default=now.mesh.ndim)
     layout = now
     for dim in reversed(range(first, now.mesh.ndim)):
         whole = (*layout.placements[:dim], Replicate(), *layout.placements[dim + 1 :])
-        if isinstance(layout.placements[dim], Replicate) or layout.placements[dim] == then.placements[dim] and \
-                isinstance(then.placements[dim], Partial):
+        if (
+            isinstance(layout.placements[dim], Replicate)
+            or layout.placements[dim] == then.placements[dim]
+            and isinstance(then.placements[dim], Partial)
+        ):
             continue
         x = _step(x, layout, layout.placed(whole), dim)
         layout = layout.placed(whole)
@@ -92,7 +97,9 @@ def _step(x: Tensor, now: Layout, then: Layout, dim: int) -> Tensor:
     padded = _padded(x, source.dim, parts[0])
     rows = [padded.new_empty(padded.shape) for _ in range(count)]
     _d.all_gather(rows, padded, group)
-    return ops["cat"]([row.narrow(source.dim, 0, size) for row, size in zip(rows, parts, strict=True)], source.dim)
+    return ops["cat"](
+        [row.narrow(source.dim, 0, size) for row, size in zip(rows, parts, strict=True)], source.dim
+    )
 
 
 def _exchanged(x: Tensor, source: int, target: int, now: Layout, dim: int) -> Tensor:

@@ -5,7 +5,15 @@ from ._plan import parallelize_module
 from ._prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from ._styles import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
-__all__ = ["ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput",
-           "PrepareModuleOutput", "RowwiseParallel", "SequenceParallel", "parallelize_module"]
+__all__ = [
+    "ColwiseParallel",
+    "ParallelStyle",
+    "PrepareModuleInput",
+    "PrepareModuleInputOutput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "parallelize_module",
+]
 
 _absent.attach(globals())

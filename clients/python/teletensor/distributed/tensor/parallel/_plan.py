@@ -13,32 +13,49 @@ from ._styles import ParallelStyle
 __all__ = ["parallelize_module"]
 
 
-def parallelize_module(module: Any, device_mesh: DeviceMesh | None = None, parallelize_plan: Any = None, *,
-                       src_data_rank: int | None = 0) -> Any:
-    """Applies a ParallelStyle to the module, or, of a dict, styles to the submodules whose paths it has ("layers.*.w1"
-    with the wildcards of fnmatch; a path that fits none is warned of). Works in place, returns the module. The
-    parameters become this rank's parts of rank 0's ones (of each rank's own ones with src_data_rank=None), so names
-    stay and optimizers need nothing else. All ranks of the mesh, which has one dimension, call it.
+def parallelize_module(
+    module: Any,
+    device_mesh: DeviceMesh | None = None,
+    parallelize_plan: Any = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> Any:
+    """Applies a ParallelStyle to the module, or, of a dict, styles to the submodules whose paths it has
+    ("layers.*.w1" with the wildcards of fnmatch; a path that fits none is warned of). Works in place,
+    returns the module. The parameters become this rank's parts of rank 0's ones (of each rank's own ones
+    with src_data_rank=None), so names stay and optimizers need nothing else. All ranks of the mesh, which
+    has one dimension, call it.
 
-    ValueError for a mesh of several dimensions: give the slice, mesh["tp"]. TypeError for another plan."""
+    ValueError for a mesh of several dimensions: give the slice, mesh["tp"]. TypeError for another
+    plan."""
     mesh = DeviceMesh("cpu", list(range(get_world_size()))) if device_mesh is None else device_mesh
     if mesh.ndim != 1:
-        raise ValueError(f"parallelize_module: {mesh!r} has {mesh.ndim} dimensions: give a slice of one, mesh[name]")
+        raise ValueError(
+            f"parallelize_module: {mesh!r} has {mesh.ndim} dimensions: give a slice of one, mesh[name]"
+        )
     if parallelize_plan is None:
-        warnings.warn("No parallelize_plan is provided and auto-parallel is not supported at the moment, so this "
-                      "parallelize_module will do nothing.", stacklevel=2)
+        warnings.warn(
+            "No parallelize_plan is provided and auto-parallel is not supported at the moment, so this "
+            "parallelize_module will do nothing.",
+            stacklevel=2,
+        )
         return module
     if isinstance(parallelize_plan, ParallelStyle):
         parallelize_plan.src_data_rank = src_data_rank
         return parallelize_plan._apply(module, mesh)
     if not isinstance(parallelize_plan, dict):
-        raise TypeError("Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan, "
-                        f"{type(parallelize_plan)} found!")
+        raise TypeError(
+            "Expect Union[ParallelStyle, Dict[str, ParallelStyle]] for parallelize_plan, "
+            f"{type(parallelize_plan)} found!"
+        )
     for path, style in parallelize_plan.items():
         found = _submodules(module, path.split(".") if path else [])
         if not found:
-            warnings.warn(f"Parallelize plan key '{path}' could not be resolved: no submodule matches, skipping this "
-                          "plan entry.", stacklevel=2)
+            warnings.warn(
+                f"Parallelize plan key '{path}' could not be resolved: no submodule matches, skipping this "
+                "plan entry.",
+                stacklevel=2,
+            )
         for each in found:
             parallelize_module(each, mesh, style, src_data_rank=src_data_rank)
     return module
@@ -47,5 +64,9 @@ def parallelize_module(module: Any, device_mesh: DeviceMesh | None = None, paral
 def _submodules(module: Any, path: list[str]) -> list[Any]:
     if not path:
         return [module]
-    return [found for name, child in module.named_children() if fnmatch.fnmatch(name, path[0])
-            for found in _submodules(child, path[1:])]
+    return [
+        found
+        for name, child in module.named_children()
+        if fnmatch.fnmatch(name, path[0])
+        for found in _submodules(child, path[1:])
+    ]

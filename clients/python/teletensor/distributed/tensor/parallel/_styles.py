@@ -64,12 +64,17 @@ def _output(result: DTensor, layout: Placement, local: bool) -> Any:
 
 
 class ColwiseParallel(ParallelStyle):
-    """Divides a Linear by its outputs, an Embedding by its features. The input is whole on all ranks, or as
-    `input_layouts` says; the output is a part along the last dimension, or as `output_layouts` says: a Tensor, or a
-    DTensor with use_local_output=False. NotImplementedError for other modules."""
+    """Divides a Linear by its outputs, an Embedding by its features. The input is whole on all ranks, or
+    as `input_layouts` says; the output is a part along the last dimension, or as `output_layouts` says: a
+    Tensor, or a DTensor with use_local_output=False. NotImplementedError for other modules."""
 
-    def __init__(self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None,
-                 use_local_output: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
         self.input_layouts = (input_layouts or Replicate(),)
         self.output_layouts = (output_layouts or Shard(-1),)
         self.use_local_output = use_local_output
@@ -80,7 +85,9 @@ class ColwiseParallel(ParallelStyle):
         elif isinstance(module, Embedding):
             placement = Shard(1)
         else:
-            raise NotImplementedError("ColwiseParallel currently only support nn.Linear and nn.Embedding!")
+            raise NotImplementedError(
+                "ColwiseParallel currently only support nn.Linear and nn.Embedding!"
+            )
         features = module.weight.shape[placement.dim]
         for name, _ in list(module.named_parameters()):
             _divide(module, device_mesh, name, placement, self.src_data_rank)
@@ -89,9 +96,15 @@ class ColwiseParallel(ParallelStyle):
         return module
 
     def _before(self, mesh: DeviceMesh, module: Any, inputs: tuple[Any, ...]) -> Any:
-        given = as_dtensor(inputs[0], mesh, self.input_layouts[0], module).redistribute(placements=[Replicate()])
+        given = as_dtensor(inputs[0], mesh, self.input_layouts[0], module).redistribute(
+            placements=[Replicate()]
+        )
         # Each rank computes the gradient of its part of the outputs alone.
-        whole = given.to_local(grad_placements=[Partial()]) if given.dtype.is_floating_point else given.to_local()
+        whole = (
+            given.to_local(grad_placements=[Partial()])
+            if given.dtype.is_floating_point
+            else given.to_local()
+        )
         return (whole, *inputs[1:])
 
     def _after(self, mesh: DeviceMesh, features: int, module: Any, inputs: Any, output: Tensor) -> Any:
@@ -101,30 +114,41 @@ class ColwiseParallel(ParallelStyle):
 
 
 class RowwiseParallel(ParallelStyle):
-    """Divides a Linear by its inputs, an Embedding by its rows. The input of a Linear is a part along the last
-    dimension, that of an Embedding whole, or as `input_layouts` says; the output is whole on all ranks, or as
-    `output_layouts` says. NotImplementedError for other modules and for an Embedding with padding_idx or max_norm."""
+    """Divides a Linear by its inputs, an Embedding by its rows. The input of a Linear is a part along the
+    last dimension, that of an Embedding whole, or as `input_layouts` says; the output is whole on all
+    ranks, or as `output_layouts` says. NotImplementedError for other modules and for an Embedding with
+    padding_idx or max_norm."""
 
-    def __init__(self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None,
-                 use_local_output: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
         self._given = input_layouts
         self.input_layouts = (input_layouts or Shard(-1),)
         self.output_layouts = (output_layouts or Replicate(),)
         self.use_local_output = use_local_output
 
     def _apply(self, module: Any, device_mesh: DeviceMesh) -> Any:
+        own: Any = module
         if isinstance(module, Linear):
             _divide(module, device_mesh, "weight", Shard(1), self.src_data_rank)
             _divide(module, device_mesh, "bias", Replicate(), self.src_data_rank)
-            module.forward = functools.partial(self._linear, device_mesh, module)
+            own.forward = functools.partial(self._linear, device_mesh, module)
         elif isinstance(module, Embedding):
             if module.padding_idx is not None or module.max_norm is not None:
                 raise NotImplementedError("RowwiseParallel: an Embedding with padding_idx or max_norm")
             rows = module.weight.shape[0]
             _divide(module, device_mesh, "weight", Shard(0), self.src_data_rank)
-            module.forward = functools.partial(self._embedding, device_mesh, module, -(-rows // device_mesh.size()))
+            own.forward = functools.partial(
+                self._embedding, device_mesh, module, -(-rows // device_mesh.size())
+            )
         else:
-            raise NotImplementedError("RowwiseParallel currently only support nn.Linear and nn.Embedding!")
+            raise NotImplementedError(
+                "RowwiseParallel currently only support nn.Linear and nn.Embedding!"
+            )
         return module
 
     def _linear(self, mesh: DeviceMesh, module: Any, x: Any) -> Any:
@@ -150,7 +174,11 @@ class RowwiseParallel(ParallelStyle):
         return added.to_local() if self.use_local_output else added
 
     def _embedding(self, mesh: DeviceMesh, module: Any, rows: int, x: Any) -> Any:
-        index = as_dtensor(x, mesh, self._given or Replicate(), module).redistribute(placements=[Replicate()]).to_local()
+        index = (
+            as_dtensor(x, mesh, self._given or Replicate(), module)
+            .redistribute(placements=[Replicate()])
+            .to_local()
+        )
         local = index - rows * mesh.get_local_rank()
         count = module.weight.shape[0]
         mine = (local >= 0) & (local < count)
@@ -161,8 +189,8 @@ class RowwiseParallel(ParallelStyle):
 
 class SequenceParallel(ParallelStyle):
     """The parameters stay whole (LayerNorm, Dropout, RMSNorm); input and output are parts along
-    `sequence_dim`. The parameters' gradients are summed over the ranks. The output is a DTensor, or a Tensor
-    with use_local_output=True."""
+    `sequence_dim`. The parameters' gradients are summed over the ranks. The output is a DTensor, or a
+    Tensor with use_local_output=True."""
 
     def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
         self.sequence_sharding = (Shard(sequence_dim),)
@@ -180,4 +208,8 @@ class SequenceParallel(ParallelStyle):
         return (given.redistribute(placements=self.sequence_sharding).to_local(), *inputs[1:])
 
     def _after(self, mesh: DeviceMesh, module: Any, inputs: Any, output: Any) -> Any:
-        return output if self.use_local_output else as_dtensor(output, mesh, self.sequence_sharding[0], module)
+        return (
+            output
+            if self.use_local_output
+            else as_dtensor(output, mesh, self.sequence_sharding[0], module)
+        )
