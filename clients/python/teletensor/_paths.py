@@ -29,7 +29,8 @@ FILES = frozenset(
     distributed.algorithms.ddp_comm_hooks.powerSGD_hook distributed.algorithms.join
     distributed.device_mesh distributed.nn distributed.nn.functional distributed.optim
     distributed.pipelining distributed.tensor distributed.tensor.parallel futures hub
-    jit.annotations multiprocessing nn.parallel overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
+    jit.annotations multiprocessing nn.parallel
+    overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
 """.split()
 )
 

@@ -420,7 +420,7 @@ class Moving(dict[int, Any]):
 
 
 def copied_for(x: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A copy of the tensor without history. The memo says where; it is in the tensor's session otherwise."""
+    """A copy of the tensor without history: where the memo says, or in the tensor's session."""
     return memo.move(ops["detach"](x)) if isinstance(memo, Moving) else ops["clone"](ops["detach"](x))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from .. import _core
 from .._core import Tensor
 from .._progress_bar import watched
-from . import _elsewhere
+from ._elsewhere import may_return, run_all
 from ._modes import no_grad
 from .graph import GradientEdge, _tensor_at
 
@@ -68,13 +68,7 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
-        try:
-            _run(roots, seeds, keep, create_graph)
-            while (part := _elsewhere.next_part(keep)) is not None:
-                _run(*part, keep, create_graph)
-        except BaseException:
-            _elsewhere.forget()
-            raise
+        run_all(roots, seeds, keep, lambda some, given, kept: _run(some, given, kept, create_graph))
         return
     leaves = _list(inputs)
     if not leaves:
@@ -98,7 +92,7 @@ def _run(roots: list[Any], seeds: list[Any], keep: bool, create_graph: bool) -> 
     core = roots[0]._session
     found = followers() if _followers else []
     waiting = [(each, each.gradients_before()) for each in found if each.follows(core)]
-    _core.backward(roots, seeds, None, keep or _elsewhere.revisited(core), create_graph, True)
+    _core.backward(roots, seeds, None, keep, create_graph, True)
     for each, before in waiting:
         each.gradients_after(before)
 
@@ -107,7 +101,7 @@ def _check_sessions(roots: list[Any], wanted: list[Any]) -> None:
     core = roots[0]._session if roots else None
     if core is None:
         return
-    if any(each._session is not core for each in wanted) or _elsewhere.revisited(core):
+    if any(each._session is not core for each in wanted) or may_return(core):
         raise RuntimeError(
             "a path from the inputs to the outputs may lead through another session: gradients of tensors "
             "that were moved between ranks of a mesh are computed by backward() without inputs, in .grad")

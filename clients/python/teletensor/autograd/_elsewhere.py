@@ -1,52 +1,80 @@
 """Backwards that continue in another session.
 
 A tensor that was moved between two sessions (`x.to(mesh[1])`) is a *passage*: the backward of the second
-session ends there with a gradient, and the backward of the first session begins with it. Each session's
-part runs as one backward, after all parts that give it gradients, and nothing waits. """
+session ends there with a gradient, and the backward of the first session begins with it. Each session's part
+runs as one backward, after all parts that give it gradients, and nothing waits.
+"""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from .._core import Tensor
 
-__all__ = ["Passage", "forget", "next_part", "revisited"]
+__all__ = ["Passage", "may_return", "run_all"]
+
+_open: weakref.WeakSet[Passage] = weakref.WeakSet()  # those that a later backward may still reach
+_lock = threading.Lock()  # of _open
 
 
-class _Reached(threading.local):
+class _Running(threading.local):
     def __init__(self) -> None:
-        self.gradients: list[tuple[Passage, Tensor]] = []  # of the backward that this thread runs
+        # The gradients of each backward that this thread runs, the innermost one last.
+        self.backwards: list[list[tuple[Passage, Tensor]]] = []
 
 
-_reached = _Reached()
-_open: weakref.WeakSet[Passage] = weakref.WeakSet()  # whose backward may still come
+_running = _Running()
 
 
 class Passage:
-    """From `origin` into the session `into`."""
+    """It leads from `origin` into the session `into`."""
 
     def __init__(self, origin: Tensor, into: Any) -> None:
         self.origin, self.into = origin, into
-        _open.add(self)
+        with _lock:
+            _open.add(self)
 
     def reached(self, gradient: Tensor) -> None:
-        """A backward has come here, with this gradient of `origin`."""
-        _reached.gradients.append((self, gradient))
+        """A backward has reached it, with this gradient of `origin`. RuntimeError outside of `backward`."""
+        if not _running.backwards:
+            raise RuntimeError("only backward() continues in another session")
+        _running.backwards[-1].append((self, gradient))
 
 
-def forget() -> None:
-    """The backward has failed."""
-    _reached.gradients.clear()
+def run_all(
+    roots: list[Tensor],
+    seeds: list[Any],
+    keep: bool,
+    run: Callable[[list[Tensor], list[Any], bool], None],
+) -> None:
+    """A backward from these roots through all sessions: run(roots, gradients, keep) does the part of one
+    session. With `keep` a later backward may run through the same graph."""
+    if not _open:
+        return run(roots, seeds, keep)
+    waiting: list[tuple[Passage, Tensor]] = []
+    _running.backwards.append(waiting)
+    try:
+        while True:
+            run(roots, seeds, keep or _revisited(roots[0]._session, waiting))
+            if not waiting:
+                return
+            roots, seeds = _next_part(waiting, keep)
+    finally:
+        _running.backwards.pop()
 
 
-def next_part(keep: bool) -> tuple[list[Tensor], list[Tensor]] | None:
-    """The roots in the session whose turn it is, and their gradients; None at the end. With `keep` another
-    backward may come through the same passages."""
-    waiting = _reached.gradients
-    if not waiting:
-        return None
+def may_return(session: Any) -> bool:
+    """May a backward that begins in this session lead out of it and into it again?"""
+    return bool(_open) and _leads(session, session)
+
+
+def _next_part(
+    waiting: list[tuple[Passage, Tensor]], keep: bool
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Takes the roots in the session whose turn it is, and their gradients."""
     sessions = list(dict.fromkeys(passage.origin._session for passage, _ in waiting))
     chosen = next(
         (s for s in sessions if not any(_leads(other, s) for other in sessions if other is not s)),
@@ -55,21 +83,24 @@ def next_part(keep: bool) -> tuple[list[Tensor], list[Tensor]] | None:
     mine = [each for each in waiting if each[0].origin._session is chosen]
     waiting[:] = [each for each in waiting if each[0].origin._session is not chosen]
     if not keep:
-        for passage, _ in mine:
-            _open.discard(passage)
+        with _lock:
+            for passage, _ in mine:
+                _open.discard(passage)
     return [passage.origin for passage, _ in mine], [gradient for _, gradient in mine]
 
 
-def revisited(session: Any) -> bool:
-    """May a backward that begins in this session, or one that waits, come to it (again)?"""
-    waiting = {passage.origin._session for passage, _ in _reached.gradients}
-    return any(_leads(other, session) for other in {*waiting, session})
+def _revisited(session: Any, waiting: list[tuple[Passage, Tensor]]) -> bool:
+    """May this session have another part after the one that begins now?"""
+    others = {passage.origin._session for passage, _ in waiting}
+    return any(_leads(other, session) for other in {*others, session})
 
 
 def _leads(first: Any, last: Any) -> bool:
-    """Does a passage lead a backward from the first session to the last one, directly or through further sessions?"""
+    """Is there a way for a backward from the first session to the last one, through at least one passage?"""
+    with _lock:
+        passages = list(_open)
     steps: dict[Any, set[Any]] = {}
-    for passage in list(_open):
+    for passage in passages:
         steps.setdefault(passage.into, set()).add(passage.origin._session)
     seen, todo = set(), list(steps.get(first, ()))
     while todo:

@@ -80,6 +80,11 @@ class Groups:
         for group in groups:
             group.join()
 
+    def finish(self) -> None:
+        """What is synchronized after it has also been received."""
+        for group in [group for ranks in self._ranks.values() for group in ranks.values()]:
+            group._finish()
+
     def end(self) -> None:
         """All ranks leave all groups."""
         for group in [group for ranks in self._ranks.values() for group in ranks.values()]:

@@ -337,6 +337,7 @@ class Mesh:
         whole = not self._dropped and self._groups.even()
         with self._groups.during_threads():
             if whole:
+                self._groups.finish()
                 self._of_all(lambda rank: rank.session.synchronize(), errors)
             self._groups.end()
             for rank in self:
