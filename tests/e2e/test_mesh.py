@@ -107,6 +107,48 @@ def test_a_read_that_needs_a_later_rank_raises_at_its_line(mesh):
     assert x[1].tolist() == [1, 1]  # the collective has not happened
 
 
+def test_threads_of_other_ranks_are_stopped_whatever_they_do(mesh):
+    def f():
+        if dist.get_rank() == 3:
+            raise ZeroDivisionError("nothing")
+        while dist.get_rank() == 0:
+            pass  # neither waits nor issues
+        x = tt.ones(1)
+        while dist.get_rank() == 1:
+            x += 1
+        while True:
+            dist.all_reduce(x)
+            x.item()
+
+    with pytest.raises(ZeroDivisionError, match="rank 3: nothing"):
+        mesh.spawn(f)
+    assert list(mesh.spawn(lambda: dist.all_reduce(x := tt.ones(1)) or x.item())) == [4] * 4
+
+
+def test_ranks_on_devices(start_daemon):
+    daemon = start_daemon("--sim-devices", "2")
+
+    def f(x):
+        x = x + tt.ones(2)
+        dist.all_reduce(x)
+        return x
+
+    with dist.connect_mesh([f"{daemon.unix}/sim:0", f"{daemon.unix}/sim:1", daemon.unix]) as mesh:
+        data = mesh.shard(np.arange(6.0))
+        for rank, each in zip(mesh, mesh.run(f, data), strict=True):
+            assert each.device == rank.device and each.tolist() == [9, 12]
+        assert [str(each.weight.device) for each in mesh.replicate(tt.nn.Linear(2, 2))] == ["sim:0", "sim:1", "cpu"]
+        with mesh[0].as_current():
+            w = tt.ones(2, requires_grad=True)
+        y = (w * 3).to(mesh[1]).to(mesh[2]).to(mesh[0])
+        (y * y).sum().backward()
+        assert y.device == mesh[0].device and w.grad.tolist() == [18, 18] and w.grad.device == mesh[0].device
+        with pytest.raises(NotImplementedError, match="sim:0, sim:1, cpu"):
+            mesh.spawn(f, data)
+    with dist.connect_mesh([f"{daemon.unix}/sim:1"] * 2) as mesh:
+        assert list(mesh.spawn(lambda: (f(tt.ones(2)).tolist(), str(tt.ones(1).device)))) == [([4, 4], "sim:1")] * 2
+
+
 def test_commands_that_find_no_room_before_a_later_rank_is_issued(mesh):
     def endless():
         while True:

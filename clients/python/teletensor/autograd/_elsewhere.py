@@ -1,8 +1,8 @@
 """Backwards that continue in another session.
 
 A tensor that was moved between two sessions (`x.to(mesh[1])`) is a *passage*: the backward of the second
-session ends there with a gradient, and the backward of the first session begins with it. Each session's part
-runs as one backward, after all parts that give it gradients, and nothing waits.
+session ends there with a gradient, and the backward of the first session begins with it. Each session's
+part runs as one backward, after all parts that give it gradients, and nothing waits.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _revisited(session: Any, waiting: list[tuple[Passage, Tensor]]) -> bool:
 
 
 def _leads(first: Any, last: Any) -> bool:
-    """Is there a way for a backward from the first session to the last one, through at least one passage?"""
+    """Does a chain of one or more passages lead a backward from the first session to the last one?"""
     with _lock:
         passages = list(_open)
     steps: dict[Any, set[Any]] = {}

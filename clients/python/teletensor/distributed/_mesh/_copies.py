@@ -40,8 +40,8 @@ def replicated(mesh: Mesh, value: Any) -> PerRank:
 
     def find(x: Tensor) -> Tensor:
         nonlocal elsewhere
-        elsewhere = elsewhere or owner_of(x._session) is not first.session
-        tensors.append(moved(x, first))
+        elsewhere = elsewhere or owner_of(x._session) is not first.session or x.device != first.device
+        tensors.append(moved(x.detach(), first))
         return tensors[-1]
 
     with no_grad():

@@ -73,21 +73,36 @@ class Groups:
 
     def begin_again(self) -> None:
         """Ends the groups, with all that waits in them, and begins them anew; the objects stay."""
-        groups = [group for ranks in self._ranks.values() for group in ranks.values()]
-        groups.sort(key=lambda group: group.calls)  # the others may wait for room until these have left
-        for group in groups:
-            group.leave()
-        for group in groups:
+        self.leave()
+        for group in self._all():
             group.join()
+
+    def leave(self) -> None:
+        """Ends the groups, with all that waits in them, until begin_again()."""
+        # Those that have issued more may wait for room until others have left.
+        for group in sorted(self._all(), key=lambda group: group.calls):
+            group.leave()
+
+    def _all(self) -> list[ProcessGroup]:
+        return [group for ranks in self._ranks.values() for group in ranks.values()]
 
     def finish(self) -> None:
         """What is synchronized after it has also been received."""
-        for group in [group for ranks in self._ranks.values() for group in ranks.values()]:
+        for group in self._all():
             group._finish()
 
+    def received(self) -> bool:
+        """Have receives been issued for all sends?"""
+        return all(
+            sum(other.sent_to[group.rank()] for other in ranks.values()) <= sum(group.received_from.values())
+            for ranks in self._ranks.values()
+            for group in ranks.values()
+        )
+
     def end(self) -> None:
-        """All ranks leave all groups."""
-        for group in [group for ranks in self._ranks.values() for group in ranks.values()]:
+        """All ranks leave all groups. What was sent and is not received is dropped."""
+        for group in self._all():
+            group._sent = False
             group._leave()
 
     def _check(self, session: Session) -> None:

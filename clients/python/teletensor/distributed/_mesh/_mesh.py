@@ -9,7 +9,6 @@ import operator
 import os
 import re
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
@@ -24,12 +23,13 @@ from ._compiled import MeshCompiled
 from ._copies import copied, replicated
 from ._groups import Groups
 from ._per_rank import PerRank, of_rank
-from ._rank import Rank, current_rank
+from ._rank import Rank, current_rank, named
+from ._threads import in_threads
 
 __all__ = ["Mesh", "connect_mesh"]
 
 _MEET_SECONDS = 30.0  # in which the daemons of a new mesh find each other
-_DEVICE = re.compile(r"(.+)/(cpu|cuda(?::\d+)?)")
+_DEVICE = re.compile(r"(.+)/(cpu|cuda|[a-z]+:\d+)")
 
 
 class Mesh:
@@ -165,7 +165,7 @@ class Mesh:
     def _raised(self, error: Exception, rank: Rank) -> None:
         """Names the rank in an error, and forgets what other ranks know of it: one error of a rank may be
         a late error of all."""
-        _note(error, rank)
+        named(error, rank)
         if not isinstance(error, SessionLostError) and self._groups.even():
             for each in self:
                 with contextlib.suppress(SessionLostError):
@@ -176,40 +176,24 @@ class Mesh:
         for other ranks. Each rank gets its own one of a PerRank among the arguments. Returns a PerRank of
         the results when all have ended.
 
-        The first error of a rank is raised, with the rank; what the other ranks had queued is dropped."""
+        The first error of a rank is raised, with the rank; the other ranks are stopped, and what they had
+        queued is dropped. NotImplementedError for ranks on different devices."""
         self._check()
-        results: list[Any] = [None] * len(self)
-        failed: list[tuple[Rank, BaseException]] = []
+        devices = {str(rank.device): rank.device for rank in self}
+        if len(devices) > 1:  # which one is the default is the same for all threads
+            raise NotImplementedError(
+                f"mesh.spawn: the ranks are on {', '.join(devices)}: they are on one device, or use mesh.run"
+            )
+        with self._together(), self._groups.during_threads(), contextlib.ExitStack() as stack:
+            for device in devices.values():
+                if device.type != "cpu":
+                    stack.enter_context(device)
+            return PerRank(self, in_threads(self, f, args, kwargs, self._stop))
 
-        def work(rank: Rank) -> None:
-            try:
-                with rank.as_current():
-                    results[rank.index] = f(*of_rank(args, rank.index), **of_rank(kwargs, rank.index))
-            except BaseException as error:
-                failed.append((rank, error))
-                if len(failed) == 1:
-                    self._drop()
-
-        with self._together(), self._groups.during_threads():
-            threads = [
-                threading.Thread(target=work, args=(rank,), name=f"rank {rank.index}", daemon=True)
-                for rank in self
-            ]
-            for each in threads:
-                each.start()
-            try:
-                for each in threads:
-                    each.join()
-            except BaseException:
-                self._drop()
-                for each in threads:
-                    each.join()
-                raise
-            if failed:
-                rank, error = failed[0]
-                _note(error, rank)
-                raise error
-        return PerRank(self, results)
+    def _stop(self) -> None:
+        """Ends what threads wait for."""
+        self._drop()
+        self._groups.leave()
 
     def compile(self, function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
         """A function that each rank runs as a captured program (`teletensor.compile`). Called outside of a
@@ -334,7 +318,7 @@ class Mesh:
         self._closed = True
         errors: list[BaseException] = []
         # A rank that leaves ends the transfers of the others: first all come to their end, if they do.
-        whole = not self._dropped and self._groups.even()
+        whole = not self._dropped and self._groups.even() and self._groups.received()
         with self._groups.during_threads():
             if whole:
                 self._groups.finish()
@@ -353,7 +337,7 @@ class Mesh:
             except SessionLostError:
                 pass
             except Exception as error:
-                _note(error, rank)
+                named(error, rank)
                 errors.append(error)
 
     def detach(self) -> None:
@@ -376,15 +360,6 @@ class Mesh:
         with contextlib.suppress(Exception):
             self._drop()
             self.close()
-
-
-def _note(error: BaseException, rank: Rank) -> None:
-    """Names the rank in the error's text, if that names none."""
-    text = error.args[0] if error.args and isinstance(error.args[0], str) else ""
-    if (
-        text and not re.search(r"\brank \d", text) and not isinstance(error, KeyError)
-    ):  # whose text is a key
-        error.args = (f"rank {rank.index}: {text}", *error.args[1:])
 
 
 def connect_mesh(

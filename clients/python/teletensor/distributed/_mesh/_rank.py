@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
@@ -56,3 +57,12 @@ def current_rank(mesh: Mesh) -> Rank | None:
     if not stack:
         return None
     return next((rank for rank in mesh if rank.session is stack[-1]), None)
+
+
+def named(error: BaseException, rank: Rank) -> None:
+    """Names the rank in the error's text, if that names none."""
+    text = error.args[0] if error.args and isinstance(error.args[0], str) else ""
+    if (
+        text and not re.search(r"\brank \d", text) and not isinstance(error, KeyError)
+    ):  # whose text is a key
+        error.args = (f"rank {rank.index}: {text}", *error.args[1:])
