@@ -75,7 +75,7 @@ def run(name, module, plan, x):
     (out * out).sum().backward()
     for key, p in module.named_parameters():
         g = p.grad
-        if isinstance(g, DTensor):  # PyTorch's: summands stay apart until somebody asks
+        if isinstance(g, DTensor):  # PyTorch keeps summands apart until redistribute()
             g = g.redistribute(placements=p.placements).to_local()
         keep(f"{name}/{key}", g)
     if x.requires_grad:

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .. import cuda
+from .. import _capturing, cuda
 from .._convert import tensor
 from .._core import ops
 from .._session import Session, current_session, open_session
@@ -92,12 +92,17 @@ class ProcessGroup:
         """The result of the op: a collective or transfer of this group, whose other attributes are these.
         `line`: of the program, the one that runs where it is not given."""
         result = ops[name](x, self._number, *attributes, site() if line is None else line)
-        if name == "send_to":
-            self.sent_to[attributes[0]] += 1
-        elif name == "receive_from":
-            self.received_from[attributes[0]] += 1
-        elif name != "await_sends":
-            self.calls += 1
+
+        def count() -> None:
+            if name == "send_to":
+                self.sent_to[attributes[0]] += 1
+            elif name == "receive_from":
+                self.received_from[attributes[0]] += 1
+            elif name != "await_sends":
+                self.calls += 1
+
+        count()
+        _capturing.on_call(count)
         return result
 
     def _part(

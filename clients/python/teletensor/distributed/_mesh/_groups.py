@@ -79,7 +79,7 @@ class Groups:
 
     def leave(self) -> None:
         """Ends the groups, with all that waits in them, until begin_again()."""
-        # Those that have issued more may wait for room until others have left.
+        # A rank that has issued more may have no room for a command until others have left.
         for group in sorted(self._all(), key=lambda group: group.calls):
             group.leave()
 
@@ -100,7 +100,7 @@ class Groups:
         )
 
     def end(self) -> None:
-        """All ranks leave all groups. What was sent and is not received is dropped."""
+        """All ranks leave all groups. Tensors that were sent and are not received are dropped."""
         for group in self._all():
             group._sent = False
             group._leave()

@@ -29,7 +29,7 @@ from ._threads import in_threads
 __all__ = ["Mesh", "connect_mesh"]
 
 _MEET_SECONDS = 30.0  # in which the daemons of a new mesh find each other
-_DEVICE = re.compile(r"(.+)/(cpu|cuda|[a-z]+:\d+)")
+_DEVICE = re.compile(r"(.*[^/])/(cpu|(?:cuda|sim):\d+)")  # behind an address; not the host of "tls://"
 
 
 class Mesh:
