@@ -63,17 +63,17 @@ def test_run_calls_collectives_rank_by_rank_and_waits_for_nothing(mesh):
         dist.all_gather(parts, x)
         left = tt.empty(3)
         dist.send(x, (dist.get_rank() + 1) % 4)
-        dist.recv(left, (dist.get_rank() - 1) % 4) if dist.get_rank() else dist.irecv(left, 3)
-        return y, tt.stack(parts)
+        dist.recv(left, (dist.get_rank() - 1) % 4)
+        return y, tt.stack(parts), left
 
     data = RANDOM.standard_normal((12,)).astype(np.float32)
     rows = data.reshape(4, 3)
     total = (rows.astype(np.float64) ** 2).sum(0) + 6
     for mode in (mesh.run, mesh.spawn):
         found = mode(f, mesh.shard(data), 2)
-        for y, parts in found:
+        for rank, (y, parts, left) in enumerate(found):
             np.testing.assert_allclose(y.numpy(), total, rtol=1e-5)
-            assert parts.tolist() == rows.tolist()
+            assert parts.tolist() == rows.tolist() and left.tolist() == rows[rank - 1].tolist()
 
 
 def test_a_read_that_needs_a_later_rank_raises_at_its_line(mesh):

@@ -94,13 +94,14 @@ class Groups:
     def received(self) -> bool:
         """Have receives been issued for all sends?"""
         return all(
-            sum(other.sent_to[group.rank()] for other in ranks.values()) <= sum(group.received_from.values())
+            sum(other.sent_to[group.rank()] for other in ranks.values())
+            <= sum(group.received_from.values())
             for ranks in self._ranks.values()
             for group in ranks.values()
         )
 
     def end(self) -> None:
-        """All ranks leave all groups. Tensors that were sent and are not received are dropped."""
+        """All ranks leave all groups."""
         for group in self._all():
             group._sent = False
             group._leave()

@@ -182,7 +182,8 @@ class Mesh:
         devices = {str(rank.device): rank.device for rank in self}
         if len(devices) > 1:  # which one is the default is the same for all threads
             raise NotImplementedError(
-                f"mesh.spawn: the ranks are on {', '.join(devices)}: they are on one device, or use mesh.run"
+                f"mesh.spawn: the ranks are on {', '.join(devices)}: it needs them on one device, and "
+                "mesh.run does not"
             )
         with self._together(), self._groups.during_threads(), contextlib.ExitStack() as stack:
             for device in devices.values():

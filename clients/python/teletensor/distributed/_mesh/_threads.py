@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["in_threads"]
 
 
-class _Stopped(BaseException):
-    """Raised in the thread of a rank, after another rank has failed or Ctrl-C."""
+class _Stopped(SystemExit):
+    """Raised in the thread of a rank, after another rank has failed or Ctrl-C. A thread that ends by a
+    SystemExit prints nothing."""
 
 
 def in_threads(
@@ -28,8 +29,8 @@ def in_threads(
     kwargs: dict[str, Any],
     stop: Callable[[], None],
 ) -> list[Any]:
-    """The results of f on the ranks, each called in a thread. After the first error of a rank, or Ctrl-C, the
-    threads are stopped; stop() ends what they wait for. That error is raised when all have ended."""
+    """The results of f on the ranks, each called in a thread. After the first error of a rank, or Ctrl-C,
+    the threads are stopped; stop() ends what they wait for. That error is raised when all have ended."""
     results: list[Any] = [None] * len(mesh)
     ended: queue.SimpleQueue[tuple[Rank, BaseException | None]] = queue.SimpleQueue()
 
