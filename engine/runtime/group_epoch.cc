@@ -85,6 +85,10 @@ GroupFacts GroupEpoch::facts() {
       if (own.joined) facts.members.push_back({rank, "", own.who, own.waits()});
     }
   }
+  for (const RankState& rank : ranks_) {
+    if (!rank.joined) continue;
+    for (const auto& [ticket, open] : rank.open) facts.open += open.ended ? 0 : 1;
+  }
   std::sort(facts.members.begin(), facts.members.end(),
             [](const auto& a, const auto& b) { return a.rank < b.rank; });
   return facts;
