@@ -13,7 +13,7 @@
 
 namespace teletensor::server {
 
-// What the daemon has beside sessions. Both outlive whoever shows it.
+// Services are parts of the daemon beside its sessions. Both outlive the classes that show them.
 struct Services {
   const KeyStores& stores;
   const Peers* peers;  // null: the daemon works alone

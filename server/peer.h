@@ -64,7 +64,7 @@ struct StreamEnd {
 // Random, never 0.
 std::uint64_t new_incarnation();
 
-// What an operator is told of a peer.
+// PeerFacts: a peer as an operator sees it.
 struct PeerFacts {
   std::string name;
   bool connected = false;

@@ -1,4 +1,4 @@
-"""What an operator sees of groups, of other daemons and of stores."""
+"""The metrics and the administrator's rows of groups, of other daemons and of stores."""
 
 import pytest
 from support.clients import finish, wait_line
