@@ -64,7 +64,8 @@ tell(texts)
 
 def test_ranks_with_more_than_the_memory(start_daemon, tmp_path):
     """Both have four times their quota: what no line uses moves to the disk, also while collectives wait."""
-    daemon = start_daemon("--host-memory", "128MiB", "--session-memory", "32MiB", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"))
+    daemon = start_daemon("--host-memory", "128MiB", "--session-memory", "32MiB", "--disk-memory", "1GiB",
+                          "--disk-dir", str(tmp_path / "disk"))
     found = told(start(daemon.unix, 2, """
 held = [tt.full((1 << 20,), float(i)) * (R + 1) for i in range(32)]  # 128 MiB
 for x in held:

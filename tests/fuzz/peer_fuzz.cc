@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,8 +141,8 @@ class World {
   }
 
   Status deliver(std::size_t from, std::size_t to, const Sent& sent) {
-    const Status status =
-        daemons_[to].receiver->received(daemons_[from].own, sent.message, sent.payload);
+    const std::vector<std::span<const char>> pieces(sent.payload.empty() ? 0 : 1, sent.payload);
+    const Status status = daemons_[to].receiver->received(daemons_[from].own, sent.message, pieces);
     if (!status.ok() && status.code() != core::Code::kInvalidArgument) {
       fail("a message is refused with another status than InvalidArgument");
     }
@@ -515,18 +516,20 @@ class Match {
 
  public:
   static bool take_bytes(World& world, const std::string& bytes) {
-    v1::PeerFrame frame;
-    if (!frame.ParseFromString(bytes)) {
-      world.break_link("a frame is no PeerFrame");
-      return false;
+    std::vector<std::span<const char>> pieces;  // as gRPC gives a frame: in several pieces
+    for (std::size_t at = 0; at < bytes.size(); at += 1000) {
+      pieces.push_back(
+          std::span(bytes).subspan(at, std::min<std::size_t>(1000, bytes.size() - at)));
     }
-    const core::Result<server::PeerFrame> decoded = server::decode_frame(frame);
+    const core::Result<server::PeerFrame> decoded = server::decode_frame(pieces);
     if (!decoded.ok() || decoded->hello) {
       world.break_link(decoded.ok() ? "a second hello" : decoded.status().message());
       return false;
     }
     if (decoded->number == 0) return true;
-    const Status status = world.deliver(1, 0, {decoded->message, decoded->payload});
+    std::string payload;
+    for (const auto piece : decoded->payload) payload.append(piece.data(), piece.size());
+    const Status status = world.deliver(1, 0, {decoded->message, std::move(payload)});
     if (!status.ok()) world.break_link(status.message());
     return status.ok();
   }
