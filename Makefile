@@ -98,8 +98,9 @@ chaos: everything ## kills connections, clients and the daemon in the middle of 
 	TELETENSOR_INTERRUPT_PLACES=1000000 .venv/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) --timeout 3600 \
 	  tests/e2e/test_interrupts.py -k sweep
 
-soak: everything ## a daemon under good, crashing, slow, malformed and idle clients for MINUTES=20: does it grow?
+soak: everything ## a daemon under good, crashing, slow, malformed and idle clients for MINUTES=20: does it grow? Then three that train
 	.venv/bin/python tests/chaos/soak.py --minutes $(MINUTES) --seed $(SEED)
+	.venv/bin/python tests/chaos/distributed_soak.py --minutes $(MINUTES) --seed $(SEED)
 
 lint: .venv/.tests ## clang-format, ruff, mypy --strict, clang-tidy
 	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt

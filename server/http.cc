@@ -140,11 +140,13 @@ std::optional<std::uint64_t> number_in(const httplib::Request& request, const ch
 
 class Http final : public HttpServer {
  public:
-  Http(HttpOptions options, Leases& leases, const Auth& auth, const Canary& canary)
+  Http(HttpOptions options, Leases& leases, const Auth& auth, const Canary& canary,
+       const Services& services)
       : options_(std::move(options)),
         leases_(leases),
         auth_(auth),
         canary_(canary),
+        services_(services),
         history_(leases) {}
   ~Http() override {
     if (server_) server_->stop();
@@ -327,7 +329,7 @@ class Http final : public HttpServer {
     get("/api/state",
         [this](const Caller& caller, const httplib::Request&, httplib::Response& response) {
           response.set_content(
-              state_json(leases_, canary_, history_, options_.version, started_, caller),
+              state_json(leases_, canary_, history_, services_, options_.version, started_, caller),
               "application/json");
         });
     get("/api/history",
@@ -365,7 +367,7 @@ class Http final : public HttpServer {
       refuse(response, 503, "not ready: " + canary_.trouble());
     });
     get("/metrics", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
-      response.set_content(metrics_text(leases_, auth_, canary_, options_.version),
+      response.set_content(metrics_text(leases_, auth_, canary_, services_, options_.version),
                            "text/plain; version=0.0.4; charset=utf-8");
     });
   }
@@ -374,6 +376,7 @@ class Http final : public HttpServer {
   Leases& leases_;
   const Auth& auth_;
   const Canary& canary_;
+  const Services services_;
   History history_;
   std::unique_ptr<httplib::Server> server_;
   const Clock::time_point started_ = Clock::now();
@@ -388,8 +391,9 @@ class Http final : public HttpServer {
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, Leases& leases,
-                                                      const Auth& auth, const Canary& canary) {
-  auto server = std::make_unique<Http>(std::move(options), leases, auth, canary);
+                                                      const Auth& auth, const Canary& canary,
+                                                      const Services& services) {
+  auto server = std::make_unique<Http>(std::move(options), leases, auth, canary, services);
   if (Status status = server->bind(); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(std::move(server));
 }

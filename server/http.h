@@ -14,6 +14,7 @@
 #include "server/canary.h"
 #include "server/leases.h"
 #include "server/listener.h"
+#include "server/overview.h"
 
 namespace teletensor::server {
 
@@ -28,7 +29,8 @@ class HttpServer {
  public:
   // Binds and serves. Preconditions: the others outlive it.
   static core::Result<std::unique_ptr<HttpServer>> start(HttpOptions options, Leases& leases,
-                                                         const Auth& auth, const Canary& canary);
+                                                         const Auth& auth, const Canary& canary,
+                                                         const Services& services);
   virtual ~HttpServer() = default;  // ends all connections; no request is being answered
   virtual const std::string& address() const = 0;  // "127.0.0.1:41233"
   // With a token of this run that is kept in memory alone; "" over TLS.

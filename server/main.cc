@@ -275,6 +275,7 @@ int main(int argc, char** argv) {
   }
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
   if (!engine) return fail(why);
+  options.peers = peers.get();
   auto* const groups = peers ? engine->connect(*peers) : nullptr;
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());

@@ -9,8 +9,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "server/overview.h"
-
 namespace teletensor::server {
 
 namespace {
@@ -235,12 +233,66 @@ void add_groups(Page& page, const std::vector<runtime::GroupFacts>& all) {
         std::count_if(all.begin(), all.end(), [&](const auto& g) { return g.state == state; });
     page.row(static_cast<double>(count), {{"state", text_of(state)}});
   }
+  double computing = 0, waiting = 0, open = 0;
+  for (const runtime::GroupFacts& group : all) {
+    open += static_cast<double>(group.open);
+    for (const runtime::GroupFacts::Member& member : group.members) {
+      if (member.daemon.empty() && !member.who.empty()) ++(member.waits ? waiting : computing);
+    }
+  }
+  page.family("teletensor_group_ranks",
+              "Ranks of groups that are sessions of this daemon, by whether they wait for others.");
+  page.row(computing, {{"waits", "no"}});
+  page.row(waiting, {{"waits", "yes"}});
+  page.one(
+      "teletensor_open_collectives",
+      "Collectives and transfers that ranks of this daemon have begun and that have not ended.",
+      open);
+}
+
+// The other daemons. Their names come from the operator.
+void add_peers(Page& page, const Peers& peers) {
+  const std::vector<PeerFacts> all = peers.facts();
+  const auto family = [&](const char* name, const char* help, MetricType type, auto&& value) {
+    page.family(name, help, type);
+    for (const PeerFacts& each : all) {
+      page.row(static_cast<double>(value(each)), {{"peer", each.name}});
+    }
+  };
+  using Facts = const PeerFacts&;
+  family("teletensor_peer_connected", "1 while there is a connection to this peer.",
+         MetricType::Gauge, [](Facts peer) { return peer.connected ? 1 : 0; });
+  family("teletensor_peer_connections_total",
+         "Connections to this peer that have stood; all but the first one are reconnections.",
+         MetricType::Counter, [](Facts peer) { return peer.connections; });
+  family("teletensor_peer_losses_total",
+         "How often this peer was given up, which ends its groups: it was away for "
+         "--peer-patience, or has broken the protocol.",
+         MetricType::Counter, [](Facts peer) { return peer.losses; });
+  family("teletensor_peer_sent_bytes_total",
+         "Bytes sent to this peer, before TLS; what is sent again counts again.",
+         MetricType::Counter, [](Facts peer) { return peer.sent; });
+  family("teletensor_peer_received_bytes_total", "Bytes received from this peer, after TLS.",
+         MetricType::Counter, [](Facts peer) { return peer.received; });
+  page.one("teletensor_refused_peers_total",
+           "Connections to the address of peers that were refused: unknown names, other "
+           "certificates or versions, no hello.",
+           static_cast<double>(peers.refused()), MetricType::Counter);
+}
+
+void add_stores(Page& page, const KeyStores::Total& total) {
+  page.one("teletensor_stores", "Stores of all users.", static_cast<double>(total.stores));
+  page.one("teletensor_store_bytes",
+           "Bytes of keys, values and awaited keys in stores, with a fixed cost for each.",
+           static_cast<double>(total.bytes));
+  page.one("teletensor_store_waits", "Calls that wait for a key or a store.",
+           static_cast<double>(total.waits));
 }
 
 }  // namespace
 
 std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
-                         const std::string& version) {
+                         const Services& services, const std::string& version) {
   const Overview all = overview(leases, leases.engine(), {"", Role::kAdmin});
   const Counters& counters = leases.counters();
   Page page;
@@ -272,6 +324,8 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
            static_cast<double>(queued));
   add_users(page, rows_of(all, counters));
   add_groups(page, leases.engine().groups());
+  if (services.peers != nullptr) add_peers(page, *services.peers);
+  add_stores(page, services.stores.total());
 
   page.one("teletensor_sessions_opened_total", "Sessions opened.",
            static_cast<double>(leases.opened()), MetricType::Counter);

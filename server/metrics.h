@@ -7,12 +7,13 @@
 #include "server/auth.h"
 #include "server/canary.h"
 #include "server/leases.h"
+#include "server/overview.h"
 
 namespace teletensor::server {
 
 inline constexpr std::size_t kMostLabelledUsers = 50;
 
 std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
-                         const std::string& version);
+                         const Services& services, const std::string& version);
 
 }  // namespace teletensor::server

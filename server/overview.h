@@ -6,10 +6,18 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/key_stores.h"
 #include "server/leases.h"
+#include "server/peers.h"
 #include "server/rights.h"
 
 namespace teletensor::server {
+
+// Services are parts of the daemon beside its sessions. Both outlive the classes that show them.
+struct Services {
+  const KeyStores& stores;
+  const Peers* peers;  // null: the daemon works alone
+};
 
 struct SessionView {
   std::uint64_t id = 0;

@@ -104,6 +104,14 @@ Peer::Peer(std::string name, PeerHome& home)
       pause_(kFirstPause),
       random_(static_cast<std::uint32_t>(new_incarnation())) {}
 
+PeerFacts Peer::facts() {
+  MutexLock lock(mutex_);
+  PeerFacts facts = facts_;
+  facts.name = name_;
+  facts.connected = standing_;
+  return facts;
+}
+
 void Peer::send(PeerParcel parcel) {
   PeerStream::Ref stream;
   bool look_again = false;
@@ -140,6 +148,7 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
     if (!dials()) hello_ = encode_hello({home_.name, kPeerProtocol, link_->hello()});
     meet = !std::exchange(known_, true) || restarted;
     standing_ = true;
+    ++facts_.connections;
     missed_.reset();
     acknowledge_at_.reset();
     unacknowledged_ = 0;
@@ -153,12 +162,14 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
 
 void Peer::received(const PeerStream::Ref& stream, grpc::ByteBuffer bytes) {
   MutexLock serial(deliver_);
+  const std::size_t size = bytes.Length();
   std::vector<grpc::Slice> memory;
   Result<PeerFrame> frame = read_frame(bytes, &memory);
   bool standing = false;
   {
     MutexLock lock(mutex_);
     if (stream_ != stream) return;  // what a later connection has replaced
+    facts_.received += size;
     standing = standing_;
   }
   Status status = frame.status();
@@ -208,6 +219,12 @@ void Peer::note_receipt(std::size_t bytes) {
 std::optional<grpc::ByteBuffer> Peer::next(const PeerStream::Ref& stream) {
   MutexLock lock(mutex_);
   if (stream_ != stream) return std::nullopt;
+  std::optional<grpc::ByteBuffer> frame = next_frame();
+  if (frame) facts_.sent += frame->Length();
+  return frame;
+}
+
+std::optional<grpc::ByteBuffer> Peer::next_frame() {
   if (hello_) return whole_frame(*std::exchange(hello_, std::nullopt));
   if (!standing_) return std::nullopt;
   std::optional<grpc::ByteBuffer> frame;
@@ -268,6 +285,7 @@ void Peer::lose(const std::string& why) {
     stream = stream_;
     if (stream_) detach(Clock::now());
     known_ = false;
+    ++facts_.losses;
     missed_.reset();
   }
   if (stream) stream->end(Status(Code::kAborted, why));

@@ -64,6 +64,15 @@ struct StreamEnd {
 // Random, never 0.
 std::uint64_t new_incarnation();
 
+// PeerFacts: a peer as an operator sees it.
+struct PeerFacts {
+  std::string name;
+  bool connected = false;
+  std::uint64_t connections = 0;         // that have stood, since the daemon began
+  std::uint64_t losses = 0;              // how often it was given up
+  std::uint64_t sent = 0, received = 0;  // bytes of frames
+};
+
 class Peer final : public PeerStream::Owner {
  public:
   using Clock = core::Clock;
@@ -79,6 +88,7 @@ class Peer final : public PeerStream::Owner {
   // A connection of this peer, whose hello is valid, takes the place of an earlier one.
   // Precondition: the caller is in the received() of the stream's owner.
   void accept(const PeerStream::Ref& stream, const PeerHello& hello);
+  PeerFacts facts();
   // Does what is due. Returns when something is due again, if it is known.
   Clock::time_point tick(Clock::time_point now);
   // Is there a message that is sent or could be sent now, and that the peer has not acknowledged?
@@ -99,6 +109,7 @@ class Peer final : public PeerStream::Owner {
   void stand(const PeerStream::Ref& stream, const PeerHello& hello) TT_REQUIRES(deliver_);
   core::Status take(const PeerStream::Ref& stream, PeerFrame& frame) TT_REQUIRES(deliver_);
   void lose(const std::string& why) TT_REQUIRES(deliver_);
+  std::optional<grpc::ByteBuffer> next_frame() TT_REQUIRES(mutex_);
   void note_receipt(std::size_t bytes) TT_REQUIRES(mutex_);
   void detach(Clock::time_point now) TT_REQUIRES(mutex_);
   bool is_lost(Clock::time_point now) TT_REQUIRES(mutex_);
@@ -114,6 +125,7 @@ class Peer final : public PeerStream::Owner {
   bool standing_ TT_GUARDED_BY(mutex_) = false;             // the peer's hello has come
   bool known_ TT_GUARDED_BY(mutex_) = false;                // met, and not lost since
   bool stopped_ TT_GUARDED_BY(mutex_) = false;
+  PeerFacts facts_ TT_GUARDED_BY(mutex_);       // without name and connected
   std::string last_why_ TT_GUARDED_BY(mutex_);  // of a connection that did not come to stand
   // Since when the peer is missed; none: it is connected, or neither known nor sent to.
   std::optional<Clock::time_point> missed_ TT_GUARDED_BY(mutex_);

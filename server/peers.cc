@@ -132,6 +132,17 @@ std::vector<std::string> Peers::peers() const {
   return names;
 }
 
+std::vector<PeerFacts> Peers::facts() const {
+  std::vector<PeerFacts> facts;
+  for (const auto& [name, peer] : peers_) facts.push_back(peer->facts());
+  return facts;
+}
+
+std::uint64_t Peers::refused() const {
+  MutexLock lock(mutex_);
+  return refused_;
+}
+
 void Peers::send(const std::string& peer, runtime::PeerMessage message, Payload payload) {
   std::size_t bytes = 0;
   for (const std::span<const char> part : payload.parts) bytes += part.size();

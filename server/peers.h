@@ -36,6 +36,10 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   // all connections. Then no call of the receiver is under way, no memory of a payload is held, and
   // nothing is sent any more. Any number of times, by one thread.
   void stop();
+  // Of all peers, by name. Thread-safe, also after stop().
+  std::vector<PeerFacts> facts() const;
+  // Connections that were refused. Thread-safe.
+  std::uint64_t refused() const;
   // Where it listens, with the port that was taken.
   const std::string& address() const { return address_; }
 
@@ -80,7 +84,7 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   std::unique_ptr<grpc::Server> server_;
   std::thread clock_;
 
-  core::Mutex mutex_;
+  mutable core::Mutex mutex_;
   core::CondVar changed_;
   std::vector<Stranger> strangers_ TT_GUARDED_BY(mutex_);
   std::uint64_t refused_ TT_GUARDED_BY(mutex_) = 0;

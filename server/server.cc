@@ -233,7 +233,8 @@ Status Server::bind_http() {
   if (!canary_) return core::invalid("http: needs the canary");
   HttpOptions options{options_.http, facts_.version, options_.http_names, nullptr};
   if (!is_loopback(options_.http)) options.certificates = certificates_;
-  auto http = HttpServer::start(std::move(options), leases_, auth_, *canary_);
+  auto http =
+      HttpServer::start(std::move(options), leases_, auth_, *canary_, {stores_, options_.peers});
   if (!http.ok()) return http.status();
   http_ = std::move(*http);
   return {};

@@ -15,6 +15,7 @@
 #include "server/http.h"
 #include "server/key_stores.h"
 #include "server/listener.h"
+#include "server/peers.h"
 #include "server/recovery.h"
 #include "server/service.h"
 #include "server/share_server.h"
@@ -39,6 +40,7 @@ struct ServerOptions {
   std::chrono::milliseconds restart{10'000};
   std::chrono::milliseconds snapshot_every{0};  // sessions that have done something; 0: never
   std::function<void()> shutdown;               // drain() is wanted; called once
+  const Peers* peers = nullptr;                 // to be shown; null: none. Outlives the server
   std::string version;
 };
 

@@ -165,6 +165,19 @@ json published_for(const engine::Engine& engine, const Caller& caller) {
   return published;
 }
 
+json peers_of(const Peers& peers) {
+  json all = json::array();
+  for (const PeerFacts& each : peers.facts()) {
+    all.push_back({{"name", each.name},
+                   {"connected", each.connected},
+                   {"connections", each.connections},
+                   {"losses", each.losses},
+                   {"sent", each.sent},
+                   {"received", each.received}});
+  }
+  return all;
+}
+
 json groups_for(engine::Engine& engine, const Caller& caller) {
   json all = json::array();
   for (const runtime::GroupFacts& each : groups(engine, caller)) {
@@ -184,6 +197,7 @@ json groups_for(engine::Engine& engine, const Caller& caller) {
                    {"ranks", each.ranks},
                    {"joined", each.members.size()},
                    {"collectives", each.collectives},
+                   {"open", each.open},
                    {"members", std::move(members)}});
   }
   return all;
@@ -192,8 +206,8 @@ json groups_for(engine::Engine& engine, const Caller& caller) {
 }  // namespace
 
 std::string state_json(Leases& leases, const Canary& canary, History& history,
-                       const std::string& version, Clock::time_point started,
-                       const Caller& caller) {
+                       const Services& services, const std::string& version,
+                       Clock::time_point started, const Caller& caller) {
   const Overview all = overview(leases, leases.engine(), caller);
   json state = {{"version", version},
                 {"ready", canary.ready()},
@@ -209,6 +223,11 @@ std::string state_json(Leases& leases, const Canary& canary, History& history,
                 {"published", published_for(leases.engine(), caller)},
                 {"groups", groups_for(leases.engine(), caller)},
                 {"slow", json::array()}};
+  if (caller.admin()) {
+    state["peers"] = services.peers != nullptr ? peers_of(*services.peers) : json::array();
+    const KeyStores::Total stores = services.stores.total();
+    state["stores"] = {{"count", stores.stores}, {"bytes", stores.bytes}, {"waits", stores.waits}};
+  }
   for (const UserView& user : users_of(all, leases, caller)) {
     state["users"].push_back(to_json(user, history));
   }

@@ -7,12 +7,14 @@
 #include "server/canary.h"
 #include "server/history.h"
 #include "server/leases.h"
+#include "server/overview.h"
 #include "server/rights.h"
 
 namespace teletensor::server {
 
 std::string state_json(Leases& leases, const Canary& canary, History& history,
-                       const std::string& version, Clock::time_point started, const Caller& caller);
+                       const Services& services, const std::string& version,
+                       Clock::time_point started, const Caller& caller);
 
 // Fails where the session has ended. Precondition: the caller may see it.
 core::Result<std::string> session_json(Leases& leases, Lease& lease, History& history,

@@ -2,7 +2,7 @@
 # Everything random, longer than the unit tests do it: names and tape in process against their
 # specification, and (a fiftieth) through a daemon against PyTorch; as many functions run in every way
 # (one by one, in windows, captured, scripted, from a file) for the same bits; hostile frames and hostile
-# programs against the engine, and files that are not what they say against everything that reads one, for
+# programs against the engine, hostile daemons and hostile calls of stores, and files that are not what they say against everything that reads one, for
 # SECONDS_EACH; KERNEL_CALLS calls of the kernels of all ops with hostile operands, and as many of those
 # that read and write by index; frames and programs as long again guided by coverage, which goes on from what it found before.
 set -eu
@@ -18,6 +18,9 @@ $tests/kernel_fuzz --from "$SEED" --calls "$KERNEL_CALLS"
 $tests/kernel_fuzz --indices --from "$SEED" --calls "$KERNEL_CALLS"
 for what in config tokens safetensors session; do
   $tests/file_fuzz --only $what --from "$SEED" --seconds "$SECONDS_EACH"
+done
+for what in peer store; do
+  $tests/${what}_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
 done
 for what in saved_files torch_files; do
   .venv-peers/bin/python tests/fuzz/$what.py --seed "$SEED" --seconds "$SECONDS_EACH"

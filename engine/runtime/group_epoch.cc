@@ -85,6 +85,10 @@ GroupFacts GroupEpoch::facts() {
       if (own.joined) facts.members.push_back({rank, "", own.who, own.waits()});
     }
   }
+  for (const RankState& rank : ranks_) {
+    if (!rank.joined) continue;
+    for (const auto& [ticket, open] : rank.open) facts.open += open.ended ? 0 : 1;
+  }
   std::sort(facts.members.begin(), facts.members.end(),
             [](const auto& a, const auto& b) { return a.rank < b.rank; });
   return facts;
@@ -331,9 +335,9 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
         return;
       }
       at = *expected;
-      std::vector<Job> no_jobs;
+      Work no_work;
       // Staging that expect() has asked for.
-      for (Action& action : participant_->take()) obey(action, no_jobs, met);
+      for (Action& action : participant_->take()) obey(action, no_work, met);
       if (no_memory_) return;
       Held held;
       hold(at, held);
@@ -406,29 +410,28 @@ void GroupEpoch::settle(Event&& event) {
     core::MutexLock lock(mu_);
     event(met);
     while (participant_) {
-      std::vector<Job> jobs;
-      for (Action& action : participant_->take()) obey(action, jobs, met);
+      Work work;
+      for (Action& action : participant_->take()) obey(action, work, met);
       if (std::exchange(no_memory_, false)) {
         participant_->lost(lowest_, "has no memory for the partial sums");
         continue;
       }
       // No message and no job needs what has finished; what is under way holds its memory.
       parts_.erase(parts_.begin(), parts_.upper_bound(participant_->finished()));
-      if (jobs.empty()) break;
-      const Held held = hold(jobs);
+      if (work.jobs.empty()) break;
       mu_.unlock();
-      const Status status = run(jobs, held);
+      const Status status = run(work);
       mu_.lock();
       if (!status.ok()) participant_->lost(lowest_, "cannot add: " + status.message());
-      for (const Job& job : jobs) participant_->reduced(job.id);
+      for (const Job& job : work.jobs) participant_->reduced(job.id);
     }
   }
   for (Waiter* const waiter : met) waiter->met();
 }
 
-Status GroupEpoch::run(const std::vector<Job>& jobs, const Held& held) {
+Status GroupEpoch::run(const Work& work) {
   try {
-    return adder_.add(jobs, [&](const Slice& slice) { return held.at(slice); });
+    return adder_.add(work.jobs, [&](const Slice& slice) { return work.held.at(slice); });
   } catch (const std::exception& error) {
     return Status(Code::kResourceExhausted, error.what());
   }
@@ -495,7 +498,7 @@ void GroupEpoch::transferred(const Action& action, Waiters& met) {
              std::exchange(own.lost_send, std::nullopt).value_or(Status()), met);
 }
 
-void GroupEpoch::obey(Action& action, std::vector<Job>& jobs, Waiters& met) {
+void GroupEpoch::obey(Action& action, Work& work, Waiters& met) {
   switch (action.kind) {
     case Action::Kind::kSend:
       return send(action);
@@ -509,7 +512,9 @@ void GroupEpoch::obey(Action& action, std::vector<Job>& jobs, Waiters& met) {
       staging_.erase(action.buffer);
       return;
     case Action::Kind::kReduce:
-      jobs.push_back(std::move(action.job));
+      if (no_memory_) return;  // the group ends
+      hold(action.job, work.held);
+      work.jobs.push_back(std::move(action.job));
       return;
     case Action::Kind::kComplete:
       if (action.token != 0) return transferred(action, met);
@@ -567,15 +572,11 @@ void GroupEpoch::hold(const Slice& slice, Held& held) {
   address = (buffer.kind == Buffer::Kind::kOperand ? part.operand : part.result).data();
 }
 
-GroupEpoch::Held GroupEpoch::hold(const std::vector<Job>& jobs) {
-  Held held;
-  for (const Job& job : jobs) {
-    for (const Job::Source& source : job.sources) hold(source.at, held);
-    for (const Job::Output& output : job.outputs) {
-      for (const Slice& to : output.to) hold(to, held);
-    }
+void GroupEpoch::hold(const Job& job, Held& held) {
+  for (const Job::Source& source : job.sources) hold(source.at, held);
+  for (const Job::Output& output : job.outputs) {
+    for (const Slice& to : output.to) hold(to, held);
   }
-  return held;
 }
 
 }  // namespace teletensor::runtime

@@ -120,6 +120,10 @@ class GroupEpoch {
       return addresses.at(slice.buffer) + slice.offset;
     }
   };
+  struct Work {
+    std::vector<collective::Job> jobs;
+    Held held;  // the memory that they name: an action that follows may free it
+  };
   using Waiters = std::vector<Waiter*>;
 
   Ticket start(collective::Rank rank, Open::Kind kind) TT_REQUIRES(mu_);
@@ -138,10 +142,9 @@ class GroupEpoch {
   // nothing. Afterwards, without the lock, the waiters in `met` are told.
   template <class Event>
   void settle(Event&& event);
-  void obey(collective::Action& action, std::vector<collective::Job>& jobs, Waiters& met)
-      TT_REQUIRES(mu_);
+  void obey(collective::Action& action, Work& work, Waiters& met) TT_REQUIRES(mu_);
   void send(collective::Action& action) TT_REQUIRES(mu_);
-  core::Status run(const std::vector<collective::Job>& jobs, const Held& held);
+  core::Status run(const Work& work);
   static void finish(Open& open, const core::Status& status, Waiters& met);
   static void finish_all(RankState& rank, Open::Kind kind, const core::Status& status,
                          Waiters& met);
@@ -152,7 +155,7 @@ class GroupEpoch {
   void part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met)
       TT_REQUIRES(mu_);
   void hold(const collective::Slice& slice, Held& held) TT_REQUIRES(mu_);
-  Held hold(const std::vector<collective::Job>& jobs) TT_REQUIRES(mu_);
+  void hold(const collective::Job& job, Held& held) TT_REQUIRES(mu_);
   std::optional<collective::Place> place_of(const std::string& daemon) const TT_REQUIRES(mu_);
   bool ended_locked() const TT_REQUIRES(mu_);
   bool closed_locked() const TT_REQUIRES(mu_);

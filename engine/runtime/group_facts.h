@@ -20,7 +20,8 @@ struct GroupFacts {
   State state = State::kForming;
   std::string why;                // it has ended
   std::uint64_t collectives = 0;  // that the ranks of this daemon have begun
-  std::vector<Member> members;    // that have joined, by rank
+  std::uint64_t open = 0;       // collectives and transfers of the ranks of this daemon, not ended
+  std::vector<Member> members;  // that have joined, by rank
 };
 
 }  // namespace teletensor::runtime

@@ -89,7 +89,19 @@ function ranks(group) {
 
 function showGroups(groups) {
   fill("groups", groups.map((g) => ({ key: g.user + "/" + g.name, cells: [g.name, g.user,
-    g.state + (g.why ? ": " + g.why : ""), g.joined + " of " + g.ranks, g.collectives, ranks(g)] })));
+    g.state + (g.why ? ": " + g.why : ""), g.joined + " of " + g.ranks, g.collectives, g.open,
+    ranks(g)] })));
+}
+
+// Other daemons and stores, which administrators see.
+function showServices(state) {
+  byId("services").hidden = !state.peers;
+  if (!state.peers) return;
+  fill("peers", state.peers.map((p) => ({ key: p.name, cells: [p.name,
+    p.connected ? "connected" : "not connected", p.connections, p.losses, bytes(p.sent),
+    bytes(p.received)] })));
+  setText(byId("stores"), plural(state.stores.count, "store") + ", " + bytes(state.stores.bytes)
+    + ", " + plural(state.stores.waits, "waiting call"));
 }
 
 function showSessions(state, lanes) {
@@ -120,6 +132,7 @@ export function showOverview(state) {
     cells: [p.name, bytes(p.bytes), shape(p.shape), p.dtype, p.device,
       p.writable ? "write" : "read", p.users || "own sessions"] })));
   showGroups(state.groups);
+  showServices(state);
   fill("slow", state.slow.map((e, i) => ({ key: i,
     cells: [seconds(e.age), milliseconds(e.seconds), e.op, e.user,
       sessionLink(e.session, e.name), e.site] })));

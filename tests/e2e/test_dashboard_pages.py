@@ -6,6 +6,7 @@ import contextlib
 import pytest
 from support.browser import sign_in
 from support.daemon import wait_until
+from support.daemons import peer_flags
 from support.http import ask
 
 MIB = 1 << 20
@@ -136,6 +137,19 @@ def test_groups_show_who_is_waited_for(house, browser, tt):
     assert row["Ranks that have joined"] == 'rank 0: session "resnet", waits for other ranks'
     assert faults(browser) == []
     alice.cancel()  # the end of a session waits for its collectives
+
+
+def test_administrators_see_other_daemons_and_stores(start_daemon, new_token, browser):
+    daemon = start_daemon("--http", "127.0.0.1:0", *peer_flags("a", "b=127.0.0.1:1"), anonymous=False)
+    root, user = new_token(daemon, "root", "admin"), new_token(daemon, "ann")
+    sign_in(browser, daemon, root)
+    browser.wait(lambda: browser.rows("peers"), what="the other daemons")
+    row, = browser.rows("peers")
+    assert (row["Daemon"], row["State"], row["Connections"], row["Given up"]) == ("b", "not connected", "0", "0")
+    assert browser.script("return document.getElementById('stores').textContent") == "0 stores, 0 B, 0 waiting calls"
+    assert faults(browser) == []
+    state = ask(daemon.http, "/api/state", token=user).json
+    assert "peers" not in state and "stores" not in state
 
 
 def test_a_session_has_a_page(house, browser, tt):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.cuda import fake
 from support.daemon import HANG, binary, wait_until
+from support.daemons import peer_flags
 from support.http import ask, samples
 from support.nginx import in_front
 from support.tls import Authority
@@ -285,7 +286,8 @@ def expressions():
 
 def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path):
     """With their labels, of a daemon on which every one of them has a row."""
-    flags, environment = fake("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"))
+    flags, environment = fake("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"),
+                              *peer_flags("a", "b=127.0.0.1:1"))
     daemon = start_daemon(*flags, env=environment)
     exported = {}
     with tt.connect(daemon.unix):

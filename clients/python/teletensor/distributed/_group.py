@@ -6,6 +6,7 @@ import collections
 import datetime
 import enum
 import itertools
+import math
 import os
 import secrets
 import sys
@@ -241,6 +242,7 @@ def current_world() -> ProcessGroup | None:
 
 _numbers = itertools.count(1)
 _THIRTY_MINUTES = 1800.0
+_ONE_YEAR = 365 * 86400.0  # the daemon's maximum
 
 
 def is_available() -> bool:
@@ -369,9 +371,9 @@ def _seconds(timeout: Any) -> float:
     if timeout is None:
         return _THIRTY_MINUTES
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
         raise ValueError(f"timeout is more than 0 seconds, not {timeout}")
-    return float(seconds)
+    return min(float(seconds), _ONE_YEAR)
 
 
 def site() -> str:

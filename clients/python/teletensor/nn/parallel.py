@@ -36,6 +36,7 @@ class DistributedDataParallel(Module, Joinable):
     static_graph and check_reduction have no effect.
 
     ValueError before `distributed.init_process_group`, and for a bucket_cap_mb that is not positive;
+    TypeError for what is no Module;
     RuntimeError for a module without a parameter that requires grad, for one that is or has a
     DistributedDataParallel, for processes whose parameters differ (the first difference is named), at a
     forward after parameters were replaced, frozen or wrapped again, and at a backward that does not
@@ -60,6 +61,8 @@ class DistributedDataParallel(Module, Joinable):
         Module.__init__(self)
         Joinable.__init__(self)
         _distributed.get_world_size(process_group)
+        if not isinstance(module, Module):
+            raise TypeError(f"module is a Module, not {type(module).__name__}")
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise RuntimeError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that "

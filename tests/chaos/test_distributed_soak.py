@@ -1,0 +1,12 @@
+"""A minute and a half of tests/chaos/distributed_soak.py; `make soak` runs longer ones."""
+
+import pytest
+from chaos import distributed_soak as soak
+
+
+@pytest.mark.timeout(1800)
+def test_trainings_have_the_same_bits_whatever_is_killed():
+    report = soak.run(minutes=1.5, seconds=8, round_seconds=45)
+    print(report["seen"])
+    assert soak.problems(report) == []
+    assert report["seen"]["done"] >= 3

@@ -1,0 +1,157 @@
+"""Arguments of tt.distributed that make no sense: each is an error of its line on every rank, and the world still
+works."""
+
+import json
+
+import pytest
+from support.clients import client, finish
+from support.daemon import wait_until
+from support.ranks import start, start_rank, told
+
+pytestmark = pytest.mark.usefixtures("invariants")
+
+# Each line is run on both ranks of a world of two; its error begins so. N is the number of ranks, R the rank.
+LINES = {
+    "dist.init_process_group(rank=R, world_size=N)": "ValueError: trying to initialize the default process group twice",
+    "dist.all_reduce(tt.ones(1), group=3)": "TypeError: group is a ProcessGroup, not int",
+    "dist.all_reduce([1.0])": "TypeError: tensor is a Tensor, not list",
+    "dist.all_reduce(tt.ones(1), op='sum')": "TypeError: op is a ReduceOp, not str",
+    "dist.all_reduce(tt.ones(2), dist.ReduceOp.BAND)": "RuntimeError: Cannot use ReduceOp.BAND with non-integral",
+    "dist.all_reduce(tt.ones(2, dtype=tt.int64), dist.ReduceOp.AVG)":
+        "NotImplementedError: all_reduce: is not defined for int64: an average is of floating point or complex",
+    "dist.all_reduce(other)": "ValueError: tensor is of another session than the group",
+    "dist.broadcast(tt.ones(1), src=N)": "ValueError: global rank 2 is not in the group",
+    "dist.broadcast(tt.ones(1), src=-1)": "ValueError: global rank -1 is not in the group",
+    "dist.broadcast(tt.ones(1))": "ValueError: ",
+    "dist.broadcast(tt.ones(1), src=0, group_src=0)": "ValueError: ",
+    "dist.reduce(tt.ones(1), dst=7)": "ValueError: global rank 7 is not in the group",
+    "dist.scatter(tt.ones(1), [tt.ones(1)] * N, src=5)": "ValueError: ",
+    "dist.all_gather([tt.ones(1)], tt.ones(1))": "ValueError: tensor_list is a list of one element for each rank",
+    "dist.all_gather(tt.ones(2), tt.ones(1))": "ValueError: tensor_list is a list of one element for each rank",
+    "dist.reduce_scatter(tt.ones(1), [tt.ones(1)] * 3)": "ValueError: input_list is a list of one element",
+    "dist.reduce_scatter(tt.ones(1), [tt.ones(1), tt.ones(2)])": "ValueError: input_list: tensors of one dtype and",
+    "dist.all_to_all([tt.ones(1)] * N, [tt.ones(1)])": "ValueError: ",
+    "dist.all_to_all_single(tt.ones(4), tt.ones(4), [1, 2], [1, 2])": "ValueError: ",
+    "dist.all_to_all_single(tt.ones(4), tt.ones(4), [4], [4])": "ValueError: ",
+    "dist.all_to_all_single(tt.ones(4), tt.ones(4), [-1, 5], [-1, 5])": "RuntimeError: all_to_all: sizes out of range",
+    "dist.all_to_all_single(tt.ones(3), tt.ones(3))": "ValueError: ",
+    "dist.send(tt.ones(1), R)": "ValueError: Invalid destination rank",
+    "dist.recv(tt.ones(1), R)": "ValueError: Invalid source rank",
+    "dist.send(tt.ones(1), N)": "ValueError: global rank 2 is not in the group",
+    "dist.new_group([])": "ValueError: a group has at least one rank: new_group of no ranks",
+    "dist.new_group([0, 0])": "ValueError: a rank is in a group once: [0, 0]",
+    "dist.new_group([0, N])": "ValueError: the new group's rank should be within the world_size set by",
+    "dist.new_group([-1])": "ValueError: the new group's rank should be within the world_size set by",
+    "dist.new_group(['0'])": "TypeError: ranks of a group are integers, not str",
+    "dist.new_group([0, 1], timeout=0)": "ValueError: timeout is more than 0 seconds, not 0",
+    "dist.new_group([0, 1], timeout=-3)": "ValueError: timeout is more than 0 seconds, not -3",
+    "dist.new_group([0, 1], timeout=float('nan'))": "ValueError: timeout is more than 0 seconds, not nan",
+    "dist.new_group([0, 1], timeout=float('inf'))": "ValueError: timeout is more than 0 seconds, not inf",
+    "dist.new_group([0, 1], timeout=1e300)": "nothing",  # a year is as good
+    "dist.get_global_rank(dist.group.WORLD, 2)": "ValueError: ",
+    "dist.all_gather_object([None], 1)": "ValueError: ",
+    "dist.broadcast_object_list([object()], src=R)": "TypeError: ",
+    "dist.send_object_list([{1, 2}], 1 - R)": "TypeError: ",
+    "DDP(tt.nn.ReLU())": "RuntimeError: DistributedDataParallel is not needed",
+    "DDP(tt.nn.Linear(2, 2).requires_grad_(False))": "RuntimeError: DistributedDataParallel is not needed",
+    "DDP(tt.nn.Linear(2, 2), bucket_cap_mb=0)": "ValueError: bucket_cap_mb is a positive number of MiB, not 0",
+    "DDP(tt.nn.Linear(2, 2), bucket_cap_mb=float('nan'))": "ValueError: bucket_cap_mb is a positive number of MiB",
+    "DDP(DDP(tt.nn.Linear(2, 2)))": "RuntimeError: DistributedDataParallel of a module that is one, or has one in it",
+    "DDP(3)": "TypeError: module is a Module, not int",
+    "DDP(tt.nn.Linear(2, 2 + R))": "RuntimeError: ",
+}
+
+
+def test_each_is_an_error_of_its_line(start_daemon):
+    found = told(start(start_daemon().unix, 2, f"""
+DDP = tt.nn.parallel.DistributedDataParallel
+another, texts = tt.connect(os.environ["TT_TEST_ADDRESS"]), []
+with another.as_current():
+    other = tt.ones(1)
+for line in {list(LINES)!r}:
+    try:
+        exec(line); texts.append("nothing")
+    except Exception as e:
+        texts.append(f"{{type(e).__name__}}: {{e}}")
+    y = tt.ones(3)
+    dist.all_reduce(y)
+    if y.tolist() != [2.0] * 3:
+        texts[-1] = "the world is over"
+tell(texts)
+""", timeout=60))
+    wrong = [(rank, line, text) for rank, (texts,) in enumerate(found)
+             for line, text in zip(LINES, texts, strict=True) if not text.startswith(LINES[line])]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+BEFORE = {
+    "dist.get_rank()": "ValueError: Default process group has not been initialized",
+    "dist.all_reduce(tt.ones(1))": "ValueError: Default process group has not been initialized",
+    "dist.new_group([0])": "ValueError: Default process group has not been initialized",
+    "dist.destroy_process_group()": "ValueError: Default process group has not been initialized",
+    "tt.nn.parallel.DistributedDataParallel(tt.nn.Linear(1, 1))": "ValueError: Default process group has not been",
+    "dist.init_process_group()": "ValueError: init_process_group: world_size is not given, and the",
+    "dist.init_process_group(rank=0)": "ValueError: init_process_group: world_size is not given",
+    "dist.init_process_group(rank=2, world_size=2)": "ValueError: init_process_group: rank 2 is not in a world of 2",
+    "dist.init_process_group(rank=-2, world_size=2)": "ValueError: init_process_group: rank -2 is not in a world of 2",
+    "dist.init_process_group(rank=0, world_size=0)": "ValueError: init_process_group: rank 0 is not in a world of 0",
+    "dist.init_process_group('mpi', rank=0, world_size=2)": "ValueError: Invalid backend: 'mpi'",
+    "dist.init_process_group(rank=0, world_size=2, timeout=0)": "ValueError: timeout is more than 0 seconds, not 0",
+    "dist.init_process_group(rank=0, world_size=2, timeout=-1)": "ValueError: timeout is more than 0 seconds, not -1",
+    "dist.init_process_group(rank=0, world_size=2, timeout=1, init_method='tcp://h:1')": "RankLostError: ",
+    "dist.init_process_group(init_method='tcp://h:1?rank=x&world_size=2')": "ValueError: ",
+    "dist.init_process_group(rank=0, world_size=2, init_method='mpi://')": "ValueError: init_process_group: init_",
+    "dist.init_process_group(rank=0, world_size=20_000, init_method='tcp://h:1', timeout=1)": "RuntimeError: ",
+}
+
+
+def test_before_and_after_the_world(start_daemon):
+    """Each line in a program that is in no world, and again after it has been in one."""
+    process = client(f"""
+    dist = tt.distributed
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    texts = []
+    for _ in range(2):
+        for line in {list(BEFORE)!r}:
+            try:
+                exec(line); texts.append("nothing")
+            except Exception as e:
+                texts.append(f"{{type(e).__name__}}: {{e}}")
+            s.clear_errors()
+        dist.init_process_group(rank=0, world_size=1, init_method="tcp://test:1")
+        dist.destroy_process_group()
+    import json
+    print(json.dumps(texts))
+    """, start_daemon().unix)
+    status, out, err = finish(process)
+    assert status == 0, err
+    texts = json.loads(out)
+    wrong = [(line, text) for line, text in zip([*BEFORE, *BEFORE], texts, strict=True)
+             if not text.startswith(BEFORE[line])]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_worlds_of_other_sizes_and_ranks_that_come_twice(start_daemon):
+    """Both say so: each names the other one."""
+    daemon = start_daemon()
+    first = start_rank(daemon.unix, 0, 2, "pass")
+    wait_until(lambda: groups(daemon) == 1)
+    second = start_rank(daemon.unix, 1, 3, "pass", timeout=1)
+    status, _, err = finish(first)
+    assert status == 1 and "has been replaced: " in err and "has joined as rank 1 of 3" in err, err
+    status, _, err = finish(second)
+    assert status == 1 and "rank 0 (has not joined), rank 2 (has not joined)" in err, err
+
+
+def groups(daemon):
+    import teletensor as tt
+
+    with tt.connect(daemon.unix) as session:
+        return len(session._admin().groups())
+
+
+def test_a_rank_without_a_token(start_daemon):
+    daemon = start_daemon(anonymous=False)
+    status, _, err = finish(start_rank(daemon.tcp, 0, 2, "pass"))
+    assert status == 1 and "token" in err, err

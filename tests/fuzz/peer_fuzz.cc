@@ -1,0 +1,629 @@
+// A hostile daemon among three: what it sends goes through the codec of peers into the groups of an
+// honest daemon.
+//
+//   peer_fuzz [--seconds N] [--from S] [--seed S] [--write FOLDER]
+//     random runs with the seeds S, S + 1, ... (--seed: this one alone). In each, ranks of the
+//     daemons a, b and c run collectives and transfers, and the messages of b to a are repeated,
+//     exchanged, changed in a field or in a byte, or invented. --write: frames go into the folder,
+//     where libFuzzer begins
+//   with clang and -fsanitize=fuzzer (target peer_libfuzzer): libFuzzer's flags and corpus; the
+//     bytes are frames of b, each behind two bytes of its length
+//
+// These facts must hold: nothing crashes; each message is taken or refused with InvalidArgument; a
+// group that b has no rank in computes right results; once b is lost all waits of a's ranks have
+// ended; and no byte of staging is left.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/memory/pool.h"
+#include "engine/runtime/groups.h"
+#include "engine/runtime/kit_test.h"
+#include "server/peer_codec.h"
+#include "victim.h"
+
+namespace teletensor::fuzz {
+namespace {
+
+using collective::Call;
+using collective::Op;
+using collective::Rank;
+using core::Status;
+using runtime::Fabric;
+using runtime::Groups;
+using runtime::PeerMessage;
+using runtime::RowMajor;
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : random_(seed) {}
+  std::uint64_t below(std::uint64_t n) { return random_() % n; }
+  bool one_in(std::uint64_t n) { return below(n) == 0; }
+  // A value that is close to `near`, or one of those at which programs fail.
+  std::uint64_t wild(std::uint64_t near) {
+    const std::uint64_t values[] = {0,        1,        near + 1,   near - 1, near * 2,
+                                    near / 2, 1u << 20, ~0ull >> 1, ~0ull,    random_()};
+    return values[below(std::size(values))];
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// Adds float32 by plain loops.
+class Sums final : public Groups::Adder {
+ public:
+  explicit Sums(memory::PoolHandle& pool) : pool_(pool) {}
+  Status add(std::span<const collective::Job> jobs, const Address& address) override {
+    for (const collective::Job& job : jobs) {
+      const auto n = static_cast<std::size_t>(job.elements);
+      std::vector<std::vector<float>> slots;
+      for (const auto& source : job.sources) {
+        const auto* const data = reinterpret_cast<const float*>(address(source.at));
+        slots.emplace_back(data, data + n);
+      }
+      for (const auto& addition : job.additions) {
+        for (std::size_t i = 0; i < n; ++i) slots[addition.into][i] += slots[addition.from][i];
+      }
+      for (const auto& output : job.outputs) {
+        for (const collective::Slice& to : output.to) {
+          std::memcpy(address(to), slots[output.slot].data(), n * sizeof(float));
+        }
+      }
+    }
+    return {};
+  }
+  core::Ref<memory::Storage> allocate(std::size_t bytes) override {
+    return pool_->allocate_shared(bytes, 1);
+  }
+
+ private:
+  memory::PoolHandle& pool_;
+};
+
+struct Sent {
+  PeerMessage message;
+  std::string payload;
+};
+
+// Three daemons in one thread; what they send waits until step() delivers it.
+class World {
+ public:
+  explicit World(Groups::Adder& adder) {
+    for (const char* const name : {"a", "b", "c"}) daemons_.emplace_back(name, *this);
+    for (Daemon& daemon : daemons_) {
+      daemon.groups = std::make_unique<Groups>(adder);
+      daemon.receiver = &daemon.groups->connect(daemon);
+    }
+  }
+
+  // Messages of an honest daemon that an honest daemon has refused: b tells them different things
+  // of the group that they have with b. The daemon would end the link; this program does not.
+  std::uint64_t misled = 0;
+
+  Groups& groups(std::size_t daemon) { return *daemons_[daemon].groups; }
+  std::vector<Groups*> all_groups() {
+    return {daemons_[0].groups.get(), daemons_[1].groups.get(), daemons_[2].groups.get()};
+  }
+
+  // Delivers the oldest message of one wire. `change`: what b sends to a goes through it. False:
+  // there is no message.
+  template <class Change>
+  bool step(Dice& dice, Change change) {
+    std::vector<Wire> full;
+    for (const auto& [wire, messages] : wires_) {
+      if (!messages.empty()) full.push_back(wire);
+    }
+    if (full.empty()) return false;
+    const Wire wire = full[dice.below(full.size())];
+    Sent sent = std::move(wires_[wire].front());
+    wires_[wire].pop_front();
+    if (wire == Wire{1, 0}) {
+      change(std::move(sent));
+    } else if (wire.second == 1) {
+      (void)deliver(wire.first, wire.second, sent);  // b is not the one that is tested
+    } else if (!deliver(wire.first, wire.second, sent).ok()) {
+      ++misled;
+    }
+    return true;
+  }
+
+  Status deliver(std::size_t from, std::size_t to, const Sent& sent) {
+    const std::vector<std::span<const char>> pieces(sent.payload.empty() ? 0 : 1, sent.payload);
+    const Status status = daemons_[to].receiver->received(daemons_[from].own, sent.message, pieces);
+    if (!status.ok() && status.code() != core::Code::kInvalidArgument) {
+      fail("a message is refused with another status than InvalidArgument");
+    }
+    return status;
+  }
+
+  // As server/peer.cc when a peer breaks the protocol: the link begins anew for both.
+  void break_link(const std::string& why) {
+    lose(0, 1, why);
+    lose(1, 0, why);
+    daemons_[0].receiver->met("b");
+    daemons_[1].receiver->met("a");
+  }
+  void lose(std::size_t who, std::size_t of, const std::string& why) {
+    wires_[{who, of}].clear();
+    daemons_[who].receiver->lost(daemons_[of].own, why);
+  }
+
+ private:
+  using Wire = std::pair<std::size_t, std::size_t>;
+  struct Daemon final : Fabric {
+    Daemon(const char* name, World& world) : own(name), home(world) {}
+    const std::string& name() const override { return own; }
+    std::uint64_t incarnation() const override { return static_cast<std::uint64_t>(own[0]); }
+    std::vector<std::string> peers() const override {
+      std::vector<std::string> others;
+      for (const char* const each : {"a", "b", "c"}) {
+        if (own != each) others.emplace_back(each);
+      }
+      return others;
+    }
+    void send(const std::string& peer, PeerMessage message, Payload payload) override {
+      Sent sent{std::move(message), {}};
+      for (const auto part : payload.parts) sent.payload.append(part.data(), part.size());
+      home.wires_[{static_cast<std::size_t>(own[0] - 'a'), static_cast<std::size_t>(peer[0] - 'a')}]
+          .push_back(std::move(sent));
+    }
+    const std::string own;
+    World& home;
+    std::unique_ptr<Groups> groups;
+    Fabric::Receiver* receiver = nullptr;
+  };
+
+  std::map<Wire, std::deque<Sent>> wires_;
+  std::deque<Daemon> daemons_;
+};
+
+// A rank that deposits one call after the other.
+struct Player {
+  std::shared_ptr<Groups::Member> member;
+  std::size_t daemon = 0;
+  std::deque<Groups::Ticket> open;
+  std::deque<RowMajor> results;
+};
+
+class Match {
+ public:
+  explicit Match(std::uint64_t seed) : dice_(seed) {}
+
+  void run(const char* folder) {
+    const std::uint64_t before = used();
+    {
+      World world(adder_);
+      world_ = &world;
+      // The group of a and c alone is there before b turns hostile.
+      const auto honest = [](Sent) { fail("b has a message before it has a rank"); };
+      join("quiet", {0, 2, 0}, quiet_);
+      settle(honest);
+      begin(quiet_);
+      play(quiet_, honest);
+      std::vector<std::size_t> places;
+      for (std::uint64_t ranks = 2 + dice_.below(4); ranks > 0; --ranks) {
+        places.push_back(dice_.below(3));
+      }
+      const std::size_t hostile = dice_.below(places.size());
+      places[hostile] = 1;
+      places[(hostile + 1) % places.size()] = 0;
+      const bool hostile_early = dice_.one_in(3);
+      const auto change = [&](Sent sent) { attack(std::move(sent), folder); };
+      const auto pass = [&](Sent sent) { take(sent, folder); };
+      join("loud", places, loud_);
+      hostile_early ? settle(change) : settle(pass);
+      begin(loud_);
+      for (int rounds = 0; rounds < 6; ++rounds) {
+        if (dice_.one_in(2)) play(quiet_, change);
+        play(loud_, change);
+      }
+      check(quiet_);
+      world.lose(0, 1, "no connection for 30 s");
+      world.lose(2, 1, "no connection for 30 s");
+      world.lose(1, 0, "no connection for 30 s");
+      world.lose(1, 2, "no connection for 30 s");
+      settle([](Sent) {});
+      end(quiet_);
+      // A group that has not formed waits for its ranks until the timeout.
+      bool forming = false;
+      for (const runtime::GroupFacts& each : world.groups(0).all()) {
+        forming |= each.name == "loud" && each.state == runtime::GroupFacts::State::kForming;
+      }
+      for (Player& player : loud_) {
+        if (forming) break;
+        for (const Groups::Ticket ticket : player.open) {
+          if (player.daemon == 0 && !player.member->ended(ticket)) {
+            fail("a rank waits although the hostile daemon is lost");
+          }
+        }
+      }
+      end(loud_);
+      settle([](Sent) {});
+      if (!world.groups(0).all().empty()) fail("a group is left");
+      misled += world.misled;
+    }
+    if (used() != before) fail("memory is left");
+  }
+
+  std::uint64_t delivered = 0, refused = 0, damaged = 0, sums = 0, misled = 0;
+
+ private:
+  std::uint64_t used() const { return pool_->account().used(); }
+
+  template <class Change>
+  void settle(Change change) {
+    while (world_->step(dice_, change)) {
+    }
+  }
+
+  void join(const std::string& name, const std::vector<std::size_t>& places,
+            std::vector<Player>& players) {
+    const auto ranks = static_cast<Rank>(places.size());
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      auto member = world_->groups(places[rank])
+                        .join({"alice", name, rank, ranks, std::chrono::hours(1),
+                               "session of rank " + std::to_string(rank)});
+      if (!member.ok()) fail("a rank cannot join");
+      players.push_back({std::move(*member), places[rank], {}, {}});
+    }
+  }
+  // Waits for the other ranks; a rank whose group was attacked while it formed may wait for ever.
+  void begin(std::vector<Player>& players) {
+    for (Player& player : players) {
+      if (const auto ticket = player.member->begin()) player.open.push_back(*ticket);
+    }
+    settle([&](Sent sent) { take(sent, nullptr); });
+  }
+
+  // Each rank that may deposit does so; a call that differs on one rank now and then.
+  template <class Change>
+  void play(std::vector<Player>& players, Change change) {
+    const bool same = &players == &quiet_;
+    const auto ranks = static_cast<Rank>(players.size());
+    const std::int64_t sizes[] = {0, 1, 7, 3000, 50'000, 400'000};
+    const std::int64_t elements = sizes[dice_.below(std::size(sizes))];
+    const bool transfers = !same && dice_.one_in(4);
+    const auto from = static_cast<Rank>(dice_.below(ranks));
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      Player& player = players[rank];
+      while (!player.open.empty() && player.member->ended(player.open.front())) {
+        same ? retire_right(player) : static_cast<void>(retire(player));
+      }
+      // Precondition of a deposit: the rank has begun.
+      if (player.member->begin()) continue;
+      Call call;
+      call.shape = {elements};
+      call.count = elements;
+      call.op = same || !dice_.one_in(10) ? Op::kAllReduce : Op::kBroadcast;
+      if (!same && dice_.one_in(20)) call.shape = {++call.count};
+      if (transfers) {
+        if (rank != from && rank != (from + 1) % ranks) continue;
+        if (ranks == 1) continue;
+        call.op = rank == from ? Op::kSend : Op::kRecv;
+        call.peer = rank == from ? (from + 1) % ranks : from;
+      }
+      RowMajor operand = row(call.count, static_cast<float>(rank + 1)), result;
+      if (call.op == Op::kRecv) {
+        result = operand;
+      } else if (call.op != Op::kSend) {
+        result = row(call.count, 0);
+      } else {
+        result = row(0, 0);
+      }
+      player.results.push_back(result);
+
+      player.open.push_back(player.member->deposit({call, std::move(operand), std::move(result)}));
+      for (std::uint64_t steps = dice_.below(6); steps > 0 && world_->step(dice_, change);
+           --steps) {
+      }
+    }
+    if (same || dice_.one_in(2)) settle(change);
+  }
+
+  // All that ranks of the quiet group have open is there.
+  void check(std::vector<Player>& players) {
+    settle([](Sent) {});
+    for (Player& player : players) {
+      while (!player.open.empty()) {
+        if (!player.member->ended(player.open.front())) fail("the quiet group waits");
+        retire_right(player);
+      }
+    }
+  }
+  // The oldest one of a rank of the quiet group is 1 + 2 + 3.
+  void retire_right(Player& player) {
+    const RowMajor result = player.results.empty() ? RowMajor() : player.results.front();
+    if (!retire(player).ok()) fail("a collective of the quiet group fails");
+    for (std::size_t i = 0; i < result.bytes / sizeof(float); ++i) {
+      if (reinterpret_cast<const float*>(result.data())[i] != 6.0f) {
+        fail("a wrong sum in the quiet group");
+      }
+    }
+    ++sums;
+  }
+  Status retire(Player& player) {
+    const Status status = player.member->take(player.open.front()).status;
+    player.open.pop_front();
+    if (!player.results.empty()) player.results.pop_front();
+    return status;
+  }
+  void end(std::vector<Player>& players) {
+    for (Player& player : players) player.member->leave("has ended its session");
+    players.clear();
+  }
+
+  RowMajor row(std::int64_t elements, float value) {
+    RowMajor row;
+    row.bytes = static_cast<std::size_t>(elements) * sizeof(float);
+    row.storage = memory::Pinned(pool_->allocate_shared(row.bytes, 1));
+    if (!row.storage) fail("no memory for an operand");
+    std::fill_n(reinterpret_cast<float*>(row.data()), elements, value);
+    return row;
+  }
+
+  // Delivers the message of b to a, or another one in its place.
+  void attack(Sent sent, const char* folder) {
+    if (seen_.size() < 64)
+      seen_.push_back(sent);
+    else
+      seen_[dice_.below(seen_.size())] = sent;
+    switch (dice_.below(calm_)) {
+      case 0:  // twice
+        take(sent, folder);
+        return take(sent, folder);
+      case 1:  // not at all
+        return;
+      case 2:  // an earlier one instead
+        return take(seen_[dice_.below(seen_.size())], folder);
+      case 3:
+      case 4:
+        mutate(sent);
+        return take(sent, folder);
+      case 5:  // besides
+        take(sent, folder);
+        sent = seen_[dice_.below(seen_.size())];
+        mutate(sent);
+        return take(sent, folder);
+      case 6:
+        return take(sent, folder, true);
+      default:
+        return take(sent, folder);
+    }
+  }
+
+  void mutate(Sent& sent) {
+    PeerMessage& m = sent.message;
+    collective::Message& g = m.message;
+    const auto changed = [&](auto& field) {
+      field = static_cast<std::remove_reference_t<decltype(field)>>(
+          dice_.wild(static_cast<std::uint64_t>(field)));
+    };
+    for (std::uint64_t times = 1 + dice_.below(3); times > 0; --times) {
+      switch (dice_.below(22)) {
+        case 0:
+          m.kind = PeerMessage::Kind(1 + dice_.below(6));
+          break;
+        case 1:
+          changed(m.epoch.former);
+          break;
+        case 2:
+          changed(m.epoch.number);
+          break;
+        case 3:
+          m.name = dice_.one_in(2) ? "quiet" : "";
+          break;
+        case 4:
+          m.ranks = static_cast<Rank>(dice_.below(6));
+          break;
+        case 5:
+          m.rank = static_cast<Rank>(dice_.below(6));
+          break;
+        case 6:
+          changed(m.ticket);
+          break;
+        case 7:
+          places(m);
+          break;
+        case 8:
+          g.kind = collective::Kind(1 + dice_.below(12));
+          break;
+        case 9:
+          g.purpose = collective::Purpose(1 + dice_.below(5));
+          break;
+        case 10:
+          changed(g.level);
+          break;
+        case 11:
+          changed(g.number);
+          break;
+        case 12:
+          changed(g.done);
+          break;
+        case 13:
+          changed(g.range.begin);
+          break;
+        case 14:
+          changed(g.range.end);
+          break;
+        case 15:
+          g.from = static_cast<Rank>(dice_.below(6));
+          break;
+        case 16:
+          g.to = static_cast<Rank>(dice_.below(6));
+          break;
+        case 17:
+          changed(g.vote.fingerprint);
+          break;
+        case 18:
+          g.vote.failed = static_cast<Rank>(dice_.wild(1));
+          break;
+        case 19:
+          g.vote.claims.resize(dice_.below(17));
+          break;
+        case 20:
+          changed(g.vote.announced);
+          break;
+        default:
+          sent.payload.resize(dice_.below(2 * sent.payload.size() + 9));
+          break;
+      }
+    }
+    g.payload = static_cast<std::int64_t>(sent.payload.size());
+  }
+  void places(PeerMessage& m) {
+    m.places.resize(dice_.below(4));
+    for (PeerMessage::Place& place : m.places) {
+      place.daemon = std::string(1, static_cast<char>('a' + dice_.below(4)));
+      place.members.resize(dice_.below(3));
+      for (auto& member : place.members) {
+        member = {static_cast<Rank>(dice_.below(6)), dice_.below(9)};
+      }
+    }
+  }
+
+  // The bytes of a frame, decoded as the daemon does it.
+  void take(const Sent& sent, const char* folder, bool damage = false) {
+    std::string bytes = server::encode_numbers(1, 0) +
+                        server::encode_message(sent.message, sent.payload.size()) + sent.payload;
+    if (folder != nullptr) {
+      std::ofstream(std::string(folder) + "/frame-" + std::to_string(delivered % 500),
+                    std::ios::binary)
+          << static_cast<char>(bytes.size() >> 8) << static_cast<char>(bytes.size() & 255) << bytes;
+    }
+    if (damage) {
+      ++damaged;
+      for (std::uint64_t n = 1 + dice_.below(3); n > 0; --n) {
+        bytes[dice_.below(bytes.size())] = static_cast<char>(dice_.below(256));
+      }
+      if (dice_.one_in(4)) bytes.resize(dice_.below(bytes.size() + 1));
+    }
+    ++delivered;
+    if (!take_bytes(*world_, bytes)) ++refused;
+  }
+
+ public:
+  static bool take_bytes(World& world, const std::string& bytes) {
+    std::vector<std::span<const char>> pieces;  // as gRPC gives a frame: in several pieces
+    for (std::size_t at = 0; at < bytes.size(); at += 1000) {
+      pieces.push_back(
+          std::span(bytes).subspan(at, std::min<std::size_t>(1000, bytes.size() - at)));
+    }
+    const core::Result<server::PeerFrame> decoded = server::decode_frame(pieces);
+    if (!decoded.ok() || decoded->hello) {
+      world.break_link(decoded.ok() ? "a second hello" : decoded.status().message());
+      return false;
+    }
+    if (decoded->number == 0) return true;
+    std::string payload;
+    for (const auto piece : decoded->payload) payload.append(piece.data(), piece.size());
+    const Status status = world.deliver(1, 0, {decoded->message, std::move(payload)});
+    if (!status.ok()) world.break_link(status.message());
+    return status.ok();
+  }
+
+ private:
+  Dice dice_;
+  const std::uint64_t calm_ = 16ull
+                              << dice_.below(5);  // of so many messages about seven are changed
+  runtime::testing::Box box_{256u << 20};
+  memory::PoolHandle pool_{memory::Pool::create(box_.devices.at(0).pool(), 1, 0)};
+  Sums adder_{pool_};
+  World* world_ = nullptr;
+  std::vector<Player> quiet_, loud_;
+  std::vector<Sent> seen_;
+};
+
+// A group of ranks in a and b, in which a waits for b, and whatever b sends.
+[[maybe_unused]] void run_frames(const std::string& all) {
+  static runtime::testing::Box box(256u << 20);
+  memory::PoolHandle pool(memory::Pool::create(box.devices.at(0).pool(), 1, 0));
+  Sums adder(pool);
+  World world(adder);
+  Dice dice(1);
+  std::vector<std::shared_ptr<Groups::Member>> members;
+  for (Rank rank = 0; rank < 2; ++rank) {
+    auto member = world.groups(rank).join({"alice", "loud", rank, 2, std::chrono::hours(1), "one"});
+    members.push_back(std::move(*member));
+    (void)members.back()->begin();
+  }
+  while (world.step(dice, [&](const Sent& sent) { (void)world.deliver(1, 0, sent); })) {
+  }
+  RowMajor operand, result;
+  operand.bytes = result.bytes = 3000 * sizeof(float);
+  operand.storage = memory::Pinned(pool->allocate_shared(operand.bytes, 1));
+  result.storage = memory::Pinned(pool->allocate_shared(result.bytes, 1));
+  std::memset(operand.data(), 0, operand.bytes);
+  Call call;
+  call.op = Op::kAllReduce;
+  call.shape = {3000};
+  call.count = 3000;
+  const Groups::Ticket ticket = members[0]->deposit({call, operand, result});
+  for (std::size_t at = 0; at + 2 <= all.size();) {
+    const std::size_t size = (static_cast<std::size_t>(static_cast<unsigned char>(all[at])) << 8) +
+                             static_cast<unsigned char>(all[at + 1]);
+    (void)Match::take_bytes(world, all.substr(at + 2, size));
+    at += 2 + size;
+    while (world.step(dice, [](const Sent&) {})) {
+    }
+  }
+  world.lose(0, 1, "no connection for 30 s");
+  if (!members[0]->ended(ticket)) fail("a rank waits although the hostile daemon is lost");
+  for (const auto& member : members) member->leave("has ended its session");
+}
+
+}  // namespace
+}  // namespace teletensor::fuzz
+
+#ifdef TELETENSOR_LIBFUZZER
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  teletensor::fuzz::run_frames({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
+#else
+int main(int argc, char** argv) {
+  double seconds = 10;
+  std::uint64_t seed = 1, runs = 0, delivered = 0, refused = 0, damaged = 0, sums = 0, misled = 0;
+  bool alone = false;
+  const char* folder = nullptr;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
+    if (std::strcmp(argv[i], "--write") == 0) folder = argv[i + 1];
+    const bool one = std::strcmp(argv[i], "--seed") == 0;
+    if (one || std::strcmp(argv[i], "--from") == 0) {
+      seed = std::strtoull(argv[i + 1], nullptr, 10);
+      alone = one;
+    }
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  do {
+    teletensor::fuzz::now_at("peer_fuzz: --seed %llu\n", static_cast<unsigned long long>(seed));
+    teletensor::fuzz::Match match(seed++);
+    match.run(folder);
+    ++runs;
+    delivered += match.delivered;
+    refused += match.refused;
+    damaged += match.damaged;
+    sums += match.sums;
+    misled += match.misled;
+  } while (!alone && std::chrono::steady_clock::now() < end);
+  const auto n = [](std::uint64_t count) { return static_cast<unsigned long long>(count); };
+  std::printf(
+      "peer_fuzz: %llu runs, %llu messages of the hostile daemon, %llu of them refused, %llu "
+      "damaged frames, %llu right sums of others, %llu honest messages refused\n",
+      n(runs), n(delivered), n(refused), n(damaged), n(sums), n(misled));
+  return 0;
+}
+#endif
