@@ -156,3 +156,206 @@ tell(rest, min(peaks), session.memory(1)[0]["peak"])
         # A layer gathered, another's gradient, its part: three of eight beside what rests.
         assert peak < rest + 4 * layer, ((peak - rest) / layer)
         assert forward < rest + 2.5 * layer, ((forward - rest) / layer)
+
+
+CHECK = """
+import copy
+def small():
+    tt.manual_seed(5)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 3))
+data = tt.arange(4 * 5 * N).reshape(-1, 5).sin()[4 * R:4 * R + 4]
+def wholes(parameters):
+    return [None if p is None else p.tolist() for p in parameters]
+def gradients(net):
+    found = []
+    for p in net.parameters():
+        g = p.grad
+        if g is not None and hasattr(p, "sharding"):
+            g = p.sharding.gather(g)
+        elif g is not None:
+            dist.all_reduce(g := g.clone(), dist.ReduceOp.AVG)
+        found.append(None if g is None else g.tolist())
+    return found
+def both(make, run, shard=None, **options):
+    # Gradients of run(net) of the module as it is, averaged here, and of the sharded one.
+    plain, sharded = make(), make()
+    (shard or shard_layers)(sharded, **options)
+    outs = [run(net) for net in (plain, sharded)]
+    return [None if o is None else o.tolist() for o in outs], gradients(plain), gradients(sharded)
+def shard_layers(net, **options):
+    for layer in net:
+        if next(layer.parameters(), None) is not None:
+            fully_shard(layer, **options)
+    return fully_shard(net, **options)
+def shard_root(net, **options):
+    return fully_shard(net, **options)
+def backward(net):
+    y = net(data)
+    y.square().mean().backward()
+    return y
+"""
+
+
+def close(found, tolerance=1e-5):
+    (plain_out, out), plain, sharded = found
+    if plain_out is not None:
+        np.testing.assert_allclose(out, plain_out, tolerance, tolerance)
+    assert len(plain) == len(sharded) > 0
+    for a, b in zip(plain, sharded, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(b, a, tolerance, tolerance)
+
+
+def test_gradients(worlds):
+    """Each way to run a module: gradients are the average of those of the module as it is."""
+    for found in worlds(CHECK + """
+cases = {}
+for name, options in {"blocks": {}, "kept": dict(reshard_after_forward=False), "let go": dict(reshard_after_forward=True)}.items():
+    cases[name] = both(small, backward, **options)
+cases["root alone"] = both(small, backward, shard_root)
+
+def accumulated(net):
+    for step in range(3):
+        if isinstance(net, FSDPModule):
+            net.set_requires_gradient_sync(step == 2)
+        net(data + step).square().mean().backward()
+        if isinstance(net, FSDPModule) and step < 2:
+            assert all(p.grad is None for p in net.parameters())
+cases["without averages"] = both(small, accumulated)
+def added(net):
+    for step in range(3):
+        net(data + step).square().mean().backward()
+cases["added up"] = both(small, added)
+
+def frozen():
+    net = small()
+    net[0].requires_grad_(False), net[2].weight.requires_grad_(False), net[4].requires_grad_(False)
+    return net
+def with_input(net):
+    x = data.clone().requires_grad_()
+    net(x).square().mean().backward()
+    assert not any(group._wholes for part in net.modules() if isinstance(part, FSDPModule)
+                   for group in [part._fsdp_group])
+    return x.grad
+cases["frozen"] = both(frozen, with_input, reshard_after_forward=True)
+def all_frozen_but_one():
+    net = small()
+    net.requires_grad_(False)
+    net[0].bias.requires_grad_(True)
+    return net
+cases["all but one frozen"] = both(all_frozen_but_one, backward)
+
+def tied():
+    net = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5))
+    net[2].weight = net[0].weight
+    tt.manual_seed(2)
+    nn.init.normal_(net[0].weight), nn.init.normal_(net[0].bias), nn.init.normal_(net[2].bias)
+    return net
+cases["tied"] = both(tied, backward, shard_root)
+def twice(net):
+    y = net[0](data).tanh()
+    y = net[2](net[2](y).sin())
+    (net[4](y) + net[4](y * 2)).square().mean().backward()
+    return y
+cases["twice"] = both(small, twice)
+def partly(net):
+    y = net[0](data)
+    y.sum().backward()
+    return y
+cases["unused"] = both(small, partly)
+def some_ranks(net):
+    if isinstance(net, FSDPModule):
+        net.set_reduce_scatter_unused_params(True)
+    y = net[0](data)
+    z = net[2](y.tanh())
+    (z.sum() if R else y.sum() + 0 * z.sum()).backward()
+    return y
+cases["used on some"] = both(small, some_ranks)
+
+again = tt.utils.checkpoint.checkpoint
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        tt.manual_seed(8)
+        self.a, self.b, self.c = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.gain = nn.Parameter(tt.ones(1) * 1.5)
+    def forward(self, x):
+        y = self.a(x) * self.gain
+        y = again(lambda v: again(lambda w: self.b(w).tanh(), v) * self.gain, y, use_reentrant=False)
+        return again(self.c, y, use_reentrant=False) * self.gain
+def shard_c(net, **options):
+    fully_shard(net.c, **options)
+    return fully_shard(net, **options)
+cases["checkpointed"] = both(Checkpointed, backward, shard_c, reshard_after_forward=True)
+cases["checkpointed, kept"] = both(Checkpointed, backward, shard_c)
+
+def by_grad(net):
+    x = data.clone().requires_grad_()
+    y = net(x).square().mean()
+    gx, *rest = tt.autograd.grad(y, [x, *net.parameters()])
+    for p, g in zip(net.parameters(), rest, strict=True):
+        p.grad = g
+    return gx
+cases["autograd.grad"] = both(small, by_grad)
+def retained(net):
+    y = net(data).square().mean()
+    y.backward(retain_graph=True)
+    y.backward()
+cases["retained graph"] = both(small, retained, reshard_after_forward=True)
+def columns(parameter):
+    class Shard:
+        dim = 1
+    return Shard() if parameter.shape == (4, 4) else None
+cases["columns"] = both(lambda: (tt.manual_seed(1), nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 4)))[1], backward,
+                        shard_placement_fn=columns)
+def early(net):
+    if isinstance(net, FSDPModule):
+        net[0].set_modules_to_forward_prefetch([net[2], net[4]])
+        net[4].set_modules_to_backward_prefetch([net[2], net[0]])
+    return backward(net)
+cases["prefetched"] = both(small, early)
+def list_of(net, **options):
+    fully_shard([net[0], net[4]], **options)
+    return fully_shard(net, **options)
+cases["lists"] = both(small, backward, list_of)
+def by_hand(net):
+    if isinstance(net, FSDPModule):
+        net[0].unshard()
+        net[2].unshard(async_op=True).wait()
+        assert net[0].weight.shape == (7, 5) == (7, 5) and net[2].weight.shape == (7, 7)
+    y = (net[0].weight * net[2].bias[:, None]).sum()
+    y.backward()
+    if isinstance(net, FSDPModule):
+        net[0].reshard()
+        assert net[2].weight.shape != (7, 7) != net[0].weight.shape
+    return y
+cases["by hand"] = both(small, by_hand)
+class Method(nn.Linear):
+    def generate(self, x):
+        with tt.no_grad():
+            first = self(x)
+        return self(x) * first
+cases["a method"] = both(lambda: (tt.manual_seed(1), Method(5, 5))[1], lambda net: (
+    register_fsdp_forward_method(net, "generate"), y := net.generate(data), y.sum().backward())[1], shard_root)
+def divided(net):
+    if isinstance(net, FSDPModule):
+        for part in net.modules():
+            if isinstance(part, FSDPModule):
+                part.set_gradient_divide_factor(N / 4)
+    (net(data).sum() * (1 if isinstance(net, FSDPModule) else 4)).backward()
+cases["divided"] = both(small, divided)
+with tt.no_grad():
+    plain, net = small(), shard_layers(small())
+    cases["no_grad"] = [[plain(data).tolist(), net(data).tolist()], [[0]], [[0]]]
+    net[0].weight.mul_(2), net[0].bias.mul_(2), plain[0].weight.mul_(2), plain[0].bias.mul_(2)
+    cases["written"] = [[plain.eval()(data).tolist(), net.eval()(data).tolist()], [[0]], [[0]]]
+tell(cases)
+"""):
+        (cases,) = found
+        for name, case in cases.items():
+            try:
+                close(case)
+            except AssertionError as e:
+                raise AssertionError(f"{name}: {e}") from None
+        assert len(cases) == 24
