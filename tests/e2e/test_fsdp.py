@@ -211,8 +211,9 @@ def test_gradients(worlds):
     """Each way to run a module: gradients are the average of those of the module as it is."""
     for found in worlds(CHECK + """
 cases = {}
-for name, options in {"blocks": {}, "kept": dict(reshard_after_forward=False), "let go": dict(reshard_after_forward=True)}.items():
-    cases[name] = both(small, backward, **options)
+cases["blocks"] = both(small, backward)
+cases["kept"] = both(small, backward, reshard_after_forward=False)
+cases["let go"] = both(small, backward, reshard_after_forward=True)
 cases["root alone"] = both(small, backward, shard_root)
 
 def accumulated(net):
@@ -359,3 +360,213 @@ tell(cases)
             except AssertionError as e:
                 raise AssertionError(f"{name}: {e}") from None
         assert len(cases) == 24
+
+
+def test_state_dicts(worlds):
+    found = worlds(CHECK + """
+import importlib
+states = importlib.import_module("teletensor.distributed.checkpoint.state_dict")
+Options = states.StateDictOptions
+def trained(seed):
+    net = shard_layers(small())
+    with tt.no_grad():
+        for p in net.parameters():
+            p.mul_(seed)
+    optimizer = tt.optim.Adam([{"params": [net[0].weight, net[4].bias], "lr": 0.1},
+                               {"params": [net[0].bias, net[2].weight, net[2].bias, net[4].weight]}])
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(net)
+        optimizer.step()
+    return net, optimizer
+def values(net, optimizer):
+    backward(net)
+    optimizer.step()
+    return [p.tolist() for p in net.parameters()]
+def plain(tree):
+    return {k: plain(v) if isinstance(v, dict) else v.tolist() if hasattr(v, "tolist") else v for k, v in tree.items()}
+one, first = trained(1)
+own = one.state_dict()
+assert [type(v).__name__ for v in own.values()] == ["ShardedParameter"] * 6
+assert not any(v.requires_grad for v in own.values()) and own["0.weight"]._shares_storage(one[0].weight)
+one[0].unshard()
+assert one.state_dict()["0.weight"].shape == own["0.weight"].shape != one[0].weight.shape == (7, 5)
+one.load_state_dict(one.state_dict())
+assert one[0].weight.shape == own["0.weight"].shape
+whole = Options(full_state_dict=True)
+model, optim = states.get_state_dict(one, first, options=whole)
+sizes = {k: list(v.shape) for k, v in model.items()}
+on_cpu = states.get_model_state_dict(one, options=Options(full_state_dict=True, cpu_offload=True))
+again = {}
+for name, options in (("shards", None), ("whole", whole), ("rank 0", Options(full_state_dict=True, broadcast_from_rank0=True))):
+    model, optim = states.get_state_dict(one, first, options=options)
+    model = {k: v.clone() for k, v in model.items()}
+    optim["state"] = {k: {n: v.clone() if hasattr(v, "clone") else v for n, v in each.items()} for k, each in optim["state"].items()}
+    if name == "rank 0" and R:
+        model, optim = {}, {}
+    net, optimizer = trained(2)
+    if name == "shards":
+        for (k, v) in model.items():
+            assert v.shape == net.state_dict()[k].shape
+    result = states.set_state_dict(net, optimizer, model_state_dict=model, optim_state_dict=optim, options=options)
+    assert not result.missing_keys and not result.unexpected_keys
+    assert [g["lr"] for g in optimizer.param_groups] == [0.1, 0.001]
+    again[name] = values(net, optimizer)
+wanted = values(one, first)
+texts = []
+for line in ("states.set_model_state_dict(one, {**states.get_model_state_dict(one, options=whole), '0.weight': tt.ones(5, 7)}, options=whole)",
+             "states.get_model_state_dict(one, options=Options(broadcast_from_rank0=True))",
+             "states.get_optimizer_state_dict(one, tt.optim.SGD(small().parameters()))",
+             "states.set_optimizer_state_dict(one, first, {'state': {}, 'param_groups': []})"):
+    try:
+        texts.append(str(eval(line)))
+    except Exception as e:
+        texts.append(f"{type(e).__name__}: {e}")
+tell(again == {k: wanted for k in again}, sizes, len(on_cpu), {k: list(v) for k, v in optim["state"].items()}, texts)
+""")
+    for rank, (same_after, sizes, on_cpu, state, texts) in enumerate(found):
+        assert same_after
+        assert sizes == {"0.weight": [7, 5], "0.bias": [7], "2.weight": [7, 7], "2.bias": [7], "4.weight": [3, 7], "4.bias": [3]}
+        assert on_cpu == (0 if rank else 6)
+        assert set(state) == (set() if rank else set(sizes)) and all(v == ["step", "exp_avg", "exp_avg_sq"] for v in state.values())
+        assert texts[0].startswith("RuntimeError: size mismatch for 0.weight: a whole tensor of (7, 5)"), texts[0]
+        assert texts[1].startswith("ValueError: full_state_dict must be True"), texts[1]
+        assert texts[2].startswith("ValueError: the optimizer has a parameter that is not the model's"), texts[2]
+        assert texts[3].startswith("ValueError: optim_state_dict has no group of the parameters 0.weight, 4.bias"), texts[3]
+
+
+def test_dtypes(worlds):
+    """Gathered in bfloat16, averaged in float32 or bfloat16; shards and optimizer stay float32."""
+    found = worlds(CHECK + """
+seen = []
+class Looks(nn.Linear):
+    def forward(self, x):
+        seen.append([str(t.dtype) for t in (x, self.weight, super().forward(x))])
+        return super().forward(x)
+def run(**options):
+    tt.manual_seed(1)
+    net = nn.Sequential(Looks(5, 5), nn.Tanh(), Looks(5, 5))
+    shard_root(net, mp_policy=MixedPrecisionPolicy(**options))
+    y = net(data)
+    y.float().sum().backward()
+    return [str(y.dtype), *sorted({str(p.grad.dtype) for p in net.parameters()}), *sorted({str(p.dtype) for p in net.parameters()}),
+            *net[0].weight.grad.flatten().tolist()]
+bf16 = tt.bfloat16
+full, low, sums, back = run(), run(param_dtype=bf16), run(param_dtype=bf16, reduce_dtype=bf16), run(
+    param_dtype=bf16, output_dtype=tt.float32)
+tell([each[:3] for each in (full, low, sums, back)], seen[::2], [each[3:] for each in (full, low, sums)])
+""")
+    for heads, seen, (full, low, sums) in found:
+        f32, bf16 = "teletensor.float32", "teletensor.bfloat16"
+        assert heads == [[f32] * 3, [bf16, f32, f32], [bf16, f32, f32], [f32] * 3]
+        assert seen == [[f32] * 3, [bf16] * 3, [bf16] * 3, [bf16] * 3]
+        assert full != low != sums
+        np.testing.assert_allclose(low, full, 0.05, 0.05)
+        np.testing.assert_allclose(sums, low, 0.01, 0.01)
+
+
+def test_refusals(worlds):
+    """Errors name the fact, the same on all ranks; the next step works."""
+    lines = {
+        "fully_shard(nn.ModuleList([nn.Linear(2, 2)]))": "ValueError: fully_shard does not support containers that",
+        "fully_shard(net)": "ValueError: fully_shard: FSDPSequential is sharded already",
+        "fully_shard(nn.Sequential(net[0].__class__.__mro__[2](2, 2), wrapped(net[2].weight)))":
+            "ValueError: parameter 1.weight is sharded already, as weight of another call of fully_shard",
+        "fully_shard(wrapped(nn.Parameter(tt.tensor(1.0))))": "ValueError: FSDP doesn't support scalar parameters",
+        "fully_shard(nn.LazyLinear(3))": "ValueError: fully_shard: call the lazy module of parameter weight once",
+        "fully_shard(nn.Linear(3, 4), shard_placement_fn=lambda p: dim(1) if p.dim() == 2 else None)":
+            "ValueError: FSDP does not support uneven sharding on dim 1: weight of (4, 3) (world size: 2)",
+        "fully_shard(nn.Linear(3, 4), shard_placement_fn=lambda p: dim(5))": "ValueError: shard_placement_fn: a placement",
+        "fully_shard(nn.Linear(3, 4), mesh=3)": "ValueError: fully_shard: mesh is a ProcessGroup or a DeviceMesh",
+        "fully_shard(nn.Linear(3, 4), offload_policy=fsdp.CPUOffloadPolicy())": "NotImplementedError: fully_shard: CPUOffload",
+        "fully_shard(nn.Linear(3, 4), reshard_after_forward=2)": "NotImplementedError: fully_shard: a number of ranks",
+        "fully_shard(3)": "TypeError: fully_shard takes a Module, not int",
+        "copy.deepcopy(net)": "AssertionError: FSDP does not support deepcopy",
+        "copy.deepcopy(net[0].weight)": "TypeError: parameter weight is sharded by fully_shard",
+        "replaced()": "RuntimeError: parameter weight was replaced since fully_shard",
+        "stale()": "RuntimeError: parameter weight, which is sharded by fully_shard, was written between a forward and",
+        "inside()": "RuntimeError: parameter weight was written in the forward of a module of fully_shard",
+        "net[0].set_modules_to_forward_prefetch([plain])": "TypeError: modules of fully_shard are expected, not Linear",
+        "net.set_gradient_divide_factor(0)": "ValueError: set_gradient_divide_factor: a positive number",
+        "fails()": "ZeroDivisionError: integer division",
+        "twice()": "RuntimeError: backward: create_graph through what saved_tensors_hooks have packed is not",
+        "fsdp.FullyShardedDataParallel": "AttributeError: torch.distributed.fsdp.FullyShardedDataParallel",
+    }
+    for texts, same in worlds(CHECK + f"LINES = {list(lines)!r}" + """
+from teletensor.distributed import fsdp
+net = shard_layers(small())
+plain = nn.Linear(2, 2)
+def dim(n):
+    class Placement:
+        dim = n
+    return Placement()
+def wrapped(parameter):
+    module = nn.Module()
+    module.weight = parameter
+    return module
+def replaced():
+    layer = fully_shard(nn.Linear(5, 5))
+    layer.weight = nn.Parameter(tt.ones(5, 5))
+    layer(data)
+def stale():
+    layer = fully_shard(nn.Linear(5, 5))
+    y = layer(data.clone().requires_grad_())
+    layer.reshard()
+    with tt.no_grad():
+        layer.weight.add_(1)
+    y.sum().backward()
+class Writes(nn.Linear):
+    def forward(self, x):
+        with tt.no_grad():
+            self.weight.mul_(2)
+        return super().forward(x)
+def inside():
+    fully_shard(Writes(5, 5))(data)
+class Fails(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) / (1 // 0)
+def fails():
+    layer = fully_shard(Fails(5, 5))
+    try:
+        layer(data)
+    finally:
+        assert layer.weight.shape == (3 - R, 5)
+def twice():
+    layer = fully_shard(nn.Linear(5, 5))
+    x = data.clone().requires_grad_()
+    (g,) = tt.autograd.grad(layer(x).sin().sum(), x, create_graph=True)
+    g.sum().backward()
+texts = []
+for line in LINES:
+    try:
+        texts.append(str(eval(line)))
+    except Exception as e:
+        texts.append(f"{type(e).__name__}: {e}")
+tell(texts, both(small, backward))
+"""):
+        for (line, start_of), text in zip(lines.items(), texts, strict=True):
+            assert text.startswith(start_of), f"{line}: {text}"
+        close(same)
+
+
+def test_ranks_that_use_different_parameters(worlds):
+    """The error is the same on both, and names both calls; the next step works."""
+    for texts, after in worlds(CHECK + """
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        tt.manual_seed(1)
+        self.a, self.b = nn.Linear(5, 4), nn.Linear(5, 2)
+    def forward(self, x):
+        return (self.b if R else self.a)(x)
+branch = fully_shard(Branch())
+texts = []
+try:
+    branch(data).sum().backward()
+    texts.append(str([None if p.grad is None else p.grad.tolist() for p in branch.parameters()]))
+except Exception as e:
+    texts.append(f"{type(e).__name__}: {e}")
+tell(texts, both(small, backward))
+""", timeout=30):
+        assert "float32" in texts[0] and "rank" in texts[0], texts
+        close(after)

@@ -26,8 +26,9 @@ FILES = frozenset(
     _dynamo compiler cuda.amp distributed distributed.algorithms distributed.algorithms.ddp_comm_hooks
     distributed.algorithms.ddp_comm_hooks.default_hooks
     distributed.algorithms.ddp_comm_hooks.post_localSGD_hook
-    distributed.algorithms.ddp_comm_hooks.powerSGD_hook distributed.algorithms.join distributed.fsdp
-    distributed.nn distributed.nn.functional distributed.optim futures hub jit.annotations multiprocessing nn.parallel
+    distributed.algorithms.ddp_comm_hooks.powerSGD_hook distributed.algorithms.join distributed.checkpoint
+    distributed.checkpoint.state_dict distributed.fsdp distributed.nn distributed.nn.functional
+    distributed.optim futures hub jit.annotations multiprocessing nn.parallel
     overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
 """.split()
 )

@@ -10,7 +10,7 @@ from ...nn.module import Module
 from ...nn.parameter import Parameter, UninitializedTensorMixin
 from .._group import GroupMember, ProcessGroup, found
 from ._policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
-from ._shards import ShardedParameter, Sharding, place, sharded
+from ._shards import ShardedParameter, Sharding, alias, place, sharded
 from ._state import Group, Owned
 
 __all__ = ["FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method"]
@@ -186,12 +186,29 @@ def fully_shard(
         place(owners, shard)
         made.append(Owned(shard, owners))
     group = Group(made, replicas, mp_policy, reshard_after_forward)
+    for shard, owners in made:
+        for owner, attribute in owners:
+            _attach_state(group, shard, owner, attribute)
     for each in modules:
         each.__dict__["_fsdp_group"] = group
         each.__class__ = _class_of(type(each))
         for part in _parts(each):
             part._fsdp_group.nested = part._fsdp_group.nested or part._fsdp_group is not group
     return module
+
+
+def _attach_state(group: Group, shard: ShardedParameter, owner: Module, attribute: str) -> None:
+    """The owner's state_dict has the shard, which knows how to gather, also while it is gathered."""
+
+    def after_save(module: Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+        if state.get(prefix + attribute) is not shard:
+            state[prefix + attribute] = alias(shard)
+
+    def before_load(*_: Any) -> None:
+        group.reshard()
+
+    owner.register_state_dict_post_hook(after_save)
+    owner.register_load_state_dict_pre_hook(before_load)
 
 
 _classes: dict[type, type] = {}

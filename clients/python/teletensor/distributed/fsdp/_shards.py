@@ -13,7 +13,7 @@ from ...nn.parameter import Parameter
 from .._collectives import gathered, reduce_scatter_tensor
 from .._group import ProcessGroup, ReduceOp
 
-__all__ = ["ShardedParameter", "Sharding", "gradient_norms", "place", "sharded"]
+__all__ = ["ShardedParameter", "Sharding", "alias", "gradient_norms", "place", "sharded"]
 
 
 class Sharding:
@@ -91,6 +91,13 @@ def sharded(parameter: Parameter, name: str, sharding: Sharding) -> ShardedParam
     made.sharding, made.name = sharding, name
     if parameter.grad is not None:
         made.grad = sharding.part(parameter.grad)
+    return made
+
+
+def alias(shard: ShardedParameter) -> ShardedParameter:
+    """The shard without history, on the same memory, as a state_dict has it."""
+    made = ShardedParameter(shard.detach(), False)
+    made.sharding, made.name = shard.sharding, shard.name
     return made
 
 
