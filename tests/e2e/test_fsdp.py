@@ -380,6 +380,7 @@ def trained(seed):
         optimizer.step()
     return net, optimizer
 def values(net, optimizer):
+    optimizer.zero_grad()
     backward(net)
     optimizer.step()
     return [p.tolist() for p in net.parameters()]
@@ -422,7 +423,7 @@ for line in ("states.set_model_state_dict(one, {**states.get_model_state_dict(on
         texts.append(str(eval(line)))
     except Exception as e:
         texts.append(f"{type(e).__name__}: {e}")
-tell(again == {k: wanted for k in again}, sizes, len(on_cpu), {k: list(v) for k, v in optim["state"].items()}, texts)
+tell(again == {k: wanted for k in again}, sizes, len(on_cpu), {k: list(v) for k, v in optim.get("state", {}).items()}, texts)
 """)
     for rank, (same_after, sizes, on_cpu, state, texts) in enumerate(found):
         assert same_after
