@@ -117,9 +117,9 @@ keep("collected", net, lambda p: p.grad)
 TOLERANCES = {"bf16": 0.03, "bf16 sums": 0.03}
 
 
-def test_the_same_numbers_as_pytorch(daemon, tmp_path):
+def test_the_same_numbers_as_pytorch(start_daemon, tmp_path):
     wanted = results(PROGRAM, "torch", "fsdp", tmp_path)
-    found = results(PROGRAM, "tt", "fsdp", tmp_path, (daemon.unix,))
+    found = results(PROGRAM, "tt", "fsdp", tmp_path, (start_daemon().unix,))
     assert len(found) == RANKS
     for own, theirs in zip(found, wanted, strict=True):
         assert own.keys() == theirs.keys() and len(own) > 100

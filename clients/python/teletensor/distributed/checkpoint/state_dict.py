@@ -16,7 +16,7 @@ from ...nn.module import Module
 from ...optim import Optimizer
 from .. import broadcast, broadcast_object_list
 from .._group import found
-from ..fsdp._shards import ShardedParameter
+from ..fsdp._shards import ShardedParameter, alias
 
 __all__ = [
     "StateDictOptions", "get_model_state_dict", "get_optimizer_state_dict", "get_state_dict",
@@ -67,7 +67,10 @@ def _shown(value: Any, options: StateDictOptions, sharded: ShardedParameter | No
         return value
     if sharded is not None and options.full_state_dict:
         value = sharded.sharding.gather(value)
-    return value.cpu() if options.cpu_offload else value
+    placed = value.cpu() if options.cpu_offload else value
+    if sharded is None or options.full_state_dict or isinstance(placed, ShardedParameter):
+        return placed
+    return alias(placed, sharded, sharded.name)
 
 
 def _is_told(options: StateDictOptions) -> bool:

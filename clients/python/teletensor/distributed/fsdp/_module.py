@@ -202,7 +202,7 @@ def _attach_state(group: Group, shard: ShardedParameter, owner: Module, attribut
 
     def after_save(module: Module, state: dict[str, Any], prefix: str, _: Any) -> None:
         if state.get(prefix + attribute) is not shard:
-            state[prefix + attribute] = alias(shard)
+            state[prefix + attribute] = alias(shard, shard, shard.name)
 
     def before_load(*_: Any) -> None:
         group.reshard()

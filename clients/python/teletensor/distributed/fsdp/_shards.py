@@ -94,10 +94,10 @@ def sharded(parameter: Parameter, name: str, sharding: Sharding) -> ShardedParam
     return made
 
 
-def alias(shard: ShardedParameter) -> ShardedParameter:
-    """The shard without history, on the same memory, as a state_dict has it."""
-    made = ShardedParameter(shard.detach(), False)
-    made.sharding, made.name = shard.sharding, shard.name
+def alias(part: Tensor, like: ShardedParameter, name: str) -> ShardedParameter:
+    """A tensor that is divided as a parameter is, under another name and without history, on its memory."""
+    made = ShardedParameter(part.detach(), False)
+    made.sharding, made.name = like.sharding, name
     return made
 
 
