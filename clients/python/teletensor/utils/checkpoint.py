@@ -72,8 +72,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
     def again() -> Any:
         numbers = _numbers_from(state) if preserve_rng_state else contextlib.nullcontext()
         with contextlib.ExitStack() as stack, numbers, enable_grad(), second:
-            for manager in (*around, lambda: _within(around)):
+            for manager in around:
                 stack.enter_context(manager())
+            stack.enter_context(_within(around))
             return function(*args, **kwargs)
 
     with _core.frame(core, again), first:

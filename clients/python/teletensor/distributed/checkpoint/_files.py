@@ -90,7 +90,7 @@ def _leaves(tree: Any, prefix: str, found_leaves: dict[str, Any]) -> dict[str, A
 def _folder(checkpoint_id: Any) -> str:
     if checkpoint_id is None:
         raise ValueError("checkpoint_id, the path of a folder, has to be given")
-    return os.fspath(checkpoint_id)
+    return os.fsdecode(checkpoint_id)
 
 
 def save(

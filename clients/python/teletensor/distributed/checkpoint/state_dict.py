@@ -144,7 +144,7 @@ def _kind(value: Any) -> list[Any]:
 
 def _sent(mine: Any, kind: list[Any], device: Any) -> Tensor:
     if found(None).rank() == 0:
-        made = mine.detach().to(device).contiguous()
+        made: Tensor = mine.detach().to(device).contiguous()
     else:
         made = tt.empty(tuple(kind[1]), dtype=getattr(tt, kind[2]), device=device)
     broadcast(made, 0)

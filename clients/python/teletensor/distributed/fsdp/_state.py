@@ -93,7 +93,7 @@ class _Notes(saved_tensors_hooks):
     def __init__(self, group: Group, wholes: list[_Whole]) -> None:
         bare = [each._replace(tensor=None) for each in wholes]
 
-        def note(number: int, *geometry: Any) -> _Saved:
+        def note(number: Any, *geometry: Any) -> _Saved:
             group.noted.add(number)
             return _Saved(number, bare[number], geometry)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import teletensor as tt
 
@@ -84,7 +85,7 @@ def clip_grad_norm_(
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with tt.no_grad():
-        shards = [parameter for parameter in parameters if hasattr(parameter, "sharding")]
+        shards: list[Any] = [parameter for parameter in parameters if hasattr(parameter, "sharding")]
         others = [parameter for parameter in parameters if not hasattr(parameter, "sharding")]
         norms = [tt.norm(gradient, float(norm_type)) for gradient in _gradients(others)]
         if shards:
