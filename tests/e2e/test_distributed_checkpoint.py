@@ -31,8 +31,8 @@ def step(net, optimizer):
     net(x).square().mean().backward()
     optimizer.step()
 def state(net, optimizer, seen):
-    return {"model": states.get_model_state_dict(net), "optim": states.get_optimizer_state_dict(net, optimizer), "seen": seen,
-            "notes": {"lr": [0.1, (2, "x")], "none": {}}}
+    return {"model": states.get_model_state_dict(net), "optim": states.get_optimizer_state_dict(net, optimizer),
+            "seen": seen, "notes": {"lr": [0.1, (2, "x")], "none": {}}}
 def put(net, optimizer, loaded):
     states.set_state_dict(net, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optim"])
 def whole(net):
@@ -139,11 +139,11 @@ tell(texts)
         "CheckpointException: load: rank 0: FileNotFoundError: ",
         "None",
         "CheckpointException: save: rank 0: ValueError: rank 1 has other names than rank 0, or another order: ['own']",
-        "CheckpointException: save: rank 0: ValueError: seen is {'shape': [2], 'dtype': 'float32', 'sharded': False} on rank 0,",
+        "CheckpointException: save: rank 0: ValueError: seen is {'shape': [2], 'dtype': 'float32', ",
         "CheckpointException: save: rank 1: TypeError: objects travel without pickle",
         "CheckpointException: save: rank 0: ValueError: two values of the state_dict have the name 'a.b'",
         "CheckpointException: load: rank 0: KeyError: ",
-        "CheckpointException: load: rank 0: ValueError: model.1.running_mean is float32 of (7,) in the checkpoint, and float32 of (2,)",
+        "CheckpointException: load: rank 0: ValueError: model.1.running_mean is float32 of (7,) in the",
         "CheckpointException: load: rank 0: ValueError: model.1.running_mean is a tensor in the checkpoint, not a int",
         "CheckpointException: load: rank 1: FileNotFoundError: ",
         "None",

@@ -42,6 +42,7 @@ from ._subgroups import (
     get_node_local_rank,
     new_subgroups,
     new_subgroups_by_enumeration,
+    shrink_group,
     split_group,
 )
 
@@ -78,6 +79,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "shrink_group",
     "split_group",
 ]
 __all__ += [*_collectives, *_objects, *_point_to_point]

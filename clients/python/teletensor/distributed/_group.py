@@ -366,6 +366,17 @@ def new_group(
     return GroupMember.NON_GROUP_MEMBER if made is None else made
 
 
+def replace_world(made: ProcessGroup) -> ProcessGroup:
+    """Makes a group of some ranks the world. This process leaves the former one."""
+    global _world
+    former = found(None)
+    made._ranks, made._where = list(range(made.size())), former._where
+    made._life = meet(made, secrets.randbits(62) if made.rank() == 0 else 0)
+    former._leave()
+    _world = made
+    return made
+
+
 def found(group: Any) -> ProcessGroup:
     if _world is None:
         raise ValueError(

@@ -25,7 +25,7 @@ _around: contextvars.ContextVar[tuple[Callable[[], Any], ...]] = contextvars.Con
     "around", default=())
 
 
-def surrounded(manager: Callable[[], Any]) -> Restoring:
+def _surrounded(manager: Callable[[], Any]) -> Restoring:
     """The second call of a function that is checkpointed within it happens in a context `manager()`."""
     return _within((*_around.get(), manager))
 

@@ -76,7 +76,9 @@ def _leaves(tree: Any, prefix: str, found_leaves: dict[str, Any]) -> dict[str, A
     """The tensors and other values of nested dicts, by their keys joined by dots."""
     for key, value in tree.items():
         if not isinstance(key, (str, int)):
-            raise TypeError(f"a state_dict's keys are str or int, not {type(key).__name__}, in {prefix!r}")
+            raise TypeError(
+                f"a state_dict's keys are str or int, not {type(key).__name__}, in {prefix!r}"
+            )
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             _leaves(value, name + ".", found_leaves)
@@ -96,13 +98,13 @@ def _folder(checkpoint_id: Any) -> str:
 def save(
     state_dict: Mapping[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
 ) -> None:
-    """Writes a state_dict, whose values may be dicts again, to the folder `checkpoint_id`, which all ranks of
-    the group (or the world) reach and which is made where there is none. All ranks call it with the same
-    names. Each writes its shards to a file of its own; other tensors and values are those of rank 0. A
-    checkpoint that is there stays whole until the new one is.
+    """Writes a state_dict, whose values may be dicts again, to the folder `checkpoint_id`. All ranks of the
+    group (or the world) reach this folder; it is created if it does not exist. All ranks call this function
+    with the same names. Each rank writes its shards to a file of its own; other tensors and values are
+    those of rank 0. A former checkpoint in the folder stays whole until the new one is complete.
 
-    Shards are recognised in model.state_dict() of a sharded module, and in what get_optimizer_state_dict
-    returns; an optimizer's own state_dict() has tensors of one rank that nobody can tell apart.
+    Shards are recognised in model.state_dict() of a sharded module, and in the result of
+    get_optimizer_state_dict. The tensors of an optimizer's own state_dict() do not say that they are parts.
 
     CheckpointException on all ranks where one cannot write, or has another dtype, shape or other names."""
     folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
@@ -167,11 +169,17 @@ def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
         facts = [{k: v for k, v in theirs[name].items() if k != "part"} for theirs in every]
         different = [rank for rank, each in enumerate(facts) if each != facts[0]]
         if different:
-            raise ValueError(f"{name} is {facts[0]} on rank 0, and {facts[different[0]]} on rank {different[0]}")
+            raise ValueError(
+                f"{name} is {facts[0]} on rank 0, and {facts[different[0]]} on rank {different[0]}"
+            )
         parts = [theirs[name]["part"] for theirs in every if theirs[name]["part"]]
         # Ranks of several groups may have the same rows.
         once = {tuple(part[1:]): part for part in reversed(parts)}
-        entries[name] = {"shape": first["shape"], "dtype": first["dtype"], "parts": list(once.values())}
+        entries[name] = {
+            "shape": first["shape"],
+            "dtype": first["dtype"],
+            "parts": list(once.values()),
+        }
     return entries
 
 
@@ -188,17 +196,22 @@ def _clean(folder: str, token: str) -> None:
     """Removes the files of former checkpoints."""
     for name in os.listdir(folder):
         pieces = name.split(".")
-        if len(pieces) == 3 and pieces[2] == "safetensors" and len(pieces[0]) == 12 and pieces[0] != token:
+        if (
+            len(pieces) == 3
+            and pieces[2] == "safetensors"
+            and len(pieces[0]) == 12
+            and pieces[0] != token
+        ):
             os.unlink(os.path.join(folder, name))
 
 
 def load(
     state_dict: dict[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
 ) -> None:
-    """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced. The
-    number of ranks may be another one than at the save: each rank reads the rows of its own shards, and
-    whole tensors everywhere. Names that only the checkpoint has are left out. All ranks of the group (or
-    the world) call it.
+    """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced.
+    The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and
+    all ranks read whole tensors. Names that only the checkpoint has are ignored. All ranks of the group
+    (or the world) call this function.
 
     CheckpointException on all ranks, with nothing changed, where on one a name is missing, a shape or dtype
     differs, or a file is missing or damaged."""
@@ -220,7 +233,9 @@ def load(
                 elif "object" in entries[name]:
                     objects.append((name, _object(entries[name]["object"])))
                 else:
-                    raise ValueError(f"{name} is a tensor in the checkpoint, not a {type(value).__name__}")
+                    raise ValueError(
+                        f"{name} is a tensor in the checkpoint, not a {type(value).__name__}"
+                    )
 
     ranks.together("load", fetch)
     with no_grad():
@@ -237,7 +252,11 @@ def _index(folder: str) -> dict[str, Any]:
             index = json.loads(file.read())
         except ValueError:
             raise ValueError(f"{path} is no index of a checkpoint") from None
-    if not isinstance(index, dict) or index.get("kind") != _KIND or not isinstance(index.get("entries"), dict):
+    if (
+        not isinstance(index, dict)
+        or index.get("kind") != _KIND
+        or not isinstance(index.get("entries"), dict)
+    ):
         raise ValueError(f"{path} is no index of a checkpoint")
     entries: dict[str, Any] = index["entries"]
     return entries
@@ -256,7 +275,9 @@ class _Files:
         shape = tuple(like.shape) if sharding is None else sharding.shape
         dtype = str(like.dtype).rpartition(".")[2]
         if "object" in entry or tuple(entry["shape"]) != shape or entry["dtype"] != dtype:
-            saved = "no tensor" if "object" in entry else f"{entry['dtype']} of {tuple(entry['shape'])}"
+            saved = (
+                "no tensor" if "object" in entry else f"{entry['dtype']} of {tuple(entry['shape'])}"
+            )
             raise ValueError(f"{name} is {saved} in the checkpoint, and {dtype} of {shape} here")
         parts = [_Part(*part) for part in entry["parts"]]
         made = like.detach().new_empty(tuple(like.shape))
@@ -280,7 +301,9 @@ class _Files:
             made.narrow(dim, first - begin, last - first).copy_(source)
             filled += source.numel()
         if filled != made.numel():
-            raise ValueError(f"{name}: the checkpoint's parts have {filled} of {made.numel()} elements")
+            raise ValueError(
+                f"{name}: the checkpoint's parts have {filled} of {made.numel()} elements"
+            )
         return made
 
     def _read(self, name: str, file: str) -> Any:

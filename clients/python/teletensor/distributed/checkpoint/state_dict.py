@@ -77,7 +77,9 @@ def _is_told(options: StateDictOptions) -> bool:
     return not (options.full_state_dict and options.cpu_offload) or found(None).rank() == 0
 
 
-def get_model_state_dict(model: Module, *, options: StateDictOptions | None = None) -> dict[str, Any]:
+def get_model_state_dict(
+    model: Module, *, options: StateDictOptions | None = None
+) -> dict[str, Any]:
     """model.state_dict(), with shards or, by options.full_state_dict, whole tensors."""
     options = _checked(options)
     frozen = {name for name, p in _parameters(model) if not p.requires_grad}
@@ -92,8 +94,8 @@ def get_model_state_dict(model: Module, *, options: StateDictOptions | None = No
 def set_model_state_dict(
     model: Module, model_state_dict: Mapping[str, Any], *, options: StateDictOptions | None = None
 ) -> Any:
-    """model.load_state_dict() of what get_model_state_dict returned with the same options. Returns the missing
-    and the unexpected keys. Errors as load_state_dict's, before anything is changed."""
+    """model.load_state_dict() of the result of get_model_state_dict with the same options. Returns the
+    missing and the unexpected keys. Errors as load_state_dict's, before anything is changed."""
     options = _checked(options)
     if not options.full_state_dict:
         return model.load_state_dict(model_state_dict, strict=options.strict)
@@ -159,18 +161,23 @@ def _optimizers(optimizers: Any) -> list[Optimizer]:
 
 
 def get_optimizer_state_dict(
-    model: Module, optimizers: Optimizer | Iterable[Optimizer], *, options: StateDictOptions | None = None
+    model: Module,
+    optimizers: Optimizer | Iterable[Optimizer],
+    *,
+    options: StateDictOptions | None = None,
 ) -> dict[str, Any]:
     """The state of optimizers of the model's parameters, with the parameters' names in place of numbers.
-    ValueError for an optimizer of other parameters. NotImplementedError by full_state_dict for state that has
-    neither its parameter's shape nor a single element."""
+    ValueError for an optimizer of other parameters. NotImplementedError for full_state_dict and state that
+    has neither its parameter's shape nor a single element."""
     options = _checked(options)
     names = _names(model)
     whole: dict[str, Any] = {"state": {}, "param_groups": []}
     for optimizer in _optimizers(optimizers):
         for group in optimizer.param_groups:
             titles = [_title(names, each) for each in group["params"]]
-            rest = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            rest = {
+                key: value for key, value in group.items() if key not in ("params", "param_names")
+            }
             whole["param_groups"].append({**rest, "params": titles})
             for title, parameter in zip(titles, group["params"], strict=True):
                 if parameter in optimizer.state:
@@ -184,7 +191,9 @@ def get_optimizer_state_dict(
 
 def _title(names: dict[int, list[str]], parameter: Any) -> str:
     if id(parameter) not in names:
-        raise ValueError("the optimizer has a parameter that is not the model's: make it after fully_shard")
+        raise ValueError(
+            "the optimizer has a parameter that is not the model's: make it after fully_shard"
+        )
     return names[id(parameter)][0]
 
 
@@ -225,7 +234,9 @@ def set_optimizer_state_dict(
             titles = [_title(names, each) for each in group["params"]]
             saved = groups.get(tuple(sorted(titles)))
             if saved is None:
-                raise ValueError(f"optim_state_dict has no group of the parameters {', '.join(titles[:8])}")
+                raise ValueError(
+                    f"optim_state_dict has no group of the parameters {', '.join(titles[:8])}"
+                )
             numbers = list(range(number, number + len(titles)))
             number += len(titles)
             state["param_groups"].append({**saved, "params": numbers})
@@ -251,7 +262,11 @@ def _taken(name: str, value: Any, parameter: Any, options: StateDictOptions) -> 
 def _optimizer_from_rank0(given: dict[str, Any]) -> dict[str, Any]:
     groups: list[Any] = [given.get("param_groups", [])]
     broadcast_object_list(groups, 0)
-    flat = {f"{title}\0{key}": v for title, each in given.get("state", {}).items() for key, v in each.items()}
+    flat = {
+        f"{title}\0{key}": v
+        for title, each in given.get("state", {}).items()
+        for key, v in each.items()
+    }
     state: dict[str, Any] = {}
     for name, value in _from_rank0(flat, {}).items():
         title, _, key = name.partition("\0")
@@ -260,7 +275,10 @@ def _optimizer_from_rank0(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def get_state_dict(
-    model: Module, optimizers: Optimizer | Iterable[Optimizer], *, options: StateDictOptions | None = None
+    model: Module,
+    optimizers: Optimizer | Iterable[Optimizer],
+    *,
+    options: StateDictOptions | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(get_model_state_dict, get_optimizer_state_dict)."""
     model_state = get_model_state_dict(model, options=options)

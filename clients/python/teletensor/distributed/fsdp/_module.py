@@ -38,7 +38,9 @@ class FSDPModule:
         return self._fsdp_group.call(super().__call__, args, kwargs)  # type: ignore[misc]
 
     def __deepcopy__(self, memo: Any) -> Any:
-        raise AssertionError("FSDP does not support deepcopy. Please use state dict for serialization.")
+        raise AssertionError(
+            "FSDP does not support deepcopy. Please use state dict for serialization."
+        )
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
         """Gathers the parameters of this module, without those of sharded modules in it, and makes them
@@ -61,7 +63,9 @@ class FSDPModule:
         for group in _groups(self, True):
             group.reset()
 
-    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+    def set_requires_gradient_sync(
+        self, requires_gradient_sync: bool, *, recurse: bool = True
+    ) -> None:
         """Whether backwards average the gradients. Without it they add up as whole tensors on this rank,
         until a backward with it averages the sums."""
         for group in _groups(self, recurse):
@@ -78,7 +82,9 @@ class FSDPModule:
         for group in _groups(self, recurse):
             group.reshards = bool(reshard_after_forward)
 
-    def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
+    def set_reshard_after_backward(
+        self, reshard_after_backward: bool, *, recurse: bool = True
+    ) -> None:
         """Whether a backward lets go of the gathered parameters at its end. Those that are kept are
         gathered again after an optimizer has changed the shards."""
         for group in _groups(self, recurse):
@@ -95,7 +101,9 @@ class FSDPModule:
     def set_gradient_divide_factor(self, factor: float) -> None:
         """Divides the sums of gradients over the ranks by this, in place of the number of ranks."""
         if not factor > 0:
-            raise ValueError(f"set_gradient_divide_factor: a positive number is expected, not {factor}")
+            raise ValueError(
+                f"set_gradient_divide_factor: a positive number is expected, not {factor}"
+            )
         self._fsdp_group.divisor = float(factor)
 
     set_reduce_scatter_divide_factor = set_gradient_divide_factor
@@ -175,7 +183,9 @@ def fully_shard(
         if isinstance(each, FSDPModule):
             raise ValueError(f"fully_shard: {type(each).__name__} is sharded already")
         if isinstance(each, (ModuleList, ModuleDict)) and type(each).forward is Module.forward:
-            raise ValueError(f"fully_shard does not support containers that do not implement forward: {each}")
+            raise ValueError(
+                f"fully_shard does not support containers that do not implement forward: {each}"
+            )
     owned = []
     for parameter, name, owners in _own_parameters(modules, ignored_params or set()):
         dim = _dimension(parameter, name, shard_placement_fn, ranks.size())
@@ -216,7 +226,9 @@ _classes: dict[type, type] = {}
 
 def _class_of(kind: type) -> type:
     if kind not in _classes:
-        _classes[kind] = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {"__module__": kind.__module__})
+        _classes[kind] = type(
+            f"FSDP{kind.__name__}", (FSDPModule, kind), {"__module__": kind.__module__}
+        )
     return _classes[kind]
 
 
@@ -231,7 +243,9 @@ def _ranks_of(mesh: Any) -> tuple[ProcessGroup, ProcessGroup | None]:
         return found(mesh.get_group()), None
     if dimensions == 2:
         return found(mesh.get_group(1)), found(mesh.get_group(0))
-    raise ValueError(f"fully_shard: mesh is a ProcessGroup or a DeviceMesh of 1 or 2 dimensions, not {mesh!r}")
+    raise ValueError(
+        f"fully_shard: mesh is a ProcessGroup or a DeviceMesh of 1 or 2 dimensions, not {mesh!r}"
+    )
 
 
 def _check_options(reshard_after_forward: Any, offload_policy: Any) -> None:
@@ -283,7 +297,9 @@ def _own_parameters(
 def _dimension(parameter: Parameter, name: str, placement_fn: Any, ranks: int) -> int:
     """Along which the parameter is divided."""
     if isinstance(parameter, UninitializedTensorMixin):
-        raise ValueError(f"fully_shard: call the lazy module of parameter {name} once before it is sharded")
+        raise ValueError(
+            f"fully_shard: call the lazy module of parameter {name} once before it is sharded"
+        )
     if parameter.dim() == 0:
         raise ValueError(
             f"FSDP doesn't support scalar parameters. Change {name} to a 1D tensor with numel equal to 1."

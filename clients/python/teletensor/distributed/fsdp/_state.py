@@ -21,7 +21,7 @@ from ...autograd.function import Function
 from ...autograd.graph import saved_tensors_hooks
 from ...nn.module import Module
 from ...nn.parameter import Parameter
-from ...utils.checkpoint import surrounded
+from ...utils.checkpoint import _surrounded
 from .. import all_reduce
 from .._group import ProcessGroup, ReduceOp
 from ._policies import MixedPrecisionPolicy
@@ -216,7 +216,7 @@ class Group:
         versions = [each.tensor._version for each in wholes]  # type: ignore[union-attr]
         for other in self.next_forward:
             other.gather()
-        with self._showing(tensors), _Notes(self, wholes), surrounded(self._again):
+        with self._showing(tensors), _Notes(self, wholes), _surrounded(self._again):
             result = function(*args, **kwargs)
         for each, version, (parameter, _) in zip(wholes, versions, self.owned, strict=True):
             if each.tensor._version != version:  # type: ignore[union-attr]
@@ -244,7 +244,9 @@ class Group:
 
     def _marked(self, tree: Any) -> Any:
         leaves, structure = flatten(tree)
-        places = [i for i, each in enumerate(leaves) if isinstance(each, Tensor) and each.requires_grad]
+        places = [
+            i for i, each in enumerate(leaves) if isinstance(each, Tensor) and each.requires_grad
+        ]
         if places:
             renamed = _Begins.apply(self, *(leaves[i] for i in places))
             for i, tensor in zip(places, renamed, strict=True):
