@@ -69,6 +69,8 @@ class Executor {
   // of its collectives.
   void join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member);
   void leave(std::uint64_t group);
+  // Of the collectives that follow. Nothing happens where the session is not in the group.
+  void set_timeout(std::uint64_t group, std::chrono::milliseconds timeout);
   std::size_t groups() const { return groups_.size(); }
   // A collective that does not run, because of `why`: the other ranks are told.
   void decline(const program::Instruction& instruction, const core::Status& why);
