@@ -46,13 +46,13 @@ class NodeExtra final : public core::Counted {
   core::Ref<Frame> frame;
   std::size_t index = 0;  // in the frame
   std::string site;       // anomaly mode: where it was recorded
-  // saved_tensors_hooks: what packs each value that the node saves, until that has happened.
+  // saved_tensors_hooks: the hooks for each saved value of the node, until it is packed.
   struct Packing {
     nb::object pack, unpack;  // neither: the value is kept as it is
     int storage = -1;         // its number among those that the hooks are for; -1: they are for all
   };
   std::vector<Packing> packing;
-  // What pack() made of them.
+  // The results of pack().
   struct Packed {
     int slot;
     nb::object value, unpack;

@@ -20,7 +20,7 @@ __all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "set_checkp
 
 CheckpointError = RuntimeError
 
-# What makes the context managers of second calls, the outermost first.
+# Functions that make the context managers around second calls, the outermost first.
 _around: contextvars.ContextVar[tuple[Callable[[], Any], ...]] = contextvars.ContextVar(
     "around", default=())
 

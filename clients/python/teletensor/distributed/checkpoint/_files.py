@@ -50,7 +50,7 @@ class _Ranks:
         return values
 
     def together(self, what: str, act: Callable[[], Any]) -> list[Any]:
-        """What act() returns on each rank. CheckpointException on all where it fails on one."""
+        """The results of act() on all ranks. When it fails on one rank, all raise CheckpointException."""
         result, error = None, ""
         try:
             result = act()
@@ -64,7 +64,7 @@ class _Ranks:
 
 
 class _Part(NamedTuple):
-    """Of a tensor: rows of dimension `dim` from `begin` on, in a file."""
+    """A part of a tensor in a file: `rows` rows of dimension `dim`, beginning with row `begin`."""
 
     file: str
     dim: int
@@ -140,7 +140,7 @@ def save(
 
 
 def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
-    """What the index has of a value of this rank. "part": what this rank writes of a tensor."""
+    """The description of a value of this rank. "part": the part of a tensor that this rank writes."""
     if isinstance(value, ShardedParameter):
         sharding = value.sharding
         dtype = str(value.dtype).rpartition(".")[2]
@@ -184,7 +184,7 @@ def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sync(path: str) -> None:
-    """What was written survives a crash of the machine."""
+    """Waits until the disk has the file, which then survives a crash of the machine."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -270,7 +270,7 @@ class _Files:
         self._read_files: dict[str, dict[str, Any]] = {}  # by name: what lies in the file
 
     def tensor(self, name: str, like: Tensor, entry: dict[str, Any]) -> Tensor:
-        """What `like` is to become."""
+        """The values in the checkpoint for the tensor `like`."""
         sharding = like.sharding if isinstance(like, ShardedParameter) else None
         shape = tuple(like.shape) if sharding is None else sharding.shape
         dtype = str(like.dtype).rpartition(".")[2]

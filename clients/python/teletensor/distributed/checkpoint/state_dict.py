@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass
 class StateDictOptions:
-    """What the functions of this module return and take.
+    """How the functions of this module return and take states.
 
     full_state_dict: whole tensors in place of this rank's shards. All ranks call the function.
     cpu_offload: on the CPU; of whole tensors only rank 0 of the world gets any, the others an empty dict.
@@ -62,7 +62,7 @@ def _parameters(model: Module) -> list[tuple[str, Any]]:
 
 
 def _shown(value: Any, options: StateDictOptions, sharded: ShardedParameter | None) -> Any:
-    """A tensor as it is returned. `sharded`: the parameter whose shard it is, or has the shape of."""
+    """A tensor in the form that `options` ask for. `sharded`: the parameter that is divided as it is."""
     if not isinstance(value, Tensor):
         return value
     if sharded is not None and options.full_state_dict:
@@ -198,7 +198,7 @@ def _title(names: dict[int, list[str]], parameter: Any) -> str:
 
 
 def _of(parameter: Any, title: str, key: str, value: Any, options: StateDictOptions) -> Any:
-    """The sharded parameter that a tensor of its state is divided like; None: it is not divided."""
+    """The sharded parameter, if its optimizer state `value` is divided in the same way, else None."""
     if not isinstance(parameter, ShardedParameter) or not isinstance(value, Tensor):
         return None
     if value.shape == parameter.shape:

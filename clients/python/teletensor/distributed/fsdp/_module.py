@@ -17,7 +17,7 @@ __all__ = ["FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_
 
 
 class UnshardHandle:
-    """What `FSDPModule.unshard(async_op=True)` returns."""
+    """The result of `FSDPModule.unshard(async_op=True)`."""
 
     def __init__(self, group: Group | None) -> None:
         self._group = group
@@ -54,8 +54,8 @@ class FSDPModule:
         return None
 
     def reshard(self) -> None:
-        """Lets go of the gathered parameters of this module, without those of sharded modules in it: the
-        shards are its attributes."""
+        """Releases the gathered parameters of this module, without those of sharded modules in it: the shards
+        are its attributes again."""
         self._fsdp_group.reshard()
 
     def reset_iter_state(self) -> None:
@@ -78,15 +78,15 @@ class FSDPModule:
             group.syncs_replicas = bool(requires_all_reduce)
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
-        """Whether a forward lets go of the gathered parameters at its end."""
+        """Whether a forward releases the gathered parameters at its end."""
         for group in _groups(self, recurse):
             group.reshards = bool(reshard_after_forward)
 
     def set_reshard_after_backward(
         self, reshard_after_backward: bool, *, recurse: bool = True
     ) -> None:
-        """Whether a backward lets go of the gathered parameters at its end. Those that are kept are
-        gathered again after an optimizer has changed the shards."""
+        """Whether a backward releases the gathered parameters at its end. Kept parameters are gathered
+        again after an optimizer has changed the shards."""
         for group in _groups(self, recurse):
             group.reshards_after_backward = bool(reshard_after_backward)
 
@@ -152,22 +152,24 @@ def fully_shard(
     offload_policy: OffloadPolicy = OffloadPolicy(),  # noqa: B008
     ignored_params: set[Parameter] | None = None,
 ) -> Any:
-    """Leaves each rank a part of every parameter of the module, and with it of the gradients and of the
-    state of an optimizer that is made afterwards. Returns the module itself, which is an FSDPModule now.
+    """Divides every parameter of the module among the ranks. Each rank then has a part of it, of its
+    gradient, and of the state of an optimizer that is made afterwards. Returns the module itself, which is
+    an FSDPModule from now on.
 
-    A forward gathers the parameters, and lets go of them at its end; the backward gathers again what it
-    reads, and leaves each shard its part of the gradients' average over the ranks. Parameters of modules in
+    A forward gathers the parameters and releases them at its end. The backward gathers those that it reads
+    again, and gives each shard its part of the gradients' average over the ranks. Parameters of modules in
     it that are sharded already are left to those: shard the blocks of a model first, then the model. All
     ranks call it with equal parameters; the forwards and backwards of all ranks call the same modules in
     the same order.
 
-    module: or a list of modules whose parameters are gathered together.
-    mesh: the ranks: a ProcessGroup, or a DeviceMesh of one dimension; of two: the parameters are divided
-        along the second one, and the first one's ranks have the same shards. None: all processes.
-    reshard_after_forward: whether a forward lets go of the gathered parameters. None: in modules that are
-        in another sharded module.
-    shard_placement_fn: gives for a parameter an object whose `dim` is the dimension that is divided, None
-        for dimension 0. Another dimension has to be divisible by the number of ranks.
+    module: a Module, or a list of Modules whose parameters are gathered together.
+    mesh: the ranks: a ProcessGroup or a DeviceMesh; None: all processes. In a DeviceMesh of two dimensions
+        the ranks along the second one divide the parameters, and ranks along the first one have the same
+        shards.
+    reshard_after_forward: whether a forward releases the gathered parameters at its end. None: only in
+        modules that are inside another sharded module.
+    shard_placement_fn: called with each parameter; returns an object whose `dim` is the dimension that is
+        divided, or None for dimension 0. Another dimension has to be divisible by the number of ranks.
     mp_policy: dtypes of gathered parameters, arguments, results and averages.
     ignored_params: parameters that are left as they are; their gradients are not averaged.
 

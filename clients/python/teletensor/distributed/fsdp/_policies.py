@@ -1,4 +1,4 @@
-"""What fully_shard is told about dtypes and places."""
+"""Options of fully_shard: dtypes, and the place of shards."""
 
 from __future__ import annotations
 

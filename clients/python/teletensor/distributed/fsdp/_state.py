@@ -1,9 +1,10 @@
-"""What a module of fully_shard does around its forward and backward.
+"""The work of a module of fully_shard around its forward and backward.
 
-A forward gathers the parameters and runs with them as the module's attributes. What its operations save of
-them for the backward is kept as a note of where it lies in which parameter; the backward gathers that
-parameter again when it comes to it. The gathered parameters are results of one tape node, whose backward
-averages the gradients and gives each shard its part.
+A forward gathers the parameters and runs with them as the module's attributes. When an operation saves a
+gathered parameter for the backward, only a note is kept: the number of the parameter, and shape, strides
+and offset in it. The backward gathers the parameter again when it reads the saved value. The gathered
+parameters are results of one tape node, whose backward averages the gradients and gives each shard its
+part.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Owned(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """A gathered parameter, and of which value of the shard."""
+    """A gathered parameter, with the value of the shard that it was gathered from."""
 
     tensor: Tensor | None
     shard: Tensor  # another name of it
@@ -49,7 +50,7 @@ class _Whole(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    """What an operation has saved: a part of the storage of a gathered parameter."""
+    """A note in place of a value that an operation has saved: a part of a gathered parameter."""
 
     number: int
     whole: _Whole  # without its tensor
@@ -184,11 +185,11 @@ class Group:
             place(owners, tensor)
 
     def shown(self) -> list[Tensor]:
-        """What the attributes of the modules are now."""
+        """The present attributes of the modules."""
         return [owners[0][0].__dict__[owners[0][1]] for _, owners in self.owned]
 
     def reshard(self) -> None:
-        """Lets go of the gathered parameters; the shards are the attributes of the modules."""
+        """Releases the gathered parameters; the shards are the attributes of the modules again."""
         self._wholes.clear()
         for parameter, owners in self.owned:
             place(owners, parameter)
@@ -263,7 +264,7 @@ class Group:
     # ---- a backward
 
     def saved(self, saved: _Saved) -> Tensor:
-        """What an operation has saved, again. RuntimeError where the shard was written since."""
+        """The value that an operation had saved. RuntimeError if the shard was written since."""
         parameter = self.owned[saved.number].parameter
         if not saved.whole.is_of(parameter):
             raise RuntimeError(

@@ -74,9 +74,9 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scales all gradients, in place, so that their common norm is at most max_norm; returns the
-    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set. Of
-    parameters that `distributed.fsdp.fully_shard` has sharded, the norm is that of the whole
-    gradients, and all ranks call it.
+    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set. For
+    parameters of `distributed.fsdp.fully_shard` the norm is that of the whole gradients, and all
+    ranks call this function.
 
     >>> w = tt.nn.Parameter(tt.zeros(2))
     >>> (w * tt.tensor([3.0, 4.0])).sum().backward()
