@@ -500,6 +500,8 @@ def test_refusals(worlds):
         "copy.deepcopy(net)": "AssertionError: FSDP does not support deepcopy",
         "copy.deepcopy(net[0].weight)": "TypeError: parameter weight is sharded by fully_shard",
         "replaced()": "RuntimeError: parameter weight was replaced since fully_shard",
+        "tt.func.functional_call(fully_shard(nn.Linear(5, 5)), {'weight': tt.ones(5, 5)}, data)":
+            "RuntimeError: parameter weight was replaced since fully_shard",
         "stale()": "RuntimeError: parameter weight, which is sharded by fully_shard, was written between a forward and",
         "inside()": "RuntimeError: parameter weight was written in the forward of a module of fully_shard",
         "net[0].set_modules_to_forward_prefetch([plain])": "TypeError: modules of fully_shard are expected, not Linear",

@@ -198,7 +198,7 @@ def _title(names: dict[int, list[str]], parameter: Any) -> str:
 
 
 def _of(parameter: Any, title: str, key: str, value: Any, options: StateDictOptions) -> Any:
-    """The sharded parameter, if its optimizer state `value` is divided in the same way, else None."""
+    """The sharded parameter if its optimizer state `value` is divided in the same way; None if it is not."""
     if not isinstance(parameter, ShardedParameter) or not isinstance(value, Tensor):
         return None
     if value.shape == parameter.shape:

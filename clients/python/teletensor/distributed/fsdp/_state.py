@@ -21,7 +21,6 @@ from ...autograd import is_grad_enabled, no_grad
 from ...autograd.function import Function
 from ...autograd.graph import saved_tensors_hooks
 from ...nn.module import Module
-from ...nn.parameter import Parameter
 from ...utils.checkpoint import _surrounded
 from .. import all_reduce
 from .._group import ProcessGroup, ReduceOp
@@ -129,6 +128,7 @@ class Group:
         self.next_forward: list[Group] = []  # groups that are gathered early
         self.next_backward: list[Group] = []
         self.depth = 0  # of calls
+        self._placed: list[Tensor] = [each.parameter for each in owned]  # the attributes of the modules
         self._wholes: dict[int, _Whole] = {}  # what is gathered now
         self.noted: set[int] = set()  # parameters of which a backward wants parts
         self._in_backward = False
@@ -159,10 +159,9 @@ class Group:
 
     def gather(self) -> list[Tensor]:
         """All parameters. RuntimeError where one was replaced since fully_shard."""
-        for parameter, owners in self.owned:
+        for (parameter, owners), placed in zip(self.owned, self._placed, strict=True):
             for module, name in owners:
-                now = module.__dict__.get(name)
-                if isinstance(now, Parameter) and now is not parameter:
+                if module.__dict__.get(name) is not placed:
                     raise RuntimeError(
                         f"parameter {parameter.name} was replaced since fully_shard: write its shard in "
                         "place, or load a state_dict without assign=True"
@@ -183,16 +182,12 @@ class Group:
         """Makes these the attributes of the modules."""
         for (_, owners), tensor in zip(self.owned, tensors, strict=True):
             place(owners, tensor)
-
-    def shown(self) -> list[Tensor]:
-        """The present attributes of the modules."""
-        return [owners[0][0].__dict__[owners[0][1]] for _, owners in self.owned]
+        self._placed = tensors
 
     def reshard(self) -> None:
         """Releases the gathered parameters; the shards are the attributes of the modules again."""
         self._wholes.clear()
-        for parameter, owners in self.owned:
-            place(owners, parameter)
+        self.show([each.parameter for each in self.owned])
 
     def reset(self) -> None:
         """As after fully_shard: gradients that were to be averaged later are gone."""
@@ -241,7 +236,7 @@ class Group:
             if self.depth == 0 and (self.nested if self.reshards is None else self.reshards):
                 self.reshard()
 
-        return Restoring(lambda: (self.depth, self.shown()), apply, restore)
+        return Restoring(lambda: (self.depth, self._placed), apply, restore)
 
     def _marked(self, tree: Any) -> Any:
         leaves, structure = flatten(tree)
@@ -259,7 +254,7 @@ class Group:
         found = [each.detach() for each in self.gather()]
         for i in self.trained():
             found[i].requires_grad_()
-        return Restoring(self.shown, lambda: self.show(found), self.show)
+        return Restoring(lambda: self._placed, lambda: self.show(found), self.show)
 
     # ---- a backward
 
