@@ -439,9 +439,9 @@ def get_group_rank(group: Any, global_rank: int) -> int:
 
 
 def set_timeout(timeout: Any, group: Any = None) -> None:
-    """How long the collectives of this process that follow may wait for the others, in this group or the world:
-    a timedelta or seconds. Groups that are made of it later have this timeout. ValueError where it is not
-    positive, and where the process is not in the group."""
+    """Sets how long later collectives of this process wait for the others, in this group or the world: a
+    timedelta or seconds. Groups that are made of it later have this timeout. ValueError if it is not
+    positive, or if the process is not in the group."""
     if not is_member(group):
         raise ValueError("Invalid process group specified")
     found(group)._set_timeout(timeout)

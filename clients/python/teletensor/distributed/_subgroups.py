@@ -112,13 +112,13 @@ def shrink_group(
     shrink_flags: int = SHRINK_DEFAULT,
     pg_options: Any = None,
 ) -> ProcessGroup:
-    """The group without these of its ranks: the others call it, also after a RankLostError has ended the group,
-    and keep their order. Without `group`, or given the world, the result is the world from now on, in which
-    the ranks are numbered anew; groups that were made before keep the former numbers. shrink_flags make no
-    difference: nothing waits for a collective.
+    """Makes a group of all ranks of `group` but these, in the same order. The remaining ranks call it, also
+    after a RankLostError has ended the group. Without `group`, or given the world, the result is the world
+    from now on, in which the ranks are numbered anew; earlier groups keep the former numbers. shrink_flags
+    make no difference: nothing waits for a collective.
 
-    TypeError for something else than a list; ValueError for an empty list, ranks that the group has not or
-    twice, all ranks, and unknown flags; RuntimeError on a rank that is excluded."""
+    TypeError if ranks_to_exclude is no list; ValueError if it is empty, has all ranks, a rank twice or one
+    that is not in the group, and for unknown flags; RuntimeError on a rank that is excluded."""
     parent = found(group)
     if not isinstance(ranks_to_exclude, list):
         raise TypeError(f"ranks_to_exclude must be a list, but got {type(ranks_to_exclude).__name__}")
@@ -129,12 +129,15 @@ def shrink_group(
     excluded = set(ranks_to_exclude)
     if len(excluded) != len(ranks_to_exclude) or not excluded <= set(range(parent.size())):
         raise ValueError(
-            f"shrink_group: different ranks from 0 to {parent.size() - 1} are expected, not {ranks_to_exclude}"
+            f"shrink_group: different ranks from 0 to {parent.size() - 1} are expected, not "
+            f"{ranks_to_exclude}"
         )
     if len(excluded) == parent.size():
         raise ValueError(f"Cannot exclude all {parent.size()} ranks from the group")
     if parent.rank() in excluded:
-        raise RuntimeError(f"Rank {parent.rank()} is in the exclusion list and should not call shrink_group()")
+        raise RuntimeError(
+            f"Rank {parent.rank()} is in the exclusion list and should not call shrink_group()"
+        )
     rest = [rank for i, rank in enumerate(parent._ranks) if i not in excluded]
     made = parent._part([rest])
     assert made is not None

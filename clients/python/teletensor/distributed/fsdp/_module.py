@@ -54,8 +54,8 @@ class FSDPModule:
         return None
 
     def reshard(self) -> None:
-        """Releases the gathered parameters of this module, without those of sharded modules in it: the shards
-        are its attributes again."""
+        """Releases the gathered parameters of this module, without those of sharded modules in it. The
+        shards are its attributes again."""
         self._fsdp_group.reshard()
 
     def reset_iter_state(self) -> None:
