@@ -154,9 +154,10 @@ class Optimizer:
                     f"{type(parameter).__name__}"
                 )
             if self._needs_whole and hasattr(parameter, "sharding"):
+                name: str = parameter.name  # type: ignore[attr-defined]
                 raise ValueError(
-                    f"{type(self).__name__} computes with whole parameters, and {parameter.name} is "
-                    "divided among ranks by fully_shard: use an optimizer of elements, as Adam"
+                    f"{type(self).__name__} computes with whole parameters, and {name} is divided among "
+                    "ranks by fully_shard: use an optimizer that treats each element alone, such as Adam"
                 )
             if not parameter.is_leaf:
                 raise ValueError("can't optimize a non-leaf Tensor")

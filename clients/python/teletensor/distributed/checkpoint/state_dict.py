@@ -1,5 +1,5 @@
-"""torch.distributed.checkpoint.state_dict: the state of sharded modules and of their optimizers, whole or as
-this rank has it."""
+"""torch.distributed.checkpoint.state_dict: the state of sharded modules and of their optimizers, as whole
+tensors or as this rank's parts."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def _title(names: dict[int, list[str]], parameter: Any) -> str:
 
 
 def _of(parameter: Any, title: str, key: str, value: Any, options: StateDictOptions) -> Any:
-    """The sharded parameter if its optimizer state `value` is divided in the same way; None if it is not."""
+    """The sharded parameter if its state `value` is divided in the same way; None if it is not."""
     if not isinstance(parameter, ShardedParameter) or not isinstance(value, Tensor):
         return None
     if value.shape == parameter.shape:

@@ -318,8 +318,8 @@ def _dimension(parameter: Parameter, name: str, placement_fn: Any, ranks: int) -
     dim %= parameter.dim()
     if dim and parameter.shape[dim] % ranks:
         raise ValueError(
-            f"FSDP does not support uneven sharding on dim {dim}: {name} of {tuple(parameter.shape)} (world "
-            f"size: {ranks})"
+            f"FSDP does not support uneven sharding on dim {dim}: {name} of {tuple(parameter.shape)} "
+            f"(world size: {ranks})"
         )
     return dim
 
