@@ -86,8 +86,7 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
     if own is None or timeout is None or own.size() == 1:
         barrier(group)
         return
-    made = own._part([own._ranks], timeout)
-    assert made is not None
+    made = own._for_barrier(timeout)
     try:
         meet(made)
     finally:

@@ -58,6 +58,7 @@ class ProcessGroup:
     ) -> None:
         self._name, self._backend, self._timeout = name, backend, timeout
         self._ranks, self._rank, self._made = list(ranks), rank, 0
+        self._barriers = 0  # with a timeout of their own
         self._session = session  # None: a group of one process, which tells no daemon
         self._number = 0  # of the group, in the session
         self._store: Any = None  # the world's: init_process_group was given it, or it is made when used
@@ -107,6 +108,12 @@ class ProcessGroup:
                     self._session if len(ranks) > 1 else None,
                 )
         return None
+
+    def _for_barrier(self, timeout: Any) -> ProcessGroup:
+        """The same ranks as another group, for one barrier. All processes of this group call it."""
+        self._barriers += 1
+        name = f"{self._name} barrier {self._barriers}"
+        return ProcessGroup(name, self._backend, self._ranks, self._rank, _seconds(timeout), self._session)
 
     def _finish(self) -> None:
         """The session's later lines run when all that this rank has sent has been received."""
