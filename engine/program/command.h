@@ -169,8 +169,7 @@ struct Published {
 };
 
 // The session takes part in a group of the user's sessions as `rank` of `ranks`; collectives name
-// the group by the session's own number for it. `timeout_ms`: how long one of them may wait. With
-// `ranks` 0 it only changes that time, for a group that the session is in already.
+// the group by the session's own number for it. `timeout_ms`: how long one of them may wait.
 struct Join {
   std::uint64_t group = 0;
   std::string name;

@@ -23,7 +23,6 @@ constexpr char kShutsDown[] = "has a daemon that shuts down";
 void Back::run_group(Entry& entry) {
   Entry::Group& group = *entry.group;
   if (!group.join) return executor_.leave(group.number);
-  if (group.join->ranks == 0) return executor_.set_timeout(group.number, group.join->timeout);
   Status status = refusal(entry);
   if (status.ok() && groups_end_) {
     status = core::invalid("joining group \"" + group.join->name + "\": the daemon shuts down");

@@ -69,8 +69,6 @@ class Executor {
   // of its collectives.
   void join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member);
   void leave(std::uint64_t group);
-  // How long later collectives of the group may wait. Without the group nothing happens.
-  void set_timeout(std::uint64_t group, std::chrono::milliseconds timeout);
   std::size_t groups() const { return groups_.size(); }
   // A collective that does not run, because of `why`: the other ranks are told.
   void decline(const program::Instruction& instruction, const core::Status& why);

@@ -117,11 +117,6 @@ void Executor::join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Me
 
 void Executor::leave(std::uint64_t group) { groups_.erase(group); }
 
-void Executor::set_timeout(std::uint64_t group, std::chrono::milliseconds timeout) {
-  const auto found = groups_.find(group);
-  if (found != groups_.end() && found->second.ok()) (*found->second)->set_timeout(timeout);
-}
-
 core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
     const Instruction& instruction) const {
   const auto number = static_cast<std::uint64_t>(instruction.attributes->integer(0));

@@ -109,11 +109,6 @@ bool GroupEpoch::join(const Groups::Join& join) {
   return true;
 }
 
-void GroupEpoch::set_timeout(collective::Rank rank, std::chrono::milliseconds timeout) {
-  core::MutexLock lock(mu_);
-  ranks_[rank].timeout = timeout;
-}
-
 void GroupEpoch::form(const EpochId& id, std::vector<PeerMessage::Place> places,
                       collective::Place own) {
   core::MutexLock lock(mu_);

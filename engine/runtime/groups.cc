@@ -46,9 +46,6 @@ class Groups::Rank final : public Groups::Member {
   }
   collective::Rank rank() const override { return rank_; }
   collective::Rank ranks() const override { return epoch_->ranks(); }
-  void set_timeout(std::chrono::milliseconds timeout) override {
-    epoch_->set_timeout(rank_, timeout);
-  }
   std::optional<Ticket> begin() override { return epoch_->begin(rank_); }
   Ticket deposit(Part part) override { return epoch_->deposit(rank_, std::move(part)); }
   void decline(collective::Call call, const Status& why) override {

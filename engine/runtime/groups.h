@@ -84,8 +84,6 @@ class Groups : private Fabric::Receiver {
     virtual ~Member() = default;  // the rank leaves
     virtual collective::Rank rank() const = 0;
     virtual collective::Rank ranks() const = 0;
-    // How long a collective that the rank deposits from now on may wait.
-    virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
     // None where the rank may deposit, or where the group has ended. Else not all ranks have
     // joined, and the ticket's wait is for them.
     virtual std::optional<Ticket> begin() = 0;

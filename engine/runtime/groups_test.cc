@@ -126,16 +126,6 @@ TEST_F(GroupsTest, ATimeoutNamesWhoIsMissing) {
                         "1), rank 2 (has not joined)"));
 }
 
-TEST_F(GroupsTest, ATimeoutCanChange) {
-  const auto members = join_all(2);
-  members[0]->member().set_timeout(milliseconds(1));
-  Counted waiter;
-  deposit(members[0], {1});
-  ASSERT_TRUE(members[0]->wait(&waiter));
-  waiter.wait_for(1);
-  EXPECT_EQ(members[0]->take().code(), Code::kDeadlineExceeded);
-}
-
 TEST_F(GroupsTest, WithoutMemoryOrKernelsTheGroupEnds) {
   for (const bool memory : {false, true}) {
     const auto members = join_all(2);

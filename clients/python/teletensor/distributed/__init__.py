@@ -32,7 +32,6 @@ from ._group import (
     is_nccl_available,
     is_torchelastic_launched,
     new_group,
-    set_timeout,
 )
 from ._objects import *  # noqa: F403
 from ._objects import __all__ as _objects
@@ -80,7 +79,6 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
-    "set_timeout",
     "shrink_group",
     "split_group",
 ]

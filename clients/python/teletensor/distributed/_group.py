@@ -24,7 +24,7 @@ __all__ = [
     "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "group", "init_process_group", "is_available", "is_backend_available", "is_gloo_available",
     "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group",
-    "found", "is_member", "meet", "rank_of", "replace_world", "set_timeout", "site",
+    "found", "is_member", "meet", "rank_of", "replace_world", "site",
 ]  # fmt: skip
 
 _BACKENDS = ("gloo", "nccl")
@@ -84,11 +84,6 @@ class ProcessGroup:
     def name(self) -> str:
         """Its backend: "gloo" or "nccl"."""
         return self._backend
-
-    def _set_timeout(self, timeout: Any) -> None:
-        self._timeout = _seconds(timeout)
-        if self._session is not None:
-            self._session._core.join(self._number, self._name, self._rank, 0, int(self._timeout * 1000))
 
     def _part(
         self, lists: Sequence[list[int]], timeout: Any = None, backend: str | None = None
@@ -443,15 +438,6 @@ def get_group_rank(group: Any, global_rank: int) -> int:
     if global_rank not in ranks:
         raise ValueError(f"global rank {global_rank} is not in the group of ranks {ranks}")
     return ranks.index(global_rank)
-
-
-def set_timeout(timeout: Any, group: Any = None) -> None:
-    """Sets how long later collectives of this process wait for the others, in this group or the world: a
-    timedelta or seconds. Groups that are made of it later have this timeout. ValueError if it is not
-    positive, or if the process is not in the group."""
-    if not is_member(group):
-        raise ValueError("Invalid process group specified")
-    found(group)._set_timeout(timeout)
 
 
 def rank_of(group: Any, what: str, rank: int | None, group_rank: int | None) -> int:

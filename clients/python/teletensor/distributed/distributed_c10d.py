@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import _group, _subgroups
 from ._group import *  # noqa: F403
 from ._stores import Store
@@ -15,11 +13,6 @@ __all__: list[str] = []
 def _get_default_group() -> _group.ProcessGroup:
     """The world. ValueError before init_process_group."""
     return _group.found(None)
-
-
-def _set_pg_timeout(timeout: Any, group: Any = None) -> None:
-    """set_timeout()."""
-    _group.set_timeout(timeout, group)
 
 
 def _get_default_store() -> Store:
