@@ -434,7 +434,7 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
   for (std::size_t i = inputs + values; record && i < call.arguments.size(); ++i) {
     Handle& h = handle_of(call.arguments[i]);
     Node::SavedSlot slot{static_cast<int>(i), h.cell->value, h.stored(), h.layout, {},
-                         requires_grad(h)};
+                         requires_grad(h),    h.cell.get()};
     for (std::size_t v = 0; v < values; ++v) {
       if (&handle_of(call.arguments[inputs + v]) != &h) continue;
       slot.slot = ops::kResult + static_cast<int>(v);

@@ -161,6 +161,7 @@ class Node final : public GraphObject {
     core::Layout layout;
     Edge edge;  // as of the save; of a result: this node itself (not counted)
     bool requires_grad;
+    const Cell* cell = nullptr;  // as of the save, for on_save alone
   };
   struct Hook {
     std::uint32_t output;  // or kWhole: it sees the gradients of all outputs

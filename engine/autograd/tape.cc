@@ -177,6 +177,7 @@ void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
     slot.layout = h.layout;
     if (!result) slot.edge = node.edges[i];
     slot.requires_grad = result || requires_grad(h);
+    slot.cell = h.cell.get();
   }
   if (!node.saved.empty()) saved(node);
 }

@@ -46,14 +46,19 @@ class NodeExtra final : public core::Counted {
   core::Ref<Frame> frame;
   std::size_t index = 0;  // in the frame
   std::string site;       // anomaly mode: where it was recorded
-  // saved_tensors_hooks: what pack() made of the values that the node saved.
+  // saved_tensors_hooks: the hooks for each saved value of the node, until it is packed.
+  struct Packing {
+    nb::object pack, unpack;  // neither: the value is kept as it is
+    int storage = -1;         // its number among those that the hooks are for; -1: they are for all
+  };
+  std::vector<Packing> packing;
+  // The results of pack().
   struct Packed {
     int slot;
-    nb::object value;
+    nb::object value, unpack;
     bool requires_grad;
   };
   std::vector<Packed> packed;
-  nb::object pack, unpack;
 };
 NodeExtra& extra_of(autograd::Node& node);
 
@@ -93,7 +98,9 @@ class PySession final : public Session {
   void begin_frame(core::Ref<Frame> frame, bool first);
   void end_frame();
   // saved_tensors_hooks of this thread: `pack` sees what nodes save, `unpack` gives it back.
-  void push_saved_hooks(nb::object pack, nb::object unpack);
+  // `storages` not empty: only for what is saved of these tensors' storages, in their dtypes;
+  // pack() then gets the number among them, shape, strides and offset in place of a tensor.
+  void push_saved_hooks(nb::object pack, nb::object unpack, std::span<const HandleRef> storages);
   std::size_t saved_hooks() const { return saved_hooks_.size(); }
   // The innermost ones go until `left` are left.
   void pop_saved_hooks(std::size_t left);
@@ -159,8 +166,11 @@ class PySession final : public Session {
  private:
   struct SavedHooks {
     nb::object pack, unpack;
+    std::vector<std::pair<core::Ref<autograd::Cell>, core::DType>> storages;  // empty: all
     std::thread::id thread;
   };
+  // The innermost hooks of this thread that are for such a value.
+  NodeExtra::Packing packing_of(const autograd::Node::SavedSlot& slot) const;
   std::vector<SavedHooks> saved_hooks_;  // innermost last
   // Makes the tensor, or notes why that is not possible. Errors: a wait failed.
   Status settle(PyTensor& tensor);

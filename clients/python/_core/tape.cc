@@ -2,6 +2,7 @@
 // checkpoints, anomaly mode, gradients as a stream. A backward that meets any of these is run by
 // this client (autograd/backward.h); nothing here is known to the daemon.
 
+#include <algorithm>
 #include <cctype>
 #include <unordered_set>
 
@@ -27,6 +28,12 @@ nb::object tensor_or_none(PySession& session, const Var& v) {
   PyObject* made = wrap(session, HandleRef(&autograd::handle_of(v)));
   if (made == nullptr) throw nb::python_error();
   return nb::steal(made);
+}
+
+nb::tuple tuple_of(const core::Dims& numbers) {
+  nb::list out;
+  for (std::int64_t each : numbers) out.append(each);
+  return nb::tuple(out);
 }
 
 }  // namespace
@@ -183,11 +190,13 @@ void PySession::watch_nodes() {
   graph().on_record = nullptr;
   if (!saved_hooks_.empty() && frames_.empty()) {
     graph().on_save = [this](Node& node) {
-      const SavedHooks& hooks = saved_hooks_.back();
-      if (hooks.thread != std::this_thread::get_id()) return;
-      NodeExtra& extra = extra_of(node);
-      extra.pack = hooks.pack;
-      extra.unpack = hooks.unpack;
+      std::vector<NodeExtra::Packing> packing;
+      for (const Node::SavedSlot& slot : node.saved) packing.push_back(packing_of(slot));
+      if (std::none_of(packing.begin(), packing.end(),
+                       [](const NodeExtra::Packing& each) { return each.pack.is_valid(); })) {
+        return;
+      }
+      extra_of(node).packing = std::move(packing);
       forget(node);
     };
   }
@@ -226,9 +235,27 @@ void PySession::end_frame() {
   watch_nodes();
 }
 
-void PySession::push_saved_hooks(nb::object pack, nb::object unpack) {
-  saved_hooks_.push_back({std::move(pack), std::move(unpack), std::this_thread::get_id()});
+void PySession::push_saved_hooks(nb::object pack, nb::object unpack,
+                                 std::span<const HandleRef> storages) {
+  SavedHooks& hooks = saved_hooks_.emplace_back();
+  hooks.pack = std::move(pack);
+  hooks.unpack = std::move(unpack);
+  for (const HandleRef& h : storages) hooks.storages.emplace_back(h->cell, h->layout.dtype);
+  hooks.thread = std::this_thread::get_id();
   watch_nodes();
+}
+
+NodeExtra::Packing PySession::packing_of(const Node::SavedSlot& slot) const {
+  for (auto hooks = saved_hooks_.rbegin(); hooks != saved_hooks_.rend(); ++hooks) {
+    if (hooks->thread != std::this_thread::get_id()) continue;
+    if (hooks->storages.empty()) return {hooks->pack, hooks->unpack};
+    for (std::size_t i = 0; i < hooks->storages.size(); ++i) {
+      const auto& [cell, dtype] = hooks->storages[i];
+      if (cell.get() != slot.cell || dtype != slot.layout.dtype) continue;
+      return {hooks->pack, hooks->unpack, static_cast<int>(i)};
+    }
+  }
+  return {};
 }
 
 void PySession::pop_saved_hooks(std::size_t left) {
@@ -254,30 +281,41 @@ class Unrecorded {
 }  // namespace
 
 Status PySession::before_forget(Node& node) {
-  if (node.extra == nullptr || !extra_of(node).pack.is_valid()) return {};
+  if (node.extra == nullptr || extra_of(node).packing.empty()) return {};
   NodeExtra& extra = extra_of(node);
-  const nb::object pack = std::exchange(extra.pack, nb::object());
+  const std::vector<NodeExtra::Packing> packing = std::exchange(extra.packing, {});
   const Unrecorded unrecorded;
   const transforms::Below below(0);
-  for (const Node::SavedSlot& each : node.saved) {
-    static const ops::OpRef detach("detach");
-    Status before = take_status();
-    const Var kept = saved(each, node);
-    Handles names;
-    Status status = take_status();
-    if (status.ok()) status = apply(detach, {&kept, 1}, {}, {}, names);
-    put_status(std::move(before));
-    TT_RETURN_IF_ERROR(status);
-    const nb::object tensor = nb::steal(wrap(*this, names[0]));
-    PyObject* packed = call_python(pack.ptr(), tensor.ptr());
-    if (packed == nullptr) return aborted();
-    extra.packed.push_back({each.slot, nb::steal(packed), each.requires_grad});
+  for (std::size_t i = 0; i < node.saved.size(); ++i) {
+    const Node::SavedSlot& each = node.saved[i];
+    const auto& [pack, unpack, storage] = packing[i];
+    nb::object value;
+    if (storage >= 0) {
+      const core::Geometry& part = each.layout.geometry;
+      const nb::object number = nb::int_(storage), offset = nb::int_(part.offset);
+      const nb::object shape = tuple_of(part.shape), strides = tuple_of(part.strides);
+      value = nb::steal(
+          call_python(pack.ptr(), number.ptr(), shape.ptr(), strides.ptr(), offset.ptr()));
+    } else {
+      static const ops::OpRef detach("detach");
+      Status before = take_status();
+      const Var kept = saved(each, node);
+      Handles names;
+      Status status = take_status();
+      if (status.ok()) status = apply(detach, {&kept, 1}, {}, {}, names);
+      put_status(std::move(before));
+      TT_RETURN_IF_ERROR(status);
+      value = nb::steal(wrap(*this, names[0]));
+      if (pack.is_valid()) value = nb::steal(call_python(pack.ptr(), value.ptr()));
+    }
+    if (!value.is_valid()) return aborted();
+    extra.packed.push_back({each.slot, std::move(value), unpack, each.requires_grad});
   }
   return {};
 }
 
 Var PySession::saved_again(int slot, Node& node) {
-  if (node.extra == nullptr || !extra_of(node).unpack.is_valid()) {
+  if (node.extra == nullptr || extra_of(node).frame != nullptr) {
     return Session::saved_again(slot, node);
   }
   if (!status_.ok()) return {};
@@ -291,9 +329,10 @@ Var PySession::saved_again(int slot, Node& node) {
     }
     const Unrecorded unrecorded;
     const transforms::Below below(0);
-    const nb::object value = each.value, unpack = extra_of(node).unpack;
+    const nb::object value = each.value, unpack = each.unpack;
     Status before = take_status();
-    PyObject* given = call_python(unpack.ptr(), value.ptr());
+    PyObject* given = unpack.is_valid() ? call_python(unpack.ptr(), value.ptr())
+                                        : nb::object(value).release().ptr();
     put_status(std::move(before));
     const nb::object own = nb::steal(given);
     PyTensor* tensor = given == nullptr ? nullptr : tensor_of(given);
@@ -632,9 +671,16 @@ void bind_tape(nb::module_& m) {
     return PyFrame{nb::borrow(session.self), &session, std::move(frame)};
   });
   m.def("function_node", function_node);
-  m.def("push_saved_hooks", [](PySession& session, nb::object pack, nb::object unpack) {
-    session.push_saved_hooks(std::move(pack), std::move(unpack));
-  });
+  m.def(
+      "push_saved_hooks",
+      [](PySession& session, nb::object pack, nb::object unpack, nb::list storages) {
+        std::vector<HandleRef> handles;
+        for (nb::handle t : storages) {
+          handles.emplace_back(&transforms::ground(autograd::handle_of(tensor(t).var())));
+        }
+        session.push_saved_hooks(std::move(pack), std::move(unpack), handles);
+      },
+      nb::arg("session"), nb::arg("pack"), nb::arg("unpack"), nb::arg("storages"));
   m.def("saved_hooks", [](PySession& session) { return session.saved_hooks(); });
   m.def(
       "pop_saved_hooks",

@@ -103,8 +103,19 @@ class GradScaler:
                 found = tt.zeros((), dtype=tt.float32, device=device)
                 _ops.amp_unscale(group, [found], inverse.to(device))
                 total = tt.maximum(total, found.to(total.device))
+            self._agree(optimizer, total)
         self._found[id(optimizer)] = total
         self._stages[id(optimizer)] = _UNSCALED
+
+    def _agree(self, optimizer: Any, total: Tensor) -> None:
+        """Ranks that have parts of the same parameters leave out the same steps."""
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        sharded = [each for each in parameters if hasattr(each, "sharding")]
+        if sharded:
+            from ..distributed import ReduceOp, all_reduce
+
+            for group in {id(each.sharding.group): each.sharding.group for each in sharded}.values():
+                all_reduce(total, ReduceOp.MAX, group)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """unscale_() if that was not done, then optimizer.step(*args) unless a gradient was infinite

@@ -152,7 +152,7 @@ class saved_tensors_hooks(_core.Scope):
         return self._session, _core.saved_hooks(self._session)
 
     def _apply(self) -> None:
-        _core.push_saved_hooks(self._session, *self._hooks)
+        _core.push_saved_hooks(self._session, *self._hooks, [])
 
     def _restore(self, state: tuple[Any, int], kind: Any) -> None:
         _core.pop_saved_hooks(*state)

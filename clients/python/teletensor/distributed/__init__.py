@@ -43,6 +43,7 @@ from ._subgroups import (
     get_node_local_rank,
     new_subgroups,
     new_subgroups_by_enumeration,
+    shrink_group,
     split_group,
 )
 
@@ -83,6 +84,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "shrink_group",
     "split_group",
 ]
 __all__ += [*_collectives, *_objects, *_point_to_point]

@@ -84,8 +84,18 @@ def barrier(
 
 
 def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """As barrier(): its error names all processes that have not come."""
-    barrier(group)
+    """As barrier(): its error names all processes that have not come. With `timeout` (a timedelta or
+    seconds) it waits no longer than that, and an error does not end the group. wait_all_ranks makes no
+    difference. All processes give a timeout, or none does."""
+    own = member(group)
+    if own is None or timeout is None or own.size() == 1:
+        barrier(group)
+        return
+    made = own._for_barrier(timeout)
+    try:
+        meet(made)
+    finally:
+        made._leave()
 
 
 # ---------------------------------------------------------------- tensors

@@ -26,7 +26,7 @@ __all__ = [
     "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "group", "init_process_group", "is_available", "is_backend_available", "is_gloo_available",
     "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group",
-    "MeshGroups", "current_world", "found", "is_member", "meet", "rank_of", "site",
+    "MeshGroups", "current_world", "found", "is_member", "meet", "rank_of", "replace_world", "site",
 ]  # fmt: skip
 
 _BACKENDS = ("gloo", "nccl")
@@ -60,6 +60,7 @@ class ProcessGroup:
     ) -> None:
         self._name, self._backend, self._timeout = name, backend, timeout
         self._ranks, self._rank, self._made = list(ranks), rank, 0
+        self._barriers = 0  # with a timeout of their own
         self._session = session  # None: a group of one process, which tells no daemon
         self._number = 0  # of the group, in the session
         self._store: Any = None  # the world's: init_process_group was given it, or it is made when used
@@ -127,6 +128,12 @@ class ProcessGroup:
                     self._mesh.add(part)
                 return part
         return None
+
+    def _for_barrier(self, timeout: Any) -> ProcessGroup:
+        """The same ranks as another group, for one barrier. All processes of this group call it."""
+        self._barriers += 1
+        name = f"{self._name} barrier {self._barriers}"
+        return ProcessGroup(name, self._backend, self._ranks, self._rank, _seconds(timeout), self._session)
 
     def _finish(self) -> None:
         """The session's later lines run when all that this rank has sent has been received."""
@@ -446,6 +453,20 @@ def new_group(
         chosen.sort()
     made = world._part([chosen], timeout, backend)
     return GroupMember.NON_GROUP_MEMBER if made is None else made
+
+
+def replace_world(made: ProcessGroup) -> ProcessGroup:
+    """Makes a group of some ranks the world. This process leaves the former one."""
+    global _world
+    former = found(None)
+    if former._mesh is not None:
+        made._leave()
+        raise ValueError("the world of a mesh's rank has all ranks of the mesh: it cannot shrink")
+    made._ranks, made._where = list(range(made.size())), former._where
+    made._life = meet(made, secrets.randbits(62) if made.rank() == 0 else 0)
+    former._leave()
+    _world = made
+    return made
 
 
 def found(group: Any) -> ProcessGroup:

@@ -8,11 +8,11 @@ from typing import Any
 
 from .. import cuda
 from ._daemon_store import DaemonStore, Way, own_place, place_of
-from ._group import GroupMember, ProcessGroup, found, get_world_size, new_group
+from ._group import GroupMember, ProcessGroup, found, get_world_size, new_group, replace_world
 from ._stores import HashStore, PrefixStore, Store
 
 __all__ = ["default_store", "get_node_local_rank", "new_subgroups", "new_subgroups_by_enumeration",
-           "split_group"]
+           "shrink_group", "split_group"]
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
@@ -101,6 +101,47 @@ def split_group(
         raise ValueError("split_group: the split group cannot be empty")
     part = parent._part([[parent._ranks[rank] for rank in each] for each in split_ranks], timeout)
     return GroupMember.NON_GROUP_MEMBER if part is None else part
+
+
+SHRINK_DEFAULT, SHRINK_ABORT = 0, 1
+
+
+def shrink_group(
+    ranks_to_exclude: list[int],
+    group: Any = None,
+    shrink_flags: int = SHRINK_DEFAULT,
+    pg_options: Any = None,
+) -> ProcessGroup:
+    """Makes a group of all ranks of `group` but these, in the same order. The remaining ranks call it, also
+    after a RankLostError has ended the group. Without `group`, or given the world, the result is the world
+    from now on, in which the ranks are numbered anew; earlier groups keep the former numbers. shrink_flags
+    make no difference: nothing waits for a collective.
+
+    TypeError if ranks_to_exclude is no list; ValueError if it is empty, has all ranks, a rank twice or one
+    that is not in the group, and for unknown flags; RuntimeError on a rank that is excluded."""
+    parent = found(group)
+    if not isinstance(ranks_to_exclude, list):
+        raise TypeError(f"ranks_to_exclude must be a list, but got {type(ranks_to_exclude).__name__}")
+    if not ranks_to_exclude:
+        raise ValueError("ranks_to_exclude cannot be empty")
+    if shrink_flags not in (SHRINK_DEFAULT, SHRINK_ABORT):
+        raise ValueError(f"Invalid shrink_flags value: {shrink_flags}")
+    excluded = set(ranks_to_exclude)
+    if len(excluded) != len(ranks_to_exclude) or not excluded <= set(range(parent.size())):
+        raise ValueError(
+            f"shrink_group: different ranks from 0 to {parent.size() - 1} are expected, not "
+            f"{ranks_to_exclude}"
+        )
+    if len(excluded) == parent.size():
+        raise ValueError(f"Cannot exclude all {parent.size()} ranks from the group")
+    if parent.rank() in excluded:
+        raise RuntimeError(
+            f"Rank {parent.rank()} is in the exclusion list and should not call shrink_group()"
+        )
+    rest = [rank for i, rank in enumerate(parent._ranks) if i not in excluded]
+    made = parent._part([rest])
+    assert made is not None
+    return replace_world(made) if parent is found(None) else made
 
 
 def default_store() -> Store:

@@ -123,6 +123,8 @@ class LBFGS(Optimizer):
     "func_evals", "n_iter" and PyTorch's other names.
     """
 
+    _needs_whole = True
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],

@@ -22,6 +22,8 @@ class Adafactor(Optimizer):
     """Adam whose second moments are kept as row and column means of matrices. Source: Shazeer, Stern
     2018, as PyTorch does it. State: "step", "row_var" and "col_var", or "variance" of vectors."""
 
+    _needs_whole = True
+
     def __init__(
         self,
         params: Params,
@@ -98,6 +100,8 @@ _RATE_OF_SHAPE: dict[str | None, Callable[[int, int], float]] = {
 class Muon(Optimizer):
     """Momentum whose update is made orthogonal by Newton-Schulz steps, of matrices only. Source: Jordan
     2024, as PyTorch does it. State: "momentum_buffer"."""
+
+    _needs_whole = True
 
     def __init__(
         self,

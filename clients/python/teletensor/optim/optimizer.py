@@ -90,6 +90,7 @@ class Optimizer:
     """
 
     _steps = 0  # counts step(); schedulers look at it
+    _needs_whole = False  # a part of a parameter gives another update than the whole one does
     _hooks: dict[str, OrderedDict[int, Callable[..., Any]]] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -151,6 +152,12 @@ class Optimizer:
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is "
                     f"{type(parameter).__name__}"
+                )
+            if self._needs_whole and hasattr(parameter, "sharding"):
+                name: str = parameter.name  # type: ignore[attr-defined]
+                raise ValueError(
+                    f"{type(self).__name__} computes with whole parameters, and {name} is divided among "
+                    "ranks by fully_shard: use an optimizer that treats each element alone, such as Adam"
                 )
             if not parameter.is_leaf:
                 raise ValueError("can't optimize a non-leaf Tensor")

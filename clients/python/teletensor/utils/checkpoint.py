@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -18,6 +19,19 @@ __all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "set_checkp
            "set_checkpoint_early_stop"]
 
 CheckpointError = RuntimeError
+
+# Functions that make the context managers around second calls, the outermost first.
+_around: contextvars.ContextVar[tuple[Callable[[], Any], ...]] = contextvars.ContextVar(
+    "around", default=())
+
+
+def _surrounded(manager: Callable[[], Any]) -> Restoring:
+    """The second call of a function that is checkpointed within it happens in a context `manager()`."""
+    return _within((*_around.get(), manager))
+
+
+def _within(managers: tuple[Callable[[], Any], ...]) -> Restoring:
+    return Restoring(_around.get, lambda: _around.set(managers), _around.set)
 
 
 def _numbers_from(state: Any) -> Restoring:
@@ -53,10 +67,14 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
         warnings.warn("None of the inputs have requires_grad=True. Gradients will be None",
                       stacklevel=2)
     state = _core.rng_state()
+    around = _around.get()
 
     def again() -> Any:
         numbers = _numbers_from(state) if preserve_rng_state else contextlib.nullcontext()
-        with numbers, enable_grad(), second:
+        with contextlib.ExitStack() as stack, numbers, enable_grad(), second:
+            for manager in around:
+                stack.enter_context(manager())
+            stack.enter_context(_within(around))
             return function(*args, **kwargs)
 
     with _core.frame(core, again), first:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import teletensor as tt
 
@@ -34,10 +35,13 @@ def get_total_norm(
     """The norm of all elements of all tensors together, a 0-d tensor. error_if_nonfinite reads it
     back and raises RuntimeError if it is infinite or NaN."""
     tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    norm_type = float(norm_type)
-    if not tensors:
+    norms = [tt.norm(tensor, float(norm_type)) for tensor in tensors]
+    return _norm_of_all(norms, float(norm_type), error_if_nonfinite)
+
+
+def _norm_of_all(norms: list[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:
+    if not norms:
         return tt.tensor(0.0)
-    norms = [tt.norm(tensor, norm_type) for tensor in tensors]
     device = norms[0].device
     total = tt.norm(tt.stack([norm.to(device) for norm in norms]), norm_type)
     if error_if_nonfinite and not bool(tt.isfinite(total)):
@@ -70,7 +74,9 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scales all gradients, in place, so that their common norm is at most max_norm; returns the
-    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set.
+    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set. For
+    parameters of `distributed.fsdp.fully_shard` the norm is that of the whole gradients, and all
+    ranks call this function.
 
     >>> w = tt.nn.Parameter(tt.zeros(2))
     >>> (w * tt.tensor([3.0, 4.0])).sum().backward()
@@ -79,7 +85,14 @@ def clip_grad_norm_(
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with tt.no_grad():
-        total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite)
+        shards: list[Any] = [parameter for parameter in parameters if hasattr(parameter, "sharding")]
+        others = [parameter for parameter in parameters if not hasattr(parameter, "sharding")]
+        norms = [tt.norm(gradient, float(norm_type)) for gradient in _gradients(others)]
+        if shards:
+            from ...distributed.fsdp import _shards
+
+            norms += _shards.gradient_norms(shards, float(norm_type))
+        total = _norm_of_all(norms, float(norm_type), error_if_nonfinite)
     clip_grads_with_norm_(parameters, max_norm, total)
     return total
 

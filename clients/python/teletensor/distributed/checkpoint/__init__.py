@@ -1,0 +1,12 @@
+"""torch.distributed.checkpoint: the state of a program whose tensors are divided among ranks, in a folder.
+
+docs/distributed.md describes it.
+"""
+
+from ... import _absent
+from . import state_dict as state_dict
+from ._files import CheckpointException, load, save
+
+__all__ = ["CheckpointException", "load", "save", "state_dict"]
+
+_absent.attach(globals())

@@ -1,0 +1,328 @@
+"""A folder with the tensors of several ranks: each rank's own file, and an index of what lies where.
+
+A save writes its files beside those of the save before, under new names. The index is replaced at the end,
+and the former files are removed then: a folder always has one whole checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from ... import _safetensors, _serialize
+from ..._core import Tensor
+from ..._placed import InDaemon
+from ..._replace import written
+from ..._serialize import reading
+from ...autograd import no_grad
+from .. import all_gather_object, broadcast_object_list, is_initialized
+from .._group import found
+from .._objects import _object, _plain
+from ..fsdp._shards import ShardedParameter
+
+__all__ = ["CheckpointException", "load", "save"]
+
+INDEX = "index.json"
+_KIND = "teletensor checkpoint 1"
+
+
+class CheckpointException(Exception):
+    """A rank could not save or load: the message has each such rank's error. All ranks raise it."""
+
+
+class _Ranks:
+    """The ranks that save or load together; a program without a world is one."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = found(group) if is_initialized() or group is not None else None
+        self.rank = 0 if self.group is None else self.group.rank()
+        self.size = 1 if self.group is None else self.group.size()
+
+    def every(self, value: Any) -> list[Any]:
+        """The values of all ranks."""
+        values: list[Any] = [value] * self.size
+        if self.group is not None:
+            all_gather_object(values, value, self.group)
+        return values
+
+    def together(self, what: str, act: Callable[[], Any]) -> list[Any]:
+        """The results of act() on all ranks. When it fails on one rank, all raise CheckpointException."""
+        result, error = None, ""
+        try:
+            result = act()
+        except Exception as e:
+            error = f"{type(e).__name__}: {e}"
+        values = self.every([error, result])
+        failed = [f"rank {rank}: {each[0]}" for rank, each in enumerate(values) if each[0]]
+        if failed:
+            raise CheckpointException(f"{what}: " + "; ".join(failed))
+        return [each[1] for each in values]
+
+
+class _Part(NamedTuple):
+    """A part of a tensor in a file: `rows` rows of dimension `dim`, beginning with row `begin`."""
+
+    file: str
+    dim: int
+    begin: int
+    rows: int
+
+
+def _leaves(tree: Any, prefix: str, found_leaves: dict[str, Any]) -> dict[str, Any]:
+    """The tensors and other values of nested dicts, by their keys joined by dots."""
+    for key, value in tree.items():
+        if not isinstance(key, (str, int)):
+            raise TypeError(
+                f"a state_dict's keys are str or int, not {type(key).__name__}, in {prefix!r}"
+            )
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            _leaves(value, name + ".", found_leaves)
+        elif name in found_leaves:
+            raise ValueError(f"two values of the state_dict have the name {name!r}")
+        else:
+            found_leaves[name] = value
+    return found_leaves
+
+
+def _folder(checkpoint_id: Any) -> str:
+    if checkpoint_id is None:
+        raise ValueError("checkpoint_id, the path of a folder, has to be given")
+    return os.fsdecode(checkpoint_id)
+
+
+def save(
+    state_dict: Mapping[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
+) -> None:
+    """Writes a state_dict, whose values may be dicts again, to the folder `checkpoint_id`. All ranks of the
+    group (or the world) reach this folder; it is created if it does not exist. All ranks call this function
+    with the same names. Each rank writes its shards to a file of its own; other tensors and values are
+    those of rank 0. A former checkpoint in the folder stays whole until the new one is complete.
+
+    Shards are recognised in model.state_dict() of a sharded module, and in the result of
+    get_optimizer_state_dict. The tensors of an optimizer's own state_dict() do not say that they are parts.
+
+    CheckpointException on all ranks where one cannot write, or has another dtype, shape or other names."""
+    folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
+    tokens: list[Any] = [secrets.token_hex(6) if ranks.rank == 0 else ""]
+    if ranks.group is not None:
+        broadcast_object_list(tokens, group=ranks.group, group_src=0)
+    file = f"{tokens[0]}.{ranks.rank}.safetensors"
+
+    def write() -> dict[str, Any]:
+        os.makedirs(folder, exist_ok=True)
+        own: dict[str, Tensor] = {}
+        entries: dict[str, Any] = {}
+        for name, value in _leaves(state_dict, "", {}).items():
+            entries[name] = _entry(value, file, ranks.rank)
+            kept = entries[name].get("part")
+            if kept is not None:
+                own[name] = value
+        _serialize.save(own, os.path.join(folder, file))
+        _sync(os.path.join(folder, file))
+        return entries
+
+    every = ranks.together("save", write)
+
+    def finish() -> None:
+        if ranks.rank == 0:
+            index = {"kind": _KIND, "entries": _joined(every)}
+            with written(os.path.join(folder, INDEX)) as out:
+                out.write(json.dumps(index).encode())
+            _sync(folder)
+            _clean(folder, tokens[0])
+
+    ranks.together("save", finish)
+
+
+def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
+    """The description of a value of this rank. "part": the part of a tensor that this rank writes."""
+    if isinstance(value, ShardedParameter):
+        sharding = value.sharding
+        dtype = str(value.dtype).rpartition(".")[2]
+        part = [file, sharding.dim, sharding.begin, sharding.rows]
+        return {"shape": list(sharding.shape), "dtype": dtype, "sharded": True,
+                "part": part if value.numel() else None}  # fmt: skip
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).rpartition(".")[2]
+        whole = [file, 0, 0, value.shape[0] if value.dim() else 1]
+        return {"shape": list(value.shape), "dtype": dtype, "sharded": False,
+                "part": whole if rank == 0 else None}  # fmt: skip
+    return {"object": _plain(value)}
+
+
+def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
+    """The index's entries of those of all ranks. ValueError where they do not fit."""
+    entries: dict[str, Any] = {}
+    for rank, theirs in enumerate(every):
+        if list(theirs) != list(every[0]):
+            other = sorted(set(theirs) ^ set(every[0]))[:4]
+            raise ValueError(f"rank {rank} has other names than rank 0, or another order: {other}")
+    for name, first in every[0].items():
+        if "object" in first:
+            entries[name] = first
+            continue
+        facts = [{k: v for k, v in theirs[name].items() if k != "part"} for theirs in every]
+        different = [rank for rank, each in enumerate(facts) if each != facts[0]]
+        if different:
+            raise ValueError(
+                f"{name} is {facts[0]} on rank 0, and {facts[different[0]]} on rank {different[0]}"
+            )
+        parts = [theirs[name]["part"] for theirs in every if theirs[name]["part"]]
+        # Ranks of several groups may have the same rows.
+        once = {tuple(part[1:]): part for part in reversed(parts)}
+        entries[name] = {
+            "shape": first["shape"],
+            "dtype": first["dtype"],
+            "parts": list(once.values()),
+        }
+    return entries
+
+
+def _sync(path: str) -> None:
+    """Waits until the disk has the file, which then survives a crash of the machine."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _clean(folder: str, token: str) -> None:
+    """Removes the files of former checkpoints."""
+    for name in os.listdir(folder):
+        pieces = name.split(".")
+        if (
+            len(pieces) == 3
+            and pieces[2] == "safetensors"
+            and len(pieces[0]) == 12
+            and pieces[0] != token
+        ):
+            os.unlink(os.path.join(folder, name))
+
+
+def load(
+    state_dict: dict[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
+) -> None:
+    """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced.
+    The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and
+    all ranks read whole tensors. Names that only the checkpoint has are ignored. All ranks of the group
+    (or the world) call this function.
+
+    CheckpointException on all ranks, with nothing changed, where on one a name is missing, a shape or dtype
+    differs, or a file is missing or damaged."""
+    folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
+    read: list[tuple[Tensor, Tensor]] = []
+    objects: list[tuple[str, Any]] = []
+
+    def fetch() -> None:
+        entries = _index(folder)
+        wanted = _leaves(state_dict, "", {})
+        missing = [name for name in wanted if name not in entries]
+        if missing:
+            raise KeyError(f"the checkpoint in {folder} has no {', '.join(missing[:8])}")
+        with ExitStack() as opened:
+            files = _Files(folder, opened)
+            for name, value in wanted.items():
+                if isinstance(value, Tensor):
+                    read.append((value, files.tensor(name, value, entries[name])))
+                elif "object" in entries[name]:
+                    objects.append((name, _object(entries[name]["object"])))
+                else:
+                    raise ValueError(
+                        f"{name} is a tensor in the checkpoint, not a {type(value).__name__}"
+                    )
+
+    ranks.together("load", fetch)
+    with no_grad():
+        for target, source in read:
+            target.detach().copy_(source)
+    for name, value in objects:
+        _put(state_dict, "", name, value)
+
+
+def _index(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, INDEX)
+    with open(path, "rb") as file:
+        try:
+            index = json.loads(file.read())
+        except ValueError:
+            raise ValueError(f"{path} is no index of a checkpoint") from None
+    if (
+        not isinstance(index, dict)
+        or index.get("kind") != _KIND
+        or not isinstance(index.get("entries"), dict)
+    ):
+        raise ValueError(f"{path} is no index of a checkpoint")
+    entries: dict[str, Any] = index["entries"]
+    return entries
+
+
+class _Files:
+    """The tensors in the files of a checkpoint. `opened` closes the files."""
+
+    def __init__(self, folder: str, opened: ExitStack) -> None:
+        self._folder, self._opened = folder, opened
+        self._read_files: dict[str, dict[str, Any]] = {}  # by name: what lies in the file
+
+    def tensor(self, name: str, like: Tensor, entry: dict[str, Any]) -> Tensor:
+        """The values in the checkpoint for the tensor `like`."""
+        sharding = like.sharding if isinstance(like, ShardedParameter) else None
+        shape = tuple(like.shape) if sharding is None else sharding.shape
+        dtype = str(like.dtype).rpartition(".")[2]
+        if "object" in entry or tuple(entry["shape"]) != shape or entry["dtype"] != dtype:
+            saved = (
+                "no tensor" if "object" in entry else f"{entry['dtype']} of {tuple(entry['shape'])}"
+            )
+            raise ValueError(f"{name} is {saved} in the checkpoint, and {dtype} of {shape} here")
+        parts = [_Part(*part) for part in entry["parts"]]
+        made = like.detach().new_empty(tuple(like.shape))
+        if not made.numel():
+            return made
+        if not shape:
+            return made.copy_(self._read(name, parts[0].file))
+        filled = 0
+        for part in parts:
+            dim = part.dim
+            if sharding is not None and sharding.dim == dim:
+                begin, rows = sharding.begin, sharding.rows
+            else:
+                begin, rows = 0, shape[dim]
+            first, last = max(begin, part.begin), min(begin + rows, part.begin + part.rows)
+            if first >= last:
+                continue
+            source = self._read(name, part.file).narrow(dim, first - part.begin, last - first)
+            if sharding is not None and sharding.dim != dim:
+                source = source.narrow(sharding.dim, sharding.begin, sharding.rows)
+            made.narrow(dim, first - begin, last - first).copy_(source)
+            filled += source.numel()
+        if filled != made.numel():
+            raise ValueError(
+                f"{name}: the checkpoint's parts have {filled} of {made.numel()} elements"
+            )
+        return made
+
+    def _read(self, name: str, file: str) -> Any:
+        if os.path.basename(file) != file or not file.endswith(".safetensors"):
+            raise ValueError(f"the index names {file[:80]!r}, which cannot be a file beside it")
+        path = os.path.join(self._folder, file)
+        if file not in self._read_files:
+            source = self._opened.enter_context(reading(path))
+            self._read_files[file] = _safetensors.read(source.file, source.size)[1]
+        stored = self._read_files[file]
+        if name not in stored:
+            raise ValueError(f"{path} does not hold {name[:80]!r}, as the index says")
+        return InDaemon().tensor(stored[name], False)
+
+
+def _put(tree: dict[str, Any], prefix: str, name: str, value: Any) -> None:
+    for key, old in tree.items():
+        if f"{prefix}{key}" == name and not (isinstance(old, Mapping) and old):
+            tree[key] = value
+            return
+        if isinstance(old, dict) and old and name.startswith(f"{prefix}{key}."):
+            _put(old, f"{prefix}{key}.", name, value)

@@ -1,0 +1,121 @@
+"""A parameter of which each rank of a group has a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..._core import Tensor, ops
+from ..._functions import norm
+from ...autograd import no_grad
+from ...nn.module import Module
+from ...nn.parameter import Parameter
+from .._collectives import gathered, reduce_scatter_tensor
+from .._group import ProcessGroup, ReduceOp
+
+__all__ = ["ShardedParameter", "Sharding", "alias", "gradient_norms", "place", "sharded"]
+
+
+class Sharding:
+    """How a parameter of `shape` is divided among the ranks of a group: along `dim`, as chunk() does it.
+    The last ranks may have fewer rows, or none. Between ranks the parts have equal sizes, the smaller ones
+    with zeros at the end."""
+
+    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], dim: int) -> None:
+        self.group, self.shape, self.dim = group, shape, dim
+        rows, ranks = shape[dim], group.size()
+        self.chunk = -(-rows // ranks)
+        self.begin = min(group.rank() * self.chunk, rows)
+        self.rows = min(self.chunk, rows - self.begin)
+        self._padded = (*shape[:dim], self.chunk, *shape[dim + 1 :])
+
+    def part(self, whole: Tensor) -> Tensor:
+        """This rank's part of the whole tensor, as a copy."""
+        return whole.detach().narrow(self.dim, self.begin, self.rows).clone()
+
+    def gather(self, part: Tensor) -> Tensor:
+        """The whole tensor of the ranks' parts, without history. All ranks call it."""
+        with no_grad():
+            sent = self._filled(part.detach(), self.chunk)
+            whole = gathered(sent, self.group).to(part.device).movedim(0, self.dim)
+            return self._joined(whole).narrow(self.dim, 0, self.shape[self.dim])
+
+    def scatter(self, whole: Tensor, op: ReduceOp) -> Tensor:
+        """This rank's part of the sum, or the average, of the ranks' whole tensors. All ranks call it."""
+        with no_grad():
+            ranks = self.group.size()
+            filled = self._filled(whole.detach(), self.chunk * ranks)
+            parts = filled.reshape(*self.shape[: self.dim], ranks, *self._padded[self.dim :])
+            mine = whole.new_empty(self._padded)
+            reduce_scatter_tensor(mine, parts.movedim(self.dim, 0), op, self.group)
+            return mine.narrow(self.dim, 0, self.rows)
+
+    def _filled(self, x: Tensor, rows: int) -> Tensor:
+        missing = rows - x.shape[self.dim]
+        if missing == 0:
+            return x
+        zeros = x.new_zeros((*x.shape[: self.dim], missing, *x.shape[self.dim + 1 :]))
+        return ops["cat"]([x, zeros], self.dim)
+
+    def _joined(self, x: Tensor) -> Tensor:
+        """[..., ranks, chunk, ...] as one dimension."""
+        rows = self.group.size() * self.chunk
+        return x.reshape(*self.shape[: self.dim], rows, *self.shape[self.dim + 1 :])
+
+
+class ShardedParameter(Parameter):
+    """This rank's part of a parameter: an ordinary leaf tensor, with a gradient of its own shape. A module
+    of fully_shard has them as its parameters."""
+
+    sharding: Sharding
+    name: str
+
+    def full_tensor(self) -> Tensor:
+        """The whole parameter, of its global shape, as a new tensor without history. All ranks call it."""
+        return self.sharding.gather(self)
+
+    def to_local(self) -> Tensor:
+        """This rank's part, on the same memory, without history."""
+        return self.detach()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        raise TypeError(
+            f"parameter {self.name} is sharded by fully_shard and cannot be copied by deepcopy: copy the "
+            "module before it is sharded"
+        )
+
+
+def sharded(parameter: Parameter, name: str, sharding: Sharding) -> ShardedParameter:
+    """This rank's part as a parameter, with that part of the gradient."""
+    made = ShardedParameter(sharding.part(parameter), parameter.requires_grad)
+    made.sharding, made.name = sharding, name
+    if parameter.grad is not None:
+        made.grad = sharding.part(parameter.grad)
+    return made
+
+
+def alias(part: Tensor, like: ShardedParameter, name: str) -> ShardedParameter:
+    """A tensor that is divided as a parameter is, under another name and without history, on its memory."""
+    made = ShardedParameter(part.detach(), False)
+    made.sharding, made.name = like.sharding, name
+    return made
+
+
+def place(owners: list[tuple[Module, str]], tensor: Tensor) -> None:
+    """Makes it the attribute of the modules under these names."""
+    for module, name in owners:
+        module.__dict__[name] = tensor
+
+
+def gradient_norms(parameters: Iterable[ShardedParameter], norm_type: float) -> list[Tensor]:
+    """For each group of ranks the norm of the whole gradients that its ranks have in parts."""
+    by_group: dict[int, list[ShardedParameter]] = {}
+    for each in parameters:
+        by_group.setdefault(id(each.sharding.group), []).append(each)
+    norms = []
+    for several in by_group.values():
+        own = [norm(each.grad, norm_type) for each in several if each.grad is not None]
+        part = norm(ops["stack"](own, 0), norm_type) if own else several[0].detach().new_zeros(())
+        every = gathered(part, several[0].sharding.group).to(part.device)
+        norms.append(norm(every, norm_type))
+    return norms
