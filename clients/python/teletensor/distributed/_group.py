@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
-from .. import cuda
+from .. import _capturing, cuda
 from .._convert import tensor
 from .._core import ops
 from .._session import Session, current_session
@@ -66,6 +66,7 @@ class ProcessGroup:
         self._posted: list[Any] = []  # receives that have not begun
         self._sent = False  # what the daemon may have kept for a rank
         if session is not None:
+            _capturing.refuse("make a group of processes")
             self._number = next(_numbers)
             session._core.join(self._number, name, rank, len(self._ranks), int(timeout * 1000))
             session._before_close.append(self._finish)
@@ -184,6 +185,8 @@ def is_available() -> bool:
 
 def is_initialized() -> bool:
     """Has init_process_group been called, and not destroy_process_group since?"""
+    if _capturing.current is not None:
+        _capturing.holds(("world",), lambda: _world)
     return _world is not None
 
 
@@ -308,6 +311,7 @@ def meet(group: ProcessGroup, number: int = 0) -> int:
     """Waits until all processes of the group have come here; the sum of their numbers."""
     if group._session is None:
         return number
+    _capturing.refuse("call a barrier, or make a group: these wait for the other processes")
     with group._session.as_current():
         return int(ops["all_reduce"](tensor([number]), group._number, False, site()).item())
 
@@ -371,11 +375,13 @@ def found(group: Any) -> ProcessGroup:
         raise ValueError(
             "Default process group has not been initialized, please make sure to call init_process_group."
         )
-    if group is None:
-        return _world
-    if not isinstance(group, ProcessGroup):
+    if group is not None and not isinstance(group, ProcessGroup):
         raise TypeError(f"group is a ProcessGroup, not {type(group).__name__}")
-    return group
+    own: ProcessGroup = _world if group is None else group
+    if _capturing.current is not None:
+        _capturing.holds(("world",), lambda: _world)
+        _capturing.holds(("group", own), lambda: own._session)  # None: it was left
+    return own
 
 
 def is_member(group: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import _capturing
 from .._core import Tensor, ops
 from ..autograd import no_grad
 from ..futures import Future
@@ -101,6 +102,8 @@ def send(
     check(tensor, "tensor", own)
     peer = _peer("dst", dst, group_dst, own)
     own._sent = True
+    if _capturing.current is not None:
+        _capturing.on_call(lambda: setattr(own, "_sent", True))
     with no_grad():
         ops["send_to"](tensor.detach().cpu(), own._number, peer, tag, site())
 
@@ -134,6 +137,10 @@ def recv(
     if (own := member(group)) is None:
         return -1
     receive = _described(tensor, src, own, tag, group_src)
+    if _capturing.current is not None:
+        if own._posted:
+            _capturing.refuse("receive while a receive of irecv has not begun: call its wait() before")
+        _capturing.holds(("posted", own), lambda: bool(own._posted))
     own._posted.append(receive)
     receive.begin()
     return receive.rank()
@@ -146,6 +153,7 @@ def irecv(
     check(tensor, "tensor")
     if (own := member(group)) is None:
         return None
+    _capturing.refuse("call irecv, whose receive begins later: call recv")
     receive = _described(tensor, src, own, tag, group_src)
     own._posted.append(receive)
     return _Received(receive)

@@ -94,6 +94,16 @@ class Reducer:
                     "module again, on all ranks"
                 )
 
+    def state(self) -> tuple[Any, ...]:
+        """The facts that the next step depends on, for a capture of it."""
+        hook = id(self.hook), id(self.hook_state)
+        return self.armed, self.gathers, tuple(self._reached), self._taken, hook
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        """The state that a captured step has left."""
+        self.armed, self.gathers = state[:2]
+        self._reached = list(state[2])
+
     # ---- autograd's Follower
 
     def follows(self) -> bool:
