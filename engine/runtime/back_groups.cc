@@ -236,7 +236,7 @@ class Back::CallOf final : public ProgramRun::Caller {
 // False where it was cancelled before.
 bool Back::cancel_call(Entry& entry, const FailureRef& failure, bool root, const std::string& why) {
   if (!entry.call->cancel(failure)) return false;
-  if (entry.call->leaves_out()) executor_.give_up(entry.call->groups(), why);
+  if (entry.call->leaves_out()) executor_.end_groups(entry.call->groups(), why);
   record(entry.instruction, failure, root);
   return true;
 }

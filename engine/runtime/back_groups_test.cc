@@ -402,6 +402,7 @@ TEST_F(OpenCollectives, AProgramRunsOnWhileARankIsWaitedFor) {
   const std::uint64_t apart = second->fetch(second->add(alone, alone));
   second->publish();
   EXPECT_EQ(value(*second, apart), (std::vector<float>{6, 8}));
+  first->wait_for_completed(before);
   EXPECT_EQ(first->completed(), before);
   const std::uint64_t of_other = second->fetch(second->call(program, v, w));
   second->publish();

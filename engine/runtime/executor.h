@@ -71,7 +71,7 @@ class Executor {
   void leave(std::uint64_t group);
   void leave_all() { groups_.clear(); }
   // These groups end, because "rank n `why`".
-  void give_up(std::span<const std::uint64_t> groups, const std::string& why);
+  void end_groups(std::span<const std::uint64_t> groups, const std::string& why);
   std::size_t groups() const { return groups_.size(); }
   // A collective that does not run, because of `why`: the other ranks are told.
   void decline(const program::Instruction& instruction, const core::Status& why);

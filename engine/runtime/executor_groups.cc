@@ -117,10 +117,10 @@ void Executor::join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Me
 
 void Executor::leave(std::uint64_t group) { groups_.erase(group); }
 
-void Executor::give_up(std::span<const std::uint64_t> groups, const std::string& why) {
+void Executor::end_groups(std::span<const std::uint64_t> groups, const std::string& why) {
   for (const std::uint64_t group : groups) {
     const auto found = groups_.find(group);
-    if (found != groups_.end() && found->second.ok()) (*found->second)->give_up(why);
+    if (found != groups_.end() && found->second.ok()) (*found->second)->leave(why);
   }
 }
 

@@ -125,8 +125,8 @@ class DistributedDataParallel(Module, Joinable):
         """A captured step is for the state that it has found, and leaves the one that it left then."""
         if self.find_unused_parameters:
             _capturing.refuse(
-                "use a DistributedDataParallel with find_unused_parameters=True, which reads from the other "
-                "processes which parameters they have used"
+                "use a DistributedDataParallel with find_unused_parameters=True, which reads from the "
+                "other processes which parameters they have used"
             )
         if self._join_config.enable:
             _capturing.refuse("run inside of Join, which reads how many processes have joined")
