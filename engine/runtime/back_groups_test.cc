@@ -257,6 +257,7 @@ TEST_F(OpenCollectives, LaterLinesRunWhileAResultIsToBeWrittenInPlace) {
   const std::uint64_t apart = first->fetch(y), of_x = first->fetch(x);
   first->publish();
   EXPECT_EQ(value(*first, apart), std::vector<float>{10});
+  first->wait_for_completed(before);
   EXPECT_EQ(first->completed(), before);
   second->all_reduce(second->constant(std::vector<float>(kElements, 2)), 1);
   second->publish();
