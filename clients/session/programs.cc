@@ -64,6 +64,7 @@ Status Session::call(const autograd::Callable& callable, program::Call command,
     command.inputs.push_back(h->id);
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
+  if (callable.has_collectives()) mark_fragile();
   begin_command();
   TT_RETURN_IF_ERROR(graph_.call(callable, command, inputs, results));
   const program::HandleId first = next_id_;

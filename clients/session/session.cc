@@ -276,12 +276,8 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   TT_RETURN_IF_ERROR(fits_frame(op, arguments, attributes));
   const ops::OpDef& def = catalog().at(op);
   const bool mutates = !def.mutates.empty();
-  if (def.collective) [[unlikely]] {
-    if (tracer() != nullptr) {
-      return core::invalid(def.name + ": a captured function cannot call collectives");
-    }
+  if (def.collective) [[unlikely]]
     mark_fragile();
-  }
   if (following) [[unlikely]]
     TT_RETURN_IF_ERROR(follow_program(arguments, mutates));
   if (mutates && watching) [[unlikely]] {

@@ -5,6 +5,7 @@
 
 #include "engine/autograd/callable.h"
 #include "engine/autograd/graph.h"
+#include "engine/ops/verify.h"
 
 namespace teletensor::autograd {
 
@@ -18,6 +19,7 @@ using program::View;
 
 Callable::Callable(std::shared_ptr<const program::Program> program) : program_(std::move(program)) {
   const program::Program& p = *program_;
+  has_collectives_ = ops::has_collectives(p, ops::catalog());
   const auto& views = p.body.parameters;
   std::vector<std::uint32_t> root(p.values.size(), kNone);
   for (std::uint32_t i = 0; i < views.size(); ++i) {

@@ -28,6 +28,7 @@ class Callable {
 
   const program::Program& program() const { return *program_; }
   const std::shared_ptr<const program::Program>& shared() const { return program_; }
+  bool has_collectives() const { return has_collectives_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Result>& results() const { return results_; }
 
@@ -35,6 +36,7 @@ class Callable {
   std::shared_ptr<const program::Program> program_;
   std::vector<Parameter> parameters_;
   std::vector<Result> results_;
+  bool has_collectives_ = false;
 };
 
 }  // namespace teletensor::autograd

@@ -325,7 +325,10 @@ class Verifier {
     if (def.infer == nullptr || def.name == "client_node") {
       return fail("computes nothing: it cannot be a step");
     }
-    if (def.collective) return fail("is a collective, which cannot be a step");
+    // Whether other ranks come to it must not depend on data.
+    if (def.collective && depth > 0) {
+      return fail("is a collective, which cannot be in a branch or a loop");
+    }
     if (def.random) {
       const std::size_t last = step.attributes.size() - 1;
       const std::int64_t ordinal = step.attributes.integer(last);
@@ -584,6 +587,13 @@ class Verifier {
 
 Status verify(const Program& program, const Catalog& catalog, core::Clock::time_point until) {
   return Verifier(program, catalog, until).run();
+}
+
+bool has_collectives(const program::Program& program, const Catalog& catalog) {
+  const std::vector<program::Step>& steps = program.body.steps;
+  return std::any_of(steps.begin(), steps.end(), [&](const program::Step& step) {
+    return step.kind == program::Step::Kind::kOp && catalog.at(step.op).collective;
+  });
 }
 
 program::NameOp op_names(const Catalog& catalog) {

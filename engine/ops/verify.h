@@ -18,6 +18,9 @@ namespace teletensor::ops {
 core::Status verify(const program::Program& program, const Catalog& catalog,
                     core::Clock::time_point until = core::Clock::time_point::max());
 
+// Has it collectives?
+bool has_collectives(const program::Program& program, const Catalog& catalog);
+
 // By name and revision, for program::serialize and deserialize.
 program::NameOp op_names(const Catalog& catalog);
 program::FindOp op_finder(const Catalog& catalog);

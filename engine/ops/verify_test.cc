@@ -300,6 +300,25 @@ TEST(Verify, ControlFlowKeepsItsTypes) {
   EXPECT_REFUSED(p, "the condition");
 }
 
+TEST(Verify, CollectivesStandOutsideOfBranchesAndLoops) {
+  Program p = controlled();
+  p.values.push_back({DType::kF32, {}, 6});
+  Step sum;
+  sum.op = catalog().id(*catalog().find("all_reduce"));
+  sum.operands.push_back({Operand::Kind::kTensor, view(0, {2, 3}), {}});
+  sum.results.push_back({view(10, {2, 3}), -1});
+  sum.attributes = {core::Attribute::of(1), core::Attribute::of(false), core::Attribute::of("a:1")};
+  EXPECT_FALSE(has_collectives(p, catalog()));
+  Program inside = p;
+  for (Step& step : inside.body.steps) {
+    if (step.kind == Step::Kind::kWhile) step.blocks[1].steps.push_back(sum);
+  }
+  EXPECT_REFUSED(inside, "is a collective, which cannot be in a branch or a loop");
+  p.body.steps.push_back(sum);
+  EXPECT_TRUE(verify(p, catalog()).ok()) << verify(p, catalog()).message();
+  EXPECT_TRUE(has_collectives(p, catalog()));
+}
+
 TEST(Verify, RandomNumbersAndOthersAreTheProgramsOwn) {
   Program p = small();
   p.body.steps[0].origin = 4;

@@ -50,6 +50,11 @@ Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes =
 // a literal False ends before it begins.
 Program inline_blocks(Program program);
 
+// Collectives, and what lays their operands together, come as early as their operands allow, in
+// their order: later steps run while other ranks have not come. Where all steps are as they were,
+// the program is.
+Program early(Program program, const ops::Catalog& catalog = ops::catalog());
+
 // Values that wait at the program's peak of memory (plan.h) and are cheap to make of others that
 // are there anyway die before it, and the same steps make them again just before they are read. The
 // peak is lower afterwards or the program is as it was. Last of all: cse would undo it.
@@ -61,8 +66,9 @@ struct Effort {
 Program rematerialise(Program program, const ops::Catalog& catalog = ops::catalog(),
                       const Effort& effort = {});
 
-// All of them, again until nothing changes (at most a few rounds), and then rematerialise. Without
-// `evaluate` nothing is folded. `seen`, where given, is told of each pass of the first round.
+// All of them, again until nothing changes (at most a few rounds), and then early() and
+// rematerialise(). Without `evaluate` nothing is folded. `seen`, where given, is told of each pass
+// of the first round.
 using Seen =
     std::function<void(std::string_view name, const Program& before, const Program& after)>;
 Program optimize(Program program, const ops::Catalog& catalog = ops::catalog(),

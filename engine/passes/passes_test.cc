@@ -501,6 +501,47 @@ TEST(Plan, WhatIsHeldWhileEachUnitRuns) {
 
 constexpr Effort kAnyEffort = {.time = 1e9, .worth = 1e9, .least = 1};
 
+TEST(Early, CollectivesAndTheirOperandsComeBeforeWhatDoesNotNeedThem) {
+  Maker m;
+  const View x = m.parameter("x", {4}), w = m.parameter("w", {4});
+  const auto sum = [&](const View& operand) {
+    return m.call("all_reduce", {t(operand)},
+                  {Attribute::of(1), Attribute::of(false), Attribute::of("a.py:1")});
+  };
+  const View a = m.call("sin", {t(x)}), b = m.call("cos", {t(a)});
+  const View written = m.inplace("mul", {t(w), t(b)});
+  const View last = m.call("exp", {t(written)});
+  const View packed = m.call("clone", {t(a)}), sum_a = sum(packed);
+  const View sum_last = sum(last), sum_x = sum(x);
+  m.rebind(w, written);
+  m.returns({sum_a, sum_last, sum_x});
+  const Program after = early(m.program());
+  EXPECT_EQ(to_string(after),
+            "program f(x: float32[4], w: float32[4]):\n"
+            "  v2: float32[4] = sin(x)\n"
+            "  v6: float32[4] = clone(v2)\n"
+            "  v7: float32[4] = all_reduce(v6, group=1, average=False, site='a.py:1')\n"
+            "  v3: float32[4] = cos(v2)\n"
+            "  v4: float32[4] = mul(mut w, v3)\n"
+            "  v5: float32[4] = exp(v4)\n"
+            "  v8: float32[4] = all_reduce(v5, group=1, average=False, site='a.py:1')\n"
+            "  v9: float32[4] = all_reduce(x, group=1, average=False, site='a.py:1')\n"
+            "  w := v4\n"
+            "  return v7, v8, v9\n");
+  EXPECT_EQ(early(after), after);
+  EXPECT_TRUE(ops::verify(after, ops::catalog()).ok());
+}
+
+TEST(Collectives, NoneIsLeftOutOrMerged) {
+  Maker m;
+  const View x = m.parameter("x", {4});
+  for (int i = 0; i < 2; ++i) {
+    m.call("all_reduce", {t(x)}, {Attribute::of(1), Attribute::of(false), Attribute::of("a.py:1")});
+  }
+  m.returns({m.call("sin", {t(x)})});
+  EXPECT_EQ(optimize(m.program()).body.steps.size(), 3u);
+}
+
 TEST(Rematerialise, WhatWaitsAtThePeakIsMadeAgainInTheLoopThatReadsIt) {
   Maker m;
   const View x = m.parameter("x", {64, 64}), w = m.parameter("w", {64, 64});

@@ -163,7 +163,7 @@ bool may_fail(const Step& step, const Program& program, const ops::Catalog& cata
     return any;
   }
   const ops::OpDef& op = catalog.at(step.op);
-  if (!op.mutates.empty()) return true;
+  if (!op.mutates.empty() || op.collective) return true;
   if (contains(kDivisions, op.name)) return integral(step, program);
   return op.inplace != ops::Inplace::kElementwise && !contains(kTotal, op.name);
 }
@@ -183,7 +183,7 @@ Program cse(Program program, const ops::Catalog& catalog) {
   const auto shareable = [&](const Step& step) {
     if (step.kind != Step::Kind::kOp || step.results.empty()) return false;
     const ops::OpDef& op = catalog.at(step.op);
-    if (op.random || !op.mutates.empty()) return false;
+    if (op.random || op.collective || !op.mutates.empty()) return false;
     for (const program::StepResult& result : step.results) {
       if (pinned[result.view.value]) return false;
     }
@@ -301,6 +301,7 @@ Program optimize(Program program, const ops::Catalog& catalog, const Evaluate& e
     if (program == before) break;
   }
   round = 0;
+  pass("early", [&](const Program& p) { return early(p, catalog); });
   pass("rematerialise", [&](const Program& p) { return rematerialise(p, catalog); });
   return program;
 }

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "engine/ops/verify.h"
 #include "engine/runtime/lane_thread.h"
 
 namespace teletensor::runtime {
@@ -232,6 +233,11 @@ void Back::failed_call(std::uint64_t seq, Status status, program::Invocation inv
   }
   for (Operand& input : invocation.inputs) {
     entry.instruction.operands.push_back(std::move(input));
+  }
+  // The rank does not come to them. Which groups they are of may be unknown: it need not be
+  // checked.
+  if (ops::has_collectives(program, executor_.catalog())) {
+    change_group(seq, kAllGroups, std::nullopt);
   }
 }
 
@@ -657,35 +663,6 @@ bool Back::run_entry(Entry& entry) {
   if (entry.bytes) bytes_.fetch_sub(entry.bytes->size(), std::memory_order_relaxed);
   if (failure) record(instruction, failure, root);
   return true;
-}
-
-// False where its time is over before it is.
-bool Back::run_call(Entry& entry, core::Clock::time_point until) {
-  const std::uint64_t seq = entry.instruction.seq;
-  const auto failed = [this](const Instruction& instruction, const FailureRef& failure, bool root) {
-    record(instruction, failure, root);
-  };
-  const auto stop = [&] {
-    if (stopping_.load(std::memory_order_relaxed)) return true;
-    bool root = false;
-    if (entry.refused) {
-      root = std::exchange(refused_, entry.refused) != entry.refused;
-      if (entry.call->cancel(entry.refused)) record(entry.instruction, entry.refused, root);
-    } else if (seq < cancel_below_.load(std::memory_order_relaxed)) {
-      const FailureRef failure = cancelled_failure(seq, &root);
-      if (entry.call->cancel(failure)) record(entry.instruction, failure, root);
-    }
-    return core::Clock::now() >= until;
-  };
-  try {
-    return entry.call->run(executor_, plans_.stats(), stop, failed);
-  } catch (const std::bad_alloc&) {
-    const auto failure = std::make_shared<const program::Failure>(program::Failure{
-        seq, Status(core::Code::kResourceExhausted, "call: the daemon itself is out of memory")});
-    if (!entry.call->cancel(failure)) throw;  // there is no memory to say so either
-    record(entry.instruction, failure, true);
-    return false;
-  }
 }
 
 void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) noexcept {

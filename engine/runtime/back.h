@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -74,7 +75,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
   static constexpr std::size_t kMostGroups = 64;
-  static constexpr std::size_t kMostOpen = 256;  // collectives
+  static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // to leave
+  static constexpr std::size_t kMostOpen = 256;            // collectives
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
@@ -196,16 +198,23 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     program::Instruction instruction;
     Executor::Open open;
     std::vector<program::Instruction> copies;
+    std::deque<core::Geometry> geometries;  // of the results of them all: a call may end before
+    std::string origin;                     // of a program's step
   };
-  enum class Next : std::uint8_t { kRun, kRan, kStop };
+  using Next = ProgramRun::Next;
+  class CallOf;
   bool stop_before_next(bool starved, bool yields);
   void keep_open(program::Instruction instruction);
   void close_ended();
   void fail_open(OpenCollective& ended, const core::Status& status);
   OpenCollective* find_open(const program::Operand& operand);
+  OpenCollective* find_open(std::span<const program::Operand> operands);
   OpenCollective* find_open(const Entry& entry);
   // What becomes of an entry while collectives are open. With kStop, blocker_ must end first.
   Next next(Entry& entry);
+  Next next(program::Instruction& instruction, bool refused);
+  bool stop_for(OpenCollective* found);
+  static void keep_geometry(OpenCollective& open, program::Instruction& instruction);
   bool will_tell(Executor::Open& open);
   bool wait_for(Executor::Open& open, std::uint64_t seq);
   void end_if_stopped(Groups::Member& member, std::uint64_t seq);
@@ -238,6 +247,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Tells the client of an entry that has failed, and no value with it.
   void record_failure(const Entry& entry, core::Status status);
   bool run_call(Entry& entry, core::Clock::time_point until);
+  bool cancel_call(Entry& entry, const FailureRef& failure, bool root, const std::string& why);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
   // An error that cannot be told ends the process.
   void record(const program::Instruction& instruction, const FailureRef& failure,

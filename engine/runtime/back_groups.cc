@@ -17,11 +17,14 @@ namespace {
 constexpr char kInterrupted[] = "was interrupted";
 constexpr char kShutsDown[] = "has a daemon that shuts down";
 
+std::string stopped(const program::Failure& why) { return "has stopped: " + why.status.message(); }
+
 }  // namespace
 
 // Each collective of a group that could not be joined has that error.
 void Back::run_group(Entry& entry) {
   Entry::Group& group = *entry.group;
+  if (group.number == kAllGroups && !group.join) return executor_.leave_all();
   if (!group.join) return executor_.leave(group.number);
   Status status = refusal(entry);
   if (status.ok() && groups_end_) {
@@ -57,6 +60,8 @@ void Back::run_group(Entry& entry) {
 void Back::keep_open(program::Instruction instruction) {
   OpenCollective& added = collectives_.emplace_back();
   added.instruction = std::move(instruction);
+  keep_geometry(added, added.instruction);
+  if (executor_.origin() != nullptr) added.origin = *executor_.origin();
   added.open = executor_.take_opened();
   // The group has the operand's contents.
   added.instruction.operands.clear();
@@ -67,6 +72,15 @@ void Back::keep_open(program::Instruction instruction) {
     opened_.emplace(seq, added.open.member);
   }
   end_if_stopped(*added.open.member, seq);
+}
+
+// A step's may be the program's, which may end first.
+void Back::keep_geometry(OpenCollective& open, program::Instruction& instruction) {
+  for (program::ResultSlot& result : instruction.results) {
+    if (result.geometry != nullptr) {
+      result.geometry = &open.geometries.emplace_back(*result.geometry);
+    }
+  }
 }
 
 void Back::close_ended() {
@@ -81,7 +95,8 @@ void Back::close_ended() {
       opened_.erase(std::find_if(
           first, last, [&](const auto& known) { return known.second == at->open.member; }));
     }
-    const core::Status status = executor_.close(at->instruction, std::move(at->open));
+    Status status = executor_.close(at->instruction, std::move(at->open));
+    if (!status.ok() && !at->origin.empty()) status = Executor::located(status, at->origin);
     if (status.ok()) {
       for (program::Instruction& copy : at->copies) executor_.share(copy);
     } else {
@@ -124,36 +139,121 @@ Back::OpenCollective* Back::find_open(const Operand& operand) {
   return nullptr;  // a step of the same loop makes it
 }
 
+Back::OpenCollective* Back::find_open(std::span<const Operand> operands) {
+  if (collectives_.size() >= kMostOpen) return &collectives_.front();
+  for (const Operand& operand : operands) {
+    if (OpenCollective* const found = find_open(operand)) return found;
+  }
+  return nullptr;
+}
+
 Back::OpenCollective* Back::find_open(const Entry& entry) {
-  const bool needs_all = entry.kind == Entry::Kind::kGroup || collectives_.size() >= kMostOpen;
-  if (needs_all && !collectives_.empty()) return &collectives_.front();
-  const auto of = [&](const auto& operands) -> OpenCollective* {
-    for (const Operand& operand : operands) {
-      if (OpenCollective* const found = find_open(operand)) return found;
-    }
-    return nullptr;
-  };
-  return entry.call ? of(entry.call->inputs()) : of(entry.instruction.operands);
+  if (entry.kind == Entry::Kind::kGroup && !collectives_.empty()) return &collectives_.front();
+  if (entry.call) return find_open(std::span(entry.call->inputs()));
+  return find_open(std::span(entry.instruction.operands));
+}
+
+// The one that was found is to end first, unless it has ended by now: then false.
+bool Back::stop_for(OpenCollective* found) {
+  if (found->open.member->ended(found->open.ticket)) {
+    close_ended();
+    return false;
+  }
+  blocker_ = found;
+  return true;
 }
 
 Back::Next Back::next(Entry& entry) {
-  OpenCollective* found = find_open(entry);
-  if (found != nullptr && found->open.member->ended(found->open.ticket)) {
-    close_ended();
-    found = find_open(entry);
+  if (entry.kind == Entry::Kind::kRun) return next(entry.instruction, entry.refused != nullptr);
+  while (OpenCollective* const found = find_open(entry)) {
+    if (stop_for(found)) return Next::kStop;
   }
-  if (found == nullptr) return Next::kRun;
-  program::Instruction& instruction = entry.instruction;
-  const bool refused =
-      entry.refused || instruction.seq < cancel_below_.load(std::memory_order_relaxed);
-  if (entry.kind == Entry::Kind::kRun && !refused && instruction.operands.size() == 2 &&
-      instruction.operands[1].value == found->instruction.results[0].value &&
-      find_open(instruction.operands[0]) == nullptr && executor_.may_share(instruction)) {
-    found->copies.push_back(std::move(instruction));
-    return Next::kRan;
+  return Next::kRun;
+}
+
+Back::Next Back::next(program::Instruction& instruction, bool refused) {
+  const auto& operands = instruction.operands;
+  refused = refused || instruction.seq < cancel_below_.load(std::memory_order_relaxed);
+  while (OpenCollective* const found = find_open(std::span(operands))) {
+    if (found->open.member->ended(found->open.ticket)) {
+      close_ended();
+      continue;
+    }
+    if (!refused && operands.size() == 2 &&
+        operands[1].value == found->instruction.results[0].value &&
+        find_open(operands[0]) == nullptr && executor_.may_share(instruction)) {
+      keep_geometry(*found, found->copies.emplace_back(std::move(instruction)));
+      return Next::kRan;
+    }
+    blocker_ = found;
+    return Next::kStop;
   }
-  blocker_ = found;
-  return Next::kStop;
+  return Next::kRun;
+}
+
+// ---------------------------------------------------------------- calls of programs
+
+class Back::CallOf final : public ProgramRun::Caller {
+ public:
+  CallOf(Back& back, Entry& entry, core::Clock::time_point until)
+      : back_(back), entry_(entry), until_(until) {}
+
+  bool stop() override {
+    if (back_.stopping_.load(std::memory_order_relaxed)) return true;
+    bool root = false;
+    if (entry_.refused) {
+      root = std::exchange(back_.refused_, entry_.refused) != entry_.refused;
+      back_.cancel_call(entry_, entry_.refused, root, stopped(*entry_.refused));
+    } else if (entry_.instruction.seq < back_.cancel_below_.load(std::memory_order_relaxed)) {
+      const FailureRef failure = back_.cancelled_failure(entry_.instruction.seq, &root);
+      back_.cancel_call(entry_, failure, root, kInterrupted);
+    }
+    return core::Clock::now() >= until_;
+  }
+  void failed(const program::Instruction& instruction, const FailureRef& failure,
+              bool root) override {
+    back_.record(instruction, failure, root);
+  }
+  void opened(program::Instruction instruction) override {
+    back_.keep_open(std::move(instruction));
+  }
+  Next next(program::Instruction& instruction) override {
+    return back_.next(instruction, entry_.refused != nullptr);
+  }
+  bool ready(std::span<const Operand> operands) override {
+    while (OpenCollective* const found = back_.find_open(operands)) {
+      if (back_.stop_for(found)) return false;
+    }
+    return true;
+  }
+
+ private:
+  Back& back_;
+  Entry& entry_;
+  const core::Clock::time_point until_;
+};
+
+// False where it was cancelled before.
+bool Back::cancel_call(Entry& entry, const FailureRef& failure, bool root, const std::string& why) {
+  if (!entry.call->cancel(failure)) return false;
+  if (entry.call->leaves_out()) executor_.end_groups(entry.call->groups(), why);
+  record(entry.instruction, failure, root);
+  return true;
+}
+
+// False where its time is over before it is.
+bool Back::run_call(Entry& entry, core::Clock::time_point until) {
+  CallOf caller(*this, entry, until);
+  try {
+    return entry.call->run(executor_, plans_.stats(), caller);
+  } catch (const std::bad_alloc&) {
+    const auto failure = std::make_shared<const program::Failure>(program::Failure{
+        entry.instruction.seq,
+        Status(core::Code::kResourceExhausted, "call: the daemon itself is out of memory")});
+    // Where it was cancelled before, there is no memory to say so either.
+    if (!cancel_call(entry, failure, true, stopped(*failure))) throw;
+    return false;
+  }
 }
 
 // False: it has ended by now. True: met() will be called.

@@ -56,6 +56,22 @@ class Session : public BackEvents {
   void all_reduce_inplace(ValueRef& x, std::uint64_t group) {
     inplace("copy", x, all_reduce(x, group));
   }
+  // Rounds of summing(); what x and y are afterwards. Returns the result of the last round.
+  ValueRef call(const std::shared_ptr<const program::Program>& program, ValueRef& x, ValueRef& y,
+                std::uint32_t times = 0) {
+    program::Invocation call;
+    call.program = program;
+    call.times = times;
+    call.inputs = {whole(x, {x->elements}), whole(y, {y->elements})};
+    const auto outcome = [&](program::ValueId id) {
+      return call.outcomes.emplace_back(id, value_of({x->elements}, kHost)).becomes;
+    };
+    x = outcome(4);
+    y = outcome(6);
+    ValueRef result = outcome(5);
+    back.call(++seq, std::move(call));
+    return result;
+  }
   std::uint64_t fetch(const ValueRef& x) {
     back.fetch(++seq, false, whole(x, {x->elements}));
     return seq;
@@ -139,6 +155,40 @@ class Session : public BackEvents {
   Back back;  // ends before what it tells
 };
 
+// x, y -> the sum s of all ranks' y becomes x, y + s becomes y; the result is s + 2 y. Its third
+// step needs nothing of other ranks.
+std::shared_ptr<const program::Program> summing(std::uint64_t group, std::int64_t elements) {
+  auto made = std::make_shared<program::Program>();
+  made->values.resize(7, {core::DType::kF32, kHost, elements});
+  const auto view = [&](program::ValueId id) {
+    return program::View{id, core::Geometry(core::Dims{elements})};
+  };
+  const auto step = [&](const char* name, std::vector<program::ValueId> operands,
+                        program::ValueId result, int overwrites = -1) {
+    program::Step& added = made->body.steps.emplace_back();
+    added.op = op(name);
+    for (const program::ValueId id : operands) {
+      program::StepOperand& operand = added.operands.emplace_back();
+      operand.kind = program::Operand::Kind::kTensor;
+      operand.view = view(id);
+    }
+    added.results.push_back({view(result), overwrites});
+    return &added;
+  };
+  made->body.parameters = {view(0), view(1)};
+  made->parameter_names = {"x", "y"};
+  step("all_reduce", {1}, 2)->attributes = {core::Attribute::of(static_cast<std::int64_t>(group)),
+                                            core::Attribute::of(false),
+                                            core::Attribute::of("train.py:1")};
+  step("add", {1, 1}, 3);
+  step("copy", {0, 2}, 4, 0);
+  step("add", {4, 3}, 5);
+  step("add", {1, 4}, 6, 0);
+  made->body.results = {view(5)};
+  made->rebinds = {{0, 4}, {1, 6}};
+  return made;
+}
+
 class OpenCollectives : public GroupsKit {
  protected:
   std::unique_ptr<Session> session(collective::Rank rank, collective::Rank ranks,
@@ -207,6 +257,7 @@ TEST_F(OpenCollectives, LaterLinesRunWhileAResultIsToBeWrittenInPlace) {
   const std::uint64_t apart = first->fetch(y), of_x = first->fetch(x);
   first->publish();
   EXPECT_EQ(value(*first, apart), std::vector<float>{10});
+  first->wait_for_completed(before);
   EXPECT_EQ(first->completed(), before);
   second->all_reduce(second->constant(std::vector<float>(kElements, 2)), 1);
   second->publish();
@@ -339,10 +390,74 @@ TEST_F(OpenCollectives, MemoryOfOpenCollectivesIsWaitedFor) {
   EXPECT_EQ(value(*first, of_sum), std::vector<float>(kElements, 3));
 }
 
+TEST_F(OpenCollectives, AProgramRunsOnWhileARankIsWaitedFor) {
+  const auto first = session(0, 2), second = session(1, 2);
+  const auto program = summing(1, 2);
+  ValueRef x = first->constant({0, 0}), y = first->constant({1, 2});
+  const std::uint64_t before = first->seq;
+  const std::uint64_t of_result = first->fetch(first->call(program, x, y));
+  const std::uint64_t of_y = first->fetch(y);
+  first->publish();
+  ValueRef v = second->constant({5, 5}), w = second->constant({10, 20});
+  const ValueRef alone = second->constant({3, 4});
+  const std::uint64_t apart = second->fetch(second->add(alone, alone));
+  second->publish();
+  EXPECT_EQ(value(*second, apart), (std::vector<float>{6, 8}));
+  first->wait_for_completed(before);
+  EXPECT_EQ(first->completed(), before);
+  const std::uint64_t of_other = second->fetch(second->call(program, v, w));
+  second->publish();
+  EXPECT_EQ(value(*first, of_result), (std::vector<float>{13, 26}));
+  EXPECT_EQ(value(*first, of_y), (std::vector<float>{12, 24}));
+  EXPECT_EQ(value(*second, of_other), (std::vector<float>{31, 62}));
+  first->wait_until_drained();
+  EXPECT_TRUE(first->failed().empty());
+}
+
+// A rank that ends its rounds early ends the group; one that fails tells the others.
+TEST_F(OpenCollectives, AnInterruptEndsTheRoundsOfAProgram) {
+  const auto first = session(0, 2), second = session(1, 2);
+  const auto program = summing(1, 1);
+  ValueRef x = first->constant({0}), y = first->constant({1});
+  first->call(program, x, y, 40);
+  const std::uint64_t of_y = first->fetch(y);
+  first->publish();
+  ValueRef v = second->constant({0}), w = second->constant({1});
+  second->call(program, v, w, 3);
+  const std::uint64_t of_w = second->fetch(w);
+  second->publish();
+  EXPECT_EQ(value(*second, of_w), std::vector<float>{27});
+  first->back.cancel_upto(first->seq);
+  EXPECT_EQ(first->fetched(of_y).status.code(), Code::kCancelled);
+  second->call(program, v, w, 37);
+  const std::uint64_t of_lost = second->fetch(w);
+  second->publish();
+  const FetchResult lost = second->fetched(of_lost);
+  EXPECT_THAT(std::string(lost.status.message()), HasSubstr("rank 0 was interrupted"));
+}
+
+TEST_F(OpenCollectives, ACallThatDoesNotRunLeavesItsGroups) {
+  const auto first = session(0, 2), second = session(1, 2);
+  const auto program = summing(1, 1);
+  ValueRef x = first->constant({0});
+  program::Invocation call;
+  call.program = program;
+  call.inputs = {whole(x, {1}), whole(x, {1})};
+  call.outcomes.emplace_back(5, value_of({1}, kHost));
+  first->back.failed_call(++first->seq, core::invalid("no time"), std::move(call));
+  first->publish();
+  ValueRef v = second->constant({0}), w = second->constant({1});
+  const std::uint64_t of_lost = second->fetch(second->call(program, v, w));
+  second->publish();
+  const FetchResult lost = second->fetched(of_lost);
+  EXPECT_THAT(std::string(lost.status.message()), HasSubstr("rank 0 has left the group"));
+}
+
 // Random programs of all ranks, over two groups, whose lines come in random pieces: every rank
 // reads what the lines mean one after the other.
 TEST_F(OpenCollectives, RandomHistories) {
   constexpr int kNames = 4, kLines = 60, kHistories = 60;
+  const std::vector<std::shared_ptr<const program::Program>> programs{summing(1, 1), summing(2, 1)};
   for (unsigned seed = 1; seed <= kHistories; ++seed) {
     std::mt19937 dice(seed);
     const auto ranks = static_cast<collective::Rank>(2 + dice() % 4);
@@ -364,10 +479,24 @@ TEST_F(OpenCollectives, RandomHistories) {
       }
     }
     for (int line = 0; line < kLines; ++line) {
-      const std::size_t to = dice() % kNames, from = dice() % kNames, kind = dice() % 6;
+      const std::size_t to = dice() % kNames, from = dice() % kNames, kind = dice() % 7;
+      const std::uint32_t times = dice() % 3;
       const std::uint64_t group = 1 + dice() % 2;
-      float sum = 0;
-      for (collective::Rank rank = 0; rank < ranks; ++rank) sum += reference[rank][from];
+      const auto sum_of_all = [&] {
+        float sum = 0;
+        for (collective::Rank rank = 0; rank < ranks; ++rank) sum += reference[rank][from];
+        return sum;
+      };
+      const float sum = sum_of_all();
+      if (kind == 5 && to != from) {
+        for (std::uint32_t round = 0; round < std::max(times, 1u); ++round) {
+          const float now = sum_of_all();
+          for (collective::Rank rank = 0; rank < ranks; ++rank) {
+            reference[rank][to] = now + 2 * reference[rank][from];
+            reference[rank][from] += now;
+          }
+        }
+      }
       for (collective::Rank rank = 0; rank < ranks; ++rank) {
         Session& own = *sessions[rank];
         std::vector<ValueRef>& mine = names[rank];
@@ -398,6 +527,12 @@ TEST_F(OpenCollectives, RandomHistories) {
             lines[rank].push_back([&, to, from] { mine[to] = own.unary("clone", mine[from]); });
             changed = other;
             break;
+          case 5:
+            if (to == from) break;
+            lines[rank].push_back([&, to, from, group, times] {
+              mine[to] = own.call(programs[group - 1], mine[to], mine[from], times);
+            });
+            break;
           default: {
             const float wanted = other;
             lines[rank].push_back([&, rank, from, wanted] {
@@ -407,13 +542,14 @@ TEST_F(OpenCollectives, RandomHistories) {
         }
       }
       // Sums that float32 has exactly.
-      for (collective::Rank rank = 0; rank < ranks; ++rank) {
-        if (reference[rank][to] < 1e6f) continue;
-        for (collective::Rank each = 0; each < ranks; ++each) {
-          lines[each].push_back([&, each, to] { names[each][to] = sessions[each]->constant({1}); });
-          reference[each][to] = 1;
+      for (const std::size_t name : {to, from}) {
+        const bool large = std::any_of(reference.begin(), reference.end(),
+                                       [&](const auto& own) { return own[name] >= 1e4f; });
+        for (collective::Rank each = 0; large && each < ranks; ++each) {
+          lines[each].push_back(
+              [&, each, name] { names[each][name] = sessions[each]->constant({1}); });
+          reference[each][name] = 1;
         }
-        break;
       }
     }
     std::vector<std::size_t> at(ranks);

@@ -119,14 +119,16 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
   if (status.code() == core::Code::kResourceExhausted) {
     if (Status lost = device().backend().health(); !lost.ok()) status = std::move(lost);
   }
-  if (origin_ != nullptr) {
-    status = Status(status.code(), status.message() + "\n(in the program: " + *origin_ + ")");
-  }
+  if (origin_ != nullptr) status = located(status, *origin_);
   *root = true;
   auto failure = std::make_shared<const program::Failure>(
       program::Failure{instruction.seq, std::move(status)});
   fail(instruction, failure);
   return failure;
+}
+
+Status Executor::located(const Status& status, const std::string& origin) {
+  return Status(status.code(), status.message() + "\n(in the program: " + origin + ")");
 }
 
 void Executor::fail(Instruction& instruction, const FailureRef& failure) {

@@ -69,6 +69,9 @@ class Executor {
   // of its collectives.
   void join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member);
   void leave(std::uint64_t group);
+  void leave_all() { groups_.clear(); }
+  // These groups end, because "rank n `why`".
+  void end_groups(std::span<const std::uint64_t> groups, const std::string& why);
   std::size_t groups() const { return groups_.size(); }
   // A collective that does not run, because of `why`: the other ranks are told.
   void decline(const program::Instruction& instruction, const core::Status& why);
@@ -106,6 +109,7 @@ class Executor {
   // While the session has open collectives, what lacks room may wait for their end instead of
   // failing: then full() is true with starved().
   void set_open(bool open) { open_ = open; }
+  bool has_open() const { return open_; }
   bool full() const { return full_; }
   // What was tried has not happened.
   bool stopped() const { return starved_ || forming_.member != nullptr; }
@@ -125,6 +129,9 @@ class Executor {
   const ops::Catalog& catalog() const { return catalog_; }
   // The line of source that the next instructions come from, for errors; null: unknown. Not owned.
   void set_origin(const std::string* origin) { origin_ = origin; }
+  const std::string* origin() const { return origin_; }
+  // An error of what comes from that line.
+  static core::Status located(const core::Status& status, const std::string& origin);
   memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
   // What it runs, while that is turned on. Any thread.
   Profile& profile() { return profile_; }

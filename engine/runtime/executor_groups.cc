@@ -117,6 +117,13 @@ void Executor::join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Me
 
 void Executor::leave(std::uint64_t group) { groups_.erase(group); }
 
+void Executor::end_groups(std::span<const std::uint64_t> groups, const std::string& why) {
+  for (const std::uint64_t group : groups) {
+    const auto found = groups_.find(group);
+    if (found != groups_.end() && found->second.ok()) (*found->second)->leave(why);
+  }
+}
+
 core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
     const Instruction& instruction) const {
   const auto number = static_cast<std::uint64_t>(instruction.attributes->integer(0));

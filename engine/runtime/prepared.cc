@@ -57,9 +57,17 @@ class Prepared::Scan {
       made_in_[literal.value] = &program_.body;
     }
     block(program_.body);
+    for (const Step& step : program_.body.steps) add_group(step);
   }
 
  private:
+  void add_group(const Step& step) {
+    if (step.kind != Step::Kind::kOp || !catalog_.at(step.op).collective) return;
+    const auto group = static_cast<std::uint64_t>(step.attributes.integer(0));
+    std::vector<std::uint64_t>& groups = prepared_.groups_;
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  }
+
   void block(const Block& b) {
     Facts& facts = prepared_.facts_[&b];
     facts.units = units_of(b);

@@ -37,6 +37,8 @@ class Prepared {
   const program::Program& program() const { return *program_; }
   const std::shared_ptr<const program::Program>& shared() const { return program_; }
   const Facts& facts(const program::Block& block) const { return facts_.at(&block); }
+  // The session's numbers of the groups whose collectives it has.
+  const std::vector<std::uint64_t>& groups() const { return groups_; }
 
  private:
   class Scan;
@@ -44,6 +46,7 @@ class Prepared {
   std::shared_ptr<const program::Program> program_;
   program::Interner interner_;
   std::unordered_map<const program::Block*, Facts> facts_;
+  std::vector<std::uint64_t> groups_;
 };
 
 }  // namespace teletensor::runtime

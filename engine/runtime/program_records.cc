@@ -29,7 +29,7 @@ std::int64_t elements_of(const program::View& view) {
 
 }  // namespace
 
-bool ProgramRun::zero(Executor& executor, const Failed& failed, const ValueRef& value,
+bool ProgramRun::zero(Executor& executor, Caller& caller, const ValueRef& value,
                       const core::Dims& shape) {
   static const ops::OpRef full("full");
   Instruction& instruction = one_instruction();
@@ -41,14 +41,14 @@ bool ProgramRun::zero(Executor& executor, const Failed& failed, const ValueRef& 
   program::ResultSlot& slot = instruction.results.emplace_back();
   slot.value = value;
   slot.geometry = &placed_.emplace_back(shape);
-  const bool ran = execute(executor, failed, instruction);
+  const bool ran = execute(executor, caller, instruction);
   clear(instruction);
   placed_.clear();
   return ran;
 }
 
-bool ProgramRun::copy_into(Executor& executor, const Failed& failed, ValueRef& whole,
-                           ValueRef becomes, const Geometry& part, Operand from) {
+bool ProgramRun::copy_into(Executor& executor, Caller& caller, ValueRef& whole, ValueRef becomes,
+                           const Geometry& part, Operand from) {
   static const ops::OpRef copy("copy");
   Instruction& instruction = one_instruction();
   instruction.op = copy;
@@ -65,7 +65,7 @@ bool ProgramRun::copy_into(Executor& executor, const Failed& failed, ValueRef& w
   slot.geometry = &there;
   slot.overwrites = 0;
   instruction.operands[0].value = std::move(whole);  // last: what comes before may throw
-  const bool ran = execute(executor, failed, instruction);
+  const bool ran = execute(executor, caller, instruction);
   whole = ran ? std::move(becomes) : std::move(instruction.operands[0].value);
   clear(instruction);
   placed_.clear();
@@ -73,7 +73,7 @@ bool ProgramRun::copy_into(Executor& executor, const Failed& failed, ValueRef& w
 }
 
 // This round's result becomes its part of what holds those of all rounds.
-bool ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t index) {
+bool ProgramRun::stack(Executor& executor, Caller& caller, std::size_t index) {
   const Invocation::Outcome& outcome = call_.outcomes[index];
   const program::View& view = program_.body.results[outcome.result];
   const program::ValueType& type = program_.values[view.value];
@@ -82,12 +82,12 @@ bool ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t ind
     core::Dims shape{call_.times};
     for (const std::int64_t size : view.geometry.shape) shape.push_back(size);
     const auto whole = core::make_ref<Value>(type.dtype, type.device, elements);
-    if (!zero(executor, failed, whole, shape)) return false;
+    if (!zero(executor, caller, whole, shape)) return false;
     stacked_[index] = whole;
   }
   Geometry part(view.geometry.shape);
   part.offset = view.geometry.numel() * round_;
-  return copy_into(executor, failed, stacked_[index],
+  return copy_into(executor, caller, stacked_[index],
                    round_ + 1 >= rounds_ ? outcome.becomes
                                          : core::make_ref<Value>(type.dtype, type.device, elements),
                    part, operand_of(view));
@@ -95,7 +95,7 @@ bool ProgramRun::stack(Executor& executor, const Failed& failed, std::size_t ind
 
 // ---------------------------------------------------------------- records
 
-bool ProgramRun::begin_records(Executor& executor, const Failed& failed, const Step& loop) {
+bool ProgramRun::begin_records(Executor& executor, Caller& caller, const Step& loop) {
   if (loop.counts.empty()) return true;
   Records& all = records_[&loop];
   all.records.resize(loop.counts.size());
@@ -107,14 +107,14 @@ bool ProgramRun::begin_records(Executor& executor, const Failed& failed, const S
     record.room = std::max<std::int64_t>(
         kFirstBytes / (each * static_cast<std::int64_t>(core::size_of(type.dtype))), 1);
     const auto rows = core::make_ref<Value>(type.dtype, type.device, record.room * each);
-    if (!zero(executor, failed, rows, core::Dims{rows->elements})) return false;
+    if (!zero(executor, caller, rows, core::Dims{rows->elements})) return false;
     record.rows = rows;
   }
   all.upto = 0;
   return true;
 }
 
-FailureRef ProgramRun::record(Executor& executor, const Failed& failed, const Step& loop) {
+FailureRef ProgramRun::record(Executor& executor, Caller& caller, const Step& loop) {
   if (loop.counts.empty()) return nullptr;
   Records& all = records_[&loop];
   for (; all.upto < all.records.size(); ++all.upto) {
@@ -137,7 +137,7 @@ FailureRef ProgramRun::record(Executor& executor, const Failed& failed, const St
       const std::int64_t room = record.room + std::max<std::int64_t>(record.room / 2, 1);
       if (!record.wider) {
         const ValueRef wider = like(room);
-        if (!zero(executor, failed, wider, core::Dims{wider->elements})) return nullptr;
+        if (!zero(executor, caller, wider, core::Dims{wider->elements})) return nullptr;
         record.wider = wider;
       }
       const Geometry before(core::Dims{record.rows->elements});
@@ -146,7 +146,7 @@ FailureRef ProgramRun::record(Executor& executor, const Failed& failed, const St
       rows.value = record.rows;
       rows.dtype = record.rows->dtype;
       rows.geometry = &before;
-      if (!copy_into(executor, failed, record.wider, like(room), before, std::move(rows))) {
+      if (!copy_into(executor, caller, record.wider, like(room), before, std::move(rows))) {
         return nullptr;
       }
       record.rows = std::move(record.wider);
@@ -156,7 +156,7 @@ FailureRef ProgramRun::record(Executor& executor, const Failed& failed, const St
     }
     Geometry row(view.geometry.shape);
     row.offset = each * all.rounds;
-    if (!copy_into(executor, failed, record.rows, like(record.room), row, operand_of(view))) {
+    if (!copy_into(executor, caller, record.rows, like(record.room), row, operand_of(view))) {
       return nullptr;
     }
     if (record.rows->failure) return record.rows->failure;
@@ -166,7 +166,7 @@ FailureRef ProgramRun::record(Executor& executor, const Failed& failed, const St
   return nullptr;
 }
 
-bool ProgramRun::end_records(Executor& executor, const Failed& failed, const Step& loop) {
+bool ProgramRun::end_records(Executor& executor, Caller& caller, const Step& loop) {
   if (loop.counts.empty()) return true;
   Records& all = records_[&loop];
   const std::size_t first = loop.operands.size();
@@ -175,11 +175,11 @@ bool ProgramRun::end_records(Executor& executor, const Failed& failed, const Ste
   std::string bytes(sizeof all.rounds, '\0');
   std::memcpy(bytes.data(), &all.rounds, sizeof all.rounds);
   const FailureRef failure = executor.bind(*rounds, bytes, nullptr, seq_);
-  if (executor.starved()) return false;
+  if (halted(executor)) return false;
   if (failure) {
     Instruction none;
     none.seq = seq_;
-    failed(none, failure, true);
+    caller.failed(none, failure, true);
   }
   registers_[count] = rounds;
   displacement_[count] = 0;
@@ -198,13 +198,13 @@ bool ProgramRun::end_records(Executor& executor, const Failed& failed, const Ste
 
 // A record says nothing about its type: what does not lie in it is zeros, and a bool is 0 or 1
 // whatever it was recorded as.
-void ProgramRun::past(Executor& executor, const Failed& failed, const Step& step) {
+void ProgramRun::past(Executor& executor, Caller& caller, const Step& step) {
   static const ops::OpRef clone("clone"), cast("cast");
   const program::View& view = step.results[0].view;
   const program::ValueType& type = program_.values[view.value];
   std::int64_t round = 0;
-  FailureRef failure = scalar(executor, step.operands[1].view, &round, sizeof round, failed);
-  if (executor.starved()) return;
+  FailureRef failure = scalar(executor, step.operands[1].view, &round, sizeof round, caller);
+  if (halted(executor)) return;
   const Value& record = *registers_[step.operands[0].view.value];
   if (!failure) failure = record.failure;
   if (failure) {
@@ -218,7 +218,7 @@ void ProgramRun::past(Executor& executor, const Failed& failed, const Step& step
       storage == nullptr ? 0 : storage->bytes() / core::size_of(type.dtype));
   const ValueRef made = new_value(view.value, -1);
   if (each == 0 || round < 0 || round >= held / each) {
-    if (!zero(executor, failed, made, view.geometry.shape)) return;
+    if (!zero(executor, caller, made, view.geometry.shape)) return;
   } else {
     const auto rows = core::make_ref<Value>(is_bool ? DType::kU8 : type.dtype, type.device, held);
     rows->contents = record.contents;
@@ -237,7 +237,7 @@ void ProgramRun::past(Executor& executor, const Failed& failed, const Step& step
     program::ResultSlot& slot = instruction.results.emplace_back();
     slot.value = made;
     slot.geometry = &view.geometry;
-    const bool ran = execute(executor, failed, instruction);
+    const bool ran = execute(executor, caller, instruction);
     clear(instruction);
     placed_.clear();
     if (!ran) return;

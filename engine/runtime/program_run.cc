@@ -34,39 +34,39 @@ bool ProgramRun::cancel(const FailureRef& failure) {
     for (Instruction& instruction : instructions_) clear(instruction);
     placed_.clear();
   }
+  if (ended_) return true;
+  leaves_out_ = round_ + 1 < rounds_;
   rounds_ = round_ + 1;
   return true;
 }
 
-bool ProgramRun::run(Executor& executor, PlanStats& stats, const std::function<bool()>& stop,
-                     const Failed& failed) {
+bool ProgramRun::run(Executor& executor, PlanStats& stats, Caller& caller) {
   stats_ = &stats;
+  waits_ = false;
   executor.gather(true);
-  const bool over = go_on(executor, stop, failed);
+  const bool over = go_on(executor, caller);
   // Where its time is over, it goes on soon.
-  if (over || executor.starved()) executor.gather(false);
+  if (over || halted(executor)) executor.gather(false);
   return over;
 }
 
-bool ProgramRun::go_on(Executor& executor, const std::function<bool()>& stop,
-                       const Failed& failed) {
-  if (!begun_ && !begin(executor, failed)) return false;
-  while (true) {
+bool ProgramRun::go_on(Executor& executor, Caller& caller) {
+  if (!begun_ && !begin(executor, caller)) return false;
+  while (!ended_) {
     while (!frames_.empty()) {
-      if (stop()) return false;
-      step(executor, failed);
-      if (executor.starved()) [[unlikely]]
+      if (caller.stop()) return false;
+      step(executor, caller);
+      if (halted(executor)) [[unlikely]]
         return false;
     }
-    if (!end_round(executor, failed)) return false;
-    if (++round_ >= rounds_) break;
-    begin_round();
+    if (!end_round(executor, caller)) return false;
+    ended_ = ++round_ >= rounds_;
+    if (!ended_) begin_round();
   }
-  finish();
-  return true;
+  return finish(caller);
 }
 
-bool ProgramRun::begin(Executor& executor, const Failed& failed) {
+bool ProgramRun::begin(Executor& executor, Caller& caller) {
   if (!laid_out_) {
     registers_.resize(program_.values.size());
     displacement_.resize(program_.values.size());
@@ -90,12 +90,12 @@ bool ProgramRun::begin(Executor& executor, const Failed& failed) {
       for (char& byte : bytes) byte = byte != 0;
     }
     const FailureRef failure = executor.bind(*value, bytes, nullptr, seq_);
-    if (executor.starved()) return false;
+    if (halted(executor)) return false;
     literals_.push_back(value);
     if (failure) {
       Instruction none;
       none.seq = seq_;
-      failed(none, failure, true);
+      caller.failed(none, failure, true);
     }
   }
   begin_round();
@@ -132,10 +132,10 @@ void ProgramRun::begin_round() {
   enter(program_.body, nullptr, false);
 }
 
-bool ProgramRun::end_round(Executor& executor, const Failed& failed) {
+bool ProgramRun::end_round(Executor& executor, Caller& caller) {
   for (; stacked_upto_ < call_.outcomes.size(); ++stacked_upto_) {
     if (call_.outcomes[stacked_upto_].result == Invocation::kWhole) continue;
-    if (!stack(executor, failed, stacked_upto_)) return false;
+    if (!stack(executor, caller, stacked_upto_)) return false;
   }
   stacked_upto_ = 0;
   if (round_ + 1 >= rounds_) return true;
@@ -147,16 +147,22 @@ bool ProgramRun::end_round(Executor& executor, const Failed& failed) {
 }
 
 // Outcomes that no step has made: of literals, of control flow, of several names for one value.
-void ProgramRun::finish() {
+bool ProgramRun::finish(Caller& caller) {
   for (Invocation::Outcome& outcome : call_.outcomes) {
     program::Value& becomes = *outcome.becomes;
     if (outcome.result != Invocation::kWhole || becomes.contents || becomes.failure) continue;
-    const ValueRef& value = registers_[outcome.value];
-    becomes.contents = value->contents;
-    becomes.failure = value->failure;
-    becomes.good = value->good;
+    Operand source;
+    source.kind = Operand::Kind::kTensor;
+    source.value = registers_[outcome.value];
+    const program::Value& value = *source.value;
+    if (&value == &becomes) continue;  // made by an open collective
+    if (!value.contents && !value.failure && !ready(caller, {&source, 1})) return false;
+    becomes.contents = value.contents;
+    becomes.failure = value.failure;
+    becomes.good = value.good;
   }
   registers_.clear();
+  return true;
 }
 
 // ---------------------------------------------------------------- steps
@@ -203,18 +209,18 @@ void ProgramRun::end_unit() {
   ++frame.next;
 }
 
-void ProgramRun::step(Executor& executor, const Failed& failed) {
+void ProgramRun::step(Executor& executor, Caller& caller) {
   Frame& frame = frames_.back();
-  if (frame.next == frame.facts->units.size()) return leave(executor, failed);
+  if (frame.next == frame.facts->units.size()) return leave(executor, caller);
   const passes::Unit& unit = frame.facts->units[frame.next];
   const Step& step = frame.block->steps[unit.steps[0]];
   switch (step.kind) {
     case Step::Kind::kOp:
-      return run_unit(executor, failed, unit);
+      return run_unit(executor, caller, unit);
     case Step::Kind::kIf: {
       bool yes = false;
-      const FailureRef failure = condition(executor, step.operands[0].view, &yes, failed);
-      if (executor.starved()) return;
+      const FailureRef failure = condition(executor, step.operands[0].view, &yes, caller);
+      if (halted(executor)) return;
       if (failure) {
         poison(step, failure);
         return end_unit();
@@ -222,9 +228,9 @@ void ProgramRun::step(Executor& executor, const Failed& failed) {
       return enter(step.blocks[yes ? 0 : 1], &step, false);
     }
     case Step::Kind::kPast:
-      return past(executor, failed, step);
+      return past(executor, caller, step);
     case Step::Kind::kWhile: {
-      if (!begin_records(executor, failed, step)) return;
+      if (!begin_records(executor, caller, step)) return;
       const Block& head = step.blocks[0];
       for (std::size_t i = 0; i < head.parameters.size(); ++i) {
         const ValueId from = step.operands[i].view.value, to = head.parameters[i].value;
@@ -237,7 +243,7 @@ void ProgramRun::step(Executor& executor, const Failed& failed) {
 }
 
 // A block has come to its end.
-void ProgramRun::leave(Executor& executor, const Failed& failed) {
+void ProgramRun::leave(Executor& executor, Caller& caller) {
   const Frame frame = frames_.back();
   if (frame.owner == nullptr) {
     frames_.pop_back();
@@ -247,12 +253,12 @@ void ProgramRun::leave(Executor& executor, const Failed& failed) {
   const bool loops = owner.kind == Step::Kind::kWhile;
   if (frame.condition) {
     bool yes = false;
-    FailureRef failure = condition(executor, frame.block->results[0], &yes, failed);
-    if (executor.starved()) return;
-    if (yes && !failure) failure = record(executor, failed, owner);
-    if (executor.starved()) return;
+    FailureRef failure = condition(executor, frame.block->results[0], &yes, caller);
+    if (halted(executor)) return;
+    if (yes && !failure) failure = record(executor, caller, owner);
+    if (halted(executor)) return;
     const bool over = !yes || failure;
-    if (over && !end_records(executor, failed, owner)) return;
+    if (over && !end_records(executor, caller, owner)) return;
     for (const ValueId v : frame.facts->results) registers_[v] = nullptr;
     frames_.pop_back();
     if (!over) return enter(owner.blocks[1], &owner, false);
@@ -292,17 +298,18 @@ void ProgramRun::poison(const Step& step, const FailureRef& failure) {
 }
 
 FailureRef ProgramRun::condition(Executor& executor, const program::View& view, bool* value,
-                                 const Failed& failed) {
+                                 Caller& caller) {
   char byte = 0;
-  FailureRef failure = scalar(executor, view, &byte, sizeof byte, failed);
+  FailureRef failure = scalar(executor, view, &byte, sizeof byte, caller);
   *value = byte != 0;
   return failure;
 }
 
 FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, void* to,
-                              std::size_t bytes, const Failed& failed) {
+                              std::size_t bytes, Caller& caller) {
   if (cancelled_) return cancelled_;
   const Operand operand = operand_of(view);
+  if (executor.has_open() && !ready(caller, {&operand, 1})) return nullptr;
   if (operand.value->failure) return operand.value->failure;
   RowMajor contents;
   Status status = executor.row_major(operand, seq_, &contents);
@@ -313,12 +320,12 @@ FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, voi
                  .copy_out(to, static_cast<const char*>(contents.storage->data()) + contents.offset,
                            bytes);
   }
-  if (status.ok() || executor.starved()) return nullptr;
+  if (status.ok() || halted(executor)) return nullptr;
   auto failure =
       std::make_shared<const program::Failure>(program::Failure{seq_, std::move(status)});
   Instruction none;
   none.seq = seq_;
-  failed(none, failure, true);
+  caller.failed(none, failure, true);
   return failure;
 }
 
@@ -391,7 +398,7 @@ bool ProgramRun::may_loop(const Step& step, const Instruction& instruction) cons
          (step.operands[0].kind != Operand::Kind::kTensor || displacement_[first] == 0);
 }
 
-void ProgramRun::run_unit(Executor& executor, const Failed& failed, const passes::Unit& unit) {
+void ProgramRun::run_unit(Executor& executor, Caller& caller, const passes::Unit& unit) {
   Frame& frame = frames_.back();
   const std::size_t count = unit.steps.size();
   if (!filled_) {
@@ -410,18 +417,20 @@ void ProgramRun::run_unit(Executor& executor, const Failed& failed, const passes
     ran_ = 0;
   }
   bool never = false;
-  if (together_ && ran_ == 0 && !cancelled_ && executor.run_loop(loop_, &never)) {
+  const bool together = together_ && ran_ == 0 && !cancelled_;
+  if (together && !loop_is_ready(executor, caller)) return;
+  if (together && executor.run_loop(loop_, &never)) {
     PlanStats::add(stats_->loops);
     PlanStats::add(stats_->loop_steps, count);
     for (Instruction* each : loop_) clear(*each);
   } else {
-    if (executor.starved()) return;
+    if (halted(executor)) return;
     if (never) frame.facts->never[frame.next] = true;
     together_ = false;
     for (; ran_ < count; ++ran_) {
       const Step& step = frame.block->steps[unit.steps[ran_]];
       executor.set_origin(step.origin == 0 ? nullptr : &program_.origins[step.origin]);
-      const bool ran = execute(executor, failed, instructions_[ran_]);
+      const bool ran = execute(executor, caller, instructions_[ran_]);
       if (ran) clear(instructions_[ran_]);
       executor.set_origin(nullptr);
       if (!ran) return;
@@ -432,16 +441,39 @@ void ProgramRun::run_unit(Executor& executor, const Failed& failed, const passes
   ++frame.next;
 }
 
-bool ProgramRun::execute(Executor& executor, const Failed& failed, Instruction& instruction) {
+bool ProgramRun::ready(Caller& caller, std::span<const Operand> operands) {
+  waits_ = !caller.ready(operands);
+  return !waits_;
+}
+
+bool ProgramRun::loop_is_ready(Executor& executor, Caller& caller) {
+  if (!executor.has_open()) return true;
+  return std::all_of(loop_.begin(), loop_.end(), [&](const Instruction* instruction) {
+    const auto& operands = instruction->operands;
+    return ready(caller, {operands.data(), operands.size()});
+  });
+}
+
+bool ProgramRun::execute(Executor& executor, Caller& caller, Instruction& instruction) {
+  if (executor.has_open()) [[unlikely]] {
+    const Next what = caller.next(instruction);
+    waits_ = what == Next::kStop;
+    if (what != Next::kRun) return !waits_;
+  }
   if (cancelled_) {
+    executor.decline(instruction, cancelled_->status);
     executor.fail(instruction, cancelled_);
-    failed(instruction, cancelled_, false);
+    caller.failed(instruction, cancelled_, false);
     return true;
   }
   bool root = false;
   const FailureRef failure = executor.run(instruction, &root);
-  if (executor.starved()) return false;
-  if (failure) failed(instruction, failure, root);
+  if (halted(executor)) return false;
+  if (executor.opened()) [[unlikely]] {
+    caller.opened(std::move(instruction));
+  } else if (failure) {
+    caller.failed(instruction, failure, root);
+  }
   return true;
 }
 

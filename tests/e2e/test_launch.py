@@ -112,12 +112,12 @@ def test_a_world_without_a_daemon_gets_one_of_its_own(box):
 
 
 @pytest.mark.parametrize("title, printed", (
-    ("train.py", ["[3.0, 3.0, 3.0]"] * 2), ("hooked.py", ["3 batches", "4 batches"]),
+    ("train.py", ["[3.0, 3.0, 3.0]"] * 2), ("hooked.py", ["3 batches", "4 batches"]), ("captured.py", ["1.50"] * 2),
     ("tensor_parallel.py", ["[4, 4, 3, 4]"] * 2), ("sharded.py", ["[32, 64]", "[32, 64]", "[64, 64]", "[64, 64]"])))
 def test_the_programs_of_the_page(box, title, printed):
     (program,) = (s.code for s in snippets(ROOT / "docs/distributed.md") if s.title == title)
     status, out, err = finish(box(["--nproc-per-node", "2"], program))
-    lines = re.findall(r"\[.*?\]|\d batches", out)  # the processes' texts and line ends may alternate
+    lines = re.findall(r"\[.*?\]|\d batches|\d\.\d\d", out)  # the processes' texts and line ends may alternate
     assert status == 0 and sorted(lines) == printed, (out, err)
 
 

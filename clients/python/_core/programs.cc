@@ -126,6 +126,15 @@ nb::object tensor_object(PySession& session, const HandleRef& h) {
   return nb::steal(object);
 }
 
+core::Status fits_a_file(const program::Program& program) {
+  for (const program::Step& step : program.body.steps) {
+    if (step.kind != program::Step::Kind::kOp || !ops::catalog().at(step.op).collective) continue;
+    return core::invalid("a program that calls " + ops::catalog().at(step.op).name +
+                         " cannot be in a file: its group is one of this session");
+  }
+  return {};
+}
+
 // Computes a step on the daemon; `read` gives the bytes of a Tensor.
 passes::Evaluate evaluator(PySession& session, nb::handle read) {
   return [&session, read](const program::Step& step, const program::Program& p,
@@ -597,6 +606,7 @@ void bind_programs(nb::module_& m) {
       .def(
           "serialize",
           [](PyProgram& p) {
+            raise_if(fits_a_file(p.program()));
             const std::string bytes =
                 program::serialize(p.program(), ops::op_names(ops::catalog()));
             return nb::bytes(bytes.data(), bytes.size());
@@ -608,6 +618,7 @@ void bind_programs(nb::module_& m) {
         auto read = value_or_raise(program::deserialize(
             std::string_view(bytes.c_str(), bytes.size()), ops::op_finder(ops::catalog())));
         raise_if(ops::verify(read, ops::catalog()));
+        raise_if(fits_a_file(read));
         return program_object(session, std::move(read));
       },
       nb::arg("session"), nb::arg("contents"),

@@ -28,6 +28,26 @@ def on_call(action: Callable[[], Any]) -> None:
         capture.actions.append(action)
 
 
+def holds(key: object, get: Callable[[], Any]) -> None:
+    """What is being captured is for what get() gives now. Each key counts once."""
+    capture = active()
+    if capture is not None:
+        capture.holds(key, get)
+
+
+def carries(key: object, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
+    """As holds(); and each call leaves by put() what get() gives when the capture ends."""
+    capture = active()
+    if capture is not None and capture.holds(key, get):
+        capture.leaves(get, put)
+
+
+def refuse(what: str) -> None:
+    """RuntimeError where a function is being captured: it cannot do `what`."""
+    if active() is not None:
+        raise RuntimeError(f"a captured function cannot {what}")
+
+
 class _Repeated:
     """Code whose effects every call repeats or is told of otherwise: what it reads decides nothing."""
 

@@ -16,6 +16,12 @@ def check(tensor: Any, name: str, group: ProcessGroup | None = None) -> None:
         raise TypeError(f"{name} is a Tensor, not {type(tensor).__name__}")
     session = group._session if group is not None else None
     if session is not None and owner_of(tensor._session) is not session:
+        from .._script import compiling
+
+        if compiling():
+            raise RuntimeError(
+                "a function of jit.script cannot call collectives, sends and receives: tt.compile takes it"
+            )
         raise ValueError(f"{name} is of another session than the group, which was made in {session!r}")
 
 

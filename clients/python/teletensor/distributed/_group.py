@@ -73,6 +73,7 @@ class ProcessGroup:
         self.sent_to: collections.Counter[int] = collections.Counter()  # tensors, by rank in the group
         self.received_from: collections.Counter[int] = collections.Counter()  # -1: from any rank
         if session is not None:
+            _capturing.refuse("make a group of processes")
             self.join()
             session._before_close.append(self._finish)
             with session.as_current():
@@ -260,6 +261,8 @@ def is_available() -> bool:
 def is_initialized() -> bool:
     """Has init_process_group been called, and not destroy_process_group since? True in the code of a rank
     of a mesh."""
+    if _capturing.current is not None:
+        _capturing.holds(("world",), current_world)
     return current_world() is not None
 
 
@@ -395,6 +398,7 @@ def meet(group: ProcessGroup, number: int = 0) -> int:
     """Waits until all processes of the group have come here; the sum of their numbers."""
     if group._session is None:
         return number
+    _capturing.refuse("call a barrier, or make a group: these wait for the other processes")
     with group._session.as_current():
         return int(group.issue("all_reduce", tensor([number]), False).item())
 
@@ -475,11 +479,13 @@ def found(group: Any) -> ProcessGroup:
         raise ValueError(
             "Default process group has not been initialized, please make sure to call init_process_group."
         )
-    if group is None:
-        return world
-    if not isinstance(group, ProcessGroup):
+    if group is not None and not isinstance(group, ProcessGroup):
         raise TypeError(f"group is a ProcessGroup, not {type(group).__name__}")
-    return group
+    own: ProcessGroup = world if group is None else group
+    if _capturing.current is not None:
+        _capturing.holds(("world",), current_world)
+        _capturing.holds(("group", own), lambda: own._session)  # None: it was left
+    return own
 
 
 def is_member(group: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import _capturing
 from .._core import Tensor
 from ..autograd import no_grad
 from ..futures import Future
@@ -99,6 +100,8 @@ def send(
     check(tensor, "tensor", own)
     peer = _peer("dst", dst, group_dst, own)
     own._sent = True
+    if _capturing.current is not None:
+        _capturing.on_call(lambda: setattr(own, "_sent", True))
     with no_grad():
         own.issue("send_to", tensor.detach().cpu(), peer, tag)
 
@@ -132,6 +135,10 @@ def recv(
     if (own := member(group)) is None:
         return -1
     receive = _described(tensor, src, own, tag, group_src)
+    if _capturing.current is not None:
+        if own._posted:
+            _capturing.refuse("receive while a receive of irecv has not begun: call its wait() before")
+        _capturing.holds(("posted", own), lambda: bool(own._posted))
     own._posted.append(receive)
     receive.begin()
     return receive.rank()
@@ -144,6 +151,7 @@ def irecv(
     check(tensor, "tensor")
     if (own := member(group)) is None:
         return None
+    _capturing.refuse("call irecv, whose receive begins later: call recv")
     receive = _described(tensor, src, own, tag, group_src)
     own._posted.append(receive)
     return _Received(receive)

@@ -36,6 +36,28 @@ class Capture:
         self.symbols: dict[int, Symbol] = {}
         self._groups: dict[int, dict[str, Any]] = {}
         self._fixed: set[int] = set()
+        self._held: set[object] = set()
+        self._endings: list[Callable[[], None]] = []
+
+    def holds(self, key: object, get: Callable[[], Any]) -> bool:
+        """The program is for what get() gives now. False where that was said of this key before."""
+        if key in self._held:
+            return False
+        self._held.add(key)
+        now = get()
+        self.guards.append(lambda: bool(get() == now))
+        return True
+
+    def leaves(self, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
+        """Every call leaves by put() what get() gives at the end of the capture."""
+        box: list[Any] = []
+        self._endings.append(lambda: box.append(get()))
+        self.actions.append(lambda: put(box[0]))
+
+    def end(self) -> None:
+        """The function has ended."""
+        for ending in self._endings:
+            ending()
 
     def number(self, value: Any, get: Callable[[], Any], name: str) -> Symbol:
         """`value`, of which every call has its own: get(), at this place among the actions."""
@@ -246,6 +268,7 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
             result = held.reads.run(function, tuple(arguments), keywords)
         finally:
             held.reads.clear()
+        held.end()
         del arguments, keywords, given, stand_ins
         out, out_spec = flatten(result)
         return list(out)

@@ -91,8 +91,9 @@ class Program:
     def passes(self) -> list[tuple[str, str, str]]:
         """What each pass makes of it: (name, the program before, the program after). "inline": branches
         with known conditions; "peephole": copies, casts and negations that undo; "cse": common
-        subexpressions; "fold": constants; "dce": what nobody reads; "rematerialise": what is made a second
-        time so that less is kept; "fuse": which steps become loops."""
+        subexpressions; "fold": constants; "dce": what nobody reads; "early": collectives that begin
+        earlier; "rematerialise": what is made a second time so that less is kept; "fuse": which steps
+        become loops."""
         found: list[tuple[str, str, str]] = self._entry.program.passes(contents)
         return found
 

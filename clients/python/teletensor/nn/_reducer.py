@@ -35,7 +35,7 @@ class Reducer:
         self._module, self._group = module, group
         self._bucket_bytes, self._find_unused = bucket_bytes, find_unused
         self._named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-        self._reached = [False] * len(self._named)  # by a backward since the last average
+        self._reached = (False,) * len(self._named)  # by a backward since the last average
         self._taken: str | None = None  # a parameter that another Reducer averages
 
     def start(self) -> None:
@@ -94,6 +94,15 @@ class Reducer:
                     "module again, on all ranks"
                 )
 
+    def state(self) -> tuple[Any, ...]:
+        """The facts that the next step depends on, for a capture of it."""
+        hook = id(self.hook), id(self.hook_state)
+        return self.armed, self.gathers, self._reached, self._taken, hook
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        """The state that a captured step has left."""
+        self.armed, self.gathers, self._reached = state[:3]
+
     # ---- autograd's Follower
 
     def follows(self, core: Any) -> bool:
@@ -110,9 +119,9 @@ class Reducer:
         reached = [now != then for now, then in zip(self.gradients_before(), before, strict=True)]
         if not any(reached):
             return
-        ever = [now or earlier for now, earlier in zip(reached, self._reached, strict=True)]
+        ever = tuple(now or earlier for now, earlier in zip(reached, self._reached, strict=True))
         averages, self.armed = self.armed, False
-        self._reached = [False] * len(reached) if averages else ever
+        self._reached = (False,) * len(reached) if averages else ever
         if not averages:
             return
         self._average(self._used(ever))
@@ -129,9 +138,9 @@ class Reducer:
         gradients of this rank, too."""
         for _, each in self._named:
             each.grad = None
-        self._average(self._used([False] * len(self._named)))
+        self._average(self._used((False,) * len(self._named)))
 
-    def _used(self, reached: list[bool]) -> list[Any]:
+    def _used(self, reached: tuple[bool, ...]) -> list[Any]:
         """The parameters that a rank has reached, or all."""
         parameters = [each for _, each in self._named]
         if not self._find_unused:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import _absent, cuda
+from .. import _absent, _capturing, cuda
 from .. import distributed as _distributed
 from .._convert import tensor
 from ..autograd import is_grad_enabled
@@ -105,6 +105,8 @@ class DistributedDataParallel(Module, Joinable):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs), on the GPU of device_ids where it is given."""
         if self._reducer is not None:
+            if _capturing.current is not None:
+                self._tell_capture()
             averages = is_grad_enabled() and self.require_backward_grad_sync
             if averages:
                 self._reducer.check_parameters()
@@ -122,6 +124,29 @@ class DistributedDataParallel(Module, Joinable):
             )
         return self.module(*inputs, **kwargs)
 
+    def _tell_capture(self) -> None:
+        """A captured step is for the state that it has found, and leaves the one that it left then."""
+        if self.find_unused_parameters:
+            _capturing.refuse(
+                "use a DistributedDataParallel with find_unused_parameters=True, which reads from the "
+                "other processes which parameters they have used"
+            )
+        if self._join_config.enable:
+            _capturing.refuse("run inside of Join, which reads how many processes have joined")
+        assert self._reducer is not None
+        _capturing.carries(("reducer", self._reducer), self._reducer.state, self._reducer.set_state)
+        _capturing.carries(("forward", self), self._forward_state, self._set_forward_state)
+        self._tell_capture_of_sync()
+
+    def _tell_capture_of_sync(self) -> None:
+        _capturing.holds(("sync", self), lambda: self.require_backward_grad_sync)
+
+    def _forward_state(self) -> tuple[bool, bool]:
+        return self.require_forward_param_sync, self._join_config.enable
+
+    def _set_forward_state(self, state: tuple[bool, bool]) -> None:
+        self.require_forward_param_sync = state[0]
+
     def _broadcast_buffers(self, root: int) -> None:
         if self._reducer is not None and self.require_forward_param_sync and self.broadcast_buffers:
             self._reducer.broadcast(self.module.buffers(), root)
@@ -130,6 +155,8 @@ class DistributedDataParallel(Module, Joinable):
     def no_sync(self) -> Iterator[None]:
         """Gradients of the forwards in it are not averaged, as for all but the last of several batches of a
         step."""
+        if _capturing.current is not None:
+            self._tell_capture_of_sync()
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield

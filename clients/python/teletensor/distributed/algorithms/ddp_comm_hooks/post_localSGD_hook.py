@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .... import _capturing
 from ...._core import Tensor
 from ....futures import Future
 from ... import GradBucket
@@ -47,6 +48,7 @@ class PostLocalSGDState:
 
 def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future[Tensor]:
     """Averages the gradients over the group that the number of steps asks for."""
+    _capturing.refuse("run post_localSGD_hook, whose state counts the steps")
     local = state.iter >= state.start_localSGD_iter
     state.maybe_increase_iter(bucket)
     if not local:

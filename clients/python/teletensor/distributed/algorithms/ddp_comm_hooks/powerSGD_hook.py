@@ -14,6 +14,7 @@ import numpy as np
 
 import teletensor as tt
 
+from .... import _capturing
 from ...._core import Tensor
 from ....futures import Future
 from ... import GradBucket, ReduceOp, all_reduce
@@ -163,6 +164,7 @@ def _finish(state: PowerSGDState, bucket: GradBucket, wanted: Tensor, found: Ten
 def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
     """Compresses the gradient of each parameter for itself, as a matrix of its first dimension and all
     others; those of one dimension, and those that would not become smaller, are averaged as they are."""
+    _capturing.refuse("run powerSGD_hook, whose state changes at each step")
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return allreduce_hook(state.process_group, bucket)
@@ -189,6 +191,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
 def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
     """Compresses all gradients of the bucket together, as one square matrix: less work than powerSGD_hook,
     and farther from the gradients."""
+    _capturing.refuse("run batched_powerSGD_hook, whose state changes at each step")
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return allreduce_hook(state.process_group, bucket)

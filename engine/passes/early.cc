@@ -1,0 +1,84 @@
+// Collectives begin as soon as their operands are there, so that what does not need their results
+// runs meanwhile.
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "engine/passes/passes.h"
+
+namespace teletensor::passes {
+namespace {
+
+using program::Operand;
+using program::Step;
+using program::StepOperand;
+
+// What lays tensors together for a collective. Other ops stay where they are: the program's memory
+// is planned for their order.
+constexpr std::string_view kPacks[] = {"cat",        "stack", "reshape", "relayout",
+                                       "contiguous", "clone", "cast",    "div"};
+
+// A step may run earlier when its operands are there and it overwrites nothing: no step before it
+// has overwritten what it reads.
+bool movable(const Step& step) {
+  return step.kind == Step::Kind::kOp &&
+         std::all_of(step.results.begin(), step.results.end(),
+                     [](const program::StepResult& result) { return result.overwrites < 0; });
+}
+
+}  // namespace
+
+Program early(Program program, const ops::Catalog& catalog) {
+  std::vector<Step>& steps = program.body.steps;
+  constexpr std::size_t kNowhere = ~std::size_t{0};
+  std::vector<std::size_t> maker(program.values.size(), kNowhere);
+  std::vector<bool> moves(steps.size(), false);
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    for (const program::StepResult& result : steps[s].results) maker[result.view.value] = s;
+    moves[s] = movable(steps[s]) && catalog.at(steps[s].op).collective;
+  }
+  const auto packs = [&](const Step& step) {
+    return movable(step) && !may_fail(step, program, catalog) &&
+           std::find(std::begin(kPacks), std::end(kPacks), catalog.at(step.op).name) !=
+               std::end(kPacks);
+  };
+  // Last first: what a step that moves reads is made by steps before it.
+  for (std::size_t s = steps.size(); s-- > 0;) {
+    if (!moves[s]) continue;
+    for (const StepOperand& operand : steps[s].operands) {
+      if (operand.kind != Operand::Kind::kTensor) continue;
+      const std::size_t from = maker[operand.view.value];
+      if (from != kNowhere && packs(steps[from])) moves[from] = true;
+    }
+  }
+  // Where each step comes to stand: behind the step of this number that does not move; 0: the
+  // beginning. Collectives keep their order.
+  std::vector<std::size_t> behind(steps.size());
+  std::size_t collective = 0;
+  bool changed = false;
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    behind[s] = s + 1;
+    if (!moves[s]) continue;
+    std::size_t first = 0;
+    for (const StepOperand& operand : steps[s].operands) {
+      if (operand.kind != Operand::Kind::kTensor) continue;
+      const std::size_t from = maker[operand.view.value];
+      if (from != kNowhere) first = std::max(first, behind[from]);
+    }
+    if (catalog.at(steps[s].op).collective) collective = first = std::max(first, collective);
+    changed |= first < s;
+    behind[s] = first;
+  }
+  if (!changed) return program;
+  std::vector<std::size_t> order(steps.size());
+  for (std::size_t s = 0; s < order.size(); ++s) order[s] = s;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return behind[a] < behind[b]; });
+  std::vector<Step> sorted;
+  sorted.reserve(steps.size());
+  for (const std::size_t s : order) sorted.push_back(std::move(steps[s]));
+  steps = std::move(sorted);
+  return program;
+}
+
+}  // namespace teletensor::passes
