@@ -276,9 +276,12 @@ int main(int argc, char** argv) {
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
   if (!engine) return fail(why);
   auto* const groups = peers ? engine->connect(*peers) : nullptr;
+  options.peers = peers.get();
+  options.move_from = config.move_from;
+  options.advertise = config.advertise;
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());
-  if (groups != nullptr) why = peers->start(*groups);
+  if (groups != nullptr) why = peers->start(*groups, &(*server)->moves());
   if (!why.ok()) return fail(why);
 
   Ending ending(**server);
