@@ -271,6 +271,14 @@ class Session {
     (void)hold;
     done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
   }
+  // As snapshot(true), for a session that may go on here after all: it stands still until resume(),
+  // or until it is taken over. FAILED_PRECONDITION for a session with a group, whose other ranks
+  // would wait.
+  virtual void rest(std::function<void(core::Result<program::Image>)> done) {
+    done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
+  }
+  // Ends rest(), if that has called `done` with an image. Any thread.
+  virtual void resume() {}
   virtual std::vector<MemoryUse> memory() const = 0;
   // MemoryUse::peak begins again at what is used.
   virtual void reset_peaks() {}

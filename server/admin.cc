@@ -282,6 +282,38 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
   });
 }
 
+grpc::ServerUnaryReactor* AdminService::Move(grpc::CallbackServerContext* context,
+                                             const v1::MoveRequest* request, v1::MoveReply* reply) {
+  return answer_later(context, [&](const AnswerRef& later) -> Status {
+    const Result<Caller> caller = auth_.check(*context, entrance_, kAdminService + "Move"s);
+    if (!caller.ok()) return caller.status();
+    const Result<LeaseRef> lease = visible(leases_, request->session(), *caller);
+    if (!lease.ok()) return lease.status();
+    spdlog::info("event=move_asked session=\"{}\" id={} to=\"{}\" by=\"{}\"", (*lease)->client.name,
+                 (*lease)->client.id, readable(request->to(), kMaxReason), caller->user);
+    moves_.move(*lease, request->to(), [later, reply](const Result<MoveFacts>& facts) {
+      if (facts.ok()) {
+        reply->set_address(facts->address);
+        reply->set_bytes(facts->bytes);
+        reply->set_seconds(facts->seconds);
+      }
+      later->give(facts.status());
+    });
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::Admit(grpc::CallbackServerContext* context,
+                                              const v1::AdmitRequest* request, v1::AdmitReply*) {
+  return answer_to(context, "Admit", [&](const Caller& caller) {
+    const std::string why = readable(request->why(), kMaxReason);
+    spdlog::info("event=new_sessions refused={} by=\"{}\" reason=\"{}\"", request->refuse(),
+                 caller.user, why);
+    leases_.refuse_new(!request->refuse() ? "" : why.empty() ? "an administrator says so" : why);
+    return Status();
+  });
+}
+
 grpc::ServerUnaryReactor* AdminService::CreateToken(grpc::CallbackServerContext* context,
                                                     const v1::CreateTokenRequest* request,
                                                     v1::CreateTokenReply* reply) {

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "server/auth.h"
+#include "server/moves.h"
 #include "server/overview.h"
 #include "server/recovery.h"
 #include "teletensor/v1/admin.grpc.pb.h"
@@ -12,8 +13,13 @@ namespace teletensor::server {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(Leases& leases, Recovery& recovery, const Auth& auth, Entrance entrance)
-      : leases_(leases), recovery_(recovery), auth_(auth), entrance_(std::move(entrance)) {}
+  AdminService(Leases& leases, Recovery& recovery, Moves& moves, const Auth& auth,
+               Entrance entrance)
+      : leases_(leases),
+        recovery_(recovery),
+        moves_(moves),
+        auth_(auth),
+        entrance_(std::move(entrance)) {}
 
   grpc::ServerUnaryReactor* Sessions(grpc::CallbackServerContext* context,
                                      const v1::SessionsRequest* request,
@@ -43,6 +49,10 @@ class AdminService final : public v1::Admin::CallbackService {
                                      v1::SnapshotReply* reply) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request, v1::DrainReply* reply) override;
+  grpc::ServerUnaryReactor* Move(grpc::CallbackServerContext* context,
+                                 const v1::MoveRequest* request, v1::MoveReply* reply) override;
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext* context,
+                                  const v1::AdmitRequest* request, v1::AdmitReply* reply) override;
   grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
                                         const v1::CreateTokenRequest* request,
                                         v1::CreateTokenReply* reply) override;
@@ -62,6 +72,7 @@ class AdminService final : public v1::Admin::CallbackService {
 
   Leases& leases_;
   Recovery& recovery_;
+  Moves& moves_;
   const Auth& auth_;
   const Entrance entrance_;
 };

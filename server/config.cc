@@ -175,6 +175,8 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "peer_cert") return assign(node, config.peer_cert);
   if (key == "peer_key") return assign(node, config.peer_key);
   if (key == "peer_ca") return assign(node, config.peer_ca);
+  if (key == "move_from") return assign(node, config.move_from);
+  if (key == "advertise") return assign(node, config.advertise);
   if (key == "peer_patience") return assign(node, config.peer_patience_seconds);
   if (key == "state_dir") return assign(node, config.state_dir);
   if (key == "slow_ms") return assign(node, config.slow_ms);
@@ -284,6 +286,18 @@ void add_peers(CLI::App& app, Config& config) {
       ->envname("TELETENSOR_PEER_PATIENCE")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+}
+
+void add_moves(CLI::App& app, Config& config) {
+  app.add_option(
+         "--move-from", config.move_from,
+         "names of --peers whose sessions may move here, with commas between; such a peer is "
+         "trusted with the names and tokens of users [none]")
+      ->envname("TELETENSOR_MOVE_FROM")
+      ->delimiter(',');
+  app.add_option("--advertise", config.advertise,
+                 "HOST:PORT where clients of sessions that move here reach the daemon [--listen]")
+      ->envname("TELETENSOR_ADVERTISE");
 }
 
 // Numbers that are out of range, whether a flag, a variable or the file has said them. "": none.
@@ -462,6 +476,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->transform(bytes_validator());
   add_session_limits(app, config.session_limits);
   add_peers(app, config);
+  add_moves(app, config);
   app.add_option("--session-queue", config.session_queue,
                  "commands that a session's client sends ahead of what has run; then it waits")
       ->envname("TELETENSOR_SESSION_QUEUE")

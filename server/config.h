@@ -37,6 +37,8 @@ struct Config {
   std::string peer_listen;                       // "HOST:PORT", for them
   std::vector<std::string> peers;                // "NAME=HOST:PORT" of each
   std::string peer_cert, peer_key, peer_ca;      // PEM files; "": no TLS between them
+  std::vector<std::string> move_from;            // peers whose sessions may come here
+  std::string advertise;                         // "HOST:PORT" for their clients; "": listen
   double peer_patience_seconds = 30;             // a peer that cannot be reached is lost after it
   std::optional<std::string> state_dir;          // unset: the default path
   int slow_ms = 200;                   // instructions that take longer are in the slow log

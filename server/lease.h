@@ -68,7 +68,8 @@ struct ClientInfo {
   std::string description;  // "ann on host7, pid 12, train.py"; "": not told
   std::string instance;     // a random id of the client's process
   std::string user;
-  std::uint64_t id = 0;  // what operators call it; set by Leases
+  bool by_socket = false;  // it came through a UNIX socket, without a token
+  std::uint64_t id = 0;    // what operators call it; set by Leases
   std::uint64_t attach_counter = 0;
   std::uint64_t memory_asked = 0, memory_quota = 0;  // what came of it
   program::Amounts limits = program::kUsualLimits;

@@ -18,6 +18,7 @@ void Lease::save(v1::SavedHead& head, v1::SavedBody& body) {
   head.set_completed_upto(outbox_.completed_upto());
   body.set_instance(client.instance);
   body.set_client_version(client.version);
+  body.set_by_socket(client.by_socket);
   body.set_memory_quota(client.memory_asked);
   for (const program::AmountField& each : program::kAmountFields) {
     body.add_limits(client.limits.*each.field);

@@ -83,26 +83,31 @@ class Leases::Opening {
   bool counted_ = false;
 };
 
+// For one more session of the user.
+Status Leases::place_for(const std::string& user) const {
+  if (closed_) return shutting_down();
+  if (!no_new_.empty()) {
+    return Status(Code::kFailedPrecondition, "this daemon opens no new sessions: " + no_new_);
+  }
+  if (leases_.size() + opening_ >= limits_.sessions) {
+    return Status(Code::kResourceExhausted, "there are " + std::to_string(leases_.size()) +
+                                                " sessions, the most allowed (limit max_sessions)");
+  }
+  const std::size_t own = sessions_of(user), most = limits_.of(user).sessions;
+  if (most == 0 || own < most) return {};
+  return Status(Code::kResourceExhausted,
+                user + " has " + std::to_string(own) +
+                    " sessions, the most a user may have (limit user_sessions); close one "
+                    "(teletensor sessions, teletensor kill ID)");
+}
+
 core::Result<LeaseRef> Leases::open(ClientInfo client) {
-  const UserLimits user_limits = limits_.of(client.user);
   while (full(client.user) && evict_one(client.user)) {
   }
   Opening opening(*this, client.user);
   {
     MutexLock lock(mutex_);
-    if (closed_) return shutting_down();
-    if (leases_.size() + opening_ >= limits_.sessions) {
-      return Status(Code::kResourceExhausted,
-                    "there are " + std::to_string(leases_.size()) +
-                        " sessions, the most allowed (limit max_sessions)");
-    }
-    const std::size_t own = sessions_of(client.user);
-    if (user_limits.sessions != 0 && own >= user_limits.sessions) {
-      return Status(Code::kResourceExhausted, client.user + " has " + std::to_string(own) +
-                                                  " sessions, the most a user may have (limit "
-                                                  "user_sessions); close one (teletensor sessions, "
-                                                  "teletensor kill ID)");
-    }
+    TT_RETURN_IF_ERROR(place_for(client.user));
     opening.begin(*this);
     client.id = ++opened_;
     if (client.name.empty()) client.name = "session-" + std::to_string(opened_);
@@ -146,6 +151,7 @@ engine::SessionOptions Leases::options_of(const ClientInfo& client) const {
 core::Result<LeaseRef> Leases::find(std::string_view token, std::string* word) const {
   MutexLock lock(mutex_);
   if (const auto it = leases_.find(std::string(token)); it != leases_.end()) return it->second;
+  if (Status elsewhere = whereabouts_.of(token, word); !elsewhere.ok()) return elsewhere;
   for (const auto& [dead, ending] : tombstones_) {
     if (dead != token) continue;
     if (word) *word = ending.word;
@@ -221,6 +227,9 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
     const auto found = refused_.find(key);
     if (closed_) {
       refused = shutting_down();
+    } else if (whereabouts_.expected(key.first, key.second)) {
+      refused = Status(Code::kAborted,
+                       "session \"" + client.name + "\" is on its way to this daemon just now");
     } else if (!seizure->begin(*this)) {
       refused = Status(Code::kAborted, "session \"" + client.name +
                                            "\" is being taken over by another client just now");
@@ -365,6 +374,11 @@ void Leases::bury(const std::string& token, Ending ending) {
 void Leases::close() {
   MutexLock lock(mutex_);
   closed_ = true;
+}
+
+void Leases::refuse_new(std::string why) {
+  MutexLock lock(mutex_);
+  no_new_ = std::move(why);
 }
 
 bool Leases::settle(std::chrono::milliseconds patience) {

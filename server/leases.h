@@ -19,6 +19,7 @@
 #include "server/detached.h"
 #include "server/lease.h"
 #include "server/slow_log.h"
+#include "server/whereabouts.h"
 
 namespace teletensor::server {
 
@@ -57,6 +58,17 @@ class Leases {
   }
   // Refuses new ones from now on.
   void close();
+  // Refuses to open new ones, for that reason, until it is called with "". Sessions that are here
+  // are attached to and taken over as before, and none comes from a peer.
+  void refuse_new(std::string why);
+  // Ends a session that has moved to a peer, at the address for clients. False: it had ended
+  // before.
+  bool move_away(Lease& lease, const std::string& address);
+  Whereabouts& whereabouts() { return whereabouts_; }
+  // OK where one more session of the user may come, with so many bytes on each device, of which one
+  // session may have `quota` (0: no limit).
+  core::Status room_for(const std::string& user, std::uint64_t quota,
+                        const std::map<std::string, std::uint64_t>& bytes);
   // Waits until no session is on its way from a client to the next, which all() does not have.
   // False: one still is.
   bool settle(std::chrono::milliseconds patience);
@@ -65,10 +77,12 @@ class Leases {
   void shutdown(const std::function<bool(const Lease&)>& stay = nullptr);
 
   // ---- snapshots
-  // Takes a session up again that an earlier daemon has written down.
-  core::Result<LeaseRef> restore(const v1::SavedHead& head, const v1::SavedBody& body,
+  // The session that an earlier daemon, or a peer, has written down, where nobody finds it before
+  // admit(). An id of 0, or one that another session has, becomes a new one.
+  core::Result<LeaseRef> restore(v1::SavedHead head, const v1::SavedBody& body,
                                  program::Image image, const engine::Engine::ReadBytes& read,
                                  const std::string& file);
+  core::Status admit(const LeaseRef& lease);
   // A session that cannot come back: its client, and who asks for its name, are told why, as long
   // as `holds` says.
   void refuse(const v1::SavedHead& head, core::Status why, std::string word,
@@ -97,6 +111,7 @@ class Leases {
   // Finishes a call that has lost its place; it is cancelled if its client takes nothing.
   void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) noexcept;
   bool full(std::string_view user) const;  // for one more session of the user
+  core::Status place_for(const std::string& user) const TT_REQUIRES(mutex_);
   std::size_t sessions_of(std::string_view user) const TT_REQUIRES(mutex_);
   // A session on its way from a client to the next one.
   struct Handover {
@@ -120,6 +135,7 @@ class Leases {
   engine::Engine& engine_;
   const Limits limits_;
   SlowLog slow_log_;
+  Whereabouts whereabouts_;
   Detached detached_;
   Counters counters_;
 
@@ -145,6 +161,7 @@ class Leases {
   std::uint64_t opened_ TT_GUARDED_BY(mutex_) = 0;
   Clock::time_point empty_since_ TT_GUARDED_BY(mutex_) = Clock::now();
   bool closed_ TT_GUARDED_BY(mutex_) = false;
+  std::string no_new_ TT_GUARDED_BY(mutex_);  // why new sessions are refused; "": they are not
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::thread house_;
 };

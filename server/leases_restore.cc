@@ -25,6 +25,7 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const
   client.version = body.client_version();
   client.instance = body.instance();
   client.user = head.user();
+  client.by_socket = body.by_socket();
   client.id = head.id();
   client.attach_counter = body.attach();
   const UserLimits user = limits.of(head.user());
@@ -51,11 +52,19 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const
 
 }  // namespace
 
-core::Result<LeaseRef> Leases::restore(const v1::SavedHead& head, const v1::SavedBody& body,
+core::Result<LeaseRef> Leases::restore(v1::SavedHead head, const v1::SavedBody& body,
                                        program::Image image, const engine::Engine::ReadBytes& read,
                                        const std::string& file) {
   if (head.token().size() != kToken || body.lease_seconds() == 0 || image.next_seq == 0) {
     return core::invalid("no session");
+  }
+  {
+    MutexLock lock(mutex_);
+    const bool taken = std::any_of(leases_.begin(), leases_.end(), [&](const auto& each) {
+      return each.second->client.id == head.id();
+    });
+    if (taken || head.id() == 0) head.set_id(opened_ + 1);
+    opened_ = std::max(opened_, head.id());
   }
   auto lease = std::make_shared<Lease>(this, head.token(),
                                        client_of(head, body, limits_, engine_.catalog()), limits_);
@@ -65,11 +74,53 @@ core::Result<LeaseRef> Leases::restore(const v1::SavedHead& head, const v1::Save
   if (!session.ok()) return session.status();
   lease->session_ = std::move(*session);
   lease->restore(body, file);
+  return lease;
+}
+
+Status Leases::admit(const LeaseRef& lease) {
   MutexLock lock(mutex_);
   if (closed_) return shutting_down();
-  opened_ = std::max(opened_, head.id());
   if (!leases_.emplace(lease->token, lease).second) return core::invalid("a second one");
-  return lease;
+  return {};
+}
+
+bool Leases::move_away(Lease& lease, const std::string& address) {
+  return retire(lease, Status(Code::kAborted, "the session has moved to " + address), "moved",
+                false);
+}
+
+Status Leases::room_for(const std::string& user, std::uint64_t quota,
+                        const std::map<std::string, std::uint64_t>& bytes) {
+  {
+    MutexLock lock(mutex_);
+    TT_RETURN_IF_ERROR(place_for(user));
+  }
+  std::map<std::string, std::uint64_t> used;
+  for (const LeaseRef& lease : all()) {
+    if (lease->client.user != user) continue;
+    (void)lease->with_session([&](engine::Session& session) {
+      for (const engine::MemoryUse& use : session.memory()) {
+        used[core::to_string(use.device)] += use.used;
+      }
+      return Status();
+    });
+  }
+  const std::uint64_t most = limits_.of(user).memory;
+  for (const auto& [device, wanted] : bytes) {
+    const std::string what = std::to_string(wanted) + " bytes on " + device;
+    if (quota != 0 && wanted > quota) {
+      return Status(Code::kResourceExhausted, "the session has " + what + ", and one session of " +
+                                                  user + " may have " + std::to_string(quota) +
+                                                  " (limit session_memory)");
+    }
+    if (most != 0 && (wanted > most || used[device] > most - wanted)) {
+      return Status(Code::kResourceExhausted, "the session has " + what + ", where " + user +
+                                                  " has " + std::to_string(used[device]) +
+                                                  " and may have " + std::to_string(most) +
+                                                  " (limit user_memory)");
+    }
+  }
+  return {};
 }
 
 void Leases::refuse(const v1::SavedHead& head, Status why, std::string word,

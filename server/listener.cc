@@ -63,19 +63,21 @@ std::unique_ptr<grpc::ServerBuilderOption> without_reflection() {
   return std::make_unique<NoReflection>();
 }
 
-Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery,
+Listener::Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery, Moves& moves,
                    KeyStores& stores, const Auth& auth, const ServerFacts& facts)
     : options_(options),
       compute_(leases, auth, options.entrance, facts),
-      admin_(leases, recovery, auth, options.entrance),
+      admin_(leases, recovery, moves, auth, options.entrance),
       store_(stores, auth, options.entrance) {}
 
 Listener::~Listener() { stop(); }
 
 Result<std::unique_ptr<Listener>> Listener::start(const ListenerOptions& options, Leases& leases,
-                                                  Recovery& recovery, KeyStores& stores,
-                                                  const Auth& auth, const ServerFacts& facts) {
-  std::unique_ptr<Listener> listener(new Listener(options, leases, recovery, stores, auth, facts));
+                                                  Recovery& recovery, Moves& moves,
+                                                  KeyStores& stores, const Auth& auth,
+                                                  const ServerFacts& facts) {
+  std::unique_ptr<Listener> listener(
+      new Listener(options, leases, recovery, moves, stores, auth, facts));
   TT_RETURN_IF_ERROR(listener->bind(leases.limits()));
   return listener;
 }

@@ -35,8 +35,8 @@ class Listener {
   // Binds and serves. Says why where an address is refused or taken. The others outlive it.
   static core::Result<std::unique_ptr<Listener>> start(const ListenerOptions& options,
                                                        Leases& leases, Recovery& recovery,
-                                                       KeyStores& stores, const Auth& auth,
-                                                       const ServerFacts& facts);
+                                                       Moves& moves, KeyStores& stores,
+                                                       const Auth& auth, const ServerFacts& facts);
   ~Listener();  // as stop()
 
   // A connection of a UNIX socket that somebody else has accepted, which becomes this one's.
@@ -47,8 +47,8 @@ class Listener {
   const std::string& tcp() const { return tcp_; }  // with the port that was taken
 
  private:
-  Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery, KeyStores& stores,
-           const Auth& auth, const ServerFacts& facts);
+  Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery, Moves& moves,
+           KeyStores& stores, const Auth& auth, const ServerFacts& facts);
   core::Status bind(const Limits& limits);
 
   const ListenerOptions options_;

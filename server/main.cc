@@ -277,9 +277,12 @@ int main(int argc, char** argv) {
   if (!engine) return fail(why);
   options.peers = peers.get();
   auto* const groups = peers ? engine->connect(*peers) : nullptr;
+  options.peers = peers.get();
+  options.move_from = config.move_from;
+  options.advertise = config.advertise;
   auto server = teletensor::server::Server::start(*engine, std::move(options));
   if (!server.ok()) return fail(server.status());
-  if (groups != nullptr) why = peers->start(*groups);
+  if (groups != nullptr) why = peers->start(*groups, &(*server)->moves());
   if (!why.ok()) return fail(why);
 
   Ending ending(**server);

@@ -157,6 +157,7 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
   if (earlier) earlier->end(Status(Code::kAborted, "a later connection has taken its place"));
   spdlog::info("event=peer_connected peer=\"{}\" new={}", name_, meet);
   if (meet) home_.receiver->met(name_);
+  if (meet && home_.moves != nullptr) home_.moves->met(name_);
   stream->wake();
 }
 
@@ -206,7 +207,11 @@ Status Peer::take(const PeerStream::Ref& stream, PeerFrame& frame) {
     if (!*fresh) return {};
     note_receipt(static_cast<std::size_t>(frame.message.message.payload) + kFrameBytes);
   }
-  return home_.receiver->received(name_, frame.message, frame.payload);
+  if (!frame.move) return home_.receiver->received(name_, frame.message, frame.payload);
+  if (home_.moves == nullptr) return core::invalid("no session moves here");
+  std::string data;
+  for (const std::span<const char> piece : frame.payload) data.append(piece.data(), piece.size());
+  return home_.moves->received(name_, std::move(*frame.move), std::move(data));
 }
 
 void Peer::note_receipt(std::size_t bytes) {
@@ -291,6 +296,7 @@ void Peer::lose(const std::string& why) {
   if (stream) stream->end(Status(Code::kAborted, why));
   spdlog::warn("event=peer_lost peer=\"{}\" reason=\"{}\"", name_, readable(why, kPeerReason));
   home_.receiver->lost(name_, why);
+  if (home_.moves != nullptr) home_.moves->lost(name_, why);
   home_.look_again();
 }
 
@@ -344,6 +350,11 @@ void Peer::dial() {
   ++home_.streams;
   stream->open();
   home_.look_again();
+}
+
+bool Peer::connected() {
+  MutexLock lock(mutex_);
+  return standing_;
 }
 
 bool Peer::busy() {

@@ -41,12 +41,24 @@ struct PeerParcel {
   bool for_any_incarnation() const { return false; }
 };
 
+// Whoever is told what peers say of sessions that move.
+class MoveReceiver {
+ public:
+  virtual ~MoveReceiver() = default;
+  // As runtime::Fabric::Receiver's.
+  virtual void met(const std::string& peer) = 0;
+  virtual core::Status received(const std::string& peer, v1::PeerMove move,
+                                std::string payload) = 0;
+  virtual void lost(const std::string& peer, const std::string& why) = 0;
+};
+
 // What the peers of a daemon have in common. It outlives them and their streams.
 struct PeerHome {
   std::string name;  // of this daemon
   bool tls = false;
   std::chrono::milliseconds patience{30'000};
   runtime::Fabric::Receiver* receiver = nullptr;
+  MoveReceiver* moves = nullptr;  // null: no session moves
   std::function<std::shared_ptr<grpc::Channel>(const std::string& peer)> channel;
   std::function<void()> look_again;  // tick() of a peer is due earlier than it has said
   std::atomic<int> streams{0};       // of all peers that have not been closed
@@ -83,6 +95,7 @@ class Peer final : public PeerStream::Owner {
   const std::string& name() const { return name_; }
   // This daemon calls the peer, not the other way round.
   bool dials() const { return home_.name < name_; }
+  bool connected();
 
   void send(PeerParcel parcel);
   // A connection of this peer, whose hello is valid, takes the place of an earlier one.

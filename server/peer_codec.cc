@@ -168,6 +168,36 @@ Status read(const v1::PeerMessage& from, PeerMessage& message) {
   return from.has_message() ? read(from.message(), message.message) : Status();
 }
 
+// Texts have at most so many bytes: names of users, of sessions and of files.
+constexpr std::size_t kMaxMoveText = 4096;
+
+Status check(const v1::PeerMove& move, std::size_t payload) {
+  using Move = v1::PeerMove;
+  if (move.kind() <= Move::NONE || move.kind() > Move::ASK) return wrong("move.kind");
+  const auto hexadecimal = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  if (move.id().size() != 32 || !std::all_of(move.id().begin(), move.id().end(), hexadecimal)) {
+    return wrong("move.id");
+  }
+  for (const std::string* each : {&move.text(), &move.address(), &move.socket()}) {
+    if (each->size() > kMaxMoveText) return wrong("move.text");
+  }
+  if (move.code() > static_cast<std::uint32_t>(core::Code::kDataLoss)) return wrong("move.code");
+  if (move.has_offer() != (move.kind() == Move::OFFER)) return wrong("move.offer");
+  const v1::PeerOffer& offer = move.offer();
+  for (const std::string* each :
+       {&offer.user(), &offer.name(), &offer.version(), &offer.machine()}) {
+    if (each->size() > kMaxMoveText) return wrong("move.offer");
+  }
+  if (std::cmp_greater(offer.tokens_size(), kMaxMoveTokens)) return wrong("move.offer.tokens");
+  if (std::cmp_greater(offer.memory_size(), kMaxPeers)) return wrong("move.offer.memory");
+  for (const v1::PeerToken& token : offer.tokens()) {
+    if (token.hash().size() != 32 || token.id().size() > 64) return wrong("move.offer.tokens");
+  }
+  const bool data = move.kind() == Move::DATA;
+  return payload > (data ? kMaxMoveData : 0) || (data && payload == 0) ? wrong("payload")
+                                                                       : Status();
+}
+
 Status read(const v1::PeerHello& from, PeerHello& hello) {
   if (!good_peer_name(from.name())) return wrong("hello.name");
   if (from.incarnation() == 0) return wrong("hello.incarnation");
@@ -264,9 +294,9 @@ std::string encode_numbers(std::uint64_t number, std::uint64_t received) {
   return frame.SerializeAsString();
 }
 
-std::string encode_message(const PeerMessage& message, std::size_t payload_bytes) {
-  v1::PeerFrame frame;
-  fill(message, *frame.mutable_message());
+namespace {
+
+std::string encode(const v1::PeerFrame& frame, std::size_t payload_bytes) {
   std::string bytes = frame.SerializeAsString();
   if (payload_bytes > 0) {
     std::uint8_t size[10];
@@ -278,6 +308,20 @@ std::string encode_message(const PeerMessage& message, std::size_t payload_bytes
   return bytes;
 }
 
+}  // namespace
+
+std::string encode_message(const PeerMessage& message, std::size_t payload_bytes) {
+  v1::PeerFrame frame;
+  fill(message, *frame.mutable_message());
+  return encode(frame, payload_bytes);
+}
+
+std::string encode_move(v1::PeerMove move, std::size_t payload_bytes) {
+  v1::PeerFrame frame;
+  *frame.mutable_move() = std::move(move);
+  return encode(frame, payload_bytes);
+}
+
 Result<PeerFrame> decode_frame(runtime::Pieces bytes) {
   PayloadPlace place;
   TT_RETURN_IF_ERROR(find_payload(bytes, &place));
@@ -287,13 +331,23 @@ Result<PeerFrame> decode_frame(runtime::Pieces bytes) {
   if (!frame.ParseFromZeroCopyStream(&before)) return core::invalid("a frame is no PeerFrame");
   PeerFrame result;
   if (frame.has_hello()) {
-    if (frame.has_message() || frame.number() != 0 || place.bytes > 0) return wrong("hello");
+    if (frame.has_message() || frame.has_move() || frame.number() != 0 || place.bytes > 0) {
+      return wrong("hello");
+    }
     TT_RETURN_IF_ERROR(read(frame.hello(), result.hello.emplace()));
     return result;
   }
   result.number = frame.number();
   result.received = frame.received();
-  if (frame.has_message() != (frame.number() != 0)) return wrong("number");
+  if (frame.has_message() && frame.has_move()) return wrong("move");
+  if ((frame.has_message() || frame.has_move()) != (frame.number() != 0)) return wrong("number");
+  if (frame.has_move()) {
+    TT_RETURN_IF_ERROR(check(frame.move(), static_cast<std::size_t>(place.bytes)));
+    result.move = std::move(*frame.mutable_move());
+    result.message.message.payload = place.bytes;
+    result.payload = part_of(bytes, place);
+    return result;
+  }
   if (frame.has_message()) TT_RETURN_IF_ERROR(read(frame.message(), result.message));
   const bool may_have = frame.has_message() && result.message.kind == PeerMessage::Kind::kGroup;
   if (std::cmp_greater(place.bytes, may_have ? kMaxPeerPayload : 0)) return wrong("payload");

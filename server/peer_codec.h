@@ -12,6 +12,7 @@
 #include "engine/collective/link.h"
 #include "engine/core/status.h"
 #include "engine/runtime/fabric.h"
+#include "teletensor/v1/peer.pb.h"
 
 namespace teletensor::server {
 
@@ -20,6 +21,8 @@ inline constexpr std::size_t kMaxPeers = 256;
 inline constexpr std::size_t kMaxPeerName = 64;              // bytes
 inline constexpr std::size_t kMaxPeerRanks = 16'384;         // of a group
 inline constexpr std::size_t kMaxPeerPayload = 64ull << 20;  // bytes with one message
+inline constexpr std::size_t kMaxMoveData = 1ull << 20;      // bytes of a session's file
+inline constexpr std::size_t kMaxMoveTokens = 64;            // of the session's user
 inline constexpr std::size_t kMaxPeerTexts = 4ull << 20;     // bytes of a frame without its payload
 
 struct PeerHello {
@@ -35,6 +38,7 @@ struct PeerFrame {
   std::uint64_t number = 0;        // 0: no message, an acknowledgement alone
   std::uint64_t received = 0;
   runtime::PeerMessage message;                // message.message.payload: the size of `payload`
+  std::optional<v1::PeerMove> move;            // in the place of `message`
   std::vector<std::span<const char>> payload;  // in the memory of the frame's bytes
 };
 
@@ -48,6 +52,7 @@ std::string encode_hello(const PeerHello& hello);
 std::string encode_numbers(std::uint64_t number, std::uint64_t received);
 // Of message.message.payload nothing is encoded. Precondition: payload_bytes <= kMaxPeerPayload.
 std::string encode_message(const runtime::PeerMessage& message, std::size_t payload_bytes);
+std::string encode_move(v1::PeerMove move, std::size_t payload_bytes);
 
 // Reads a frame whose payload, if any, is its last field, so that it need not be copied. Checks
 // values of enumerations, sizes and numbers of entries; what they mean is checked by the receiver.

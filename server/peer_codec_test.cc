@@ -298,5 +298,57 @@ TEST(PeerCodec, RefusesAFieldAfterThePayload) {
   }
 }
 
+v1::PeerMove a_move(v1::PeerMove::Kind kind) {
+  v1::PeerMove move;
+  move.set_kind(kind);
+  move.set_id(std::string(32, 'a'));
+  if (kind == v1::PeerMove::OFFER) move.mutable_offer()->add_tokens()->set_hash(std::string(32, 1));
+  return move;
+}
+
+TEST(PeerCodec, AMoveComesBackAsItWas) {
+  for (int kind = v1::PeerMove::OFFER; kind <= v1::PeerMove::ASK; ++kind) {
+    const v1::PeerMove move = a_move(static_cast<v1::PeerMove::Kind>(kind));
+    const std::string data = kind == v1::PeerMove::DATA ? "bytes" : "";
+    const std::string bytes = encode_numbers(3, 2) + encode_move(move, data.size()) + data;
+    const auto read = decoded(bytes);
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    ASSERT_TRUE(read->move);
+    EXPECT_EQ(read->move->SerializeAsString(), move.SerializeAsString());
+    EXPECT_EQ(payload_of(*read), data);
+  }
+}
+
+TEST(PeerCodec, NamesTheFieldOfAMoveThatIsOutOfRange) {
+  using Move = v1::PeerMove;
+  const auto refused = [](const char* field, Move::Kind kind, auto change,
+                          const std::string& data = "") {
+    Move move = a_move(kind);
+    change(move);
+    const auto read = decoded(encode_numbers(1, 0) + encode_move(move, data.size()) + data);
+    ASSERT_FALSE(read.ok()) << field;
+    EXPECT_EQ(read.status().message(),
+              std::string("a frame's field ") + field + " is out of range");
+  };
+  const auto nothing = [](Move&) {};
+  const std::string long_text(5000, 'x');
+  refused("move.kind", Move::ASK, [](Move& m) { m.set_kind(Move::NONE); });
+  refused("move.id", Move::ASK, [](Move& m) { m.set_id("../../../etc/passwd............."); });
+  refused("move.id", Move::ASK, [](Move& m) { m.set_id("aa"); });
+  refused("move.text", Move::ABORT, [&](Move& m) { m.set_text(long_text); });
+  refused("move.code", Move::REFUSE, [](Move& m) { m.set_code(99); });
+  refused("move.offer", Move::OFFER, [](Move& m) { m.clear_offer(); });
+  refused("move.offer", Move::ASK, [](Move& m) { m.mutable_offer(); });
+  refused("move.offer", Move::OFFER, [&](Move& m) { m.mutable_offer()->set_name(long_text); });
+  refused("move.offer.tokens", Move::OFFER,
+          [](Move& m) { m.mutable_offer()->add_tokens()->set_hash("short"); });
+  refused("move.offer.tokens", Move::OFFER, [](Move& m) {
+    for (int i = 0; i < 64; ++i) *m.mutable_offer()->add_tokens() = m.offer().tokens(0);
+  });
+  refused("payload", Move::DATA, nothing);
+  refused("payload", Move::ASK, nothing, "x");
+  refused("payload", Move::DATA, nothing, std::string(kMaxMoveData + 1, 'x'));
+}
+
 }  // namespace
 }  // namespace teletensor::server

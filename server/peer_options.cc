@@ -17,7 +17,9 @@ Status check_together(const Config& config) {
           std::pair(!config.peers.empty(), "peers (--peers)"),
           std::pair(!config.peer_cert.empty(), "peer_cert (--peer-cert)"),
           std::pair(!config.peer_key.empty(), "peer_key (--peer-key)"),
-          std::pair(!config.peer_ca.empty(), "peer_ca (--peer-ca)")}) {
+          std::pair(!config.peer_ca.empty(), "peer_ca (--peer-ca)"),
+          std::pair(!config.move_from.empty(), "move_from (--move-from)"),
+          std::pair(!config.advertise.empty(), "advertise (--advertise)")}) {
       if (set) return core::invalid(std::string(what) + ": needs the daemon's name (--peer-name)");
     }
     return {};
@@ -89,6 +91,16 @@ Result<PeerOptions> peer_options(const Config& config) {
   options.peers.erase(options.name);
   if (options.peers.empty()) {
     return core::invalid("peers (--peers): names no daemon but \"" + options.name + "\" itself");
+  }
+  for (const std::string& each : config.move_from) {
+    if (!options.peers.contains(each)) {
+      return core::invalid("move_from (--move-from): \"" + each + "\" is not in --peers");
+    }
+  }
+  if (!config.advertise.empty()) {
+    std::string address = config.advertise;
+    if (address.starts_with("tls://")) address = address.substr(6);
+    TT_RETURN_IF_ERROR(check_address("advertise (--advertise)", address));
   }
   if (options.peers.size() > kMaxPeers) {
     return core::invalid("peers (--peers): the maximum is " + std::to_string(kMaxPeers));

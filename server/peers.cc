@@ -76,8 +76,9 @@ Peers::Peers(PeerOptions options, std::shared_ptr<Certificates> certificates)
 
 Peers::~Peers() { stop(); }
 
-Status Peers::start(Receiver& receiver) {
+Status Peers::start(Receiver& receiver, MoveReceiver* moves) {
   home_.receiver = &receiver;
+  home_.moves = moves;
   TT_RETURN_IF_ERROR(check_threads(kPeerThreads));
   TT_RETURN_IF_ERROR(listen());
   clock_ = core::start_thread([this] { keep_time(); });
@@ -150,6 +151,21 @@ void Peers::send(const std::string& peer, runtime::PeerMessage message, Payload 
   auto encoded = std::make_shared<const std::string>(encode_message(message, bytes));
   peers_.at(peer)->send({std::move(encoded), std::move(payload), static_cast<std::int64_t>(bytes)});
 }
+
+void Peers::send_move(const std::string& peer, v1::PeerMove move, std::string data) {
+  const std::size_t bytes = data.size();
+  if (bytes > kMaxMoveData) std::terminate();
+  auto encoded = std::make_shared<const std::string>(encode_move(std::move(move), bytes));
+  Payload payload;
+  if (bytes > 0) {
+    auto held = std::make_shared<const std::string>(std::move(data));
+    payload.parts.emplace_back(held->data(), held->size());
+    payload.held = std::move(held);
+  }
+  peers_.at(peer)->send({std::move(encoded), std::move(payload), static_cast<std::int64_t>(bytes)});
+}
+
+bool Peers::local() const { return is_loopback(options_.listen); }
 
 PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
   const auto [stream, reactor] = served_peer(context, *this);

@@ -31,7 +31,8 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
 
   // Listens and calls. Says why where the address is refused or taken. `receiver` is called until
   // stop() returns.
-  core::Status start(Receiver& receiver);
+  // `moves`: as the receiver, of sessions that move; null: none does.
+  core::Status start(Receiver& receiver, MoveReceiver* moves = nullptr);
   // Waits for at most a second until peers that are connected have what was sent to them, and ends
   // all connections. Then no call of the receiver is under way, no memory of a payload is held, and
   // nothing is sent any more. Any number of times, by one thread.
@@ -48,6 +49,14 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   std::vector<std::string> peers() const override;
   // Precondition besides: the payload is at most 64 MiB.
   void send(const std::string& peer, runtime::PeerMessage message, Payload payload = {}) override;
+  // The same of a message about a session that moves. `data`: at most kMaxMoveData bytes.
+  void send_move(const std::string& peer, v1::PeerMove move, std::string data = "");
+  // False: the peer is not in --peers.
+  bool knows(const std::string& peer) const { return peers_.contains(peer); }
+  // Is there a connection to the peer just now? Precondition: knows(peer).
+  bool connected(const std::string& peer) { return peers_.at(peer)->connected(); }
+  // Is the address where peers call this daemon on this machine alone?
+  bool local() const;
 
  private:
   class Service;

@@ -115,7 +115,7 @@ void Recovery::begin(const LeaseRef& lease) {
     if (!line.served.empty()) rank = 0;
   }
   const Status status = core::with_memory("a snapshot", [&] {
-    picture(lease, false, rank,
+    picture(lease, After::kGoOn, rank,
             [this, lease](const core::Result<SnapshotFacts>& facts) { served(lease, facts); });
     return Status();
   });
@@ -198,9 +198,27 @@ void Recovery::ask_to_drain(std::chrono::milliseconds budget, Drained done) {
   if (first) shutdown_();
 }
 
-void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
+void Recovery::rest(const LeaseRef& lease, Written done) {
+  Status refused = refusal(*lease);
+  if (refused.ok()) {
+    MutexLock lock(mutex_);
+    if (draining_) refused = shutting_down();
+  }
+  if (!refused.ok()) return done(std::move(refused));
+  picture(lease, After::kRest, 0, [lease, done](const core::Result<SnapshotFacts>& facts) {
+    if (!facts.ok()) {
+      (void)lease->with_session([](engine::Session& session) {
+        session.resume();
+        return Status();
+      });
+    }
+    done(facts);
+  });
+}
+
+void Recovery::picture(const LeaseRef& lease, After after, int rank,
                        std::function<void(core::Result<SnapshotFacts>)> done) {
-  auto taken = [this, lease, hold, rank, done](core::Result<program::Image> image) {
+  auto taken = [this, lease, after, rank, done](core::Result<program::Image> image) {
     if (!image.ok()) return done(image.status());
     const Status status = core::with_memory("a snapshot", [&] {
       Job job{lease,
@@ -210,7 +228,7 @@ void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
               done,
               rank};
       lease->save(*job.head, *job.body);
-      job.head->set_drained(hold);
+      job.head->set_drained(after == After::kHold);
       {
         MutexLock lock(mutex_);
         jobs_.push_back(std::move(job));
@@ -223,7 +241,11 @@ void Recovery::picture(const LeaseRef& lease, bool hold, int rank,
     done(status);
   };
   const Status status = lease->with_session([&](engine::Session& session) {
-    session.snapshot(hold, std::move(taken));
+    if (after == After::kRest) {
+      session.rest(std::move(taken));
+    } else {
+      session.snapshot(after == After::kHold, std::move(taken));
+    }
     return Status();
   });
   if (!status.ok()) done(status);
@@ -309,6 +331,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     facts.bytes += storage.bytes;
     if (storage.common != 0) commons.push_back(storage.common);
   }
+  facts.common = !commons.empty();
   job.head->mutable_commons()->Assign(commons.begin(), commons.end());
   facts.completed_upto = job.image.next_seq - 1;
   job.head->set_bytes(facts.bytes);
@@ -414,7 +437,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   std::size_t done = 0;
   int rank = 0;
   const auto begin = [&](const LeaseRef& lease, int place) {
-    picture(lease, true, place,
+    picture(lease, After::kHold, place,
             [this, &results, &done, raw = lease.get()](core::Result<SnapshotFacts> facts) {
               {
                 MutexLock lock(mutex_);
@@ -536,46 +559,50 @@ void Recovery::restore() {
   leases_.engine().restored();
 }
 
+core::Result<LeaseRef> Recovery::read_up(const std::string& file, bool arrives) {
+  auto reading = store_->read(file);
+  if (!reading.ok()) return reading.status();
+  v1::SavedHead head = (*reading)->head;
+  if (arrives) head.set_id(0);
+  auto image = read_image((*reading)->body.image(), leases_.engine().catalog());
+  if (!image.ok()) return image.status();
+  // A number that a client got in a life that was cut short names nothing else in this one.
+  image->next_upload = std::max(image->next_upload, microseconds_of_the_clock());
+  Status bytes;
+  // Nothing may be wrong with the end of the file either.
+  std::deque<std::uint64_t> left;
+  for (const program::Image::Storage& storage : image->storages) {
+    if (storage.bytes > 0 && storage.common == 0) left.push_back(storage.bytes);
+  }
+  const auto read = [&](void* to, std::size_t size, Status& lost) {
+    bytes = (*reading)->read(to, size, lost);
+    if (!bytes.ok()) return bytes;
+    if (!lost.ok() || (left.front() -= size) == 0) left.pop_front();
+    return left.empty() ? bytes = (*reading)->finish() : bytes;
+  };
+  if (left.empty()) TT_RETURN_IF_ERROR((*reading)->finish());
+  return leases_.restore(head, (*reading)->body, std::move(*image), read, file);
+}
+
+void Recovery::restore_file(const std::string& file) {
+  for (const SessionStore::Found& found : store_->list()) {
+    if (found.file == file) restore_one(found);
+  }
+}
+
 void Recovery::restore_one(const SessionStore::Found& found) {
   const Clock::time_point began = Clock::now();
-  Status status = found.status;
-  v1::SavedHead head = found.head;
+  const v1::SavedHead& head = found.head;
+  core::Result<LeaseRef> lease(found.status);
+  if (found.status.ok()) lease = read_up(found.file, false);
+  const Status status = lease.ok() ? leases_.admit(*lease) : lease.status();
   if (status.ok()) {
-    auto reading = store_->read(found.file);
-    status = reading.status();
-    if (reading.ok()) {
-      auto image = read_image((*reading)->body.image(), leases_.engine().catalog());
-      status = image.status();
-      if (image.ok()) {
-        // A number that a client got in a life that was cut short names nothing else in this one.
-        image->next_upload = std::max(image->next_upload, microseconds_of_the_clock());
-        Status bytes;
-        // Nothing may be wrong with the end of the file either.
-        std::deque<std::uint64_t> left;
-        for (const program::Image::Storage& storage : image->storages) {
-          if (storage.bytes > 0 && storage.common == 0) left.push_back(storage.bytes);
-        }
-        const auto read = [&](void* to, std::size_t size, Status& lost) {
-          bytes = (*reading)->read(to, size, lost);
-          if (!bytes.ok()) return bytes;
-          if (!lost.ok() || (left.front() -= size) == 0) left.pop_front();
-          return left.empty() ? bytes = (*reading)->finish() : bytes;
-        };
-        if (left.empty()) bytes = (*reading)->finish();
-        const auto lease = bytes.ok() ? leases_.restore(head, (*reading)->body, std::move(*image),
-                                                        read, found.file)
-                                      : core::Result<LeaseRef>(bytes);
-        status = lease.status();
-        if (lease.ok()) {
-          spdlog::info(
-              "event=session_restored session=\"{}\" id={} user=\"{}\" upto={} bytes={} "
-              "seconds={:.3f}",
-              head.name(), head.id(), head.user(), head.completed_upto(), head.bytes(),
-              seconds_since(began));
-          return;
-        }
-      }
-    }
+    spdlog::info(
+        "event=session_restored session=\"{}\" id={} user=\"{}\" upto={} bytes={} "
+        "seconds={:.3f}",
+        head.name(), (*lease)->client.id, head.user(), head.completed_upto(), head.bytes(),
+        seconds_since(began));
+    return;
   }
   std::string text = status.message();
   if (text.find(found.file) == std::string::npos) text = "sessions/" + found.file + ": " + text;

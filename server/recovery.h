@@ -29,6 +29,7 @@ struct SnapshotFacts {
   std::uint64_t bytes = 0;           // of tensors
   double seconds = 0;                // to write it
   std::size_t lost = 0;  // tensors, or values, that could not be read or written in time
+  bool common = false;   // the session uses tensors that are published
 };
 
 struct DrainFacts {
@@ -64,6 +65,18 @@ class Recovery {
   // FAILED_PRECONDITION for a session that does not outlive its connection. `done` comes once a
   // file is safe on the disk that has all commands which had come when this was called.
   void snapshot(const LeaseRef& lease, Written done);
+  // The same, and the session stands still from there on until Session::resume(): engine::Session's
+  // rest(). ABORTED while another snapshot of it is under way.
+  void rest(const LeaseRef& lease, Written done);
+  // OK where a session can be written down.
+  core::Status refusal(const Lease& lease) const;
+  // Null: there is nowhere to keep anything.
+  const SessionStore* store() const { return store_.get(); }
+  // The session of a file of the store, where nobody finds it before Leases::admit(). `arrives`: it
+  // is a peer's, and gets a number of this daemon.
+  core::Result<LeaseRef> read_up(const std::string& file, bool arrives);
+  // Takes up the session of that file, or says in the log why it cannot be.
+  void restore_file(const std::string& file);
   // Calls `shutdown`; `done` when drain() has ended. `budget`: of that drain, 0: as constructed.
   void ask_to_drain(std::chrono::milliseconds budget, Drained done);
   // Refuses new sessions, lets what has come run, and writes every session down, the most important
@@ -95,9 +108,9 @@ class Recovery {
     Clock::time_point due;
     core::Status status;  // how that ended
   };
-  void picture(const LeaseRef& lease, bool hold, int rank,
+  enum class After : std::uint8_t { kGoOn, kHold, kRest };  // of the session
+  void picture(const LeaseRef& lease, After after, int rank,
                std::function<void(core::Result<SnapshotFacts>)> done);
-  core::Status refusal(const Lease& lease) const;
   static bool last_chance(const Job& job);
   void begin(const LeaseRef& lease);
   void served(const LeaseRef& lease, const core::Result<SnapshotFacts>& facts);

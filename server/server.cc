@@ -74,13 +74,16 @@ core::Result<std::unique_ptr<Server>> Server::start(engine::Engine& engine, Serv
     server->facts_.restart = server->options_.restart;
     server->facts_.every = server->options_.snapshot_every;
   }
+  server->moves_.restore();
   server->recovery_.restore();
+  server->moves_.restored();
   if (server->recovery_.on()) {
     const Status kept = server->stores_.keep_in(server->options_.state_dir);
     if (!kept.ok()) spdlog::warn("event=stores_not_kept reason=\"{}\"", kept.message());
   }
   const Status status = server->bind();
   if (!status.ok()) return status;
+  server->moves_.listens(server->tcp_, server->options_.tls.on(), server->options_.socket);
   return server;
 }
 
@@ -91,7 +94,10 @@ Server::Server(engine::Engine& engine, ServerOptions options)
       auth_(tokens_, options_.tls_users, options_.allow_anonymous),
       leases_(engine, options_.limits),
       recovery_(leases_, store_of(options_), {options_.drain, options_.snapshot_every},
-                options_.shutdown) {}
+                options_.shutdown),
+      moves_(leases_, recovery_, auth_, options_.peers,
+             {options_.version, options_.move_from, options_.advertise, options_.allow_anonymous,
+              options_.tls_users, options_.socket_users}) {}
 
 Server::~Server() { stop(); }
 
@@ -157,7 +163,7 @@ Status Server::bind() {
   for (const ListenerOptions* each : {&local, &remote}) {
     Door* const door = each == &local ? door_.get() : proxy_door_.get();
     if (each->tcp.empty() && door == nullptr) continue;
-    auto listener = Listener::start(*each, leases_, recovery_, stores_, auth_, facts_);
+    auto listener = Listener::start(*each, leases_, recovery_, moves_, stores_, auth_, facts_);
     if (!listener.ok()) return listener.status();
     if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
     listeners_.push_back(std::move(*listener));
@@ -211,7 +217,7 @@ Listener* Server::neighbour(uid_t user) {
   options.entrance.neighbour = user_name(user);
   const Status threads = check_threads(kListenerThreads);
   auto listener = threads.ok()
-                      ? Listener::start(options, leases_, recovery_, stores_, auth_, facts_)
+                      ? Listener::start(options, leases_, recovery_, moves_, stores_, auth_, facts_)
                       : core::Result<std::unique_ptr<Listener>>(threads);
   if (!listener.ok()) {
     spdlog::error("event=socket_user_failed reason=\"{}\"", listener.status().message());
@@ -251,12 +257,14 @@ void Server::end_serving() {
 
 void Server::drain(Clock::time_point since) {
   end_serving();
+  moves_.stop();
   recovery_.drain(since);
   stop();
 }
 
 void Server::stop() {
   end_serving();
+  moves_.stop();
   http_.reset();  // asks the canary
   if (!listeners_.empty()) leases_.shutdown();
   stores_.close();

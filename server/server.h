@@ -15,6 +15,7 @@
 #include "server/http.h"
 #include "server/key_stores.h"
 #include "server/listener.h"
+#include "server/moves.h"
 #include "server/peers.h"
 #include "server/recovery.h"
 #include "server/service.h"
@@ -40,7 +41,9 @@ struct ServerOptions {
   std::chrono::milliseconds restart{10'000};
   std::chrono::milliseconds snapshot_every{0};  // sessions that have done something; 0: never
   std::function<void()> shutdown;               // drain() is wanted; called once
-  const Peers* peers = nullptr;                 // to be shown; null: none. Outlives the server
+  Peers* peers = nullptr;                       // null: none. Outlives the server, starts after it
+  std::vector<std::string> move_from;           // peers whose sessions may come
+  std::string advertise;                        // where clients of those reach the daemon
   std::string version;
 };
 
@@ -67,6 +70,7 @@ class Server {
   std::string dashboard_url() const { return http_ ? http_->dashboard_url() : ""; }
   Leases& leases() { return leases_; }
   Recovery& recovery() { return recovery_; }
+  Moves& moves() { return moves_; }
 
  private:
   Server(engine::Engine& engine, ServerOptions options);
@@ -89,6 +93,7 @@ class Server {
   Leases leases_;
   std::unique_ptr<ShareServer> shares_;
   Recovery recovery_;
+  Moves moves_;
   KeyStores stores_;
   std::vector<std::unique_ptr<Listener>> listeners_;  // the first one is the own user's
   std::unique_ptr<Door> door_, proxy_door_;           // start after them, end before

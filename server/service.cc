@@ -69,14 +69,15 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
   }
   hello->client.peer = context.peer();
   hello->client.user = caller->user;
+  hello->client.by_socket = by_socket(context) && context.client_metadata().find("authorization") ==
+                                                      context.client_metadata().end();
   const UserLimits limits = leases_.limits().of(caller->user);
   hello->client.limits = limits.amounts;
   hello->client.memory_asked = request.memory_quota();
   hello->client.memory_quota = limits.quota(hello->client.memory_asked);
   // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
-  const bool local =
-      !entrance_.remote && entrance_.neighbour.empty() && context.peer().starts_with("unix:");
+  const bool local = entrance_.neighbour.empty() && by_socket(context);
   auto ready = [this, later, &reply, peer = context.peer(), shares = local && facts_.shares,
                 unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
     if (!lease.ok()) {
@@ -102,11 +103,35 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
       leases_.take_over(std::move(hello->client), std::move(ready), *old);
     }
   } else if (hello->client.takes_over) {
+    if (const auto place = leases_.whereabouts().find(caller->user, hello->client.name);
+        place && !leases_.find_name(caller->user, hello->client.name)) {
+      return moved_away(*place, context, request, reply, later);
+    }
     leases_.take_over(std::move(hello->client), std::move(ready));
   } else {
     ready(leases_.open(std::move(hello->client)));
   }
   return {};
+}
+
+// The session that the client names is with a peer.
+core::Status ComputeService::moved_away(const Whereabouts::Place& place,
+                                        const grpc::CallbackServerContext& context,
+                                        const v1::HelloRequest& request, v1::HelloReply& reply,
+                                        const AnswerRef& later) const {
+  const std::string& address = place.for_client(by_socket(context));
+  if (!request.follows()) {
+    return core::Status(
+        core::Code::kFailedPrecondition,
+        "session \"" + place.name + "\" has moved to the daemon at " + address + ": connect there");
+  }
+  reply.set_moved_to(address);
+  later->give({});
+  return {};
+}
+
+bool ComputeService::by_socket(const grpc::CallbackServerContext& context) const {
+  return !entrance_.remote && context.peer().starts_with("unix:");
 }
 
 grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* context,
@@ -117,7 +142,17 @@ grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* co
 
 core::Status ComputeService::attach(grpc::CallbackServerContext& context,
                                     const v1::AttachRequest& request, v1::AttachReply& reply) {
-  const core::Result<LeaseRef> lease = this->lease(context, "Attach");
+  const core::Result<Caller> caller = auth_.check(context, entrance_, kComputeService + "Attach"s);
+  const std::string_view token = text_of(context, "teletensor-token");
+  std::string why;
+  if (caller.ok() && !leases_.find(token, &why).ok() && why == "moved") {
+    const auto place = leases_.whereabouts().find(token);
+    if (place && place->user == caller->user) {
+      reply.set_moved_to(place->for_client(by_socket(context)));
+      return {};
+    }
+  }
+  const core::Result<LeaseRef> lease = lease_of(context, leases_, caller);
   if (!lease.ok()) {
     const bool restarted = request.server_epoch() != facts_.epoch;
     return restarted && lease.status().code() == core::Code::kNotFound

@@ -68,6 +68,12 @@ class ComputeService final : public ComputeCallbacks {
                      v1::HelloReply& reply, const AnswerRef& later);
   core::Status attach(grpc::CallbackServerContext& context, const v1::AttachRequest& request,
                       v1::AttachReply& reply);
+  core::Status moved_away(const Whereabouts::Place& place,
+                          const grpc::CallbackServerContext& context,
+                          const v1::HelloRequest& request, v1::HelloReply& reply,
+                          const AnswerRef& later) const;
+  // Came the call through a UNIX socket of this machine?
+  bool by_socket(const grpc::CallbackServerContext& context) const;
   // The lease of a call of `method`, if it may be made and the lease is the caller's.
   core::Result<LeaseRef> lease(grpc::CallbackServerContext& context, const char* method) const;
   core::Result<LeaseRef> named(grpc::CallbackServerContext& context, const std::string& name) const;

@@ -64,6 +64,11 @@ class Query {
     const auto* value = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
     return value == nullptr ? "" : value;
   }
+  std::string bytes(int column) const {
+    const auto* value = static_cast<const char*>(sqlite3_column_blob(statement_, column));
+    const int size = sqlite3_column_bytes(statement_, column);
+    return value == nullptr ? "" : std::string(value, static_cast<std::size_t>(size));
+  }
   std::int64_t number(int column) const { return sqlite3_column_int64(statement_, column); }
 
  private:
@@ -197,6 +202,51 @@ Result<std::optional<Caller>> Tokens::find(std::string_view secret) {
   Caller caller{query.text(0), role_of(query.text(1))};
   TT_RETURN_IF_ERROR(check_user(caller.user));
   return std::optional<Caller>(std::move(caller));
+}
+
+Result<std::vector<Tokens::Hashed>> Tokens::hashes_of(const std::string& user, std::size_t most) {
+  MutexLock lock(mutex_);
+  TT_RETURN_IF_ERROR(open(false));
+  std::vector<Hashed> found;
+  if (db_ == nullptr) return found;
+  Query query(db_,
+              "SELECT id, hash, created, expires FROM tokens WHERE user = ? AND revoked = 0 AND"
+              " (expires = 0 OR expires > ?) AND role IN ('user', 'admin')"
+              " ORDER BY created DESC LIMIT ?");
+  query.bind(user).bind(now()).bind(static_cast<std::int64_t>(most));
+  while (true) {
+    const Result<bool> row = query.step();
+    if (!row.ok()) return row.status();
+    if (!*row) return found;
+    found.push_back({query.text(0), query.bytes(1), query.number(2), query.number(3)});
+  }
+}
+
+Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens) {
+  if (tokens.empty()) return {};
+  if (!good_user(user)) return core::invalid("token: no user's name");
+  MutexLock lock(mutex_);
+  TT_RETURN_IF_ERROR(open(true));
+  for (const Hashed& each : tokens) {
+    Query count(db_, "SELECT COUNT(*) FROM tokens");
+    const Result<bool> counted = count.step();
+    if (!counted.ok()) return counted.status();
+    if (count.number(0) >= static_cast<std::int64_t>(kMost)) {
+      return Status(Code::kResourceExhausted,
+                    "token: there are " + std::to_string(kMost) + " already");
+    }
+    // Another token may have the same id here.
+    const Result<bool> stored =
+        Query(db_, "INSERT OR IGNORE INTO tokens VALUES (?, ?, ?, 'user', ?, ?, 0)")
+            .bind(each.id)
+            .blob(each.hash)
+            .bind(user)
+            .bind(each.created)
+            .bind(each.expires)
+            .step();
+    if (!stored.ok()) return stored.status();
+  }
+  return {};
 }
 
 Result<bool> Tokens::any() {

@@ -51,6 +51,16 @@ class Tokens {
 
   // Who that is: nobody for what is unknown, expired or revoked. An error where the file fails.
   core::Result<std::optional<Caller>> find(std::string_view secret);
+  // Tokens by their hashes, as another daemon knows them: what a user who moves there brings along.
+  struct Hashed {
+    std::string id, hash;
+    std::int64_t created = 0, expires = 0;
+  };
+  // Those of the user that are good, at most `most`, whatever they allow beyond being the user.
+  core::Result<std::vector<Hashed>> hashes_of(const std::string& user, std::size_t most);
+  // Adds those that are not known yet, revoked ones included, as the user's, with the role kUser.
+  core::Status adopt(const std::string& user, const std::vector<Hashed>& tokens);
+
   // Is there one that is neither expired nor revoked?
   core::Result<bool> any();
 

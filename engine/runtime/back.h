@@ -148,6 +148,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  // Is the session in a group? Any thread.
+  bool has_groups();
   // The groups of the session end, because "rank n `why`". Any thread.
   void leave_groups(const std::string& why);
   // Before the daemon shuts down: no session waits for another one, now or later.

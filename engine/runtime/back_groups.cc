@@ -325,6 +325,12 @@ void Back::interrupt_groups(std::uint64_t upto) {
   for (const auto& member : members) member->give_up(kInterrupted);
 }
 
+bool Back::has_groups() {
+  core::MutexLock lock(mu_);
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& known) { return !known.expired(); });
+}
+
 void Back::leave_groups(const std::string& why) {
   std::vector<std::shared_ptr<Groups::Member>> members;
   {

@@ -74,6 +74,7 @@ void Session::take_over(std::function<void(core::Result<engine::TakenOver>)> don
     if (broken_.ok() && !successor_) std::swap(successor_, done);
   }
   if (done) return done(Status(Code::kFailedPrecondition, "the session cannot be taken over now"));
+  resume();
   hand_over();
 }
 

@@ -74,6 +74,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void leave_groups(const std::string& why) override { back_.leave_groups(why); }
   void take_over(std::function<void(core::Result<engine::TakenOver>)> done) override;
   void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) override;
+  void rest(std::function<void(core::Result<program::Image>)> done) override;
+  void resume() override;
   // A session that has begun nothing becomes the one that the image was taken of. On failure it is
   // of no use.
   core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read,
@@ -226,12 +228,17 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   program::Amounts amounts_ TT_GUARDED_BY(mu_);  // the front's, when it last published
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
   std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);  // waits
+  // What the session does after a snapshot: it goes on, stands still for good, or until resume().
+  enum class After : std::uint8_t { kGoOn, kHold, kRest };
   struct Picture {  // a snapshot that is wanted
     std::function<void(core::Result<program::Image>)> done;
-    bool hold = false;
+    After after = After::kGoOn;
     std::uint64_t next_seq = 0;
   };
+  void picture(After after, std::function<void(core::Result<program::Image>)> done);
+  void go_on();
   Picture picture_ TT_GUARDED_BY(mu_);
+  bool resting_ TT_GUARDED_BY(mu_) = false;
   bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a frame that comes lies in frame_
   std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;   // fetches that nobody asks for any more
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet

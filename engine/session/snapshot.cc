@@ -113,6 +113,12 @@ void put_kept_first(Image& image) {
   image.storages = std::move(sorted);
 }
 
+Status in_a_group() {
+  return Status(Code::kFailedPrecondition,
+                "the session has a process group, whose other ranks would wait for it: end the "
+                "group first (destroy_process_group)");
+}
+
 // While it lives, no limit but the devices' own memory holds for the session.
 class Exempt {
  public:
@@ -135,6 +141,23 @@ class Exempt {
 }  // namespace
 
 void Session::snapshot(bool hold, std::function<void(core::Result<Image>)> done) {
+  picture(hold ? After::kHold : After::kGoOn, std::move(done));
+}
+
+void Session::rest(std::function<void(core::Result<Image>)> done) {
+  if (back_.has_groups()) return done(in_a_group());
+  picture(After::kRest, std::move(done));
+}
+
+void Session::resume() {
+  {
+    core::MutexLock lock(mu_);
+    if (!std::exchange(resting_, false)) return;
+  }
+  go_on();
+}
+
+void Session::picture(After after, std::function<void(core::Result<Image>)> done) {
   Status refused;
   {
     core::MutexLock lock(mu_);
@@ -143,11 +166,11 @@ void Session::snapshot(bool hold, std::function<void(core::Result<Image>)> done)
     } else if (picture_.done || still_) {
       refused = Status(Code::kAborted, "another snapshot of the session is under way");
     } else {
-      picture_ = {std::move(done), hold, 0};
+      picture_ = {std::move(done), after, 0};
     }
   }
   if (!refused.ok()) return done(std::move(refused));
-  if (hold) back_.end_groups();
+  if (after == After::kHold) back_.end_groups();
   stand_still();
 }
 
@@ -184,10 +207,19 @@ void Session::take_image() noexcept {
   {
     core::MutexLock lock(mu_);
     picture.done = std::exchange(picture_.done, nullptr);
-    picture.hold = picture_.hold;
+    picture.after = picture_.after;
+    if (picture.after == After::kRest) {
+      if (image.ok() && back_.has_groups()) image = in_a_group();  // joined meanwhile
+      resting_ = image.ok();
+      if (!resting_) picture.after = After::kGoOn;
+    }
   }
   picture.done(std::move(image));
-  if (picture.hold) return;
+  if (picture.after == After::kGoOn) go_on();
+}
+
+// After standing still.
+void Session::go_on() {
   bool waiting = false;
   {
     core::MutexLock lock(mu_);

@@ -1,6 +1,7 @@
 // A session that goes to another client: what the one before had under way.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
@@ -106,6 +107,42 @@ TEST_F(TakeOver, ASnapshotThatTheClientBeforeWaitsForIsCancelled) {
   std::promise<core::Status> next;
   session->snapshot(false, [&](const auto& image) { next.set_value(image.status()); });
   EXPECT_TRUE(next.get_future().get().ok());
+}
+
+std::vector<program::Command> one_constant() {
+  std::vector<program::Command> commands;
+  commands.emplace_back(program::Constant{core::DType::kF32, {}, core::Dims{1}, std::string(4, 0)});
+  return commands;
+}
+
+TEST_F(TakeOver, ASessionAtRestConsumesNothingUntilItIsResumed) {
+  const auto session = open();
+  std::promise<core::Status> rested, consumed;
+  session->rest([&](const auto& image) { rested.set_value(image.status()); });
+  ASSERT_TRUE(rested.get_future().get().ok());
+  std::future<core::Status> done = consumed.get_future();
+  session->submit(1, 1, one_constant(), [&](core::Status s) { consumed.set_value(s); });
+  EXPECT_EQ(done.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  std::promise<core::Status> other;
+  session->snapshot(false, [&](const auto& image) { other.set_value(image.status()); });
+  EXPECT_EQ(other.get_future().get().code(), core::Code::kAborted);
+  session->resume();
+  EXPECT_TRUE(done.get().ok());
+  session->resume();  // once more does nothing
+  std::promise<core::Status> next;
+  session->snapshot(false, [&](const auto& image) { next.set_value(image.status()); });
+  EXPECT_TRUE(next.get_future().get().ok());
+}
+
+TEST_F(TakeOver, TheNextClientEndsTheRest) {
+  const auto session = open();
+  std::promise<core::Status> rested;
+  session->rest([&](const auto& image) { rested.set_value(image.status()); });
+  ASSERT_TRUE(rested.get_future().get().ok());
+  take_over(*session);
+  std::promise<core::Status> consumed;
+  session->submit(1, 1, one_constant(), [&](core::Status s) { consumed.set_value(s); });
+  EXPECT_TRUE(consumed.get_future().get().ok());
 }
 
 }  // namespace

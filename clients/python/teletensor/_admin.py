@@ -123,6 +123,16 @@ class Admin:
                           "reason": s.text(4), "goes_back": bool(s.integer(5))}
                          for s in reply.messages(2)]}
 
+    def move(self, session: int, to: str) -> dict[str, Any]:
+        """Moves a session to the peer of this name: the `address` where it is now, its `bytes` of
+        tensors, and the `seconds` for which it stood still."""
+        reply = self._ask("Move", [(1, session), (2, to)], timeout=_LONG)
+        return {"address": reply.text(1), "bytes": reply.integer(2), "seconds": round(reply.real(3), 6)}
+
+    def admit(self, new: bool, why: str = "") -> None:
+        """Whether the daemon opens new sessions; else their clients are told why."""
+        self._ask("Admit", [(1, int(not new)), (2, why)])
+
     def create_token(self, user: str, role: str, lifetime_seconds: int = 0) -> dict[str, str]:
         """Its id and its secret, which is not told again."""
         reply = self._ask("CreateToken", [(1, user), (2, role), (3, lifetime_seconds)])

@@ -14,7 +14,7 @@ import pathlib
 import stat
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ._notices import tell
@@ -52,6 +52,25 @@ class Credentials:
             return grpc.insecure_channel(self.target, options=options)
         tls = grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
         return grpc.secure_channel(self.target, tls, options=options)
+
+    def at(self, address: str) -> Credentials:
+        """The same for the address to which this one's daemon has moved a session.
+
+        ValueError where the connection to a daemon elsewhere would become one to this machine, on which
+        another program may listen.
+        """
+        _check(address)
+        here = address.startswith("unix:") or _loopback(address.removeprefix("tls://").rpartition(":")[0])
+        if here and not (self.target.startswith("unix:") or _loopback(self.target.rpartition(":")[0])):
+            raise ValueError(f"{address} is an address of this machine, and the session was on another "
+                             "one: its daemon needs --advertise")
+        if address.startswith("unix:"):
+            path = os.fsencode(address.removeprefix("unix:"))
+            return replace(self, target="unix:" + urllib.parse.quote(path), tls=False, tls_reason="")
+        ca, ca_file = (self.ca, self.ca_file) if self.ca else _pem(None, "TELETENSOR_CA")
+        reason = _why_tls(address, ca_file, (self.certificate_files or ("",))[0])
+        return replace(self, target=address.removeprefix("tls://"), tls=reason is not None,
+                       ca=ca if reason is not None else self.ca, ca_file=ca_file, tls_reason=reason or "")
 
     def metadata(self) -> list[tuple[str, str]]:
         """Of every call."""

@@ -92,6 +92,10 @@ class GrpcioTransport(Transport):
         self.channel.close()  # its pauses grow with every attempt
         self._channel = self._connect()
 
+    def renew(self) -> None:
+        before, self._channel = self.channel, self._connect()
+        before.close()
+
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
         def work(calls: Calls) -> Any:
             run = self.channel.stream_stream("/teletensor.v1.Compute/Run", _same, _same)

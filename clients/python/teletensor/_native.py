@@ -51,6 +51,9 @@ class NativeTransport(Transport):
         if self._channel is not None:
             self._channel = self._connect()
 
+    def renew(self) -> None:
+        self.connect_again()
+
     def _open(self) -> _core.Channel:
         if self._channel is None:
             raise CallError(14, "the connection is closed")

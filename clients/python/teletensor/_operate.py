@@ -350,7 +350,65 @@ def _snapshot(args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
+def _move(args: argparse.Namespace) -> int:
+    with transport(args) as connection:
+        admin = Admin(connection)
+        session = _session_of(admin, args.session)
+        done = {"id": session["id"], "name": session["name"], **admin.move(session["id"], args.to)}
+    print(json.dumps(done) if args.json else _moved(done, args.to))
+    return 0
+
+
+def _moved(done: dict[str, Any], to: str) -> str:
+    return (f"session {done['id']} \"{done['name']}\" has moved to {to} at {done['address']}: "
+            f"{bytes_text(done['bytes'])}, {done['seconds']:.3f} s at rest")
+
+
+def _empty(args: argparse.Namespace) -> int:
+    """Moves all sessions, one after the other."""
+    moved: list[dict[str, Any]] = []
+    stay: list[dict[str, Any]] = []
+    current: dict[str, Any] | None = None
+
+    def say(text: str) -> None:
+        if not args.json:
+            print(text, flush=True)
+
+    with transport(args) as connection:
+        admin = Admin(connection)
+        admin.admit(False, f"it is being emptied, and its sessions move to {args.to!r}")
+        try:
+            while found := [s for s in admin.sessions()[0] if s["id"] not in {e["id"] for e in stay}]:
+                current = entry = {key: found[0][key] for key in ("id", "name", "user")}
+                try:
+                    done = {**entry, **admin.move(entry["id"], args.to)}
+                except CallError as error:
+                    stay.append({**entry, "reason": str(error)})
+                    say(f"session {entry['id']} \"{entry['name']}\" of {entry['user']} stays: {error}")
+                    continue
+                moved.append(done)
+                say(_moved(done, args.to))
+            current = None
+        except KeyboardInterrupt:
+            say(f"interrupted after {len(moved)} sessions" +
+                (f"; the daemon still decides on session {current['id']}" if current else "") +
+                "; it opens no new sessions until `teletensor drain --cancel`")
+            raise
+    if args.json:
+        print(json.dumps({"moved": moved, "stay": stay}))
+    else:
+        print(f"{len(moved)} sessions have moved to {args.to}, {len(stay)} stay"
+              + ("".join(f"\n  {s['id']} \"{s['name']}\" of {s['user']}: {s['reason']}" for s in stay)))
+    return 1 if stay else 0
+
+
 def _drain(args: argparse.Namespace) -> int:
+    if args.cancel:
+        with transport(args) as connection:
+            Admin(connection).admit(True)
+        return 0
+    if args.to:
+        return _empty(args)
     with transport(args) as connection:
         result = Admin(connection).drain(args.seconds)
     if args.json:
@@ -462,8 +520,16 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
                           help="numbers or names, from `teletensor sessions`")
     drain = with_address(commands.add_parser(
         "drain", help="ends the daemon as SIGTERM does, and tells what became of its sessions"), table=True)
+    drain.add_argument("--to", metavar="PEER", help="instead of ending it, moves all sessions to "
+                       "this peer; no new ones are opened from then on")
+    drain.add_argument("--cancel", action="store_true",
+                       help="ends what --to has begun: new sessions are opened")
     drain.add_argument("--seconds", type=number(0, 1e6, float), default=0.0,
                        help="for all of it [the daemon's --drain]")
+    move = with_address(commands.add_parser(
+        "move", help="moves a session to another daemon, where its program goes on"), table=True)
+    move.add_argument("session", type=_session_word, help="its number or name, from `teletensor sessions`")
+    move.add_argument("--to", metavar="PEER", required=True, help="a name of the daemon's --peers")
     tokens = commands.add_parser("token", help="who may call: create, list, revoke")
     actions = tokens.add_subparsers(dest="action", required=True)
     create = with_address(actions.add_parser("create", help="prints a new one"))
@@ -478,4 +544,5 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     with_address(commands.add_parser("bench", help="a few figures of a daemon, seen from here"),
                  table=True)
     return {"sessions": _sessions, "memory": _memory, "top": _top, "slowlog": _slow_log, "groups": _groups,
-            "kill": _kill, "snapshot": _snapshot, "drain": _drain, "bench": _bench, "token": _token}
+            "kill": _kill, "snapshot": _snapshot, "move": _move, "drain": _drain,
+             "bench": _bench, "token": _token}

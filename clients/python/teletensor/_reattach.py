@@ -47,7 +47,8 @@ class End(NamedTuple):
     @property
     def cut(self) -> bool:
         """The connection's end, not the session's."""
-        if self.word == "restart":  # the daemon has kept the session for the next one
+        # The daemon has kept the session for the next one, has moved it to a peer, or gets it from one.
+        if self.word in ("restart", "moved", "arriving"):
             return True
         return self.word in ("", "fenced", "slow") and self.code in (0, *_CUT)
 
@@ -64,6 +65,7 @@ class Attached(NamedTuple):
     epoch: int
     # Of a daemon that is older than this client: credit_upto, credit_bytes, bytes_received.
     replay: tuple[int, int, int] | None = None
+    moved_to: str = ""  # the address of the daemon that has the session now; the rest means nothing then
 
 
 class AttachError(Exception):
@@ -182,6 +184,13 @@ class Keeper:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             self.attach += 1
+            if attached.moved_to:
+                if (refusal := self._follow(attached.moved_to)) is not None:
+                    self._lose(core, refusal)
+                    return False
+                del core
+                pause = min(2 * pause, _LONGEST_PAUSE)  # where two daemons name each other
+                continue
             if attached.replay is None:
                 self._stream = core.take_up(self.attach, attached.received_upto)
             else:
@@ -198,6 +207,18 @@ class Keeper:
         if (core := self._core()) is not None:
             self._lose(core, end)
         return False
+
+
+    def _follow(self, address: str) -> End | None:
+        """To the daemon that has the session now; or why not."""
+        before = self._transport.address
+        try:
+            self._transport.follow(address)
+        except ValueError as error:
+            return End(_LOST, f"it has moved to {address}, where this program does not go: {error}",
+                       "moved")
+        _note(tell, "session %r has moved from %s to %s", self._transport.session_name, before, address)
+        return None
 
 
 def _note(say: Callable[..., None], text: str, *values: object) -> None:

@@ -42,6 +42,7 @@ PERMISSION_DENIED = 7
 
 _CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200
+_MOST_MOVES = 8  # of a session that is asked for by its name, from daemon to daemon
 _UNAUTHENTICATED = 16
 # That often a daemon is asked for where nothing listens.
 _STARTING_TRIES, _STARTING_PAUSE = 10, 0.1  # seconds
@@ -171,6 +172,17 @@ class Transport(ABC):
     def connect_again(self) -> None:
         """Nobody answered: the next call is to try anew."""
 
+    def follow(self, address: str) -> None:
+        """The daemon has moved the session to the one at this address: later calls go there, with the same
+        credentials. ValueError where they are not to go there."""
+        self.credentials = self.credentials.at(address)
+        self.address = address
+        self.renew()
+
+    @abstractmethod
+    def renew(self) -> None:
+        """A new connection takes the place of this one."""
+
     @abstractmethod
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
         """A Run call of this attach. The frames come from `owner`, as its stream number `stream`."""
@@ -259,6 +271,8 @@ class Transport(ABC):
             reply = decode(self.unary("Compute", "Attach", request, timeout=5, wait=False))
         except CallError as error:
             raise AttachError(error.end) from None
+        if moved_to := reply.text(10):
+            return Attached(0, self._epoch, moved_to=moved_to)
         self._epoch = reply.integer(1)
         credits = (reply.integer(7), reply.integer(8), reply.integer(9))
         return Attached(reply.integer(3), self._epoch, credits if reply.integer(6) else None)
@@ -324,10 +338,19 @@ class Transport(ABC):
 
         request = encode(
             [(1, _core.PROTOCOL), (2, _core.PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
-             (7, quota), (11, _this_process()), (20, int(bool(name))), (21, int(back))]
+             (7, quota), (11, _this_process()), (20, int(bool(name))), (21, int(back)), (22, 1)]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
         reply = self._first_reply(request)
+        for _ in range(_MOST_MOVES):
+            if not (moved_to := reply.text(31)):
+                break
+            tell("session %r has moved from %s to %s", name, self.address, moved_to)
+            try:
+                self.follow(moved_to)
+            except ValueError as error:
+                raise RefusedError(f"session {name!r} has moved to {moved_to}: {error}") from None
+            reply = self._first_reply(request)
         greeting = Greeting(
             server_version=reply.text(2), token=reply.text(4), session_name=reply.text(5),
             epoch=reply.integer(3), limits=_limits(reply.message(7)),

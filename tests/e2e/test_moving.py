@@ -1,0 +1,356 @@
+"""Sessions that move from daemon to daemon: nothing is lost, whatever fails on the way."""
+
+import contextlib
+import functools
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from support.clients import client, finish, wait_line
+from support.daemon import wait_until
+from support.daemons import start_daemons
+from support.proxy import Proxy
+from support.training import digest, trainer
+from teletensor._admin import Admin
+from teletensor._transport import CallError, open_transport
+
+pytestmark = pytest.mark.usefixtures("invariants")
+
+# A daemon that is killed has its sessions as of a moment before; clients send again what has run since.
+FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60", "--peer-patience", "60", "--snapshot-every", "0.5")
+OTHER = {"a": "b", "b": "a"}
+
+
+def cli(*words):
+    return [sys.executable, "-m", "teletensor.cli", *words]
+
+
+def run(*words):
+    """(exit status, output, errors) of a command."""
+    done = subprocess.run(cli(*words), capture_output=True, text=True, timeout=240)
+    return done.returncode, done.stdout, done.stderr
+
+
+@contextlib.contextmanager
+def admin(daemon):
+    connection = open_transport(daemon.unix)
+    try:
+        yield Admin(connection)
+    finally:
+        connection.close()
+
+
+def sessions(daemon):
+    with admin(daemon) as asked:
+        return asked.sessions()[0]
+
+
+def connected(daemon, peer):
+    return f'event=peer_connected peer="{peer}"' in daemon.log
+
+
+class Pair:
+    """Two daemons that take each other's sessions, and the network between them."""
+
+    def __init__(self, start_daemon, *flags, own=None):
+        self.link = None
+
+        def through(address):
+            self.link = self.link or Proxy(address, tcp=True)
+            return self.link.address
+
+        self.a, self.b = start_daemons(
+            start_daemon, 2, *FLAGS, *flags, through=through,
+            own=own or (lambda name: ("--move-from", OTHER[name])))
+        self.wait_connected()
+
+    def wait_connected(self):
+        wait_until(lambda: connected(self.a, "b") and connected(self.b, "a"), what="a connection")
+
+    def crash(self, name):
+        """kill -9 of one of them, and another process in its place."""
+        daemon = getattr(self, name)
+        daemon.crash()
+        self.link.target = self.b.peers
+        self.link.cut()
+
+    def move(self, session, source):
+        """By the command: its exit status, output, errors."""
+        return run("move", session, "--to", OTHER[source], "--address", getattr(self, source).unix)
+
+    def counts(self):
+        return len(sessions(self.a)), len(sessions(self.b))
+
+
+@pytest.fixture
+def pair(start_daemon):
+    made = Pair(start_daemon)
+    yield made
+    made.link.close()
+
+
+def test_a_session_moves_and_its_program_goes_on(pair, tt, each_transport, caplog):
+    """In the middle of a step: names, flags, the tape, what is kept, answers that are not read yet."""
+    with tt.connect(pair.a.unix, name="exp").as_current() as s:
+        base = tt.arange(12, dtype=tt.float32).reshape(3, 4).clone()
+        w = tt.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        big = tt.from_numpy(np.arange(1 << 20, dtype=np.float32))
+        s.keep("row", base[1])
+        loss = (w * w).sum()
+        tt.manual_seed(7)
+        wanted = tt.randn(5).tolist()
+        tt.manual_seed(7)
+        status, out, err = pair.move("exp", "a")
+        assert status == 0, err
+        assert pair.b.unix in out and "has moved to b" in out
+        loss.backward()
+        assert w.grad.tolist() == [2.0, 4.0, 6.0]
+        base[1, 2] = 50.0
+        assert s.kept()["row"].tolist() == [4.0, 5.0, 50.0, 7.0]
+        assert tt.randn(5).tolist() == wanted
+        assert (big + 1).numpy()[-1] == 1 << 20
+        assert tt.from_numpy(np.ones(1 << 20, dtype=np.float32)).sum().item() == 1 << 20
+        assert s.address == pair.b.unix and pair.counts() == (0, 1)
+        assert not list(pair.a.state.glob("*.session"))
+        assert sum("has moved from" in each.getMessage() for each in caplog.records) == 1
+        s.close()
+    wait_until(lambda: pair.counts() == (0, 0), what="the end of the session")
+
+
+def test_who_asks_for_the_name_is_sent_on(pair, tt):
+    with tt.connect(pair.a.unix, name="exp").as_current() as s:
+        s.keep("x", tt.ones(3) * 2)
+        s.synchronize()
+        s.detach()
+    assert pair.move("exp", "a")[0] == 0
+    with tt.connect(pair.a.unix, name="exp", fresh=True).as_current() as s:
+        assert s.address == pair.b.unix and s.kept()["x"].tolist() == [2.0, 2.0, 2.0]
+        assert pair.move("exp", "b")[0] == 0  # back
+        assert s.kept()["x"].sum().item() == 6.0 and s.address == pair.a.unix
+        s.close()
+
+
+def test_a_training_that_moves_ten_times_has_the_same_bits(pair, tmp_path):
+    """With cuts of the link in each move, and the source and the target killed in turn."""
+    rounds, go_on = 2000, tmp_path / "go_on"
+    wanted = digest(trainer(pair.a, 1, rounds))
+    process = trainer(pair.a, 1, rounds, go_on=go_on)
+    wait_line(process, "begun")
+    where = "a"
+    for i in range(10):
+        pair.link.cut_after_frames(1 + i)
+        wait_until(lambda here=where: begins(pair, here), what="a connection between the daemons")
+        if i in (3, 6):
+            pair.crash(where if i == 3 else OTHER[where])
+            pair.wait_connected()
+        where = OTHER[where]
+        wait_until(lambda here=where: len(sessions(getattr(pair, here))) == 1, what="the session's arrival")
+    go_on.touch()
+    assert digest(process) == wanted
+
+
+def begins(pair, source):
+    """Moves the only session. False: the cut came first, and the daemons are just connecting again."""
+    daemon = getattr(pair, source)
+    try:
+        with admin(daemon) as asked:
+            asked.move(sessions(daemon)[0]["id"], OTHER[source])
+    except CallError as error:
+        assert "just now" in str(error)
+        return False
+    return True
+
+
+def moved(pair, source):
+    """Asks for a move of the only session. Did the daemon say that it has moved?"""
+    try:
+        with admin(getattr(pair, source)) as asked:
+            asked.move(sessions(getattr(pair, source))[0]["id"], OTHER[source])
+    except CallError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("victim", ["a", "b"])
+def test_a_kill_between_any_two_messages_leaves_one_owner(pair, tt, victim):
+    """The link ends behind the n-th frame of a move, and one of the two daemons is killed and started again."""
+    with tt.connect(pair.a.unix, name="exp").as_current() as s:
+        x, total, outcomes = tt.ones(300_000), 1.0, set()
+        for n in (1, 2, 3, 4, 6, 8, 10, 13, 17):
+            s.snapshot()
+            source = "a" if s.address == pair.a.unix else "b"
+            pair.link.refuse()
+            pair.link.cut_after_frames(n)
+            mover = threading.Thread(target=lambda here=source: outcomes.add(moved(pair, here)))
+            mover.start()
+            wait_until(lambda ends=mover: pair.link.frame_limit is None or not ends.is_alive(), what="the cut")
+            pair.link.cut()
+            pair.crash(victim)
+            pair.link.accept()
+            mover.join()
+            x += 1
+            total += 1
+            assert x.sum().item() == 300_000 * total
+            wait_until(lambda: sum(pair.counts()) == 1, what="one session")
+            pair.wait_connected()
+        s.close()
+    assert outcomes <= {True, False}, outcomes
+
+
+def refusal(pair, source="a", to=None):
+    """Why the only session there does not move."""
+    daemon = getattr(pair, source)
+    with admin(daemon) as asked, pytest.raises(CallError) as refused:
+        asked.move(sessions(daemon)[0]["id"], to or OTHER[source])
+    return str(refused.value)
+
+
+def test_refusals_change_nothing(start_daemon, tt):
+    pair = Pair(start_daemon, own=lambda name: ("--move-from", "a", "--user-memory", "8MiB") if name == "b" else ())
+    try:
+        with tt.connect(pair.a.unix, name="exp").as_current() as s:
+            x = tt.ones(1000)
+            assert "not one of this daemon's peers (--peers): b" in refusal(pair, to="c")
+            assert "is this daemon itself" in refusal(pair, to="a")
+            y = tt.ones(4 << 20)
+            assert "limit user_memory" in refusal(pair)
+            del y
+            shared = tt.ones(3)
+            s.publish("shared", shared)
+            s.synchronize()
+            assert "published tensors" in refusal(pair)
+            s.publish("shared", None)
+            del shared
+            with tt.connect(pair.b.unix, name="exp") as taken:
+                assert "has a session \"exp\" there already" in refusal(pair)
+                assert "takes no sessions from \"b\" (--move-from)" in refusal(pair, source="b")
+                taken.close()
+            pair.link.swallow()
+            pair.link.restore()
+            assert x.sum().item() == 1000 and s.address == pair.a.unix
+            s.close()
+        with tt.connect(pair.a.tcp, name="anon") as s:
+            number = str(sessions(pair.a)[0]["id"])
+            assert pair.move(number, "a")[0] == 0
+            assert s.address == pair.b.tcp
+            s.close()
+    finally:
+        pair.link.close()
+
+
+def test_a_users_token_goes_along(start_daemon, new_token, tt):
+    """As a hash, with the role of a user. Another user cannot move the session."""
+    from teletensor._credentials import credentials_of
+
+    pair = Pair(functools.partial(start_daemon, anonymous=False))
+    try:
+        ann, bob = (new_token(pair.a, user, "admin" if user == "ann" else "user") for user in ("ann", "bob"))
+        with tt.connect(pair.a.tcp, name="exp", token=ann).as_current() as s:
+            x = tt.ones(3)
+            number = sessions(pair.a)[0]["id"]
+            connection = open_transport(pair.a.tcp, credentials_of(pair.a.tcp, bob))
+            with pytest.raises(CallError, match="there is no session"):
+                Admin(connection).move(number, "b")
+            connection.close()
+            with admin(pair.a) as asked:
+                asked.move(number, "b")
+            assert x.sum().item() == 3.0 and s.address == pair.b.tcp
+            with admin(pair.b) as asked:
+                assert [(t["user"], t["role"]) for t in asked.tokens()] == [("ann", "user")]
+            s.close()
+    finally:
+        pair.link.close()
+
+
+def test_a_session_with_a_group_stays(pair, tt):
+    import teletensor.distributed as dist
+
+    other = client("""
+        import teletensor.distributed as dist
+        dist.init_process_group("gloo", init_method="tcp://x:1", rank=1, world_size=2)
+        dist.all_reduce(tt.ones(2))
+        dist.barrier()
+        dist.destroy_process_group()
+    """, pair.a.unix)
+    with tt.connect(pair.a.unix, name="exp").as_current() as s:
+        dist.init_process_group("gloo", init_method="tcp://x:1", rank=0, world_size=2)
+        dist.all_reduce(x := tt.ones(2))
+        assert x.tolist() == [2.0, 2.0]
+        number = next(each["id"] for each in sessions(pair.a) if each["name"] == "exp")
+        with admin(pair.a) as asked, pytest.raises(CallError, match="process group"):
+            asked.move(number, "b")
+        dist.barrier()
+        dist.destroy_process_group()
+        assert finish(other)[0] == 0
+        s.synchronize()
+        with admin(pair.a) as asked:
+            asked.move(number, "b")
+        assert x.sum().item() == 4.0 and s.address == pair.b.unix
+        s.close()
+
+
+def test_an_administrator_empties_a_daemon(pair, tt):
+    open_ones = [tt.connect(pair.a.unix, name=f"s{i}") for i in range(3)]
+    tensors = []
+    for i, s in enumerate(open_ones):
+        with s.as_current():
+            tensors.append(tt.ones(10) * i)
+    with open_ones[1].as_current():
+        held = tt.ones(3)
+        open_ones[1].publish("held", held)
+        open_ones[1].synchronize()
+    status, out, err = run("drain", "--to", "b", "--address", pair.a.unix)
+    assert status == 1, err
+    assert "2 sessions have moved to b, 1 stay" in out and "published tensors" in out
+    with pytest.raises(tt.RefusedError, match="being emptied"):
+        tt.connect(pair.a.unix)
+    with open_ones[1].as_current():
+        open_ones[1].publish("held", None)
+        del held
+        open_ones[1].synchronize()
+    status, out, err = run("drain", "--to", "b", "--json", "--address", pair.a.unix)
+    assert status == 0, err
+    assert [s["name"] for s in json.loads(out)["moved"]] == ["s1"] and pair.counts() == (0, 3)
+    for i, s in enumerate(open_ones):
+        with s.as_current():
+            assert tensors[i].sum().item() == 10 * i
+        s.close()
+    assert run("drain", "--cancel", "--address", pair.a.unix)[0] == 0
+    tt.connect(pair.a.unix).close()
+
+
+def test_ctrl_c_of_the_command_leaves_one_owner(pair, tt):
+    with tt.connect(pair.a.unix, name="exp").as_current() as s:
+        x = tt.ones(1000)
+        s.synchronize()
+        pair.link.pause()
+        drain = subprocess.Popen(["env", "--default-signal=INT", *cli("drain", "--to", "b", "--address",
+                                                                      pair.a.unix)],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: "event=move_offered" in pair.a.log, what="the offer")
+        drain.send_signal(signal.SIGINT)
+        status, out, err = finish(drain)
+        assert status != 0 and "Traceback" not in err
+        assert "drain --cancel" in out
+        pair.link.go_on()
+        assert (x + 1).sum().item() == 2000
+        wait_until(lambda: sum(pair.counts()) == 1, what="one session")
+        assert run("drain", "--cancel", "--address", pair.a.unix)[0] == 0
+        s.close()
+
+
+def test_where_a_client_follows():
+    from teletensor._credentials import credentials_of
+
+    far = credentials_of("box1.example:7420", "secret")
+    assert far.at("box2.example:7420").tls and far.at("box2.example:7420").token == "secret"
+    for address in ("127.0.0.1:7420", "localhost:1", "tls://127.0.0.1:7420", "unix:/run/x.sock"):
+        with pytest.raises(ValueError, match="address of this machine"):
+            far.at(address)
+    near = credentials_of("127.0.0.1:7420", "secret")
+    assert not near.at("127.0.0.1:7421").tls and near.at("box2.example:7420").tls
+    assert near.at("tls://127.0.0.1:7421").tls and not near.at("unix:/run/x.sock").tls
