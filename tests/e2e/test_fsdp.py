@@ -93,6 +93,28 @@ tell(found, own, sizes, sum(map(len, own.values())))
             assert total / ranks * 0.7 < sum(sizes) < total / ranks * 1.3
 
 
+def test_a_captured_step_has_the_same_bits(worlds):
+    for same, lines in worlds("""
+def trained(capture):
+    net = model()
+    optimizer = tt.optim.Adam(net.parameters(), lr=0.02)
+    def step(rows):
+        optimizer.zero_grad()
+        loss = loss_of(net, rows)
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        return loss
+    step = tt.compile(step) if capture else step
+    losses = [step(batch(i)).item() for i in range(4)]
+    return losses, [p.tolist() for p in net.parameters()], str(step)
+(*a, _), (*b, lines) = trained(False), trained(True)
+tell(a == b, lines.count("reduce_scatter("))
+""", 3):
+        assert same and lines > 20
+
+
+
 def test_several_daemons_give_the_same_bits(worlds, start_daemon):
     from support.daemons import start_daemons
     code = "net = model(); tell(train(net), whole(net))"

@@ -1,5 +1,6 @@
 """One program that drives the ranks of a mesh, on one daemon and on several."""
 
+import copy
 import dataclasses
 import gc
 import re
@@ -259,6 +260,36 @@ def test_repeat_issues_all_ranks_before_it_reads(mesh):
         assert lists(each) == (np.arange(24).reshape(4, 3, 2) * 2)[:, i].tolist()
     # in the code of a rank it runs there alone
     assert lists(mesh.run(lambda: doubled(tt.ones(1) * dist.get_rank()))) == [[0], [2], [4], [6]]
+
+
+def test_captured_functions_with_collectives(mesh):
+    """One captured step averages gradients: the bits of the same lines by mesh.run, also in rounds."""
+    data = RANDOM.standard_normal((8, 3)).astype(np.float32)
+    xs, ys = mesh.shard((data, data[:, :1] * 2))
+    first = tt.nn.Linear(3, 1)
+
+    def made():
+        own = copy.deepcopy(first)
+        net, optimizer = mesh.replicate(own, tt.optim.Adam(own.parameters(), lr=0.1))
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = (net(x) - y).square().mean()
+            loss.backward()
+            for parameter in net.parameters():
+                dist.all_reduce(parameter.grad, dist.ReduceOp.AVG)
+            optimizer.step()
+            return loss.detach()
+        return net, step
+    (net, step), (other, captured) = made(), made()
+    captured = mesh.compile(captured)
+    wanted = [lists(mesh.run(step, xs, ys)) for _ in range(9)]
+    found = [lists(captured(xs, ys)) for _ in range(3)]
+    found += [list(losses) for losses in captured.repeat(6, xs, ys)]
+    assert found == wanted
+    for own, theirs in zip(mesh.run(lambda: [p.tolist() for p in net.parameters()]),
+                         mesh.run(lambda: [p.tolist() for p in other.parameters()]), strict=True):
+        assert own == theirs
 
 
 def test_data_parallel_modules_in_run_and_in_threads(mesh):

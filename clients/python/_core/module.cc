@@ -508,7 +508,8 @@ void bind_session(nb::module_& m) {
       .def_rw("expand_backward", &PySession::expand_backward)
       .def_rw("on_reads", &PySession::on_reads)
       .def_prop_rw(
-          "before_wait", [](const PySession& s) { return s.before_wait; },
+          "before_wait",
+          [](const PySession& s) { return s.before_wait.is_valid() ? s.before_wait : nb::none(); },
           [](PySession& s, nb::object call) { s.before_wait = std::move(call); },
           nb::arg("value").none(),
           "Called before each wait for the daemon; an exception of it ends the wait.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,46 @@ if TYPE_CHECKING:
 __all__ = ["in_threads"]
 
 
-class _Stopped(SystemExit):
-    """Raised in the thread of a rank, after another rank has failed or Ctrl-C. A thread that ends by a
-    SystemExit prints nothing."""
+class _Stopped(BaseException):
+    """Raised in the thread of a rank, after another rank has failed or Ctrl-C."""
+
+
+class _Stoppable:
+    """The threads that may be stopped: each at most once, and only while it runs the rank's code. There is no
+    lock, because a thread that is stopped between taking and releasing one would keep it."""
+
+    def __init__(self) -> None:
+        self._running: set[int] = set()
+        self._ended: set[int] = set()
+        self._stopping = False
+
+    def begin(self) -> None:
+        """This thread may be stopped from now on."""
+        self._running.add(threading.get_ident())
+
+    def end(self) -> None:
+        """This thread is not stopped any more: an exception that was under way is raised in here."""
+        thread = threading.get_ident()
+        while True:
+            try:
+                self._ended.add(thread)
+                while self._stopping:
+                    time.sleep(0.001)
+                for _ in range(100):  # the interpreter raises what is under way at the end of a round
+                    pass
+                return
+            except _Stopped:
+                pass
+
+    def stop(self) -> None:
+        """Stops them."""
+        self._stopping = True
+        for thread in tuple(self._running):
+            if thread not in self._ended:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread), ctypes.py_object(_Stopped)
+                )
+        self._stopping = False
 
 
 def in_threads(
@@ -34,11 +72,17 @@ def in_threads(
     results: list[Any] = [None] * len(mesh)
     ended: queue.SimpleQueue[tuple[Rank, BaseException | None]] = queue.SimpleQueue()
 
+    stoppable = _Stoppable()
+
     def work(rank: Rank) -> None:
         error: BaseException | None = None
         try:
-            with rank.session.as_current():
-                results[rank.index] = f(*of_rank(args, rank.index), **of_rank(kwargs, rank.index))
+            try:
+                stoppable.begin()
+                with rank.session.as_current():
+                    results[rank.index] = f(*of_rank(args, rank.index), **of_rank(kwargs, rank.index))
+            finally:
+                stoppable.end()
         except BaseException as raised:
             error = raised
         ended.put((rank, error))
@@ -56,11 +100,7 @@ def in_threads(
                 named(error, rank)
                 raise error
     except BaseException:
-        for each in threads:
-            if each.ident is not None and each.is_alive():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(each.ident), ctypes.py_object(_Stopped)
-                )
+        stoppable.stop()
         stop()
         for each in threads:
             each.join()
