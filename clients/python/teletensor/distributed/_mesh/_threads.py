@@ -23,8 +23,8 @@ class _Stopped(BaseException):
 
 
 class _Stoppable:
-    """The threads that may be stopped: each at most once, and only while it runs the rank's code. There is no
-    lock, because a thread that is stopped between taking and releasing one would keep it."""
+    """The threads that may be stopped: each at most once, and only while it runs the rank's code. There is
+    no lock, because a thread that is stopped between taking and releasing one would keep it."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
