@@ -210,7 +210,8 @@ def trained_alone(x, y, steps, start):
 
 def test_a_training_equals_that_of_one_session_with_the_whole_batch(mesh):
     x, y = (RANDOM.standard_normal((24, n)).astype(np.float32) for n in (5, 2))
-    net = network()
+    with mesh[0].as_current():
+        net = network()
     start = {name: each.numpy() for name, each in net.state_dict().items()}
     own_losses, own = trained_alone(x, y, 6, {name: tt.tensor(each) for name, each in start.items()})
     nets, optimizers = mesh.replicate(net, tt.optim.Adam(net.parameters(), lr=0.05))
@@ -328,10 +329,11 @@ def test_replicate_and_copies(mesh):
         x = tt.tensor(array)
     for each in mesh.replicate(x):
         assert each.tolist() == array.tolist()
-    net = tt.nn.Sequential(tt.nn.Linear(2, 2), tt.nn.BatchNorm1d(2))
-    optimizer = tt.optim.SGD(net.parameters(), 0.1, momentum=0.9)
-    net(x.to(mesh[0])).square().sum().backward()
-    optimizer.step()
+    with mesh[0].as_current():
+        net = tt.nn.Sequential(tt.nn.Linear(2, 2), tt.nn.BatchNorm1d(2))
+        optimizer = tt.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        net(x.to(mesh[0])).square().sum().backward()
+        optimizer.step()
     other, others = mesh[3].copy((net, optimizer))
     assert all(p is q for p, q in zip(other.parameters(), others.param_groups[0]["params"], strict=True))
     for p, q in zip(net.parameters(), other.parameters(), strict=True):

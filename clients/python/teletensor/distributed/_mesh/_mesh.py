@@ -188,7 +188,8 @@ class Mesh:
         with self._together(), self._groups.during_threads(), contextlib.ExitStack() as stack:
             for device in devices.values():
                 if device.type != "cpu":
-                    stack.enter_context(device)
+                    with self[0].session.as_current():  # whose daemon has the device
+                        stack.enter_context(device)
             return PerRank(self, in_threads(self, f, args, kwargs, self._stop))
 
     def _stop(self) -> None:
