@@ -37,7 +37,11 @@ MISSING = {
 # Kinds of devices that no daemon has: their modules have what programs ask first, whether there is any.
 NO_DEVICE = ("mps", "mtia", "xpu")
 # Names that PyTorch has not.
-OURS = {"distributed.nn": {"recv", "send"}, "distributed.nn.functional": {"recv", "send"}}
+OURS = {
+    "distributed": {"Mesh", "PerRank", "Rank", "connect_mesh"}, "distributed.checkpoint": {"state_dict"},
+    "distributed.fsdp": {"ShardedParameter"}, "distributed.nn": {"recv", "send"},
+    "distributed.nn.functional": {"recv", "send"},
+}  # fmt: skip
 # Lists of the functional forms of optimizers, which are not there.
 FUNCTIONAL = {"adadelta", "adagrad", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop"}
 # Parameters that PyTorch has and a function here has not.
@@ -46,6 +50,22 @@ PARAMETERS = {
     "distributed.gather_object": {"weights_only"}, "distributed.recv_object_list": {"weights_only"},
     "distributed.scatter_object_list": {"weights_only"}, "distributed.send_object_list": {"weights_only"},
     "distributed.init_process_group": {"_ranks", "enable_reconfigure"},
+    "distributed.checkpoint.CheckpointException": {"failures", "msg"},
+    "distributed.checkpoint.load": {"no_dist", "planner", "storage_reader"},
+    "distributed.checkpoint.save": {"no_dist", "planner", "storage_writer", "use_collectives"},
+    "distributed.checkpoint.state_dict.StateDictOptions": {
+        "dsd_fqn_modifiers", "flatten_optimizer_state_dict", "keep_submodule_prefixes"},
+    "distributed.checkpoint.state_dict.get_model_state_dict": {"submodules"},
+    "distributed.checkpoint.state_dict.get_optimizer_state_dict": {"submodules"},
+    "distributed.checkpoint.state_dict.get_state_dict": {"submodules"},
+    "distributed.DeviceMesh": {
+        "_init_backend", "_layout", "_rank", "_rank_map", "_root_mesh", "backend_override", "preserve_rank_order"},
+    "distributed.fsdp.MixedPrecisionPolicy": {"param_dtype_override_fn"},
+    "distributed.fsdp.fully_shard": {"dp_mesh_dims"},
+    "distributed.pipelining.PipelineStage": {
+        "dw_builder", "get_mesh", "group", "input_args", "input_grads", "output_args", "output_grads"},
+    "distributed.pipelining.Schedule1F1B": {"args_chunk_spec", "kwargs_chunk_spec", "output_merge_spec"},
+    "distributed.pipelining.ScheduleGPipe": {"args_chunk_spec", "kwargs_chunk_spec", "output_merge_spec"},
     "nn.parallel.DistributedDataParallel": {
         "delay_all_reduce_named_params", "param_to_hook_all_reduce", "mixed_precision", "device_mesh",
         "skip_all_reduce_unused_params", "bucket_cap_mb_list", "batched_grad_copy", "forward_sync_buffers",
