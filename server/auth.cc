@@ -84,13 +84,16 @@ Result<Caller> Auth::check(Way way, std::string_view authorization, std::string_
   return who;
 }
 
+std::string_view text_of(const grpc::CallbackServerContext& context, const char* key) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? std::string_view()
+                                 : std::string_view(found->second.data(), found->second.size());
+}
+
 Result<Caller> Auth::check(const grpc::CallbackServerContext& context, const Entrance& entrance,
                            std::string_view method) const {
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find("authorization");
-  const std::string_view authorization =
-      found == metadata.end() ? std::string_view()
-                              : std::string_view(found->second.data(), found->second.size());
+  const std::string_view authorization = text_of(context, "authorization");
   if (!entrance.neighbour.empty()) {
     return check(Way::kNeighbour, authorization, method, entrance.neighbour);
   }

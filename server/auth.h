@@ -34,6 +34,9 @@ struct Entrance {
 // Of a user of this machine: the name, or "uid-N" where it has none that fits.
 std::string user_name(uid_t uid);
 
+// An entry of a call's metadata; "" for a call without this entry.
+std::string_view text_of(const grpc::CallbackServerContext& context, const char* key);
+
 // Who says nothing about himself.
 inline constexpr char kAnonymous[] = "anonymous";
 

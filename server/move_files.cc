@@ -30,14 +30,6 @@ Status failed(const std::string& path, int error) {
                 std::filesystem::path(path).filename().string() + ": " + std::strerror(error));
 }
 
-Status sync_folder(const std::string& folder) {
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return failed(folder, errno);
-  const int error = fsync(descriptor) == 0 ? 0 : errno;
-  close(descriptor);
-  return error == 0 ? Status() : failed(folder, error);
-}
-
 // The records of the folder with this suffix.
 template <class Message>
 std::vector<Message> records(const SessionStore& store, const std::string& suffix) {
@@ -126,7 +118,9 @@ void MoveFiles::forget_arrival(const std::string& id) const {
 Status MoveFiles::take(const std::string& id) const {
   const std::string from = store_.path_of(arriving(id)), to = store_.path_of(session(id));
   if (std::rename(from.c_str(), to.c_str()) != 0 && errno != ENOENT) return failed(to, errno);
-  return sync_folder(store_.path_of(""));
+  const std::string folder = store_.path_of("");
+  const int error = memory::sync_folder(folder);
+  return error == 0 ? Status() : failed(folder, error);
 }
 
 std::vector<v1::SavedMove> MoveFiles::moves() const {

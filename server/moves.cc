@@ -68,15 +68,7 @@ void Moves::restore() {
 
 void Moves::restored() {
   // A session that is here again has no other place any more.
-  for (auto at = moved_.begin(); at != moved_.end();) {
-    if (leases_.find(at->second.token()).ok()) {
-      leases_.whereabouts().forget(at->second.token());
-      files_->forget_move(at->first);
-      at = moved_.erase(at);
-    } else {
-      ++at;
-    }
-  }
+  forget_moves([&](const v1::SavedMove& move) { return leases_.find(move.token()).ok(); });
   forget_old();
 }
 

@@ -120,6 +120,8 @@ class Moves final : public MoveReceiver {
   void answer_ask(const std::string& id, const std::string& peer);
   // The session stays.
   void give_up(std::string id, const core::Status& why, bool tell_peer);
+  // Forgets where sessions have gone, of the moves for which `over` is true.
+  void forget_moves(const std::function<bool(const v1::SavedMove&)>& over);
   void forget_old();
 
   // ---- of the target (moves_in.cc)

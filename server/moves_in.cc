@@ -257,14 +257,7 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
   leases_.whereabouts().arrived(arrival.token());
   // It may have gone from here before.
   leases_.whereabouts().forget(arrival.token());
-  for (auto at = moved_.begin(); at != moved_.end();) {
-    if (at->second.token() == arrival.token()) {
-      files_->forget_move(at->first);
-      at = moved_.erase(at);
-    } else {
-      ++at;
-    }
-  }
+  forget_moves([&](const v1::SavedMove& move) { return move.token() == arrival.token(); });
   files_->forget_arrival(id);
   spdlog::info("event=session_arrived move={} session=\"{}\" id={} user=\"{}\" peer=\"{}\"", id,
                arrival.name(), lease ? lease->client.id : 0, arrival.user(), coming.peer);

@@ -25,13 +25,6 @@ constexpr std::size_t kMostMoved = 10'000;        // records
 
 std::uint64_t unix_now() { return static_cast<std::uint64_t>(std::time(nullptr)); }
 
-void resume(Lease& lease) {
-  (void)lease.with_session([](engine::Session& session) {
-    session.resume();
-    return Status();
-  });
-}
-
 }  // namespace
 
 Status Moves::may_leave(const Lease& lease, const std::string& peer) const {
@@ -141,7 +134,7 @@ void Moves::rested(const std::string& id, const LeaseRef& lease,
   resting_.erase(lease.get());
   const auto found = leaving_.find(id);
   if (found == leaving_.end()) {  // given up meanwhile
-    if (facts.ok()) resume(*lease);
+    if (facts.ok()) Recovery::resume(*lease);
     return;
   }
   Leaving& leaving = found->second;
@@ -271,19 +264,16 @@ void Moves::give_up(std::string id, const Status& why, bool tell_peer) {
   leaving_.erase(found);
   if (tell_peer) say_no(leaving.peer, id, v1::PeerMove::ABORT, why);
   // One that is being brought to rest is resumed in rested().
-  if (leaving.phase == Leaving::Phase::kSending) resume(*leaving.lease);
+  if (leaving.phase == Leaving::Phase::kSending) Recovery::resume(*leaving.lease);
   spdlog::warn("event=session_not_moved move={} session=\"{}\" id={} peer=\"{}\" reason=\"{}\"", id,
                leaving.lease->client.name, leaving.lease->client.id, leaving.peer,
                readable(why.message(), kPeerReason));
   leaving.done(why);
 }
 
-void Moves::forget_old() {
-  const std::uint64_t now = unix_now();
+void Moves::forget_moves(const std::function<bool(const v1::SavedMove&)>& over) {
   for (auto at = moved_.begin(); at != moved_.end();) {
-    const bool old =
-        at->second.committed() && (at->second.until() < now || moved_.size() > kMostMoved);
-    if (!old) {
+    if (!over(at->second)) {
       ++at;
       continue;
     }
@@ -291,6 +281,13 @@ void Moves::forget_old() {
     files_->forget_move(at->first);
     at = moved_.erase(at);
   }
+}
+
+void Moves::forget_old() {
+  const std::uint64_t now = unix_now();
+  forget_moves([&](const v1::SavedMove& move) {
+    return move.committed() && (move.until() < now || moved_.size() > kMostMoved);
+  });
 }
 
 }  // namespace teletensor::server

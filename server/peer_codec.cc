@@ -266,6 +266,18 @@ std::vector<std::span<const char>> part_of(runtime::Pieces bytes, const PayloadP
   return part;
 }
 
+std::string encode(const v1::PeerFrame& frame, std::size_t payload_bytes) {
+  std::string bytes = frame.SerializeAsString();
+  if (payload_bytes > 0) {
+    std::uint8_t size[10];
+    const std::uint8_t* const end =
+        google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(payload_bytes, size);
+    bytes += kPayloadTag;
+    bytes.append(reinterpret_cast<const char*>(size), static_cast<std::size_t>(end - size));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 bool good_peer_name(std::string_view name) {
@@ -293,22 +305,6 @@ std::string encode_numbers(std::uint64_t number, std::uint64_t received) {
   frame.set_received(received);
   return frame.SerializeAsString();
 }
-
-namespace {
-
-std::string encode(const v1::PeerFrame& frame, std::size_t payload_bytes) {
-  std::string bytes = frame.SerializeAsString();
-  if (payload_bytes > 0) {
-    std::uint8_t size[10];
-    const std::uint8_t* const end =
-        google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(payload_bytes, size);
-    bytes += kPayloadTag;
-    bytes.append(reinterpret_cast<const char*>(size), static_cast<std::size_t>(end - size));
-  }
-  return bytes;
-}
-
-}  // namespace
 
 std::string encode_message(const PeerMessage& message, std::size_t payload_bytes) {
   v1::PeerFrame frame;
@@ -344,13 +340,11 @@ Result<PeerFrame> decode_frame(runtime::Pieces bytes) {
   if (frame.has_move()) {
     TT_RETURN_IF_ERROR(check(frame.move(), static_cast<std::size_t>(place.bytes)));
     result.move = std::move(*frame.mutable_move());
-    result.message.message.payload = place.bytes;
-    result.payload = part_of(bytes, place);
-    return result;
+  } else {
+    if (frame.has_message()) TT_RETURN_IF_ERROR(read(frame.message(), result.message));
+    const bool may_have = frame.has_message() && result.message.kind == PeerMessage::Kind::kGroup;
+    if (std::cmp_greater(place.bytes, may_have ? kMaxPeerPayload : 0)) return wrong("payload");
   }
-  if (frame.has_message()) TT_RETURN_IF_ERROR(read(frame.message(), result.message));
-  const bool may_have = frame.has_message() && result.message.kind == PeerMessage::Kind::kGroup;
-  if (std::cmp_greater(place.bytes, may_have ? kMaxPeerPayload : 0)) return wrong("payload");
   result.message.message.payload = place.bytes;
   result.payload = part_of(bytes, place);
   return result;

@@ -206,13 +206,15 @@ void Recovery::rest(const LeaseRef& lease, Written done) {
   }
   if (!refused.ok()) return done(std::move(refused));
   picture(lease, After::kRest, 0, [lease, done](const core::Result<SnapshotFacts>& facts) {
-    if (!facts.ok()) {
-      (void)lease->with_session([](engine::Session& session) {
-        session.resume();
-        return Status();
-      });
-    }
+    if (!facts.ok()) resume(*lease);
     done(facts);
+  });
+}
+
+void Recovery::resume(Lease& lease) {
+  (void)lease.with_session([](engine::Session& session) {
+    session.resume();
+    return Status();
   });
 }
 

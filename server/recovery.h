@@ -65,9 +65,10 @@ class Recovery {
   // FAILED_PRECONDITION for a session that does not outlive its connection. `done` comes once a
   // file is safe on the disk that has all commands which had come when this was called.
   void snapshot(const LeaseRef& lease, Written done);
-  // The same, and the session stands still from there on until Session::resume(): engine::Session's
-  // rest(). ABORTED while another snapshot of it is under way.
+  // The same, and the session stands still from there on until resume(): engine::Session's rest().
+  // ABORTED while another snapshot of it is under way.
   void rest(const LeaseRef& lease, Written done);
+  static void resume(Lease& lease);
   // OK where a session can be written down.
   core::Status refusal(const Lease& lease) const;
   // Null: there is nowhere to keep anything.

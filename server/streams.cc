@@ -40,19 +40,10 @@ core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leas
   return lease;
 }
 
-std::string_view text_of(const grpc::CallbackServerContext& context, const char* key) {
-  const auto& metadata = context.client_metadata();
-  const auto it = metadata.find(key);
-  return it == metadata.end() ? std::string_view()
-                              : std::string_view(it->second.data(), it->second.size());
-}
-
 std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key) {
-  const auto& metadata = context.client_metadata();
-  const auto it = metadata.find(key);
+  const std::string_view text = text_of(context, key);
   std::uint64_t number = 0;
-  if (it == metadata.end()) return number;
-  std::from_chars(it->second.data(), it->second.data() + it->second.size(), number);
+  std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }
 

@@ -20,8 +20,6 @@ grpc::Status to_grpc(const core::Status& status);
 // Where it has ended, the trailing metadata say why.
 core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
                                 const core::Result<Caller>& caller);
-// An entry of the call's metadata; "" where there is none.
-std::string_view text_of(const grpc::CallbackServerContext& context, const char* key);
 // A number of the call's metadata; 0 where there is none.
 std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key);
 

@@ -101,7 +101,7 @@ class Participant {
   Image image() const;
 
   std::vector<Action> take() { return out_.take(); }
-  bool ended() const { return ended_.has_value(); }
+  bool ended() const { return ended_; }
   // Why collectives end; none: no rank has left or is lost.
   const std::optional<Ending>& ending() const { return ending_; }
   bool has_left(Rank rank) const { return point_to_point_.has_left(rank); }
@@ -205,7 +205,7 @@ class Participant {
   std::optional<Ending> ending_;
   Fold leaving_;                 // of the places, whose ranks have all left
   std::set<Place> left_places_;  // that have told this one so themselves
-  std::optional<core::Status> ended_;
+  bool ended_ = false;
 };
 
 }  // namespace teletensor::collective

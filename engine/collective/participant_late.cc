@@ -226,10 +226,10 @@ void Participant::advance_leaving() {
 void Participant::finish_end() {
   slots_.clear();
   while (!coming_.empty()) discard(coming_.begin()->first);
-  ended_ = ending_->status;
+  ended_ = true;
   Action action;
   action.kind = Action::Kind::kEnded;
-  action.status = *ended_;
+  action.status = ending_->status;
   out_.push(std::move(action));
 }
 

@@ -130,11 +130,16 @@ Status BlockWriter::commit(bool durable) {
     return status;
   }
   if (!durable) return {};
-  const int folder = open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return failed("its folder cannot be written", errno);
-  const int error = fsync(folder) == 0 ? 0 : errno;
-  ::close(folder);
+  const int error = sync_folder(folder_of(path_));
   return error == 0 ? Status() : failed("its folder cannot be written", error);
+}
+
+int sync_folder(const std::string& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  const int error = fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  return error;
 }
 
 // ---------------------------------------------------------------- BlockReader

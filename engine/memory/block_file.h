@@ -22,6 +22,9 @@ namespace teletensor::memory {
 
 inline constexpr std::size_t kFileBlock = std::size_t{1} << 20;
 
+// Waits until the disk has the names of the files in the folder. Returns 0, or the errno.
+int sync_folder(const std::string& folder);
+
 class BlockWriter {
  public:
   // Makes `path`.new; one that is there (of a process that died) is replaced. Links are refused.

@@ -51,29 +51,29 @@ Program early(Program program, const ops::Catalog& catalog) {
       if (from != kNowhere && packs(steps[from])) moves[from] = true;
     }
   }
-  // Where each step comes to stand: behind the step of this number that does not move; 0: the
+  // The place of each step is after the step of this number, which does not move; 0 is the
   // beginning. Collectives keep their order.
-  std::vector<std::size_t> behind(steps.size());
+  std::vector<std::size_t> after(steps.size());
   std::size_t collective = 0;
   bool changed = false;
   for (std::size_t s = 0; s < steps.size(); ++s) {
-    behind[s] = s + 1;
+    after[s] = s + 1;
     if (!moves[s]) continue;
     std::size_t first = 0;
     for (const StepOperand& operand : steps[s].operands) {
       if (operand.kind != Operand::Kind::kTensor) continue;
       const std::size_t from = maker[operand.view.value];
-      if (from != kNowhere) first = std::max(first, behind[from]);
+      if (from != kNowhere) first = std::max(first, after[from]);
     }
     if (catalog.at(steps[s].op).collective) collective = first = std::max(first, collective);
     changed |= first < s;
-    behind[s] = first;
+    after[s] = first;
   }
   if (!changed) return program;
   std::vector<std::size_t> order(steps.size());
   for (std::size_t s = 0; s < order.size(); ++s) order[s] = s;
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return behind[a] < behind[b]; });
+                   [&](std::size_t a, std::size_t b) { return after[a] < after[b]; });
   std::vector<Step> sorted;
   sorted.reserve(steps.size());
   for (const std::size_t s : order) sorted.push_back(std::move(steps[s]));

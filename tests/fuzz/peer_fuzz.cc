@@ -1,13 +1,10 @@
 // A hostile daemon among three: what it sends goes through the codec of peers into the groups of an
 // honest daemon.
 //
-//   peer_fuzz [--seconds N] [--from S] [--seed S] [--write FOLDER]
+//   peer_fuzz [--seconds N] [--from S] [--seed S]
 //     random runs with the seeds S, S + 1, ... (--seed: this one alone). In each, ranks of the
 //     daemons a, b and c run collectives and transfers, and the messages of b to a are repeated,
-//     exchanged, changed in a field or in a byte, or invented. --write: frames go into the folder,
-//     where libFuzzer begins
-//   with clang and -fsanitize=fuzzer (target peer_libfuzzer): libFuzzer's flags and corpus; the
-//     bytes are frames of b, each behind two bytes of its length
+//     exchanged, changed in a field or in a byte, or invented
 //
 // These facts must hold: nothing crashes; each message is taken or refused with InvalidArgument; a
 // group that b has no rank in computes right results; once b is lost all waits of a's ranks have
@@ -18,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -202,7 +198,7 @@ class Match {
  public:
   explicit Match(std::uint64_t seed) : dice_(seed) {}
 
-  void run(const char* folder) {
+  void run() {
     const std::uint64_t before = used();
     {
       World world(adder_);
@@ -221,8 +217,8 @@ class Match {
       places[hostile] = 1;
       places[(hostile + 1) % places.size()] = 0;
       const bool hostile_early = dice_.one_in(3);
-      const auto change = [&](Sent sent) { attack(std::move(sent), folder); };
-      const auto pass = [&](Sent sent) { take(sent, folder); };
+      const auto change = [&](Sent sent) { attack(std::move(sent)); };
+      const auto pass = [&](Sent sent) { take(sent); };
       join("loud", places, loud_);
       hostile_early ? settle(change) : settle(pass);
       begin(loud_);
@@ -285,7 +281,7 @@ class Match {
     for (Player& player : players) {
       if (const auto ticket = player.member->begin()) player.open.push_back(*ticket);
     }
-    settle([&](Sent sent) { take(sent, nullptr); });
+    settle([&](Sent sent) { take(sent); });
   }
 
   // Each rank that may deposit does so; a call that differs on one rank now and then.
@@ -375,32 +371,32 @@ class Match {
   }
 
   // Delivers the message of b to a, or another one in its place.
-  void attack(Sent sent, const char* folder) {
+  void attack(Sent sent) {
     if (seen_.size() < 64)
       seen_.push_back(sent);
     else
       seen_[dice_.below(seen_.size())] = sent;
     switch (dice_.below(calm_)) {
       case 0:  // twice
-        take(sent, folder);
-        return take(sent, folder);
+        take(sent);
+        return take(sent);
       case 1:  // not at all
         return;
       case 2:  // an earlier one instead
-        return take(seen_[dice_.below(seen_.size())], folder);
+        return take(seen_[dice_.below(seen_.size())]);
       case 3:
       case 4:
         mutate(sent);
-        return take(sent, folder);
+        return take(sent);
       case 5:  // besides
-        take(sent, folder);
+        take(sent);
         sent = seen_[dice_.below(seen_.size())];
         mutate(sent);
-        return take(sent, folder);
+        return take(sent);
       case 6:
-        return take(sent, folder, true);
+        return take(sent, true);
       default:
-        return take(sent, folder);
+        return take(sent);
     }
   }
 
@@ -495,14 +491,9 @@ class Match {
   }
 
   // The bytes of a frame, decoded as the daemon does it.
-  void take(const Sent& sent, const char* folder, bool damage = false) {
+  void take(const Sent& sent, bool damage = false) {
     std::string bytes = server::encode_numbers(1, 0) +
                         server::encode_message(sent.message, sent.payload.size()) + sent.payload;
-    if (folder != nullptr) {
-      std::ofstream(std::string(folder) + "/frame-" + std::to_string(delivered % 500),
-                    std::ios::binary)
-          << static_cast<char>(bytes.size() >> 8) << static_cast<char>(bytes.size() & 255) << bytes;
-    }
     if (damage) {
       ++damaged;
       for (std::uint64_t n = 1 + dice_.below(3); n > 0; --n) {
@@ -514,7 +505,6 @@ class Match {
     if (!take_bytes(*world_, bytes)) ++refused;
   }
 
- public:
   static bool take_bytes(World& world, const std::string& bytes) {
     std::vector<std::span<const char>> pieces;  // as gRPC gives a frame: in several pieces
     for (std::size_t at = 0; at < bytes.size(); at += 1000) {
@@ -534,7 +524,6 @@ class Match {
     return status.ok();
   }
 
- private:
   Dice dice_;
   const std::uint64_t calm_ = 16ull
                               << dice_.below(5);  // of so many messages about seven are changed
@@ -546,61 +535,15 @@ class Match {
   std::vector<Sent> seen_;
 };
 
-// A group of ranks in a and b, in which a waits for b, and whatever b sends.
-[[maybe_unused]] void run_frames(const std::string& all) {
-  static runtime::testing::Box box(256u << 20);
-  memory::PoolHandle pool(memory::Pool::create(box.devices.at(0).pool(), 1, 0));
-  Sums adder(pool);
-  World world(adder);
-  Dice dice(1);
-  std::vector<std::shared_ptr<Groups::Member>> members;
-  for (Rank rank = 0; rank < 2; ++rank) {
-    auto member = world.groups(rank).join({"alice", "loud", rank, 2, std::chrono::hours(1), "one"});
-    members.push_back(std::move(*member));
-    (void)members.back()->begin();
-  }
-  while (world.step(dice, [&](const Sent& sent) { (void)world.deliver(1, 0, sent); })) {
-  }
-  RowMajor operand, result;
-  operand.bytes = result.bytes = 3000 * sizeof(float);
-  operand.storage = memory::Pinned(pool->allocate_shared(operand.bytes, 1));
-  result.storage = memory::Pinned(pool->allocate_shared(result.bytes, 1));
-  std::memset(operand.data(), 0, operand.bytes);
-  Call call;
-  call.op = Op::kAllReduce;
-  call.shape = {3000};
-  call.count = 3000;
-  const Groups::Ticket ticket = members[0]->deposit({call, operand, result});
-  for (std::size_t at = 0; at + 2 <= all.size();) {
-    const std::size_t size = (static_cast<std::size_t>(static_cast<unsigned char>(all[at])) << 8) +
-                             static_cast<unsigned char>(all[at + 1]);
-    (void)Match::take_bytes(world, all.substr(at + 2, size));
-    at += 2 + size;
-    while (world.step(dice, [](const Sent&) {})) {
-    }
-  }
-  world.lose(0, 1, "no connection for 30 s");
-  if (!members[0]->ended(ticket)) fail("a rank waits although the hostile daemon is lost");
-  for (const auto& member : members) member->leave("has ended its session");
-}
-
 }  // namespace
 }  // namespace teletensor::fuzz
 
-#ifdef TELETENSOR_LIBFUZZER
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  teletensor::fuzz::run_frames({reinterpret_cast<const char*>(data), size});
-  return 0;
-}
-#else
 int main(int argc, char** argv) {
   double seconds = 10;
   std::uint64_t seed = 1, runs = 0, delivered = 0, refused = 0, damaged = 0, sums = 0, misled = 0;
   bool alone = false;
-  const char* folder = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
-    if (std::strcmp(argv[i], "--write") == 0) folder = argv[i + 1];
     const bool one = std::strcmp(argv[i], "--seed") == 0;
     if (one || std::strcmp(argv[i], "--from") == 0) {
       seed = std::strtoull(argv[i + 1], nullptr, 10);
@@ -611,7 +554,7 @@ int main(int argc, char** argv) {
   do {
     teletensor::fuzz::now_at("peer_fuzz: --seed %llu\n", static_cast<unsigned long long>(seed));
     teletensor::fuzz::Match match(seed++);
-    match.run(folder);
+    match.run();
     ++runs;
     delivered += match.delivered;
     refused += match.refused;
@@ -626,4 +569,3 @@ int main(int argc, char** argv) {
       n(runs), n(delivered), n(refused), n(damaged), n(sums), n(misled));
   return 0;
 }
-#endif

@@ -30,6 +30,11 @@ __all__ = [
 # ---------------------------------------------------------------- the text of an object
 
 
+def dtype_name(dtype: Any) -> str:
+    """"float32" of tt.float32."""
+    return str(dtype).rpartition(".")[2]
+
+
 def _plain(obj: Any) -> Any:
     """The object as JSON: itself, or a list of its kind and its parts."""
     kind = type(obj)
@@ -42,7 +47,7 @@ def _plain(obj: Any) -> Any:
     if kind in (bytes, bytearray):
         return ["bytes", base64.b64encode(obj).decode()]
     if isinstance(obj, Tensor):
-        dtype = str(obj.dtype).rpartition(".")[2]
+        dtype = dtype_name(obj.dtype)
         data = obj.detach().cpu()
         wide = data.float() if dtype == "bfloat16" else data  # which NumPy does not have
         return ["tensor", dtype, *_plain(wide.numpy())[1:]]

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _absent
 from .._core import Tensor, ops
-from ..autograd import enable_grad, no_grad
+from ..autograd import backward, enable_grad, is_grad_enabled, no_grad
 from ..nn.module import Module
 from ._mesh import Rank
 
@@ -76,6 +76,10 @@ class _Schedule:
             raise ValueError(f"{type(self).__name__}: n_microbatches is at least 1, not {n_microbatches}")
         self._stages: list[PipelineStage] = stages
         self._count, self._loss, self._scale = n_microbatches, loss_fn, scale_grads
+        self._check()
+
+    def _check(self) -> None:
+        """ValueError for a number of micro-batches that the schedule does not take."""
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
         raise NotImplementedError
@@ -127,17 +131,10 @@ class Schedule1F1B(_Schedule):
     micro-batches as there are stages from it on. Arguments as those of ScheduleGPipe. ValueError for fewer
     micro-batches than stages."""
 
-    def __init__(
-        self,
-        stage: Any,
-        n_microbatches: int,
-        loss_fn: Callable[..., Any] | None = None,
-        scale_grads: bool = True,
-    ) -> None:
-        super().__init__(stage, n_microbatches, loss_fn, scale_grads)
-        if n_microbatches < len(self._stages):
+    def _check(self) -> None:
+        if self._count < len(self._stages):
             raise ValueError(
-                f"Number of microbatches ({n_microbatches}) must be greater than or equal to the number "
+                f"Number of microbatches ({self._count}) must be greater than or equal to the number "
                 f"of stages ({len(self._stages)})."
             )
 
@@ -203,7 +200,7 @@ class _Step:
         inputs = tuple(_at(each, stage.device) for each in self._inputs.pop((s, i)))
         if s > 0:  # the history ends between two stages: gradients are sent by _backward
             inputs = tuple(
-                each.requires_grad_(bool(each.is_floating_point() and _recording())) for each in inputs
+                each.requires_grad_(bool(each.is_floating_point() and is_grad_enabled())) for each in inputs
             )
         kwargs = {name: _at(parts[i], stage.device) for name, parts in self._kwargs.items()}
         result = stage.submod(*inputs, **kwargs)
@@ -216,7 +213,7 @@ class _Step:
         if self._loss is not None and self._targets is not None:
             self.losses.append(self._loss(result, _at(self._targets[i], stage.device)))
             self._held[s, i] = inputs, (self.losses[-1],)
-        elif _recording():
+        elif is_grad_enabled():
             raise ValueError("step: a target is needed for the loss")
         self._outputs.append(result)
 
@@ -229,8 +226,6 @@ class _Step:
             )
         pairs = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None and o.requires_grad]
         if pairs:
-            from ..autograd import backward
-
             backward([o for o, _ in pairs], [g for _, g in pairs])
         if s > 0:
             before = self._stages[s - 1].device
@@ -244,12 +239,6 @@ class _Step:
             if isinstance(self._outputs[0], tuple):
                 return tuple(ops["cat"](list(each), 0) for each in zip(*self._outputs, strict=True))
             return ops["cat"](self._outputs, 0)
-
-
-def _recording() -> bool:
-    from ..autograd import is_grad_enabled
-
-    return bool(is_grad_enabled())
 
 
 def _at(value: Any, rank: Rank) -> Any:

@@ -319,7 +319,8 @@ class Mesh:
             return
         self._closed = True
         errors: list[BaseException] = []
-        # A rank that leaves ends the transfers of the others: first all come to their end, if they do.
+        # A rank whose sends have not been received ends the transfers of the others when it leaves: all
+        # transfers end first, if they can.
         whole = not self._dropped and self._groups.even() and self._groups.received()
         with self._groups.during_threads():
             if whole:

@@ -21,7 +21,7 @@ from ..._serialize import reading
 from ...autograd import no_grad
 from .. import all_gather_object, broadcast_object_list, is_initialized
 from .._group import found
-from .._objects import _object, _plain
+from .._objects import _object, _plain, dtype_name
 from ..fsdp._shards import ShardedParameter
 
 __all__ = ["CheckpointException", "load", "save"]
@@ -143,14 +143,12 @@ def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
     """The description of a value of this rank. "part": the part of a tensor that this rank writes."""
     if isinstance(value, ShardedParameter):
         sharding = value.sharding
-        dtype = str(value.dtype).rpartition(".")[2]
         part = [file, sharding.dim, sharding.begin, sharding.rows]
-        return {"shape": list(sharding.shape), "dtype": dtype, "sharded": True,
+        return {"shape": list(sharding.shape), "dtype": dtype_name(value.dtype), "sharded": True,
                 "part": part if value.numel() else None}  # fmt: skip
     if isinstance(value, Tensor):
-        dtype = str(value.dtype).rpartition(".")[2]
         whole = [file, 0, 0, value.shape[0] if value.dim() else 1]
-        return {"shape": list(value.shape), "dtype": dtype, "sharded": False,
+        return {"shape": list(value.shape), "dtype": dtype_name(value.dtype), "sharded": False,
                 "part": whole if rank == 0 else None}  # fmt: skip
     return {"object": _plain(value)}
 
@@ -273,7 +271,7 @@ class _Files:
         """The values in the checkpoint for the tensor `like`."""
         sharding = like.sharding if isinstance(like, ShardedParameter) else None
         shape = tuple(like.shape) if sharding is None else sharding.shape
-        dtype = str(like.dtype).rpartition(".")[2]
+        dtype = dtype_name(like.dtype)
         if "object" in entry or tuple(entry["shape"]) != shape or entry["dtype"] != dtype:
             saved = (
                 "no tensor" if "object" in entry else f"{entry['dtype']} of {tuple(entry['shape'])}"

@@ -16,6 +16,7 @@ from ...nn.module import Module
 from ...optim import Optimizer
 from .. import broadcast, broadcast_object_list
 from .._group import found
+from .._objects import dtype_name
 from ..fsdp._shards import ShardedParameter, alias
 
 __all__ = [
@@ -140,7 +141,7 @@ def _from_rank0(state: dict[str, Any], devices: Mapping[str, Any]) -> dict[str, 
 
 def _kind(value: Any) -> list[Any]:
     if isinstance(value, Tensor):
-        return ["tensor", list(value.shape), str(value.dtype).rpartition(".")[2]]
+        return ["tensor", list(value.shape), dtype_name(value.dtype)]
     return ["value", value]
 
 
