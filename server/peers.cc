@@ -27,13 +27,6 @@ constexpr int kPeerThreads = 3;                // at the start, besides those th
 constexpr std::size_t kStrangersPerPeer = 2;   // connections that have not said their name yet
 constexpr std::uint64_t kRefusedLogged = 100;  // then every 100th
 constexpr int kPingMs = 5000, kPingTimeoutMs = 3000;
-// A segment of a tensor is one frame of HTTP/2, and is read by few calls.
-constexpr std::pair<const char*, int> kLargeFrames[] = {
-    {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20},
-    {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 << 20},
-    {GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10},
-    {GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, 64 << 10},
-};
 constexpr std::chrono::milliseconds kFlushTime{1000}, kCallGrace{500}, kPollStep{2};
 constexpr std::chrono::seconds kGivenBack{10};  // for gRPC to give memory back
 
@@ -92,7 +85,6 @@ Status Peers::listen() {
   service_ = std::make_unique<Service>(*this);
   grpc::ServerBuilder builder;
   harden(builder, kMaxPeerPayload + kMaxPeerTexts);
-  for (const auto& [argument, value] : kLargeFrames) builder.AddChannelArgument(argument, value);
   builder.SetOption(without_reflection());
   builder.RegisterService(service_.get());
   credentials_ = certificates_ ? credentials(certificates_) : grpc::InsecureServerCredentials();
@@ -117,7 +109,6 @@ std::shared_ptr<grpc::Channel> Peers::channel(const std::string& peer) const {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  for (const auto& [argument, value] : kLargeFrames) arguments.SetInt(argument, value);
   std::shared_ptr<grpc::ChannelCredentials> shown = grpc::InsecureChannelCredentials();
   if (certificates_) {
     const auto pem = certificates_->current();
