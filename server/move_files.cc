@@ -100,6 +100,14 @@ Result<std::string> MoveFile::read(std::uint64_t at, std::size_t bytes) {
   return out;
 }
 
+std::vector<Tokens::Hashed> tokens_of(const v1::SavedArrival& arrival) {
+  std::vector<Tokens::Hashed> tokens;
+  for (const v1::SavedToken& each : arrival.tokens()) {
+    tokens.push_back({each.id(), each.hash(), each.created(), each.expires()});
+  }
+  return tokens;
+}
+
 Status MoveFiles::save(const v1::SavedMove& move) const {
   return write_message_file(store_.path_of(move.id() + kMoved), move);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/store.h"
+#include "server/tokens.h"
 
 namespace teletensor::server {
 
@@ -37,6 +38,8 @@ class MoveFile {
   const int descriptor_;
   std::uint64_t size_;
 };
+
+std::vector<Tokens::Hashed> tokens_of(const v1::SavedArrival& arrival);
 
 class MoveFiles {
  public:

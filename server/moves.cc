@@ -60,6 +60,7 @@ void Moves::restore() {
   for (v1::SavedArrival& arrival : files_->arrivals()) {
     (void)leases_.whereabouts().expect(arrival.token(), arrival.user(),
                                        arrival.named() ? arrival.name() : "");
+    auth_.tokens().expect(arrival.user(), tokens_of(arrival));
     Coming& coming = coming_[arrival.id()];
     coming.peer = arrival.peer();
     coming.arrival = std::move(arrival);

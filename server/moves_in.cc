@@ -203,6 +203,7 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
     token.set_created(each.created());
     token.set_expires(each.expires());
   }
+  auth_.tokens().expect(client.user, tokens_of(arrival));
   if (!leases_.whereabouts().expect(lease->token, client.user, client.named ? client.name : "")) {
     return Status(Code::kAlreadyExists,
                   "another session \"" + client.name + "\" of " + client.user + " comes already");
@@ -238,10 +239,7 @@ void Moves::arrive(const std::string& peer, const std::string& id) {
 
 Status Moves::take_in(const std::string& id, Coming& coming) {
   const v1::SavedArrival& arrival = coming.arrival;
-  std::vector<Tokens::Hashed> tokens;
-  for (const v1::SavedToken& each : arrival.tokens()) {
-    tokens.push_back({each.id(), each.hash(), each.created(), each.expires()});
-  }
+  const std::vector<Tokens::Hashed> tokens = tokens_of(arrival);
   const Status adopted = auth_.tokens().adopt(arrival.user(), tokens);
   if (!adopted.ok()) {
     spdlog::warn("event=tokens_not_taken user=\"{}\" reason=\"{}\"", arrival.user(),
@@ -255,6 +253,7 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
     recovery_.restore_file(MoveFiles::session(id));
   }
   leases_.whereabouts().arrived(arrival.token());
+  auth_.tokens().disregard(tokens);
   // It may have gone from here before.
   leases_.whereabouts().forget(arrival.token());
   forget_moves([&](const v1::SavedMove& move) { return move.token() == arrival.token(); });
@@ -267,8 +266,10 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
 void Moves::drop(const std::string& id) {
   const auto found = coming_.find(id);
   if (found == coming_.end()) return;
-  if (const std::string& token = found->second.arrival.token(); !token.empty()) {
-    leases_.whereabouts().arrived(token);
+  const v1::SavedArrival& arrival = found->second.arrival;
+  if (!arrival.token().empty()) {
+    leases_.whereabouts().arrived(arrival.token());
+    auth_.tokens().disregard(tokens_of(arrival));
   }
   coming_.erase(found);
   files_->forget_arrival(id);

@@ -90,6 +90,8 @@ constexpr char kTable[] =
 
 std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
+bool over(std::int64_t expires) { return expires != 0 && expires <= now(); }
+
 }  // namespace
 
 bool good_user(std::string_view user) {
@@ -190,18 +192,39 @@ Status Tokens::revoke(const std::string& id) {
 }
 
 Result<std::optional<Caller>> Tokens::find(std::string_view secret) {
+  if (secret.size() > kMostSecret) return std::optional<Caller>();
+  const std::string hash = hash_of(secret);
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(open(false));
-  if (db_ == nullptr || secret.size() > kMostSecret) return std::optional<Caller>();
-  Query query(db_,
-              "SELECT user, role FROM tokens WHERE hash = ? AND revoked = 0 AND"
-              " (expires = 0 OR expires > ?)");
-  const Result<bool> row = query.blob(hash_of(secret)).bind(now()).step();
+  if (db_ == nullptr) return expected(hash);
+  Query query(db_, "SELECT user, role, expires, revoked FROM tokens WHERE hash = ?");
+  const Result<bool> row = query.blob(hash).step();
   if (!row.ok()) return row.status();
-  if (!*row) return std::optional<Caller>();
+  if (!*row) return expected(hash);
+  if (query.number(3) != 0 || over(query.number(2))) return std::optional<Caller>();
   Caller caller{query.text(0), role_of(query.text(1))};
   TT_RETURN_IF_ERROR(check_user(caller.user));
   return std::optional<Caller>(std::move(caller));
+}
+
+std::optional<Caller> Tokens::expected(const std::string& hash) const {
+  const auto found = expected_.find(hash);
+  if (found == expected_.end() || over(found->second.expires)) return std::nullopt;
+  return Caller{found->second.user, Role::kUser};
+}
+
+void Tokens::expect(const std::string& user, const std::vector<Hashed>& tokens) {
+  if (!good_user(user)) return;
+  MutexLock lock(mutex_);
+  for (const Hashed& each : tokens) expected_.emplace(each.hash, Expected{user, each.expires});
+}
+
+void Tokens::disregard(const std::vector<Hashed>& tokens) {
+  MutexLock lock(mutex_);
+  for (const Hashed& each : tokens) {
+    const auto found = expected_.find(each.hash);
+    if (found != expected_.end()) expected_.erase(found);
+  }
 }
 
 Result<std::vector<Tokens::Hashed>> Tokens::hashes_of(const std::string& user, std::size_t most) {

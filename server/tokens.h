@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,10 @@ class Tokens {
   };
   // Those of the user that are good, at most `most`, whatever they allow beyond being the user.
   core::Result<std::vector<Hashed>> hashes_of(const std::string& user, std::size_t most);
+  // Until disregard(): tokens that the file does not have count as the user's, with the role kUser.
+  // Their session may arrive at any moment.
+  void expect(const std::string& user, const std::vector<Hashed>& tokens);
+  void disregard(const std::vector<Hashed>& tokens);
   // Adds those that are not known yet, revoked ones included, as the user's, with the role kUser.
   core::Status adopt(const std::string& user, const std::vector<Hashed>& tokens);
 
@@ -65,11 +70,19 @@ class Tokens {
   core::Result<bool> any();
 
  private:
+  struct Expected {
+    std::string user;
+    std::int64_t expires = 0;
+  };
+
   core::Status open(bool make) TT_REQUIRES(mutex_);
+  std::optional<Caller> expected(const std::string& hash) const TT_REQUIRES(mutex_);
 
   const std::string folder_;
   core::Mutex mutex_;
   sqlite3* db_ TT_GUARDED_BY(mutex_) = nullptr;
+  // By hash; one entry for each session that may arrive.
+  std::multimap<std::string, Expected> expected_ TT_GUARDED_BY(mutex_);
 };
 
 // Names of users: letters, digits and ._@- , at most 64.

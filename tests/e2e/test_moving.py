@@ -53,6 +53,13 @@ def connected(daemon, peer):
     return f'event=peer_connected peer="{peer}"' in daemon.log
 
 
+def linked(pair):
+    """Are the two daemons connected?"""
+    return all(daemon.log.count(f'event=peer_connected peer="{peer}"')
+               > daemon.log.count(f'event=peer_disconnected peer="{peer}"')
+               for daemon, peer in ((pair.a, "b"), (pair.b, "a")))
+
+
 class Pair:
     """Two daemons that take each other's sessions, and the network between them."""
 
@@ -262,6 +269,37 @@ def test_a_users_token_goes_along(start_daemon, new_token, tt):
             with admin(pair.b) as asked:
                 assert [(t["user"], t["role"]) for t in asked.tokens()] == [("ann", "user")]
             s.close()
+    finally:
+        pair.link.close()
+
+
+def test_a_token_is_good_where_its_session_may_arrive(start_daemon, new_token, tt):
+    """The link ends behind each frame of a move: the client may come before the target hears that the move is on."""
+    pair = Pair(functools.partial(start_daemon, anonymous=False))
+    try:
+        for n in range(14, 22):  # the last messages of a move
+            ann = new_token(pair.a, f"ann{n}", "user")
+            wait_until(lambda: linked(pair), what="a connection between the daemons")
+            with tt.connect(pair.a.tcp, name="exp", token=ann).as_current() as s:
+                x, outcome = tt.ones(3), []
+                s.synchronize()
+                pair.link.refuse()
+                pair.link.cut_after_frames(n)
+                mover = threading.Thread(target=lambda to=outcome: to.append(moved(pair, "a")))
+                mover.start()
+                wait_until(lambda ends=mover: pair.link.frame_limit is None or not ends.is_alive(), what="the cut")
+                mover.join(0.2)
+                read = threading.Thread(target=lambda x=x: x.tolist())
+                read.start()
+                read.join(0.2)
+                pair.link.accept()
+                for each in (mover, read):
+                    each.join(60)
+                assert x.sum().item() == 3.0 and not read.is_alive()
+                assert s.address == (pair.b.tcp if outcome[0] else pair.a.tcp)
+                s.close()
+        with admin(pair.b) as asked:
+            assert {t["role"] for t in asked.tokens()} == {"user"}
     finally:
         pair.link.close()
 

@@ -45,13 +45,15 @@ def test_processes_meet(daemon):
 rank = int(sys.argv[1])
 store = dist.TCPStore("127.0.0.1", 4711, 3, rank == 0, timeout=60)
 store.set(f"from {rank}", "x" * 100_000)
+store.add("done", 0)
 store.wait([f"from {each}" for each in range(3)])
 for _ in range(50): store.add("total", 1)
 while store.add("total", 0) < 150: pass
+found = store.num_keys(), store.host, store.port
 store.add("done", 1)
-if rank == 0:
+if rank == 0:  # the store ends with its master
     while store.add("done", 0) < 3: pass
-print(store.num_keys(), store.host, store.port)
+print(*found)
 """
     ranks = [process(code, str(rank)) for rank in (2, 1, 0)]
     assert [finish(rank)[:2] for rank in ranks] == [(0, "6 127.0.0.1 4711\n")] * 3
