@@ -53,8 +53,10 @@ def test_a_session_moves_and_its_program_goes_on(pair, tt, each_transport, caplo
     wait_until(lambda: pair.counts() == (0, 0), what="the end of the session")
 
 
-def test_bytes_on_their_way_follow_the_session(pair, tt, each_transport):
-    """Uploads and downloads of a thread, while another one moves the session there and back."""
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+def test_bytes_on_their_way_follow_the_session(pair, tt, each_transport, way):
+    """Uploads and downloads of a thread, by streams or by shared memory, while another one moves the session there and
+    back."""
     data = np.arange(1 << 20, dtype=np.float32)
     over, rounds, wrong = threading.Event(), [], []
 
@@ -68,7 +70,7 @@ def test_bytes_on_their_way_follow_the_session(pair, tt, each_transport):
             except Exception as error:
                 wrong.append(error)
 
-    with tt.connect(pair.a.tcp, name="exp") as s:
+    with tt.connect(getattr(pair.a, way), name="exp") as s:
         program = threading.Thread(target=copies, args=(s,))
         program.start()
         for i in range(4):
@@ -80,7 +82,7 @@ def test_bytes_on_their_way_follow_the_session(pair, tt, each_transport):
         over.set()
         program.join()
         assert not wrong, wrong
-        assert s.address == pair.a.tcp
+        assert s.address == getattr(pair.a, way)
         s.close()
 
 

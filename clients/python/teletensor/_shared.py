@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._errors import OutOfMemoryError, TeletensorError
+from ._errors import OutOfMemoryError, SessionLostError, TeletensorError
 
 __all__ = ["Sharing", "memory_of"]
 
@@ -77,7 +77,8 @@ class Sharing:
 
     def upload(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
                device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
-        """A tensor with a copy of the array, which the daemon has made; None: not memory of ours."""
+        """A tensor with a copy of the array, which the daemon has made; None: use the stream, which also
+        says what is wrong."""
         if self._address is None:
             return None
         memory: Any = memory_of(array)
@@ -86,8 +87,11 @@ class Sharing:
         buffer: Any = memory
         start = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
         at = array.__array_interface__["data"][0] - start
-        made: _core.Tensor = memory.upload(
-            self._address, core, dtype, device, shape, at, array.nbytes)
+        try:
+            made: _core.Tensor = memory.upload(
+                self._address, core, dtype, device, shape, at, array.nbytes)
+        except SessionLostError:  # or it is moving: then the stream finds where it is
+            return None
         return made
 
     def _send(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
