@@ -51,6 +51,8 @@ struct EngineOptions {
   // What there is to tell people, from any thread; `bad`: somebody should look.
   std::function<void(bool bad, const std::string& line)> log{};
   std::vector<Guarantee> guarantees{};  // of different users
+  // Kept free on the host, an 8th of it at most, for sums of groups with ranks in other daemons.
+  std::uint64_t group_memory = 0;
   // Memory that is short moves to files of so many bytes in this folder; 0: none.
   std::uint64_t disk_memory = 0;
   std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit

@@ -77,6 +77,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   static constexpr std::size_t kMostGroups = 64;
   static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // to leave
   static constexpr std::size_t kMostOpen = 256;            // collectives
+  static constexpr std::uint64_t kOpenPart = 4;  // open collectives keep a 4th of the host
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
@@ -202,6 +203,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     std::vector<program::Instruction> copies;
     std::deque<core::Geometry> geometries;  // of the results of them all: a call may end before
     std::string origin;                     // of a program's step
+    const Groups::Member* group = nullptr;  // null: a transfer
+    std::unique_ptr<Groups::Kept> kept;
   };
   using Next = ProgramRun::Next;
   class CallOf;
@@ -212,6 +215,9 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   OpenCollective* find_open(const program::Operand& operand);
   OpenCollective* find_open(std::span<const program::Operand> operands);
   OpenCollective* find_open(const Entry& entry);
+  // What must end before the instruction, a collective, may run: open collectives keep too much
+  // memory.
+  OpenCollective* find_crowding(const program::Instruction& instruction);
   // What becomes of an entry while collectives are open. With kStop, blocker_ must end first.
   Next next(Entry& entry);
   Next next(program::Instruction& instruction, bool refused);

@@ -80,9 +80,13 @@ class Executor {
     std::shared_ptr<Groups::Member> member;  // null: there is none
     Groups::Ticket ticket = 0;
     memory::Pinned result;
-    StorageRef source;  // of a receive: for the number of the rank that sent
-    bool told = false;  // the session will be told of the end
+    StorageRef source;        // of a receive: for the number of the rank that sent
+    std::uint64_t bytes = 0;  // of its operand and its results
+    bool told = false;        // the session will be told of the end
   };
+  // The group whose ranks all take part in the instruction; null: it is no collective, or its group
+  // could not be joined.
+  const Groups::Member* meets(const program::Instruction& instruction) const;
   // The instruction that was run last is a collective that has not ended. Its results have neither
   // contents nor failure until close().
   bool opened() const { return opened_.member != nullptr; }

@@ -454,7 +454,14 @@ Status Groups::received(const std::string& peer, const PeerMessage& message, Pie
     }
   }
   if (!epoch) return {};  // it has ended here
-  if (message.kind == Kind::kGroup) return epoch->received(peer, message.message, payload);
+  if (message.kind == Kind::kGroup) {
+    Status status = epoch->received(peer, message.message, payload);
+    // A third daemon may have told the two of them different things: the group ends, and their link
+    // stays.
+    if (status.ok() || epoch->daemons().size() < 3) return status;
+    epoch->lose(peer, "has a daemon whose message does not fit the group: " + status.message());
+    return {};
+  }
   if (epoch->daemons().front() != peer) return core::invalid("the start of a group of another one");
   epoch->go();
   return {};

@@ -17,6 +17,7 @@
 // send to each other. The sessions keep their tensors, and can join a new group.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -108,6 +109,23 @@ class Groups : private Fabric::Receiver {
     virtual void leave(const std::string& why) = 0;
   };
 
+  // Counts memory that the open collectives of a session keep, as long as it lives.
+  class Kept {
+   public:
+    Kept(Groups& groups, std::uint64_t bytes) : groups_(groups), bytes_(bytes) {
+      groups_.kept_.fetch_add(bytes_, std::memory_order_relaxed);
+    }
+    ~Kept() { groups_.kept_.fetch_sub(bytes_, std::memory_order_relaxed); }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+   private:
+    Groups& groups_;
+    const std::uint64_t bytes_;
+  };
+  // Bytes that open collectives of all sessions keep. Any thread.
+  std::uint64_t kept() const { return kept_.load(std::memory_order_relaxed); }
+
   struct Join {
     std::string user, name;  // together they name the group
     collective::Rank rank = 0, ranks = 1;
@@ -175,6 +193,7 @@ class Groups : private Fabric::Receiver {
   std::string missing(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
 
   Adder& adder_;
+  std::atomic<std::uint64_t> kept_{0};
   Fabric* fabric_ = nullptr;  // null: no peers
   core::Mutex mu_;
   core::CondVar changed_;

@@ -16,6 +16,9 @@
 
 namespace teletensor::session {
 
+// Keeps so many bytes free for the sums of groups. Before a Host is made with this pool.
+core::Status keep_for_groups(memory::DevicePool& host, std::uint64_t bytes);
+
 class Host final : public engine::Engine {
  public:
   // lanes <= 0: one per core. The catalog outlives the host. `disk`: where memory moves to when it

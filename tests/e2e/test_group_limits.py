@@ -76,6 +76,42 @@ tell([(x.min().item(), x.max().item()) for x in held])
     assert found == [[[[3.0 * i] * 2 for i in range(32)]]] * 2
 
 
+def test_a_rank_that_runs_ahead_leaves_memory_to_the_others(start_daemon):
+    """Rank 0 never waits for a result. Rank 1 begins later, and finds room for its own tensors."""
+    daemon = start_daemon("--host-memory", "64MiB")
+    found = told(start(daemon.unix, 2, """
+if R == 1:
+    used, before = s._admin().memory()[0]["used"], None
+    while used != before:
+        time.sleep(0.3)
+        used, before = s._admin().memory()[0]["used"], used
+    assert (tt.ones(1 << 22) + 1).sum().item() == 2 << 22
+for i in range(100):
+    y = tt.full((1 << 18,), float(R))
+    dist.all_reduce(y)
+tell([y.min().item(), y.max().item()])
+"""))
+    assert found == [[[1.0, 1.0]]] * 2
+
+
+def test_sums_have_memory_where_tensors_fill_it(start_daemon, tmp_path):
+    """Tensors move to the disk only when an instruction lacks room: the partial sums of a group have their own."""
+    def own(name):
+        return "--host-memory", "96MiB", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / name)
+    daemons = start_daemons(start_daemon, 2, own=own)
+    found = told(start(addresses(daemons), 2, """
+held = [tt.full((1 << 20,), float(i)) * (R + 1) for i in range(40)]  # 160 MiB
+seen = []
+for i in range(8):
+    y = tt.full((1 << 20,), float(i + R))
+    dist.all_reduce(y)
+    seen.append((y.min().item(), y.max().item()))
+    held.append(y)
+tell(seen)
+"""))
+    assert found == [[[[2.0 * i + 1] * 2 for i in range(8)]]] * 2
+
+
 def test_no_descriptors_are_left(start_daemon):
     """The link is cut, and the daemon that calls has no descriptor for another one. It waits, and continues later."""
     proxies = []
