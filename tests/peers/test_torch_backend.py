@@ -317,11 +317,13 @@ def test_a_rank_that_does_not_come(start_daemon, tmp_path: Path):
     """The others wait for as long as the group's timeout."""
     os.mkfifo(tmp_path / "end")
     written = run("""
+dist.barrier()
+group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=5))  # which both have to join within that time
 if rank == 0:
-    error("late", lambda: dist.all_reduce(torch.ones(2)))
+    error("late", lambda: dist.all_reduce(torch.ones(2), group=group))
     print(json.dumps(texts))
 open(folder + "/end", "r" if rank else "w")
-""", tmp_path, {"ours": [start_daemon().unix]}, seconds=2)
+""", tmp_path, {"ours": [start_daemon().unix]})
     assert "timeout" in json.loads(written["ours"][0].splitlines()[-1])["late"]
 
 

@@ -6,6 +6,8 @@ import sys
 
 import numpy as np
 
+from support.clients import finish
+
 RANKS = 3
 
 BEGIN = """
@@ -45,9 +47,14 @@ def results(program, library, dtype, folder, addresses=("",)):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for rank in range(RANKS)
     ]
-    for process in processes:
-        output, _ = process.communicate(timeout=200)
-        assert process.returncode == 0, output[-4000:]
+    try:
+        for process in processes:
+            status, output, _ = finish(process)
+            assert status == 0, output[-4000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     found = []
     for rank in range(RANKS):
         with np.load(folder / f"{library}-{dtype}-{rank}.npz") as file:
