@@ -49,6 +49,11 @@ def sessions(daemon):
         return asked.sessions()[0]
 
 
+def number_of(daemon, name):
+    (found,) = (each["id"] for each in sessions(daemon) if each["name"] == name)
+    return found
+
+
 def connected(daemon, peer):
     return f'event=peer_connected peer="{peer}"' in daemon.log
 
@@ -122,7 +127,7 @@ def test_a_session_moves_and_its_program_goes_on(pair, tt, each_transport, caplo
         assert (big + 1).numpy()[-1] == 1 << 20
         assert tt.from_numpy(np.ones(1 << 20, dtype=np.float32)).sum().item() == 1 << 20
         assert s.address == pair.b.unix and pair.counts() == (0, 1)
-        assert not list(pair.a.state.glob("*.session"))
+        wait_until(lambda: not list(pair.a.state.glob("*.session")), what="the end of the session's file at the source")
         assert sum("has moved from" in each.getMessage() for each in caplog.records) == 1
         s.close()
     wait_until(lambda: pair.counts() == (0, 0), what="the end of the session")
@@ -242,8 +247,7 @@ def test_refusals_change_nothing(start_daemon, tt):
             assert x.sum().item() == 1000 and s.address == pair.a.unix
             s.close()
         with tt.connect(pair.a.tcp, name="anon") as s:
-            number = str(sessions(pair.a)[0]["id"])
-            assert pair.move(number, "a")[0] == 0
+            assert pair.move(str(number_of(pair.a, "anon")), "a")[0] == 0
             assert s.address == pair.b.tcp
             s.close()
     finally:
@@ -259,7 +263,7 @@ def test_a_users_token_goes_along(start_daemon, new_token, tt):
         ann, bob = (new_token(pair.a, user, "admin" if user == "ann" else "user") for user in ("ann", "bob"))
         with tt.connect(pair.a.tcp, name="exp", token=ann).as_current() as s:
             x = tt.ones(3)
-            number = sessions(pair.a)[0]["id"]
+            number = number_of(pair.a, "exp")
             connection = open_transport(pair.a.tcp, credentials_of(pair.a.tcp, bob))
             with pytest.raises(CallError, match="there is no session"):
                 Admin(connection).move(number, "b")
@@ -319,7 +323,7 @@ def test_a_session_with_a_group_stays(pair, tt):
         dist.init_process_group("gloo", init_method="tcp://x:1", rank=0, world_size=2)
         dist.all_reduce(x := tt.ones(2))
         assert x.tolist() == [2.0, 2.0]
-        number = next(each["id"] for each in sessions(pair.a) if each["name"] == "exp")
+        number = number_of(pair.a, "exp")
         with admin(pair.a) as asked, pytest.raises(CallError, match="process group"):
             asked.move(number, "b")
         dist.barrier()

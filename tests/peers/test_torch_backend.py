@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.daemon import HANG
 from support.daemons import start_daemons
 
 RANKS = 2
@@ -69,14 +70,14 @@ dist.destroy_process_group()
 """
 
 
-def run(program, folder, worlds, statuses=(0, 0), seconds=100):
+def run(program, folder, worlds, statuses=(0, 0), seconds=HANG):
     """Runs the ranks of each world: a name, and addresses of daemons that its ranks have in turn; none: gloo.
     Returns what they have written to stdout, and raises if one does not end with its status."""
     process = subprocess.Popen(
         [sys.executable, "-c", BEGIN + program, json.dumps(worlds), str(RANKS), str(folder), str(seconds)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        output, _ = process.communicate(timeout=200)
+        output, _ = process.communicate(timeout=2 * HANG)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it has left behind

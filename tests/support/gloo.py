@@ -7,10 +7,11 @@ import sys
 import numpy as np
 
 from support.clients import finish
+from support.daemon import HANG
 
 RANKS = 3
 
-BEGIN = """
+BEGIN = f"""
 import datetime, os, sys
 import numpy as np
 library, rank, ranks, where, dtype, target = sys.argv[1:7]
@@ -25,8 +26,8 @@ else:
     session.__enter__()
     dist, method = L.distributed, "tcp://" + dtype
 dist.init_process_group(
-    "gloo", init_method=method, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=100))
-found = {}
+    "gloo", init_method=method, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds={HANG}))
+found = {{}}
 """
 
 END = """
