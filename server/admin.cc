@@ -291,14 +291,16 @@ grpc::ServerUnaryReactor* AdminService::Move(grpc::CallbackServerContext* contex
     if (!lease.ok()) return lease.status();
     spdlog::info("event=move_asked session=\"{}\" id={} to=\"{}\" by=\"{}\"", (*lease)->client.name,
                  (*lease)->client.id, readable(request->to(), kMaxReason), caller->user);
-    moves_.move(*lease, request->to(), [later, reply](const Result<MoveFacts>& facts) {
-      if (facts.ok()) {
-        reply->set_address(facts->address);
-        reply->set_bytes(facts->bytes);
-        reply->set_seconds(facts->seconds);
-      }
-      later->give(facts.status());
-    });
+    moves_.move({*lease, request->to(), std::chrono::milliseconds(request->milliseconds()),
+                 [context] { return !context->IsCancelled(); },
+                 [later, reply](const Result<MoveFacts>& facts) {
+                   if (facts.ok()) {
+                     reply->set_address(facts->address);
+                     reply->set_bytes(facts->bytes);
+                     reply->set_seconds(facts->seconds);
+                   }
+                   later->give(facts.status());
+                 }});
     return {};
   });
 }

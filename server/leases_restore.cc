@@ -85,7 +85,8 @@ Status Leases::admit(const LeaseRef& lease) {
 }
 
 bool Leases::move_away(Lease& lease, const std::string& address) {
-  return retire(lease, Status(Code::kAborted, "the session has moved to " + address), "moved",
+  // UNAVAILABLE: uploads and downloads hear no word, and go on there.
+  return retire(lease, Status(Code::kUnavailable, "the session has moved to " + address), "moved",
                 false);
 }
 

@@ -86,6 +86,7 @@ void Moves::stop() {
     if (std::exchange(stopping_, true)) return;
   }
   run([&] {
+    for (const Delayed& each : std::exchange(delayed_, {})) each.request.done(shutting_down());
     while (!leaving_.empty()) give_up(leaving_.begin()->first, shutting_down(), true);
     for (auto at = coming_.begin(); at != coming_.end();) {
       const std::string id = (at++)->first;

@@ -52,6 +52,14 @@ std::string machine();
 class Moves final : public MoveReceiver {
  public:
   using Done = std::function<void(const core::Result<MoveFacts>&)>;
+  // What a caller asks for.
+  struct Request {
+    LeaseRef lease;
+    std::string peer;
+    std::chrono::milliseconds patience{0};  // while there is no connection to the peer
+    std::function<bool()> wanted;           // asked while it waits; false: the caller has gone
+    Done done;  // hears where the session is now, or why it has stayed here
+  };
 
   // `peers` null: there are none. The others outlive it.
   Moves(Leases& leases, Recovery& recovery, const Auth& auth, Peers* peers, MoveOptions options);
@@ -63,8 +71,7 @@ class Moves final : public MoveReceiver {
   void restored();
   // Where the daemon listens; "" for none. Before peers start.
   void listens(const std::string& tcp, bool tls, const std::string& socket);
-  // `done` hears where the session is now, or why it has stayed here.
-  void move(const LeaseRef& lease, const std::string& peer, Done done);
+  void move(Request request);
   // Moves that are not decided end here, and no other one begins. Any number of times.
   void stop();
 
@@ -75,6 +82,11 @@ class Moves final : public MoveReceiver {
 
  private:
   using Task = std::function<void()>;
+  // A move that waits for a connection.
+  struct Delayed {
+    Request request;
+    Clock::time_point until;
+  };
   // A session that is to go.
   struct Leaving {
     enum class Phase : std::uint8_t { kOffered, kResting, kSending } phase = Phase::kOffered;
@@ -110,7 +122,10 @@ class Moves final : public MoveReceiver {
 
   // ---- of the source (moves_out.cc)
   core::Status may_leave(const Lease& lease, const std::string& peer) const;
-  void begin(const LeaseRef& lease, const std::string& peer, Done done);
+  bool linked(const std::string& peer) const;
+  void begin(Delayed move);
+  void begin_delayed();
+  void offer(const Request& request);
   void rest(const std::string& id);
   void rested(const std::string& id, const LeaseRef& lease,
               const core::Result<SnapshotFacts>& facts);
@@ -145,6 +160,7 @@ class Moves final : public MoveReceiver {
   // The worker's.
   std::string address_, socket_;  // where clients reach this daemon
   std::set<std::string> met_;     // peers
+  std::vector<Delayed> delayed_;
   std::map<std::string, Leaving> leaving_;
   std::set<const Lease*> resting_;  // that are being brought to rest
   std::map<std::string, Coming> coming_;

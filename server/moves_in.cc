@@ -240,11 +240,7 @@ void Moves::arrive(const std::string& peer, const std::string& id) {
 Status Moves::take_in(const std::string& id, Coming& coming) {
   const v1::SavedArrival& arrival = coming.arrival;
   const std::vector<Tokens::Hashed> tokens = tokens_of(arrival);
-  const Status adopted = auth_.tokens().adopt(arrival.user(), tokens);
-  if (!adopted.ok()) {
-    spdlog::warn("event=tokens_not_taken user=\"{}\" reason=\"{}\"", arrival.user(),
-                 adopted.message());
-  }
+  TT_RETURN_IF_ERROR(auth_.tokens().adopt(arrival.user(), tokens));
   TT_RETURN_IF_ERROR(files_->take(id));
   const LeaseRef lease = std::move(coming.lease);
   if (lease) {

@@ -41,10 +41,6 @@ Status Moves::may_leave(const Lease& lease, const std::string& peer) const {
     return core::invalid("\"" + peer + "\" is not one of this daemon's peers (--peers): " + known);
   }
   TT_RETURN_IF_ERROR(recovery_.refusal(lease));
-  if (!met_.contains(peer) || !peers_->connected(peer)) {
-    return Status(Code::kUnavailable,
-                  "there is no connection to the daemon \"" + peer + "\" just now");
-  }
   for (const auto& [id, leaving] : leaving_) {
     if (leaving.lease.get() == &lease) {
       return Status(Code::kAborted,
@@ -57,44 +53,73 @@ Status Moves::may_leave(const Lease& lease, const std::string& peer) const {
   return lease.over() ? Status(Code::kAborted, "the session has ended") : Status();
 }
 
-void Moves::move(const LeaseRef& lease, const std::string& peer, Done done) {
+bool Moves::linked(const std::string& peer) const {
+  return met_.contains(peer) && peers_->connected(peer);
+}
+
+void Moves::move(Request request) {
   bool late = false;
   {
     MutexLock lock(mutex_);
     late = stopping_;
     if (!late) {
-      tasks_.emplace(Clock::now(), [this, lease, peer, done] { begin(lease, peer, done); });
+      const Clock::time_point now = Clock::now(), until = now + request.patience;
+      tasks_.emplace(now, [this, request, until] { begin({request, until}); });
     }
   }
-  if (late) return done(shutting_down());
+  if (late) return request.done(shutting_down());
   changed_.notify_all();
 }
 
-void Moves::begin(const LeaseRef& lease, const std::string& peer, Done done) {
-  Status refused = may_leave(*lease, peer);
+void Moves::begin(Delayed move) {
+  const Request& request = move.request;
+  Status refused = may_leave(*request.lease, request.peer);
   {
     MutexLock lock(mutex_);
     if (stopping_) refused = shutting_down();
   }
+  if (refused.ok() && !request.wanted()) {
+    refused = Status(Code::kCancelled, "the caller has gone");
+    spdlog::info("event=move_not_wanted session=\"{}\" id={} peer=\"{}\"",
+                 request.lease->client.name, request.lease->client.id, request.peer);
+  }
+  if (!refused.ok()) return request.done(refused);
+  if (linked(request.peer)) return offer(request);
+  if (Clock::now() < move.until) {
+    delayed_.push_back(std::move(move));
+    if (delayed_.size() == 1) post([this] { begin_delayed(); }, kPause);
+    return;
+  }
+  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(request.patience).count();
+  request.done(Status(Code::kUnavailable,
+                      "there is no connection to the daemon \"" + request.peer + "\" " +
+                          (waited == 0 ? "just now" : "after " + std::to_string(waited) + " s")));
+}
+
+void Moves::begin_delayed() {
+  for (Delayed& each : std::exchange(delayed_, {})) begin(std::move(each));
+}
+
+void Moves::offer(const Request& request) {
+  const LeaseRef& lease = request.lease;
+  const std::string& peer = request.peer;
   const std::string id = make_token();
-  if (refused.ok() && id.empty()) refused = core::internal("no random bits for a move");
+  if (id.empty()) return request.done(core::internal("no random bits for a move"));
   v1::PeerMove move;
   move.set_kind(v1::PeerMove::OFFER);
   move.set_id(id);
   v1::PeerOffer& offer = *move.mutable_offer();
   const auto tokens = auth_.tokens().hashes_of(lease->client.user, kMaxMoveTokens);
-  if (refused.ok() && !tokens.ok()) refused = tokens.status();
-  if (refused.ok()) {
-    refused = lease->with_session([&](engine::Session& session) {
-      for (const engine::MemoryUse& use : session.memory()) {
-        v1::PeerUse& out = *offer.add_memory();
-        out.set_device(core::to_string(use.device));
-        out.set_bytes(use.used);
-      }
-      return Status();
-    });
-  }
-  if (!refused.ok()) return done(refused);
+  if (!tokens.ok()) return request.done(tokens.status());
+  const Status asked = lease->with_session([&](engine::Session& session) {
+    for (const engine::MemoryUse& use : session.memory()) {
+      v1::PeerUse& out = *offer.add_memory();
+      out.set_device(core::to_string(use.device));
+      out.set_bytes(use.used);
+    }
+    return Status();
+  });
+  if (!asked.ok()) return request.done(asked);
   offer.set_user(lease->client.user);
   offer.set_name(lease->client.name);
   offer.set_named(lease->client.named);
@@ -112,7 +137,7 @@ void Moves::begin(const LeaseRef& lease, const std::string& peer, Done done) {
   Leaving& leaving = leaving_[id];
   leaving.lease = lease;
   leaving.peer = peer;
-  leaving.done = std::move(done);
+  leaving.done = request.done;
   spdlog::info("event=move_offered move={} session=\"{}\" id={} peer=\"{}\"", id,
                lease->client.name, lease->client.id, peer);
   peers_->send_move(peer, std::move(move));

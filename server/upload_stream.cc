@@ -182,6 +182,10 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     const Status status = lease_->with_session(
         [&](engine::Session& session) { return staged_->finish(this, session); });
+    if (status.code() == Code::kUnavailable) {  // not now: its bytes stay for the next attempt
+      MutexLock lock(mutex_);
+      cut_ = true;
+    }
     if (status.ok()) {
       StagedRef whole;
       {

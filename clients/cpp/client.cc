@@ -147,6 +147,7 @@ Connection Connection::open(const std::string& address, const Options& options) 
 }
 
 const std::string& Connection::name() const { return state_->hello.name; }
+std::string Connection::address() const { return state_->route.address(); }
 std::vector<std::string> Connection::devices() const { return state_->hello.devices; }
 
 Tensor Connection::tensor(std::span<const float> values, const Shape& shape) const {

@@ -172,6 +172,9 @@ class Connection {
   static Connection open(const std::string& address, const Options& options = {});
 
   const std::string& name() const;
+  // Of the daemon that has the session: another one than open() has named once the session has
+  // moved.
+  std::string address() const;
   std::vector<std::string> devices() const;
 
   Tensor tensor(std::span<const float> values, const Shape& shape) const;

@@ -96,6 +96,38 @@ void check_port(const std::string& address, const std::string& target) {
   }
 }
 
+struct Place {
+  std::string target;                // as gRPC names it
+  bool socket = false, tls = false;  // tls: the address says so
+};
+
+Place place_of(const std::string& address) {
+  if (address.starts_with('/') || address.starts_with("unix:")) {
+    const std::string path = address.starts_with('/') ? address : address.substr(5);
+    if (!wire::is_socket_path(path) || path.size() > kMostPath) {
+      refuse("address \"" + address.substr(0, 200) +
+             "\": the path of a UNIX socket has 1 to 107 bytes, not " +
+             std::to_string(path.size()) + ", and neither a comma nor a NUL byte");
+    }
+    return {wire::socket_target(path), true, false};
+  }
+  const bool tls = address.starts_with("tls://");
+  const std::string target = tls ? address.substr(6) : address;
+  check_scheme(address, target);
+  check_port(address, target);
+  return {target, false, tls};
+}
+
+// Does the connection stay on this machine?
+bool is_here(const std::string& target) {
+  return target.starts_with("unix:") || is_loopback(target.substr(0, target.rfind(':')));
+}
+
+bool is_encrypted(const Place& place, const Credentials& with) {
+  return !place.socket && (place.tls || !is_here(place.target) || !with.authorities.empty() ||
+                           !with.certificate.empty());
+}
+
 }  // namespace
 
 Credentials credentials_of(const std::string& address, const Options& options) {
@@ -104,26 +136,27 @@ Credentials credentials_of(const std::string& address, const Options& options) {
   }
   Credentials found;
   found.token = token_of(options.token);
-  if (address.starts_with('/') || address.starts_with("unix:")) {
-    const std::string path = address.starts_with('/') ? address : address.substr(5);
-    if (!wire::is_socket_path(path) || path.size() > kMostPath) {
-      refuse("address \"" + address.substr(0, 200) +
-             "\": the path of a UNIX socket has 1 to 107 bytes, not " +
-             std::to_string(path.size()) + ", and neither a comma nor a NUL byte");
-    }
-    found.target = wire::socket_target(path);
-    return found;
-  }
-  const bool encrypted = address.starts_with("tls://");
-  found.target = encrypted ? address.substr(6) : address;
-  check_scheme(address, found.target);
-  check_port(address, found.target);
+  const Place place = place_of(address);
+  found.target = place.target;
+  if (place.socket) return found;
   found.authorities = pem(options.ca, "TELETENSOR_CA");
   found.certificate = pem(options.certificate, "TELETENSOR_CERT");
   found.key = pem(options.key, "TELETENSOR_KEY");
-  found.tls = encrypted || !is_loopback(found.target.substr(0, found.target.rfind(':'))) ||
-              !found.authorities.empty() || !found.certificate.empty();
+  found.tls = is_encrypted(place, found);
   return found;
+}
+
+Credentials Credentials::at(const std::string& address) const {
+  const Place place = place_of(address);
+  if (is_here(place.target) && !is_here(target)) {
+    refuse(address + " is an address of this machine, and the session was on another one: its " +
+           "daemon needs --advertise");
+  }
+  Credentials next = *this;
+  next.target = place.target;
+  if (!place.socket && next.authorities.empty()) next.authorities = pem("", "TELETENSOR_CA");
+  next.tls = is_encrypted(place, next);
+  return next;
 }
 
 }  // namespace teletensor::client

@@ -15,6 +15,11 @@ struct Credentials {
   bool tls = false;
   std::string authorities, certificate, key;  // PEM texts; "": the system's, none
   std::string token;                          // "": none
+
+  // The same for the address to which this one's daemon has moved a session. Throws Error
+  // (kInvalid) for what is no address, and where the connection to a daemon elsewhere would become
+  // one to this machine, on which another program may listen.
+  Credentials at(const std::string& address) const;
 };
 
 // Of "host:port", "tls://host:port", "unix:/path" or a path. What `options` leave out is what the

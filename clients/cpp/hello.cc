@@ -10,6 +10,9 @@ using wire::WireType;
 
 namespace {
 
+// Of frames since the daemon last wrote the session down; as the Python client's default.
+constexpr std::size_t kRetainedBytes = 32u << 20;
+
 void put(std::string& out, std::uint32_t field, std::uint64_t value) {
   char bytes[2 * wire::kMaxVarint];
   out.append(bytes, wire::put_field(bytes, field, value));
@@ -94,6 +97,8 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
     if (field == 3) answer.epoch = value;
     if (field == 6) answer.lease_seconds = value;
     if (field == 10) limits.quota = value;
+    if (field == 13) answer.restart = std::chrono::milliseconds(value);
+    if (field == 14) answer.snapshots = value != 0;
   };
   const auto on_text = [&](std::uint32_t field, std::string_view text) {
     if (field == 2) answer.server_version = text;
@@ -108,6 +113,7 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
   };
   good = read(bytes, on_number, on_text) && good && !answer.token.empty();
   limits.keeps = answer.lease_seconds > 0;
+  if (answer.restart.count() > 0) limits.retained_bytes = kRetainedBytes;
   return good ? core::Status() : core::internal("the daemon's answer to Hello is broken");
 }
 
@@ -119,18 +125,25 @@ std::string encode_attach(const AttachAsked& asked) {
   put(out, 4, asked.progress_upto);
   put(out, 5, asked.completed_upto);
   put(out, 6, asked.uploads);
+  put(out, 7, asked.replay_from);
   return out;
 }
 
-core::Status decode_attach(std::string_view bytes, std::uint64_t& epoch,
-                           std::uint64_t& received_upto) {
-  received_upto = 0;
+core::Status decode_attach(std::string_view bytes, AttachAnswer& answer) {
   const auto on_number = [&](std::uint32_t field, std::uint64_t value) {
-    if (field == 1) epoch = value;
-    if (field == 3) received_upto = value;
+    if (field == 1) answer.epoch = value;
+    if (field == 3) answer.received_upto = value;
+    if (field == 6) answer.replay = value != 0;
+    if (field == 7) answer.credit_upto = value;
+    if (field == 8) answer.credit_bytes = value;
+    if (field == 9) answer.bytes_received = value;
   };
-  const bool good = read(bytes, on_number, [](std::uint32_t, std::string_view) {});
-  return good ? core::Status() : core::internal("the daemon's answer to Attach is broken");
+  const auto on_text = [&](std::uint32_t field, std::string_view text) {
+    if (field == 10) answer.moved_to = text;
+  };
+  return read(bytes, on_number, on_text)
+             ? core::Status()
+             : core::internal("the daemon's answer to Attach is broken");
 }
 
 std::string encode_published(std::string_view name) {

@@ -12,8 +12,9 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr milliseconds kFirstPause{20}, kLongestPause{2000};
-// Nobody listens for so long, so the daemon is not there any more.
+constexpr milliseconds kFirstPause{20}, kLongestPause{2000}, kLongestBulkPause{500};
+// Nobody listens for so long, so the daemon is not there any more. One that keeps its sessions over
+// a restart says for how long to wait.
 constexpr milliseconds kGone{1500};
 constexpr seconds kMargin{10};  // beyond the lease: the daemon counts from when it noticed
 constexpr double kAttachTimeout = 5;
@@ -21,14 +22,16 @@ constexpr int kFutile = 50;  // streams in a row that end without a word
 
 }  // namespace
 
-Keeper::Keeper(Session& session, Channel& channel, std::string instance, const HelloAnswer& hello)
+Keeper::Keeper(Session& session, Route& route, std::string instance, const HelloAnswer& hello)
     : session_(session),
-      channel_(channel),
+      route_(route),
       instance_(std::move(instance)),
       lease_seconds_(hello.lease_seconds),
+      restart_(hello.restart),
       epoch_(hello.epoch) {
   session_.take_up(attach_, 0);
-  thread_ = std::thread([this, end = session_.attach(channel_.run(attach_))] { serve(end); });
+  thread_ =
+      std::thread([this, end = session_.attach(route_.channel()->run(attach_))] { serve(end); });
 }
 
 void Keeper::stop() {
@@ -42,7 +45,8 @@ void Keeper::stop() {
 }
 
 bool Keeper::is_cut(const Status& status, const std::string& word) {
-  if (word == "restart") return true;  // the daemon has kept the session for the next one
+  // The daemon has kept the session for the next one, has moved it to a peer, or gets it from one.
+  if (word == "restart" || word == "moved" || word == "arriving") return true;
   if (!word.empty() && word != "fenced" && word != "slow") return false;
   const Code code = status.code();
   return code == Code::kOk || code == Code::kCancelled || code == Code::kUnknown ||
@@ -86,7 +90,7 @@ bool Keeper::pause(milliseconds time) {
   return !changed_.wait_for(lock, time, [this] { return stopped_.load(); });
 }
 
-Status Keeper::attach(std::uint64_t number, std::string* word) {
+Status Keeper::attach(std::uint64_t number, AttachAnswer& answer, std::string* word) {
   AttachAsked asked;
   asked.instance = instance_;
   asked.attach = number;
@@ -95,25 +99,44 @@ Status Keeper::attach(std::uint64_t number, std::string* word) {
   asked.progress_upto = session_.progress_upto();
   asked.completed_upto = session_.completed_upto();
   asked.uploads = session_.uploads_upto();
-  const auto reply = channel_.unary(
+  asked.replay_from = session_.replay_from();
+  const auto reply = route_.channel()->unary(
       "/teletensor.v1.Compute/Attach", encode_attach(asked), kAttachTimeout, false,
       [this] { return stopped_.load(); }, word);
   TT_RETURN_IF_ERROR(reply.status());
-  return decode_attach(*reply, epoch_, received_upto_);
+  return decode_attach(*reply, answer);
 }
 
 std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
   const auto began = steady_clock::now();
   auto refused_since = steady_clock::time_point::max();
-  milliseconds wait = kFirstPause, patience = kGone;
+  milliseconds wait = kFirstPause, patience = std::max(kGone, restart_);
   while (pause(wait)) {
     std::string word;
-    const Status status = attach(++attach_, &word);
+    AttachAnswer answer;
+    const Status status = attach(++attach_, answer, &word);
+    if (status.ok() && !answer.moved_to.empty()) {
+      if (const Status followed = route_.follow(answer.moved_to); !followed.ok()) {
+        lost(Status(Code::kUnavailable,
+                    "it has moved to " + answer.moved_to +
+                        ", where this program does not go: " + followed.message()),
+             "moved");
+        return nullptr;
+      }
+      wait = std::min(2 * wait, kLongestPause);  // where two daemons name each other
+      continue;
+    }
     if (status.ok()) {
       const std::lock_guard lock(mutex_);
       if (stopped_) return nullptr;
-      session_.take_up(attach_, received_upto_);
-      auto end = session_.attach(channel_.run(attach_));
+      epoch_ = answer.epoch;
+      if (answer.replay) {
+        session_.replay(attach_, answer.received_upto, answer.credit_upto, answer.credit_bytes,
+                        answer.bytes_received);
+      } else {
+        session_.take_up(attach_, answer.received_upto);
+      }
+      auto end = session_.attach(route_.channel()->run(attach_));
       attached_ = true;
       changed_.notify_all();
       return end;
@@ -127,13 +150,16 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
       lost(status, gone ? "daemon" : word);
       return nullptr;
     }
+    if (status.code() == Code::kUnavailable && word.empty()) route_.connect_again();
     wait = std::min(2 * wait, kLongestPause);
   }
   return nullptr;
 }
 
-bool Keeper::comes_again() {
-  if (lease_seconds_ == 0 || !pause(kFirstPause)) return false;  // serve() hears of it meanwhile
+bool Keeper::comes_again(int tries) {
+  // serve() hears of it meanwhile. A session that is about to move takes no upload for seconds.
+  const milliseconds wait = std::min(kFirstPause * (1 + tries), kLongestBulkPause);
+  if (lease_seconds_ == 0 || !pause(wait)) return false;
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, seconds(lease_seconds_) + kMargin,
                     [this] { return attached_ || stopped_ || session_.over(); });

@@ -1,6 +1,6 @@
 // Keeps a session attached: when the connection is lost it attaches again, with growing pauses,
 // until the lease is over; frames that had not come then go again, and nothing runs twice
-// (docs/sessions.md).
+// (docs/sessions.md). Where the daemon has moved the session to another one, it attaches there.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "clients/cpp/hello.h"
-#include "clients/session/channel.h"
+#include "clients/cpp/route.h"
 #include "clients/session/session.h"
 #include "clients/session/stream.h"
 
@@ -21,7 +21,7 @@ namespace teletensor::client {
 class Keeper {
  public:
   // Begins the session's first stream. Both outlive it.
-  Keeper(Session& session, Channel& channel, std::string instance, const HelloAnswer& hello);
+  Keeper(Session& session, Route& route, std::string instance, const HelloAnswer& hello);
   ~Keeper() { stop(); }
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
@@ -39,28 +39,29 @@ class Keeper {
     for (int tries = 0;; ++tries) {
       std::string word;
       const Status status = call(&word);
-      if (status.ok() || tries == kMostTries || !is_cut(status, word) || !comes_again()) {
+      if (status.ok() || tries == kMostTries || !is_cut(status, word) || !comes_again(tries)) {
         return status;
       }
     }
   }
 
  private:
-  static constexpr int kMostTries = 5;
+  static constexpr int kMostTries = 200;
 
   void serve(std::shared_ptr<StreamEnd> end);
   // The next stream's end; null: the session is lost, or stop() was called.
   std::shared_ptr<StreamEnd> again(const StreamEnd& before);
-  Status attach(std::uint64_t number, std::string* word);
-  bool comes_again();
+  Status attach(std::uint64_t number, AttachAnswer& answer, std::string* word);
+  bool comes_again(int tries);
   bool pause(std::chrono::milliseconds time);  // false: stop()
   void lost(const Status& status, const std::string& word);
 
   Session& session_;
-  Channel& channel_;
+  Route& route_;
   const std::string instance_;
   const std::uint64_t lease_seconds_;
-  std::uint64_t epoch_, received_upto_ = 0, attach_ = 1;
+  const std::chrono::milliseconds restart_;
+  std::uint64_t epoch_, attach_ = 1;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -53,18 +53,11 @@ Status wrong(const ops::OpDef& def, const Parameter& parameter, const char* want
   return core::invalid(def.name + "(): argument '" + parameter.name + "' must be " + wants);
 }
 
-Channel open_channel(const Credentials& credentials) {
-  const auto text = [](const std::string& pem) { return pem.empty() ? nullptr : pem.c_str(); };
-  const tt_wire_tls tls{text(credentials.authorities), text(credentials.certificate),
-                        text(credentials.key)};
-  return Channel(*teletensor_wire(), credentials.target, credentials.tls ? &tls : nullptr);
-}
-
 // What the daemon answers to Hello. Where nothing listens it is asked again for a moment: it may be
 // about to start.
-core::Result<std::string> first_reply(Channel& channel, const std::string& hello, double timeout) {
+core::Result<std::string> first_reply(Route& route, const std::string& hello, double timeout) {
   for (int tries = 1;; ++tries) {
-    auto reply = channel.unary("/teletensor.v1.Compute/Hello", hello, timeout, false, {});
+    auto reply = route.channel()->unary("/teletensor.v1.Compute/Hello", hello, timeout, false, {});
     if (tries == kStartingTries || !Keeper::is_refused(reply.status())) return reply;
     std::this_thread::sleep_for(kStartingPause);
   }
@@ -180,14 +173,8 @@ std::string CppSession::issued(std::uint64_t seq) const {
 
 // ---------------------------------------------------------------- ConnectionState
 
-ConnectionState::ConnectionState(const std::string& address, const Options& options,
-                                 const Credentials& credentials)
-    : channel(open_channel(credentials)), timeout(options.timeout) {
-  std::vector<std::pair<std::string, std::string>> metadata;
-  if (!credentials.token.empty()) {
-    metadata.emplace_back("authorization", "Bearer " + credentials.token);
-  }
-  channel.set_metadata(metadata);
+ConnectionState::ConnectionState(const std::string& address, const Options& options)
+    : route(address, credentials_of(address, options)), timeout(options.timeout) {
   HelloAsked asked;
   asked.version = "cpp";
   asked.instance = random_bytes();
@@ -196,7 +183,7 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   asked.lease_seconds = options.lease;
   describe_this_process(asked);
   const std::string request = encode_hello(asked, ops::catalog());
-  const auto reply = first_reply(channel, request, timeout);
+  const auto reply = first_reply(route, request, timeout);
   const Code code = reply.status().code();
   if (code == Code::kUnavailable || code == Code::kDeadlineExceeded) {
     throw Error(static_cast<int>(code),
@@ -204,10 +191,10 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   }
   raise_if(reply.status());
   raise_if(decode_hello(*reply, hello));
-  metadata.emplace_back("teletensor-token", hello.token);
-  channel.set_metadata(metadata);
+  route.set_session(hello.token);
   session = std::make_unique<CppSession>(hello.limits, api);
-  keeper = std::make_unique<Keeper>(*session, channel, asked.instance, hello);
+  if (hello.snapshots) session->retain();
+  keeper = std::make_unique<Keeper>(*session, route, asked.instance, hello);
 }
 
 ConnectionState::~ConnectionState() {
@@ -230,7 +217,9 @@ void ConnectionState::close() {
   for (const bool again : {false, true}) {
     std::string word;
     const Status ended =
-        channel.unary("/teletensor.v1.Compute/Close", "", kCloseTimeout, again, {}, &word).status();
+        route.channel()
+            ->unary("/teletensor.v1.Compute/Close", "", kCloseTimeout, again, {}, &word)
+            .status();
     if (ended.ok() || !stays || !Keeper::is_cut(ended, word)) break;
   }
   keeper->stop();
@@ -375,8 +364,8 @@ Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::
     ++uploads;
     bool again = false;
     raise_if(keeper->bulk([&](std::string* word) -> Status {
-      const auto sent = channel.upload(device, bytes, hello.chunk_bytes, uploads,
-                                       std::exchange(again, true), {}, word);
+      const auto sent = route.channel()->upload(device, bytes, hello.chunk_bytes, uploads,
+                                                std::exchange(again, true), {}, word);
       if (sent.ok()) number = *sent;
       return sent.status();
     }));
@@ -407,7 +396,7 @@ std::string ConnectionState::read(Handle& handle) {
     std::string bytes(size, '\0');
     std::size_t at = 0;
     const Status status = keeper->bulk([&](std::string* word) {
-      return channel.download(*seq, bytes.data(), size, at, {}, word);
+      return route.channel()->download(*seq, bytes.data(), size, at, {}, word);
     });
     session->taken(*seq);
     raise_late();
@@ -450,8 +439,8 @@ Tensor ConnectionState::published(const std::string& name) {
   const Lock lock(api);
   std::string reply;
   raise_if(keeper->bulk([&](std::string* word) -> Status {
-    auto answer = channel.unary("/teletensor.v1.Compute/Published", encode_published(name), timeout,
-                                true, {}, word);
+    auto answer = route.channel()->unary("/teletensor.v1.Compute/Published", encode_published(name),
+                                         timeout, true, {}, word);
     if (answer.ok()) reply = std::move(*answer);
     return answer.status();
   }));

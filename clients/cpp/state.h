@@ -11,7 +11,7 @@
 #include "clients/cpp/credentials.h"
 #include "clients/cpp/hello.h"
 #include "clients/cpp/keeper.h"
-#include "clients/session/channel.h"
+#include "clients/cpp/route.h"
 #include "clients/session/session.h"
 #include "clients/session/stream.h"
 
@@ -57,10 +57,7 @@ class CppSession final : public Session {
 };
 
 struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
-  ConnectionState(const std::string& address, const Options& options)
-      : ConnectionState(address, options, credentials_of(address, options)) {}
-  ConnectionState(const std::string& address, const Options& options,
-                  const Credentials& credentials);
+  ConnectionState(const std::string& address, const Options& options);
   ~ConnectionState();
   void close();
 
@@ -79,7 +76,7 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   Tensor published(const std::string& name);
 
   std::recursive_mutex api;  // held by whoever is inside
-  Channel channel;
+  Route route;
   double timeout;
   HelloAnswer hello;
   std::unique_ptr<CppSession> session;

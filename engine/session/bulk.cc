@@ -118,16 +118,22 @@ Status Session::upload_chunk(std::uint64_t id, std::uint64_t offset, std::string
 }
 
 Status Session::finish_upload(std::uint64_t id) {
-  const std::shared_ptr<Upload> upload = find_upload(id);
   const std::string name = "upload " + std::to_string(id);
-  if (!upload) return Status(Code::kNotFound, name + " is unknown");
-  core::MutexLock lock(upload->mu);
-  if (!upload->storage) return Status(Code::kFailedPrecondition, name + " is bound already");
-  if (upload->received != upload->storage->bytes()) {
-    return core::invalid(name + ": " + std::to_string(upload->received) + " of the declared " +
-                         std::to_string(upload->storage->bytes()) + " bytes came");
+  core::MutexLock lock(mu_);
+  const auto found = uploads_.find(id);
+  if (found == uploads_.end()) return Status(Code::kNotFound, name + " is unknown");
+  Upload& upload = *found->second;
+  core::MutexLock inner(upload.mu);
+  if (!upload.storage) return Status(Code::kFailedPrecondition, name + " is bound already");
+  if (upload.received != upload.storage->bytes()) {
+    return core::invalid(name + ": " + std::to_string(upload.received) + " of the declared " +
+                         std::to_string(upload.storage->bytes()) + " bytes came");
   }
-  upload->finished = true;
+  // The session may go on elsewhere, from an image that has only what was finished before.
+  if (still_ && picture_.after != After::kGoOn) {
+    return Status(Code::kUnavailable, name + ": the session stands still");
+  }
+  upload.finished = true;
   return {};
 }
 

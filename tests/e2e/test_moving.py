@@ -1,101 +1,33 @@
 """Sessions that move from daemon to daemon: nothing is lost, whatever fails on the way."""
 
-import contextlib
 import functools
 import json
 import signal
 import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 from support.clients import client, finish, wait_asleep, wait_line
 from support.daemon import wait_until
-from support.daemons import start_daemons
-from support.proxy import Proxy
+from support.moving import (
+    OTHER,
+    Pair,
+    admin,
+    begins,
+    cli,
+    linked,
+    moved,
+    number_of,
+    refusal,
+    run,
+    sessions,
+)
 from support.training import digest, trainer
 from teletensor._admin import Admin
 from teletensor._transport import CallError, open_transport
 
 pytestmark = pytest.mark.usefixtures("invariants")
-
-# A daemon that is killed has its sessions as of a moment before; clients send again what has run since.
-FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60", "--peer-patience", "60", "--snapshot-every", "0.5")
-OTHER = {"a": "b", "b": "a"}
-
-
-def cli(*words):
-    return [sys.executable, "-m", "teletensor.cli", *words]
-
-
-def run(*words):
-    """(exit status, output, errors) of a command."""
-    done = subprocess.run(cli(*words), capture_output=True, text=True, timeout=240)
-    return done.returncode, done.stdout, done.stderr
-
-
-@contextlib.contextmanager
-def admin(daemon):
-    connection = open_transport(daemon.unix)
-    try:
-        yield Admin(connection)
-    finally:
-        connection.close()
-
-
-def sessions(daemon):
-    with admin(daemon) as asked:
-        return asked.sessions()[0]
-
-
-def number_of(daemon, name):
-    (found,) = (each["id"] for each in sessions(daemon) if each["name"] == name)
-    return found
-
-
-def connected(daemon, peer):
-    return f'event=peer_connected peer="{peer}"' in daemon.log
-
-
-def linked(pair):
-    """Are the two daemons connected?"""
-    return all(daemon.log.count(f'event=peer_connected peer="{peer}"')
-               > daemon.log.count(f'event=peer_disconnected peer="{peer}"')
-               for daemon, peer in ((pair.a, "b"), (pair.b, "a")))
-
-
-class Pair:
-    """Two daemons that take each other's sessions, and the network between them."""
-
-    def __init__(self, start_daemon, *flags, own=None):
-        self.link = None
-
-        def through(address):
-            self.link = self.link or Proxy(address, tcp=True)
-            return self.link.address
-
-        self.a, self.b = start_daemons(
-            start_daemon, 2, *FLAGS, *flags, through=through,
-            own=own or (lambda name: ("--move-from", OTHER[name])))
-        self.wait_connected()
-
-    def wait_connected(self):
-        wait_until(lambda: connected(self.a, "b") and connected(self.b, "a"), what="a connection")
-
-    def crash(self, name):
-        """kill -9 of one of them, and another process in its place."""
-        daemon = getattr(self, name)
-        daemon.crash()
-        self.link.target = self.b.peers
-        self.link.cut()
-
-    def move(self, session, source):
-        """By the command: its exit status, output, errors."""
-        return run("move", session, "--to", OTHER[source], "--address", getattr(self, source).unix)
-
-    def counts(self):
-        return len(sessions(self.a)), len(sessions(self.b))
 
 
 @pytest.fixture
@@ -133,6 +65,37 @@ def test_a_session_moves_and_its_program_goes_on(pair, tt, each_transport, caplo
     wait_until(lambda: pair.counts() == (0, 0), what="the end of the session")
 
 
+def test_bytes_on_their_way_follow_the_session(pair, tt, each_transport):
+    """Uploads and downloads of a thread, while another one moves the session there and back."""
+    data = np.arange(1 << 20, dtype=np.float32)
+    over, rounds, wrong = threading.Event(), [], []
+
+    def copies(session):
+        with session.as_current():
+            try:
+                while not over.is_set():
+                    if not (tt.tensor(data).numpy() == data).all():
+                        raise AssertionError("other bytes")
+                    rounds.append(1)
+            except Exception as error:
+                wrong.append(error)
+
+    with tt.connect(pair.a.tcp, name="exp") as s:
+        program = threading.Thread(target=copies, args=(s,))
+        program.start()
+        for i in range(4):
+            before, source = len(rounds), "ab"[i % 2]
+            wait_until(lambda n=before: len(rounds) > n or wrong, what="a round")
+            assert not wrong, wrong
+            assert moved(pair, source)
+            wait_until(lambda here=OTHER[source]: len(sessions(getattr(pair, here))) == 1, what="its arrival")
+        over.set()
+        program.join()
+        assert not wrong, wrong
+        assert s.address == pair.a.tcp
+        s.close()
+
+
 def test_who_asks_for_the_name_is_sent_on(pair, tt):
     with tt.connect(pair.a.unix, name="exp").as_current() as s:
         s.keep("x", tt.ones(3) * 2)
@@ -165,29 +128,6 @@ def test_a_training_that_moves_ten_times_has_the_same_bits(pair, tmp_path):
     assert digest(process) == wanted
 
 
-def begins(pair, source):
-    """Moves the only session. False: the cut came first, and the daemons are just connecting again, or the session is
-    still being brought to rest for the move that was cut."""
-    daemon = getattr(pair, source)
-    try:
-        with admin(daemon) as asked:
-            asked.move(sessions(daemon)[0]["id"], OTHER[source])
-    except CallError as error:
-        assert "just now" in str(error) or "for an earlier move" in str(error)
-        return False
-    return True
-
-
-def moved(pair, source):
-    """Asks for a move of the only session. Did the daemon say that it has moved?"""
-    try:
-        with admin(getattr(pair, source)) as asked:
-            asked.move(sessions(getattr(pair, source))[0]["id"], OTHER[source])
-    except CallError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("victim", ["a", "b"])
 def test_a_kill_between_any_two_messages_leaves_one_owner(pair, tt, victim):
     """The link ends behind the n-th frame of a move, and one of the two daemons is killed and started again."""
@@ -212,14 +152,6 @@ def test_a_kill_between_any_two_messages_leaves_one_owner(pair, tt, victim):
             pair.wait_connected()
         s.close()
     assert outcomes <= {True, False}, outcomes
-
-
-def refusal(pair, source="a", to=None):
-    """Why the only session there does not move."""
-    daemon = getattr(pair, source)
-    with admin(daemon) as asked, pytest.raises(CallError) as refused:
-        asked.move(sessions(daemon)[0]["id"], to or OTHER[source])
-    return str(refused.value)
 
 
 def test_refusals_change_nothing(start_daemon, tt):
@@ -333,6 +265,34 @@ def test_a_session_with_a_group_stays(pair, tt):
         with admin(pair.a) as asked:
             asked.move(number, "b")
         assert x.sum().item() == 4.0 and s.address == pair.b.unix
+        s.close()
+
+
+def test_a_move_waits_for_the_connection(pair, tt):
+    """For as long as its command says, and no longer than its command is there."""
+    with tt.connect(pair.a.unix, name="exp").as_current() as s:
+        x = tt.ones(3)
+        s.synchronize()
+        pair.link.refuse()
+        pair.link.cut()
+        wait_until(lambda: not linked(pair), what="the cut")
+        words = ("move", "exp", "--to", "b", "--address", pair.a.unix, "--timeout", "600")
+        assert 'no connection to the daemon "b" just now' in refusal(pair)
+        assert 'no connection to the daemon "b" after 1 s' in refusal(pair, timeout=1.0)
+        asked = pair.a.log.count("event=move_asked")
+        gone = subprocess.Popen(["env", "--default-signal=INT", *cli(*words)], stderr=subprocess.PIPE,
+                                stdout=subprocess.PIPE, text=True)
+        wait_until(lambda: pair.a.log.count("event=move_asked") > asked, what="the request of a move")
+        gone.send_signal(signal.SIGINT)
+        assert finish(gone)[0] != 0
+        assert x.sum().item() == 3.0 and s.address == pair.a.unix
+        wait_until(lambda: "event=move_not_wanted" in pair.a.log, what="the end of the request")
+        waits = subprocess.Popen(cli(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: pair.a.log.count("event=move_asked") > asked + 1, what="the request of a move")
+        pair.link.accept()
+        status, out, err = finish(waits)
+        assert status == 0 and "has moved to b" in out, err
+        assert x.sum().item() == 3.0 and s.address == pair.b.unix
         s.close()
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full, fails or is slow under a daemon of a test (faults/faults.cc), a calendar that jumps
+"""A disk that is full, fails or is slow under a daemon of a test, or ends it (faults/faults.cc), a calendar that jumps
 (faults/clock.cc), memory that runs out (faults/memory.cc)."""
 
 import mmap
@@ -83,3 +83,9 @@ class Disk(Faults):
     def slow(self, part, milliseconds):
         """Each write to such files takes so much longer."""
         self._say(f"slow {milliseconds} {part}")
+
+    def kill(self, part, n):
+        """The daemon ends, as by kill -9, in front of the n-th call from now on that writes, syncs, renames or removes
+        such a file."""
+        self._count += 1
+        self._say(f"kill {n} {part} {self._count}")

@@ -123,10 +123,11 @@ class Admin:
                           "reason": s.text(4), "goes_back": bool(s.integer(5))}
                          for s in reply.messages(2)]}
 
-    def move(self, session: int, to: str) -> dict[str, Any]:
+    def move(self, session: int, to: str, timeout: float = 0.0) -> dict[str, Any]:
         """Moves a session to the peer of this name: the `address` where it is now, its `bytes` of
-        tensors, and the `seconds` for which it stood still."""
-        reply = self._ask("Move", [(1, session), (2, to)], timeout=_LONG)
+        tensors, and the `seconds` for which it stood still. Where the daemon has no connection to the
+        peer, the move waits for one for `timeout` seconds."""
+        reply = self._ask("Move", [(1, session), (2, to), (3, round(timeout * 1000))], timeout=_LONG)
         return {"address": reply.text(1), "bytes": reply.integer(2), "seconds": round(reply.real(3), 6)}
 
     def admit(self, new: bool, why: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -71,8 +71,8 @@ class GrpcioTransport(Transport):
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
         def work(calls: Calls) -> bytes:
             try:
-                call = self.channel.unary_unary(method, _same, _same).future(
-                    request, metadata=self._metadata, timeout=timeout, wait_for_ready=wait)
+                call = self._begin(lambda: self.channel.unary_unary(method, _same, _same).future(
+                    request, metadata=self._metadata, timeout=timeout, wait_for_ready=wait))
                 calls.add(call)
                 reply: bytes = call.result()
                 return reply
@@ -80,11 +80,19 @@ class GrpcioTransport(Transport):
                 failed = _failed(error)
             except grpc.FutureCancelledError:
                 failed = CallError(_CANCELLED, "the call was cancelled")
-            except ValueError as error:  # the channel is closed
-                failed = CallError(_INTERNAL, str(error), "closed")
             raise failed  # here, where it refers to no object of grpcio
 
         return shielded(work)
+
+    def _begin(self, start: Callable[[], Any]) -> Any:
+        """The call that start() begins. CallError where another thread has closed the channel, for good or to
+        replace it."""
+        try:
+            return start()
+        except ValueError as error:
+            word = "closed" if self._channel is None else ""
+            failed = CallError(_INTERNAL if word else _CANCELLED, str(error), word)
+        raise failed  # here, where it refers to no object of grpcio
 
     def connect_again(self) -> None:
         if self._writers:  # it tries by itself
@@ -139,13 +147,13 @@ class GrpcioTransport(Transport):
         metadata = [*self._metadata, ("teletensor-upload", str(key))]
 
         def work(calls: Calls) -> int:
-            upload = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
             for tries in itertools.count():
                 try:
                     received, whole = self.staged(key) if tries else (0, 0)
                     if whole:
                         return whole
-                    call = upload.future(chunks(received), metadata=metadata)
+                    call = self._begin(lambda at=received: self.channel.stream_unary(
+                        "/teletensor.v1.Compute/Upload", _same, _same).future(chunks(at), metadata=metadata))
                     calls.add(call)
                     return decode(call.result()).integer(1)
                 except CallError as error:
@@ -162,13 +170,14 @@ class GrpcioTransport(Transport):
 
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
         def work(calls: Calls) -> None:
-            download = self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)
             at = 0
             for tries in itertools.count():
-                call = download(encode([(1, seq), (2, at)]), metadata=self._metadata)
-                calls.add(call)
                 failed: CallError | None = None
                 try:
+                    call = self._begin(lambda at=at: self.channel.unary_stream(
+                        "/teletensor.v1.Compute/Download", _same, _same)(
+                            encode([(1, seq), (2, at)]), metadata=self._metadata))
+                    calls.add(call)
                     for chunk in call:
                         message = decode(chunk)
                         part = message.data(5)
@@ -177,6 +186,8 @@ class GrpcioTransport(Transport):
                         moved.bytes = at
                 except grpc.RpcError as error:
                     failed = _failed(error)
+                except CallError as error:
+                    failed = error
                 if failed is None:
                     break
                 if calls.stopped or not self.comes_again(failed, tries):

@@ -354,7 +354,8 @@ def _move(args: argparse.Namespace) -> int:
     with transport(args) as connection:
         admin = Admin(connection)
         session = _session_of(admin, args.session)
-        done = {"id": session["id"], "name": session["name"], **admin.move(session["id"], args.to)}
+        done = {"id": session["id"], "name": session["name"],
+                **admin.move(session["id"], args.to, args.timeout)}
     print(json.dumps(done) if args.json else _moved(done, args.to))
     return 0
 
@@ -381,7 +382,7 @@ def _empty(args: argparse.Namespace) -> int:
             while found := [s for s in admin.sessions()[0] if s["id"] not in {e["id"] for e in stay}]:
                 current = entry = {key: found[0][key] for key in ("id", "name", "user")}
                 try:
-                    done = {**entry, **admin.move(entry["id"], args.to)}
+                    done = {**entry, **admin.move(entry["id"], args.to, args.timeout)}
                 except CallError as error:
                     stay.append({**entry, "reason": str(error)})
                     say(f"session {entry['id']} \"{entry['name']}\" of {entry['user']} stays: {error}")
@@ -530,6 +531,9 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
         "move", help="moves a session to another daemon, where its program goes on"), table=True)
     move.add_argument("session", type=_session_word, help="its number or name, from `teletensor sessions`")
     move.add_argument("--to", metavar="PEER", required=True, help="a name of the daemon's --peers")
+    for each in (move, drain):
+        each.add_argument("--timeout", type=number(0, 1e6, float), default=30.0, metavar="SECONDS",
+                          help="for which a move waits where the daemon has no connection to PEER [30]")
     tokens = commands.add_parser("token", help="who may call: create, list, revoke")
     actions = tokens.add_subparsers(dest="action", required=True)
     create = with_address(actions.add_parser("create", help="prints a new one"))

@@ -1,13 +1,16 @@
-// A disk that is full, fails or is slow, for a daemon of a test: preloaded, it stands in front of
-// the calls that write files. The rule (control.h) is "KIND NUMBER PART" (support/faults.py):
+// A disk that is full, fails or is slow, and kills at chosen points, for a daemon of a test:
+// preloaded, it stands in front of the calls that change files. The rule (control.h) is "KIND
+// NUMBER PART" (support/faults.py):
 //
 //   enospc N PART   what is written to files with PART in their path fails after N more bytes
 //   eio N PART      the same with another error
 //   room N PART     the folder of such files has room for N bytes
 //   slow N PART     each write there takes N milliseconds longer
+//   kill N PART     kill -9 in front of the N-th call that writes, syncs, renames or removes one
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -16,6 +19,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "control.h"
 
@@ -40,43 +44,73 @@ long size_of_folder(char* path) {
   return size;
 }
 
+struct Rule {
+  char kind[16], part[128];
+  long number = 0;
+  int version = 0;  // another one for each rule that the test says
+
+  bool is(const char* name) const { return std::strcmp(kind, name) == 0; }
+  // What it adds up to since the test said this rule; `more` included.
+  long count(long more) const {
+    static std::atomic<long> sum{0};
+    static std::atomic<int> last{0};
+    if (last.exchange(version) != version) sum = 0;
+    return sum += more;
+  }
+};
+
+// The rule, where it is about the file at this path.
+std::optional<Rule> rule_for(const char* path) {
+  const char* const text = control();
+  if (text == nullptr || text[0] == 0) return std::nullopt;
+  char words[kText];
+  std::memcpy(words, text, kText);
+  words[kText - 1] = 0;
+  Rule rule;
+  if (std::sscanf(words, "%15s %ld %127s", rule.kind, &rule.number, rule.part) != 3 ||
+      std::strstr(path, rule.part) == nullptr) {
+    return std::nullopt;
+  }
+  for (const char* c = words; *c != 0; ++c) rule.version = rule.version * 31 + *c;
+  return rule;
+}
+
+// "" where there is none.
+void path_of(int fd, char (&path)[4096]) {
+  char link[64];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  path[std::max<ssize_t>(readlink(link, path, sizeof path - 1), 0)] = 0;
+}
+
+void kill_if_due(const Rule& rule) {
+  if (rule.is("kill") && rule.count(1) == rule.number) kill(getpid(), SIGKILL);
+}
+
+void before_change(const char* path) {
+  if (const std::optional<Rule> rule = rule_for(path)) kill_if_due(*rule);
+}
+
 // How many of `bytes` bytes for this file may be written; -1 with errno: none.
 ssize_t allowed(int fd, std::size_t bytes) {
-  const char* const text = control();
-  if (text == nullptr || text[0] == 0) return static_cast<ssize_t>(bytes);
-  char rule[kText], kind[16], part[128], link[64], path[4096];
-  std::memcpy(rule, text, kText);
-  rule[kText - 1] = 0;
-  long number = 0;
-  if (std::sscanf(rule, "%15s %ld %127s", kind, &number, part) != 3) {
-    return static_cast<ssize_t>(bytes);
-  }
-  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  const ssize_t length = readlink(link, path, sizeof path - 1);
-  if (length <= 0) return static_cast<ssize_t>(bytes);
-  path[length] = 0;
-  if (std::strstr(path, part) == nullptr) return static_cast<ssize_t>(bytes);
-  if (std::strcmp(kind, "slow") == 0) {
-    usleep(static_cast<useconds_t>(number * 1000));
-    return static_cast<ssize_t>(bytes);
-  }
-  if (std::strcmp(kind, "room") == 0) {
-    const long room = number - size_of_folder(path);
+  char path[4096] = "";
+  if (control() != nullptr && control()[0] != 0) path_of(fd, path);
+  const std::optional<Rule> rule = rule_for(path);
+  if (!rule) return static_cast<ssize_t>(bytes);
+  kill_if_due(*rule);
+  if (rule->is("slow")) usleep(static_cast<useconds_t>(rule->number * 1000));
+  if (rule->is("room")) {
+    const long room = rule->number - size_of_folder(path);
     if (room <= 0) errno = ENOSPC;
     return room <= 0 ? -1 : static_cast<ssize_t>(std::min<std::size_t>(bytes, room));
   }
-  static std::atomic<long> written{0};
-  static std::atomic<int> last{0};
-  int version = 0;
-  for (const char* c = rule; *c != 0; ++c) version = version * 31 + *c;
-  if (last.exchange(version) != version) written = 0;
-  const long room = number - written.load();
+  if (!rule->is("enospc") && !rule->is("eio")) return static_cast<ssize_t>(bytes);
+  const long room = rule->number - rule->count(0);
   if (room <= 0) {
-    errno = std::strcmp(kind, "eio") == 0 ? EIO : ENOSPC;
+    errno = rule->is("eio") ? EIO : ENOSPC;
     return -1;
   }
   const auto some = std::min<std::size_t>(bytes, static_cast<std::size_t>(room));
-  written += static_cast<long>(some);
+  rule->count(static_cast<long>(some));
   return static_cast<ssize_t>(some);
 }
 
@@ -126,6 +160,32 @@ int fallocate64(int fd, int mode, off64_t at, off64_t bytes) {
 int posix_fallocate64(int fd, off64_t at, off64_t bytes) {
   static const auto real = next<int (*)(int, off64_t, off64_t)>("posix_fallocate64");
   return allowed(fd, 1) < 0 ? errno : real(fd, at, bytes);
+}
+
+int fsync(int fd) {
+  static const auto real = next<int (*)(int)>("fsync");
+  char path[4096];
+  path_of(fd, path);
+  before_change(path);
+  return real(fd);
+}
+
+int rename(const char* from, const char* to) {
+  static const auto real = next<int (*)(const char*, const char*)>("rename");
+  before_change(to);
+  return real(from, to);
+}
+
+int unlink(const char* path) {
+  static const auto real = next<int (*)(const char*)>("unlink");
+  before_change(path);
+  return real(path);
+}
+
+int remove(const char* path) {
+  static const auto real = next<int (*)(const char*)>("remove");
+  before_change(path);
+  return real(path);
 }
 
 }  // extern "C"
