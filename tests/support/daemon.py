@@ -113,7 +113,7 @@ class Daemon:
 
     @property
     def lines(self):
-        """What it has logged. A line is there before the daemon's answer to a call that it logs."""
+        """What the daemon has logged. A line that it writes before it answers a call is here once the call returns."""
         self._take(self.process.stdout)
         return self._lines
 
