@@ -5,12 +5,13 @@ Raises OnnxError for whatever is wrong; nothing is evaluated here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -250,20 +251,12 @@ class _Reader:
             raise OnnxError(f"tensor {name!r}: offset or length of its data is no number") from None
         self._check_count(name, length, size, "bytes")
         try:
-            with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise OnnxError(f"tensor {name!r}: {where!r} is no regular file")
-                if not 0 <= offset <= offset + size <= status.st_size:
-                    raise OnnxError(
-                        f"tensor {name!r}: bytes {offset} to {offset + size} of {where!r}, "
-                        f"which has {status.st_size}"
-                    )
+            with _regular(path) as (file, whole):
+                if not 0 <= offset <= offset + size <= whole:
+                    raise OnnxError(f"bytes {offset} to {offset + size} of it, which has {whole}")
                 file.seek(offset)
                 return file.read(size)
         except (OSError, ValueError) as error:
-            if isinstance(error, OnnxError):
-                raise
             raise OnnxError(f"tensor {name!r}: {where!r} cannot be read: {error}") from None
 
     def _sparse(self, message: Message) -> tuple[str, Stored]:
@@ -500,19 +493,29 @@ def _calls(
     return [each for each in keys if each in functions]
 
 
-def read(path: str) -> Model:
-    """The model in a file. Raises OnnxError where it is none, OSError where it cannot be read."""
-    with open(path, "rb") as file:
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+@contextlib.contextmanager
+def _regular(path: str) -> Iterator[tuple[IO[bytes], int]]:
+    """A regular file and its size. A pipe or a device is refused, and not waited for."""
+    with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OnnxError(f"{path}: no regular file")
-        if status.st_size > MOST_BYTES:
-            raise OnnxError(
-                f"{path}: {status.st_size} bytes; a model file has at most {MOST_BYTES}, and its "
-                "other weights in files beside it"
-            )
-        data = file.read(MOST_BYTES + 1)
+            raise OnnxError("this is no regular file")
+        yield file, status.st_size
+
+
+def read(path: str) -> Model:
+    """The model in a file. Raises OnnxError where it is none, OSError where it cannot be read."""
     try:
+        with _regular(path) as (file, size):
+            if size > MOST_BYTES:
+                raise OnnxError(
+                    f"{size} bytes; a model file has at most {MOST_BYTES}, other weights lie beside it"
+                )
+            data = file.read(MOST_BYTES + 1)
         return _Reader(os.path.dirname(os.path.abspath(path))).model(decode(memoryview(data)))
     except OnnxError as error:
         raise OnnxError(f"{path}: {error}") from None

@@ -121,7 +121,7 @@ def _split(
 ) -> Any:
     sizes = given if given is not None else split
     if sizes is None:
-        parts = num_outputs or len(node.outputs)
+        parts = len(node.outputs)
         step = -(-x.shape[axis] // parts)
         return tuple(np.split(x, [step * i for i in range(1, parts)], axis))
     return tuple(np.split(x, np.cumsum(sizes)[:-1], axis))

@@ -16,7 +16,7 @@ from ..jit._compiled import Compiled, trace
 from ._file import FLOAT_TYPES, NUMPY, OnnxError, Value, read
 from ._narrow import FLOATS, INTEGERS
 from ._run import Interpreter
-from ._values import ReadInCapture
+from ._values import NotCaptured
 
 __all__ = ["OnnxModel", "load"]
 
@@ -70,7 +70,7 @@ class OnnxModel:
         if self._captures:
             try:
                 return self._compiled(**given)
-            except ReadInCapture:
+            except NotCaptured:
                 self._captures = False
         return self._interpreter.run(**given)
 
@@ -86,7 +86,7 @@ class OnnxModel:
         given = self._given(examples, named)
         try:
             traced = trace(self._interpreter.run, name=self.name, example_kwarg_inputs=given)
-        except ReadInCapture as error:
+        except NotCaptured as error:
             raise OnnxError(f"{self.name} cannot be saved: {error.node}: {error}") from None
         _files.save(traced, f)
 

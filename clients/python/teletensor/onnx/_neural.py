@@ -13,7 +13,7 @@ from .._core import Tensor
 from . import _resize, _windows  # noqa: F401
 from ._file import OnnxError
 from ._table import Host, Ints, Node, Run, op
-from ._values import dtype, host, type_name
+from ._values import bounded, dtype, host, type_name
 
 F = tt.nn.functional
 
@@ -130,6 +130,7 @@ def lp_normalization(input: Tensor, *, axis: Any = -1, p: Any = 2) -> Any:
 
 @op("LRN")
 def lrn(X: Tensor, *, alpha: Any = 1e-4, beta: Any = 0.75, bias: Any = 1.0, size: Any) -> Any:
+    bounded(size)
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = F.pad(X * X, [0, 0] * (X.dim() - 2) + [before, after])
     total = sum(

@@ -14,6 +14,7 @@ import teletensor as tt
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import Host, Ints, op
+from ._values import bounded
 
 F = tt.nn.functional
 
@@ -118,6 +119,7 @@ def resize(
         crop = coordinate_transformation_mode == "tf_crop_and_resize"
         if sizes[i] == have[i] and factors[i] == 1 and not (crop and window != (0.0, 1.0)):
             continue
+        bounded(sizes[i] if mode == "nearest" else sizes[i] * have[i])
         at = _sources(coordinate_transformation_mode, sizes[i], factors[i], have[i], window)
         if crop:
             beyond = tt.tensor((at < 0) | (at > have[i] - 1)).reshape([-1] + [1] * (X.dim() - 1 - axis))

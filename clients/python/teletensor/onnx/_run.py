@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _capturing
 from .._core import Tensor
 from .._errors import SessionLostError, TeletensorError
 from . import _control, _host, _math, _neural, _quantized, _recurrent, _shapes, _signal  # noqa: F401
@@ -19,7 +20,7 @@ from ._file import Function, Graph, Model, Node, OnnxError, Stored, all_nodes, s
 from ._table import HOST, OPS, Op, find
 from ._values import (
     Narrow,
-    ReadInCapture,
+    NotCaptured,
     constant,
     dtype_name,
     host,
@@ -30,6 +31,8 @@ from ._values import (
 __all__ = ["Interpreter"]
 
 MOST_ON_HOST = 4096  # elements that an operator on the host takes or makes
+MOST_STEPS = 2**22  # nodes that run in one call, all rounds of loops together
+MOST_CAPTURED = 2**15  # nodes of a call that becomes a program
 # Operators whose result on the host may be larger than what they are given.
 _GROWING = frozenset(("ConstantOfShape", "Expand", "Range", "Tile"))
 
@@ -43,6 +46,7 @@ class Interpreter:
         self.model = model
         self.weights: dict[str, Tensor] = {}
         self._last: dict[int, list[list[str]]] = {}
+        self._steps = 0
         self._ops: dict[int, Op] = {}
         graphs = [model.graph, *(function.graph for function in model.functions.values())]
         self._find_ops(graphs)
@@ -114,11 +118,13 @@ class Interpreter:
     def run(self, **inputs: Any) -> Any:
         """The outputs of the model, in their order: the only one, or a list."""
         graph = self.model.graph
+        self._steps = 0
         outputs = [_result(value) for value in self.graph(graph, ChainMap(), inputs)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def graph(self, graph: Graph, outer: ChainMap[str, Any], inputs: dict[str, Any]) -> list[Any]:
         """The outputs of a graph in the scope of another."""
+        self._count(len(graph.nodes) + 1)
         scope = outer.new_child({**graph.constants, **inputs})
         for node, done in zip(graph.nodes, self._last[id(graph)]):
             results = self._node(node, scope)
@@ -129,9 +135,19 @@ class Interpreter:
                 scope.maps[0].pop(name, None)
         return [scope.get(value.name) for value in graph.outputs]
 
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MOST_STEPS:
+            raise OnnxError(f"more than {MOST_STEPS} nodes in one call, all rounds of loops together")
+        if self._steps > MOST_CAPTURED and _capturing.active() is not None:
+            raise NotCaptured(f"more than {MOST_CAPTURED} nodes in one call, all rounds of loops together")
+
     def _node(self, node: Node, scope: ChainMap[str, Any]) -> Sequence[Any]:
+        lost = [name for name in node.inputs if name and name not in scope]
+        if lost:
+            raise OnnxError(f"{node} reads {lost[0]!r}, which its node has not given")
+        inputs = [scope[name] if name else None for name in node.inputs]
         try:
-            inputs = [scope[name] if name else None for name in node.inputs]
             function = self._function(node)
             if function is not None:
                 return self._call(node, function, inputs)
@@ -139,12 +155,12 @@ class Interpreter:
             if found is None:
                 found = self._apply(self._ops[id(node)], node, inputs, scope)
             return found if isinstance(found, tuple) else (found,)
-        except ReadInCapture as error:
+        except NotCaptured as error:
             error.node = error.node or str(node)
             raise
         except (OnnxError, MemoryError, SessionLostError):
             raise
-        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever a file brings about: AttributeError, KeyError, ...
             if isinstance(error, TeletensorError) and type(error) is not TeletensorError:
                 raise
             given = ", ".join(map(_shown, inputs))

@@ -13,7 +13,7 @@ from .._core import Tensor
 from ._file import TYPES, OnnxError
 from ._narrow import FLOATS, INTEGERS, rounded, wrapped
 from ._table import Host, Ints, Node, op
-from ._values import Narrow, dtype, dtype_name, host, on_daemon, shape_of, type_name
+from ._values import Narrow, bounded, dtype, dtype_name, host, on_daemon, shape_of, type_name
 
 F = tt.nn.functional
 
@@ -206,7 +206,9 @@ def split(
 ) -> tuple[Tensor, ...]:
     if split is not None:
         return tuple(tt.split(input, split, axis))
-    parts, whole = num_outputs or len(node.outputs), input.shape[axis]
+    parts, whole = len(node.outputs), input.shape[axis]
+    if num_outputs not in (None, parts):
+        raise OnnxError(f"num_outputs is {num_outputs}, the node has {parts} outputs")
     step = -(-whole // parts)
     sizes = [max(min(step, whole - step * i), 0) for i in range(parts)]
     return tuple(tt.split(input, sizes, axis))
@@ -259,6 +261,7 @@ def pad(
         if before[axis] or after[axis]:
             sides: Any = (max(before[axis], 0), max(after[axis], 0))
             kind: Any = mode
+            bounded(data.shape[axis] + sum(sides))
             places = np.pad(np.arange(data.shape[axis]), sides, mode=kind)
             places = places[max(-before[axis], 0) : len(places) - max(-after[axis], 0)]
             data = data.index_select(axis, tt.tensor(places.astype(np.int64)))

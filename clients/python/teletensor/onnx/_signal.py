@@ -13,7 +13,7 @@ import teletensor as tt
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import Host, Ints, op
-from ._values import dtype, type_name
+from ._values import bounded, dtype, type_name
 
 
 def _transform(x: Tensor, length: int | None, axis: int, inverse: Any, onesided: Any) -> Tensor:
@@ -72,6 +72,7 @@ def _window(name: str, terms: Callable[[Any], Any]) -> None:
     @op(name)
     def window(size: Ints, *, output_datatype: Any = 1, periodic: Any = 1) -> Any:
         count = size[0]
+        bounded(count)
         angles = np.arange(count) * (2 * math.pi / (count if periodic else max(count - 1, 1)))
         return tt.tensor(terms(angles)).to(dtype(type_name(output_datatype)))
 
@@ -96,6 +97,7 @@ def mel_weight_matrix(
     edges = np.arange(bins + 2) * ((high - low) / (bins + 2)) + low
     hertz = 700 * (np.power(10, edges / 2595) - 1)
     places = (dft_length[0] + 1) * hertz // sample_rate[0]
+    bounded(spectrum * bins)
     found = np.zeros((spectrum, bins))
     for i in range(bins):
         first, middle, last = (int(v) for v in places[i : i + 3])

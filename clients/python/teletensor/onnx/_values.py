@@ -16,24 +16,17 @@ from ._file import NUMPY, TYPES, OnnxError, Stored
 from ._narrow import decoded
 
 __all__ = [
-    "MOST_KEPT",
-    "Narrow",
-    "ReadInCapture",
-    "constant",
-    "dtype",
-    "dtype_name",
-    "host",
-    "on_daemon",
-    "shape_of",
-    "type_name",
-]
+    "MOST_KEPT", "Narrow", "NotCaptured", "bounded", "constant", "dtype", "dtype_name", "host", "on_daemon",
+    "shape_of", "type_name",
+]  # fmt: skip
 
 MOST_KEPT = 1024  # elements of a constant that stays on the host
+MOST_PLACES = 2**26  # elements of a table of places or weights that an operator makes on the host
 
 
-class ReadInCapture(RuntimeError):
-    """A value decides what the model does next, so that no program can stand for it. `node` is the text of
-    the node that needs it."""
+class NotCaptured(RuntimeError):
+    """No program can stand for the model: a value decides what it does next, or it has too many steps.
+    `node` is the text of the node where that is seen."""
 
     node = ""
 
@@ -89,6 +82,14 @@ def constant(stored: Stored) -> Any:
     return Narrow(stored.type, tt.tensor(values))
 
 
+def bounded(count: int) -> None:
+    """Raises OnnxError where a table on the host would have more than MOST_PLACES elements."""
+    if count > MOST_PLACES:
+        raise OnnxError(
+            f"a window or a size of it needs a table of {count} elements, at most {MOST_PLACES}"
+        )
+
+
 def on_daemon(value: Any) -> Tensor:
     """A tensor. OnnxError where the value is none."""
     if isinstance(value, Tensor):
@@ -100,7 +101,7 @@ def on_daemon(value: Any) -> Tensor:
 
 
 def host(value: Any) -> np.ndarray[Any, Any]:
-    """An array. Waits for the value of a tensor, which a captured call must not do: ReadInCapture."""
+    """An array. Waits for the value of a tensor, which a captured call must not do: NotCaptured."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, Narrow):
@@ -108,7 +109,7 @@ def host(value: Any) -> np.ndarray[Any, Any]:
     if not isinstance(value, Tensor):
         return np.asarray(value)
     if _capturing.active() is not None:
-        raise ReadInCapture("it needs a value of the daemon to know what comes next")
+        raise NotCaptured("it needs a value of the daemon to know what comes next")
     array: np.ndarray[Any, Any] = (
         value.float().numpy() if value.dtype == tt.bfloat16 else array_of(value)[1]
     )

@@ -13,6 +13,7 @@ import teletensor as tt
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import Host, Ints, Node, op
+from ._values import bounded
 
 F = tt.nn.functional
 
@@ -149,7 +150,7 @@ def causal_conv_with_state(
 
 class _Windows:
     """The windows of a pool: for each dimension, which elements each window has. `places[i]` is an array of
-    windows by elements; `inside[i]` says which are in the input, `counted[i]` which in it or its padding."""
+    windows by elements; `inside[i]` says which are in the input, `counted[i]` in it or its padding."""
 
     def __init__(
         self,
@@ -180,6 +181,7 @@ class _Windows:
                 count -= 1
             if room < 0 or count < 1:
                 raise OnnxError(f"a window of {kernel} is larger than the input, {sizes}")
+            bounded(count * k)
             at = np.arange(count)[:, None] * s + np.arange(k) * d - a
             self.places.append(np.clip(at, 0, n - 1))
             self.inside.append((at >= 0) & (at < n))
@@ -188,6 +190,7 @@ class _Windows:
     def each(self, arrays: list[Any], combine: Any) -> Any:
         """One array, windows of all dimensions and then elements of all, of one per dimension."""
         rank = len(arrays)
+        bounded(math.prod(a.size for a in arrays))
         shaped = [
             a.reshape(
                 [a.shape[0] if j == i else a.shape[1] if j == i + rank else 1 for j in range(2 * rank)]
@@ -490,4 +493,5 @@ def roi_align_10(
 
 def _samples(begin: float, size: float, bins: int, ratio: int) -> tuple[np.ndarray[Any, Any], int]:
     each = ratio if ratio > 0 else max(math.ceil(size / bins), 1)
+    bounded((bins * each) ** 2)
     return begin + (np.arange(bins * each) + 0.5) * (size / bins / each), each
