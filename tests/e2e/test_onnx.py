@@ -141,6 +141,19 @@ def test_branches_loops_and_functions(load):
     np.testing.assert_allclose(p.numpy().sum(1), 1, rtol=1e-6)
 
 
+def test_a_function_takes_attributes(load):
+    """Also in a graph inside of it, and with a default."""
+    inner = files.graph([files.node("LeakyRelu", "v", "a", alpha=files.Reference("slope"))], [], [files.value("a")])
+    other = files.graph([files.node("Identity", "v", "b")], [], [files.value("b")])
+    leak = files.function("Leak", "v go", "w", [files.node("If", "go", "w", then_branch=inner, else_branch=other)],
+                          defaults=[files.attribute("slope", 0.5)])
+    made = files.graph([files.node("Leak", "x yes", "y", domain="own"),
+                        files.node("Leak", "x yes", "z", domain="own", slope=0.25)],
+                       [files.value("x")], [files.value("y"), files.value("z")], [files.tensor("yes", np.array(True))])
+    model = load(files.model(made, functions=[leak], domains=["own"]))
+    assert [each.tolist() for each in model([-4.0, 4.0])] == [[-2, 4], [-1, 4]]
+
+
 def test_a_loop_has_an_end(tt, load, monkeypatch):
     from teletensor.onnx import _run
 

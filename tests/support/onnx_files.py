@@ -27,7 +27,13 @@ def external(name, array, **facts):
     return encode([(1, packed(array.shape)), (2, TYPES[array.dtype.name]), (8, name), (14, 1), *entries])
 
 
+class Reference(str):
+    """The name of a function's attribute, which a node of the function takes."""
+
+
 def attribute(name, value):
+    if isinstance(value, Reference):
+        return encode([(1, name), (20, 1), (21, str(value))])
     if isinstance(value, float):
         return encode([(1, name)]) + b"\x15" + struct.pack("<f", value) + encode([(20, 1)])
     if isinstance(value, int):
@@ -67,10 +73,10 @@ def graph(nodes, inputs=(), outputs=(), constants=(), name="g"):
                    *((11, each) for each in inputs), *((12, each) for each in outputs)])
 
 
-def function(name, inputs, outputs, nodes, domain="own"):
+def function(name, inputs, outputs, nodes, domain="own", defaults=()):
     return encode([(1, name), *((4, each) for each in inputs.split()), *((5, each) for each in outputs.split()),
                    *((7, each) for each in nodes), (9, encode([(2, 17)])), (9, encode([(1, domain), (2, 1)])),
-                   (10, domain)])
+                   (10, domain), *((11, each) for each in defaults)])
 
 
 def model(graph, version=17, functions=(), domains=()):

@@ -95,6 +95,7 @@ class Node:
     references: dict[str, str]
     overload: str = ""
     version: int = 0  # of the operator's set
+    row: Any = None  # of the table of operators; the interpreter sets it
 
     def __str__(self) -> str:
         name = self.name or (self.outputs[0] if self.outputs else "")
@@ -110,6 +111,7 @@ class Graph:
     constants: dict[str, Stored]
     inputs: list[Value]
     outputs: list[Value]
+    last: list[list[str]] = field(default_factory=list)  # for each node, the names that it reads last
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,16 @@ class Interpreter:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.weights: dict[str, Tensor] = {}
-        self._last: dict[int, list[list[str]]] = {}
         self._steps = 0
-        self._ops: dict[int, Op] = {}
         graphs = [model.graph, *(function.graph for function in model.functions.values())]
         self._find_ops(graphs)
         for graph in graphs:
             self._prepare(graph)
+        for function in model.functions.values():
+            function.attributes = {
+                key: constant(value) if isinstance(value, Stored) else value
+                for key, value in function.attributes.items()
+            }
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The weights by name, for jit.save."""
@@ -78,7 +82,7 @@ class Interpreter:
                     )
                 else:
                     row.check(node)
-                    self._ops[id(node)] = row
+                    node.row = row
         if missing:
             rows = (
                 f"{name} (node {', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''})"
@@ -111,7 +115,7 @@ class Interpreter:
         for name, place in uses.items():
             if name and name not in outputs:
                 last[place].append(name)
-        self._last[id(graph)] = last
+        graph.last = last
 
     # ---- a run
 
@@ -126,7 +130,7 @@ class Interpreter:
         """The outputs of a graph in the scope of another."""
         self._count(len(graph.nodes) + 1)
         scope = outer.new_child({**graph.constants, **inputs})
-        for node, done in zip(graph.nodes, self._last[id(graph)]):
+        for node, done in zip(graph.nodes, graph.last):
             results = self._node(node, scope)
             for name, value in zip(node.outputs, results):
                 if name:
@@ -153,7 +157,7 @@ class Interpreter:
                 return self._call(node, function, inputs)
             found = self._on_host(node, inputs)
             if found is None:
-                found = self._apply(self._ops[id(node)], node, inputs, scope)
+                found = self._apply(node.row, node, inputs, scope)
             return found if isinstance(found, tuple) else (found,)
         except NotCaptured as error:
             error.node = error.node or str(node)
@@ -167,27 +171,9 @@ class Interpreter:
             raise OnnxError(f"{node} of ({given}): {error}") from error
 
     def _call(self, node: Node, function: Function, inputs: list[Any]) -> list[Any]:
-        graph = function.graph
-        given = function.attributes | node.attributes
-        bound = Graph(
-            graph.name,
-            [_with_attributes(each, given) for each in graph.nodes],
-            {},
-            graph.inputs,
-            graph.outputs,
-        )
-        self._last[id(bound)] = self._last[id(graph)]
-        for old, new in zip(graph.nodes, bound.nodes):
-            if id(old) in self._ops:
-                self._ops[id(new)] = self._ops[id(old)]
-        try:
-            names = [value.name for value in graph.inputs]
-            return self.graph(bound, ChainMap(), dict.fromkeys(names) | dict(zip(names, inputs)))
-        finally:
-            del self._last[id(bound)]
-            for old, new in zip(graph.nodes, bound.nodes):
-                if new is not old:
-                    self._ops.pop(id(new), None)
+        graph = _with_attributes(function.graph, function.attributes | node.attributes)
+        names = [value.name for value in graph.inputs]
+        return self.graph(graph, ChainMap(), dict.fromkeys(names) | dict(zip(names, inputs)))
 
     def _on_host(self, node: Node, inputs: list[Any]) -> Any:
         """The result where all that the node reads is on the host and small; else None."""
@@ -247,27 +233,17 @@ class Frame:
         return self._interpreter.graph(graph, self._scope, dict(zip(names, inputs)))
 
 
-def _with_attributes(node: Node, given: dict[str, Any]) -> Node:
-    """A function's node with the attributes that its caller gives."""
-    inner = {
-        key: Graph(v.name, [_with_attributes(n, given) for n in v.nodes], v.constants, v.inputs, v.outputs)
-        for key, v in node.attributes.items()
-        if isinstance(v, Graph)
-    }
-    if not node.references and not inner:
-        return node
-    taken = {key: given[name] for key, name in node.references.items() if name in given}
-    return Node(
-        node.op,
-        node.domain,
-        node.name,
-        node.inputs,
-        node.outputs,
-        {**node.attributes, **inner, **taken},
-        {},
-        node.overload,
-        node.version,
-    )
+def _with_attributes(graph: Graph, given: dict[str, Any]) -> Graph:
+    """A function's graph with the attributes that its caller gives."""
+    nodes = []
+    for node in graph.nodes:
+        own = {
+            key: _with_attributes(value, given) if isinstance(value, Graph) else value
+            for key, value in node.attributes.items()
+        }
+        own |= {key: given[name] for key, name in node.references.items() if name in given}
+        nodes.append(replace(node, attributes=own, references={}))
+    return replace(graph, nodes=nodes)
 
 
 def _reads(graph: Graph) -> Iterator[str]:
