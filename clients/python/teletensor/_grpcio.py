@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
@@ -146,14 +147,17 @@ class GrpcioTransport(Transport):
 
         metadata = [*self._metadata, ("teletensor-upload", str(key))]
 
+        def begin(offset: int) -> Any:
+            call = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
+            return call.future(chunks(offset), metadata=metadata)
+
         def work(calls: Calls) -> int:
             for tries in itertools.count():
                 try:
                     received, whole = self.staged(key) if tries else (0, 0)
                     if whole:
                         return whole
-                    call = self._begin(lambda at=received: self.channel.stream_unary(
-                        "/teletensor.v1.Compute/Upload", _same, _same).future(chunks(at), metadata=metadata))
+                    call = self._begin(functools.partial(begin, received))
                     calls.add(call)
                     return decode(call.result()).integer(1)
                 except CallError as error:
@@ -169,14 +173,16 @@ class GrpcioTransport(Transport):
         return core.uploaded(shielded(work), dtype, device, shape, moved)
 
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
+        def begin(at: int) -> Any:
+            stream = self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)
+            return stream(encode([(1, seq), (2, at)]), metadata=self._metadata)
+
         def work(calls: Calls) -> None:
             at = 0
             for tries in itertools.count():
                 failed: CallError | None = None
                 try:
-                    call = self._begin(lambda at=at: self.channel.unary_stream(
-                        "/teletensor.v1.Compute/Download", _same, _same)(
-                            encode([(1, seq), (2, at)]), metadata=self._metadata))
+                    call = self._begin(functools.partial(begin, at))
                     calls.add(call)
                     for chunk in call:
                         message = decode(chunk)
