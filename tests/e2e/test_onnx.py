@@ -154,6 +154,32 @@ def test_a_function_takes_attributes(load):
     assert [each.tolist() for each in model([-4.0, 4.0])] == [[-2, 4], [-1, 4]]
 
 
+OLDER = [  # versions in which an input of today was an attribute, or a default was another one
+    ("Squeeze", 7, {"axes": [0]}, [[1, 2]], [1, 2]),
+    ("Unsqueeze", 7, {"axes": [0, 2]}, [1, 2], [[[1], [2]]]),
+    ("ReduceSum", 7, {"axes": [0], "keepdims": 0}, [[1, 2], [3, 4]], [4, 6]),
+    ("ReduceMean", 13, {"axes": [-1]}, [[1, 2], [3, 4]], [[1.5], [3.5]]),
+    ("Clip", 7, {"min": 1.5, "max": 2.5}, [1, 2, 3], [1.5, 2, 2.5]),
+    ("Clip", 7, {"max": 2.5}, [1, 2, 3], [1, 2, 2.5]),
+    ("Pad", 7, {"pads": [1, 2], "value": 7.0}, [1, 2], [7, 1, 2, 7, 7]),
+    ("Pad", 7, {"pads": [1, 1], "mode": "reflect"}, [1, 2, 3], [2, 1, 2, 3, 2]),
+    ("Slice", 7, {"starts": [1], "ends": [2**31 - 1], "axes": [0]}, [1, 2, 3], [2, 3]),
+    ("Softmax", 11, {}, [[[0, 0], [0, 0]]], [[[0.25, 0.25], [0.25, 0.25]]]),
+    ("Hardmax", 11, {}, [[[1, 2], [4, 3]]], [[[0, 0], [1, 0]]]),
+    ("Dropout", 7, {}, [1, 2], [1, 2]),
+    ("Flatten", 7, {"axis": 0}, [[1, 2]], [[1, 2]]),
+    ("Upsample", 7, {"scales": [2.0]}, [1, 2], [1, 1, 2, 2]),
+    ("Cast", 7, {"to": 7}, [1.5, -1.5], [1, -1]),
+]
+
+
+@pytest.mark.parametrize(("op", "version", "attributes", "x", "wanted"), OLDER)
+def test_older_versions_of_operators(load, op, version, attributes, x, wanted):
+    x = np.array(x, np.float32)
+    model = load(one_node(op, shape=x.shape, version=version, **attributes))
+    assert model(x).tolist() == wanted
+
+
 def test_a_loop_has_an_end(tt, load, monkeypatch):
     from teletensor.onnx import _run
 
