@@ -44,6 +44,15 @@ def test_a_model_runs_by_position_and_by_name(load):
     assert model._compiled._entries == 2  # one program a shape
 
 
+def test_names_that_python_has_too(tt, load, tmp_path):
+    made = files.graph([files.node("Sub", "self f", "y")], [files.value("self"), files.value("f")], [files.value("y")])
+    model = load(files.model(made))
+    assert model(**{"self": [3.0], "f": [1.0]}).tolist() == [2]
+    model.save(tmp_path / "p.safetensors", **{"self": [3.0], "f": [1.0]})
+    loaded = tt.jit.load(tmp_path / "p.safetensors")
+    assert loaded(**{"self": tt.ones(1), "f": tt.zeros(1)}).tolist() == [1]
+
+
 def test_large_constants_are_tensors_of_the_session(tt, load):
     data, w = files.perceptron(hidden=400)
     model = load(data)

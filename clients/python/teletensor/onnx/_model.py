@@ -66,7 +66,7 @@ class OnnxModel:
             f"{', '.join(map(_declared, outputs))}>"
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """The output, or a tuple of the outputs. Raises OnnxError where an input has another name, dtype or
         shape than the model declares, and where a node fails; nothing of the session is changed then."""
         with self._session.as_current():
@@ -78,7 +78,7 @@ class OnnxModel:
                     self._captures = False
             return self._interpreter.run(**given)
 
-    def save(self, f: Any, *examples: Any, **named: Any) -> None:
+    def save(self, f: Any, /, *examples: Any, **named: Any) -> None:
         """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client run, for inputs of the
         shapes and dtypes of these examples; without examples, for the shapes that the model declares.
 

@@ -7,7 +7,7 @@ follows from them alone), Narrow, a list (a sequence) or None (an absent optiona
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,11 +37,9 @@ MOST_CAPTURED = 2**15  # nodes of a call that becomes a program
 # Operators whose result on the host may be larger than what they are given.
 _GROWING = frozenset(("ConstantOfShape", "Expand", "Range", "Tile"))
 
-Scope = MutableMapping[str, Any]
-
 
 class Interpreter:
-    """A model that can run. Its constants of more than MOST_ON_HOST elements are tensors of the session."""
+    """A model that can run. Its constants of more than MOST_KEPT elements are tensors of the session."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -119,7 +117,7 @@ class Interpreter:
 
     # ---- a run
 
-    def run(self, **inputs: Any) -> Any:
+    def run(self, /, **inputs: Any) -> Any:
         """The outputs of the model, in their order: the only one, or a list."""
         graph = self.model.graph
         self._steps = 0
