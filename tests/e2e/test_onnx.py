@@ -140,6 +140,24 @@ def test_values_that_decide_run_node_by_node(tt, load, tmp_path):
     assert not (tmp_path / "p").exists()
 
 
+def test_a_number_that_decides_is_a_constant_of_the_program(tt, load, tmp_path):
+    branch = [files.graph([files.node(op, "x", name)], outputs=[files.value(name)]) for op, name in (
+        ("Neg", "a"), ("Abs", "b"))]
+    nodes = [files.node("Equal", "rate fast", "c"),
+             files.node("If", "c", "y", then_branch=branch[0], else_branch=branch[1])]
+    made = files.graph(nodes, [files.value("x", shape=["?"]), files.value("rate", "int64", [])], [files.value("y")],
+                       [files.tensor("fast", np.array(16))])
+    model = load(files.model(made))
+    for rate, wanted in ((16, [-1, 2]), (8, [1, 2]), (np.int64(16), [-1, 2]), (8, [1, 2])):
+        assert model([1.0, -2.0], rate).tolist() == wanted
+    assert model._captures
+    model.save(tmp_path / "p", [1.0, -2.0], 16)
+    assert tt.jit.load(tmp_path / "p")(tt.tensor([1.0, -2.0])).tolist() == [-1, 2]
+    assert model([1.0, -2.0], tt.tensor(8)).tolist() == [1, 2] and not model._captures
+    with pytest.raises(tt.onnx.OnnxError, match="'rate' is int64, not float32"):
+        model([1.0], tt.tensor(1.5))
+
+
 def test_branches_loops_and_functions(load):
     data = fuzz.good()[0]
     model = load(data)

@@ -122,6 +122,8 @@ class OnnxModel:
             return None if value is None else _tensor(value, declared.type)
         where = f"{self.name}: input {declared.name!r}"
         try:
+            if _decides(declared, value):
+                return int(np.array(value, NUMPY[declared.type]))
             found = _tensor(value, declared.type)
         except (TypeError, ValueError, RuntimeError) as error:
             raise OnnxError(f"{where}: {error}") from error
@@ -142,6 +144,18 @@ class OnnxModel:
             self._captures = False
             return Narrow(declared.type, found)
         return found
+
+
+def _decides(declared: Value, value: Any) -> bool:
+    """Is it an integer without dimensions from the host? It is a constant of the program, so that it may
+    decide what the model does."""
+    return (
+        not isinstance(value, Tensor)
+        and declared.shape in ([], None)
+        and declared.type in ("bool", "int32", "int64")
+        and np.ndim(value) == 0
+        and (isinstance(value, (bool, int)) or np.asarray(value).dtype == NUMPY[declared.type])
+    )
 
 
 def _check_shape(

@@ -16,8 +16,9 @@ import numpy as np
 from .. import _capturing
 from .._core import Tensor
 from .._errors import SessionLostError, TeletensorError
+from ..jit._symbols import Symbol
 from . import _control, _host, _math, _neural, _quantized, _recurrent, _shapes, _signal  # noqa: F401
-from ._file import Function, Graph, Model, Node, OnnxError, Stored, all_nodes, subgraphs
+from ._file import NUMPY, Function, Graph, Model, Node, OnnxError, Stored, all_nodes, subgraphs
 from ._table import HOST, OPS, Op, find
 from ._values import (
     Narrow,
@@ -121,6 +122,11 @@ class Interpreter:
         """The outputs of the model, in their order: the only one, or a list."""
         graph = self.model.graph
         self._steps = 0
+        types = {value.name: value.type for value in graph.inputs}
+        inputs = {
+            name: np.array(int(value), NUMPY[types[name]]) if isinstance(value, (int, Symbol)) else value
+            for name, value in inputs.items()
+        }
         outputs = [_result(value) for value in self.graph(graph, ChainMap(), inputs)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
