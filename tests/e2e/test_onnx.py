@@ -44,6 +44,15 @@ def test_a_model_runs_by_position_and_by_name(load):
     assert model._compiled._entries == 2  # one program a shape
 
 
+def test_names_that_python_has_too(tt, load, tmp_path):
+    made = files.graph([files.node("Sub", "self f", "y")], [files.value("self"), files.value("f")], [files.value("y")])
+    model = load(files.model(made))
+    assert model(**{"self": [3.0], "f": [1.0]}).tolist() == [2]
+    model.save(tmp_path / "p.safetensors", **{"self": [3.0], "f": [1.0]})
+    loaded = tt.jit.load(tmp_path / "p.safetensors")
+    assert loaded(**{"self": tt.ones(1), "f": tt.zeros(1)}).tolist() == [1]
+
+
 def test_large_constants_are_tensors_of_the_session(tt, load):
     data, w = files.perceptron(hidden=400)
     model = load(data)
@@ -131,6 +140,24 @@ def test_values_that_decide_run_node_by_node(tt, load, tmp_path):
     assert not (tmp_path / "p").exists()
 
 
+def test_a_number_that_decides_is_a_constant_of_the_program(tt, load, tmp_path):
+    branch = [files.graph([files.node(op, "x", name)], outputs=[files.value(name)]) for op, name in (
+        ("Neg", "a"), ("Abs", "b"))]
+    nodes = [files.node("Equal", "rate fast", "c"),
+             files.node("If", "c", "y", then_branch=branch[0], else_branch=branch[1])]
+    made = files.graph(nodes, [files.value("x", shape=["?"]), files.value("rate", "int64", [])], [files.value("y")],
+                       [files.tensor("fast", np.array(16))])
+    model = load(files.model(made))
+    for rate, wanted in ((16, [-1, 2]), (8, [1, 2]), (np.int64(16), [-1, 2]), (8, [1, 2])):
+        assert model([1.0, -2.0], rate).tolist() == wanted
+    assert model._captures
+    model.save(tmp_path / "p", [1.0, -2.0], 16)
+    assert tt.jit.load(tmp_path / "p")(tt.tensor([1.0, -2.0])).tolist() == [-1, 2]
+    assert model([1.0, -2.0], tt.tensor(8)).tolist() == [1, 2] and not model._captures
+    with pytest.raises(tt.onnx.OnnxError, match="'rate' is int64, not float32"):
+        model([1.0], tt.tensor(1.5))
+
+
 def test_branches_loops_and_functions(load):
     data = fuzz.good()[0]
     model = load(data)
@@ -152,6 +179,32 @@ def test_a_function_takes_attributes(load):
                        [files.value("x")], [files.value("y"), files.value("z")], [files.tensor("yes", np.array(True))])
     model = load(files.model(made, functions=[leak], domains=["own"]))
     assert [each.tolist() for each in model([-4.0, 4.0])] == [[-2, 4], [-1, 4]]
+
+
+OLDER = [  # versions in which an input of today was an attribute, or a default was another one
+    ("Squeeze", 7, {"axes": [0]}, [[1, 2]], [1, 2]),
+    ("Unsqueeze", 7, {"axes": [0, 2]}, [1, 2], [[[1], [2]]]),
+    ("ReduceSum", 7, {"axes": [0], "keepdims": 0}, [[1, 2], [3, 4]], [4, 6]),
+    ("ReduceMean", 13, {"axes": [-1]}, [[1, 2], [3, 4]], [[1.5], [3.5]]),
+    ("Clip", 7, {"min": 1.5, "max": 2.5}, [1, 2, 3], [1.5, 2, 2.5]),
+    ("Clip", 7, {"max": 2.5}, [1, 2, 3], [1, 2, 2.5]),
+    ("Pad", 7, {"pads": [1, 2], "value": 7.0}, [1, 2], [7, 1, 2, 7, 7]),
+    ("Pad", 7, {"pads": [1, 1], "mode": "reflect"}, [1, 2, 3], [2, 1, 2, 3, 2]),
+    ("Slice", 7, {"starts": [1], "ends": [2**31 - 1], "axes": [0]}, [1, 2, 3], [2, 3]),
+    ("Softmax", 11, {}, [[[0, 0], [0, 0]]], [[[0.25, 0.25], [0.25, 0.25]]]),
+    ("Hardmax", 11, {}, [[[1, 2], [4, 3]]], [[[0, 0], [1, 0]]]),
+    ("Dropout", 7, {}, [1, 2], [1, 2]),
+    ("Flatten", 7, {"axis": 0}, [[1, 2]], [[1, 2]]),
+    ("Upsample", 7, {"scales": [2.0]}, [1, 2], [1, 1, 2, 2]),
+    ("Cast", 7, {"to": 7}, [1.5, -1.5], [1, -1]),
+]
+
+
+@pytest.mark.parametrize(("op", "version", "attributes", "x", "wanted"), OLDER)
+def test_older_versions_of_operators(load, op, version, attributes, x, wanted):
+    x = np.array(x, np.float32)
+    model = load(one_node(op, shape=x.shape, version=version, **attributes))
+    assert model(x).tolist() == wanted
 
 
 def test_a_loop_has_an_end(tt, load, monkeypatch):

@@ -92,13 +92,15 @@ def session(shared_daemon):
         yield s
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_model(session, tmp_path, name):
+@pytest.mark.parametrize(("name", "version"), [
+    *((name, 17) for name in MODELS), *((name, version) for name in ("residual", "upsampling", "lstm")
+                                        for version in (9, 11, 13, 20) if (name, version) != ("upsampling", 9))])
+def test_model(session, tmp_path, name, version):
     make, example = MODELS[name]
     torch.manual_seed(1)
     path, inputs = str(tmp_path / "m.onnx"), example(2)
-    torch.onnx.export(make().eval(), (inputs,), path, dynamo=False, input_names=["x"], output_names=["y"],
-                      dynamic_axes={"x": {0: "n"}})
+    torch.onnx.export(make().eval(), (inputs,), path, dynamo=False, opset_version=version, input_names=["x"],
+                      output_names=["y"], dynamic_axes={"x": {0: "n"}})
     theirs, ours = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), teletensor.onnx.load(path)
     for batch in (2, 3, 3):
         x = example(batch).numpy()

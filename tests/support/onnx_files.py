@@ -40,6 +40,8 @@ def attribute(name, value):
         return encode([(1, name), (3, value % 2**64), (20, 2)])
     if isinstance(value, str):
         return encode([(1, name), (4, value), (20, 3)])
+    if isinstance(value, list) and value and isinstance(value[0], float):
+        return encode([(1, name), (7, np.array(value, np.float32).tobytes()), (20, 6)])
     if isinstance(value, np.ndarray):
         return encode([(1, name), (5, tensor("", value)), (20, 4)])
     if isinstance(value, bytes):  # a graph

@@ -81,11 +81,11 @@ def add_onnx(commands: Any) -> Any:
     parser.add_argument("file", help="the .onnx file")
     parser.add_argument(
         "--input", action="append", default=[], metavar="NAME=VALUE", dest="inputs",
-        help="an input: a .npy file, or numbers with commas between them; or a .safetensors file with inputs "
-             "by name. Once for each input")
-    parser.add_argument("--output", help="a .safetensors file for the outputs by name; else they are printed")
+        help="an input: a .npy file, or numbers with commas between them; or a .safetensors file with "
+             "inputs by name. Once for each input")
+    parser.add_argument("--output", help="a .safetensors file for the outputs by name; else printed")
     parser.add_argument("--save", metavar="FILE",
-                        help="a .safetensors file for the program, which `teletensor run` and the C++ client run")
+                        help="a .safetensors file for the program, as `teletensor run` and C++ run it")
     return _run_onnx
 
 

@@ -299,7 +299,8 @@ class _Reader:
                     size = signed(dim.integer(1))
                     shape.append(None if size < 0 else size)
                 else:
-                    shape.append(dim.text(2) or None)
+                    named = dim.text(2)
+                    shape.append(None if named in ("", "?") else named)
         return Value(name, TYPES.get(tensor.integer(1), ""), kind, shape)
 
     def _attribute(self, message: Message, depth: int) -> Any:

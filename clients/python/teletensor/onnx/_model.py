@@ -11,6 +11,7 @@ import numpy as np
 import teletensor as tt
 
 from .._core import Tensor
+from .._session import current_session
 from ..jit import _files
 from ..jit._compiled import Compiled, trace
 from ._file import FLOAT_TYPES, NUMPY, OnnxError, Value, read
@@ -27,7 +28,8 @@ class OnnxModel:
     A call takes the model's inputs, by position or by name, as tensors or what `tt.tensor` takes, and gives
     its only output, or a tuple of its outputs. Each set of shapes is captured at its first call, as
     `tt.compile` does, and later calls are one small message. A model that decides by values what it
-    computes next (NonZero, Loop on a condition, sizes that are inputs) runs node by node.
+    computes next (NonZero, Loop on a condition, sizes that are inputs) runs node by node. The model belongs
+    to the session that was the current one when it was loaded.
 
     `inputs` and `outputs` are the names; `weights` the constants on the daemon by name.
     """
@@ -38,6 +40,7 @@ class OnnxModel:
         self._values = [v for v in model.graph.inputs if v.name not in model.graph.constants]
         self._defaults = {v.name: v for v in model.graph.inputs if v.name in model.graph.constants}
         self._interpreter = interpreter
+        self._session = current_session()
         self._compiled = Compiled(interpreter.run, name)
         self._captures = all(v.kind == "tensor" for v in [*self._values, *model.graph.outputs])
 
@@ -63,32 +66,34 @@ class OnnxModel:
             f"{', '.join(map(_declared, outputs))}>"
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """The output, or a tuple of the outputs. Raises OnnxError where an input has another name, dtype or
         shape than the model declares, and where a node fails; nothing of the session is changed then."""
-        given = self._given(args, kwargs)
-        if self._captures:
-            try:
-                return self._compiled(**given)
-            except NotCaptured:
-                self._captures = False
-        return self._interpreter.run(**given)
+        with self._session.as_current():
+            given = self._given(args, kwargs)
+            if self._captures:
+                try:
+                    return self._compiled(**given)
+                except NotCaptured:
+                    self._captures = False
+            return self._interpreter.run(**given)
 
-    def save(self, f: Any, *examples: Any, **named: Any) -> None:
+    def save(self, f: Any, /, *examples: Any, **named: Any) -> None:
         """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client run, for inputs of the
         shapes and dtypes of these examples; without examples, for the shapes that the model declares.
 
         Raises OnnxError where an axis is dynamic and there are no examples, and where the model decides by
         values what it computes next.
         """
-        if not examples and not named:
-            named = {value.name: _zeros(value) for value in self._values}
-        given = self._given(examples, named)
-        try:
-            traced = trace(self._interpreter.run, name=self.name, example_kwarg_inputs=given)
-        except NotCaptured as error:
-            raise OnnxError(f"{self.name} cannot be saved: {error.node}: {error}") from None
-        _files.save(traced, f)
+        with self._session.as_current():
+            if not examples and not named:
+                named = {value.name: _zeros(value) for value in self._values}
+            given = self._given(examples, named)
+            try:
+                traced = trace(self._interpreter.run, name=self.name, example_kwarg_inputs=given)
+            except NotCaptured as error:
+                raise OnnxError(f"{self.name} cannot be saved: {error.node}: {error}") from None
+            _files.save(traced, f)
 
     # ---- inputs
 
@@ -117,6 +122,8 @@ class OnnxModel:
             return None if value is None else _tensor(value, declared.type)
         where = f"{self.name}: input {declared.name!r}"
         try:
+            if _decides(declared, value):
+                return int(np.array(value, NUMPY[declared.type]))
             found = _tensor(value, declared.type)
         except (TypeError, ValueError, RuntimeError) as error:
             raise OnnxError(f"{where}: {error}") from error
@@ -137,6 +144,18 @@ class OnnxModel:
             self._captures = False
             return Narrow(declared.type, found)
         return found
+
+
+def _decides(declared: Value, value: Any) -> bool:
+    """Is it an integer without dimensions from the host? It is a constant of the program, so that it may
+    decide what the model does."""
+    return (
+        not isinstance(value, Tensor)
+        and declared.shape in ([], None)
+        and declared.type in ("bool", "int32", "int64")
+        and np.ndim(value) == 0
+        and (isinstance(value, (bool, int)) or np.asarray(value).dtype == NUMPY[declared.type])
+    )
 
 
 def _check_shape(

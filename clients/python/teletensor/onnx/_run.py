@@ -7,7 +7,7 @@ follows from them alone), Narrow, a list (a sequence) or None (an absent optiona
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from .. import _capturing
 from .._core import Tensor
 from .._errors import SessionLostError, TeletensorError
+from ..jit._symbols import Symbol
 from . import _control, _host, _math, _neural, _quantized, _recurrent, _shapes, _signal  # noqa: F401
-from ._file import Function, Graph, Model, Node, OnnxError, Stored, all_nodes, subgraphs
+from ._file import NUMPY, Function, Graph, Model, Node, OnnxError, Stored, all_nodes, subgraphs
 from ._table import HOST, OPS, Op, find
 from ._values import (
     Narrow,
@@ -37,11 +38,9 @@ MOST_CAPTURED = 2**15  # nodes of a call that becomes a program
 # Operators whose result on the host may be larger than what they are given.
 _GROWING = frozenset(("ConstantOfShape", "Expand", "Range", "Tile"))
 
-Scope = MutableMapping[str, Any]
-
 
 class Interpreter:
-    """A model that can run. Its constants of more than MOST_ON_HOST elements are tensors of the session."""
+    """A model that can run. Its constants of more than MOST_KEPT elements are tensors of the session."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -119,10 +118,15 @@ class Interpreter:
 
     # ---- a run
 
-    def run(self, **inputs: Any) -> Any:
+    def run(self, /, **inputs: Any) -> Any:
         """The outputs of the model, in their order: the only one, or a list."""
         graph = self.model.graph
         self._steps = 0
+        types = {value.name: value.type for value in graph.inputs}
+        inputs = {
+            name: np.array(int(value), NUMPY[types[name]]) if isinstance(value, (int, Symbol)) else value
+            for name, value in inputs.items()
+        }
         outputs = [_result(value) for value in self.graph(graph, ChainMap(), inputs)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
