@@ -182,7 +182,9 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     const Status status = lease_->with_session(
         [&](engine::Session& session) { return staged_->finish(this, session); });
-    if (status.code() == Code::kUnavailable) {  // not now: its bytes stay for the next attempt
+    // The session stands still: the bytes stay, for the client to ask again.
+    const bool resting = status.code() == Code::kUnavailable;
+    if (resting) {
       MutexLock lock(mutex_);
       cut_ = true;
     }
@@ -197,7 +199,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       const grpc::Slice slice(wire::encode_upload_reply(whole->upload));
       *reply_ = grpc::ByteBuffer(&slice, 1);
     }
-    finish(status);
+    finish(status, resting ? "resting" : "");
   }
 
   void finish_cut() {
@@ -207,11 +209,13 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     finish(Status(Code::kCancelled, "upload: cut"));
   }
-  void finish(Status status) {
+  // `word`: why it fails, for the client's program.
+  void finish(Status status, std::string word = "") {
     {
       MutexLock lock(mutex_);
       if (std::exchange(finish_wanted_, true)) return;
       answer_ = std::move(status);
+      word_ = std::move(word);
     }
     pump();
   }
@@ -228,17 +232,20 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
   bool step() {
     Status answer;
+    std::string word;
     {
       MutexLock lock(mutex_);
       if (finished_) return false;
       if (finish_wanted_) {
         finished_ = true;
         answer = answer_;
+        word = word_;
       } else if (!std::exchange(want_read_, false)) {
         return false;
       }
     }
     if (finished()) {
+      if (!word.empty()) context_->AddTrailingMetadata(kReasonKey, word);
       Finish(to_grpc(answer));
       return false;
     }
@@ -272,6 +279,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool finished_ TT_GUARDED_BY(mutex_) = false;
   Status answer_ TT_GUARDED_BY(mutex_);
+  std::string word_ TT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

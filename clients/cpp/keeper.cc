@@ -45,8 +45,11 @@ void Keeper::stop() {
 }
 
 bool Keeper::is_cut(const Status& status, const std::string& word) {
-  // The daemon has kept the session for the next one, has moved it to a peer, or gets it from one.
-  if (word == "restart" || word == "moved" || word == "arriving") return true;
+  // The daemon has kept the session for the next one, has moved it to a peer, gets it from one, or
+  // is about to give it away.
+  for (const char* each : {"restart", "moved", "arriving", "resting"}) {
+    if (word == each) return true;
+  }
   if (!word.empty() && word != "fenced" && word != "slow") return false;
   const Code code = status.code();
   return code == Code::kOk || code == Code::kCancelled || code == Code::kUnknown ||
@@ -156,9 +159,10 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
   return nullptr;
 }
 
-bool Keeper::comes_again(int tries) {
-  // serve() hears of it meanwhile. A session that is about to move takes no upload for seconds.
-  const milliseconds wait = std::min(kFirstPause * (1 + tries), kLongestBulkPause);
+bool Keeper::comes_again(const std::string& word, int tries) {
+  // serve() hears of a cut meanwhile. A session rests for seconds.
+  const milliseconds wait =
+      word == "resting" ? std::min(kFirstPause * (1 + tries), kLongestBulkPause) : kFirstPause;
   if (lease_seconds_ == 0 || !pause(wait)) return false;
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, seconds(lease_seconds_) + kMargin,

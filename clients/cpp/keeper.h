@@ -39,7 +39,8 @@ class Keeper {
     for (int tries = 0;; ++tries) {
       std::string word;
       const Status status = call(&word);
-      if (status.ok() || tries == kMostTries || !is_cut(status, word) || !comes_again(tries)) {
+      if (status.ok() || tries == kMostTries || !is_cut(status, word) ||
+          !comes_again(word, tries)) {
         return status;
       }
     }
@@ -52,7 +53,7 @@ class Keeper {
   // The next stream's end; null: the session is lost, or stop() was called.
   std::shared_ptr<StreamEnd> again(const StreamEnd& before);
   Status attach(std::uint64_t number, AttachAnswer& answer, std::string* word);
-  bool comes_again(int tries);
+  bool comes_again(const std::string& word, int tries);
   bool pause(std::chrono::milliseconds time);  // false: stop()
   void lost(const Status& status, const std::string& word);
 

@@ -134,6 +134,24 @@ TEST_F(TakeOver, ASessionAtRestConsumesNothingUntilItIsResumed) {
   EXPECT_TRUE(next.get_future().get().ok());
 }
 
+// It would complete in no image.
+TEST_F(TakeOver, NoUploadCompletesInASessionAtRest) {
+  const auto session = open();
+  const std::uint64_t upload = *session->begin_upload({}, 4);
+  EXPECT_TRUE(session->upload_chunk(upload, 0, "abcd").ok());
+  std::promise<std::size_t> pictured, rested;
+  session->snapshot(false, [&](const auto& image) { pictured.set_value(image->uploads.size()); });
+  EXPECT_EQ(pictured.get_future().get(), 0u);
+  session->rest([&](const auto& image) { rested.set_value(image->uploads.size()); });
+  EXPECT_EQ(rested.get_future().get(), 0u);
+  EXPECT_EQ(session->finish_upload(upload).code(), core::Code::kUnavailable);
+  session->resume();
+  EXPECT_TRUE(session->finish_upload(upload).ok());
+  std::promise<std::size_t> again;
+  session->rest([&](const auto& image) { again.set_value(image->uploads.size()); });
+  EXPECT_EQ(again.get_future().get(), 1u);
+}
+
 TEST_F(TakeOver, TheNextClientEndsTheRest) {
   const auto session = open();
   std::promise<core::Status> rested;

@@ -86,8 +86,8 @@ class GrpcioTransport(Transport):
         return shielded(work)
 
     def _begin(self, start: Callable[[], Any]) -> Any:
-        """The call that start() begins. CallError where another thread has closed the channel, for good or to
-        replace it."""
+        """The call that start() begins. CallError where another thread has closed the channel, for good or
+        to replace it."""
         try:
             return start()
         except ValueError as error:
@@ -147,9 +147,9 @@ class GrpcioTransport(Transport):
 
         metadata = [*self._metadata, ("teletensor-upload", str(key))]
 
-        def begin(offset: int) -> Any:
-            call = self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same)
-            return call.future(chunks(offset), metadata=metadata)
+        def start(received: int) -> Any:
+            return self.channel.stream_unary("/teletensor.v1.Compute/Upload", _same, _same).future(
+                chunks(received), metadata=metadata)
 
         def work(calls: Calls) -> int:
             for tries in itertools.count():
@@ -157,7 +157,7 @@ class GrpcioTransport(Transport):
                     received, whole = self.staged(key) if tries else (0, 0)
                     if whole:
                         return whole
-                    call = self._begin(functools.partial(begin, received))
+                    call = self._begin(functools.partial(start, received))
                     calls.add(call)
                     return decode(call.result()).integer(1)
                 except CallError as error:
@@ -173,16 +173,16 @@ class GrpcioTransport(Transport):
         return core.uploaded(shielded(work), dtype, device, shape, moved)
 
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
-        def begin(at: int) -> Any:
-            stream = self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)
-            return stream(encode([(1, seq), (2, at)]), metadata=self._metadata)
+        def start(at: int) -> Any:
+            return self.channel.unary_stream("/teletensor.v1.Compute/Download", _same, _same)(
+                encode([(1, seq), (2, at)]), metadata=self._metadata)
 
         def work(calls: Calls) -> None:
             at = 0
             for tries in itertools.count():
                 failed: CallError | None = None
                 try:
-                    call = self._begin(functools.partial(begin, at))
+                    call = self._begin(functools.partial(start, at))
                     calls.add(call)
                     for chunk in call:
                         message = decode(chunk)

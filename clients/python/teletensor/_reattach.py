@@ -47,8 +47,9 @@ class End(NamedTuple):
     @property
     def cut(self) -> bool:
         """The connection's end, not the session's."""
-        # The daemon has kept the session for the next one, has moved it to a peer, or gets it from one.
-        if self.word in ("restart", "moved", "arriving"):
+        # The daemon has kept the session for the next one, has moved it to a peer, gets it from one, or
+        # is about to give it away.
+        if self.word in ("restart", "moved", "arriving", "resting"):
             return True
         return self.word in ("", "fenced", "slow") and self.code in (0, *_CUT)
 

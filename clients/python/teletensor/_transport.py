@@ -282,9 +282,8 @@ class Transport(ABC):
         keeper = self._keeper
         if keeper is None or not keeper.keeps or not error.end.cut or tries > _TRIES:
             return False
-        # The stream's reader hears of it at about the same time. A session that is about to move takes no
-        # upload for seconds.
-        time.sleep(min(0.02 * (1 + tries), 0.5))
+        # The stream's reader hears of a cut at about the same time. A session rests for seconds.
+        time.sleep(min(0.02 * (1 + tries), 0.5) if error.word == "resting" else 0.02)
         return keeper.wait(self._lease)
 
     def staged(self, key: int, give_up: bool = False) -> tuple[int, int]:
