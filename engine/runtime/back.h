@@ -155,6 +155,18 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   void leave_groups(const std::string& why);
   // Before the daemon shuts down: no session waits for another one, now or later.
   void end_groups();
+  // Does nothing of what was published run now? It may wait for other ranks. Any thread.
+  bool is_quiet() const;
+  // Has all of it ended? Any thread.
+  bool is_drained() const;
+  // Does another rank wait for the session, or is something open in its groups? Any thread.
+  bool is_wanted();
+  bool groups_busy();
+  // Of the groups that are to go on after a restart. Precondition: drained, and at rest with them.
+  std::vector<program::Image::Group> group_images() const;
+  // Before anything else.
+  void restore_group(const std::string& user, const std::string& who,
+                     const program::Image::Group& group);
   // Until what is queued has run, at the pace since the queue was last empty.
   double wait_seconds() const;
   std::size_t queue_bytes() const {
@@ -226,6 +238,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool will_tell(Executor::Open& open);
   bool wait_for(Executor::Open& open, std::uint64_t seq);
   void end_if_stopped(Groups::Member& member, std::uint64_t seq);
+  std::vector<std::shared_ptr<Groups::Member>> members();
   // The open collectives of commands up to `upto` end, and so do their groups.
   void interrupt_groups(std::uint64_t upto);
   // Groups::Waiter

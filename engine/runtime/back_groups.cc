@@ -348,15 +348,63 @@ bool Back::has_groups() {
                      [](const auto& known) { return !known.expired(); });
 }
 
-void Back::leave_groups(const std::string& why) {
+std::vector<std::shared_ptr<Groups::Member>> Back::members() {
   std::vector<std::shared_ptr<Groups::Member>> members;
-  {
-    core::MutexLock lock(mu_);
-    for (const auto& known : members_) {
-      if (auto member = known.lock()) members.push_back(std::move(member));
+  core::MutexLock lock(mu_);
+  for (const auto& known : members_) {
+    if (auto member = known.lock()) members.push_back(std::move(member));
+  }
+  return members;
+}
+
+void Back::leave_groups(const std::string& why) {
+  for (const auto& member : members()) member->leave(why);
+}
+
+// ---------------------------------------------------------------- rest
+
+bool Back::is_quiet() const {
+  core::MutexLock lock(mu_);
+  return !scheduled_ || (group_wait_.member && !group_wait_.met);
+}
+
+bool Back::is_drained() const {
+  core::MutexLock lock(mu_);
+  return !scheduled_ && opened_.empty();
+}
+
+bool Back::is_wanted() {
+  const auto all = members();
+  return std::any_of(all.begin(), all.end(), [](const auto& each) { return each->wanted(); });
+}
+
+bool Back::groups_busy() {
+  const auto all = members();
+  return std::any_of(all.begin(), all.end(), [](const auto& each) { return each->busy(); });
+}
+
+std::vector<program::Image::Group> Back::group_images() const {
+  std::vector<program::Image::Group> images;
+  for (const auto& [number, member] : executor_.joined()) {
+    if (!member.ok()) continue;
+    if (auto image = (*member)->image()) {
+      image->number = number;
+      images.push_back(std::move(*image));
     }
   }
-  for (const auto& member : members) member->leave(why);
+  return images;
+}
+
+void Back::restore_group(const std::string& user, const std::string& who,
+                         const program::Image::Group& group) {
+  core::Result<std::shared_ptr<Groups::Member>> member(
+      core::unimplemented("this daemon has no groups"));
+  if (groups_ != nullptr) member = groups_->restore(user, who, group);
+  if (member.ok()) {
+    core::MutexLock lock(mu_);
+    members_.push_back(*member);
+  }
+  executor_.join(group.number, std::move(member));
 }
 
 void Back::end_groups() {

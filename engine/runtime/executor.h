@@ -73,6 +73,9 @@ class Executor {
   // These groups end, because "rank n `why`".
   void end_groups(std::span<const std::uint64_t> groups, const std::string& why);
   std::size_t groups() const { return groups_.size(); }
+  const std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>>& joined() const {
+    return groups_;
+  }
   // A collective that does not run, because of `why`: the other ranks are told.
   void decline(const program::Instruction& instruction, const core::Status& why);
   // What a rank of this session waits for in its group.

@@ -185,6 +185,7 @@ void Host::restore_publication(engine::Publication publication) {
 
 void Host::restored() {
   commons_.clear();
+  groups_.restored();
   core::MutexLock lock(mu_);
   restoring_ = false;
   taken_.clear();
