@@ -21,7 +21,7 @@ REQUIREMENTS := deploy/requirements
 # Continuous integration sets CI: warnings are errors there, and nowhere else.
 PRESET := $(if $(CI),ci,release)
 
-.PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim chaos soak sanitize bench \
+.PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim model chaos soak sanitize bench \
   gpu-check gpu-folder cuda-all image-test sdist wheels nightly docs pictures site clean
 .DELETE_ON_ERROR:
 
@@ -93,6 +93,9 @@ fuzz: everything .venv-peers/.client ## random programs, hostile frames and call
 sim: everything ## random histories of groups of daemons in virtual time: SEED=1, HISTORIES=100000
 	SEED=$(SEED) HISTORIES=$(HISTORIES) build/release/tests/collective_test --gtest_filter='Simulator.Histories'
 
+model: .venv/.tools ## the model of the protocol (docs/model) within large bounds
+	.venv/bin/python docs/model/check.py --nightly
+
 chaos: everything ## kills connections, clients and the daemon in the middle of everything (tests/chaos)
 	.venv/bin/python -m pytest -q -p no:cacheprovider -rP -n $(JOBS) --dist worksteal tests/chaos
 	TELETENSOR_INTERRUPT_PLACES=1000000 .venv/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) --timeout 3600 \
@@ -142,12 +145,12 @@ WHEEL_COMMAND := python3 -m venv /tmp/v && /tmp/v/bin/pip install -q --find-link
   cd / && /tmp/v/bin/python -c "import teletensor as tt; print(tt.ones(3).sum())"
 
 # Bare systems first: both Debians compute from the wheels where there is a wheel for their Python, build and test.
-nightly: wheels ## demo and every test on a bare Debian 12 and 13, the wheels on Debian 12, then fuzz, chaos and sanitize
+nightly: wheels ## demo and every test on a bare Debian 12 and 13, the wheels on Debian 12, then model, fuzz, chaos and sanitize
 	@deploy/install-packages deploy/packages.txt deploy/packages-image.txt
 	deploy/in-debian bookworm 'echo python3-venv | deploy/install-packages /dev/stdin' '$(WHEEL_COMMAND)'
 	deploy/in-debian bookworm 'make demo' 'make test'
 	deploy/in-debian trixie 'make demo' 'make test'
-	$(MAKE) fuzz chaos sanitize
+	$(MAKE) model fuzz chaos sanitize
 
 docs: .venv/.client .venv/.tests ## generated files: docs/ops.md, the type stubs, the README's picture
 	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py

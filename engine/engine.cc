@@ -49,6 +49,10 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options, core::Statu
     reason = devices[0]->pool().guarantee(each.user, each.bytes, each.limit);
     if (!reason.ok()) return nullptr;
   }
+  if (options.group_memory > 0) {
+    reason = session::keep_for_groups(devices[0]->pool(), std::min(options.group_memory, host / 8));
+    if (!reason.ok()) return nullptr;
+  }
   backends::cuda::Options gpus{options.cuda_driver,   options.cuda_compiler,
                                options.device_memory, options.device_patience,
                                options.kernel_cache,  options.log};

@@ -51,6 +51,8 @@ struct EngineOptions {
   // What there is to tell people, from any thread; `bad`: somebody should look.
   std::function<void(bool bad, const std::string& line)> log{};
   std::vector<Guarantee> guarantees{};  // of different users
+  // Kept free on the host, an 8th of it at most, for sums of groups with ranks in other daemons.
+  std::uint64_t group_memory = 0;
   // Memory that is short moves to files of so many bytes in this folder; 0: none.
   std::uint64_t disk_memory = 0;
   std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
@@ -186,6 +188,15 @@ class SessionListener {
   virtual void on_slow(SlowOp) {}  // 50 ms or more
 };
 
+// How far a session is that comes to rest with its groups.
+enum class Rest : std::uint8_t {
+  kApart,  // it has no group, or has been asked for no snapshot
+  kRuns,
+  kExpects,  // other ranks need commands of it that its client has not sent
+  kWaits,    // for other ranks, in what it has begun
+  kRests,    // all that it has begun has ended
+};
+
 // Where the next client of a session begins.
 struct TakenOver {
   std::uint64_t next_seq = 1;
@@ -277,6 +288,16 @@ class Session {
   virtual void rest(std::function<void(core::Result<program::Image>)> done) {
     done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
   }
+  // Where the session has groups, snapshot(true) takes its image when all sessions' groups are at
+  // rest. come_to_rest() lets the session continue as far as other ranks need it, or by one command
+  // with a collective where `push` is set and something in its groups is open, and says how far it
+  // is. It is called again and again, by one thread.
+  virtual Rest come_to_rest(bool push) {
+    (void)push;
+    return Rest::kApart;
+  }
+  // Takes the image. Precondition: come_to_rest() was kRests, and Engine::rest_groups() was true.
+  virtual void stay_at_rest() {}
   // Ends rest(), if that has called `done` with an image. Any thread.
   virtual void resume() {}
   virtual std::vector<MemoryUse> memory() const = 0;
@@ -325,6 +346,12 @@ class Engine {
   virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
   virtual std::vector<runtime::GroupFacts> groups() { return {}; }
+  // Brings all groups to rest on all daemons, so that they can go on after a restart of this one.
+  // True: they are at rest, or have ended. Else it is called again, when all sessions here that
+  // have groups rest again. Precondition: they rest now.
+  virtual bool rest_groups() { return true; }
+  // Ends the groups that are not at rest, because "rank n `why`".
+  virtual void end_moving_groups(const std::string& why) { (void)why; }
   // Gives memory of the host back to the operating system that no session has needed since the last
   // call. Called every few seconds.
   virtual void release_idle() {}

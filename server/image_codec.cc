@@ -219,6 +219,68 @@ Image::Node read(const v1::SavedImage::Node& saved, const std::vector<program::O
   return node;
 }
 
+void write(const Image::Group& group, v1::SavedImage::Group& saved) {
+  saved.set_number(group.number);
+  saved.set_name(group.name);
+  saved.set_rank(group.rank);
+  saved.set_ranks(group.ranks);
+  saved.set_timeout_ms(group.timeout_ms);
+  saved.set_stamp(group.stamp);
+  saved.set_former(group.former);
+  saved.set_epoch(group.epoch);
+  for (const Image::Group::Place& place : group.places) {
+    v1::SavedImage::GroupPlace& item = *saved.add_places();
+    item.set_daemon(place.daemon);
+    item.mutable_ranks()->Assign(place.ranks.begin(), place.ranks.end());
+  }
+  saved.set_place(group.place);
+  saved.mutable_joined()->Assign(group.joined.begin(), group.joined.end());
+  saved.set_collectives(group.collectives);
+  saved.set_generation(group.generation);
+  for (const Image::Group::Transfers& each : group.transfers) {
+    v1::SavedImage::GroupTransfers& item = *saved.add_transfers();
+    item.set_from(each.from);
+    item.set_to(each.to);
+    item.set_tag(each.tag);
+    item.set_sent(each.sent);
+    item.set_received(each.received);
+  }
+  for (const Image::Group::FailedTransfer& each : group.failed_transfers) {
+    v1::SavedImage::FailedTransfer& item = *saved.add_failed_transfers();
+    item.set_from(each.from);
+    item.set_to(each.to);
+    item.set_tag(each.tag);
+    write(each.number, each.status, *item.mutable_error());
+  }
+}
+
+Image::Group read(const v1::SavedImage::Group& saved) {
+  Image::Group group;
+  group.number = saved.number();
+  group.name = saved.name();
+  group.rank = saved.rank();
+  group.ranks = saved.ranks();
+  group.timeout_ms = saved.timeout_ms();
+  group.stamp = saved.stamp();
+  group.former = saved.former();
+  group.epoch = saved.epoch();
+  for (const auto& place : saved.places()) {
+    group.places.push_back({place.daemon(), {place.ranks().begin(), place.ranks().end()}});
+  }
+  group.place = saved.place();
+  group.joined.assign(saved.joined().begin(), saved.joined().end());
+  group.collectives = saved.collectives();
+  group.generation = saved.generation();
+  for (const auto& each : saved.transfers()) {
+    group.transfers.push_back({each.from(), each.to(), each.tag(), each.sent(), each.received()});
+  }
+  for (const auto& each : saved.failed_transfers()) {
+    group.failed_transfers.push_back(
+        {each.from(), each.to(), each.tag(), each.error().root(), read(each.error())});
+  }
+  return group;
+}
+
 }  // namespace
 
 std::string op_title(const ops::OpDef& def) {
@@ -314,6 +376,7 @@ void write_image(const Image& image, const ops::Catalog& catalog, v1::SavedImage
     item.set_offset(download.offset);
     item.set_bytes(download.bytes);
   }
+  for (const Image::Group& group : image.groups) write(group, *saved.add_groups());
   for (const std::uint64_t seq : image.given_up) saved.add_given_up(seq);
   saved.set_forsaken_upto(image.forsaken_upto);
   saved.set_cancelled_below(image.cancelled_below);
@@ -394,6 +457,7 @@ core::Result<Image> read_image(const v1::SavedImage& saved, const ops::Catalog& 
                                layout.device, layout.geometry.shape, in(item.storage()),
                                item.offset(), item.bytes()});
   }
+  for (const auto& group : saved.groups()) image.groups.push_back(read(group));
   image.given_up.assign(saved.given_up().begin(), saved.given_up().end());
   image.forsaken_upto = saved.forsaken_upto();
   image.cancelled_below = saved.cancelled_below();

@@ -122,6 +122,10 @@ Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> a
     return ending_.status;
   }
   if (attach) {
+    if (restored_) {
+      if (word != nullptr) *word = "restart";
+      return Status(Code::kUnavailable, "the daemon has started again: Attach comes first");
+    }
     if (*attach != attach_) {
       return Status(Code::kFailedPrecondition, "a stream of attach " + std::to_string(*attach) +
                                                    ", the last is " + std::to_string(attach_));
@@ -225,6 +229,7 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
     }
     attach_ = call.attach;
     awaited_ = true;
+    restored_ = false;
     run_now_ = nullptr;
     older = run_.lock();
     run_.reset();

@@ -254,7 +254,10 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   Ending ending_ TT_GUARDED_BY(mutex_);
   std::uint64_t attach_ TT_GUARDED_BY(mutex_);  // the last attach
   bool awaited_ TT_GUARDED_BY(mutex_) = true;   // its stream has not come yet
-  bool met_ TT_GUARDED_BY(mutex_) = false;      // there has been a stream
+  // No Attach has come since an earlier daemon wrote the lease down. A Run call may be on its way
+  // that follows an Attach at that one, which may have come after the snapshot.
+  bool restored_ TT_GUARDED_BY(mutex_) = false;
+  bool met_ TT_GUARDED_BY(mutex_) = false;  // there has been a stream
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare

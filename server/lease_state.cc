@@ -36,7 +36,6 @@ void Lease::save(v1::SavedHead& head, v1::SavedBody& body) {
   }
   MutexLock lock(mutex_);
   body.set_attach(attach_);
-  body.set_awaited(awaited_);
   for (const auto& [root, status] : open_errors_) {
     v1::SavedError& error = *body.add_open_errors();
     error.set_root(root);
@@ -68,7 +67,7 @@ void Lease::restore(const v1::SavedBody& body, const std::string& file) {
   file_ = file;
   written_upto_ = body.image().next_seq() - 1;
   attach_ = body.attach();
-  awaited_ = body.awaited();
+  restored_ = true;
   met_ = true;  // whoever had it has a whole term to come
   detached_at_ = Clock::now();
   for (const v1::SavedError& error : body.open_errors()) {

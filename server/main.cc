@@ -31,7 +31,8 @@ using teletensor::core::Status;
 using teletensor::server::Clock;
 using teletensor::server::Config;
 
-constexpr int kLease = 600;  // seconds
+constexpr int kLease = 600;                                      // seconds
+constexpr std::uint64_t kGroupMemory = std::uint64_t{64} << 20;  // of sums between daemons
 // So long an embedded daemon waits for its first client, or for --linger if that is more.
 constexpr std::chrono::seconds kFirstClient{60};
 constexpr std::chrono::seconds kLastKernels{5};  // for what still runs once sessions are written
@@ -272,10 +273,10 @@ int main(int argc, char** argv) {
     auto made = teletensor::server::Peers::create(*checked);
     if (!made.ok()) return fail(made.status());
     peers = std::move(*made);
+    engine_options.group_memory = kGroupMemory;
   }
   const auto engine = teletensor::engine::Engine::create(engine_options, &why);
   if (!engine) return fail(why);
-  options.peers = peers.get();
   auto* const groups = peers ? engine->connect(*peers) : nullptr;
   options.peers = peers.get();
   options.move_from = config.move_from;

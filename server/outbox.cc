@@ -26,6 +26,10 @@ core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count
                                     std::size_t bytes) {
   MutexLock lock(mutex_);
   if (keeps_ && first_seq <= received_ && first_seq + count - 1 <= received_) return false;
+  if (first_seq <= received_ && received_ == restored_) {  // the snapshot was taken in the frame
+    count -= received_ + 1 - first_seq;
+    first_seq = received_ + 1;
+  }
   if (first_seq != received_ + 1) {
     return Status(Code::kFailedPrecondition, "frame out of order: it starts at command " +
                                                  std::to_string(first_seq) + ", expected " +
@@ -163,7 +167,7 @@ void Outbox::restore(Sealed sealed, std::uint64_t completed) {
   number_ = sealed.number;
   for (auto& [number, message] : sealed.kept) keep(number, message);
   MutexLock lock(mutex_);
-  received_ = completed_ = told_ = written_ = completed;
+  received_ = restored_ = completed_ = told_ = written_ = completed;
   bytes_received_ = bytes_completed_ = sealed.bytes_received;
   told_credit_upto_ = credit_upto();
   told_credit_bytes_ = credit_bytes();

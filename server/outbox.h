@@ -29,7 +29,8 @@ class Outbox {
 
   // ---- from the reader. A frame with commands [first_seq, first_seq + count) of `bytes` bytes has
   // come. True: it follows the last one, within the credits told so far, and counts as received.
-  // False: it came before, whole, and is not to be executed again.
+  // False: it came before, whole, and is not to be executed again. Where a session was restored
+  // from a snapshot that was taken in the middle of a frame, that frame follows.
   core::Result<bool> received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes);
 
   // The session is taken over where it is. Before anything else.
@@ -103,6 +104,7 @@ class Outbox {
   const bool keeps_;
   mutable core::Mutex mutex_;
   std::uint64_t received_ TT_GUARDED_BY(mutex_) = 0;
+  std::uint64_t restored_ TT_GUARDED_BY(mutex_) = ~0ull;  // `received_` when it was restored
   std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t told_ TT_GUARDED_BY(mutex_) = 0;  // completed_ of the last message
   std::uint64_t bytes_received_ TT_GUARDED_BY(mutex_) = 0;

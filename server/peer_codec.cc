@@ -73,6 +73,12 @@ void fill(const PeerMessage& message, v1::PeerMessage& out) {
       made.set_ticket(member.ticket);
     }
   }
+  for (const PeerMessage::Kept& kept : message.kept) {
+    v1::PeerKept& each = *out.add_kept();
+    each.set_former(kept.epoch.former);
+    each.set_epoch(kept.epoch.number);
+    each.set_generation(kept.generation);
+  }
   if (message.kind == PeerMessage::Kind::kGroup) fill(message.message, *out.mutable_message());
 }
 
@@ -150,7 +156,7 @@ Status read_places(const v1::PeerMessage& from, PeerMessage& message) {
 
 Status read(const v1::PeerMessage& from, PeerMessage& message) {
   using Kind = PeerMessage::Kind;
-  if (!read(from.kind(), Kind::kRegister, Kind::kGroup, message.kind)) return wrong("kind");
+  if (!read(from.kind(), Kind::kRegister, Kind::kKept, message.kind)) return wrong("kind");
   if (from.user().size() > collective::kMaxText) return wrong("user");
   if (from.name().size() > collective::kMaxText) return wrong("name");
   if (from.ranks() > kMaxPeerRanks) return wrong("ranks");
@@ -163,6 +169,10 @@ Status read(const v1::PeerMessage& from, PeerMessage& message) {
   message.rank = from.rank();
   message.ticket = from.ticket();
   message.text = from.text();
+  if (std::cmp_greater(from.kept_size(), kMaxPeerRanks)) return wrong("kept");
+  for (const v1::PeerKept& each : from.kept()) {
+    message.kept.push_back({{each.former(), each.epoch()}, each.generation()});
+  }
   TT_RETURN_IF_ERROR(read_places(from, message));
   if (from.has_message() != (message.kind == Kind::kGroup)) return wrong("message");
   return from.has_message() ? read(from.message(), message.message) : Status();

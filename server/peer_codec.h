@@ -16,7 +16,7 @@
 
 namespace teletensor::server {
 
-inline constexpr std::uint32_t kPeerProtocol = 2;
+inline constexpr std::uint32_t kPeerProtocol = 3;
 inline constexpr std::size_t kMaxPeers = 256;
 inline constexpr std::size_t kMaxPeerName = 64;              // bytes
 inline constexpr std::size_t kMaxPeerRanks = 16'384;         // of a group

@@ -69,7 +69,7 @@ Message group_message(Dice& dice) {
 
 PeerMessage random_message(Dice& dice) {
   PeerMessage made;
-  made.kind = dice.from(PeerMessage::Kind::kRegister, PeerMessage::Kind::kGroup);
+  made.kind = dice.from(PeerMessage::Kind::kRegister, PeerMessage::Kind::kKept);
   made.epoch = {dice.any(), dice.any()};
   made.user = dice.text(64);
   made.name = dice.text(256);
@@ -85,6 +85,8 @@ PeerMessage random_message(Dice& dice) {
       member = {static_cast<collective::Rank>(dice.below(kMaxPeerRanks)), dice.any()};
     }
   }
+  made.kept.resize(dice.below(5));
+  for (PeerMessage::Kept& kept : made.kept) kept = {{dice.any(), dice.any()}, dice.any()};
   if (made.kind == PeerMessage::Kind::kGroup) made.message = group_message(dice);
   return made;
 }
@@ -130,6 +132,7 @@ void expect_equal(const PeerMessage& a, const PeerMessage& b) {
   EXPECT_EQ(a.ticket, b.ticket);
   EXPECT_EQ(a.text, b.text);
   EXPECT_EQ(a.places, b.places);
+  EXPECT_EQ(a.kept, b.kept);
   expect_equal(a.message, b.message);
 }
 
@@ -211,7 +214,7 @@ TEST(PeerCodec, MutatedFramesAreRefusedOrInRange) {
       continue;
     }
     const PeerMessage& read = frame->message;
-    EXPECT_LE(read.kind, PeerMessage::Kind::kGroup);
+    EXPECT_LE(read.kind, PeerMessage::Kind::kKept);
     EXPECT_LE(read.places.size(), kMaxPeers);
     EXPECT_LE(read.text.size(), collective::kMaxNote);
     EXPECT_LE(read.message.kind, collective::Kind::kLeft);
@@ -244,7 +247,7 @@ TEST(PeerCodec, NamesTheFieldThatIsOutOfRange) {
   refused("number", [](Frame& f) { f.clear_message(); });
   refused("hello", [](Frame& f) { f.mutable_hello(); });
   refused("kind", [](Frame& f) { f.mutable_message()->set_kind(0); });
-  refused("kind", [](Frame& f) { f.mutable_message()->set_kind(7); });
+  refused("kind", [](Frame& f) { f.mutable_message()->set_kind(8); });
   refused("message", [](Frame& f) { f.mutable_message()->set_kind(1); });
   refused("message", [](Frame& f) { f.mutable_message()->clear_message(); });
   refused("user", [&](Frame& f) { f.mutable_message()->set_user(long_text); });
@@ -254,6 +257,9 @@ TEST(PeerCodec, NamesTheFieldThatIsOutOfRange) {
   refused("text", [](Frame& f) { f.mutable_message()->set_text(std::string(513, 'x')); });
   refused("places", [](Frame& f) {
     for (std::size_t i = 0; i < kMaxPeers; ++i) f.mutable_message()->add_places();
+  });
+  refused("kept", [](Frame& f) {
+    for (std::size_t i = 0; i <= kMaxPeerRanks; ++i) f.mutable_message()->add_kept();
   });
   refused("places.daemon",
           [](Frame& f) { f.mutable_message()->mutable_places(0)->set_daemon(""); });

@@ -74,8 +74,8 @@ TEST(PeersRefuse, CallersThatAreNoPeers) {
   refused(Caller::hello("z"), StatusCode::FAILED_PRECONDITION,
           "\"z\" has the greater name and does not call");
   refused(
-      Caller::hello("a", 3), StatusCode::FAILED_PRECONDITION,
-      "\"a\" speaks version 3 of the protocol of peers, \"b\" version 2: install daemons of one "
+      Caller::hello("a", 4), StatusCode::FAILED_PRECONDITION,
+      "\"a\" speaks version 4 of the protocol of peers, \"b\" version 3: install daemons of one "
       "version");
   refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame is no hello");
   refused(Caller::hello("a \""), StatusCode::INVALID_ARGUMENT,

@@ -24,7 +24,8 @@ constexpr std::chrono::milliseconds kShortestWait{50};
 constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
 constexpr int kMostOften = 10;  // writing takes at most so much less than the time between
 constexpr int kSqueezes = 8;    // a full disk: so often less is tried
-constexpr std::uint64_t kSpare = 32 << 10;  // bytes that are left for others
+constexpr char kShutsDown[] = "has a daemon that shuts down";  // to the other ranks of a group
+constexpr std::uint64_t kSpare = 32 << 10;                     // bytes that are left for others
 
 std::uint64_t microseconds_of_the_clock() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -418,6 +419,13 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
       if (lease->survives()) all.push_back(std::move(lease));
     }
   }
+  for (const LeaseRef& lease : leases_.all()) {
+    if (on() && lease->survives()) continue;
+    (void)lease->with_session([](engine::Session& session) {
+      session.leave_groups(kShutsDown);
+      return Status();
+    });
+  }
   const auto key = [](const LeaseRef& lease) {
     return std::tuple(!lease->client.named, !lease->attached(),
                       -lease->active_at().time_since_epoch());
@@ -450,20 +458,33 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
             });
   };
   for (const auto& [ignored, lease] : order) begin(lease, ++rank);
+  // Those whose client's own snapshot was in the way. The lock is held.
+  const auto take_aborted = [&] {
+    std::vector<LeaseRef> again;
+    for (const auto& [ignored, lease] : order) {
+      auto& result = results[lease.get()];
+      if (!result || result->status().code() != Code::kAborted || lease->over()) continue;
+      result.reset();
+      --done;
+      again.push_back(lease);
+    }
+    return again;
+  };
+  rest_groups(all, began + budget / 2, [&] {
+    std::vector<LeaseRef> again;
+    {
+      MutexLock lock(mutex_);
+      again = take_aborted();
+    }
+    for (const LeaseRef& lease : again) begin(lease, 0);
+  });
   bool squeezed = false;
   while (Clock::now() < deadline_.load()) {
     std::vector<LeaseRef> again;
     {
       MutexLock lock(mutex_);
       if (done < order.size()) changed_.wait_for(mutex_, kShortestWait);
-      for (const auto& [ignored, lease] : order) {
-        auto& result = results[lease.get()];
-        // A client's own snapshot was in the way.
-        if (!result || result->status().code() != Code::kAborted || lease->over()) continue;
-        result.reset();
-        --done;
-        again.push_back(lease);
-      }
+      again = take_aborted();
       if (done == order.size() && (std::exchange(squeezed, true) || starved_.empty())) break;
       if (done == order.size()) {
         // There is no room for all: smaller ones first, and of each what there is room for.
@@ -519,6 +540,57 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   MutexLock lock(mutex_);
   while (done < order.size()) changed_.wait(mutex_);
   return facts;
+}
+
+// Sessions of groups are written down when the ranks of each group have all done the same. Groups
+// end that are not so far at `until`, or where a rank's client sends nothing for too long.
+void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
+                           const std::function<void()>& begin_again) {
+  using engine::Rest;
+  constexpr std::chrono::milliseconds kTick{1}, kStuck{200}, kTooLong{4000};
+  engine::Engine& engine = leases_.engine();
+  const Clock::time_point began = Clock::now();
+  Clock::time_point ran = began, pushed = began;
+  bool in_time = true;
+  while (Clock::now() < deadline_.load()) {
+    std::map<Rest, std::vector<LeaseRef>> found;
+    const auto look = [&](const LeaseRef& lease, bool push) {
+      Rest rest = Rest::kApart;
+      (void)lease->with_session([&](engine::Session& session) {
+        rest = session.come_to_rest(push);
+        return Status();
+      });
+      if (rest != Rest::kApart) found[rest].push_back(lease);
+    };
+    begin_again();
+    for (const LeaseRef& lease : all) look(lease, false);
+    if (found.empty()) return;
+    const Clock::time_point now = Clock::now();
+    if (found.contains(Rest::kRuns)) {
+      ran = pushed = now;
+    } else if (found.size() == 1 && found.contains(Rest::kRests) && engine.rest_groups()) {
+      for (const LeaseRef& lease : found[Rest::kRests]) {
+        (void)lease->with_session([](engine::Session& session) {
+          session.stay_at_rest();
+          return Status();
+        });
+      }
+      spdlog::info("event=groups_at_rest sessions={} seconds={:.3f}", found[Rest::kRests].size(),
+                   seconds_since(began));
+      continue;
+    }
+    if (in_time && (now >= std::min(until, cut_.load()) || now - ran > kTooLong)) {
+      in_time = false;
+      engine.end_moving_groups(kShutsDown);
+    } else if (now - pushed > kStuck && !found.contains(Rest::kExpects)) {
+      // A rank may wait for a send of another one, which is behind what that one has done.
+      const bool some_rest = found.contains(Rest::kRests);
+      const auto held_up = found[some_rest ? Rest::kRests : Rest::kWaits];
+      for (const LeaseRef& lease : held_up) look(lease, true);
+      pushed = now;
+    }
+    std::this_thread::sleep_for(kTick);
+  }
 }
 
 void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& losses,

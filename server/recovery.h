@@ -124,6 +124,8 @@ class Recovery {
                            SessionStore::Lost& lost);
   void restore_one(const SessionStore::Found& found);
   DrainFacts write_all(Clock::time_point began);
+  void rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
+                   const std::function<void()>& begin_again);
   void lose(const LeaseRef& ref, const core::Status& why, v1::SavedLosses& losses,
             DrainFacts& facts);
 

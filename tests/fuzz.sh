@@ -22,7 +22,7 @@ done
 for what in peer store; do
   $tests/${what}_fuzz --from "$SEED" --seconds "$SECONDS_EACH"
 done
-for what in saved_files torch_files; do
+for what in saved_files torch_files onnx_files; do
   .venv-peers/bin/python tests/fuzz/$what.py --seed "$SEED" --seconds "$SECONDS_EACH"
 done
 cmake --preset fuzz --log-level=WARNING >/dev/null

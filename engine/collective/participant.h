@@ -97,8 +97,11 @@ class Participant {
   void end_interrupt();
   // A place has restarted from its image.
   void restarted(Place place);
-  // Precondition: kAtRest was the last of kAtRest and kGoOn.
+  // Precondition: kAtRest was the last of kAtRest and kGoOn; or the group has one place, which has
+  // finished all numbers and transfers that were deposited.
   Image image() const;
+  // Counts the cuts. Two places that rest in the same one have the same generation.
+  Number generation() const { return cut_.generation(); }
 
   std::vector<Action> take() { return out_.take(); }
   bool ended() const { return ended_; }

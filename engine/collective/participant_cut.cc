@@ -137,6 +137,7 @@ void Participant::restarted(Place place) {
 }
 
 Participant::Image Participant::image() const {
+  if (!cut_.at_rest()) return {out_.done, 0, point_to_point_.image(), ending_};
   return {last_before_cut(), cut_.generation(), point_to_point_.image(), ending_};
 }
 

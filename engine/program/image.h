@@ -144,6 +144,39 @@ struct Image {
   std::vector<std::uint64_t> given_up;  // bulk fetches that nobody wants
   std::uint64_t forsaken_upto = 0;
   std::uint64_t cancelled_below = 0;  // commands before it do not run, come or not
+  // A group of the session that is to go on after a restart. All of its ranks were at rest, and
+  // what is said of the group is the same in the images of all sessions of this daemon that are in
+  // it.
+  struct Group {
+    struct Place {
+      std::string daemon;
+      std::vector<std::uint32_t> ranks;  // ascending
+    };
+    struct Transfers {  // from one rank to another
+      std::uint32_t from = 0, to = 0;
+      std::int64_t tag = 0;
+      std::uint64_t sent = 0, received = 0;
+    };
+    struct FailedTransfer {
+      std::uint32_t from = 0, to = 0;
+      std::int64_t tag = 0;
+      std::uint64_t number = 0;
+      core::Status status;
+    };
+    std::uint64_t number = 0;  // the session's number of the group
+    std::string name;
+    std::uint32_t rank = 0, ranks = 1;
+    std::uint64_t timeout_ms = 0;
+    std::uint64_t stamp = 0;  // differs between two shutdowns
+    std::uint64_t former = 0, epoch = 0;
+    std::vector<Place> places;          // none: the group has not formed
+    std::uint32_t place = 0;            // this daemon's
+    std::vector<std::uint32_t> joined;  // ranks of this daemon
+    std::uint64_t collectives = 0, generation = 0;
+    std::vector<Transfers> transfers;
+    std::vector<FailedTransfer> failed_transfers;
+  };
+  std::vector<Group> groups;
   // Roots that were not raised, each with the in-place commands that failed with it.
   std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>> failed;
 };

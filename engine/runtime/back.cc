@@ -441,13 +441,13 @@ bool Back::run_plan() {
   {
     const memory::StrandScope strand(owner_);
     while (true) {
+      if (!collectives_.empty()) close_ended();
       const bool drained = !run_entries();
       if (stopping_) {
         more = false;
         break;
       }
       starved = executor_.stopped() || blocker_ != nullptr;
-      if (!collectives_.empty() && !starved) close_ended();
       const auto now = core::Clock::now();
       if (drained || starved || now - reported_at_ >= kReportEvery) {
         reported_at_ = now;

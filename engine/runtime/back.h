@@ -77,6 +77,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   static constexpr std::size_t kMostGroups = 64;
   static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // to leave
   static constexpr std::size_t kMostOpen = 256;            // collectives
+  static constexpr std::uint64_t kOpenPart = 4;  // open collectives keep a 4th of the host
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
@@ -154,6 +155,18 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   void leave_groups(const std::string& why);
   // Before the daemon shuts down: no session waits for another one, now or later.
   void end_groups();
+  // Does nothing of what was published run now? It may wait for other ranks. Any thread.
+  bool is_quiet() const;
+  // Has all of it ended? Any thread.
+  bool is_drained() const;
+  // Does another rank wait for the session, or is something open in its groups? Any thread.
+  bool is_wanted();
+  bool groups_busy();
+  // Of the groups that are to go on after a restart. Precondition: drained, and at rest with them.
+  std::vector<program::Image::Group> group_images() const;
+  // Before anything else.
+  void restore_group(const std::string& user, const std::string& who,
+                     const program::Image::Group& group);
   // Until what is queued has run, at the pace since the queue was last empty.
   double wait_seconds() const;
   std::size_t queue_bytes() const {
@@ -202,6 +215,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     std::vector<program::Instruction> copies;
     std::deque<core::Geometry> geometries;  // of the results of them all: a call may end before
     std::string origin;                     // of a program's step
+    const Groups::Member* group = nullptr;  // null: a transfer
+    std::unique_ptr<Groups::Kept> kept;
   };
   using Next = ProgramRun::Next;
   class CallOf;
@@ -212,6 +227,9 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   OpenCollective* find_open(const program::Operand& operand);
   OpenCollective* find_open(std::span<const program::Operand> operands);
   OpenCollective* find_open(const Entry& entry);
+  // What must end before the instruction, a collective, may run: open collectives keep too much
+  // memory.
+  OpenCollective* find_crowding(const program::Instruction& instruction);
   // What becomes of an entry while collectives are open. With kStop, blocker_ must end first.
   Next next(Entry& entry);
   Next next(program::Instruction& instruction, bool refused);
@@ -220,6 +238,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool will_tell(Executor::Open& open);
   bool wait_for(Executor::Open& open, std::uint64_t seq);
   void end_if_stopped(Groups::Member& member, std::uint64_t seq);
+  std::vector<std::shared_ptr<Groups::Member>> members();
   // The open collectives of commands up to `upto` end, and so do their groups.
   void interrupt_groups(std::uint64_t upto);
   // Groups::Waiter

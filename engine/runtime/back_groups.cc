@@ -63,6 +63,8 @@ void Back::keep_open(program::Instruction instruction) {
   keep_geometry(added, added.instruction);
   if (executor_.origin() != nullptr) added.origin = *executor_.origin();
   added.open = executor_.take_opened();
+  added.group = executor_.meets(added.instruction);
+  added.kept = std::make_unique<Groups::Kept>(*groups_, added.open.bytes);
   // The group has the operand's contents.
   added.instruction.operands.clear();
   executor_.set_open(true);
@@ -147,6 +149,18 @@ Back::OpenCollective* Back::find_open(std::span<const Operand> operands) {
   return nullptr;
 }
 
+// A rank that runs ahead leaves memory to the ranks behind it. It may always run ahead by one
+// collective of each group, so groups that are used in different orders do not block each other.
+Back::OpenCollective* Back::find_crowding(const program::Instruction& instruction) {
+  const std::uint64_t total = executor_.pool(kHostIndex).device().budget().total();
+  if (groups_->kept() < total / kOpenPart) return nullptr;
+  const Groups::Member* const group = executor_.meets(instruction);
+  if (group == nullptr) return nullptr;
+  const auto found = std::find_if(collectives_.begin(), collectives_.end(),
+                                  [&](const auto& each) { return each.group == group; });
+  return found == collectives_.end() ? nullptr : &*found;
+}
+
 Back::OpenCollective* Back::find_open(const Entry& entry) {
   if (entry.kind == Entry::Kind::kGroup && !collectives_.empty()) return &collectives_.front();
   if (entry.call) return find_open(std::span(entry.call->inputs()));
@@ -174,6 +188,9 @@ Back::Next Back::next(Entry& entry) {
 Back::Next Back::next(program::Instruction& instruction, bool refused) {
   const auto& operands = instruction.operands;
   refused = refused || instruction.seq < cancel_below_.load(std::memory_order_relaxed);
+  while (OpenCollective* const found = refused ? nullptr : find_crowding(instruction)) {
+    if (stop_for(found)) return Next::kStop;
+  }
   while (OpenCollective* const found = find_open(std::span(operands))) {
     if (found->open.member->ended(found->open.ticket)) {
       close_ended();
@@ -331,15 +348,63 @@ bool Back::has_groups() {
                      [](const auto& known) { return !known.expired(); });
 }
 
-void Back::leave_groups(const std::string& why) {
+std::vector<std::shared_ptr<Groups::Member>> Back::members() {
   std::vector<std::shared_ptr<Groups::Member>> members;
-  {
-    core::MutexLock lock(mu_);
-    for (const auto& known : members_) {
-      if (auto member = known.lock()) members.push_back(std::move(member));
+  core::MutexLock lock(mu_);
+  for (const auto& known : members_) {
+    if (auto member = known.lock()) members.push_back(std::move(member));
+  }
+  return members;
+}
+
+void Back::leave_groups(const std::string& why) {
+  for (const auto& member : members()) member->leave(why);
+}
+
+// ---------------------------------------------------------------- rest
+
+bool Back::is_quiet() const {
+  core::MutexLock lock(mu_);
+  return !scheduled_ || (group_wait_.member && !group_wait_.met);
+}
+
+bool Back::is_drained() const {
+  core::MutexLock lock(mu_);
+  return !scheduled_ && opened_.empty();
+}
+
+bool Back::is_wanted() {
+  const auto all = members();
+  return std::any_of(all.begin(), all.end(), [](const auto& each) { return each->wanted(); });
+}
+
+bool Back::groups_busy() {
+  const auto all = members();
+  return std::any_of(all.begin(), all.end(), [](const auto& each) { return each->busy(); });
+}
+
+std::vector<program::Image::Group> Back::group_images() const {
+  std::vector<program::Image::Group> images;
+  for (const auto& [number, member] : executor_.joined()) {
+    if (!member.ok()) continue;
+    if (auto image = (*member)->image()) {
+      image->number = number;
+      images.push_back(std::move(*image));
     }
   }
-  for (const auto& member : members) member->leave(why);
+  return images;
+}
+
+void Back::restore_group(const std::string& user, const std::string& who,
+                         const program::Image::Group& group) {
+  core::Result<std::shared_ptr<Groups::Member>> member(
+      core::unimplemented("this daemon has no groups"));
+  if (groups_ != nullptr) member = groups_->restore(user, who, group);
+  if (member.ok()) {
+    core::MutexLock lock(mu_);
+    members_.push_back(*member);
+  }
+  executor_.join(group.number, std::move(member));
 }
 
 void Back::end_groups() {

@@ -390,6 +390,50 @@ TEST_F(OpenCollectives, MemoryOfOpenCollectivesIsWaitedFor) {
   EXPECT_EQ(value(*first, of_sum), std::vector<float>(kElements, 3));
 }
 
+TEST_F(OpenCollectives, ASessionThatLacksMemoryGoesOnWhenItsGroupHasEnded) {
+  constexpr std::size_t kElements = 100'000;
+  const auto first = session(0, 2, 6 * kElements * sizeof(float) + (64u << 10));
+  const auto second = session(1, 2);
+  for (int i = 0; i < 5; ++i) {
+    ValueRef x = first->constant(std::vector<float>(kElements, 1));
+    first->all_reduce_inplace(x, 1);
+  }
+  const std::uint64_t last = first->fetch(first->constant({7}));
+  first->publish();
+  while (groups_.kept() < 4 * kElements * sizeof(float)) std::this_thread::yield();
+  second->leave(1);
+  second->publish();
+  EXPECT_EQ(value(*first, last), std::vector<float>{7});
+  EXPECT_FALSE(first->failed().empty());
+}
+
+TEST_F(OpenCollectives, ARankThatRunsAheadLeavesMemoryToTheOthers) {
+  constexpr std::size_t kElements = 200'000, kKept = 2 * kElements * sizeof(float);
+  constexpr std::uint64_t kPart = 64u << 20;  // of the host's memory
+  const auto first = session(0, 2), second = session(1, 2);
+  const auto reduce = [](Session& session) {
+    ValueRef x;
+    for (int i = 0; i < 60; ++i) {
+      x = session.constant(std::vector<float>(kElements, static_cast<float>(i)));
+      session.all_reduce_inplace(x, 1);
+    }
+    return session.fetch(x);
+  };
+  const std::uint64_t of_first = reduce(*first);
+  first->publish();
+  while (groups_.kept() < kPart) std::this_thread::yield();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_LT(groups_.kept(), kPart + kKept);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  const std::uint64_t of_second = reduce(*second);
+  second->publish();
+  const std::vector<float> sum(kElements, 118);
+  EXPECT_EQ(value(*first, of_first), sum);
+  EXPECT_EQ(value(*second, of_second), sum);
+  while (groups_.kept() > 0) std::this_thread::yield();
+}
+
 TEST_F(OpenCollectives, AProgramRunsOnWhileARankIsWaitedFor) {
   const auto first = session(0, 2), second = session(1, 2);
   const auto program = summing(1, 2);

@@ -73,6 +73,9 @@ class Executor {
   // These groups end, because "rank n `why`".
   void end_groups(std::span<const std::uint64_t> groups, const std::string& why);
   std::size_t groups() const { return groups_.size(); }
+  const std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>>& joined() const {
+    return groups_;
+  }
   // A collective that does not run, because of `why`: the other ranks are told.
   void decline(const program::Instruction& instruction, const core::Status& why);
   // What a rank of this session waits for in its group.
@@ -80,9 +83,13 @@ class Executor {
     std::shared_ptr<Groups::Member> member;  // null: there is none
     Groups::Ticket ticket = 0;
     memory::Pinned result;
-    StorageRef source;  // of a receive: for the number of the rank that sent
-    bool told = false;  // the session will be told of the end
+    StorageRef source;        // of a receive: for the number of the rank that sent
+    std::uint64_t bytes = 0;  // of its operand and its results
+    bool told = false;        // the session will be told of the end
   };
+  // The group whose ranks all take part in the instruction; null: it is no collective, or its group
+  // could not be joined.
+  const Groups::Member* meets(const program::Instruction& instruction) const;
   // The instruction that was run last is a collective that has not ended. Its results have neither
   // contents nor failure until close().
   bool opened() const { return opened_.member != nullptr; }

@@ -135,6 +135,13 @@ core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
                     ": it has left the group, or the daemon has started again since it joined");
 }
 
+const Groups::Member* Executor::meets(const Instruction& instruction) const {
+  const ops::OpDef& op = catalog_.at(instruction.op);
+  if (!op.collective || is_transfer(op) || op.name == kAwaitSends) return nullptr;
+  const auto member = member_of(instruction);
+  return member.ok() ? member->get() : nullptr;
+}
+
 void Executor::decline(const Instruction& instruction, const Status& why) {
   const ops::OpDef& op = catalog_.at(instruction.op);
   if (!op.collective) return;
@@ -249,6 +256,7 @@ Status Executor::deposit(Instruction& instruction, const ops::OpDef& op, Open* o
     TT_RETURN_IF_ERROR(allocate(op.name, sizeof(std::int64_t), instruction.seq, &source));
   }
   open->member = *member;
+  open->bytes = part.operand.bytes + part.result.bytes;
   open->result = part.result.storage;
   open->source = std::move(source);
   if (waits_only) {

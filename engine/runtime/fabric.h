@@ -37,6 +37,13 @@ struct PeerMessage {
     kReady = 4,     // epoch; text: why this daemon cannot take part, or empty
     kGo = 5,        // epoch
     kGroup = 6,     // epoch, message; message.payload bytes follow
+    kKept = 7,      // kept: the epochs with ranks of the receiver that the sender has. It is the
+                    // first message after the two have met
+  };
+  struct Kept {
+    EpochId epoch;
+    std::uint64_t generation = 0;  // of the epoch's cut
+    friend bool operator==(const Kept&, const Kept&) = default;
   };
   struct Member {
     collective::Rank rank = 0;
@@ -56,6 +63,7 @@ struct PeerMessage {
   std::uint64_t ticket = 0;   // names a registration of the daemon that sent it
   std::string text;           // at most collective::kMaxNote bytes
   std::vector<Place> places;  // in the order of their lowest ranks
+  std::vector<Kept> kept;
   collective::Message message;
 };
 

@@ -118,6 +118,10 @@ void GroupEpoch::form(const EpochId& id, std::vector<PeerMessage::Place> places,
   core::MutexLock lock(mu_);
   id_ = id;
   places_ = std::move(places);
+  place_ranks(own, {});
+}
+
+void GroupEpoch::place_ranks(collective::Place own, collective::Participant::Image image) {
   lowest_ = places_[own].members.front().rank;
   std::vector<std::vector<collective::Rank>> ranks_of;
   for (const PeerMessage::Place& place : places_) {
@@ -125,7 +129,7 @@ void GroupEpoch::form(const EpochId& id, std::vector<PeerMessage::Place> places,
     for (const PeerMessage::Member& member : place.members) ranks_of.back().push_back(member.rank);
   }
   group_.emplace(static_cast<collective::Rank>(ranks_.size()), std::move(ranks_of));
-  participant_.emplace(*group_, own, name_, collective::Limits(), collective::Participant::Image());
+  participant_.emplace(*group_, own, name_, collective::Limits(), std::move(image));
   for (const PeerMessage::Member& member : places_[own].members) {
     const RankState& rank = ranks_[member.rank];
     participant_->describe_rank(member.rank, rank.joined ? rank.who : "has not joined");
@@ -361,6 +365,12 @@ void GroupEpoch::lose(const std::string& daemon, const std::string& why) {
 
 void GroupEpoch::look(Groups::Clock::time_point now, const std::string& missing) {
   settle([&](Waiters& met) TT_REQUIRES(mu_) {
+    const auto passed = now - std::exchange(looked_, now);
+    if (participant_ && participant_->held()) {  // no deadline passes meanwhile
+      for (RankState& rank : ranks_) {
+        for (auto& [ticket, open] : rank.open) open.deadline += passed;
+      }
+    }
     for (const RankState& rank : ranks_) {
       for (const auto& [ticket, open] : rank.open) {
         if (!open.ended && rank.joined && !look(rank, open, now, missing, met)) return;
@@ -402,32 +412,6 @@ bool GroupEpoch::look(const RankState& rank, const Open& open, Groups::Clock::ti
 }
 
 // ---------------------------------------------------------------- the participant's wishes
-
-template <class Event>
-void GroupEpoch::settle(Event&& event) {
-  Waiters met;
-  {
-    core::MutexLock lock(mu_);
-    event(met);
-    while (participant_) {
-      Work work;
-      for (Action& action : participant_->take()) obey(action, work, met);
-      if (std::exchange(no_memory_, false)) {
-        participant_->lost(lowest_, "has no memory for the partial sums");
-        continue;
-      }
-      // No message and no job needs what has finished; what is under way holds its memory.
-      parts_.erase(parts_.begin(), parts_.upper_bound(participant_->finished()));
-      if (work.jobs.empty()) break;
-      mu_.unlock();
-      const Status status = run(work);
-      mu_.lock();
-      if (!status.ok()) participant_->lost(lowest_, "cannot add: " + status.message());
-      for (const Job& job : work.jobs) participant_->reduced(job.id);
-    }
-  }
-  for (Waiter* const waiter : met) waiter->met();
-}
 
 Status GroupEpoch::run(const Work& work) {
   try {
@@ -527,10 +511,17 @@ void GroupEpoch::obey(Action& action, Work& work, Waiters& met) {
       return;
     case Action::Kind::kEnded:
       return end_all(action.status, met);
-    case Action::Kind::kRetire:  // finished() is earlier
-    case Action::Kind::kRunTo:   // these are of cuts
+    case Action::Kind::kRunTo:
+      run_to_ = action.number;
+      return;
     case Action::Kind::kAtRest:
+      at_rest_ = true;
+      return;
     case Action::Kind::kGoOn:
+      run_to_ = 0;
+      at_rest_ = false;
+      return;
+    case Action::Kind::kRetire:  // finished() is earlier
       return;
   }
 }

@@ -25,6 +25,9 @@ class GroupEpoch {
 
   // `fabric` is null where all ranks are in this daemon.
   GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric);
+  // The group of an image goes on, when its ranks have come back and after restored().
+  // Precondition: the image has places, which are right.
+  GroupEpoch(const program::Image::Group& image, Groups::Adder& adder, Fabric* fabric);
 
   collective::Rank ranks() const { return static_cast<collective::Rank>(ranks_.size()); }
   bool ended();
@@ -67,6 +70,23 @@ class GroupEpoch {
   bool has(collective::Rank rank);
   // After leave(): nothing of the group is the rank's any more.
   void forget(collective::Rank rank);
+
+  // ---- Rest, and restarts (see Groups)
+
+  bool wanted(collective::Rank rank);
+  bool busy();
+  bool rest(Groups::Clock::time_point now);
+  void end_moving(const std::string& why);
+  std::optional<program::Image::Group> image(collective::Rank rank);
+  std::uint64_t stamp() const { return stamp_; }  // of the image; 0: the group was made here
+  // False: the group has ended, or has no such rank of this daemon that has not come back.
+  bool come_back(const Groups::Join& join);
+  void restored();
+  // What the daemon has to know of the group when it meets that peer; none: the group has ended, or
+  // has no rank there.
+  std::optional<PeerMessage::Kept> kept_with(const std::string& daemon);
+  // The daemon and this one have met. `kept`: what that has of this group; none: it has nothing.
+  void met(const std::string& daemon, const std::optional<PeerMessage::Kept>& kept);
 
   // ---- Peers, and time
 
@@ -159,6 +179,8 @@ class GroupEpoch {
   std::optional<collective::Place> place_of(const std::string& daemon) const TT_REQUIRES(mu_);
   bool ended_locked() const TT_REQUIRES(mu_);
   bool closed_locked() const TT_REQUIRES(mu_);
+  bool busy_locked() const TT_REQUIRES(mu_);
+  void place_ranks(collective::Place own, collective::Participant::Image image) TT_REQUIRES(mu_);
   core::Status abandonment() const TT_REQUIRES(mu_);
 
   const std::string name_;
@@ -179,6 +201,41 @@ class GroupEpoch {
   Ticket tickets_ TT_GUARDED_BY(mu_) = 0;
   std::map<collective::Buffer, core::Ref<memory::Storage>> staging_ TT_GUARDED_BY(mu_);
   bool no_memory_ TT_GUARDED_BY(mu_) = false;
+  Groups::Clock::time_point looked_ TT_GUARDED_BY(mu_) = Groups::Clock::now();
+
+  const std::uint64_t stamp_ = 0;
+  std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);  // of the image, that have not come back
+  collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;       // the cut, while the group is held
+  bool at_rest_ TT_GUARDED_BY(mu_) = false;                // on all daemons
+  Groups::Clock::time_point drained_at_ TT_GUARDED_BY(mu_){};
+  bool kept_ TT_GUARDED_BY(mu_) = false;  // its image was taken: nothing changes any more
 };
+
+template <class Event>
+void GroupEpoch::settle(Event&& event) {
+  Waiters met;
+  {
+    core::MutexLock lock(mu_);
+    if (kept_) return;
+    event(met);
+    while (participant_) {
+      Work work;
+      for (collective::Action& action : participant_->take()) obey(action, work, met);
+      if (std::exchange(no_memory_, false)) {
+        participant_->lost(lowest_, "has no memory for the partial sums");
+        continue;
+      }
+      // No message and no job needs what has finished; what is under way holds its memory.
+      parts_.erase(parts_.begin(), parts_.upper_bound(participant_->finished()));
+      if (work.jobs.empty()) break;
+      mu_.unlock();
+      const core::Status status = run(work);
+      mu_.lock();
+      if (!status.ok()) participant_->lost(lowest_, "cannot add: " + status.message());
+      for (const collective::Job& job : work.jobs) participant_->reduced(job.id);
+    }
+  }
+  for (Waiter* const waiter : met) waiter->met();
+}
 
 }  // namespace teletensor::runtime

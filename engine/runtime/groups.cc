@@ -63,6 +63,14 @@ class Groups::Rank final : public Groups::Member {
     epoch_->leave(rank_, why);
     groups_.withdraw(epoch_);
   }
+  bool wanted() override { return epoch_->wanted(rank_); }
+  bool busy() override { return epoch_->busy(); }
+  std::optional<program::Image::Group> image() override {
+    auto image = epoch_->image(rank_);
+    core::MutexLock lock(groups_.mu_);
+    if (image) image->stamp = groups_.stamp_;
+    return image;
+  }
 
  private:
   Groups& groups_;
@@ -431,6 +439,130 @@ void Groups::ready(const std::string& peer, const PeerMessage& message) {
   if (refused) refused->lose(peer, "cannot join: " + peer + ": " + message.text);
 }
 
+// ---------------------------------------------------------------- rest, and restarts
+
+std::vector<Groups::EpochRef> Groups::all_epochs() {
+  core::MutexLock lock(mu_);
+  std::vector<EpochRef> all;
+  for (const auto& [key, epoch] : epochs_) all.push_back(epoch);
+  for (const auto& [key, epoch] : earlier_) all.push_back(epoch);
+  return all;
+}
+
+bool Groups::rest() {
+  {
+    core::MutexLock lock(mu_);
+    if (stamp_ == 0) {
+      stamp_ =
+          static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+    }
+  }
+  bool all_rest = true;
+  for (const EpochRef& epoch : all_epochs()) {
+    const bool rests = epoch->rest(Clock::now());
+    all_rest = all_rest && rests;
+  }
+  return all_rest;
+}
+
+void Groups::end_moving(const std::string& why) {
+  for (const EpochRef& epoch : all_epochs()) {
+    epoch->end_moving(why);
+    withdraw(epoch);
+  }
+}
+
+// An image that was read from a file is not trusted.
+Status Groups::restorable(const program::Image::Group& group) const {
+  std::vector<bool> has(group.ranks);
+  std::size_t count = 0;
+  collective::Rank lowest = 0;
+  for (const auto& place : group.places) {
+    if (place.ranks.empty() || (count > 0 && place.ranks.front() <= lowest)) {
+      return core::invalid("a saved group whose places are not in order");
+    }
+    lowest = place.ranks.front();
+    collective::Rank last = lowest;
+    for (const collective::Rank rank : place.ranks) {
+      if (rank >= group.ranks || has[rank] || rank < last) {
+        return core::invalid("a saved group whose ranks are not in order");
+      }
+      last = rank;
+      has[rank] = true;
+      ++count;
+    }
+  }
+  if (count != group.ranks || group.place >= group.places.size()) {
+    return core::invalid("a saved group that is not whole");
+  }
+  const std::vector<std::uint32_t>& own = group.places[group.place].ranks;
+  for (const collective::Rank rank : group.joined) {
+    if (std::count(own.begin(), own.end(), rank) == 0) {
+      return core::invalid("a saved group with a rank of another daemon");
+    }
+  }
+  if (group.places.size() == 1) return {};
+  const auto lacks = [&](const std::string& why) {
+    return Status(Code::kDeadlineExceeded, "group \"" + group.name + "\": " + why);
+  };
+  if (fabric_ == nullptr) return lacks("the daemon has started again without its peers");
+  const std::vector<std::string> peers = fabric_->peers();
+  for (std::size_t i = 0; i < group.places.size(); ++i) {
+    const std::string& daemon = group.places[i].daemon;
+    if (i == group.place ? daemon != fabric_->name()
+                         : std::count(peers.begin(), peers.end(), daemon) == 0) {
+      return lacks("the daemon has started again with other peers, or another name among them");
+    }
+  }
+  return {};
+}
+
+core::Result<std::shared_ptr<Groups::Member>> Groups::restore(const std::string& user,
+                                                              const std::string& who,
+                                                              const program::Image::Group& group) {
+  const Join join{
+      user, group.name, group.rank, group.ranks, std::chrono::milliseconds(group.timeout_ms), who};
+  if (group.places.empty()) return this->join(join);
+  if (group.ranks > kMostRanks) return core::invalid("a saved group of too many ranks");
+  TT_RETURN_IF_ERROR(restorable(group));
+  const Key key(user, group.name);
+  EpochRef epoch;
+  {
+    core::MutexLock lock(mu_);
+    if (!watcher_.joinable()) watcher_ = core::start_thread([this] { watch(); });
+    const auto known = epochs_.find(key);
+    if (known != epochs_.end()) {
+      epoch = known->second;
+    } else {
+      epoch = std::make_shared<GroupEpoch>(group, adder_, fabric_);
+      epochs_.emplace(key, epoch);
+      if (group.places.size() > 1) running_[{group.former, group.epoch}] = epoch;
+      returning_.push_back(epoch);
+    }
+  }
+  changed_.notify_all();
+  if (epoch->stamp() != group.stamp || !epoch->come_back(join)) {
+    return Status(Code::kDeadlineExceeded,
+                  "group \"" + group.name + "\": its ranks are of different times");
+  }
+  return std::shared_ptr<Member>(std::make_shared<Rank>(*this, key, epoch, group.rank));
+}
+
+void Groups::restored() {
+  std::vector<EpochRef> returning;
+  {
+    core::MutexLock lock(mu_);
+    returning.swap(returning_);
+    for (const auto& [id, epoch] : running_) {
+      for (const std::string& daemon : epoch->daemons()) {
+        // Before any message of the group.
+        if (daemon != fabric_->name() && told_.insert(daemon).second) tell_kept(daemon);
+      }
+    }
+  }
+  for (const EpochRef& epoch : returning) epoch->restored();
+}
+
 // ---------------------------------------------------------------- what peers tell
 
 Status Groups::received(const std::string& peer, const PeerMessage& message, Pieces payload) {
@@ -446,6 +578,9 @@ Status Groups::received(const std::string& peer, const PeerMessage& message, Pie
     case Kind::kReady:
       ready(peer, message);
       return {};
+    case Kind::kKept:
+      returned(peer, message);
+      return {};
     case Kind::kGo:
     case Kind::kGroup: {
       core::MutexLock lock(mu_);
@@ -454,16 +589,50 @@ Status Groups::received(const std::string& peer, const PeerMessage& message, Pie
     }
   }
   if (!epoch) return {};  // it has ended here
-  if (message.kind == Kind::kGroup) return epoch->received(peer, message.message, payload);
+  if (message.kind == Kind::kGroup) {
+    Status status = epoch->received(peer, message.message, payload);
+    // A third daemon may have told the two of them different things: the group ends, and their link
+    // stays.
+    if (status.ok() || epoch->daemons().size() < 3) return status;
+    epoch->lose(peer, "has a daemon whose message does not fit the group: " + status.message());
+    return {};
+  }
   if (epoch->daemons().front() != peer) return core::invalid("the start of a group of another one");
   epoch->go();
   return {};
+}
+
+void Groups::tell_kept(const std::string& peer) {
+  PeerMessage message;
+  message.kind = Kind::kKept;
+  for (const auto& [id, epoch] : running_) {
+    if (const auto kept = epoch->kept_with(peer)) message.kept.push_back(*kept);
+  }
+  fabric_->send(peer, std::move(message));
+}
+
+void Groups::returned(const std::string& peer, const PeerMessage& message) {
+  std::map<EpochId, PeerMessage::Kept> kept;
+  for (const PeerMessage::Kept& each : message.kept) kept.emplace(each.epoch, each);
+  std::map<EpochId, EpochRef> running;
+  {
+    core::MutexLock lock(mu_);
+    running = running_;
+    std::erase_if(forming_, [&](const auto& entry) {
+      return std::count(entry.second.missing.begin(), entry.second.missing.end(), peer) > 0;
+    });
+  }
+  for (const auto& [id, epoch] : running) {
+    const auto found = kept.find(id);
+    epoch->met(peer, found == kept.end() ? std::nullopt : std::optional(found->second));
+  }
 }
 
 void Groups::drop(const std::string& peer, const std::string& why) {
   std::vector<EpochRef> epochs;
   {
     core::MutexLock lock(mu_);
+    told_.erase(peer);
     std::erase_if(remotes_, [&](const auto& entry) { return entry.first.first == peer; });
     for (const auto& [id, epoch] : running_) epochs.push_back(epoch);
     std::erase_if(forming_, [&](const auto& entry) {
@@ -473,9 +642,11 @@ void Groups::drop(const std::string& peer, const std::string& why) {
   for (const EpochRef& epoch : epochs) epoch->lose(peer, why);
 }
 
+// Groups that have formed hear of it from the peer's kKept.
 void Groups::met(const std::string& peer) {
-  drop(peer, "has lost its daemon: " + peer + " has started again");
   core::MutexLock lock(mu_);
+  std::erase_if(remotes_, [&](const auto& entry) { return entry.first.first == peer; });
+  if (told_.erase(peer) == 0) tell_kept(peer);
   for (const auto& [ticket, local] : locals_) fabric_->send(peer, local.registration);
 }
 

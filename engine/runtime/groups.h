@@ -17,12 +17,14 @@
 // send to each other. The sessions keep their tensors, and can join a new group.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -32,6 +34,7 @@
 #include "engine/collective/message.h"
 #include "engine/core/mutex.h"
 #include "engine/memory/storage.h"
+#include "engine/program/image.h"
 #include "engine/runtime/fabric.h"
 #include "engine/runtime/group_facts.h"
 #include "engine/runtime/transfer.h"
@@ -106,7 +109,31 @@ class Groups : private Fabric::Receiver {
     // that have ended for this rank end well for the others too. Where something that the rank has
     // deposited has not ended, or has not been received, the group ends. Any thread.
     virtual void leave(const std::string& why) = 0;
+    // Does another rank wait for the rank's next collective? Any thread.
+    virtual bool wanted() = 0;
+    // Is something open in the group? Any thread.
+    virtual bool busy() = 0;
+    // What the rank goes on with after a restart, but for the session's number; none: the group has
+    // ended. From here on nothing changes in the group. Precondition: rest() was true.
+    virtual std::optional<program::Image::Group> image() = 0;
   };
+
+  // Counts memory that the open collectives of a session keep, as long as it lives.
+  class Kept {
+   public:
+    Kept(Groups& groups, std::uint64_t bytes) : groups_(groups), bytes_(bytes) {
+      groups_.kept_.fetch_add(bytes_, std::memory_order_relaxed);
+    }
+    ~Kept() { groups_.kept_.fetch_sub(bytes_, std::memory_order_relaxed); }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+   private:
+    Groups& groups_;
+    const std::uint64_t bytes_;
+  };
+  // Bytes that open collectives of all sessions keep. Any thread.
+  std::uint64_t kept() const { return kept_.load(std::memory_order_relaxed); }
 
   struct Join {
     std::string user, name;  // together they name the group
@@ -129,6 +156,18 @@ class Groups : private Fabric::Receiver {
   core::Result<std::shared_ptr<Member>> join(Join join);
   // The groups that sessions of this daemon are in. Any thread.
   std::vector<GroupFacts> all();
+
+  // Brings all groups to rest. True: they are at rest on all daemons, or have ended. Precondition:
+  // no rank of this daemon deposits anything until it is called again, or wanted.
+  bool rest();
+  // Ends the groups that are not at rest: "rank n `why`".
+  void end_moving(const std::string& why);
+  // As join(), for a rank of which an image was taken. The group goes on when all its ranks of this
+  // daemon are there: after restored().
+  core::Result<std::shared_ptr<Member>> restore(const std::string& user, const std::string& who,
+                                                const program::Image::Group& group);
+  // No rank comes any more that was in this daemon before its restart. Groups that lack one end.
+  void restored();
 
   // From here on, groups may have ranks in other daemons. The fabric outlives all members, and
   // calls the receiver that is returned. Precondition: no rank has joined.
@@ -173,8 +212,14 @@ class Groups : private Fabric::Receiver {
   std::map<collective::Rank, std::pair<std::string, std::uint64_t>> known_ranks(
       const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
   std::string missing(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
+  std::vector<EpochRef> all_epochs() TT_EXCLUDES(mu_);
+  core::Status restorable(const program::Image::Group& group) const;
+  // Tells the peer of which groups with ranks there this daemon knows.
+  void tell_kept(const std::string& peer) TT_REQUIRES(mu_);
+  void returned(const std::string& peer, const PeerMessage& message);
 
   Adder& adder_;
+  std::atomic<std::uint64_t> kept_{0};
   Fabric* fabric_ = nullptr;  // null: no peers
   core::Mutex mu_;
   core::CondVar changed_;
@@ -187,6 +232,9 @@ class Groups : private Fabric::Receiver {
   std::map<std::pair<std::string, std::uint64_t>, PeerMessage> remotes_
       TT_GUARDED_BY(mu_);  // registrations of peers, by (peer, ticket)
   std::uint64_t tickets_ TT_GUARDED_BY(mu_) = 0, formed_ TT_GUARDED_BY(mu_) = 0;
+  std::vector<EpochRef> returning_ TT_GUARDED_BY(mu_);  // until restored()
+  std::set<std::string> told_ TT_GUARDED_BY(mu_);       // peers, by restored(), before they are met
+  std::uint64_t stamp_ TT_GUARDED_BY(mu_) = 0;          // of the images of this daemon's groups
   bool stopping_ TT_GUARDED_BY(mu_) = false;
   std::thread watcher_ TT_GUARDED_BY(mu_);
 };

@@ -18,7 +18,7 @@ class Network {
       receiver = &groups.connect(*this);
     }
     const std::string& name() const override { return name_; }
-    std::uint64_t incarnation() const override { return std::hash<std::string>()(name_) | 1; }
+    std::uint64_t incarnation() const override { return incarnation_; }
     std::vector<std::string> peers() const override {
       std::vector<std::string> peers;
       for (const auto& [name, daemon] : network_.daemons_) {
@@ -36,6 +36,7 @@ class Network {
    private:
     Network& network_;
     const std::string name_;
+    const std::uint64_t incarnation_ = ++network_.incarnations_;
   };
 
   explicit Network(Groups::Adder& adder) : adder_(adder) {}
@@ -80,6 +81,23 @@ class Network {
       if (other != name) daemon->receiver->lost(name, "no connection for 30 s");
     }
   }
+  // The daemon is another process from here on. What was on its way to it and from it is dropped.
+  void replace(const std::string& name) {
+    {
+      core::MutexLock lock(mu_);
+      for (auto& [wire, parcels] : wires_) {
+        if (wire.first == name || wire.second == name) parcels.clear();
+      }
+    }
+    add(name);
+  }
+  void meet(const std::string& name) {
+    for (const auto& [other, daemon] : daemons_) {
+      if (other == name) continue;
+      daemon->receiver->met(name);
+      daemons_.at(name)->receiver->met(other);
+    }
+  }
   std::set<std::string> cut;
 
  private:
@@ -89,6 +107,7 @@ class Network {
     Fabric::Payload payload;
   };
   Groups::Adder& adder_;
+  std::uint64_t incarnations_ = 0;
   core::Mutex mu_;
   std::map<Wire, std::deque<Parcel>> wires_ TT_GUARDED_BY(mu_);
   std::map<std::string, std::unique_ptr<Daemon>> daemons_;
@@ -316,7 +335,9 @@ TEST_F(GroupsFabric, ALostDaemonEndsTheGroup) {
     deposit(members[0], {1});
     deposit(members[1], {1});
     if (restarts) {
-      network_["a"].receiver->met("b");
+      PeerMessage nothing;  // of the groups that b had
+      nothing.kind = PeerMessage::Kind::kKept;
+      EXPECT_TRUE(network_["a"].receiver->received("b", nothing, {}).ok());
     } else {
       network_["a"].receiver->lost("b", "no connection for 30 s");
     }
@@ -325,6 +346,111 @@ TEST_F(GroupsFabric, ALostDaemonEndsTheGroup) {
                   (restarts ? " has started again" : ": no connection for 30 s"));
     network_.settle();
     EXPECT_FALSE(members[1]->take().ok());
+  }
+}
+
+// Rank 0 and rank 3 are in the daemon that restarts; the others are ahead of them, or become so.
+TEST_F(GroupsFabric, AGroupGoesOnAfterARestart) {
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    std::mt19937 dice(seed);
+    const bool all_come_back = seed % 4 != 0;
+    auto members = join_all("abca");
+    const auto sum_of = [&](const std::vector<int>& ranks) {
+      for (const int rank : ranks) deposit(members[rank], {1.0f + static_cast<float>(rank)});
+    };
+    send(members[0], 1, {7});
+    const RowMajor received = receive(members[1], 0, 1);
+    network_.settle(dice());
+    EXPECT_TRUE(members[1]->take().ok());
+    sum_of({0, 1, 2, 3});
+    network_.settle(dice());
+    sum_of({1, 2});  // #2
+    Groups& groups = network_["a"].groups;
+    bool rests = false;
+    for (int i = 0; i < 1000 && !(rests = groups.rest()); ++i) {
+      if (dice() % 2 == 0) network_.step(dice);
+      for (const int rank : {0, 3}) {
+        if (!members[rank]->member().wanted()) continue;
+        EXPECT_TRUE(members[rank]->take().ok());
+        sum_of({rank});
+      }
+    }
+    ASSERT_TRUE(rests) << seed;
+    network_.settle(dice());
+    for (const int rank : {1, 2}) {
+      EXPECT_TRUE(members[rank]->take().ok());
+      sum_of({rank});  // #3, which waits
+    }
+    network_.settle(dice());
+    std::map<int, program::Image::Group> images;
+    for (const int rank : {0, 3}) {
+      auto image = members[rank]->member().image();
+      ASSERT_TRUE(image);
+      EXPECT_EQ(image->collectives, 2u);
+      images.emplace(rank, *image);
+    }
+    for (const int rank : {0, 3}) members[rank].reset();
+    network_.replace("a");
+    for (auto& [rank, image] : images) {
+      if (rank == 3 && !all_come_back) continue;
+      auto member = network_["a"].groups.restore("alice", "a session that is back", image);
+      ASSERT_TRUE(member.ok()) << member.status().message();
+      members[rank] = std::make_shared<TestRank>(*member);
+    }
+    network_["a"].groups.restored();
+    network_.meet("a");
+    network_.settle(dice());
+    EXPECT_EQ(members[1]->ended(), !all_come_back);
+    sum_of({0});
+    if (all_come_back) {
+      sum_of({3});
+      send(members[0], 1, {8});
+    }
+    network_.settle(dice());
+    for (const MemberRef& member : members) {
+      if (!member) continue;
+      const Status status = member->take();
+      EXPECT_EQ(status.ok(), all_come_back) << status.message();
+      if (!status.ok()) {
+        EXPECT_THAT(status.message(), HasSubstr("rank 3 has lost its session"));
+      }
+    }
+    if (!all_come_back) continue;
+    const RowMajor again = receive(members[1], 0, 1);
+    network_.settle(dice());
+    EXPECT_TRUE(members[1]->take().ok());
+    EXPECT_EQ(floats(again), std::vector<float>{8});
+  }
+}
+
+// Its file was written before the last restart.
+TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
+  auto members = join_all("ab");
+  for (int i = 0; i < 100 && !network_["a"].groups.rest(); ++i) network_.settle();
+  auto image = members[0]->member().image();
+  ASSERT_TRUE(image);
+  members[0].reset();
+  for (const bool old : {false, true}) {
+    network_.replace("a");
+    const auto member = network_["a"].groups.restore("alice", "a session that is back", *image);
+    ASSERT_TRUE(member.ok());
+    network_["a"].groups.restored();
+    network_.meet("a");
+    network_.settle();
+    TestRank back(*member);
+    deposit(members[1], {1});
+    network_.settle();
+    EXPECT_EQ(members[1]->ended(), old);
+    if (old) {
+      EXPECT_EQ(members[1]->take().message(),
+                "group \"g\": rank 0 has lost its daemon: a has started again");
+      break;
+    }
+    Groups::Part part{sum(1), row({1}), row({1})};
+    back.deposit(std::move(part));
+    network_.settle();
+    EXPECT_TRUE(members[1]->take().ok());
+    EXPECT_TRUE(back.take().ok());
   }
 }
 

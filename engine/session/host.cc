@@ -21,8 +21,15 @@ namespace {
 // What a file says is believed up to here.
 constexpr memory::OwnerId kMostOwner = memory::OwnerId{1} << 62;
 constexpr memory::OwnerId kGroupsOwner = kMostOwner + 1;
+constexpr char kGroupsUser[] = " groups";  // no user's name
 
 }  // namespace
+
+core::Status keep_for_groups(memory::DevicePool& host, std::uint64_t bytes) {
+  TT_RETURN_IF_ERROR(host.guarantee(kGroupsUser, bytes, 0));
+  host.enroll(kGroupsOwner, kGroupsUser, 0);
+  return {};
+}
 
 Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Device>> devices,
            int lanes, std::unique_ptr<memory::Disk> disk)
@@ -178,6 +185,7 @@ void Host::restore_publication(engine::Publication publication) {
 
 void Host::restored() {
   commons_.clear();
+  groups_.restored();
   core::MutexLock lock(mu_);
   restoring_ = false;
   taken_.clear();

@@ -16,6 +16,9 @@
 
 namespace teletensor::session {
 
+// Keeps so many bytes free for the sums of groups. Before a Host is made with this pool.
+core::Status keep_for_groups(memory::DevicePool& host, std::uint64_t bytes);
+
 class Host final : public engine::Engine {
  public:
   // lanes <= 0: one per core. The catalog outlives the host. `disk`: where memory moves to when it
@@ -37,6 +40,8 @@ class Host final : public engine::Engine {
   engine::Moved moved() const override;
   std::vector<engine::Publication> publications() const override;
   std::vector<runtime::GroupFacts> groups() override { return groups_.all(); }
+  bool rest_groups() override { return groups_.rest(); }
+  void end_moving_groups(const std::string& why) override { groups_.end_moving(why); }
   core::Result<std::unique_ptr<engine::Session>> open(const engine::SessionOptions& options,
                                                       engine::SessionListener* listener) override;
   core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset, void* to,

@@ -25,6 +25,14 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
   bool waits = false;
   {
     core::MutexLock lock(mu_);
+    // The image that the session was restored from was taken in the middle of this frame.
+    if (next_seq_ == restored_at_ && first_seq < next_seq_ && first_id <= next_id_ &&
+        first_seq + commands.size() > next_seq_) {
+      commands.erase(commands.begin(),
+                     commands.begin() + static_cast<std::ptrdiff_t>(next_seq_ - first_seq));
+      first_seq = next_seq_;
+      first_id = next_id_;
+    }
     if (!broken_.ok()) {
       refused = broken_;
     } else if (pumping_ && !(still_ && !frame_.done)) {
@@ -83,6 +91,14 @@ bool Session::consume_frame(Status& status) {
     if (closing_) {
       give_front_back();
       return false;
+    }
+    if (stops_ && !front_.busy()) {
+      publish();
+      unpublished = 0;
+      if (pause()) {
+        give_front_back();
+        return false;
+      }
     }
     const bool raise =
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
@@ -212,12 +228,35 @@ Status Session::refuse_or_resume() {
 }
 
 Status Session::pump_one() {
+  const bool meets = stops_ && !front_.busy() && may_meet(frame_.commands[frame_.position]);
+  if (meets) {
+    core::MutexLock lock(mu_);
+    may_go_ = false;
+  }
   Status status = core::with_memory("a session's names", [&] {
     if (front_.busy()) return front_.resume(kNodesPerResume);
     return front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]));
   });
   if (status.ok() && !front_.busy()) ++frame_.position;
   return status;
+}
+
+// May the command have a collective, or change a group?
+bool Session::may_meet(const program::Command& command) const {
+  if (const auto* apply = std::get_if<program::Apply>(&command)) {
+    return apply->op < catalog_.size() && catalog_.at(apply->op).collective;
+  }
+  return std::holds_alternative<program::Call>(command) ||
+         std::holds_alternative<program::Backward>(command) ||
+         std::holds_alternative<program::Join>(command) ||
+         std::holds_alternative<program::Leave>(command);
+}
+
+// True: the session stops before its next command, and come_to_rest() lets it continue.
+bool Session::pause() {
+  core::MutexLock lock(mu_);
+  paused_ = !may_go_;
+  return paused_;
 }
 
 Status Session::call(std::uint64_t seq, program::Invocation invocation) {

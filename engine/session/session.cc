@@ -185,8 +185,13 @@ void Session::join(std::uint64_t seq, program::Join join) {
   wanted.ranks = join.ranks;
   constexpr std::uint64_t kMostMs = 1000ull * 3600 * 24 * 365;
   wanted.timeout = std::chrono::milliseconds(std::min(join.timeout_ms, kMostMs));
-  wanted.who = name_.empty() ? "a session without a name" : "session \"" + name_ + "\"";
+  wanted.who = who();
   back_.change_group(seq, join.group, std::move(wanted));
+}
+
+// For texts of errors on other ranks.
+std::string Session::who() const {
+  return name_.empty() ? "a session without a name" : "session \"" + name_ + "\"";
 }
 
 void Session::leave(std::uint64_t seq, std::uint64_t group) {

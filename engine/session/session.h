@@ -76,6 +76,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) override;
   void rest(std::function<void(core::Result<program::Image>)> done) override;
   void resume() override;
+  engine::Rest come_to_rest(bool push) override;
+  void stay_at_rest() override;
   // A session that has begun nothing becomes the one that the image was taken of. On failure it is
   // of no use.
   core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read,
@@ -131,6 +133,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void pump_frame();
   bool consume_frame(core::Status& status);
   core::Status pump_one();
+  bool may_meet(const program::Command& command) const;
+  bool pause();
   void finish_frame(core::Status status) noexcept;
   void hand_over();
   void stand_still();
@@ -185,6 +189,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
                  program::ValueRef value) override;
   void join(std::uint64_t seq, program::Join join) override;
   void leave(std::uint64_t seq, std::uint64_t group) override;
+  std::string who() const;
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
   void count_planned();
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) override;
@@ -239,6 +244,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void go_on();
   Picture picture_ TT_GUARDED_BY(mu_);
   bool resting_ TT_GUARDED_BY(mu_) = false;
+  // Until its groups are at rest, the session stops before each command, and goes on as far as
+  // come_to_rest() allows: up to and with the next command that may have a collective.
+  std::atomic<bool> stops_{false};
+  bool may_go_ TT_GUARDED_BY(mu_) = false;
+  bool paused_ TT_GUARDED_BY(mu_) = false;            // before a command of frame_
+  std::uint64_t restored_at_ TT_GUARDED_BY(mu_) = 0;  // next_seq_ of the image; 0: there was none
   bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a frame that comes lies in frame_
   std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;   // fetches that nobody asks for any more
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet

@@ -170,14 +170,50 @@ void Session::picture(After after, std::function<void(core::Result<Image>)> done
     }
   }
   if (!refused.ok()) return done(std::move(refused));
+  if (after == After::kHold && back_.has_groups()) {
+    stops_ = true;
+    return;
+  }
   if (after == After::kHold) back_.end_groups();
   stand_still();
+}
+
+engine::Rest Session::come_to_rest(bool push) {
+  if (!stops_ && !back_.has_groups()) return engine::Rest::kApart;
+  {
+    core::MutexLock lock(mu_);
+    if (!broken_.ok() || (stops_ && (!picture_.done || still_))) return engine::Rest::kApart;
+    if (!stops_ || (pumping_ && !paused_)) return engine::Rest::kRuns;
+  }
+  if (!back_.is_quiet()) return engine::Rest::kRuns;
+  if (back_.is_wanted() || (push && back_.groups_busy())) {
+    bool goes = false;
+    {
+      core::MutexLock lock(mu_);
+      may_go_ = true;
+      goes = std::exchange(paused_, false);
+    }
+    if (!goes) return engine::Rest::kExpects;
+    pump();
+    return engine::Rest::kRuns;
+  }
+  return back_.is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
+}
+
+void Session::stay_at_rest() {
+  {
+    core::MutexLock lock(mu_);
+    if (!stops_ || !picture_.done || still_ || (pumping_ && !paused_)) return;
+    picture_.next_seq = paused_ ? frame_.consumed() + 1 : next_seq_;
+    pumping_ = still_ = true;
+  }
+  take_image();
 }
 
 void Session::stand_still() {
   {
     core::MutexLock lock(mu_);
-    if (pumping_ || !picture_.done) return;
+    if (pumping_ || !picture_.done || stops_) return;
     pumping_ = still_ = true;
     picture_.next_seq = next_seq_;
   }
@@ -240,6 +276,7 @@ core::Result<Image> Session::make_image() {
   image.owner = owner_;
   image.cancelled_below = back_.cancelled_below();
   image.failed = back_.failed();
+  if (stops_) image.groups = back_.group_images();
   {
     core::MutexLock lock(mu_);
     image.next_seq = picture_.next_seq;
@@ -329,10 +366,11 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const
   describe(image);
   if (image.next_seq == 0) return core::invalid("the image: no next command");
   back_.begin_at(image.next_seq - 1, image.cancelled_below, std::move(image.failed));
+  for (const Image::Group& group : image.groups) back_.restore_group(user_, who(), group);
   forgotten_ = accepted_upto_ = image.next_seq - 1;
   core::MutexLock lock(mu_);
   amounts_ = amounts;
-  next_seq_ = image.next_seq;
+  next_seq_ = restored_at_ = image.next_seq;
   next_id_ = image.next_id;
   next_upload_ = std::max<std::uint64_t>(image.next_upload, 1);
   forsaken_upto_ = image.forsaken_upto;

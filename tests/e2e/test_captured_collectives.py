@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.clients import wait_asleep, wait_line
 from support.daemons import start_daemons
-from support.ranks import start, start_rank, told
+from support.ranks import start, start_rank, told, wait_in_collective
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -313,6 +313,7 @@ tell(text, w.tolist())
 """)
     wait_line(second, "two rounds")
     wait_line(first, "issued 1")
+    wait_in_collective(daemon, 0, 3)
     wait_asleep(first)
     first.send_signal(signal.SIGINT)
     (w, done), (other, theirs) = told([first, second])

@@ -12,7 +12,7 @@ from support.daemon import wait_until
 from support.daemons import start_daemons
 from support.http import ask
 from support.proxy import Proxy
-from support.ranks import start, start_rank, told
+from support.ranks import groups, start, start_rank, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -193,7 +193,7 @@ def test_two_processes_with_one_rank_are_told(start_daemon):
         assert "is in a, and rank 0 of 2" in err or "is in b, and rank 0 of 2" in err
 
 
-def test_groups_are_listed(start_daemon, tt, tmp_path):
+def test_groups_are_listed(start_daemon, tmp_path):
     daemons, seen = start_daemons(start_daemon, 2, "--http", "127.0.0.1:0"), tmp_path / "seen"
     first = start_rank(daemons[0].unix, 0, 2, f"""
 x = tt.ones(1); dist.all_reduce(x); x.tolist()
@@ -201,10 +201,6 @@ print("summed", flush=True)
 while not os.path.exists({str(seen)!r}):
     time.sleep(0.05)
 """)
-
-    def groups(daemon):
-        with tt.connect(daemon.unix) as session:
-            return session._admin().groups()
     wait_until(lambda: len(groups(daemons[0])) == 1)
     (found,), (members,) = groups(daemons[0]), [group["members"] for group in groups(daemons[0])]
     assert (found["state"], found["ranks"]) == ("forming", 2)

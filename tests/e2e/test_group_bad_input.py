@@ -6,7 +6,7 @@ import json
 import pytest
 from support.clients import client, finish
 from support.daemon import wait_until
-from support.ranks import start, start_rank, told
+from support.ranks import groups, start, start_rank, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -136,19 +136,12 @@ def test_worlds_of_other_sizes_and_ranks_that_come_twice(start_daemon):
     """Both say so: each names the other one."""
     daemon = start_daemon()
     first = start_rank(daemon.unix, 0, 2, "pass")
-    wait_until(lambda: groups(daemon) == 1)
+    wait_until(lambda: groups(daemon), what="rank 0 joins")
     second = start_rank(daemon.unix, 1, 3, "pass", timeout=1)
     status, _, err = finish(first)
     assert status == 1 and "has been replaced: " in err and "has joined as rank 1 of 3" in err, err
     status, _, err = finish(second)
     assert status == 1 and "rank 0 (has not joined), rank 2 (has not joined)" in err, err
-
-
-def groups(daemon):
-    import teletensor as tt
-
-    with tt.connect(daemon.unix) as session:
-        return len(session._admin().groups())
 
 
 def test_a_rank_without_a_token(start_daemon):

@@ -5,7 +5,7 @@ import random
 import signal
 
 import pytest
-from support.clients import finish, wait_asleep, wait_line
+from support.clients import finish, wait_asleep, wait_line, wait_stopped
 from support.daemon import wait_until
 from support.daemons import start_daemons
 from support.proxy import Proxy
@@ -28,6 +28,7 @@ try:
         if {synchronous}:
             net.module[0].weight.sum().item()
             print("step", i, flush=True)
+        {then}
     result = [p.detach().numpy().tobytes().hex() for p in net.parameters()]
 except tt.RankLostError as e:
     text, result = str(e), []
@@ -36,8 +37,9 @@ tell(text, result, tt.ones(3).sum().item())
 """
 
 
-def training(steps=12, synchronous=False):
-    return TRAINING.format(steps=steps, synchronous=synchronous)
+def training(steps=12, synchronous=False, then="pass"):
+    """`then`: a statement at the end of each step i."""
+    return TRAINING.format(steps=steps, synchronous=synchronous, then=then)
 
 
 def addresses(daemons):
@@ -123,7 +125,7 @@ tell(text, values, tt.ones(3).sum().item())
 def test_a_kill_at_some_step(start_daemon, victim, line):
     """The survivors have an error that names who is gone; their sessions still work."""
     daemons = start_daemons(start_daemon, 3, "--rank-grace", "0.3", "--peer-patience", "1")
-    processes = start(addresses(daemons), 3, training(40, synchronous=True))
+    processes = start(addresses(daemons), 3, training(1_000_000, synchronous=True))
     kind, which = victim.split()
     gone = int(which) if kind == "program" else "abc".index(which)
     wait_line(processes[gone], f"step {line}")
@@ -144,9 +146,9 @@ def test_a_program_that_is_stopped_is_waited_for(start_daemon):
     """SIGSTOP of a program, and SIGCONT: same bits as without."""
     daemons = start_daemons(start_daemon, 2)
     wanted = told(start(addresses(daemons), 2, training(15, synchronous=True)))
-    processes = start(addresses(daemons), 2, training(15, synchronous=True))
-    wait_line(processes[1], "step 3")
-    processes[1].send_signal(signal.SIGSTOP)
+    stop = "if R == 1 and i == 3: os.kill(os.getpid(), signal.SIGSTOP)"
+    processes = start(addresses(daemons), 2, training(15, synchronous=True, then=stop))
+    wait_stopped(processes[1])
     wait_asleep(processes[0])
     processes[1].send_signal(signal.SIGCONT)
     assert told(processes) == wanted
@@ -155,9 +157,9 @@ def test_a_program_that_is_stopped_is_waited_for(start_daemon):
 def test_a_daemon_that_is_stopped_is_waited_for(start_daemon):
     daemons = start_daemons(start_daemon, 2, "--peer-patience", "600")
     wanted = told(start(addresses(daemons), 2, training(15, synchronous=True)))
-    processes = start(addresses(daemons), 2, training(15, synchronous=True))
-    wait_line(processes[1], "step 3")
-    daemons[1].process.send_signal(signal.SIGSTOP)
+    stop = f"if R == 1 and i == 3: os.kill({daemons[1].pid}, signal.SIGSTOP)"
+    processes = start(addresses(daemons), 2, training(15, synchronous=True, then=stop))
+    wait_stopped(daemons[1])
     wait_asleep(processes[0])
     daemons[1].process.send_signal(signal.SIGCONT)
     assert told(processes) == wanted
@@ -239,7 +241,9 @@ tell(text, y.tolist())
 def test_groups_in_another_order_and_a_call_too_many(start_daemon):
     """Groups in another order are no error. A call that the other rank does not make waits for its timeout."""
     found = told(start(start_daemon().unix, 2, """
-first, second, alone = dist.new_group([0, 1]), dist.new_group([0, 1]), dist.new_group([0, 1], timeout=1)
+first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+dist.barrier()
+alone = dist.new_group([0, 1], timeout=5)  # which both have to join within that time
 x, y, text = tt.ones(2), tt.ones(2), ""
 for group, z in ((first, x), (second, y)) if R else ((second, y), (first, x)):
     dist.all_reduce(z, group=group)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.clients import finish, wait_asleep, wait_line
 from support.daemons import start_daemons
-from support.ranks import start, start_rank, told
+from support.ranks import start, start_rank, told, wait_in_collective
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -171,7 +171,7 @@ tell(text, kept.tolist())
 """)
     wait_line(processes[1], "here")
     wait_line(processes[0], "waits")
-    wait_asleep(processes[0])
+    wait_in_collective(daemon, 0)
     daemon.drain()
     daemon.restart()
     begun.touch()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import teletensor as tt
 import teletensor.distributed as dist
-from support.clients import client, finish, wait_line
+from support.clients import client, finish, wait_asleep, wait_line
 from support.daemon import ROOT, Daemon
 from support.daemons import start_daemons
 from support.invariants import hold
@@ -436,6 +436,8 @@ except KeyboardInterrupt:
 mesh.close()
 """, daemons[0].unix)
     wait_line(program, "works")
+    if mode == "spawn":  # the main thread waits for the threads of the ranks
+        wait_asleep(program)
     program.send_signal(signal.SIGINT)
     status, out, err = finish(program)
     assert status == 0 and out.splitlines()[-1] == "[[2.0, 2.0], [2.0, 2.0]] [3, 3]", err

@@ -8,9 +8,21 @@ import threading
 
 import numpy as np
 import pytest
-from support.clients import client, finish, wait_line
+from support.clients import client, finish, wait_asleep, wait_line
 from support.daemon import wait_until
-from support.moving import OTHER, Pair, admin, begins, cli, linked, moved, refusal, run, sessions
+from support.moving import (
+    OTHER,
+    Pair,
+    admin,
+    begins,
+    cli,
+    linked,
+    moved,
+    number_of,
+    refusal,
+    run,
+    sessions,
+)
 from support.training import digest, trainer
 from teletensor._admin import Admin
 from teletensor._transport import CallError, open_transport
@@ -47,7 +59,7 @@ def test_a_session_moves_and_its_program_goes_on(pair, tt, each_transport, caplo
         assert (big + 1).numpy()[-1] == 1 << 20
         assert tt.from_numpy(np.ones(1 << 20, dtype=np.float32)).sum().item() == 1 << 20
         assert s.address == pair.b.unix and pair.counts() == (0, 1)
-        assert not list(pair.a.state.glob("*.session"))
+        wait_until(lambda: not list(pair.a.state.glob("*.session")), what="the end of the session's file at the source")
         assert sum("has moved from" in each.getMessage() for each in caplog.records) == 1
         s.close()
     wait_until(lambda: pair.counts() == (0, 0), what="the end of the session")
@@ -169,8 +181,7 @@ def test_refusals_change_nothing(start_daemon, tt):
             assert x.sum().item() == 1000 and s.address == pair.a.unix
             s.close()
         with tt.connect(pair.a.tcp, name="anon") as s:
-            number = str(sessions(pair.a)[0]["id"])
-            assert pair.move(number, "a")[0] == 0
+            assert pair.move(str(number_of(pair.a, "anon")), "a")[0] == 0
             assert s.address == pair.b.tcp
             s.close()
     finally:
@@ -186,7 +197,7 @@ def test_a_users_token_goes_along(start_daemon, new_token, tt):
         ann, bob = (new_token(pair.a, user, "admin" if user == "ann" else "user") for user in ("ann", "bob"))
         with tt.connect(pair.a.tcp, name="exp", token=ann).as_current() as s:
             x = tt.ones(3)
-            number = sessions(pair.a)[0]["id"]
+            number = number_of(pair.a, "exp")
             connection = open_transport(pair.a.tcp, credentials_of(pair.a.tcp, bob))
             with pytest.raises(CallError, match="there is no session"):
                 Admin(connection).move(number, "b")
@@ -205,7 +216,7 @@ def test_a_token_is_good_where_its_session_may_arrive(start_daemon, new_token, t
     """The link ends behind each frame of a move: the client may come before the target hears that the move is on."""
     pair = Pair(functools.partial(start_daemon, anonymous=False))
     try:
-        for n in range(14, 22):  # the last messages of a move
+        for n in (*range(14, 22), 1000):  # the last messages of a move, and no cut
             ann = new_token(pair.a, f"ann{n}", "user")
             wait_until(lambda: linked(pair), what="a connection between the daemons")
             with tt.connect(pair.a.tcp, name="exp", token=ann).as_current() as s:
@@ -246,7 +257,7 @@ def test_a_session_with_a_group_stays(pair, tt):
         dist.init_process_group("gloo", init_method="tcp://x:1", rank=0, world_size=2)
         dist.all_reduce(x := tt.ones(2))
         assert x.tolist() == [2.0, 2.0]
-        number = next(each["id"] for each in sessions(pair.a) if each["name"] == "exp")
+        number = number_of(pair.a, "exp")
         with admin(pair.a) as asked, pytest.raises(CallError, match="process group"):
             asked.move(number, "b")
         dist.barrier()
@@ -326,6 +337,7 @@ def test_ctrl_c_of_the_command_leaves_one_owner(pair, tt):
                                                                       pair.a.unix)],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: "event=move_offered" in pair.a.log, what="the offer")
+        wait_asleep(drain)
         drain.send_signal(signal.SIGINT)
         status, out, err = finish(drain)
         assert status != 0 and "Traceback" not in err

@@ -1,7 +1,7 @@
 """send, recv and objects between the ranks of a world on one daemon."""
 
 import pytest
-from support.clients import finish, wait_line
+from support.clients import finish, wait_asleep, wait_line
 from support.ranks import start, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -58,20 +58,23 @@ else:
 
 
 @pytest.mark.parametrize("end", ("s.close()", "pass", "dist.destroy_process_group()"))
-def test_a_sender_may_end_before_its_receiver_comes(start_daemon, end):
+def test_a_sender_may_end_before_its_receiver_comes(start_daemon, tmp_path, end):
     """PyTorch's first example: a process that has sent has nothing more to do."""
-    daemon = start_daemon()
+    daemon, ends = start_daemon(), tmp_path / "ends"
     processes = start(daemon.unix, 2, f"""
 if R == 0:
     dist.send(tt.arange(3.0), 1)
     print("sent", flush=True)
     {end}
 else:
-    time.sleep(0.3)
+    while not os.path.exists({str(ends)!r}):
+        time.sleep(0.01)
     y = tt.zeros(3); dist.recv(y, 0)
     tell(y.tolist())
 """)
     wait_line(processes[0], "sent")
+    wait_asleep(processes[0])
+    ends.touch()
     assert told(processes[1:]) == [[[0.0, 1.0, 2.0]]]
     status, _, err = finish(processes[0])
     assert status == 0, err
@@ -114,7 +117,8 @@ else:
 def test_a_receive_that_nobody_sends_to_ends_at_its_time(start_daemon):
     daemon = start_daemon()
     processes = start(daemon.unix, 2, """
-brief = dist.new_group(timeout=1)
+dist.barrier()
+brief = dist.new_group(timeout=5)  # which both have to join within that time
 if R == 0:
     try:
         y = tt.zeros(1); dist.recv(y, 1, brief); y.item()

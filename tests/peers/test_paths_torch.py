@@ -29,6 +29,7 @@ MISSING = {
         parse_nvprof_trace profile FunctionEvent""",
     "profiler": """CuspyConfig DeviceType ExecutionTraceObserver PerformanceMetricsConfig ProfilerActivityConfig
         kineto_available""",
+    "onnx": "ExportableModule InputObserver ONNXProgram OnnxExporterError export is_in_onnx_export",
     "types": "Storage",
     "utils._pytree": """Context DumpableContext FlattenFn FromDumpableContextFn PyTreeSpec ToDumpableContextFn
         UnflattenFn is_structseq is_structseq_class is_structseq_instance treespec_dumps treespec_loads
@@ -40,7 +41,7 @@ NO_DEVICE = ("mps", "mtia", "xpu")
 OURS = {
     "distributed": {"Mesh", "PerRank", "Rank", "connect_mesh"}, "distributed.checkpoint": {"state_dict"},
     "distributed.fsdp": {"ShardedParameter"}, "distributed.nn": {"recv", "send"},
-    "distributed.nn.functional": {"recv", "send"},
+    "distributed.nn.functional": {"recv", "send"}, "onnx": {"OnnxError", "OnnxModel", "load"},
 }  # fmt: skip
 # Lists of the functional forms of optimizers, which are not there.
 FUNCTIONAL = {"adadelta", "adagrad", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop"}

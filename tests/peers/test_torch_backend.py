@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.daemon import HANG
 from support.daemons import start_daemons
 
 RANKS = 2
@@ -69,14 +70,14 @@ dist.destroy_process_group()
 """
 
 
-def run(program, folder, worlds, statuses=(0, 0), seconds=100):
+def run(program, folder, worlds, statuses=(0, 0), seconds=HANG):
     """Runs the ranks of each world: a name, and addresses of daemons that its ranks have in turn; none: gloo.
     Returns what they have written to stdout, and raises if one does not end with its status."""
     process = subprocess.Popen(
         [sys.executable, "-c", BEGIN + program, json.dumps(worlds), str(RANKS), str(folder), str(seconds)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        output, _ = process.communicate(timeout=200)
+        output, _ = process.communicate(timeout=2 * HANG)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it has left behind
@@ -317,11 +318,13 @@ def test_a_rank_that_does_not_come(start_daemon, tmp_path: Path):
     """The others wait for as long as the group's timeout."""
     os.mkfifo(tmp_path / "end")
     written = run("""
+dist.barrier()
+group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=5))  # which both have to join within that time
 if rank == 0:
-    error("late", lambda: dist.all_reduce(torch.ones(2)))
+    error("late", lambda: dist.all_reduce(torch.ones(2), group=group))
     print(json.dumps(texts))
 open(folder + "/end", "r" if rank else "w")
-""", tmp_path, {"ours": [start_daemon().unix]}, seconds=2)
+""", tmp_path, {"ours": [start_daemon().unix]})
     assert "timeout" in json.loads(written["ours"][0].splitlines()[-1])["late"]
 
 

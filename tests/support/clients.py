@@ -63,6 +63,7 @@ def wait_asleep(process, seconds=0.05):
 
     def switches():
         fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+        assert fields["State"][0] not in "ZX", "the process has ended"
         return fields["State"].startswith("S") and fields["voluntary_ctxt_switches"]
 
     def sleeps():
@@ -71,6 +72,12 @@ def wait_asleep(process, seconds=0.05):
         return before and switches() == before
 
     wait_until(sleeps, what="the main thread sleeps")
+
+
+def wait_stopped(process):
+    """Waits until SIGSTOP has stopped the process."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the process stops")
 
 
 def finish(process, seconds=HANG):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -42,8 +43,7 @@ class Daemon:
 
     def restart(self, *flags):
         """Another process on the same socket and state directory, with the same flags and these."""
-        self._reader.join(5)
-        self.process.stdout.close()
+        self._end_log()
         self._start((*self.flags, *flags), self.env)
 
     @property
@@ -59,12 +59,13 @@ class Daemon:
                    *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags,
                    *os.environ.get("TELETENSOR_TEST_FLAGS", "").split()]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        env={**environment, **(env or {})}, text=True,
-                                        errors="surrogateescape")
-        self.lines, self._ready = [], threading.Event()
+        # The daemon leaves out lines that its pipe has no room for.
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+                                        pipesize=1 << 20, env={**environment, **(env or {})})
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self._lines, self._part, self._taking, self._ready = [], b"", threading.Lock(), threading.Event()
         self.tcp = self.http = self.url = self.peers = None
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
         if not self._ready.wait(READY) or self.tcp is None:
             self.kill()
@@ -72,22 +73,49 @@ class Daemon:
         self.unix = "unix:" + self.socket
         self.descriptors = len(os.listdir(f"/proc/{self.pid}/fd"))
 
-    def _read(self):
-        for line in self.process.stdout:
-            url = re.search(r" url=(\S+)", line)
-            if url:
-                self.url = url.group(1)
-                line = line.replace(self.url.split("#")[1], "...")
-            self.lines.append(line)
-            found = re.search(r"(127\.0\.0\.1:\d+)", line)
-            if "ready" in line and found:
-                self.tcp = found.group(1)
-                http = re.search(r" http=(\S+)", line)
-                self.http = http.group(1) if http else self.http
-                peers = re.search(r" peers=(\S+)", line)
-                self.peers = peers.group(1) if peers else self.peers
-                self._ready.set()
+    def _read(self, pipe):
+        written = select.poll()
+        written.register(pipe, select.POLLIN)
+        while self._take(pipe):
+            written.poll()
         self._ready.set()
+
+    def _take(self, pipe):
+        """Takes over what the daemon has written by now. False: it has ended, and nothing is left."""
+        with self._taking:
+            while not pipe.closed and (data := pipe.read(1 << 16)) is not None:
+                if not data:
+                    return False
+                *lines, self._part = (self._part + data).split(b"\n")
+                for line in lines:
+                    self._note(line.decode(errors="surrogateescape") + "\n")
+            return not pipe.closed
+
+    def _note(self, line):
+        url = re.search(r" url=(\S+)", line)
+        if url:
+            self.url = url.group(1)
+            line = line.replace(self.url.split("#")[1], "...")
+        self._lines.append(line)
+        found = re.search(r"(127\.0\.0\.1:\d+)", line)
+        if "ready" in line and found:
+            self.tcp = found.group(1)
+            http = re.search(r" http=(\S+)", line)
+            self.http = http.group(1) if http else self.http
+            peers = re.search(r" peers=(\S+)", line)
+            self.peers = peers.group(1) if peers else self.peers
+            self._ready.set()
+
+    def _end_log(self):
+        self._reader.join(5)
+        with self._taking:
+            self.process.stdout.close()
+
+    @property
+    def lines(self):
+        """What the daemon has logged. A line that it writes before it answers a call is here once the call returns."""
+        self._take(self.process.stdout)
+        return self._lines
 
     @property
     def log(self):
@@ -118,8 +146,7 @@ class Daemon:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
-        self._reader.join(5)
-        self.process.stdout.close()
+        self._end_log()
 
     def stop(self):
         """Ends it; says what is wrong with how it ended ("" if nothing)."""

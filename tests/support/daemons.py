@@ -20,3 +20,10 @@ def start_daemons(start, count, *flags, through=None, own=None):
         addresses[name] = through(daemon.peers) if through else daemon.peers
         daemons.insert(0, daemon)
     return daemons
+
+
+def keep_address(daemon):
+    """The later processes of the daemon listen for peers where this one does."""
+    flags = list(daemon.flags)
+    flags[flags.index("--peer-listen") + 1] = daemon.peers
+    daemon.flags = tuple(flags)

@@ -6,9 +6,12 @@ import sys
 
 import numpy as np
 
+from support.clients import finish
+from support.daemon import HANG
+
 RANKS = 3
 
-BEGIN = """
+BEGIN = f"""
 import datetime, os, sys
 import numpy as np
 library, rank, ranks, where, dtype, target = sys.argv[1:7]
@@ -23,8 +26,8 @@ else:
     session.__enter__()
     dist, method = L.distributed, "tcp://" + dtype
 dist.init_process_group(
-    "gloo", init_method=method, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=100))
-found = {}
+    "gloo", init_method=method, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds={HANG}))
+found = {{}}
 """
 
 END = """
@@ -45,9 +48,14 @@ def results(program, library, dtype, folder, addresses=("",)):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for rank in range(RANKS)
     ]
-    for process in processes:
-        output, _ = process.communicate(timeout=200)
-        assert process.returncode == 0, output[-4000:]
+    try:
+        for process in processes:
+            status, output, _ = finish(process)
+            assert status == 0, output[-4000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     found = []
     for rank in range(RANKS):
         with np.load(folder / f"{library}-{dtype}-{rank}.npz") as file:

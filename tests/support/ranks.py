@@ -1,8 +1,13 @@
 """Processes that are the ranks of a world."""
 
+import contextlib
 import json
 
+from teletensor._admin import Admin
+from teletensor._transport import open_transport
+
 from support.clients import client, finish
+from support.daemon import wait_until
 
 BEGIN = """
     import json
@@ -24,6 +29,21 @@ def start(address, ranks, code, name="test:1", timeout=600):
     """A process for each rank. `address`: of all ranks' daemon, or a list of those that the ranks have in turn."""
     addresses = [address] if isinstance(address, str) else address
     return [start_rank(addresses[rank % len(addresses)], rank, ranks, code, name, timeout) for rank in range(ranks)]
+
+
+def groups(daemon):
+    """The groups of this user's sessions on a daemon, as `teletensor groups` lists them."""
+    with contextlib.closing(open_transport(daemon.unix)) as transport:
+        return Admin(transport).groups()
+
+
+def wait_in_collective(daemon, rank, number=1):
+    """Waits until the daemon's only group has begun its `number`-th collective, in which this rank waits."""
+    def waits():
+        (group,) = groups(daemon)
+        return group["collectives"] >= number and any(
+            member["waits"] for member in group["members"] if member["rank"] == rank)
+    wait_until(waits, what=f"rank {rank} waits in collective {number}")
 
 
 def told(processes):

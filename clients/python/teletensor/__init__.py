@@ -91,6 +91,7 @@ if _TYPE_CHECKING:
         futures,
         hub,
         multiprocessing,
+        onnx,
         overrides,
         profiler,
         signal,

@@ -30,7 +30,7 @@ FILES = frozenset(
     distributed.checkpoint distributed.checkpoint.state_dict distributed.device_mesh distributed.fsdp
     distributed.nn distributed.nn.functional distributed.optim distributed.pipelining
     distributed.tensor distributed.tensor.parallel futures hub jit.annotations multiprocessing nn.parallel
-    overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
+    onnx overrides profiler signal signal.windows torch_version types utils._pytree utils.benchmark
 """.split()
 )
 

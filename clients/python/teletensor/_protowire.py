@@ -1,4 +1,5 @@
-"""Protobuf's encoding for the few cold messages (Hello, Describe, admin): field numbers to values.
+"""Protobuf's encoding for the few cold messages (Hello, Describe, admin) and for ONNX files: field
+numbers to values.
 
 The run time needs no protobuf package: hot frames are written in C++, these by the lines below.
 """
@@ -11,7 +12,7 @@ from typing import Any
 
 __all__ = ["decode", "encode", "integers", "signed"]
 
-Value = int | bytes | str
+Data = bytes | memoryview  # the parts of a view are views of it: nothing is copied
 
 
 def _varint(value: int) -> bytes:
@@ -38,18 +39,18 @@ def encode(fields: Sequence[tuple[int, Any]]) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+def _read_varint(data: Data, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at
-        shift += 7
+            return value & (1 << 64) - 1, at
+    raise ValueError("a number has more than 64 bits")
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(data: Data) -> Iterator[tuple[int, int | Data]]:
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -65,6 +66,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             at += size
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
+            if at + size > len(data):
+                raise ValueError("a field is longer than its message")
             yield tag >> 3, data[at : at + size]
             at += size
         else:
@@ -74,8 +77,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 class Message:
     """A decoded message: integers, texts, bytes and nested messages by field number."""
 
-    def __init__(self, data: bytes) -> None:
-        self._values: dict[int, list[int | bytes]] = {}
+    def __init__(self, data: Data) -> None:
+        self._values: dict[int, list[int | Data]] = {}
         for number, value in _fields(data):
             self._values.setdefault(number, []).append(value)
 
@@ -89,27 +92,35 @@ class Message:
         return float(struct.unpack("<d", value)[0]) if len(value) == 8 else 0.0
 
     def data(self, number: int) -> bytes:
+        return bytes(self.view(number))
+
+    def view(self, number: int) -> Data:
+        """As `data`, without a copy where the message was decoded from a view."""
         value = self._values.get(number, [b""])[-1]
-        return value if isinstance(value, bytes) else b""
+        return b"" if isinstance(value, int) else value
 
     def text(self, number: int) -> str:
         return self.data(number).decode(errors="replace")
 
+    def values(self, number: int) -> list[int | Data]:
+        """All values of a field, in the order of the message."""
+        return self._values.get(number, [])
+
     def parts(self, number: int) -> list[bytes]:
         """All values of a repeated field of bytes."""
-        return [v for v in self._values.get(number, []) if isinstance(v, bytes)]
+        return [bytes(v) for v in self.values(number) if not isinstance(v, int)]
 
     def texts(self, number: int) -> list[str]:
-        return [v.decode() for v in self._values.get(number, []) if isinstance(v, bytes)]
+        return [v.decode() for v in self.parts(number)]
 
     def message(self, number: int) -> Message:
-        return Message(self.data(number))
+        return Message(self.view(number))
 
     def messages(self, number: int) -> list[Message]:
-        return [Message(v) for v in self._values.get(number, []) if isinstance(v, bytes)]
+        return [Message(v) for v in self.values(number) if not isinstance(v, int)]
 
 
-def decode(data: bytes) -> Message:
+def decode(data: Data) -> Message:
     """Reads a message; ValueError or IndexError where it is not one."""
     return Message(data)
 

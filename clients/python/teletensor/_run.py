@@ -1,10 +1,12 @@
-"""`teletensor run FILE`: runs a saved program from the command line."""
+"""`teletensor run FILE` and `teletensor onnx run FILE`: run a saved program, or an ONNX model, from the
+command line."""
 
 from __future__ import annotations
 
 import argparse
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from ._serialize import save as save_tensors
 from ._session import connect
 from ._tree import flatten
 
-__all__ = ["add_command"]
+__all__ = ["add_command", "add_onnx"]
 
 
 def add_command(commands: Any) -> Any:
@@ -70,27 +72,67 @@ def _inputs(words: list[str]) -> dict[str, Any]:
     return given
 
 
+def add_onnx(commands: Any) -> Any:
+    """Adds `onnx` with its commands to the parser; gives its function."""
+    parser = commands.add_parser("onnx", help="runs a model of an .onnx file")
+    parser = parser.add_subparsers(dest="action", required=True).add_parser(
+        "run", help="runs a model on the daemon")
+    with_address(parser)
+    parser.add_argument("file", help="the .onnx file")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=VALUE", dest="inputs",
+        help="an input: a .npy file, or numbers with commas between them; or a .safetensors file with "
+             "inputs by name. Once for each input")
+    parser.add_argument("--output", help="a .safetensors file for the outputs by name; else printed")
+    parser.add_argument("--save", metavar="FILE",
+                        help="a .safetensors file for the program, as `teletensor run` and C++ run it")
+    return _run_onnx
+
+
 def _run(args: argparse.Namespace) -> int:
     from .jit import load
 
+    def results() -> dict[str, Any] | None:
+        program = load(args.file)
+        if args.show:
+            print(program)
+            return None
+        leaves = flatten(program(**_inputs(args.inputs)))[0]
+        return {f"output{i}": leaf for i, leaf in enumerate(leaves)}
+
+    return _finished(args, "run", results)
+
+
+def _run_onnx(args: argparse.Namespace) -> int:
+    def results() -> dict[str, Any]:
+        from .onnx import load
+
+        model = load(args.file)
+        inputs = _inputs(args.inputs)
+        found = model(**inputs)
+        if args.save:
+            model.save(pathlib.Path(args.save), **inputs)
+        return dict(zip(model.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+
+    return _finished(args, "onnx run", results)
+
+
+def _finished(args: argparse.Namespace, command: str, results: Callable[[], dict[str, Any] | None]) -> int:
+    """Writes or prints results by name, if there are any; the exit status."""
     with connect(args.address) as session:
         try:
-            program = load(args.file)
-            if args.show:
-                print(program)
-                return 0
-            leaves = flatten(program(**_inputs(args.inputs)))[0]
-            if args.output:
-                named = {f"output{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+            found = results()
+            if found is not None and args.output:
+                named = {name: value for name, value in found.items() if isinstance(value, Tensor)}
                 save_tensors(named, pathlib.Path(args.output))
             else:
-                for leaf in leaves:
-                    print(np.array2string(leaf.detach().numpy()) if isinstance(leaf, Tensor) else leaf)
+                for value in (found or {}).values():
+                    print(np.array2string(value.detach().numpy()) if isinstance(value, Tensor) else value)
             session.synchronize()
         except BrokenPipeError:
             raise
         except (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
                 ValueError) as error:
-            print(f"teletensor run: {str(error) or type(error).__name__}", file=sys.stderr)
+            print(f"teletensor {command}: {str(error) or type(error).__name__}", file=sys.stderr)
             return 1
     return 0

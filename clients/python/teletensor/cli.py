@@ -1,5 +1,5 @@
-"""The command `teletensor`: serve | launch | run | convert | health | sessions | memory | top | slowlog |
-groups | kill | snapshot | drain | token | cert | bench | doctor | --version."""
+"""The command `teletensor`: serve | launch | run | onnx | convert | health | sessions | memory | top |
+slowlog | groups | kill | snapshot | drain | token | cert | bench | doctor | --version."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def _command(arguments: list[str]) -> int:
         _operate.with_address(commands.add_parser(name, help=text))
     runs |= _operate.add_commands(commands)
     runs["run"] = _run.add_command(commands)
+    runs["onnx"] = _run.add_onnx(commands)
     runs["convert"] = _convert_files.add_command(commands)
     runs["cert"] = _certificates.add_command(commands)
     args = parser.parse_args(arguments)

@@ -22,7 +22,8 @@ from ._stores import _FIVE_MINUTES, DistStoreError, Store, StorePart
 __all__ = ["DaemonStore", "Place", "TCPStore", "Way", "own_place", "place_of"]
 
 _PORT = 7420  # of a daemon
-_LOOK = 2.0  # seconds in which a daemon answers that is asked whether it is there
+_LOOK = 10.0  # seconds in which a daemon answers that is asked whether it is there; it may be busy
+_ANSWER = 60.0  # seconds at least in which a busy daemon answers a call that waits for nothing
 _PAUSE = 0.05  # seconds between two attempts
 _LAST = 2.0  # seconds for the last call of a program that ends
 _MOST_KEY, _MOST_VALUE, _MOST_ASKED = 4096, 1 << 20, 1 << 19  # bytes
@@ -87,7 +88,8 @@ def own_place() -> Place:
 
 class DaemonStore(Store):
     """The store of this name on a daemon. A call whose connection is cut is sent again until the daemon
-    answers or the timeout has passed; a change that is sent twice is made once."""
+    answers or the timeout has passed, a minute at least where it waits for no key and no master; a change
+    that is sent twice is made once."""
 
     def __init__(self, place: Place, name: str, way: Way, timeout: Any = _FIVE_MINUTES) -> None:
         super().__init__()
@@ -97,7 +99,10 @@ class DaemonStore(Store):
         self._client, self._calls = secrets.randbits(63) | 1, itertools.count(1)
         self._changing = threading.Lock()  # the daemon remembers the last change of a client only
         self._generation = 0
-        opened = self._asked("Open", [(1, name), (2, int(way)), (3, self._client)], self._seconds)
+        seconds = self._seconds if way is Way.JOIN else self._patience
+        opened = self._asked("Open", [(1, name), (2, int(way)), (3, self._client)], seconds)
+        if opened is None and way is not Way.JOIN:
+            raise self._silent("Open")
         if opened is None:
             raise DistStoreError(
                 f"wait timeout after {self._seconds * 1000:.0f}ms: no process has made the store {name} "
@@ -108,6 +113,11 @@ class DaemonStore(Store):
     @property
     def _seconds(self) -> float:
         return self.timeout.total_seconds()
+
+    @property
+    def _patience(self) -> float:
+        """Of calls that wait for nothing."""
+        return max(self._seconds, _ANSWER)
 
     def _asked(self, method: str, fields: list[tuple[int, Any]], seconds: float) -> Message | None:
         """The daemon's answer; None: it has not come within that time. DistStoreError: it refuses."""
@@ -126,11 +136,14 @@ class DaemonStore(Store):
 
     def _ask(self, method: str, fields: list[tuple[int, Any]]) -> Message:
         """The answer of a call that does not wait for keys."""
-        reply = self._asked(method, [(1, self._ref()), *fields], self._seconds)
+        reply = self._asked(method, [(1, self._ref()), *fields], self._patience)
         if reply is None:
-            raise DistStoreError(f"{method.lower()}: the daemon at {self._place.address} has not answered "
-                                 f"within {self._seconds * 1000:.0f}ms")
+            raise self._silent(method)
         return reply
+
+    def _silent(self, method: str) -> DistStoreError:
+        return DistStoreError(f"{method.lower()}: the daemon at {self._place.address} has not answered "
+                              f"within {self._patience * 1000:.0f}ms")
 
     def _ref(self) -> bytes:
         return encode([(1, self._name), (2, self._generation)])

@@ -214,7 +214,7 @@ class Compiled(OfModule):
                 return entry
         return None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if _capturing.active() is not None or _core.depth():
             return self._function(*args, **kwargs)  # inside another capture, or a transform
         if not _can_capture():

@@ -245,7 +245,7 @@ class Loaded(Shown):
             raise TypeError(f"{self.name}() is missing {', '.join(map(repr, missing))}")
         return {name: given[name] for name in names}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         given = self._given = self._named(args, kwargs)
         return self._latest.run([v for v in given.values() if isinstance(v, Tensor)])
 

@@ -1,0 +1,188 @@
+// The part of GroupEpoch that brings the group to rest, and lets it go on after a restart.
+#include <algorithm>
+#include <utility>
+
+#include "engine/runtime/group_epoch.h"
+
+namespace teletensor::runtime {
+
+namespace {
+
+// How long sends and receives that the cut holds up may keep the group from rest.
+constexpr std::chrono::milliseconds kHeldUp{500};
+
+std::vector<PeerMessage::Place> places_of(const program::Image::Group& image) {
+  std::vector<PeerMessage::Place> places;
+  for (const auto& saved : image.places) {
+    PeerMessage::Place& place = places.emplace_back();
+    place.daemon = saved.daemon;
+    for (const collective::Rank rank : saved.ranks) place.members.push_back({rank, 0});
+  }
+  return places;
+}
+
+collective::Participant::Image participant_of(const program::Image::Group& image) {
+  collective::Participant::Image made;
+  made.number = image.collectives;
+  made.generation = image.generation;
+  for (const auto& each : image.transfers) {
+    const collective::PointToPoint::Key key{each.from, each.to, each.tag};
+    if (each.sent > 0) made.point_to_point.sent[key] = each.sent;
+    if (each.received > 0) made.point_to_point.received[key] = each.received;
+  }
+  for (const auto& each : image.failed_transfers) {
+    made.point_to_point.failures[{{each.from, each.to, each.tag}, each.number}] = {
+        each.status.code(), each.status.message()};
+  }
+  return made;
+}
+
+}  // namespace
+
+GroupEpoch::GroupEpoch(const program::Image::Group& image, Groups::Adder& adder, Fabric* fabric)
+    : name_(image.name), adder_(adder), fabric_(fabric), ranks_(image.ranks), stamp_(image.stamp) {
+  core::MutexLock lock(mu_);
+  id_ = {image.former, image.epoch};
+  places_ = places_of(image);
+  awaited_.insert(image.joined.begin(), image.joined.end());
+  for (const collective::Rank rank : awaited_) ranks_[rank].number = image.collectives;
+  going_ = true;
+  place_ranks(image.place, participant_of(image));
+}
+
+bool GroupEpoch::busy_locked() const {
+  return !transfers_.empty() || std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+    return rank.joined && (rank.waits() || !rank.declined.empty());
+  });
+}
+
+bool GroupEpoch::busy() {
+  core::MutexLock lock(mu_);
+  return !closed_locked() && busy_locked();
+}
+
+bool GroupEpoch::wanted(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  if (!participant_ || !going_ || closed_locked()) return false;
+  collective::Number last = run_to_;
+  for (const RankState& each : ranks_) last = std::max(last, each.number);
+  return ranks_[rank].number < last;
+}
+
+bool GroupEpoch::rest(Groups::Clock::time_point now) {
+  {
+    core::MutexLock lock(mu_);
+    if (kept_) return true;
+  }
+  bool rests = false;
+  settle([&](Waiters&) TT_REQUIRES(mu_) {
+    // With several levels, a message may be lost that a third daemon has sent to the restarted one.
+    if (closed_locked() || (group_ && group_->levels() > 1)) {
+      rests = true;
+      return;
+    }
+    const bool still = !busy_locked();
+    if (!participant_ || places_.size() == 1) {
+      rests = still;
+    } else if (!participant_->drains()) {
+      if (!still || !going_) return;
+      participant_->drain();
+      drained_at_ = now;
+    } else if (at_rest_ && still) {
+      rests = true;
+    } else if (at_rest_ || (!still && now - drained_at_ > kHeldUp)) {
+      participant_->end_drain();  // begun too early: other ranks need more of those here
+    }
+  });
+  return rests;
+}
+
+void GroupEpoch::end_moving(const std::string& why) {
+  settle([&](Waiters& met) TT_REQUIRES(mu_) {
+    const bool rests = !busy_locked() && (!participant_ || places_.size() == 1 || at_rest_);
+    for (collective::Rank rank = 0; !rests && rank < ranks(); ++rank) {
+      if (ranks_[rank].joined) part(rank, why, true, met);
+    }
+  });
+}
+
+std::optional<program::Image::Group> GroupEpoch::image(collective::Rank rank) {
+  core::MutexLock lock(mu_);
+  if (closed_locked() || busy_locked()) return std::nullopt;
+  program::Image::Group image;
+  image.name = name_;
+  image.rank = rank;
+  image.ranks = ranks();
+  image.timeout_ms = static_cast<std::uint64_t>(ranks_[rank].timeout.count());
+  if (!participant_) return image;
+  if (places_.size() > 1 && !at_rest_) return std::nullopt;
+  kept_ = true;
+  image.former = id_.former;
+  image.epoch = id_.number;
+  for (const PeerMessage::Place& place : places_) {
+    auto& saved = image.places.emplace_back();
+    saved.daemon = place.daemon;
+    for (const PeerMessage::Member& member : place.members) saved.ranks.push_back(member.rank);
+  }
+  image.place = group_->place_of(lowest_);
+  for (collective::Rank each = 0; each < ranks(); ++each) {
+    if (ranks_[each].joined) image.joined.push_back(each);
+  }
+  const collective::Participant::Image now = participant_->image();
+  image.collectives = now.number;
+  image.generation = now.generation;
+  for (const auto& [key, number] : now.point_to_point.sent) {
+    image.transfers.push_back({key.from, key.to, key.tag, number, 0});
+  }
+  for (const auto& [key, number] : now.point_to_point.received) {
+    image.transfers.push_back({key.from, key.to, key.tag, 0, number});
+  }
+  for (const auto& [which, failed] : now.point_to_point.failures) {
+    const auto& [key, number] = which;
+    image.failed_transfers.push_back(
+        {key.from, key.to, key.tag, number, core::Status(failed.code, failed.text)});
+  }
+  return image;
+}
+
+bool GroupEpoch::come_back(const Groups::Join& join) {
+  core::MutexLock lock(mu_);
+  if (closed_locked() || awaited_.erase(join.rank) == 0) return false;
+  RankState& rank = ranks_[join.rank];
+  rank.joined = true;
+  rank.who = join.who;
+  rank.timeout = join.timeout;
+  participant_->describe_rank(join.rank, join.who);
+  return true;
+}
+
+void GroupEpoch::restored() {
+  settle([&](Waiters&) TT_REQUIRES(mu_) {
+    for (const collective::Rank rank : std::exchange(awaited_, {})) {
+      participant_->lost(rank,
+                         "has lost its session, which could not be kept over a restart of "
+                         "its daemon");
+    }
+    if (participant_->drains()) participant_->end_drain();
+  });
+}
+
+std::optional<PeerMessage::Kept> GroupEpoch::kept_with(const std::string& daemon) {
+  core::MutexLock lock(mu_);
+  if (!participant_ || ended_locked() || !place_of(daemon)) return std::nullopt;
+  return PeerMessage::Kept{id_, participant_->generation()};
+}
+
+void GroupEpoch::met(const std::string& daemon, const std::optional<PeerMessage::Kept>& kept) {
+  settle([&](Waiters&) TT_REQUIRES(mu_) {
+    const auto place = place_of(daemon);
+    if (!place || !participant_) return;
+    if (kept && participant_->held() && kept->generation == participant_->generation()) {
+      participant_->restarted(*place);
+    } else {
+      participant_->lost_place(*place, "has lost its daemon: " + daemon + " has started again");
+    }
+  });
+}
+
+}  // namespace teletensor::runtime

@@ -1,0 +1,73 @@
+"""The daemon is started again between the answer to Attach and the Run call that follows it, which the
+model of the protocol has found (docs/model)."""
+
+import grpc
+import pytest
+from support.daemon import wait_until
+from support.proxy import Proxy
+from support.raw import Raw
+
+pytestmark = pytest.mark.usefixtures("invariants")
+
+FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
+
+
+def between(session, monkeypatch, act):
+    """Calls act() once, behind the next Attach."""
+    transport, acts = session._transport, [act]
+    attach = transport.attach
+
+    def attach_and_act(counter, core):
+        answer = attach(counter, core)
+        if acts:
+            acts.pop()()
+        return answer
+
+    monkeypatch.setattr(transport, "attach", attach_and_act)
+
+
+@pytest.mark.parametrize("written_before", [True, False])
+def test_the_client_attaches_again(start_daemon, tt, monkeypatch, written_before):
+    """The file may have the attach counter of before that Attach, or its own."""
+    daemon = start_daemon(*FLAGS)
+    proxy = Proxy(daemon.socket)
+    with tt.connect(proxy.address, name="exp").as_current() as s:
+        x = tt.tensor([1.0, 2.0])
+        if written_before:
+            s.snapshot()
+        s.synchronize()
+
+        def start_again():
+            if not written_before:
+                with Raw(daemon.unix) as raw:
+                    raw.unary("/teletensor.v1.Admin/Snapshot", raw.admin_pb.SnapshotRequest(session=s.id),
+                              raw.admin_pb.SnapshotReply)
+            daemon.crash()
+
+        between(s, monkeypatch, start_again)
+        proxy.cut()
+        assert (x + 1).tolist() == [2.0, 3.0]
+        assert s._transport._keeper.attach > 2
+        s.close()
+    proxy.close()
+
+
+def test_values_of_before_are_told_again(start_daemon):
+    """Also where the file has the counter of that Attach: a Run call without one would not be told them."""
+    daemon = start_daemon(*FLAGS)
+    with Raw(daemon.unix) as raw:
+        s = raw.session()
+        s.run(s.constant([2.0]), s.fetch(1))
+        wait_until(lambda: raw.sessions()[0].completed_upto == 2)
+        s.cut()
+        s.attach()
+        raw.unary("/teletensor.v1.Admin/Snapshot", raw.admin_pb.SnapshotRequest(session=raw.sessions()[0].id),
+                  raw.admin_pb.SnapshotReply)
+    daemon.crash()
+    with Raw(daemon.unix) as s.raw:
+        s.stream(s.attaches)
+        code, text = s.refusal()
+        assert code == grpc.StatusCode.UNAVAILABLE and "Attach comes first" in text
+        s.resume()
+        assert s.fetched().data == b"\0\0\0@"  # 2.0
+        s.end()

@@ -1,0 +1,37 @@
+"""The model of the protocol (docs/model): its properties hold within small bounds, and fail where a
+decision of the protocol is undone. `make nightly` has larger bounds."""
+
+import sys
+
+import pytest
+from repository import ROOT
+
+sys.path.insert(0, str(ROOT / "docs/model"))
+import check
+
+
+@pytest.mark.parametrize("bounds", check.SMALL)
+def test_the_properties_hold(bounds):
+    outcome = check.check(bounds)
+    assert not outcome.broken, "\n".join(outcome.steps)
+    assert outcome.states > 100
+
+
+def test_no_run_is_without_an_end():
+    """So whatever a client waits for, it has or is told of, where each run ends well."""
+    outcome = check.check(check.Bounds(cuts=1, ops=1, crashes=1, snaps=1), flags=check.CYCLES, arguments=["-l"])
+    assert not outcome.broken, "\n".join(outcome.steps)
+
+
+@pytest.mark.parametrize("mutation", check.MUTATIONS)
+def test_a_decision_that_is_undone_breaks_its_property(mutation):
+    bounds, wanted = check.MUTATIONS[mutation]
+    assert check.check(bounds, [mutation]).broken == wanted
+
+
+def test_either_guard_against_frames_that_come_twice_is_enough():
+    """The number of a frame and the fence of its stream: without one of them all properties hold."""
+    guards = ["TAKEN_TWICE", "STREAM_NOT_FENCED"]
+    bounds = check.Bounds(cuts=1)
+    assert [check.check(bounds, undone).broken for undone in (guards[:1], guards[1:], guards)] == [
+        "", "", "RIGHT_CLIENTS_GO_ON"]
