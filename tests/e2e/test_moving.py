@@ -285,6 +285,7 @@ def test_a_move_waits_for_the_connection(pair, tt):
         gone = subprocess.Popen(["env", "--default-signal=INT", *cli(*words)], stderr=subprocess.PIPE,
                                 stdout=subprocess.PIPE, text=True)
         wait_until(lambda: pair.a.log.count("event=move_asked") > asked, what="the request of a move")
+        wait_asleep(gone)
         gone.send_signal(signal.SIGINT)
         assert finish(gone)[0] != 0
         assert x.sum().item() == 3.0 and s.address == pair.a.unix
