@@ -59,8 +59,8 @@ SMALL = (Bounds(cuts=1), Bounds(cuts=1, late=1, ops=1), Bounds(crashes=1, snaps=
 LARGE = (Bounds(cuts=2, late=1), Bounds(cuts=1, crashes=1, snaps=1),
          Bounds(leases=2, ops=1, crashes=1, snaps=1), Bounds(leases=2, ops=1, cuts=1, crashes=1),
          Bounds(crashes=2, snaps=2, ops=1, room=0),
-         Bounds(leases=2, ops=1, drains=1, crashes=1), Bounds(leases=2, cuts=1),
-         Bounds(leases=2, ops=1, drains=1, snaps=1), Bounds(leases=3, ops=1))
+         Bounds(leases=2, ops=1, drains=1, crashes=1), Bounds(leases=2, ops=1, drains=1, snaps=1),
+         Bounds(leases=2, cuts=1), Bounds(leases=3, ops=1))
 
 # A decision of the protocol that the definition undoes, bounds, and the property that then does not hold.
 MUTATIONS = {
@@ -68,6 +68,7 @@ MUTATIONS = {
     "TOKEN_NOT_FENCED": (Bounds(leases=2, ops=1, cuts=1), "NO_FENCED_FRAME"),
     "TWO_AT_ONCE": (Bounds(leases=2, ops=1), "ONE_SESSION"),
     "FILE_NOT_HANDED_ON": (Bounds(leases=2, ops=1, snaps=2), "ONE_FILE"),
+    "FENCE_ENDS_EARLY": (Bounds(leases=2, cuts=1), "RIGHT_CLIENTS_GO_ON"),
     "VALUES_NOT_KEPT": (Bounds(cuts=1), "DELIVERED_OR_TOLD"),
     "FRAMES_NOT_KEPT": (Bounds(cuts=1), "EXACTLY_ONCE"),
     "TELLS_AGAIN": (Bounds(crashes=1, snaps=1), "TOLD_ONCE"),

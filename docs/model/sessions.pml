@@ -368,8 +368,10 @@ inline join(s) {
 /* Lease::submit, of a frame that stream s has read */
 inline submit(s) {
   if
-#ifndef STREAM_NOT_FENCED
-  :: st[s].lease == holder && stream != s -> skip /* fenced: the client sends it on its own stream */
+#ifdef FENCE_ENDS_EARLY
+  :: st[s].lease == holder && stream != s -> skip
+#elif !defined(STREAM_NOT_FENCED)
+  :: stream != s -> skip /* fenced (run_now_): the client sends it on its own stream */
 #endif
 #ifdef LATE_CLOSE
   :: st[s].lease != holder && !(taking != NOT && st[s].lease == from) -> skip
@@ -531,7 +533,7 @@ end:
       NOTE(GIVEN_UP, 0, 0);
       taker = (hello[0] -> 0 : 1);
       hello[taker] = 0; taking = RETIRED; from = holder; taken[holder] = 1; was_taken[holder] = 1; holder = 0;
-      if :: stream != NONE -> st[stream].state = ENDING; stream = NONE :: else fi }
+      if :: stream != NONE -> st[stream].state = ENDING :: else fi }
   /* Leases::inherit: Lease::close has waited for those inside, the engine is asked */
   :: d_step { running && taking == RETIRED -> taking = ASKED }
   /* engine::Session::hand_over: the frame that came last is consumed. A snapshot that waits is cancelled. */
