@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 QUICK = ("-O0", "-w", "-DSAFETY", "-DVECTORSZ=2048")
 LONG = ("-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048")
 CYCLES = ("-O0", "-w", "-DNP", "-DNOFAIR", "-DVECTORSZ=2048")
-DEPTH = "-m100000"
+DEPTH, FEW_STATES = "-m100000", "-w18"  # -w: as a power of two, the size of the table of states
 
 
 class Bounds(NamedTuple):
@@ -56,10 +56,11 @@ class Outcome(NamedTuple):
 
 SMALL = (Bounds(cuts=1), Bounds(cuts=1, late=1, ops=1), Bounds(crashes=1, snaps=1),
          Bounds(leases=2, ops=1, cuts=1), Bounds(leases=2, ops=1, snaps=1), Bounds(drains=1, ops=1, cuts=1))
-LARGE = (Bounds(cuts=2, late=1), Bounds(cuts=1, crashes=1, snaps=1), Bounds(crashes=2, snaps=2, room=0),
-         Bounds(leases=2, ops=1, crashes=1, snaps=1), Bounds(leases=2, ops=1, drains=1, crashes=1, snaps=1),
-         Bounds(leases=2, ops=1, cuts=1, crashes=1), Bounds(leases=2, cuts=1),
-         Bounds(leases=2, ops=1, cuts=1, crashes=1, snaps=1), Bounds(leases=3, ops=1, cuts=1))
+LARGE = (Bounds(cuts=2, late=1), Bounds(cuts=1, crashes=1, snaps=1),
+         Bounds(leases=2, ops=1, crashes=1, snaps=1), Bounds(leases=2, ops=1, cuts=1, crashes=1),
+         Bounds(crashes=2, snaps=2, ops=1, room=0),
+         Bounds(leases=2, ops=1, drains=1, crashes=1), Bounds(leases=2, ops=1, drains=1, snaps=1),
+         Bounds(leases=2, cuts=1), Bounds(leases=3, ops=1))
 
 # A decision of the protocol that the definition undoes, bounds, and the property that then does not hold.
 MUTATIONS = {
@@ -67,6 +68,7 @@ MUTATIONS = {
     "TOKEN_NOT_FENCED": (Bounds(leases=2, ops=1, cuts=1), "NO_FENCED_FRAME"),
     "TWO_AT_ONCE": (Bounds(leases=2, ops=1), "ONE_SESSION"),
     "FILE_NOT_HANDED_ON": (Bounds(leases=2, ops=1, snaps=2), "ONE_FILE"),
+    "FENCE_ENDS_EARLY": (Bounds(leases=2, cuts=1), "RIGHT_CLIENTS_GO_ON"),
     "VALUES_NOT_KEPT": (Bounds(cuts=1), "DELIVERED_OR_TOLD"),
     "FRAMES_NOT_KEPT": (Bounds(cuts=1), "EXACTLY_ONCE"),
     "TELLS_AGAIN": (Bounds(crashes=1, snaps=1), "TOLD_ONCE"),
@@ -119,7 +121,8 @@ def check(bounds: Bounds, mutations: Sequence[str] = (), flags: Sequence[str] = 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         compiled(folder, definitions, flags)
-        report = run(["./pan", DEPTH, *arguments], folder)
+        size = [] if flags is LONG else [FEW_STATES]
+        report = run(["./pan", DEPTH, *size, *arguments], folder)
         if re.search(r"max search depth too small|out of memory", report):
             raise RuntimeError(f"the search was cut short: {report[-2000:]}")
         broken, steps = "", []
@@ -134,7 +137,7 @@ def check(bounds: Bounds, mutations: Sequence[str] = (), flags: Sequence[str] = 
 
 EVENTS = ("", "opened", "given_up", "taken_over", "attached", "snapshot", "restored", "crashed",
           "drained")  # in the order of trace.pml's codes
-MOST_MARKS, MOST_EVENTS, LEASES = 12, 60, 8
+MOST_MARKS, MOST_EVENTS, LEASES = 12, 24, 8
 
 
 class Event(NamedTuple):
@@ -148,8 +151,8 @@ class Event(NamedTuple):
 
 
 def events(lives: Iterable[Sequence[str]], session: str) -> list[Event]:
-    """What the logs of a daemon's lives tell of the session of this name, until it is closed or gone. Each life
-    but the last has ended by a drain, which the log says, or by kill -9."""
+    """What the logs of a daemon's lives tell of the session of this name, until it is closed or gone. Each
+    life but the last has ended by a drain, which the log says, or by kill -9."""
     found: list[Event] = []
     named = f'session="{session}"'
     for lines in lives:
@@ -187,7 +190,8 @@ class Replayer:
         definitions = Bounds(LEASES, room=0).definitions
         definitions = [d for d in definitions if not d.startswith(("-DMAX", "-DOPS"))]
         compiled(Path(self._folder.name),
-                 [*definitions, "-DTRACE", f"-DMAX={MOST_MARKS}", f"-DOPS={MOST_MARKS}"], QUICK)
+                 [*definitions, "-DTRACE", f"-DMAX={MOST_MARKS}", f"-DOPS={MOST_MARKS}"],
+                 [*QUICK, "-DMEMLIM=1000"])
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -198,7 +202,9 @@ class Replayer:
         lines = encoded(trace)
         folder = Path(self._folder.name)
         (folder / "trace").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        report = run(["./pan", DEPTH], folder, TRACE="trace")
+        report = run(["./pan", DEPTH, FEW_STATES], folder, TRACE="trace")
+        if "out of memory" in report:
+            raise RuntimeError(f"the search for {trace} is too long")
         return not re.search(r"errors: 0\b", report)
 
 

@@ -116,6 +116,7 @@ byte leases;          /* numbers given so far */
 byte holder;          /* the lease in the table; 0: none */
 byte owner[LEASES + 1];
 bit taken[LEASES + 1];  /* tombstones of this life (Leases::bury) */
+bit was_taken[LEASES + 1]; /* the same in any life; for LOST_FOR_A_REASON */
 bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
 
 /* server/lease.h: of the lease that has the session */
@@ -321,7 +322,7 @@ end:
   :: d_step { c[me].phase == SERVED && st[OWN(me)].cut -> drop_stream(me); c[me].phase = AWAY }
   /* ... or with the word "taken" */
   :: d_step { c[me].phase == SERVED && st[OWN(me)].state == ENDING && !st[OWN(me)].cut ->
-      CHECK(LOST_FOR_A_REASON, taken[c[me].lease]);
+      CHECK(LOST_FOR_A_REASON, was_taken[c[me].lease]);
       st[OWN(me)].state = FREE; forget(OWN(me)); drop_stream(me); lose(me) }
 
   /* Transport.attach */
@@ -342,10 +343,10 @@ end:
       CHECK(LOST_FOR_A_REASON, c[me].shed);
       answer[me] = NO_ANSWER; lose(me) }
   :: d_step { c[me].phase == ATTACHING && answer[me] == TAKEN ->
-      CHECK(LOST_FOR_A_REASON, taken[c[me].lease]);
+      CHECK(LOST_FOR_A_REASON, was_taken[c[me].lease]);
       answer[me] = NO_ANSWER; lose(me) }
   :: d_step { c[me].phase == ATTACHING && answer[me] == UNKNOWN ->
-      CHECK(LOST_FOR_A_REASON, went_down);
+      CHECK(LOST_FOR_A_REASON, went_down || was_taken[c[me].lease]);
       answer[me] = NO_ANSWER; lose(me) }
   od
 }
@@ -359,7 +360,7 @@ inline join(s) {
     st[s].state = JOINED; stream = s; awaited = 0
   :: taken[st[s].lease] -> st[s].state = ENDING
   :: else -> /* an earlier life had the lease, or nobody hears what becomes of an older call */
-    CHECK(RIGHT_CLIENTS_GO_ON, went_down && st[s].lease != holder || !st[s].heard);
+    CHECK(RIGHT_CLIENTS_GO_ON, (went_down || was_taken[st[s].lease]) && st[s].lease != holder || !st[s].heard);
     st[s].cut = 1; st[s].state = FREE
   fi
 }
@@ -367,8 +368,10 @@ inline join(s) {
 /* Lease::submit, of a frame that stream s has read */
 inline submit(s) {
   if
-#ifndef STREAM_NOT_FENCED
-  :: st[s].lease == holder && stream != s -> skip /* fenced: the client sends it on its own stream */
+#ifdef FENCE_ENDS_EARLY
+  :: st[s].lease == holder && stream != s -> skip
+#elif !defined(STREAM_NOT_FENCED)
+  :: stream != s -> skip /* fenced (run_now_): the client sends it on its own stream */
 #endif
 #ifdef LATE_CLOSE
   :: st[s].lease != holder && !(taking != NOT && st[s].lease == from) -> skip
@@ -529,8 +532,8 @@ end:
       MAY(GIVEN_UP, 0, 0) ->
       NOTE(GIVEN_UP, 0, 0);
       taker = (hello[0] -> 0 : 1);
-      hello[taker] = 0; taking = RETIRED; from = holder; taken[holder] = 1; holder = 0;
-      if :: stream != NONE -> st[stream].state = ENDING; stream = NONE :: else fi }
+      hello[taker] = 0; taking = RETIRED; from = holder; taken[holder] = 1; was_taken[holder] = 1; holder = 0;
+      if :: stream != NONE -> st[stream].state = ENDING :: else fi }
   /* Leases::inherit: Lease::close has waited for those inside, the engine is asked */
   :: d_step { running && taking == RETIRED -> taking = ASKED }
   /* engine::Session::hand_over: the frame that came last is consumed. A snapshot that waits is cancelled. */

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.histories import DONE, machine
+from support.traces import refused, spoilt, told
 
 
 @pytest.mark.timeout(1800)
@@ -14,3 +15,7 @@ def test_histories():
                        phases=[Phase.generate], suppress_health_check=list(HealthCheck))
         run_state_machine_as_test(seed(1)(histories), settings=run)
     assert DONE["histories"] >= 5 and DONE["crashes"] + DONE["restarts"] >= 3, DONE
+    traces = told(histories.daemon)
+    assert len(traces) > 20 and not refused(traces)
+    restored = min((trace for trace in traces.values() if any(each.what == "restored" for each in trace)), key=len)
+    assert refused({"spoilt": spoilt(restored)})

@@ -30,7 +30,7 @@ def test_a_decision_that_is_undone_breaks_its_property(mutation):
 
 
 def test_either_guard_against_frames_that_come_twice_is_enough():
-    """The number of a frame and the fence of its stream: without one of them all properties hold."""
+    """With one client, of the number of a frame and the fence of its stream one can be undone."""
     guards = ["TAKEN_TWICE", "STREAM_NOT_FENCED"]
     bounds = check.Bounds(cuts=1)
     assert [check.check(bounds, undone).broken for undone in (guards[:1], guards[1:], guards)] == [

@@ -39,11 +39,13 @@ class Daemon:
         self.anonymous = anonymous
         os.makedirs(os.path.dirname(self.socket), exist_ok=True)
         self.flags, self.env, self.under = flags, env, under
+        self.lives = []  # the logs of the processes before this one
         self._start(flags, env)
 
     def restart(self, *flags):
         """Another process on the same socket and state directory, with the same flags and these."""
         self._end_log()
+        self.lives.append(self._lines)
         self._start((*self.flags, *flags), self.env)
 
     @property
