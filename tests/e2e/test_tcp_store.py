@@ -12,7 +12,7 @@ import threading
 import grpc
 import pytest
 import teletensor.distributed as dist
-from support.clients import finish, wait_asleep, wait_line
+from support.clients import finish, wait_asleep, wait_line, wait_stopped
 from support.daemon import HANG, wait_until
 from support.http import ask, samples
 from support.proxy import Proxy
@@ -200,6 +200,22 @@ def test_the_daemon_starts_again(daemon, how):
     store.set("later", "came")
     waits.join()
     assert found[-1] == b"came" and store.multi_get(["a", "log"]) == [b"1", b"x"]
+
+
+def test_a_short_timeout_is_for_waits_alone(daemon):
+    """A daemon that is busy for ten times the timeout still makes a change."""
+    store, found = opened(is_master=True), []
+    store.set_timeout(0.02)
+    daemon.process.send_signal(signal.SIGSTOP)
+    wait_stopped(daemon)
+    change = threading.Thread(target=lambda: found.append(store.add("n", 1)))
+    change.start()
+    change.join(0.2)
+    daemon.process.send_signal(signal.SIGCONT)
+    change.join()
+    assert found == [1]
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 20ms, keys: none"):
+        store.get("none")
 
 
 def test_connections_that_are_cut(daemon, monkeypatch):
