@@ -584,8 +584,7 @@ void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point u
       engine.end_moving_groups(kShutsDown);
     } else if (now - pushed > kStuck && !found.contains(Rest::kExpects)) {
       // A rank may wait for a send of another one, which is behind what that one has done.
-      const bool some_rest = found.contains(Rest::kRests);
-      const auto held_up = found[some_rest ? Rest::kRests : Rest::kWaits];
+      const std::vector<LeaseRef> held_up = found[Rest::kRests];
       for (const LeaseRef& lease : held_up) look(lease, true);
       pushed = now;
     }

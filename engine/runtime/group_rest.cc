@@ -90,7 +90,7 @@ bool GroupEpoch::rest(Groups::Clock::time_point now) {
       drained_at_ = now;
     } else if (at_rest_ && still) {
       rests = true;
-    } else if (at_rest_ || (!still && now - drained_at_ > kHeldUp)) {
+    } else if (at_rest_ || (!transfers_.empty() && now - drained_at_ > kHeldUp)) {
       participant_->end_drain();  // begun too early: other ranks need more of those here
     }
   });

@@ -130,7 +130,8 @@ tell(text, kept.tolist())
 
 
 @pytest.mark.parametrize("how, why", (
-    ("kill", "has lost its daemon: b: "), ("stop", "has lost its daemon: b: "), ("drain", "has ended its session")))
+    ("kill", "has lost its daemon: b: "), ("stop", "has lost its daemon: b: "),
+    ("drain", "has a daemon that shuts down")))
 def test_a_daemon_that_is_gone_ends_the_group(start_daemon, how, why):
     daemons = start_daemons(start_daemon, 2, "--peer-patience", "1")
     first, second = start(addresses(daemons), 2, WAITS)

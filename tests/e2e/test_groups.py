@@ -146,7 +146,7 @@ tell(text, tt.ones(2).sum().item())
     processes[2].kill()
 
 
-def test_a_restart_ends_the_group_and_nothing_else(start_daemon, tmp_path):
+def test_a_restart_while_a_rank_does_not_come_ends_the_group_and_nothing_else(start_daemon, tmp_path):
     daemon = start_daemon("--lease", "120", "--restart", "60", "--drain", "60")
     begun = tmp_path / "begun"
     processes = start(daemon.unix, 2, f"""
