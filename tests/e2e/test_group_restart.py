@@ -2,7 +2,6 @@
 
 import pytest
 from support.clients import finish, wait_line
-from support.daemon import HANG
 from support.daemons import keep_address, start_daemons
 from support.ranks import start, told
 
@@ -90,20 +89,6 @@ def test_each_daemon_in_turn(start_daemon, program):
     for times, daemon in enumerate(daemons):
         wait_line(ranks[times], "step")
         restart(daemon)
-    assert told(ranks) == wanted
-
-
-def test_two_daemons_at_once(start_daemon):
-    daemons = start_together(start_daemon, 2)
-    addresses, program = [daemon.unix for daemon in daemons], PROGRAMS["steps with a read"]
-    wanted = told(start(addresses, 3, program))
-    ranks = start(addresses, 3, program)
-    wait_line(ranks[2], "step")
-    for daemon in daemons:
-        daemon.process.terminate()
-    for daemon in daemons:
-        assert daemon.process.wait(HANG) == 0, daemon.log
-        daemon.restart()
     assert told(ranks) == wanted
 
 
