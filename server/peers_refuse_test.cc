@@ -74,7 +74,7 @@ TEST(PeersRefuse, CallersThatAreNoPeers) {
   refused(Caller::hello("z"), StatusCode::FAILED_PRECONDITION,
           "\"z\" has the greater name and does not call");
   refused(
-      Caller::hello("a", 4), StatusCode::FAILED_PRECONDITION,
+      Caller::hello("a", kPeerProtocol + 1), StatusCode::FAILED_PRECONDITION,
       "\"a\" speaks version 4 of the protocol of peers, \"b\" version 3: install daemons of one "
       "version");
   refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame is no hello");
@@ -145,7 +145,7 @@ TEST(PeersRefuse, OnlyAValidHelloReplacesAConnection) {
   PeerFrame answer;
   Caller first(b.peers->address());
   ASSERT_TRUE(first.says(Caller::hello("a")).hears(&answer));
-  EXPECT_FALSE(Caller(b.peers->address()).says(Caller::hello("a", 3)).end().ok());
+  EXPECT_FALSE(Caller(b.peers->address()).says(Caller::hello("a", kPeerProtocol + 1)).end().ok());
   first.says(Caller::message(1));
   ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 1; }));
   Caller second(b.peers->address());

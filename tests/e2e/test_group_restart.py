@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 FLAGS = ("--lease", "240", "--restart", "240", "--drain", "60", "--rank-grace", "240")
 
-# A training with a line for each step.
+# A training with a line for some of its steps. It does not end before there is a file.
 TRAINING = """
 tt.manual_seed(R)
 net = tt.nn.parallel.DistributedDataParallel(tt.nn.Sequential(tt.nn.Linear(6, 40), tt.nn.ReLU(), tt.nn.Linear(40, 3)),
@@ -24,6 +24,8 @@ for i in range({steps}):
         net.module[0].weight.sum().item()
     if i % {every} == 0:
         print("step", i, flush=True)
+    while i == {steps} - {every} and not os.path.exists("GO_ON"):
+        time.sleep(0.01)
 tell([p.detach().numpy().tobytes().hex() for p in net.parameters()])
 """
 
@@ -45,6 +47,8 @@ for i in range({steps}):
     total += y + z[left] + got + x
     if i % {every} == 0:
         print("step", i, flush=True)
+    while i == {steps} - {every} and not os.path.exists("GO_ON"):
+        time.sleep(0.01)
 tell(total.numpy().tobytes().hex())
 """
 
@@ -62,6 +66,18 @@ def restart(daemon):
     daemon.restart()
 
 
+def start_ranks(addresses, count, program, go_on):
+    return start(addresses, count, PROGRAMS[program].replace("GO_ON", str(go_on)))
+
+
+def wanted_of(addresses, count, program, go_on):
+    """What the ranks tell without a restart."""
+    go_on.touch()
+    found = told(start_ranks(addresses, count, program, go_on))
+    go_on.unlink()
+    return found
+
+
 def start_together(start_daemon, count, *flags):
     daemons = start_daemons(start_daemon, count, *FLAGS, *flags)
     for daemon in daemons:
@@ -70,25 +86,27 @@ def start_together(start_daemon, count, *flags):
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_all_ranks_in_one_daemon(start_daemon, program):
-    daemon = start_daemon(*FLAGS)
-    wanted = told(start(daemon.unix, 3, PROGRAMS[program]))
-    ranks = start(daemon.unix, 3, PROGRAMS[program])
+def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
+    daemon, go_on = start_daemon(*FLAGS), tmp_path / "go_on"
+    wanted = wanted_of(daemon.unix, 3, program, go_on)
+    ranks = start_ranks(daemon.unix, 3, program, go_on)
     for times in range(3):
         wait_line(ranks[times], "step")
         restart(daemon)
+    go_on.touch()
     assert told(ranks) == wanted
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_daemon_in_turn(start_daemon, program):
-    daemons = start_together(start_daemon, 3)
+def test_each_daemon_in_turn(start_daemon, tmp_path, program):
+    daemons, go_on = start_together(start_daemon, 3), tmp_path / "go_on"
     addresses = [daemon.unix for daemon in daemons]
-    wanted = told(start(addresses, 4, PROGRAMS[program]))
-    ranks = start(addresses, 4, PROGRAMS[program])
+    wanted = wanted_of(addresses, 4, program, go_on)
+    ranks = start_ranks(addresses, 4, program, go_on)
     for times, daemon in enumerate(daemons):
         wait_line(ranks[times], "step")
         restart(daemon)
+    go_on.touch()
     assert told(ranks) == wanted
 
 

@@ -67,9 +67,9 @@ def test_a_kill_at_any_change_of_a_file_leaves_one_owner(pair, disks, tt, side):
                 break
         s.close()
     assert kills > 8 and outcomes[-1] and not all(outcomes)
-    for name in OTHER:
-        left = sorted(path.suffix for path in getattr(pair, name).state.iterdir())
-        assert set(left) <= {"", ".moved"}, left
+    for daemon in (pair.a, pair.b):
+        wait_until(lambda folder=daemon.state: {path.suffix for path in folder.iterdir()} <= {"", ".moved"},
+                   what="the removal of the session's file")
 
 
 @pytest.mark.parametrize(("error", "text"), [("enospc", "No space left"), ("eio", "Input/output error")])
