@@ -14,7 +14,7 @@ from support.tls import Authority
 pytestmark = pytest.mark.usefixtures("invariants")
 
 TRAIN = ROOT / "build/release/bin/teletensor-train"
-STEPS = 400
+STEPS = 20_000  # seconds, so that the program is stopped long before its end
 
 
 @pytest.fixture(autouse=True)
