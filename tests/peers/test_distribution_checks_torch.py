@@ -32,6 +32,12 @@ CASES = {
 OTHER = {("Kumaraswamy", "mode"), ("ContinuousBernoulli", "parameters")}
 
 
+@pytest.fixture(autouse=True)
+def checked():
+    """PyTorch's compiler, which other tests of the process use, turns the checks of its distributions off for good."""
+    torch.distributions.Distribution.set_default_validate_args(True)
+
+
 def build(m, name, parameters=None, **kwargs):
     made = [m.tensor(p, dtype=m.float64) if isinstance(p, np.ndarray) else p
             for p in (CASES[name] if parameters is None else parameters)]
