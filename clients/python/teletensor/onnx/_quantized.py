@@ -137,7 +137,7 @@ def q_linear_mat_mul(
     y_scale: Tensor,
     y_zero_point: Tensor,
 ) -> Any:
-    product = tt.matmul(_centred(a, a_zero_point, -2), _centred(b, b_zero_point, -1)).to(tt.float32)
+    product = mat_mul_integer(a, b, a_zero_point, b_zero_point).to(tt.float32)
     scale = (
         _laid(a_scale.float(), product, -2, 0)
         * _laid(b_scale.float(), product, -1, 0)
@@ -150,7 +150,9 @@ def q_linear_mat_mul(
 
 def _integer_convolution(
     x: Tensor,
+    x_zero: Any,
     w: Tensor,
+    w_zero: Any,
     auto_pad: str,
     dilations: Ints | None,
     group: int,
@@ -158,7 +160,8 @@ def _integer_convolution(
     strides: Ints | None,
 ) -> Tensor:
     """In float64, which holds sums of products of 8-bit integers exactly."""
-    return convolution(x.double(), w.double(), None, auto_pad, dilations, group, pads, strides)
+    plain, weight = _centred(x, x_zero).double(), _centred(w, w_zero).double()
+    return convolution(plain, weight, None, auto_pad, dilations, group, pads, strides)
 
 
 @op("ConvInteger")
@@ -176,7 +179,7 @@ def conv_integer(
     strides: Ints | None = None,
 ) -> Tensor:
     return _integer_convolution(
-        _centred(x, x_zero_point), _centred(w, w_zero_point), auto_pad, dilations, group, pads, strides
+        x, x_zero_point, w, w_zero_point, auto_pad, dilations, group, pads, strides
     ).to(tt.int32)
 
 
@@ -200,7 +203,7 @@ def q_linear_conv(
     strides: Ints | None = None,
 ) -> Any:
     y = _integer_convolution(
-        _centred(x, x_zero_point), _centred(w, w_zero_point), auto_pad, dilations, group, pads, strides
+        x, x_zero_point, w, w_zero_point, auto_pad, dilations, group, pads, strides
     )
     if B is not None:
         y = y + B.reshape([-1] + [1] * (y.dim() - 2)).to(y.dtype)

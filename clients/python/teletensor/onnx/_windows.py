@@ -36,6 +36,11 @@ def _sides(
         max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
         for n, k, s, d in zip(sizes, kernel, strides, dilations)
     ]
+    return _halves(totals, auto_pad)
+
+
+def _halves(totals: Ints, auto_pad: str) -> tuple[Ints, Ints]:
+    """The parts of each total before and after; the odd one goes after for SAME_UPPER, else before."""
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
@@ -114,9 +119,7 @@ def conv_transpose(
     if wanted is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [n * s for n, s in zip(X.shape[2:], step)]
     if wanted is not None:
-        totals = [a - b for a, b in zip(whole, wanted)]
-        small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-        before, after = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+        before, after = _halves([a - b for a, b in zip(whole, wanted)], auto_pad)
     else:
         before, after = (pads[:rank], pads[rank:]) if pads else ([0] * rank, [0] * rank)
     y = _CONV_TRANSPOSE[rank](X, W, None, step, 0, 0, group, spread)
