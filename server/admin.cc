@@ -17,7 +17,7 @@ using core::Status;
 namespace {
 
 constexpr char kAdminService[] = "/teletensor.v1.Admin/";
-constexpr std::uint32_t kHoldings = 20, kMostHoldings = 200;
+constexpr std::uint32_t kHoldings = 20, kMaxHoldings = 200;
 constexpr std::size_t kMaxReason = 200;
 
 void fill(const engine::MemoryUse& use, v1::MemoryUse& out) {
@@ -148,7 +148,7 @@ grpc::ServerUnaryReactor* AdminService::Holdings(grpc::CallbackServerContext* co
     const Result<LeaseRef> lease = this->lease(*context, request->session(), caller);
     if (!lease.ok()) return lease.status();
     const std::uint32_t most = request->most() == 0 ? kHoldings : request->most();
-    for (const HoldingView& view : holdings(**lease, std::min(most, kMostHoldings))) {
+    for (const HoldingView& view : holdings(**lease, std::min(most, kMaxHoldings))) {
       v1::Holding& out = *reply->add_holdings();
       out.set_device(core::to_string(view.holding.device));
       out.set_bytes(view.holding.bytes);

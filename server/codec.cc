@@ -206,8 +206,8 @@ void fill_publication(const engine::Publication& from, v1::Publication& to) {
 
 core::Result<Lease::Sites> read_sites(const v1::SitesReport& report) {
   constexpr std::size_t kMaxSite = 200;
-  if (report.sites_size() > static_cast<int>(Lease::kMostSites)) {
-    return core::invalid("sites: at most " + std::to_string(Lease::kMostSites) + " at once");
+  if (report.sites_size() > static_cast<int>(Lease::kMaxSites)) {
+    return core::invalid("sites: at most " + std::to_string(Lease::kMaxSites) + " at once");
   }
   Lease::Sites sites;
   for (const v1::Site& site : report.sites()) {

@@ -39,7 +39,7 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
 
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                          std::size_t sessions, v1::DescribeReply& reply);
-// Checked: at most Lease::kMostSites, each text short and printable.
+// Checked: at most Lease::kMaxSites, each text short and printable.
 core::Result<Lease::Sites> read_sites(const v1::SitesReport& report);
 
 void fill_publication(const engine::Publication& from, v1::Publication& to);

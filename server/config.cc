@@ -27,9 +27,9 @@ using core::Status;
 
 namespace {
 
-constexpr int kMostLease = 864'000;   // ten days
-constexpr int kLeastQueue = 256;      // a client keeps some in hand
-constexpr double kMostSeconds = 1e7;  // clocks add them
+constexpr int kMaxLease = 864'000;   // ten days
+constexpr int kMinQueue = 256;      // a client keeps some in hand
+constexpr double kMaxSeconds = 1e7;  // clocks add them
 
 // Applies one TOML value to a setting of the matching type.
 Status assign(const toml::node& node, std::string& out) {
@@ -307,22 +307,22 @@ std::string out_of_range(const Config& config) {
     double value, least, most;
   };
   const Range ranges[] = {
-      {"lease (--lease)", static_cast<double>(config.lease.value_or(0)), 0, kMostLease},
+      {"lease (--lease)", static_cast<double>(config.lease.value_or(0)), 0, kMaxLease},
       {"lanes (--lanes)", static_cast<double>(config.lanes), 0, 1024},
       {"sim_devices (--sim-devices)", static_cast<double>(config.sim_devices), 0, 16},
       {"max_sessions (--max-sessions)", static_cast<double>(config.max_sessions), 1, 100'000},
       {"user_sessions (--user-sessions)", static_cast<double>(config.user_sessions), 0, 100'000},
-      {"session_queue (--session-queue)", static_cast<double>(config.session_queue), kLeastQueue,
+      {"session_queue (--session-queue)", static_cast<double>(config.session_queue), kMinQueue,
        1'000'000},
       {"slow_ms (--slow-ms)", static_cast<double>(config.slow_ms), 50, 1'000'000},
-      {"device_patience (--device-patience)", config.device_patience, 0, kMostSeconds},
-      {"rank_grace (--rank-grace)", config.rank_grace_seconds, 0, kMostSeconds},
-      {"stall (--stall)", config.stall_seconds, 0, kMostSeconds},
-      {"peer_patience (--peer-patience)", config.peer_patience_seconds, 0, kMostSeconds},
-      {"drain (--drain)", config.drain_seconds, 0, kMostSeconds},
-      {"snapshot_every (--snapshot-every)", config.snapshot_every, 0, kMostSeconds},
-      {"restart (--restart)", config.restart_seconds, 0, kMostSeconds},
-      {"linger (--linger)", config.linger_seconds, 0, kMostSeconds},
+      {"device_patience (--device-patience)", config.device_patience, 0, kMaxSeconds},
+      {"rank_grace (--rank-grace)", config.rank_grace_seconds, 0, kMaxSeconds},
+      {"stall (--stall)", config.stall_seconds, 0, kMaxSeconds},
+      {"peer_patience (--peer-patience)", config.peer_patience_seconds, 0, kMaxSeconds},
+      {"drain (--drain)", config.drain_seconds, 0, kMaxSeconds},
+      {"snapshot_every (--snapshot-every)", config.snapshot_every, 0, kMaxSeconds},
+      {"restart (--restart)", config.restart_seconds, 0, kMaxSeconds},
+      {"linger (--linger)", config.linger_seconds, 0, kMaxSeconds},
   };
   for (const Range& range : ranges) {
     if (range.value >= range.least && range.value <= range.most) continue;

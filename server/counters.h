@@ -20,7 +20,7 @@ struct UserTotals {
 class Counters {
  public:
   static constexpr std::size_t kCodes = 17;        // gRPC's
-  static constexpr std::size_t kMostUsers = 1000;  // the rest is counted as "other"
+  static constexpr std::size_t kMaxUsers = 1000;  // the rest is counted as "other"
 
   std::atomic<std::uint64_t> refused_sessions{0};  // versions, limits
 
@@ -29,7 +29,7 @@ class Counters {
 
   void add(const std::string& user, const UserTotals& more) {
     core::MutexLock lock(mutex_);
-    const bool known = users_.count(user) != 0 || users_.size() < kMostUsers;
+    const bool known = users_.count(user) != 0 || users_.size() < kMaxUsers;
     UserTotals& totals = users_[known ? user : "other"];
     totals.lane_ns += more.lane_ns;
     totals.commands += more.commands;

@@ -17,7 +17,7 @@ using core::MutexLock;
 namespace {
 
 constexpr char kRest[] = "(other users)";  // no user's name: it has spaces
-constexpr std::size_t kMostColors = 1000;  // users whose colour is remembered
+constexpr std::size_t kMaxColors = 1000;  // users whose colour is remembered
 
 // FNV-1a: the same on every machine, so that a user's colour survives the daemon.
 std::uint32_t hash(const std::string& text) {
@@ -105,7 +105,7 @@ void History::take_users(const Overview& all, double passed) {
     const bool idle = sum.memory == 0 &&
                       (found == users_.end() || sum.lane_seconds <= found->second.lane_seconds);
     if (idle) continue;
-    if (found == users_.end() && users_.size() >= kMostUsers) {
+    if (found == users_.end() && users_.size() >= kMaxUsers) {
       rest.memory += sum.memory;
       rest.lane_seconds += sum.lane_seconds;
       continue;
@@ -148,7 +148,7 @@ int History::color(const std::string& user) {
 int History::color_of(const std::string& user) {
   const int wanted = static_cast<int>(hash(user) % kColors);
   if (const auto found = colors_.find(user); found != colors_.end()) return found->second;
-  if (colors_.size() >= kMostColors) return wanted;
+  if (colors_.size() >= kMaxColors) return wanted;
   std::set<int> taken;
   for (const auto& [other, color] : colors_) taken.insert(color);
   int color = wanted;

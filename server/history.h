@@ -25,7 +25,7 @@ class History {
  public:
   static constexpr std::chrono::seconds kPeriod{2};
   static constexpr std::uint64_t kSamples = 1800;
-  static constexpr std::size_t kMostUsers = 50;
+  static constexpr std::size_t kMaxUsers = 50;
   static constexpr int kColors = 10;  // of the dashboard's palette
 
   // Samples on a thread of its own from here on. Precondition: `leases` outlives it.

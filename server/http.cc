@@ -33,7 +33,7 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kThreads = 8;
-constexpr std::size_t kMostBody = 64 << 10;
+constexpr std::size_t kMaxBody = 64 << 10;
 constexpr std::size_t kRunSecretBytes = 32;
 constexpr std::chrono::milliseconds kTick{20};
 
@@ -222,7 +222,7 @@ class Http final : public HttpServer {
     server_->set_keep_alive_timeout(5);
     server_->set_read_timeout(5);
     server_->set_write_timeout(5);
-    server_->set_payload_max_length(kMostBody);
+    server_->set_payload_max_length(kMaxBody);
     server_->set_socket_options([](int) {});  // no SO_REUSEPORT: two daemons must not share a port
     server_->set_default_headers({{"X-Content-Type-Options", "nosniff"},
                                   {"X-Frame-Options", "DENY"},

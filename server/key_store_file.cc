@@ -22,7 +22,7 @@ using core::Status;
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31726f7473747474;  // "tttstor1"
-constexpr std::uint64_t kMostFile = std::uint64_t{1} << 31;
+constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 31;
 
 // Before the key and the value.
 struct Record {
@@ -122,7 +122,7 @@ Result<std::string> read_all(const std::string& path) {
   const File file(path, O_RDONLY);
   struct stat info {};
   if (file.fd() < 0 || fstat(file.fd(), &info) != 0) return failed(path);
-  if (!S_ISREG(info.st_mode) || static_cast<std::uint64_t>(info.st_size) > kMostFile) {
+  if (!S_ISREG(info.st_mode) || static_cast<std::uint64_t>(info.st_size) > kMaxFile) {
     return Status(Code::kDataLoss, "not the file of a store");
   }
   std::string all(static_cast<std::size_t>(info.st_size), '\0');

@@ -305,9 +305,9 @@ void Lease::on_error(engine::LateError error) {
     {
       MutexLock lock(mutex_);
       if (open_errors_.size() < kOpenErrors) open_errors_.emplace(error.root, error.status);
-      if (errors_.size() == kMostErrors) errors_.pop_back();
+      if (errors_.size() == kMaxErrors) errors_.pop_back();
       errors_.push_front(
-          {Clock::now(), error.root, error.status.message().substr(0, kMostErrorText), false});
+          {Clock::now(), error.root, error.status.message().substr(0, kMaxErrorText), false});
     }
     outbox_.error({error.root, std::move(error.status)});
     return {};

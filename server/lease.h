@@ -161,23 +161,23 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // "rollback", where this session is older than the client and its frames do not reach back to it;
   // another `word` where the lease is over.
   core::Result<Attached> attach(const AttachCall& call, std::string* word);
-  // The last commands that failed, the newest first, at most kMostErrors.
+  // The last commands that failed, the newest first, at most kMaxErrors.
   struct Error {
     Clock::time_point at;
     std::uint64_t seq = 0;  // of the command
     std::string text;
     bool raised = false;  // the program has been told where it read a value
   };
-  static constexpr std::size_t kMostErrors = 20, kMostErrorText = 1000;
+  static constexpr std::size_t kMaxErrors = 20, kMaxErrorText = 1000;
   std::vector<Error> errors() const;
 
   // ---- lines of the client's program, by the number of the command that each issued
   // (lease_sites.cc)
   using Sites = std::vector<std::pair<std::uint64_t, std::string>>;
-  static constexpr std::size_t kMostSites = 200;  // in one report
+  static constexpr std::size_t kMaxSites = 200;  // in one report
   void set_sites(const Sites& sites);
   // Commands up to `upto` whose lines are shown to users and have not been reported: of the
-  // kMostSites largest tensors, of entries of the slow log, and of errors(). Forgets lines of
+  // kMaxSites largest tensors, of entries of the slow log, and of errors(). Forgets lines of
   // tensors that have gone.
   std::vector<std::uint64_t> wanted_sites(std::uint64_t upto);
   std::string site_of(std::uint64_t seq) const;  // "": not reported

@@ -15,7 +15,7 @@ namespace {
 // A tensor's line is kept as long as the tensor is one of the session's kKeptTensors largest: the
 // client may have forgotten the line when tensors that were larger have gone.
 constexpr std::size_t kKeptTensors = 500;
-constexpr std::size_t kMostKept = 1000;  // lines, whatever a client reports
+constexpr std::size_t kMaxKept = 1000;  // lines, whatever a client reports
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void Lease::set_sites(const Sites& sites) {
   for (const auto& [seq, text] : sites) table_->slow_log().set_site(client.id, seq, text);
   MutexLock lock(mutex_);
   for (const auto& [seq, text] : sites) {
-    if (sites_.size() < kMostKept) sites_.insert_or_assign(seq, text);
+    if (sites_.size() < kMaxKept) sites_.insert_or_assign(seq, text);
   }
 }
 
@@ -34,7 +34,7 @@ std::vector<std::uint64_t> Lease::wanted_sites(std::uint64_t upto) {
     std::size_t rank = 0;
     for (const engine::Holding& held : session.largest(kKeptTensors)) {
       kept.insert(held.seq);
-      if (rank++ < kMostSites) wanted.insert(held.seq);
+      if (rank++ < kMaxSites) wanted.insert(held.seq);
     }
     return Status();
   });

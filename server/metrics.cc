@@ -71,7 +71,7 @@ std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& coun
   for (const auto& [user, totals] : counters.users()) {
     users[user].add({0, 0, static_cast<double>(totals.lane_ns) * 1e-9, totals.commands, {}});
   }
-  if (users.size() <= kMostLabelledUsers) return users;
+  if (users.size() <= kMaxLabelledUsers) return users;
   std::vector<std::pair<std::string, UserRow>> order(users.begin(), users.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second.used, a.second.lane_seconds) >
@@ -79,7 +79,7 @@ std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& coun
   });
   std::map<std::string, UserRow> bounded;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    bounded[i < kMostLabelledUsers ? order[i].first : "other"].add(order[i].second);
+    bounded[i < kMaxLabelledUsers ? order[i].first : "other"].add(order[i].second);
   }
   return bounded;
 }

@@ -1,5 +1,5 @@
 // /metrics: the daemon's state in Prometheus' text format. Base units; the only labels that come
-// from outside are users' names, of which the kMostUsers largest are told apart.
+// from outside are users' names, of which the kMaxUsers largest are told apart.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace teletensor::server {
 
-inline constexpr std::size_t kMostLabelledUsers = 50;
+inline constexpr std::size_t kMaxLabelledUsers = 50;
 
 std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
                          const Services& services, const std::string& version);

@@ -19,7 +19,7 @@ using Kind = v1::PeerMove::Kind;
 namespace {
 
 // Bytes of DATA that wait for the worker: twice the bytes that a source sends ahead of ACCEPT.
-constexpr std::uint64_t kMostWaiting = 16ull << 20;
+constexpr std::uint64_t kMaxWaiting = 16ull << 20;
 
 }  // namespace
 
@@ -156,7 +156,7 @@ Status Moves::received(const std::string& peer, v1::PeerMove move, std::string d
   const std::uint64_t bytes = data.size();
   {
     MutexLock lock(mutex_);
-    if (waiting_[peer] + bytes > kMostWaiting) {
+    if (waiting_[peer] + bytes > kMaxWaiting) {
       return core::invalid("more of a session's file than was asked for");
     }
     waiting_[peer] += bytes;

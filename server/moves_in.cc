@@ -18,7 +18,7 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kMostComing = 8;  // from one peer, before they are the daemon's
+constexpr std::size_t kMaxComing = 8;  // from one peer, before they are the daemon's
 
 // Is the version a, "1.10.2", a later one than b?
 bool is_later(std::string_view a, std::string_view b) {
@@ -122,7 +122,7 @@ void Moves::offered(const std::string& peer, const v1::PeerMove& move) {
     MutexLock lock(mutex_);
     if (stopping_) status = shutting_down();
   }
-  if (status.ok() && std::cmp_greater_equal(coming, kMostComing)) {
+  if (status.ok() && std::cmp_greater_equal(coming, kMaxComing)) {
     status = Status(Code::kResourceExhausted,
                     std::to_string(coming) + " sessions are on their way there already");
   }

@@ -21,7 +21,7 @@ constexpr std::uint64_t kAhead = 8ull << 20;  // bytes that are sent before the 
 constexpr std::chrono::milliseconds kPause{50};
 constexpr int kTries = 200;                       // to bring a session to rest, with that pause
 constexpr std::uint64_t kRemembered = 24 * 3600;  // seconds at least
-constexpr std::size_t kMostMoved = 10'000;        // records
+constexpr std::size_t kMaxMoved = 10'000;        // records
 
 std::uint64_t unix_now() { return static_cast<std::uint64_t>(std::time(nullptr)); }
 
@@ -311,7 +311,7 @@ void Moves::forget_moves(const std::function<bool(const v1::SavedMove&)>& over) 
 void Moves::forget_old() {
   const std::uint64_t now = unix_now();
   forget_moves([&](const v1::SavedMove& move) {
-    return move.committed() && (move.until() < now || moved_.size() > kMostMoved);
+    return move.committed() && (move.until() < now || moved_.size() > kMaxMoved);
   });
 }
 

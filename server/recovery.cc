@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kShortestWait{50};
 constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
-constexpr int kMostOften = 10;  // writing takes at most so much less than the time between
+constexpr int kMaxOften = 10;  // writing takes at most so much less than the time between
 constexpr int kSqueezes = 8;    // a full disk: so often less is tried
 constexpr char kShutsDown[] = "has a daemon that shuts down";  // to the other ranks of a group
 constexpr std::uint64_t kSpare = 32 << 10;                     // bytes that are left for others
@@ -147,7 +147,7 @@ void Recovery::served(const LeaseRef& lease, const core::Result<SnapshotFacts>& 
 // `timed`: nobody has asked for it.
 void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed) {
   Past& past = past_[lease.client.id];
-  const double took = facts.ok() ? kMostOften * facts->seconds : 0;
+  const double took = facts.ok() ? kMaxOften * facts->seconds : 0;
   past.due = Clock::now() +
              std::max<Clock::duration>(times_.every, std::chrono::duration_cast<Clock::duration>(
                                                          std::chrono::duration<double>(took)));

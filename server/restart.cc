@@ -29,7 +29,7 @@ int restarts_in_a_row() {
 
 }  // namespace
 
-bool may_restart() { return restarts_in_a_row() < kMostRestarts; }
+bool may_restart() { return restarts_in_a_row() < kMaxRestarts; }
 
 core::Status restart(char* const* argv) {
   const std::string value =

@@ -7,7 +7,7 @@
 namespace teletensor::server {
 
 // So often in a row, each less than ten minutes after the one before; then somebody has to look.
-inline constexpr int kMostRestarts = 3;
+inline constexpr int kMaxRestarts = 3;
 bool may_restart();
 
 // Replaces the running program by itself, with the arguments it was started with. Returns only

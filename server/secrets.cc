@@ -7,7 +7,7 @@ namespace teletensor::server {
 
 namespace {
 
-constexpr std::size_t kMost = 64;
+constexpr std::size_t kMax = 64;
 
 bool fill(void* bytes, std::size_t count) {
   return getrandom(bytes, count, 0) == static_cast<ssize_t>(count);
@@ -16,8 +16,8 @@ bool fill(void* bytes, std::size_t count) {
 }  // namespace
 
 std::string random_hex(std::size_t bytes) {
-  unsigned char bits[kMost];
-  if (bytes > kMost || !fill(bits, bytes)) return {};
+  unsigned char bits[kMax];
+  if (bytes > kMax || !fill(bits, bytes)) return {};
   std::string text;
   for (std::size_t i = 0; i < bytes; ++i) {
     text += "0123456789abcdef"[bits[i] >> 4];

@@ -26,9 +26,9 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kMostNeighbours = 256;          // each has a gRPC server
+constexpr std::size_t kMaxNeighbours = 256;          // each has a gRPC server
 constexpr std::uint64_t kTurnedAwayLogged = 100;      // then every 100th
-constexpr int kGrpcThreads = 8, kMostGrpcCores = 32;  // and two a core
+constexpr int kGrpcThreads = 8, kMaxGrpcCores = 32;  // and two a core
 constexpr int kListenerThreads = 2;                   // of each gRPC server
 constexpr std::chrono::seconds kFirstAnswer{10};      // then the server is up, ready or not
 
@@ -130,7 +130,7 @@ Status Server::bind() {
   }
   // gRPC aborts the process where it gets no thread.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  TT_RETURN_IF_ERROR(check_threads(kGrpcThreads + 2 * std::min(cores, kMostGrpcCores)));
+  TT_RETURN_IF_ERROR(check_threads(kGrpcThreads + 2 * std::min(cores, kMaxGrpcCores)));
   hold_grpc();
   gpr_set_log_function(log_of_grpc);
   if (!tcp.empty()) TT_RETURN_IF_ERROR(check_remote("listen", tcp));
@@ -212,7 +212,7 @@ void Server::guide(uid_t user, int connection) {
 Listener* Server::neighbour(uid_t user) {
   const auto found = neighbours_.find(user);
   if (found != neighbours_.end()) return found->second.get();
-  if (neighbours_.size() >= kMostNeighbours) return nullptr;
+  if (neighbours_.size() >= kMaxNeighbours) return nullptr;
   ListenerOptions options;
   options.entrance.neighbour = user_name(user);
   const Status threads = check_threads(kListenerThreads);

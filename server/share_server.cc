@@ -178,7 +178,7 @@ void ShareServer::accept_all() {
       }
       return;
     }
-    if (connections_.size() >= kMostConnections || !may_come(socket)) {
+    if (connections_.size() >= kMaxConnections || !may_come(socket)) {
       close(socket);
       continue;
     }
@@ -366,7 +366,7 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
   if (connection->lease.lock() != lease) {
     return answer(connection, core::invalid("another session's memory"), reply);
   }
-  if (request.bytes > wire::kMostShareUpload) {
+  if (request.bytes > wire::kMaxShareUpload) {
     return answer(connection, core::invalid("upload: too much at once"), reply);
   }
   if (request.number != 0) return copy(connection, *lease, request, request.number);

@@ -25,7 +25,7 @@ namespace teletensor::server {
 
 class ShareServer {
  public:
-  static constexpr std::size_t kMostConnections = 2048;
+  static constexpr std::size_t kMaxConnections = 2048;
 
   // Listens on `socket` + ".share", for the user that the daemon runs as and root. `leases`
   // outlives it; their sessions are gone before it stops.

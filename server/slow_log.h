@@ -23,11 +23,11 @@ struct SlowEntry {
 
 class SlowLog {
  public:
-  static constexpr std::size_t kMost = 256;
+  static constexpr std::size_t kMax = 256;
 
   void add(SlowEntry entry) {
     core::MutexLock lock(mutex_);
-    if (entries_.size() == kMost) entries_.pop_back();
+    if (entries_.size() == kMax) entries_.pop_back();
     entries_.push_front(std::move(entry));
     ++added_;
   }

@@ -11,12 +11,12 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kTensors = 8;       // of a session in the overview
-constexpr std::size_t kMostTensors = 50;  // of one session
-constexpr std::size_t kMostSessionsWithTensors = 64;
+constexpr std::size_t kMaxTensors = 50;  // of one session
+constexpr std::size_t kMaxSessionsWithTensors = 64;
 constexpr std::size_t kSlow = 20;
-constexpr std::size_t kMostPublished = 100;
-constexpr std::size_t kMostGroups = 100;
-constexpr std::size_t kMostRanks = 64;  // of one group
+constexpr std::size_t kMaxPublished = 100;
+constexpr std::size_t kMaxGroups = 100;
+constexpr std::size_t kMaxRanks = 64;  // of one group
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -142,7 +142,7 @@ json sessions_of(const Overview& all, const Leases& leases) {
     json session = to_json(view);
     session["tensors"] = json::array();
     const LeaseRef lease = leases.find_id(view.id);
-    if (lease && ++told <= kMostSessionsWithTensors) {
+    if (lease && ++told <= kMaxSessionsWithTensors) {
       session["tensors"] = tensors_of(*lease, kTensors);
     }
     sessions.push_back(std::move(session));
@@ -153,7 +153,7 @@ json sessions_of(const Overview& all, const Leases& leases) {
 json published_for(const engine::Engine& engine, const Caller& caller) {
   json published = json::array();
   for (const engine::Publication& each : publications(engine, caller)) {
-    if (published.size() >= kMostPublished) break;
+    if (published.size() >= kMaxPublished) break;
     published.push_back({{"name", each.user + "/" + each.name},
                          {"bytes", each.bytes},
                          {"dtype", core::name_of(each.dtype)},
@@ -181,10 +181,10 @@ json peers_of(const Peers& peers) {
 json groups_for(engine::Engine& engine, const Caller& caller) {
   json all = json::array();
   for (const runtime::GroupFacts& each : groups(engine, caller)) {
-    if (all.size() >= kMostGroups) break;
+    if (all.size() >= kMaxGroups) break;
     json members = json::array();
     for (const runtime::GroupFacts::Member& member : each.members) {
-      if (members.size() >= kMostRanks) break;
+      if (members.size() >= kMaxRanks) break;
       members.push_back({{"rank", member.rank},
                          {"daemon", member.daemon},
                          {"who", member.who},
@@ -265,7 +265,7 @@ core::Result<std::string> session_json(Leases& leases, Lease& lease, History& hi
   for (const UserView& user : users_of(all, leases, caller)) {
     if (user.name == view->user) session["of_user"] = to_json(user, history);
   }
-  session["tensors"] = tensors_of(lease, kMostTensors);
+  session["tensors"] = tensors_of(lease, kMaxTensors);
   session["slow"] = json::array();
   for (const SlowEntry& entry : leases.slow_log().entries()) {
     if (entry.session == view->id) session["slow"].push_back(to_json(entry));

@@ -27,12 +27,12 @@ namespace {
 constexpr char kSuffix[] = ".session";
 constexpr char kLosses[] = "losses";
 constexpr std::size_t kPiece = std::size_t{1} << 20;
-constexpr std::uint64_t kMostMessage = std::uint64_t{1} << 31;  // protobuf's own limit
+constexpr std::uint64_t kMaxMessage = std::uint64_t{1} << 31;  // protobuf's own limit
 // 3: bytes of common storages are elsewhere. 2: a storage's bytes come in pieces, each behind its
 // size; kGone and a reason end those of one that is lost. 1: without.
 constexpr std::uint32_t kFormat = 3;
 constexpr std::uint64_t kGone = ~std::uint64_t{0};
-constexpr std::uint64_t kMostReason = 1 << 16;
+constexpr std::uint64_t kMaxReason = 1 << 16;
 constexpr std::uint64_t kReason = 256;  // what one costs, about
 
 Status format_known(const v1::SavedHead& head) {
@@ -44,7 +44,7 @@ Status format_known(const v1::SavedHead& head) {
 
 Status put_message(BlockWriter& writer, const google::protobuf::MessageLite& message) {
   const std::uint64_t size = message.ByteSizeLong();
-  if (size >= kMostMessage) {
+  if (size >= kMaxMessage) {
     return Status(Code::kResourceExhausted, "too many names and recorded operations to write down");
   }
   TT_RETURN_IF_ERROR(writer.write(&size, sizeof size));
@@ -54,7 +54,7 @@ Status put_message(BlockWriter& writer, const google::protobuf::MessageLite& mes
 Status get_message(BlockReader& reader, google::protobuf::MessageLite& message) {
   std::uint64_t size = 0;
   TT_RETURN_IF_ERROR(reader.read(&size, sizeof size));
-  if (size >= kMostMessage) return Status(Code::kDataLoss, "a wrong size");
+  if (size >= kMaxMessage) return Status(Code::kDataLoss, "a wrong size");
   std::string bytes;  // by pieces: of a size that is wrong, only what is there
   while (bytes.size() < size) {
     const std::size_t at = bytes.size(), part = std::min<std::size_t>(size - at, kPiece);
@@ -153,7 +153,7 @@ Status write_reason(BlockWriter& writer, const program::Image::Storage& storage,
           : "a tensor of " + std::to_string(storage.bytes) + " bytes, made by command " +
                 std::to_string(storage.seq) +
                 ", was not written when the daemon was shut down: " + lost.message();
-  const std::uint64_t gone[] = {kGone, std::min<std::uint64_t>(why.size(), kMostReason)};
+  const std::uint64_t gone[] = {kGone, std::min<std::uint64_t>(why.size(), kMaxReason)};
   TT_RETURN_IF_ERROR(writer.write(gone, sizeof gone));
   return writer.write(std::string_view(why).substr(0, gone[1]));
 }
@@ -238,7 +238,7 @@ Status SessionStore::Reading::next_piece(Status& lost) {
   if (left_ != kGone) return {};
   TT_RETURN_IF_ERROR(reader_->read(&left_, sizeof left_));
   const std::uint64_t size = std::exchange(left_, 0);
-  if (size > kMostReason) return Status(Code::kDataLoss, "a wrong size");
+  if (size > kMaxReason) return Status(Code::kDataLoss, "a wrong size");
   std::string why(static_cast<std::size_t>(size), '\0');
   TT_RETURN_IF_ERROR(reader_->read(why.data(), why.size()));
   lost = Status(Code::kDataLoss, std::move(why));

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "tt_";  // so that scanners of repositories find leaked ones
 constexpr std::size_t kSecretBytes = 32, kIdBytes = 5;
-constexpr std::size_t kMostSecret = 128;  // characters that are looked at
+constexpr std::size_t kMaxSecret = 128;  // characters that are looked at
 
 std::string hash_of(std::string_view secret) {
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -147,9 +147,9 @@ Result<NewToken> Tokens::create(const std::string& user, Role role, std::int64_t
   Query count(db_, "SELECT COUNT(*) FROM tokens");
   const Result<bool> counted = count.step();
   if (!counted.ok()) return counted.status();
-  if (count.number(0) >= static_cast<std::int64_t>(kMost)) {
+  if (count.number(0) >= static_cast<std::int64_t>(kMax)) {
     return Status(Code::kResourceExhausted,
-                  "token: there are " + std::to_string(kMost) + " already");
+                  "token: there are " + std::to_string(kMax) + " already");
   }
   const Result<bool> stored = Query(db_, "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, 0)")
                                   .bind(made.id)
@@ -192,7 +192,7 @@ Status Tokens::revoke(const std::string& id) {
 }
 
 Result<std::optional<Caller>> Tokens::find(std::string_view secret) {
-  if (secret.size() > kMostSecret) return std::optional<Caller>();
+  if (secret.size() > kMaxSecret) return std::optional<Caller>();
   const std::string hash = hash_of(secret);
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(open(false));
@@ -254,9 +254,9 @@ Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens)
     Query count(db_, "SELECT COUNT(*) FROM tokens");
     const Result<bool> counted = count.step();
     if (!counted.ok()) return counted.status();
-    if (count.number(0) >= static_cast<std::int64_t>(kMost)) {
+    if (count.number(0) >= static_cast<std::int64_t>(kMax)) {
       return Status(Code::kResourceExhausted,
-                    "token: there are " + std::to_string(kMost) + " already");
+                    "token: there are " + std::to_string(kMax) + " already");
     }
     // Another token may have the same id here.
     const Result<bool> stored =

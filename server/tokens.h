@@ -36,7 +36,7 @@ struct NewToken {
 
 class Tokens {
  public:
-  static constexpr std::size_t kMost = 10'000;
+  static constexpr std::size_t kMax = 10'000;
 
   // `folder` "": none can be kept. The folder and the file are made with the first token.
   explicit Tokens(std::string folder);

@@ -17,8 +17,8 @@ namespace teletensor::client {
 
 namespace {
 
-constexpr std::size_t kMostPath = 107, kMostToken = 1000;
-constexpr double kMostSeconds = 1e9;
+constexpr std::size_t kMaxPath = 107, kMaxToken = 1000;
+constexpr double kMaxSeconds = 1e9;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -61,7 +61,7 @@ std::string token_of(std::string token) {
   token.erase(token.begin(), std::find_if_not(token.begin(), token.end(), space));
   // gRPC logs a header that it refuses, and refuses it as wrong use, which ends the process.
   const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
-  if (token.size() > kMostToken || !std::all_of(token.begin(), token.end(), printable)) {
+  if (token.size() > kMaxToken || !std::all_of(token.begin(), token.end(), printable)) {
     refuse("a token is printable ASCII on one line, at most 1,000 characters");
   }
   return token;
@@ -104,7 +104,7 @@ struct Place {
 Place place_of(const std::string& address) {
   if (address.starts_with('/') || address.starts_with("unix:")) {
     const std::string path = address.starts_with('/') ? address : address.substr(5);
-    if (!wire::is_socket_path(path) || path.size() > kMostPath) {
+    if (!wire::is_socket_path(path) || path.size() > kMaxPath) {
       refuse("address \"" + address.substr(0, 200) +
              "\": the path of a UNIX socket has 1 to 107 bytes, not " +
              std::to_string(path.size()) + ", and neither a comma nor a NUL byte");
@@ -131,7 +131,7 @@ bool is_encrypted(const Place& place, const Credentials& with) {
 }  // namespace
 
 Credentials credentials_of(const std::string& address, const Options& options) {
-  if (!(options.timeout > 0 && options.timeout <= kMostSeconds)) {
+  if (!(options.timeout > 0 && options.timeout <= kMaxSeconds)) {
     refuse("timeout: expected a number of seconds above 0, at most 1e9");
   }
   Credentials found;

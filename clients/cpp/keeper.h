@@ -39,7 +39,7 @@ class Keeper {
     for (int tries = 0;; ++tries) {
       std::string word;
       const Status status = call(&word);
-      if (status.ok() || tries == kMostTries || !is_cut(status, word) ||
+      if (status.ok() || tries == kMaxTries || !is_cut(status, word) ||
           !comes_again(word, tries)) {
         return status;
       }
@@ -47,7 +47,7 @@ class Keeper {
   }
 
  private:
-  static constexpr int kMostTries = 200;
+  static constexpr int kMaxTries = 200;
 
   void serve(std::shared_ptr<StreamEnd> end);
   // The next stream's end; null: the session is lost, or stop() was called.

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::uint64_t kMostHeader = 100'000'000;  // the format's own limit
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 constexpr std::pair<const char*, DType> kCodes[] = {
     {"BOOL", DType::kBool}, {"U8", DType::kU8},   {"I8", DType::kI8},   {"I16", DType::kI16},
     {"I32", DType::kI32},   {"I64", DType::kI64}, {"F16", DType::kF16}, {"BF16", DType::kBF16},
@@ -80,7 +80,7 @@ Status SafetensorsFile::parse() {
   std::uint64_t length = 0;
   if (contents_.size() < 8) return damaged("too short");
   std::memcpy(&length, contents_.data(), 8);
-  if (length > kMostHeader || length > contents_.size() - 8) return damaged("cut off");
+  if (length > kMaxHeader || length > contents_.size() - 8) return damaged("cut off");
   const std::string_view all(contents_.data(), contents_.size());
   const std::string_view header = all.substr(8, length), data = all.substr(8 + length);
   const json parsed = json::parse(header.begin(), header.end());

@@ -15,13 +15,13 @@ namespace {
 // What a retained frame costs besides its bytes.
 constexpr std::size_t kFrameOverhead = 128;
 // How much may be read before the daemon, which keeps it until then, is told.
-constexpr std::size_t kMostUnacknowledged = 1 << 20;
+constexpr std::size_t kMaxUnacknowledged = 1 << 20;
 
 }  // namespace
 
 bool Session::sendable() const {
   if (again_ != 0) return true;
-  if (all_taken()) return unacknowledged_ > kMostUnacknowledged;
+  if (all_taken()) return unacknowledged_ > kMaxUnacknowledged;
   const bool full = !frames_.empty();
   const std::size_t next = full ? frames_.front().frame->size() : writer_.size();
   // What is issued is within the credits of the daemon that it was issued for; what goes again to

@@ -14,7 +14,7 @@ namespace teletensor::client {
 
 class Recorder {
  public:
-  static constexpr std::size_t kMost = std::size_t{1} << 17;  // of each
+  static constexpr std::size_t kMax = std::size_t{1} << 17;  // of each
 
   // Times are nanoseconds of the steady clock, Python's time.monotonic_ns().
   struct SentFrame {
@@ -29,11 +29,11 @@ class Recorder {
   void turn(bool on) { on_.store(on, std::memory_order_relaxed); }
   void add(SentFrame frame) {
     core::MutexLock lock(mutex_);
-    if (frames_.size() < kMost) frames_.push_back(frame);
+    if (frames_.size() < kMax) frames_.push_back(frame);
   }
   void add(Wait wait) {
     core::MutexLock lock(mutex_);
-    if (waits_.size() < kMost) waits_.push_back(std::move(wait));
+    if (waits_.size() < kMax) waits_.push_back(std::move(wait));
   }
   std::pair<std::vector<SentFrame>, std::vector<Wait>> take() {
     core::MutexLock lock(mutex_);

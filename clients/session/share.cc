@@ -322,7 +322,7 @@ Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device devic
   TT_RETURN_IF_ERROR(settle(stop));
   while (true) {
     request.from = from + request.offset;
-    request.bytes = std::min(bytes - request.offset, wire::kMostShareUpload);
+    request.bytes = std::min(bytes - request.offset, wire::kMaxShareUpload);
     const bool last = request.offset + request.bytes == bytes;
     wire::ShareReply reply;
     TT_RETURN_IF_ERROR(tell(request));
@@ -338,7 +338,7 @@ Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device devic
 Result<std::uint64_t> Mapping::send(const ShareAddress& to, core::Device device,
                                     std::string_view bytes, const Stop& stop) {
   wire::ShareRequest request = upload_of(to, device, bytes.size());
-  const std::uint64_t most = std::min(bytes_ / kPieces, wire::kMostShareUpload);
+  const std::uint64_t most = std::min(bytes_ / kPieces, wire::kMaxShareUpload);
   if (most == 0) return core::invalid("shared memory: too little to send through");
   TT_RETURN_IF_ERROR(settle(stop));
   wire::ShareReply reply;

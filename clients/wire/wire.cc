@@ -36,7 +36,7 @@ struct tt_wire_call {
 
 namespace {
 
-constexpr int kMostMessageBytes = 64 << 20;
+constexpr int kMaxMessageBytes = 64 << 20;
 // A network that drops everything says nothing: the connection is given up so long after the last
 // byte. The daemon asks every 5 s by itself, so that these pings leave only where its own do not
 // come.
@@ -76,8 +76,8 @@ tt_wire_channel* connect(const char* target, const tt_wire_tls* tls) {
     return arg;
   };
   std::vector<grpc_arg> options = {
-      option(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMostMessageBytes),
-      option(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, kMostMessageBytes),
+      option(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxMessageBytes),
+      option(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, kMaxMessageBytes),
       option(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
       // A connection of its own: no other session's bytes before ours.
       option(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),

@@ -203,7 +203,7 @@ class Node final : public GraphObject {
 };
 
 // Memory for objects that come and go with every instruction. To give it back takes none.
-template <class T, std::size_t kMost>
+template <class T, std::size_t kMax>
 class Memory {
  public:
   Memory() = default;
@@ -218,7 +218,7 @@ class Memory {
     return std::exchange(free_, free_->next);
   }
   void give(void* memory) {
-    if (count_ == kMost) return ::operator delete(memory);
+    if (count_ == kMax) return ::operator delete(memory);
     ++count_;
     free_ = new (memory) Free{free_};
   }
@@ -273,7 +273,7 @@ class Graph {
   // Runs a program over inputs: `results` are its new names. Nothing is recorded.
   core::Status call(const Callable& callable, const program::Call& call,
                     std::span<const HandleRef> inputs, Handles& results);
-  static constexpr std::uint32_t kMostRounds = 1 << 20;  // of a loop
+  static constexpr std::uint32_t kMaxRounds = 1 << 20;  // of a loop
   core::Status set_data(Handle& h, Handle& other);
   core::Status set_requires_grad(Handle& h, bool on);
   core::Status set_grad(Handle& h, Handle* grad);

@@ -251,7 +251,7 @@ void DevicePool::keep(const Block& block, OwnerId owner) {
     keep_locked({block.capacity, block.data, block.locked_by});
   } else if (block.descriptor >= 0) {
     shared_.emplace(owner, block);
-    if (shared_.size() > kMostShared) drop_one_shared(shared_.begin());
+    if (shared_.size() > kMaxShared) drop_one_shared(shared_.begin());
   } else {
     keep_large(block.capacity, block.data, owner);
   }

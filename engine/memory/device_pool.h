@@ -124,7 +124,7 @@ class DevicePool {
   // Nobody's: who left the bytes in a block is not known.
   static constexpr OwnerId kAnybody = ~OwnerId{0};
   // At most so many shared blocks are kept: each has a descriptor.
-  static constexpr std::size_t kMostShared = 256;
+  static constexpr std::size_t kMaxShared = 256;
 
   void make_room(std::size_t bytes) TT_REQUIRES(mu_);
   void* fresh(std::size_t bytes) TT_REQUIRES(mu_);

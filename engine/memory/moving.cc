@@ -70,7 +70,7 @@ std::vector<core::Ref<Storage>> Pool::living(std::uint64_t least) const {
 
 std::vector<core::Ref<Storage>> Pool::movable(std::uint64_t* pinned) const {
   // Not under the lock: what is left out may be the last reference by now.
-  std::vector<core::Ref<Storage>> found = living(kLeastMoved);
+  std::vector<core::Ref<Storage>> found = living(kMinMoved);
   std::erase_if(found, [&](const core::Ref<Storage>& storage) {
     if (storage->data_ == nullptr || storage->sharing() != nullptr || storage->open_) return true;
     const std::uint32_t pins = storage->pins_.load(std::memory_order_acquire);
@@ -86,7 +86,7 @@ std::vector<core::Ref<Storage>> Pool::movable(std::uint64_t* pinned) const {
 }
 
 void Pool::pins_last() {
-  for (const core::Ref<Storage>& storage : living(kLeastMoved)) {
+  for (const core::Ref<Storage>& storage : living(kMinMoved)) {
     if (storage->pinned()) storage->stays();
   }
 }

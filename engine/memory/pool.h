@@ -112,7 +112,7 @@ class Pool {
   friend class StrandScope;
   static constexpr int kSlabObjects = 64;
   // Smaller ones stay: a file each would cost more than it gives. What is away is charged so much.
-  static constexpr std::size_t kLeastMoved = std::size_t{64} << 10;
+  static constexpr std::size_t kMinMoved = std::size_t{64} << 10;
   static constexpr std::uint64_t kAwayCharge = 512;
 
   Pool(DevicePool& device, OwnerId owner, std::uint64_t quota)

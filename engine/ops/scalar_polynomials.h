@@ -9,7 +9,7 @@
 
 namespace teletensor::ops::scalar {
 
-inline constexpr Int kMostTerms = 1'000'000;  // NaN beyond: a recurrence may have no early end
+inline constexpr Int kMaxTerms = 1'000'000;  // NaN beyond: a recurrence may have no early end
 
 enum class Chebyshev { kT, kU, kV, kW };
 
@@ -50,7 +50,7 @@ inline double chebyshev(Chebyshev kind, double x, double degree) {
                        : kind == Chebyshev::kV ? x + x - 1
                                                : x + x + 1;
   if (n == 0) return 1;
-  if (n > kMostTerms) return kNaN;
+  if (n > kMaxTerms) return kNaN;
   double p = 1, q = first;
   for (Int k = 2; k <= n && q == q; ++k) {  // outside [-1, 1] it soon overflows, then is NaN
     const double r = (x + x) * q - p;
@@ -80,7 +80,7 @@ inline double laguerre(double x, double degree) {
   const Int n = to_int(degree);
   if (n < 0) return 0;
   if (n == 0 || x == 0) return 1;
-  if (n > kMostTerms) return kNaN;
+  if (n > kMaxTerms) return kNaN;
   double p = 1, q = 1 - x;
   for (Int k = 1; k < n && q == q; ++k) {
     const double m = static_cast<double>(k), r = ((m + m + (1 - x)) * q - m * p) / (m + 1);
@@ -95,7 +95,7 @@ inline double legendre(double x, double degree) {
   if (n < 0) return 0;
   if (std::abs(x) == 1) return x > 0 || n % 2 == 0 ? 1 : -1;
   if (n == 0) return 1;
-  if (n > kMostTerms) return kNaN;
+  if (n > kMaxTerms) return kNaN;
   double p = 1, q = x;
   for (Int k = 1; k < n && q == q; ++k) {
     const double m = static_cast<double>(k), r = ((m + m + 1) * x * q - m * p) / (m + 1);

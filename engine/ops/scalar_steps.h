@@ -23,7 +23,7 @@ enum class Rule : std::uint8_t {
   kUnscale,   // param * lr, no grad; says where param is infinite or NaN
 };
 inline constexpr int kStepParts = 5;
-inline constexpr int kMostHypers = 9;  // without `skip`
+inline constexpr int kMaxHypers = 9;  // without `skip`
 
 // A rule reads what its formula names; all of them begin with
 // g = -g (maximize), g += weight_decay * p, p *= shrink.

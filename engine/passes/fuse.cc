@@ -9,7 +9,7 @@
 namespace teletensor::passes {
 namespace {
 
-constexpr std::size_t kMostOpen = 8;
+constexpr std::size_t kMaxOpen = 8;
 
 // A loop that may still grow.
 struct Open {
@@ -124,8 +124,8 @@ class Fuser {
         ++at;
         continue;
       }
-      if (joined.steps.size() + open.steps.size() + 1 > kMostLoopSteps ||
-          joined.reads.size() + open.reads.size() + step.reads.size() > kMostLoopReads) {
+      if (joined.steps.size() + open.steps.size() + 1 > kMaxLoopSteps ||
+          joined.reads.size() + open.reads.size() + step.reads.size() > kMaxLoopReads) {
         close(at);
         continue;
       }
@@ -141,7 +141,7 @@ class Fuser {
     }
     auto& made = step.kind == FuseStep::Kind::kFold ? joined.folded : joined.writes;
     made.insert(made.end(), step.writes.begin(), step.writes.end());
-    if (open_.size() >= kMostOpen) close(0);
+    if (open_.size() >= kMaxOpen) close(0);
     open_.push_back(std::move(joined));
   }
 

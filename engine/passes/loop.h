@@ -41,9 +41,9 @@ struct Unit {
   friend bool operator==(const Unit&, const Unit&) = default;
 };
 
-inline constexpr std::size_t kMostLoopSteps = 24;
+inline constexpr std::size_t kMaxLoopSteps = 24;
 inline constexpr std::int64_t kShortRow = 256;     // a shorter one is folded by the op's own kernel
-inline constexpr std::size_t kMostLoopReads = 32;  // of values from outside
+inline constexpr std::size_t kMaxLoopReads = 32;  // of values from outside
 
 // Units in an order that respects every reader and every overwrite. Linear in the steps.
 std::vector<Unit> fuse(const std::vector<FuseStep>& steps);

@@ -43,8 +43,8 @@ Program peephole(Program program, const ops::Catalog& catalog = ops::catalog());
 using Evaluate = std::function<bool(const program::Step& step, const Program& program,
                                     std::span<const std::string_view> operands,
                                     std::vector<std::string>& results)>;
-inline constexpr std::size_t kMostFolded = 4096;
-Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes = kMostFolded,
+inline constexpr std::size_t kMaxFolded = 4096;
+Program fold(Program program, const Evaluate& evaluate, std::size_t most_bytes = kMaxFolded,
              const ops::Catalog& catalog = ops::catalog());
 // An `if` whose condition is a literal becomes its branch; a `while` whose condition block returns
 // a literal False ends before it begins.

@@ -452,7 +452,7 @@ TEST(Fuse, LoopsAreBounded) {
   m.returns({x});
   std::size_t steps = 0;
   for (const Unit& unit : fused(m.program())) {
-    EXPECT_LE(unit.steps.size(), kMostLoopSteps);
+    EXPECT_LE(unit.steps.size(), kMaxLoopSteps);
     steps += unit.steps.size();
   }
   EXPECT_EQ(steps, 100u);

@@ -33,8 +33,8 @@ constexpr std::string_view kCheap[] = {
     "batch_norm",  "log_softmax", "softmax"};
 
 constexpr std::size_t kLongestChain = 6;
-constexpr std::size_t kMostLooks = 512;            // at changed programs ...
-constexpr std::size_t kMostStepsLooked = 1 << 19;  // and at their steps
+constexpr std::size_t kMaxLooks = 512;            // at changed programs ...
+constexpr std::size_t kMaxStepsLooked = 1 << 19;  // and at their steps
 
 std::int64_t unpadded_bytes(const program::ValueType& type) {
   return type.elements * static_cast<std::int64_t>(core::size_of(type.dtype));
@@ -148,8 +148,8 @@ class Rematerialiser {
     if (!worth) return program;
     for (const Step& step : program.body.steps) total_ += estimated_ns(step, program, catalog_);
     const Looked first(program, catalog_);
-    std::size_t looks = kMostStepsLooked / (program.body.steps.size() + 1);
-    looks = std::min(looks, kMostLooks);
+    std::size_t looks = kMaxStepsLooked / (program.body.steps.size() + 1);
+    looks = std::min(looks, kMaxLooks);
     Looked now = first;
     // The last that held less than all before it, and what it had cost until then.
     Program best = std::move(program);

@@ -295,7 +295,7 @@ Program optimize(Program program, const ops::Catalog& catalog, const Evaluate& e
     pass("peephole", [&](const Program& p) { return peephole(p, catalog); });
     pass("cse", [&](const Program& p) { return cse(p, catalog); });
     if (evaluate) {
-      pass("fold", [&](const Program& p) { return fold(p, evaluate, kMostFolded, catalog); });
+      pass("fold", [&](const Program& p) { return fold(p, evaluate, kMaxFolded, catalog); });
     }
     pass("dce", [&](const Program& p) { return dce(p, catalog); });
     if (program == before) break;

@@ -95,7 +95,7 @@ Entry& Back::append(std::uint64_t seq) {
     }
   }
   if (open_ == nullptr) open_ = SpareChunks::all().take();
-  if (interner_->size() > kMostInterned) renew_interner();
+  if (interner_->size() > kMaxInterned) renew_interner();
   Entry& entry = open_->add();
   appended_ = seq;
   entry.instruction.seq = seq;
@@ -243,7 +243,7 @@ void Back::failed_call(std::uint64_t seq, Status status, program::Invocation inv
 
 // Work of a few microseconds in all.
 bool Back::is_quick(Chunk& chunk) const {
-  if (chunk.size() > kMostHere) return false;
+  if (chunk.size() > kMaxHere) return false;
   for (std::size_t at = chunk.taken(); at < chunk.filled(); ++at) {
     const Entry& entry = chunk.entry(at);
     const Instruction& i = entry.instruction;
@@ -414,8 +414,8 @@ void Back::stop() {
 // ---------------------------------------------------------------- the strand
 
 bool Back::has_room() const {
-  return queued_.load(std::memory_order_relaxed) <= kMostQueued / 2 &&
-         bytes_.load(std::memory_order_relaxed) <= kMostBytes / 2;
+  return queued_.load(std::memory_order_relaxed) <= kMaxQueued / 2 &&
+         bytes_.load(std::memory_order_relaxed) <= kMaxBytes / 2;
 }
 
 bool Back::run_plan() {

@@ -65,18 +65,18 @@ class BackEvents {
 
 class Back : public Task, private Tiers::Member, private Groups::Waiter {
  public:
-  static constexpr std::size_t kMostQueued = 16384;
-  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kMostFetched = std::size_t{1} << 20;  // bytes, without `bulk`
+  static constexpr std::size_t kMaxQueued = 16384;
+  static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kMaxFetched = std::size_t{1} << 20;  // bytes, without `bulk`
   static constexpr std::size_t kPlanEntries = 64;
   static constexpr std::size_t kWindowEntries = 256;
-  static constexpr std::size_t kMostHere = 8;         // entries that publish() may run
-  static constexpr std::size_t kMostInterned = 4096;  // then a new interner begins
+  static constexpr std::size_t kMaxHere = 8;         // entries that publish() may run
+  static constexpr std::size_t kMaxInterned = 4096;  // then a new interner begins
   static constexpr std::chrono::microseconds kPlanTime{1000};
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
-  static constexpr std::size_t kMostGroups = 64;
+  static constexpr std::size_t kMaxGroups = 64;
   static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // to leave
-  static constexpr std::size_t kMostOpen = 256;            // collectives
+  static constexpr std::size_t kMaxOpen = 256;            // collectives
   static constexpr std::uint64_t kOpenPart = 4;  // open collectives keep a 4th of the host
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
@@ -125,8 +125,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Drops entries of commands behind `seq`: of one that has failed half-way, by a lack of memory.
   void take_back(std::uint64_t seq);
   bool full() const {
-    return queued_.load(std::memory_order_relaxed) >= kMostQueued ||
-           bytes_.load(std::memory_order_relaxed) >= kMostBytes;
+    return queued_.load(std::memory_order_relaxed) >= kMaxQueued ||
+           bytes_.load(std::memory_order_relaxed) >= kMaxBytes;
   }
   // False: there is room (or nothing left to run) now. True: on_continue() will be called, once; a
   // drained queue counts as having room. Precondition: everything is published.

@@ -31,10 +31,10 @@ void Back::run_group(Entry& entry) {
     status = core::invalid("joining group \"" + group.join->name + "\": the daemon shuts down");
   }
   if (status.ok() && groups_ == nullptr) status = core::unimplemented("this daemon has no groups");
-  if (status.ok() && executor_.groups() >= kMostGroups) {
+  if (status.ok() && executor_.groups() >= kMaxGroups) {
     status = Status(core::Code::kResourceExhausted,
                     "joining group \"" + group.join->name + "\": the session is in " +
-                        std::to_string(kMostGroups) + " groups, which is the maximum");
+                        std::to_string(kMaxGroups) + " groups, which is the maximum");
   }
   core::Result<std::shared_ptr<Groups::Member>> member(status);
   if (status.ok()) {
@@ -142,7 +142,7 @@ Back::OpenCollective* Back::find_open(const Operand& operand) {
 }
 
 Back::OpenCollective* Back::find_open(std::span<const Operand> operands) {
-  if (collectives_.size() >= kMostOpen) return &collectives_.front();
+  if (collectives_.size() >= kMaxOpen) return &collectives_.front();
   for (const Operand& operand : operands) {
     if (OpenCollective* const found = find_open(operand)) return found;
   }

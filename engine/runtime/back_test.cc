@@ -188,13 +188,13 @@ TEST(Back, TheQueueIsBoundedAndAsksToGoOnOnce) {
   ValueRef y = client.unary("gate", x);
   int writes = 0;
   for (; !client.back.full(); ++writes) client.inplace(x, "add");
-  EXPECT_EQ(client.back.queued(), Back::kMostQueued);
+  EXPECT_EQ(client.back.queued(), Back::kMaxQueued);
   client.back.publish(client.seq);
   EXPECT_TRUE(client.back.wait_for_room());
   EXPECT_EQ(client.events.continued, 0);
   gate_open = true;
   while (client.events.continued == 0) std::this_thread::yield();
-  EXPECT_LE(client.back.queued(), Back::kMostQueued / 2);
+  EXPECT_LE(client.back.queued(), Back::kMaxQueued / 2);
   client.finish();
   EXPECT_EQ(client.events.continued, 1);
   EXPECT_FALSE(client.back.wait_for_room());

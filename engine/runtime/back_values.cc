@@ -71,7 +71,7 @@ bool Back::run_fetch(Entry& entry) {
   } else if (failure) {
     result.status = failure->status;
     result.root = failure->seq;
-  } else if (!entry.bulk && bytes_of(operand.geometry->numel(), operand.dtype) > kMostFetched) {
+  } else if (!entry.bulk && bytes_of(operand.geometry->numel(), operand.dtype) > kMaxFetched) {
     result.status = core::invalid("fetch: a tensor of shape " + core::to_string(result.shape) +
                                   " is read by a download");
     result.root = result.seq;

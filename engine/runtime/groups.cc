@@ -15,7 +15,7 @@ using Kind = PeerMessage::Kind;
 
 namespace {
 
-constexpr collective::Rank kMostRanks = 1024;
+constexpr collective::Rank kMaxRanks = 1024;
 // How late a deadline may be noticed.
 constexpr std::chrono::milliseconds kLookEvery{500};
 
@@ -95,8 +95,8 @@ Fabric::Receiver& Groups::connect(Fabric& fabric) {
 
 core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
   const std::string what = "joining group \"" + join.name + "\"";
-  if (join.ranks == 0 || join.ranks > kMostRanks) {
-    return core::invalid(what + ": a group has 1 to " + std::to_string(kMostRanks) +
+  if (join.ranks == 0 || join.ranks > kMaxRanks) {
+    return core::invalid(what + ": a group has 1 to " + std::to_string(kMaxRanks) +
                          " ranks, not " + std::to_string(join.ranks));
   }
   if (join.rank >= join.ranks) {
@@ -308,7 +308,7 @@ void Groups::form(const Key& key) {
 }
 
 Status Groups::registered(const std::string& peer, const PeerMessage& message) {
-  if (message.ranks == 0 || message.ranks > kMostRanks || message.rank >= message.ranks ||
+  if (message.ranks == 0 || message.ranks > kMaxRanks || message.rank >= message.ranks ||
       message.user.empty()) {
     return core::invalid("a registration of no rank");
   }
@@ -318,8 +318,8 @@ Status Groups::registered(const std::string& peer, const PeerMessage& message) {
   {
     core::MutexLock lock(mu_);
     const auto of_peer = remotes_.lower_bound({peer, 0});
-    constexpr std::ptrdiff_t kMostOfPeer = std::ptrdiff_t{1} << 16;
-    if (std::distance(of_peer, remotes_.lower_bound({peer + '\0', 0})) >= kMostOfPeer) {
+    constexpr std::ptrdiff_t kMaxOfPeer = std::ptrdiff_t{1} << 16;
+    if (std::distance(of_peer, remotes_.lower_bound({peer + '\0', 0})) >= kMaxOfPeer) {
       return core::invalid("more registrations than a daemon may have");
     }
     // One that was sent just when the peer was met has come before, and comes again.
@@ -399,7 +399,7 @@ Status Groups::formed(const std::string& peer, const PeerMessage& message) {
       ++count;
     }
   }
-  if (message.ranks == 0 || message.ranks > kMostRanks || count != message.ranks || own != 1 ||
+  if (message.ranks == 0 || message.ranks > kMaxRanks || count != message.ranks || own != 1 ||
       message.places.front().daemon != peer) {
     return core::invalid("a group that is not whole");
   }
@@ -523,7 +523,7 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::restore(const std::string&
   const Join join{
       user, group.name, group.rank, group.ranks, std::chrono::milliseconds(group.timeout_ms), who};
   if (group.places.empty()) return this->join(join);
-  if (group.ranks > kMostRanks) return core::invalid("a saved group of too many ranks");
+  if (group.ranks > kMaxRanks) return core::invalid("a saved group of too many ranks");
   TT_RETURN_IF_ERROR(restorable(group));
   const Key key(user, group.name);
   EpochRef epoch;

@@ -49,7 +49,7 @@ Lanes::Quiet::~Quiet() { --quiet; }
 
 Lanes::Lanes(int count) : count_(std::max(count, 1)) {
   core::MutexLock lock(mu_);
-  spare_.reserve(static_cast<std::size_t>(count_ + kMostParked));
+  spare_.reserve(static_cast<std::size_t>(count_ + kMaxParked));
   for (int i = 0; i < count_; ++i) {
     threads_.push_back(core::start_thread([this] { lane(nullptr); }));
   }
@@ -304,7 +304,7 @@ void Lanes::give_way() {
 // The plan on this thread waits until its task's turn comes again, and the first task in the queue
 // gets the lane. False: no more threads can wait, and nothing has happened.
 bool Lanes::park(Task& task) {
-  if (parked_ >= kMostParked) return false;
+  if (parked_ >= kMaxParked) return false;
   Task* const next = take();
   if (next->parked_ != nullptr) {
     wake(*std::exchange(next->parked_, nullptr));

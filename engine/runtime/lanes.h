@@ -24,7 +24,7 @@ namespace teletensor::runtime {
 
 class Lanes {
  public:
-  static constexpr int kMostParked = 32;
+  static constexpr int kMaxParked = 32;
 
   explicit Lanes(int count);  // >= 1
   // Precondition: no task is ready or running.

@@ -193,7 +193,7 @@ TEST(Lanes, MoreLongKernelsThanMayWait) {
   Lanes lanes(2);
   std::atomic<int> parts{0};
   std::vector<std::unique_ptr<Counted>> tasks;
-  constexpr int kTasks = Lanes::kMostParked + 8;
+  constexpr int kTasks = Lanes::kMaxParked + 8;
   for (int t = 0; t < kTasks; ++t) {
     tasks.push_back(std::make_unique<Counted>(lanes, 2, [&] {
       lanes.run_parts(40, [&](std::int64_t) {

@@ -33,7 +33,7 @@ void Profile::turn(bool on) {
 
 void Profile::add(const program::Span& span) {
   core::MutexLock lock(mu_);
-  if (recorded_.spans.size() < kMost) {
+  if (recorded_.spans.size() < kMax) {
     recorded_.spans.push_back(span);
   } else {
     ++recorded_.dropped;
@@ -44,7 +44,7 @@ void Profile::arrived(std::uint64_t first_seq, std::uint64_t commands) {
   if (!on()) return;
   const std::uint64_t at = core::now_ns();
   core::MutexLock lock(mu_);
-  if (recorded_.arrivals.size() < kMost) {
+  if (recorded_.arrivals.size() < kMax) {
     recorded_.arrivals.push_back({at, first_seq, commands});
   } else {
     ++recorded_.dropped;

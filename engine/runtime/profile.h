@@ -12,7 +12,7 @@ namespace teletensor::runtime {
 
 class Profile {
  public:
-  static constexpr std::size_t kMost = std::size_t{1} << 17;  // spans; as many arrivals
+  static constexpr std::size_t kMax = std::size_t{1} << 17;  // spans; as many arrivals
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
   // Turning it on forgets what was recorded before.

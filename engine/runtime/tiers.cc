@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{10};       // while a request has to wait for others
 constexpr std::chrono::seconds kTidy{1};             // while something is on the disk
-constexpr std::chrono::milliseconds kLeastIdle{50};  // so long without work ends a turn
+constexpr std::chrono::milliseconds kMinIdle{50};  // so long without work ends a turn
 // At least so much is moved away at a time: what comes next needs room as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
 constexpr int kRoomTries = 8;
@@ -292,7 +292,7 @@ bool Tiers::in_turn(const Member& member, bool idle) const {
   if (now >= member.turn_ends_) return false;
   if (!idle) return true;
   const Clock::time_point active{Clock::duration(member.active_at_.load())};
-  return now - active < std::max<std::chrono::nanoseconds>(member.transfers_, kLeastIdle);
+  return now - active < std::max<std::chrono::nanoseconds>(member.transfers_, kMinIdle);
 }
 
 // What others are guaranteed stays theirs.

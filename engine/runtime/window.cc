@@ -15,7 +15,7 @@ using program::Value;
 
 namespace {
 
-constexpr std::uint32_t kMostValues = 2048;  // of one window
+constexpr std::uint32_t kMaxValues = 2048;  // of one window
 constexpr std::uint32_t kNoLayout = ~0u;
 
 bool integer_division(const Instruction& i, const ops::OpDef& op) {
@@ -54,7 +54,7 @@ std::uint32_t WindowPlans::number_of(const Value* value) {
 }
 
 // Lists of thousands of operands: more values than the table holds.
-bool WindowPlans::too_many() const { return values_ > kMostValues; }
+bool WindowPlans::too_many() const { return values_ > kMaxValues; }
 
 void WindowPlans::make_key(std::span<Instruction* const> window) {
   // Twice as many places as names: the table of a usual window stays in the nearest cache.
@@ -62,7 +62,7 @@ void WindowPlans::make_key(std::span<Instruction* const> window) {
   for (const Instruction* i : window) {
     if (i != nullptr) names += i->operands.size() + i->results.size();
   }
-  places_ = std::bit_ceil(std::min<std::size_t>(names, kMostValues) * 2 + 1) - 1;
+  places_ = std::bit_ceil(std::min<std::size_t>(names, kMaxValues) * 2 + 1) - 1;
   if (numbers_.size() <= places_ || ++window_ == 0) {
     numbers_.assign(places_ + 1, {});
     window_ = 1;
@@ -129,7 +129,7 @@ WindowPlans::Plan& WindowPlans::plan(std::span<Instruction* const> window) {
     return at->second->plan;
   }
   PlanStats::add(stats_.misses);
-  if (plans_.size() >= kMostPlans) plans_.clear();
+  if (plans_.size() >= kMaxPlans) plans_.clear();
   Plan made = make(window);
   return plans_.emplace(hash_, std::make_unique<Kept>(Kept{key_, std::move(made)}))->second->plan;
 }

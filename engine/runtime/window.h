@@ -32,7 +32,7 @@ struct PlanStats {
 
 class WindowPlans {
  public:
-  static constexpr std::size_t kMostPlans = 256;
+  static constexpr std::size_t kMaxPlans = 256;
 
   // Both outlive it.
   WindowPlans(const ops::Catalog& catalog, const Devices& devices)

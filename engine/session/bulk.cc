@@ -17,8 +17,8 @@ core::Result<memory::Pool*> Session::upload_pool(core::Device device) {
   if (found < 0) return devices_.missing("upload", device);
   core::MutexLock lock(mu_);
   if (!broken_.ok()) return broken_;
-  if (uploads_.size() >= kMostUploads) {
-    return Status(Code::kResourceExhausted, "upload: " + std::to_string(kMostUploads) +
+  if (uploads_.size() >= kMaxUploads) {
+    return Status(Code::kResourceExhausted, "upload: " + std::to_string(kMaxUploads) +
                                                 " uploads are unfinished or unbound already");
   }
   return &back_.executor().pool(static_cast<std::size_t>(found));
@@ -255,7 +255,7 @@ void Session::on_fetched(runtime::FetchResult result) {
         });
     if (!noted.ok()) return;  // begin_download() finds none
     Download& download = downloads_.find(result.seq)->second;
-    if (downloads_.size() > kMostDownloads && !download.ready) {
+    if (downloads_.size() > kMaxDownloads && !download.ready) {
       result.contents.storage = nullptr;
       fetched.status = result.status =
           Status(Code::kResourceExhausted, "fetch: too many values wait for their download");
@@ -297,7 +297,7 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
         refused = no_bulk_fetch(seq);
       } else if (given_up_.contains(seq)) {
         refused = Status(Code::kCancelled, "download: its client has given the value up");
-      } else if (downloads_.size() >= kMostDownloads) {
+      } else if (downloads_.size() >= kMaxDownloads) {
         refused = Status(Code::kResourceExhausted, "download: too many are waiting");
       } else {
         downloads_[seq].ready = std::move(ready);

@@ -19,8 +19,8 @@ namespace teletensor::session {
 namespace {
 
 // What a file says is believed up to here.
-constexpr memory::OwnerId kMostOwner = memory::OwnerId{1} << 62;
-constexpr memory::OwnerId kGroupsOwner = kMostOwner + 1;
+constexpr memory::OwnerId kMaxOwner = memory::OwnerId{1} << 62;
+constexpr memory::OwnerId kGroupsOwner = kMaxOwner + 1;
 constexpr char kGroupsUser[] = " groups";  // no user's name
 
 }  // namespace
@@ -122,7 +122,7 @@ std::vector<engine::Publication> Host::publications() const {
 memory::OwnerId Host::enroll(const engine::SessionOptions& options, memory::OwnerId owner) {
   {
     core::MutexLock lock(mu_);
-    if (!restoring_ || owner == 0 || owner > kMostOwner || taken_.contains(owner)) {
+    if (!restoring_ || owner == 0 || owner > kMaxOwner || taken_.contains(owner)) {
       owner = next_owner_;
     }
     next_owner_ = std::max(next_owner_, owner + 1);

@@ -208,8 +208,8 @@ Status Session::refuse_or_resume() {
   if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
   if (!within_limits()) {
     const std::uint64_t handles = limits_.handles, tape = limits_.tape_bytes;
-    if ((handles != 0 && front_.handles() > handles + kMostExcess) ||
-        (tape != 0 && bookkeeping() > tape + kMostUnpaid)) {
+    if ((handles != 0 && front_.handles() > handles + kMaxExcess) ||
+        (tape != 0 && bookkeeping() > tape + kMaxUnpaid)) {
       return beyond_limits();
     }
     if (!back_.refusing()) back_.refuse(beyond_limits());
@@ -220,9 +220,9 @@ Status Session::refuse_or_resume() {
     return {};
   }
   const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
-  if (back_.refusing() && due <= kMostUnpaid) return {};
+  if (back_.refusing() && due <= kMaxUnpaid) return {};
   Status status = host_pool().refusal(names_and_tape(), std::max(due, kBookkeepingStep));
-  if (due > kMostUnpaid) return status;
+  if (due > kMaxUnpaid) return status;
   back_.refuse(std::move(status));
   return {};
 }
@@ -293,8 +293,8 @@ void Session::count_planned() {
 
 void Session::finish_frame(Status status) noexcept {
   const std::size_t failures = back_.open_failures();
-  if (status.ok() && (failures > kMostFailures ||
-                      (failures > 0 && frame_.consumed() - forgotten_ > kMostCommandsKept))) {
+  if (status.ok() && (failures > kMaxFailures ||
+                      (failures > 0 && frame_.consumed() - forgotten_ > kMaxCommandsKept))) {
     status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");
   }
   (void)charge_bookkeeping();

@@ -183,8 +183,8 @@ void Session::join(std::uint64_t seq, program::Join join) {
   wanted.name = std::move(join.name);
   wanted.rank = join.rank;
   wanted.ranks = join.ranks;
-  constexpr std::uint64_t kMostMs = 1000ull * 3600 * 24 * 365;
-  wanted.timeout = std::chrono::milliseconds(std::min(join.timeout_ms, kMostMs));
+  constexpr std::uint64_t kMaxMs = 1000ull * 3600 * 24 * 365;
+  wanted.timeout = std::chrono::milliseconds(std::min(join.timeout_ms, kMaxMs));
   wanted.who = who();
   back_.change_group(seq, join.group, std::move(wanted));
 }

@@ -27,19 +27,19 @@ namespace teletensor::session {
 
 class Session final : public engine::Session, private runtime::BackEvents, private autograd::Sink {
  public:
-  static constexpr std::size_t kMostUploads = 256;     // begun and not yet bound
-  static constexpr std::size_t kMostDownloads = 1024;  // asked for, bound or not
+  static constexpr std::size_t kMaxUploads = 256;     // begun and not yet bound
+  static constexpr std::size_t kMaxDownloads = 1024;  // asked for, bound or not
   // While an error waits to be raised, failures and what they could take back are remembered.
-  static constexpr std::size_t kMostFailures = 1u << 20;
-  static constexpr std::uint64_t kMostCommandsKept = 1u << 22;
+  static constexpr std::size_t kMaxFailures = 1u << 20;
+  static constexpr std::uint64_t kMaxCommandsKept = 1u << 22;
   // What names, tape and queue cost is charged like tensors on the host, in steps, but for the
   // first few MiB. Where the account refuses, instructions fail; a client that adds names all the
   // same loses its session in the end.
   static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
   static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
-  static constexpr std::uint64_t kMostUnpaid = 256u << 20;
+  static constexpr std::uint64_t kMaxUnpaid = 256u << 20;
   // The same for a client beyond its limit of handles.
-  static constexpr std::uint64_t kMostExcess = 1u << 18;
+  static constexpr std::uint64_t kMaxExcess = 1u << 18;
 
   // `owner` > 0 is unique in the process. The others outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,

@@ -12,9 +12,9 @@ using core::Status;
 
 Status Shares::full() const {
   core::MutexLock lock(mu_);
-  if (shares_.size() < kMost) return {};
+  if (shares_.size() < kMax) return {};
   return Status(Code::kResourceExhausted,
-                "share: " + std::to_string(kMost) + " pieces of memory are shared already");
+                "share: " + std::to_string(kMax) + " pieces of memory are shared already");
 }
 
 Result<engine::Shared> Shares::keep(memory::Pinned storage, int descriptor, bool open,

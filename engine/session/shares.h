@@ -18,7 +18,7 @@ namespace teletensor::session {
 
 class Shares : public std::enable_shared_from_this<Shares> {
  public:
-  static constexpr std::size_t kMost = 256;  // at once: each has a descriptor or two
+  static constexpr std::size_t kMax = 256;  // at once: each has a descriptor or two
 
   // Holds the storage, which is the pool's, as long as `hold` is there. UNIMPLEMENTED where it
   // cannot be shared, RESOURCE_EXHAUSTED where there are too many.

@@ -11,7 +11,7 @@ inline constexpr std::uint32_t kShareMagic = 0x31535454;  // "TTS1"
 inline constexpr char kShareSuffix[] = ".share";          // of the socket's path
 inline constexpr int kTicketDigits = 32;
 // At most so many bytes in one kShareUpload: others wait meanwhile.
-inline constexpr std::uint64_t kMostShareUpload = 8ull << 20;
+inline constexpr std::uint64_t kMaxShareUpload = 8ull << 20;
 
 enum ShareKind : std::uint32_t {
   // First on a connection: the value of bulk fetch `number`, to look at. The reply comes with a

@@ -98,13 +98,13 @@ class Run {
   // A tensor of that layout, on a storage that holds the whole value.
   void input(const Program& p, const program::View& view, std::vector<std::uint64_t>& inputs) {
     const program::ValueType& type = p.values[view.value];
-    constexpr std::int64_t kMost = 1 << 13;
+    constexpr std::int64_t kMax = 1 << 13;
     std::uint64_t storage = 0;
     for (std::size_t i = 0; i < inputs.size(); ++i) {  // several views of one value
       if (p.body.parameters[i].value == view.value) storage = storage_[i];
     }
     if (storage == 0) {
-      const std::int64_t elements = std::min(type.elements, kMost);
+      const std::int64_t elements = std::min(type.elements, kMax);
       if (!send(
               program::Constant{
                   type.dtype, {}, {elements}, contents(random_, type.dtype, elements)},
@@ -116,7 +116,7 @@ class Run {
     storage_.push_back(storage);
     // Too large for a storage here: the call will be refused. A view out of it would end the
     // session.
-    inputs.push_back(type.elements <= kMost ? strided(view, storage) : storage);
+    inputs.push_back(type.elements <= kMax ? strided(view, storage) : storage);
   }
   std::uint64_t strided(const program::View& view, std::uint64_t storage) {
     static const ops::OpRef as_strided("as_strided");

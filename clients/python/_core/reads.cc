@@ -12,7 +12,7 @@
 namespace teletensor::client {
 namespace {
 
-constexpr Py_ssize_t kMostBuffer = 1 << 20;  // bytes of an array that each call compares
+constexpr Py_ssize_t kMaxBuffer = 1 << 20;  // bytes of an array that each call compares
 
 }  // namespace
 
@@ -78,7 +78,7 @@ void Reads::know(PyObject* object) {
       PyErr_Clear();
       return;
     }
-    if (view.len > kMostBuffer) {
+    if (view.len > kMaxBuffer) {
       const std::string type = Py_TYPE(object)->tp_name;
       const Py_ssize_t size = view.len;
       PyBuffer_Release(&view);
@@ -86,7 +86,7 @@ void Reads::know(PyObject* object) {
           PyExc_RuntimeError,
           "a captured function reads a %s of %zd bytes from outside, more than the %zd that "
           "each call compares: make a tensor of it before, or hand it over as an argument",
-          type.c_str(), size, kMostBuffer);
+          type.c_str(), size, kMaxBuffer);
       throw nb::python_error();
     }
     const nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, view.len));

@@ -22,7 +22,7 @@ namespace {
 using core::Status;
 
 constexpr std::int64_t kRows = 64;       // of a block
-constexpr std::int64_t kMostParts = 16;  // each has temporary memory of its own
+constexpr std::int64_t kMaxParts = 16;  // each has temporary memory of its own
 // The logarithm of a row that sees nothing.
 template <class A>
 constexpr A kBlind = -std::numeric_limits<A>::infinity();
@@ -111,7 +111,7 @@ class Mask {
 template <class A, class F>
 Status each_unit(KernelCall& call, std::int64_t units, double ns, std::int64_t elements, F&& unit) {
   const bool short_work = static_cast<double>(units) * ns < 300e3;
-  const std::int64_t parts = short_work ? 1 : std::min(units, kMostParts);
+  const std::int64_t parts = short_work ? 1 : std::min(units, kMaxParts);
   const std::size_t bytes = scratch_bytes(parts, elements + 64, sizeof(A));
   A* const memory = static_cast<A*>(call.scratch.allocate(bytes));
   if (memory == nullptr) return out_of_scratch(call.op.name, bytes);

@@ -237,7 +237,7 @@ class Cache {
     if (places_.count(key) == 0) {
       entries_.emplace_front(key, made);
       places_[key] = entries_.begin();
-      if (entries_.size() > kMost) {
+      if (entries_.size() > kMax) {
         places_.erase(entries_.back().first);
         entries_.pop_back();
       }
@@ -246,7 +246,7 @@ class Cache {
   }
 
  private:
-  static constexpr std::size_t kMost = 512;
+  static constexpr std::size_t kMax = 512;
   using Entry = std::pair<std::vector<std::int64_t>, std::shared_ptr<const Primitive>>;
   std::mutex mutex_;
   std::list<Entry> entries_;

@@ -13,7 +13,7 @@ namespace teletensor::backends::cpu {
 
 inline constexpr int kMaxOperands = 4;
 inline constexpr std::int64_t kBlock = 1024;  // elements
-inline constexpr std::size_t kMostFunctorBytes = 64;
+inline constexpr std::size_t kMaxFunctorBytes = 64;
 
 // n contiguous elements: in[i] is A*, or bytes (0 or not) where operand i is a condition; out is
 // A*, or bytes where the op's result is a bool. out may be one of in.

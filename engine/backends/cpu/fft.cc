@@ -157,7 +157,7 @@ class LineBlock {
     } else {
       load_pairs(from, half, x.re, x.im);
       if (real) return;
-      T last[kMostLines];
+      T last[kMaxLines];
       for (std::int64_t l = 0; l < count; ++l) last[l] = from.base[from.at[l] + half * from.step];
       join_spectrum(x.re, x.im, half, count, twist_, last);
     }
@@ -168,7 +168,7 @@ class LineBlock {
     const auto to = pairs(job_.to, *job_.of_to, real, first, count);
     const std::int64_t n = job_.n, half = n / 2;
     if (job_.kind == Kind::kToHalf && n % 2 == 0) {
-      T last[kMostLines];
+      T last[kMaxLines];
       split_spectrum(x.re, x.im, half, count, twist_, last);
       for (std::int64_t l = 0; l < count; ++l) {
         T* const end = to.base + to.at[l] + half * to.step;
@@ -236,7 +236,7 @@ Status run_job(KernelCall& call, const Job<T>& job) {
   // As many lines at once as fill vectors, while the work arrays fit the second cache.
   const std::int64_t cache = (std::int64_t{256} << 10) / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t fit = std::max<std::int64_t>(cache / (4 * plan->size()), 1);
-  const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? kMostLines : 1});
+  const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? kMaxLines : 1});
   const std::int64_t blocks = (lines.count() + width - 1) / width;
   const double cost = 3 * static_cast<double>(plan->size()) * static_cast<double>(width) *
                       std::log2(static_cast<double>(plan->size()) + 2) * 0.2;

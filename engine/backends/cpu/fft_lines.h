@@ -11,14 +11,14 @@
 
 namespace teletensor::backends::cpu {
 
-inline constexpr std::int64_t kMostLines = 16;
+inline constexpr std::int64_t kMaxLines = 16;
 
 // Pair k of line l: base[at[l] + k * step] and base[at[l] + k * step + apart].
 template <class T>
 struct PairLines {
   T* base;
   std::int64_t count, step, apart;
-  std::int64_t at[kMostLines];
+  std::int64_t at[kMaxLines];
 
   // From a line to the next, where that is nearer than from a pair to the next; else 0.
   std::int64_t across() const {
@@ -105,8 +105,8 @@ void load_pairs(const PairLines<const T>& lines, std::int64_t n, T* re, T* im) {
     });
   }
   // A few pairs of all lines at a time: whole cache lines, on whichever side they lie.
-  for (std::int64_t k0 = done; k0 < n; k0 += kMostLines) {
-    const std::int64_t end = std::min(k0 + kMostLines, n);
+  for (std::int64_t k0 = done; k0 < n; k0 += kMaxLines) {
+    const std::int64_t end = std::min(k0 + kMaxLines, n);
     for (std::int64_t l = 0; l < count; ++l) {
       const T* const from = lines.base + lines.at[l];
       for (std::int64_t k = k0; k < end; ++k) {
@@ -163,8 +163,8 @@ void store_pairs(const T* re, const T* im, std::int64_t n, T scale, const PairLi
       }
     });
   }
-  for (std::int64_t k0 = done; k0 < n; k0 += kMostLines) {
-    const std::int64_t end = std::min(k0 + kMostLines, n);
+  for (std::int64_t k0 = done; k0 < n; k0 += kMaxLines) {
+    const std::int64_t end = std::min(k0 + kMaxLines, n);
     for (std::int64_t l = 0; l < count; ++l) {
       T* const to = lines.base + lines.at[l];
       for (std::int64_t k = k0; k < end; ++k) {

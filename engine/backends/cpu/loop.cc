@@ -197,7 +197,7 @@ class Loop final : public LoopMaker {
  private:
   struct Work {
     std::unique_ptr<Element, EndElement> element;  // null for folds
-    alignas(16) std::byte functor[kMostFunctorBytes];
+    alignas(16) std::byte functor[kMaxFunctorBytes];
     std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};  // the steps that make the operands
     std::size_t operands = 0;
     std::size_t last = 0;    // the last step that reads it

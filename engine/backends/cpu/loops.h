@@ -120,7 +120,7 @@ core::Status run_functor(KernelCall& call, std::span<const TensorArg> in, const 
                          bool exact_scalars = false) {
   Plan plan;
   plan.loops = &Slot<F>::loops;
-  static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= kMostFunctorBytes);
+  static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= kMaxFunctorBytes);
   plan.functor = &functor;
   plan.functor_bytes = sizeof functor;
   plan.dtype = common_dtype(in, call.out[0], (F::kTypes & s::kInteger) == 0);

@@ -150,7 +150,7 @@ double cost_of(Rule rule) {
 template <Rule kRule>
 Status step_kernel(KernelCall& call) {
   const auto hyper = hyperparameters(call);
-  double numbers[ops::scalar::kMostHypers] = {};
+  double numbers[ops::scalar::kMaxHypers] = {};
   for (std::size_t i = 0; i + 1 < hyper.size(); ++i) numbers[i] = scalar(hyper[i]);
   bool flags[3] = {};
   for (std::size_t i = 0; i < call.attributes.size(); ++i) flags[i] = call.attributes.boolean(i);

@@ -73,7 +73,7 @@ void radix_passes(E* x, E* spare, std::int64_t n) {
   if (from != x) std::memcpy(x, from, static_cast<std::size_t>(n) * sizeof(E));
 }
 
-constexpr std::int64_t kLeastRadix = 128, kManyForRadix = 8192;
+constexpr std::int64_t kMinRadix = 128, kManyForRadix = 8192;
 
 template <class E>
 void radix_sort(E* x, E* spare, std::int64_t n) {
@@ -120,7 +120,7 @@ void order(E* x, E* spare, std::int64_t n, const Job& job) {
     n = job.keep;
   }
   const bool in_order = job.what == Job::What::kSort;  // as they came, so that ties stay
-  if (in_order && n >= (sizeof(E) == 8 ? kLeastRadix : 8 * kLeastRadix)) {
+  if (in_order && n >= (sizeof(E) == 8 ? kMinRadix : 8 * kMinRadix)) {
     return radix_sort(x, spare, n);
   }
   std::sort(x, x + n);
@@ -263,7 +263,7 @@ Status run(KernelCall& call, const Job& job, const Lines& lines) {
   const DType dtype = call.in[0].dtype;
   const bool short_enough = lines.length() < (std::int64_t{1} << 32);
   const bool packed = core::size_of(dtype) <= 4 && short_enough;
-  if (dtype == DType::kI64 && short_enough && lines.length() >= kLeastRadix) {
+  if (dtype == DType::kI64 && short_enough && lines.length() >= kMinRadix) {
     const auto [least, most] = range_of(call.in[0], lines);
     if (static_cast<std::uint64_t>(most) - static_cast<std::uint64_t>(least) < 1ull << 32) {
       return run_lines<std::int64_t, Packed>(call, job, lines, least);

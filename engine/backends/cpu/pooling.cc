@@ -75,13 +75,13 @@ struct Planes {
 
 template <class T>
 void max_plane(const Axes& axes, const T* x, T* y, std::int64_t* places) {
-  constexpr T kLeast = std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity()
+  constexpr T kMin = std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity()
                                                    : std::numeric_limits<T>::min();
   const std::int64_t height = axes[1].size, width = axes[2].size;
   for (const Window& a : axes[0].windows) {
     for (const Window& b : axes[1].windows) {
       for (const Window& c : axes[2].windows) {
-        T best = kLeast;
+        T best = kMin;
         // A window that sees nothing (large dilation) still has a place inside.
         std::int64_t place =
             (std::min(a.begin, axes[0].size - 1) * height + std::min(b.begin, height - 1)) * width +

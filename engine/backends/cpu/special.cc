@@ -104,7 +104,7 @@ void add_tables(KernelTable& table, List<F...>) {
 // One step of each recurrence, as in scalar_polynomials.h: the same operations, the same bits.
 template <s::Chebyshev kKind, bool kShifted>
 struct ChebyshevSteps {
-  static constexpr int kMost = kKind == s::Chebyshev::kT ? 6 : 8;  // others by cosines
+  static constexpr int kMax = kKind == s::Chebyshev::kT ? 6 : 8;  // others by cosines
   static double argument(double x) { return kShifted ? x + x - 1 : x; }
   static double first(double x) {
     return kKind == s::Chebyshev::kT   ? x
@@ -116,14 +116,14 @@ struct ChebyshevSteps {
 };
 template <bool kPhysicist>
 struct HermiteSteps {
-  static constexpr int kMost = 30;
+  static constexpr int kMax = 30;
   static constexpr double kScale = kPhysicist ? 2 : 1;
   static double argument(double x) { return x; }
   static double first(double x) { return kScale * x; }
   static double next(double x, double p, double q, double k) { return kScale * (x * q - k * p); }
 };
 struct LaguerreSteps {
-  static constexpr int kMost = 30;
+  static constexpr int kMax = 30;
   static double argument(double x) { return x; }
   static double first(double x) { return 1 - x; }
   static double next(double x, double p, double q, double m) {
@@ -131,7 +131,7 @@ struct LaguerreSteps {
   }
 };
 struct LegendreSteps {
-  static constexpr int kMost = 30;
+  static constexpr int kMax = 30;
   static double argument(double x) { return x; }
   static double first(double x) { return x; }
   static double next(double x, double p, double q, double m) {
@@ -149,7 +149,7 @@ void polynomial_loop(const void* const* in, void* out, std::int64_t n, const voi
   for (std::int64_t at = 0; at < n; at += kChunk) {
     const std::int64_t count = std::min(kChunk, n - at);
     const T degree = b[at];
-    if (!(degree >= 2 && degree < Steps::kMost + 1) ||
+    if (!(degree >= 2 && degree < Steps::kMax + 1) ||
         !std::all_of(b + at, b + at + count, [&](T each) { return each == degree; })) {
       const void* const from[] = {a + at, b + at};
       plain_loop<F, T>(from, y + at, count, functor);

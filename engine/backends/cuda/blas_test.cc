@@ -45,7 +45,7 @@ TEST(Blas, NumbersAreTheHeaders) {
   EXPECT_EQ(kBiasPointer, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
   EXPECT_EQ(kBatchCount, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
   EXPECT_EQ(kBatchStride, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
-  EXPECT_EQ(kMostWorkspace, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+  EXPECT_EQ(kMaxWorkspace, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
   EXPECT_EQ(kReductions, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
   EXPECT_EQ(kAlignmentA, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
   EXPECT_EQ(kAlignmentA + 3, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
@@ -86,7 +86,7 @@ TEST(Blas, TheLibraryKnowsOurAttributes) {
   const auto wants = [&](int attribute, const auto& value) {
     return blas.cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
   };
-  EXPECT_EQ(wants(kMostWorkspace, std::uint64_t{1} << 20), 0);
+  EXPECT_EQ(wants(kMaxWorkspace, std::uint64_t{1} << 20), 0);
   EXPECT_EQ(wants(kReductions, kReduceAsComputed), 0);
   for (int matrix = 0; matrix < 4; ++matrix) {
     EXPECT_EQ(wants(kAlignmentA + matrix, std::uint32_t{16}), 0);

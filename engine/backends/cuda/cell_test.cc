@@ -250,9 +250,9 @@ TEST(Shapes, TasksOfRecipes) {
   const RecipeGraph threads{Recipe::kMaxPool}, blocks{Recipe::kStep};
   ASSERT_TRUE(recipe_shape(threads, std::int64_t{5} << 31, shape).ok());
   EXPECT_EQ(shape.grid[0], (std::int64_t{5} << 31) / 256);
-  ASSERT_TRUE(recipe_shape(blocks, kMostBlocks, shape).ok());
-  EXPECT_EQ(shape.grid[0], kMostBlocks);
-  EXPECT_FALSE(recipe_shape(blocks, kMostBlocks + 1, shape).ok());
+  ASSERT_TRUE(recipe_shape(blocks, kMaxBlocks, shape).ok());
+  EXPECT_EQ(shape.grid[0], kMaxBlocks);
+  EXPECT_FALSE(recipe_shape(blocks, kMaxBlocks + 1, shape).ok());
   EXPECT_FALSE(recipe_shape(threads, INT64_MAX, shape).ok());
 }
 

@@ -18,7 +18,7 @@ using core::Status;
 enum ConvPass : std::uint8_t { kOutput, kInput, kWeight };  // as text/conv.cuh has them
 
 constexpr std::int64_t kConvTile = 64;
-constexpr std::int64_t kLeastSlice = 1024;  // of a sum that is split
+constexpr std::int64_t kMinSlice = 1024;  // of a sum that is split
 constexpr std::int64_t kManyBlocks = 512;   // enough for a device
 
 // Input x, output y; sizes of windows from attribute `first` on.
@@ -288,7 +288,7 @@ Status columns(KernelCall& call, Work& work) {
 
 std::int64_t conv_slices(std::int64_t depth, std::int64_t tiles) {
   return std::clamp<std::int64_t>(kManyBlocks / std::max<std::int64_t>(tiles, 1), 1,
-                                  std::max<std::int64_t>(depth / kLeastSlice, 1));
+                                  std::max<std::int64_t>(depth / kMinSlice, 1));
 }
 
 void add_conv_kernels(DeviceTable& table) {

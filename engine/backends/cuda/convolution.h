@@ -15,10 +15,10 @@ enum class ConvolutionPass : std::uint8_t { kOutput, kInput, kWeight };  // what
 
 // x [N, C, ...], weight [K, C / groups, ...] and y [N, K, ...] of two or three dimensions in space.
 struct Convolution {
-  static constexpr int kMostRank = 5;
+  static constexpr int kMaxRank = 5;
   struct Side {
     const void* data = nullptr;
-    std::int64_t sizes[kMostRank] = {}, strides[kMostRank] = {};
+    std::int64_t sizes[kMaxRank] = {}, strides[kMaxRank] = {};
     friend bool operator==(const Side&, const Side&) = default;
   };
 

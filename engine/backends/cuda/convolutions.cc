@@ -79,7 +79,7 @@ std::shared_ptr<const DnnPlan> Convolutions::plan(const Convolution& convolution
   if (auto found = find(key)) return *found;  // somebody else's meanwhile
   std::shared_ptr<const DnnPlan> made = plan_convolution(dnn_, {planner_, nullptr}, convolution);
   MutexLock lock(mu_);
-  if (plans_.size() >= kMostPlans) plans_.clear();
+  if (plans_.size() >= kMaxPlans) plans_.clear();
   plans_[key] = made;
   return made;
 }

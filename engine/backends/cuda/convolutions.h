@@ -19,7 +19,7 @@ namespace teletensor::backends::cuda {
 // Thread-safe.
 class Convolutions final : public Library {
  public:
-  static constexpr std::size_t kMostPlans = 1024;
+  static constexpr std::size_t kMaxPlans = 1024;
 
   // Both outlive it.
   static core::Result<std::unique_ptr<Convolutions>> open(const Dnn& dnn, Gpu& gpu);
@@ -35,7 +35,7 @@ class Convolutions final : public Library {
 
  private:
   // All that the library's choice depends on.
-  using Key = std::array<std::int64_t, 2 + 6 * Convolution::kMostRank + 9>;
+  using Key = std::array<std::int64_t, 2 + 6 * Convolution::kMaxRank + 9>;
 
   Convolutions(const Dnn& dnn, Gpu& gpu);
   static Key key_of(const Convolution& convolution);

@@ -17,7 +17,7 @@ namespace {
 
 using core::Status;
 
-constexpr int kMostDevices = 64;
+constexpr int kMaxDevices = 64;
 
 // The tables are used until the process ends, as the libraries are: threads of the driver may
 // outlive everything else.
@@ -100,7 +100,7 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
     return found;
   }
   libraries->earlier = in_use.exchange(libraries);
-  for (int i = 0; i < std::min(count, kMostDevices); ++i) {
+  for (int i = 0; i < std::min(count, kMaxDevices); ++i) {
     const auto index = static_cast<std::uint8_t>(found.devices.size());
     const core::Device device{core::DeviceKind::kCuda, index};
     auto gpu =

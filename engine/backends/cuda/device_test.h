@@ -151,7 +151,7 @@ class DeviceCases {
     for (Case& c : cases_) {
       if (c.work.flag != nullptr) std::memset(c.work.flag, 0, 4);
       for (const Launch& launch : c.work.launches) {
-        ASSERT_LE(launch.params.size(), kMostParameterBytes);
+        ASSERT_LE(launch.params.size(), kMaxParameterBytes);
         emulate(kernels[places.at(launch.key)], launch.shape, launch.params.data());
       }
       if (c.work.flag != nullptr) {

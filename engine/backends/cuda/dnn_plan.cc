@@ -229,7 +229,7 @@ std::unique_ptr<DnnPlan> plan_convolution(const Dnn& dnn, const DnnTarget& targe
       plan.finalize();
       std::int64_t workspace = -1;
       plan.get(kPlanWorkspace, DnnType::kInt64, 1, &workspace);
-      if (!plan.ok() || workspace < 0 || workspace > std::int64_t{kMostDnnWorkspace}) continue;
+      if (!plan.ok() || workspace < 0 || workspace > std::int64_t{kMaxDnnWorkspace}) continue;
       made->workspace = static_cast<std::size_t>(workspace);
       made->parts.push_back(std::move(config));
       made->parts.push_back(std::move(plan));

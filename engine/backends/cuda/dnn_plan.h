@@ -62,7 +62,7 @@ enum DnnName : std::int64_t { kNameX = 1, kNameWeight, kNameY, kNameBias, kNameB
 std::int64_t dnn_alignment(const void* data);
 
 // Most temporary memory of a plan.
-inline constexpr std::size_t kMostDnnWorkspace = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxDnnWorkspace = std::size_t{1} << 30;
 
 // Does an engine with these notes compute in the precision that was asked for, the same each time?
 bool engine_allowed(core::DType dtype, bool tf32, std::span<const int> notes);

@@ -13,7 +13,7 @@ namespace {
 using core::Code;
 using core::Status;
 
-constexpr int kLeastDriver = 12040;
+constexpr int kMinDriver = 12040;
 constexpr const char* kCompilers[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
                                       "/usr/local/cuda/lib64/libnvrtc.so"};
 
@@ -117,7 +117,7 @@ Status check_versions(const Driver& driver, const Compiler& compiler) {
                           version_text(major, driver.version % 1000 / 10) + " and the compiler " +
                           compiler.path + " is of CUDA " +
                           version_text(compiler.major, compiler.minor) + ": ";
-  if (driver.version < kLeastDriver) {
+  if (driver.version < kMinDriver) {
     return Status(Code::kFailedPrecondition, has + "a driver for CUDA 12.4 or later is needed");
   }
   if (compiler.major < 12 || (compiler.major == 12 && compiler.minor < 4)) {

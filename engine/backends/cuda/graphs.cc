@@ -8,7 +8,7 @@ namespace teletensor::backends::cuda {
 namespace {
 
 constexpr int kNotWorthIt = -1;  // of sightings: the driver makes no graph of it
-constexpr std::size_t kMostSeen = 4096;
+constexpr std::size_t kMaxSeen = 4096;
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
   return (hash ^ word) * 0x9e3779b97f4a7c15ull + (hash >> 29);
@@ -106,7 +106,7 @@ int TaskList::start(const Driver& driver, Stream stream, bool* library) const {
 
 int Graphs::start(const Driver& driver, Stream stream, const TaskList& list, bool* library,
                   bool* graph) {
-  const GraphExec exec = list.size() < kLeast ? nullptr : find(driver, list);
+  const GraphExec exec = list.size() < kMin ? nullptr : find(driver, list);
   *graph = exec != nullptr;
   *library = false;
   return *graph ? driver.cuGraphLaunch(exec, stream) : list.start(driver, stream, library);
@@ -125,11 +125,11 @@ GraphExec Graphs::find(const Driver& driver, const TaskList& list) {
     ++variants;
     oldest = at;
   }
-  if (seen_.size() >= kMostSeen) seen_.clear();
+  if (seen_.size() >= kMaxSeen) seen_.clear();
   int& seen = seen_[list.structure()];
   if (seen == kNotWorthIt || (seen < kSightings && ++seen < kSightings)) return nullptr;
   if (variants < kVariants) {
-    if (known_.size() >= kMost) {
+    if (known_.size() >= kMax) {
       driver.cuGraphExecDestroy(known_.back().exec);
       known_.pop_back();
     }

@@ -84,10 +84,10 @@ class TaskList {
 // A session's graphs. Not thread-safe.
 class Graphs {
  public:
-  static constexpr std::size_t kLeast = 4;     // tasks that are worth a graph
+  static constexpr std::size_t kMin = 4;     // tasks that are worth a graph
   static constexpr int kSightings = 3;         // of a structure, until it is worth one
   static constexpr std::size_t kVariants = 4;  // graphs of one structure
-  static constexpr std::size_t kMost = 64;
+  static constexpr std::size_t kMax = 64;
 
   // Runs the list in the stream; `*graph`: as one. Precondition: the context is entered.
   int start(const Driver& driver, Stream stream, const TaskList& list, bool* library, bool* graph);

@@ -184,7 +184,7 @@ TEST_F(GraphsOfASession, TheirTimeIsCounted) {
   const std::uint64_t before = gpu_->queues().device_ns();
   for (int i = 0; i < 200; ++i) {
     call(3, 60, blocks_[0], host);
-    ASSERT_LE(gpu_->queues().in_flight(), Queues::kMostOpen + 1);
+    ASSERT_LE(gpu_->queues().in_flight(), Queues::kMaxOpen + 1);
   }
   EXPECT_EQ(cells(blocks_[0]), host);
   (void)gpu_->take_time(kMe);

@@ -16,9 +16,9 @@ using core::Status;
 
 // Sizes, and strides of several tensors, over which a kernel goes in row-major order.
 struct Walked {
-  static constexpr int kMost = kMostIndices + 1;
+  static constexpr int kMax = kMaxIndices + 1;
   int tensors = 0, axes = 0;
-  std::int64_t sizes[core::kMaxRank], strides[kMost][core::kMaxRank];
+  std::int64_t sizes[core::kMaxRank], strides[kMax][core::kMaxRank];
   std::int64_t count = 1;
 
   // strides[t]: those of tensor t for each dimension of `shape`. Neighbours that all tensors walk
@@ -79,7 +79,7 @@ struct Pick {
 Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_strides,
             std::span<const Pick> picks, bool wrap) {
   const TensorArg& out = call.out[0];
-  if (picks.empty() || picks.size() > kMostIndices) return not_here("so many indices");
+  if (picks.empty() || picks.size() > kMaxIndices) return not_here("so many indices");
   if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
   TT_RETURN_IF_ERROR(need_flag(call, work));
   IndexGraph graph;
@@ -146,8 +146,8 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
   for (int d = dim + static_cast<int>(dims.size()); d < x.rank(); ++d) {
     strides.push_back(x.strides[d]);
   }
-  Pick picks[kMostIndices];
-  if (indices.size() > kMostIndices) return not_here("so many indices");
+  Pick picks[kMaxIndices];
+  if (indices.size() > kMaxIndices) return not_here("so many indices");
   for (std::size_t j = 0; j < indices.size(); ++j) {
     const Geometry& index = *indices[j].geometry;
     picks[j] = {&indices[j], Dims(rank, 0), static_cast<int>(dims[j])};

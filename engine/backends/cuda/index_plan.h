@@ -9,7 +9,7 @@
 
 namespace teletensor::backends::cuda {
 
-inline constexpr int kMostIndices = 4;
+inline constexpr int kMaxIndices = 4;
 
 struct CheckGraph {
   core::DType dtype = core::DType::kI64;
@@ -24,7 +24,7 @@ struct CheckGraph {
 struct IndexGraph {
   std::uint8_t bytes = 4;  // of an element
   std::uint8_t indices = 1;
-  core::DType dtypes[kMostIndices] = {};
+  core::DType dtypes[kMaxIndices] = {};
   bool wide = false;
   std::uint8_t axes = 0;
 

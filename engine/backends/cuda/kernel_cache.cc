@@ -46,7 +46,7 @@ KernelCache::Entry& KernelCache::entry(const std::string& key) {
   }
   recent_.push_front(key);
   entry.place = recent_.begin();
-  for (auto at = recent_.end(); entries_.size() > kMost && --at != recent_.begin();) {
+  for (auto at = recent_.end(); entries_.size() > kMax && --at != recent_.begin();) {
     const auto old = entries_.find(*at);
     if (old->second.making) continue;
     entries_.erase(old);
@@ -80,7 +80,7 @@ Result<KernelRef> KernelCache::find_loop(const std::string& key, unsigned shared
   Entry& found = entry(key);
   if (found.kernel) return found.kernel;
   if (!found.refused.ok()) return found.refused;
-  if (!found.making && ++found.seen >= kSightings && queue_.size() < kMostQueued) {
+  if (!found.making && ++found.seen >= kSightings && queue_.size() < kMaxQueued) {
     found.making = true;
     queue_.emplace_back(key, shared_bytes);
     changed_.notify_all();
@@ -150,7 +150,7 @@ Result<KernelRef> KernelCache::make(const std::string& key, unsigned shared_byte
 }
 
 void KernelCache::work() {
-  CodeFolder(folder_).trim(kMostOnDisk);
+  CodeFolder(folder_).trim(kMaxOnDisk);
   while (true) {
     std::pair<std::string, unsigned> next;
     {

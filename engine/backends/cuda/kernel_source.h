@@ -34,7 +34,7 @@ std::string_view prelude();
 inline constexpr const char* kCompileOptions[] = {"--std=c++20", "--fmad=false",
                                                   "--device-as-default-execution-space"};
 
-inline constexpr std::size_t kMostParameterBytes = 4096;
+inline constexpr std::size_t kMaxParameterBytes = 4096;
 
 struct LaunchShape {
   std::uint32_t grid[3] = {1, 1, 1};
@@ -49,7 +49,7 @@ struct Launch {
   std::optional<Convolution> convolution;
   std::string key;
   LaunchShape shape;
-  std::vector<std::byte> params;  // at most kMostParameterBytes, aligned to 8
+  std::vector<std::byte> params;  // at most kMaxParameterBytes, aligned to 8
 };
 
 // The text of a launch's kernel. Precondition: a key that a Launch of this process had.

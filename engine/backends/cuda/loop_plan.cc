@@ -191,7 +191,7 @@ class Planner final : public LoopMaker {
  private:
   struct Functor {
     std::size_t size = 0;
-    alignas(16) std::byte bytes[cpu::kMostFunctorBytes] = {};
+    alignas(16) std::byte bytes[cpu::kMaxFunctorBytes] = {};
   };
   struct Memory {  // of a slot
     std::byte* first = nullptr;
@@ -355,7 +355,7 @@ class Planner final : public LoopMaker {
       }
     }
     bytes = params.take();
-    if (bytes.size() > kMostParameterBytes) return not_here("too many parameters");
+    if (bytes.size() > kMaxParameterBytes) return not_here("too many parameters");
     if (!threads_for(count_, graph_.width, shape)) return not_here("too many elements");
     return {};
   }

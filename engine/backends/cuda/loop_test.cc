@@ -127,8 +127,8 @@ TEST(Shapes, ThreadsForManyElements) {
   EXPECT_EQ(shape.grid[0], 2u);
   ASSERT_TRUE(threads_for(std::int64_t{5} << 31, 1, shape));
   EXPECT_EQ(shape.grid[0], (std::int64_t{5} << 31) / kBlockThreads);
-  EXPECT_TRUE(threads_for(kMostBlocks * kBlockThreads, 1, shape));
-  EXPECT_FALSE(threads_for(kMostBlocks * kBlockThreads + 1, 1, shape));
+  EXPECT_TRUE(threads_for(kMaxBlocks * kBlockThreads, 1, shape));
+  EXPECT_FALSE(threads_for(kMaxBlocks * kBlockThreads + 1, 1, shape));
   EXPECT_TRUE(threads_for(INT64_MAX >> 20, 64, shape));
 }
 

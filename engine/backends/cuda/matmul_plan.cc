@@ -192,7 +192,7 @@ bool tiles_for(std::int64_t batches, std::int64_t m, std::int64_t n, LaunchShape
   std::int64_t tiles = 0;
   const std::int64_t rows = m / kTile + (m % kTile != 0), columns = n / kTile + (n % kTile != 0);
   if (__builtin_mul_overflow(rows, columns, &tiles) ||
-      __builtin_mul_overflow(tiles, batches, &tiles) || tiles > kMostBlocks) {
+      __builtin_mul_overflow(tiles, batches, &tiles) || tiles > kMaxBlocks) {
     return false;
   }
   shape = {};

@@ -135,7 +135,7 @@ IndexGraph IndexGraph::of_key(std::string_view text) {
   key.get<KernelKind>();
   IndexGraph g;
   g.bytes = key.get<std::uint8_t>();
-  g.indices = std::min<std::uint8_t>(key.get<std::uint8_t>(), kMostIndices);
+  g.indices = std::min<std::uint8_t>(key.get<std::uint8_t>(), kMaxIndices);
   for (int j = 0; j < g.indices; ++j) g.dtypes[j] = key.get<core::DType>();
   g.wide = key.get<char>() != 0;
   g.axes = key.get<std::uint8_t>();

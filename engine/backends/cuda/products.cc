@@ -15,7 +15,7 @@ using core::Status;
 
 namespace {
 
-constexpr int kMostAnswers = 4;
+constexpr int kMaxAnswers = 4;
 
 // As much as the library's own documentation advises.
 std::uint64_t most_workspace(int capability) {
@@ -60,7 +60,7 @@ struct Products::Plan {
   BlasLayout *a = nullptr, *b = nullptr, *c = nullptr, *out = nullptr;
   // What the library has answered, best first, and which of them is used; all: none is left. An
   // answer is no promise: the library may refuse it when it is started.
-  BlasAnswer answers[kMostAnswers];
+  BlasAnswer answers[kMaxAnswers];
   std::size_t answered = 0;
   std::atomic<std::size_t> used{0};
   std::atomic<bool> started{false};  // once: its like may be gathered
@@ -130,7 +130,7 @@ std::shared_ptr<Products::Plan> Products::plan(const Product& product) {
   const auto made = std::make_shared<Plan>(blas_);
   choose(product, *made);
   MutexLock lock(mu_);
-  if (plans_.size() >= kMostPlans) plans_.clear();
+  if (plans_.size() >= kMaxPlans) plans_.clear();
   plans_[key] = made;
   return made;
 }
@@ -177,12 +177,12 @@ void Products::choose(const Product& p, Plan& plan) {
   };
   int answers = 0;
   const bool answered =
-      wants(kMostWorkspace, most_workspace(gpu_.capability())) &&
+      wants(kMaxWorkspace, most_workspace(gpu_.capability())) &&
       wants(kReductions, kReduceAsComputed) && wants(kAlignmentA, alignment(p.b.data)) &&
       wants(kAlignmentA + 1, alignment(p.a.data)) && wants(kAlignmentA + 2, alignment(c.data)) &&
       wants(kAlignmentA + 3, alignment(p.out)) &&
       blas_.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.b, plan.a, plan.c,
-                                           plan.out, preference, kMostAnswers, plan.answers,
+                                           plan.out, preference, kMaxAnswers, plan.answers,
                                            &answers) == 0;
   blas_.cublasLtMatmulPreferenceDestroy(preference);
   if (!answered) return;

@@ -18,7 +18,7 @@ namespace teletensor::backends::cuda {
 // Thread-safe.
 class Products final : public Library {
  public:
-  static constexpr std::size_t kMostPlans = 4096;
+  static constexpr std::size_t kMaxPlans = 4096;
 
   // Both outlive it.
   static core::Result<std::unique_ptr<Products>> open(const Blas& blas, Gpu& gpu);

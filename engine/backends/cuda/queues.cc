@@ -214,7 +214,7 @@ Status Queues::settle(Queue& queue, bool wait) {
     const Batch batch = queue.open_.front();
     const int code = device_.driver.cuEventQuery(batch.end);
     if (code == kNotReady) {
-      if (!wait || queue.open_.size() < kMostOpen) return {};
+      if (!wait || queue.open_.size() < kMaxOpen) return {};
       const auto began = std::chrono::steady_clock::now();
       TT_RETURN_IF_ERROR(device_.wait(batch.end));
       queue.time_.waited_ns += static_cast<std::uint64_t>(
@@ -240,7 +240,7 @@ Status Queues::settle(Queue& queue, bool wait) {
 Status Queues::limit(Queue& queue, std::size_t* room) {
   MutexLock lock(queue.mu_);
   const std::uint32_t most = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-      kBatchNs / std::max<std::uint64_t>(queue.each_ns_, 1), 1, kMostInBatch));
+      kBatchNs / std::max<std::uint64_t>(queue.each_ns_, 1), 1, kMaxInBatch));
   *room = most;
   if (queue.current_.begin == nullptr || queue.current_.kernels < most) return {};
   TT_RETURN_IF_ERROR(close(queue));
@@ -263,14 +263,14 @@ Status Queues::count(Queue& queue, std::size_t tasks) {
 
 Status Queues::ask(Queue& queue, const Task& task, bool gathers, int* code) {
   *code = kSuccess;
-  std::size_t room = kMostGathered;
+  std::size_t room = kMaxGathered;
   // Clearing belongs to what is asked next, and may be asked under the locks of a pool.
   const bool counts = queue.owner_ != 0 && !task.clears();
   if (counts) TT_RETURN_IF_ERROR(limit(queue, &room));
   MutexLock lock(queue.gather_mu_);
   if (queue.gathering_ && gathers) {
     queue.gathered_.add(task);
-    return queue.gathered_.size() < std::min(room, kMostGathered) ? Status() : hand_over(queue);
+    return queue.gathered_.size() < std::min(room, kMaxGathered) ? Status() : hand_over(queue);
   }
   TT_RETURN_IF_ERROR(hand_over(queue));
   if (counts) TT_RETURN_IF_ERROR(count(queue, 1));

@@ -1,12 +1,12 @@
 // Queues: what each session asks of one device, in its order; and how they wait for each other.
 //
 // A session is one stream. What it asks runs after what it asked before; what another session asked
-// is waited for where memory goes from one to the other, and nowhere else. At most kMostOpen
+// is waited for where memory goes from one to the other, and nowhere else. At most kMaxOpen
 // batches of about kBatchNs of the device's time each are in flight for one session: whoever asks
 // for more waits. Owner 0 is nobody's: the stream in which memory comes from the driver and goes
 // back to it, which every other one waits for when memory has come.
 //
-// What a captured program asks is gathered, up to kMostGathered tasks, and goes to the driver
+// What a captured program asks is gathered, up to kMaxGathered tasks, and goes to the driver
 // together (graphs.h). Whatever looks at the queue hands over first what is gathered, so "what it
 // has asked" means the same with and without.
 #pragma once
@@ -31,10 +31,10 @@ class Queues {
  public:
   using OwnerId = memory::OwnerId;
   static constexpr std::uint64_t kBatchNs = 2'500'000;
-  static constexpr std::uint32_t kMostInBatch = 256;
-  static constexpr std::size_t kMostOpen = 4;
+  static constexpr std::uint32_t kMaxInBatch = 256;
+  static constexpr std::size_t kMaxOpen = 4;
   // The device has nothing to do while the first are gathered, and the last while they run.
-  static constexpr std::size_t kMostGathered = 32;
+  static constexpr std::size_t kMaxGathered = 32;
 
   struct Time {
     std::uint64_t device_ns = 0, waited_ns = 0;

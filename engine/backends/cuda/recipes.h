@@ -97,7 +97,7 @@ core::Status recipe_shape(const RecipeGraph& graph, std::int64_t tasks, LaunchSh
 template <class Call>
 core::Status add_recipe(Work& work, const RecipeGraph& graph, const Call& params) {
   if (params.n <= 0) return {};
-  static_assert(sizeof(Call) <= kMostParameterBytes);
+  static_assert(sizeof(Call) <= kMaxParameterBytes);
   Launch launch;
   TT_RETURN_IF_ERROR(recipe_shape(graph, params.n, launch.shape));
   launch.key = graph.key();

@@ -17,7 +17,7 @@ using core::Geometry;
 using core::Status;
 
 constexpr std::int64_t kShortRow = 512;
-constexpr int kFewHeld = 4, kMostHeld = 16;  // elements that a thread holds
+constexpr int kFewHeld = 4, kMaxHeld = 16;  // elements that a thread holds
 
 constexpr bool two_operands(RowRecipe recipe) {
   return recipe == RowRecipe::kSoftmaxBackward || recipe == RowRecipe::kLogSoftmaxBackward;
@@ -58,7 +58,7 @@ Status rows(KernelCall& call, Work& work) {
   graph.short_rows = length <= kShortRow;
   graph.dense = std::all_of(row, row + kTensors, [](std::int64_t stride) { return stride == 1; });
   const std::int64_t lanes = graph.short_rows ? 32 : 256;
-  graph.held = length <= lanes * kFewHeld ? kFewHeld : length <= lanes * kMostHeld ? kMostHeld : 0;
+  graph.held = length <= lanes * kFewHeld ? kFewHeld : length <= lanes * kMaxHeld ? kMaxHeld : 0;
   graph.whole = length == lanes * graph.held;
   graph.axes = static_cast<std::uint8_t>(axes);
   const std::int64_t number = count / length;

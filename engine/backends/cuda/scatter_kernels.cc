@@ -17,7 +17,7 @@ using core::Number;
 using core::Status;
 
 // Chains are found by looking ahead: of so many indices in a few milliseconds.
-constexpr std::int64_t kMostChained = std::int64_t{1} << 19;
+constexpr std::int64_t kMaxChained = std::int64_t{1} << 19;
 // A thread for each line of an index pays off from so many lines, or for short ones.
 constexpr std::int64_t kManyLines = 256, kShortLine = 4096;
 
@@ -40,7 +40,7 @@ Status chains(KernelCall& call, Work& work, RowMajorCall& memory, std::int64_t b
               DType dtype, calls::ChainCall p) {
   p.n = before * p.count * p.after;
   if (p.n == 0) return {};
-  if (p.count > kMostChained) return not_here("so many indices");
+  if (p.count > kMaxChained) return not_here("so many indices");
   p.flag = static_cast<const int*>(work.flag);
   p.next = static_cast<std::int64_t*>(memory.room(p.count, sizeof(std::int64_t)));
   p.later = static_cast<int*>(memory.room(p.count, sizeof(int)));
@@ -127,7 +127,7 @@ Status index_put(KernelCall& call, Work& work) {
   const Dims& shape = out.geometry->shape;
   const auto dims = call.attributes.ints(0);
   const auto indices = call.in.subspan(2);
-  if (dims.empty() || dims.size() != indices.size() || dims.size() > kMostIndices) {
+  if (dims.empty() || dims.size() != indices.size() || dims.size() > kMaxIndices) {
     return not_here("so many indices");
   }
   if (shape.empty() || !out.geometry->contiguous()) return not_here("a result like this");

@@ -7,7 +7,7 @@ namespace teletensor::backends::cuda {
 bool threads_for(std::int64_t n, int width, LaunchShape& shape) {
   const std::int64_t per_block = std::int64_t{kBlockThreads} * width;
   const std::int64_t blocks = n / per_block + (n % per_block != 0);
-  if (blocks > kMostBlocks) return false;
+  if (blocks > kMaxBlocks) return false;
   shape = {};
   shape.grid[0] = static_cast<std::uint32_t>(blocks);
   shape.block[0] = kBlockThreads;

@@ -8,7 +8,7 @@
 namespace teletensor::backends::cuda {
 
 inline constexpr std::uint32_t kBlockThreads = 256;
-inline constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;  // along x
+inline constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;  // along x
 // Counts and offsets below this are computed in 32 bits: a thread's first element may lie a block
 // beyond the last one.
 inline constexpr std::int64_t kNarrowLimit = (std::int64_t{1} << 31) - 4096;

@@ -14,7 +14,7 @@ using core::Status;
 
 constexpr std::int64_t kRun = 512;  // as text/sort.cuh
 constexpr std::int64_t kFew = 256;  // of a run that go on
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 32) - 1;
+constexpr std::int64_t kMaxLength = (std::int64_t{1} << 32) - 1;
 
 DType key_type(DType dtype) {
   return core::is_floating(dtype) ? float_of(dtype)
@@ -80,7 +80,7 @@ Status put_in_order(KernelCall& call, Work& work, Wanted wanted) {
   if (count == 0 || core::is_complex(x.dtype)) return not_here("nothing to put in order");
   calls::SortCall p = {};
   p.length = wanted.whole ? count : rank == 0 ? 1 : shape[dim];
-  if (p.length >= kMostLength) return not_here("a line that is too long");
+  if (p.length >= kMaxLength) return not_here("a line that is too long");
   p.step = 1;
   for (int d = wanted.whole ? rank : dim + 1; d < rank; ++d) p.step *= shape[d];
   p.n = count / p.length;

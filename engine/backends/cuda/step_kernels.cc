@@ -11,7 +11,7 @@ namespace {
 using core::DType;
 using core::Geometry;
 using core::Status;
-using ops::scalar::kMostHypers;
+using ops::scalar::kMaxHypers;
 using ops::scalar::Rule;
 using ops::scalar::Step;
 
@@ -30,7 +30,7 @@ Status make_step(KernelCall& call, Work& work, std::span<const TensorArg> hyper,
   double* room = nullptr;
   static const Geometry scalar{core::Dims()};
   for (std::size_t i = 0; i < hyper.size(); ++i) {
-    const std::size_t place = i < count ? i : static_cast<std::size_t>(kMostHypers);
+    const std::size_t place = i < count ? i : static_cast<std::size_t>(kMaxHypers);
     const TensorArg& arg = hyper[i];
     if (arg.kind == TensorArg::Kind::kNumber) {
       if (i < count) h.numbers[place] = arg.number.as_double();
@@ -38,8 +38,8 @@ Status make_step(KernelCall& call, Work& work, std::span<const TensorArg> hyper,
       continue;
     }
     if (room == nullptr) {
-      room = static_cast<double*>(call.scratch.allocate((kMostHypers + 1) * sizeof(double)));
-      if (room == nullptr) return out_of_scratch(call.op.name, (kMostHypers + 1) * 8);
+      room = static_cast<double*>(call.scratch.allocate((kMaxHypers + 1) * sizeof(double)));
+      if (room == nullptr) return out_of_scratch(call.op.name, (kMaxHypers + 1) * 8);
     }
     TensorArg from = arg, to;
     from.data = arg.first();

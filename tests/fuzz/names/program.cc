@@ -10,7 +10,7 @@ using model::Sizes;
 
 namespace {
 
-constexpr std::size_t kMostNames = 9;
+constexpr std::size_t kMaxNames = 9;
 const char* const kUnary[] = {"neg", "sin", "exp", "tanh", "clone"};
 const Sizes kShapes[] = {{},     {1},    {3},    {4},       {2, 3},    {3, 2},
                          {2, 2}, {1, 3}, {3, 1}, {2, 1, 3}, {2, 3, 2}, {4, 3}};
@@ -189,7 +189,7 @@ Step Chooser::next(const Env& env, int i) {
   }
   const auto any = [](const Handle&) { return true; };
   step.a = pick(env, any);
-  if (env.size() > kMostNames) return step;  // drop
+  if (env.size() > kMaxNames) return step;  // drop
   const bool about_order = profile_ < 0.2, about_views = !about_order && profile_ < 0.45;
   if (!data_only_ && about_order && chance(0.1) && env.at(step.a)->requires_grad()) {
     diamond(step.a, i);

@@ -205,7 +205,7 @@ EXPORT cublasLtMatmulPreferenceSetAttribute(void* handle, int attribute, const v
                                             std::size_t bytes) {
   auto& preference = *static_cast<Preference*>(handle);
   const int matrix = attribute - cuda::kAlignmentA;
-  if (attribute == cuda::kMostWorkspace && bytes == 8) {
+  if (attribute == cuda::kMaxWorkspace && bytes == 8) {
     std::memcpy(&preference.workspace, from, bytes);
   } else if (attribute == cuda::kReductions && bytes == 4) {
     std::memcpy(&preference.reductions, from, bytes);

@@ -76,7 +76,7 @@ struct HyperCall {
   std::int64_t n;
   ops::scalar::Step<double>* to;
   const double* tensors;  // those that the mask names
-  double numbers[ops::scalar::kMostHypers];
+  double numbers[ops::scalar::kMaxHypers];
   std::uint32_t mask;
   ops::scalar::Rule rule;
   bool flags[3];

@@ -5,12 +5,12 @@ namespace tt {
 using s::Rule;
 
 inline void make_hyper(const calls::HyperCall& p, std::int64_t) {
-  double h[s::kMostHypers];
+  double h[s::kMaxHypers];
 #pragma unroll
-  for (int i = 0; i < s::kMostHypers; ++i) h[i] = p.mask >> i & 1 ? p.tensors[i] : p.numbers[i];
+  for (int i = 0; i < s::kMaxHypers; ++i) h[i] = p.mask >> i & 1 ? p.tensors[i] : p.numbers[i];
   *p.to = s::make_step(p.rule, h, p.flags);
   // The last one: whether to skip the step.
-  if ((p.mask >> s::kMostHypers & 1) != 0 && p.tensors[s::kMostHypers] != 0) {
+  if ((p.mask >> s::kMaxHypers & 1) != 0 && p.tensors[s::kMaxHypers] != 0) {
     p.to->rule = Rule::kSkip;
   }
 }
