@@ -68,17 +68,21 @@ function(tt_together out name)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# tt_library(NAME FOLDER [APART] [LINKS...] [PRIVATE LINKS...] [TEST LINKS...])
+# tt_library(NAME FOLDER [APART] [LINKS...] [ROOMS FOLDERS...] [PRIVATE LINKS...] [TEST LINKS...])
 #
 # Makes FOLDER's *.cc (without *_test.cc and main.cc) the static library NAME, an interface library
 # while there is no source; and its *_test.cc one executable, <NAME without tt_>_test, in ctest under
-# the label `unit`. APART: each file is compiled by itself. The links are the layer rules of the project:
+# the label `unit`. ROOMS: folders within FOLDER whose files belong to the same library. APART: each file is compiled by itself. The links are the layer rules of the project:
 # tests/policy checks them again.
 function(tt_library name folder)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "APART" "" "PRIVATE;TEST")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "APART" "" "ROOMS;PRIVATE;TEST")
   set(links ${arg_UNPARSED_ARGUMENTS})
   set(base "${TELETENSOR_ROOT}/${folder}")
-  file(GLOB sources CONFIGURE_DEPENDS "${base}/*.cc")
+  set(patterns "${base}/*.cc")
+  foreach(room ${arg_ROOMS})
+    list(APPEND patterns "${base}/${room}/*.cc")
+  endforeach()
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

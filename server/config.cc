@@ -18,8 +18,9 @@ constexpr void refuse_unless(bool right) {
 #include <filesystem>
 #include <map>
 
-#include "server/peer_options.h"
-#include "server/tokens.h"
+#include "server/access/tokens.h"
+#include "server/base/users.h"
+#include "server/peer_settings.h"
 
 namespace teletensor::server {
 
@@ -28,7 +29,7 @@ using core::Status;
 namespace {
 
 constexpr int kMaxLease = 864'000;   // ten days
-constexpr int kMinQueue = 256;      // a client keeps some in hand
+constexpr int kMinQueue = 256;       // a client keeps some in hand
 constexpr double kMaxSeconds = 1e7;  // clocks add them
 
 // Applies one TOML value to a setting of the matching type.

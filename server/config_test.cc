@@ -8,8 +8,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "server/listen.h"
-#include "server/peer_options.h"
+#include "server/base/listen.h"
+#include "server/peer_settings.h"
 #include "server/testing.h"
 
 namespace teletensor::server {

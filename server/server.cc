@@ -13,11 +13,13 @@
 #include <thread>
 
 #include "engine/core/threads.h"
-#include "server/listen.h"
-#include "server/notify.h"
-#include "server/private_files.h"
-#include "server/secrets.h"
-#include "server/spare_threads.h"
+#include "server/access/grpc_server.h"
+#include "server/base/listen.h"
+#include "server/base/notify.h"
+#include "server/base/private_files.h"
+#include "server/base/secrets.h"
+#include "server/base/spare_threads.h"
+#include "server/base/users.h"
 
 namespace teletensor::server {
 
@@ -27,10 +29,10 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kMaxNeighbours = 256;          // each has a gRPC server
-constexpr std::uint64_t kTurnedAwayLogged = 100;      // then every 100th
+constexpr std::uint64_t kTurnedAwayLogged = 100;     // then every 100th
 constexpr int kGrpcThreads = 8, kMaxGrpcCores = 32;  // and two a core
-constexpr int kListenerThreads = 2;                   // of each gRPC server
-constexpr std::chrono::seconds kFirstAnswer{10};      // then the server is up, ready or not
+constexpr int kListenerThreads = 2;                  // of each gRPC server
+constexpr std::chrono::seconds kFirstAnswer{10};     // then the server is up, ready or not
 
 // What gRPC says right before it aborts the process because the system refuses it a thread.
 constexpr std::string_view kRefusedThread = "Could not create grpc_sync_server worker-thread";

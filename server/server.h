@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/canary.h"
-#include "server/door.h"
-#include "server/http.h"
-#include "server/key_stores.h"
-#include "server/listener.h"
-#include "server/moves.h"
-#include "server/peers.h"
-#include "server/recovery.h"
-#include "server/service.h"
-#include "server/share_server.h"
+#include "server/admin/canary.h"
+#include "server/net/door.h"
+#include "server/net/http.h"
+#include "server/net/listener.h"
+#include "server/net/share_server.h"
+#include "server/peer/moves.h"
+#include "server/peer/peers.h"
+#include "server/rendezvous/key_stores.h"
+#include "server/state/recovery.h"
+#include "server/stream/service.h"
 
 namespace teletensor::server {
 

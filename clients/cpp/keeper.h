@@ -39,8 +39,7 @@ class Keeper {
     for (int tries = 0;; ++tries) {
       std::string word;
       const Status status = call(&word);
-      if (status.ok() || tries == kMaxTries || !is_cut(status, word) ||
-          !comes_again(word, tries)) {
+      if (status.ok() || tries == kMaxTries || !is_cut(status, word) || !comes_again(word, tries)) {
         return status;
       }
     }

@@ -11,7 +11,7 @@
 #include "clients/cpp/hello.h"
 #include "clients/cpp/route.h"
 #include "engine/engine.h"
-#include "server/peers.h"
+#include "server/peer/peers.h"
 #include "server/server.h"
 #include "server/testing.h"
 

@@ -119,12 +119,12 @@ bit taken[LEASES + 1];  /* tombstones of this life (Leases::bury) */
 bit was_taken[LEASES + 1]; /* the same in any life; for LOST_FOR_A_REASON */
 bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
 
-/* server/lease.h: of the lease that has the session */
+/* server/session/lease.h: of the lease that has the session */
 byte attach;
 bit awaited, restored;
 byte stream = NONE; /* its stream */
 bit named;       /* it has a file (file_) */
-/* server/outbox.h */
+/* server/session/outbox.h */
 byte received, told, number, sender, written, valued;
 bit greet, tell_written;
 byte again;         /* the first value that is sent again; 0: none */
@@ -135,12 +135,12 @@ byte pending, pending_of; /* a frame that is not consumed, and the lease that se
 byte made_by[MAX + 1];    /* the lease whose client issued a command */
 bit still, held;          /* the session stands still for a snapshot; for good, in a drain */
 
-/* server/leases.cc: a session on its way from a client to the next */
+/* server/session/leases.cc: a session on its way from a client to the next */
 mtype = { NOT, RETIRED, ASKED, ANSWERED };
 mtype taking = NOT;
 byte taker, from, start;
 
-/* server/recovery.cc: one snapshot at a time */
+/* server/state/recovery.cc: one snapshot at a time */
 mtype = { NO_JOB, WANTED, PICTURED, WRITING, FILED };
 mtype job = NO_JOB;
 bit last_job;   /* of a drain */
@@ -351,7 +351,7 @@ end:
   od
 }
 
-/* ---- streams of the daemon: server/run_stream.cc and server/lease.cc -------------------------- */
+/* ---- streams of the daemon: server/stream/run_stream.cc and server/session/lease.cc -------------------------- */
 /* Lease::join, of a Run call with a token and an attach counter */
 inline join(s) {
   if
@@ -450,7 +450,7 @@ end:
   od
 }
 
-/* ---- the table of leases, and Attach: server/leases.cc, server/service.cc -------------------- */
+/* ---- the table of leases, and Attach: server/session/leases.cc, server/stream/service.cc -------------------- */
 /* Lease::attach */
 inline attach_of(me, counter) {
   if
@@ -573,7 +573,7 @@ end:
   od
 }
 
-/* ---- snapshots: server/recovery.cc ----------------------------------------------------------- */
+/* ---- snapshots: server/state/recovery.cc ----------------------------------------------------------- */
 proctype Recovery() {
 end:
   do

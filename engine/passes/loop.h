@@ -42,7 +42,7 @@ struct Unit {
 };
 
 inline constexpr std::size_t kMaxLoopSteps = 24;
-inline constexpr std::int64_t kShortRow = 256;     // a shorter one is folded by the op's own kernel
+inline constexpr std::int64_t kShortRow = 256;    // a shorter one is folded by the op's own kernel
 inline constexpr std::size_t kMaxLoopReads = 32;  // of values from outside
 
 // Units in an order that respects every reader and every overwrite. Linear in the steps.

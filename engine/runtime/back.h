@@ -76,7 +76,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   static constexpr std::uint64_t kSlow = 50'000'000;  // ns
   static constexpr std::size_t kMaxGroups = 64;
   static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // to leave
-  static constexpr std::size_t kMaxOpen = 256;            // collectives
+  static constexpr std::size_t kMaxOpen = 256;             // collectives
   static constexpr std::uint64_t kOpenPart = 4;  // open collectives keep a 4th of the host
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,

@@ -96,8 +96,8 @@ Fabric::Receiver& Groups::connect(Fabric& fabric) {
 core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
   const std::string what = "joining group \"" + join.name + "\"";
   if (join.ranks == 0 || join.ranks > kMaxRanks) {
-    return core::invalid(what + ": a group has 1 to " + std::to_string(kMaxRanks) +
-                         " ranks, not " + std::to_string(join.ranks));
+    return core::invalid(what + ": a group has 1 to " + std::to_string(kMaxRanks) + " ranks, not " +
+                         std::to_string(join.ranks));
   }
   if (join.rank >= join.ranks) {
     return core::invalid(what + ": there is no rank " + std::to_string(join.rank) +

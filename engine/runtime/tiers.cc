@@ -14,8 +14,8 @@ using memory::Pool;
 
 namespace {
 
-constexpr std::chrono::milliseconds kLook{10};       // while a request has to wait for others
-constexpr std::chrono::seconds kTidy{1};             // while something is on the disk
+constexpr std::chrono::milliseconds kLook{10};     // while a request has to wait for others
+constexpr std::chrono::seconds kTidy{1};           // while something is on the disk
 constexpr std::chrono::milliseconds kMinIdle{50};  // so long without work ends a turn
 // At least so much is moved away at a time: what comes next needs room as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;

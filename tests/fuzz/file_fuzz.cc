@@ -24,11 +24,11 @@
 #include "engine/core/geometry.h"
 #include "engine/memory/block_file.h"
 #include "engine/ops/op.h"
+#include "server/access/tokens.h"
 #include "server/config.h"
-#include "server/image_codec.h"
-#include "server/store.h"
+#include "server/session/image_codec.h"
+#include "server/state/store.h"
 #include "server/testing.h"
-#include "server/tokens.h"
 #include "victim.h"
 
 namespace teletensor::fuzz {

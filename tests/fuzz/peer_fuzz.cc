@@ -27,7 +27,7 @@
 #include "engine/memory/pool.h"
 #include "engine/runtime/groups.h"
 #include "engine/runtime/kit_test.h"
-#include "server/peer_codec.h"
+#include "server/peer/peer_codec.h"
 #include "victim.h"
 
 namespace teletensor::fuzz {
@@ -141,7 +141,7 @@ class World {
     return status;
   }
 
-  // As server/peer.cc when a peer breaks the protocol: the link begins anew for both.
+  // As server/peer/peer.cc when a peer breaks the protocol: the link begins anew for both.
   void break_link(const std::string& why) {
     lose(0, 1, why);
     lose(1, 0, why);

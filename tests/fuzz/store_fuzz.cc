@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
-#include "server/store_service.h"
+#include "server/access/tokens.h"
+#include "server/rendezvous/store_service.h"
 #include "server/testing.h"
-#include "server/tokens.h"
 #include "victim.h"
 
 namespace teletensor::fuzz {

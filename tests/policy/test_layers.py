@@ -11,6 +11,24 @@ POSIX = "posix"  # <name.h> and <sys/name.h>
 CLIENT = [STD]
 ABSL = [STD, POSIX, "absl/"]
 
+# What a file of the daemon may include from the engine and from Debian's packages.
+ENGINE = ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h",
+          "engine/memory/block_file.h", "engine/runtime/fabric.h", "engine/collective/link.h"]
+DAEMON = [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/",
+          "httplib.h", "prometheus/", "openssl/", "sqlite3.h"]
+# folder of server/ -> the folders of server/ that it may include; server/ itself may include all.
+ROOMS = {
+    "base": [],
+    "access": ["base"],
+    "session": ["base", "access"],
+    "state": ["base", "access", "session"],
+    "stream": ["base", "access", "session"],
+    "rendezvous": ["base", "access", "session"],
+    "peer": ["base", "access", "session", "state"],
+    "admin": ["base", "access", "session", "state", "rendezvous", "peer"],
+    "net": ["base", "access", "session", "stream", "rendezvous", "peer", "admin"],
+}
+
 # folder -> (project headers it may include, by prefix; other headers it may include).
 # The longest matching folder counts. A folder may always include its own headers.
 LAYERS = {
@@ -44,12 +62,10 @@ LAYERS = {
          "engine/engine.h"], ABSL),
     "engine": (["engine/"], ABSL),
     "proto/wire": (["engine/core/", "engine/program/"], CLIENT),
-    "server": (
-        ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h",
-         "engine/memory/block_file.h", "engine/runtime/fabric.h", "engine/collective/link.h",
-         "proto/wire/", "teletensor/v1/"],
-        [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/",
-         "httplib.h", "prometheus/", "openssl/", "sqlite3.h"]),
+    **{f"server/{room}": ([*ENGINE, "proto/wire/", "teletensor/v1/",
+                          *(f"server/{below}/" for below in rooms)], DAEMON)
+       for room, rooms in ROOMS.items()},
+    "server": ([*ENGINE, "proto/wire/", "teletensor/v1/", "server/"], DAEMON),
     "clients/wire": ([], [STD, POSIX, "grpc/"]),
     "clients/session": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
@@ -72,6 +88,7 @@ TESTS = {
     "engine/session": ["engine/backends/", "engine/engine.h"],
     "proto/wire": ["teletensor/v1/", "google/protobuf/"],
     "server": ["engine/"],
+    **{f"server/{room}": ["engine/", "server/"] for room in ROOMS},
     "clients/cpp": ["server/", "engine/"],
 }
 PROJECT = ("engine/", "proto/", "server/", "clients/", "teletensor/")
@@ -122,7 +139,7 @@ def test_the_table_refuses_what_it_should():
     assert not allowed("engine/runtime/executor.cc", "engine/backends/cpu/cpu.h")
     assert not allowed("engine/memory/pool.cc", "engine/session/session.h")
     assert not allowed("engine/autograd/graph.cc", "unistd.h")
-    assert not allowed("server/service.cc", "engine/session/session.h")
+    assert not allowed("server/stream/service.cc", "engine/session/session.h")
     assert allowed("engine/memory/pool.cc", "absl/container/flat_hash_map.h")
     assert allowed("engine/session/session.cc", "engine/session/front.h")
 
@@ -138,7 +155,7 @@ def test_only_the_codec_sees_session_protocol_and_engine():
         if any(h.startswith("proto/wire/") for h in headers) and any(
                 h.startswith("teletensor/v1/") for h in headers):
             both.append(name)
-    assert [name for name in both if not name.startswith("server/codec")] == []
+    assert [name for name in both if not name.startswith("server/session/codec")] == []
 
 
 # At run time the client needs grpcio and numpy; torch and safetensors' formats only on request.

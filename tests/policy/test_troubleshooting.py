@@ -21,7 +21,7 @@ CONNECT = {
 }
 CAUSES = ("Fault", "Absent", "Silent")  # classes of _reach
 # Where the daemon refuses a Hello, and the codes that mean it.
-REFUSALS = ["auth.cc", "rights.cc", "leases.cc", "codec.cc", "service.cc"]
+REFUSALS = ["access/auth.cc", "access/rights.cc", "session/leases.cc", "session/codec.cc", "stream/service.cc"]
 REFUSAL = re.compile(
     r"Status\(\s*(?:core::)?(?:Code::)?k(?:Unauthenticated|ResourceExhausted|FailedPrecondition),(.*?)\);$",
     re.M | re.S)

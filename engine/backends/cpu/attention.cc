@@ -21,7 +21,7 @@ namespace {
 
 using core::Status;
 
-constexpr std::int64_t kRows = 64;       // of a block
+constexpr std::int64_t kRows = 64;      // of a block
 constexpr std::int64_t kMaxParts = 16;  // each has temporary memory of its own
 // The logarithm of a row that sees nothing.
 template <class A>

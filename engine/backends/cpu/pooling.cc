@@ -76,7 +76,7 @@ struct Planes {
 template <class T>
 void max_plane(const Axes& axes, const T* x, T* y, std::int64_t* places) {
   constexpr T kMin = std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity()
-                                                   : std::numeric_limits<T>::min();
+                                                 : std::numeric_limits<T>::min();
   const std::int64_t height = axes[1].size, width = axes[2].size;
   for (const Window& a : axes[0].windows) {
     for (const Window& b : axes[1].windows) {

@@ -18,8 +18,8 @@ using core::Status;
 enum ConvPass : std::uint8_t { kOutput, kInput, kWeight };  // as text/conv.cuh has them
 
 constexpr std::int64_t kConvTile = 64;
-constexpr std::int64_t kMinSlice = 1024;  // of a sum that is split
-constexpr std::int64_t kManyBlocks = 512;   // enough for a device
+constexpr std::int64_t kMinSlice = 1024;   // of a sum that is split
+constexpr std::int64_t kManyBlocks = 512;  // enough for a device
 
 // Input x, output y; sizes of windows from attribute `first` on.
 calls::ConvCall conv_of(const Dims& x, const Dims& y, std::span<const std::int64_t> kernel,

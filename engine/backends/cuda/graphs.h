@@ -84,7 +84,7 @@ class TaskList {
 // A session's graphs. Not thread-safe.
 class Graphs {
  public:
-  static constexpr std::size_t kMin = 4;     // tasks that are worth a graph
+  static constexpr std::size_t kMin = 4;       // tasks that are worth a graph
   static constexpr int kSightings = 3;         // of a structure, until it is worth one
   static constexpr std::size_t kVariants = 4;  // graphs of one structure
   static constexpr std::size_t kMax = 64;

@@ -51,7 +51,7 @@ using KernelRef = std::shared_ptr<const LoadedKernel>;
 
 class KernelCache {
  public:
-  static constexpr int kSightings = 3;        // of a loop, until it is worth a kernel
+  static constexpr int kSightings = 3;       // of a loop, until it is worth a kernel
   static constexpr std::size_t kMax = 4096;  // kernels that are kept loaded
   static constexpr std::size_t kMaxQueued = 256;
   static constexpr std::uint64_t kMaxOnDisk = std::uint64_t{512} << 20;

@@ -216,19 +216,18 @@ KernelSource print_fold(const FoldGraph& g) {
           "  emit(static_cast<I>(task), 0, tt::fold_tree<Op>(from, p.count, p.from_leaf));\n";
       break;
     case Stage::kMergeBlock:
-      text +=
-          "  constexpr int kMax = " + std::to_string(merge_block(g.op, g.compute)) +
-          ";\n"
-          "  __shared__ V shared[256];\n"
-          "  const std::int64_t groups = (p.count + kMax - 1) / kMax, task = blockIdx.x;\n"
-          "  const I output = static_cast<I>(task / groups), group = static_cast<I>(task % "
-          "groups);\n"
-          "  const std::int64_t first = static_cast<std::int64_t>(group) * kMax;\n"
-          "  const int n = p.count - first < kMax ? static_cast<int>(p.count - first) : kMax;\n"
-          "  const V* const from = p.merged + output * p.from_output + first * p.from_leaf;\n"
-          "  const V value = tt::fold_tree_together<Op, kMax / 256>(shared, from, n, "
-          "p.from_leaf);\n"
-          "  if (threadIdx.x == 0) emit(output, group, value);\n";
+      text += "  constexpr int kMax = " + std::to_string(merge_block(g.op, g.compute)) +
+              ";\n"
+              "  __shared__ V shared[256];\n"
+              "  const std::int64_t groups = (p.count + kMax - 1) / kMax, task = blockIdx.x;\n"
+              "  const I output = static_cast<I>(task / groups), group = static_cast<I>(task % "
+              "groups);\n"
+              "  const std::int64_t first = static_cast<std::int64_t>(group) * kMax;\n"
+              "  const int n = p.count - first < kMax ? static_cast<int>(p.count - first) : kMax;\n"
+              "  const V* const from = p.merged + output * p.from_output + first * p.from_leaf;\n"
+              "  const V value = tt::fold_tree_together<Op, kMax / 256>(shared, from, n, "
+              "p.from_leaf);\n"
+              "  if (threadIdx.x == 0) emit(output, group, value);\n";
       break;
   }
   text += "}\n" +

@@ -1,0 +1,57 @@
+#include "server/access/grpc_server.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
+#include <grpcpp/resource_quota.h>
+
+#include <vector>
+
+namespace teletensor::server {
+
+namespace {
+
+constexpr std::size_t kQuotaBytes = 256ull << 20;  // half-sent messages and headers, all clients
+
+// Reflection is for callers of this machine; its library adds itself to every server.
+class NoReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
+
+}  // namespace
+
+void hold_grpc() {
+  static const bool held = (grpc_init(), true);
+  (void)held;
+}
+
+// What each of these does was measured, see docs/wire.md. Compression is refused: a small message
+// must not become a large one.
+void harden(grpc::ServerBuilder& builder, std::size_t message_bytes) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(message_bytes));
+  builder.SetResourceQuota(grpc::ResourceQuota("teletensord").Resize(kQuotaBytes));
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300'000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 2000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+std::unique_ptr<grpc::ServerBuilderOption> without_reflection() {
+  return std::make_unique<NoReflection>();
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,85 @@
+// The gRPC service for operators, and for users about their own sessions.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "server/access/auth.h"
+#include "server/admin/overview.h"
+#include "server/peer/moves.h"
+#include "server/state/recovery.h"
+#include "teletensor/v1/admin.grpc.pb.h"
+
+namespace teletensor::server {
+
+class AdminService final : public v1::Admin::CallbackService {
+ public:
+  AdminService(Leases& leases, Recovery& recovery, Moves& moves, const Auth& auth,
+               Entrance entrance)
+      : leases_(leases),
+        recovery_(recovery),
+        moves_(moves),
+        auth_(auth),
+        entrance_(std::move(entrance)) {}
+
+  grpc::ServerUnaryReactor* Sessions(grpc::CallbackServerContext* context,
+                                     const v1::SessionsRequest* request,
+                                     v1::SessionsReply* reply) override;
+  grpc::ServerUnaryReactor* Memory(grpc::CallbackServerContext* context,
+                                   const v1::MemoryRequest* request,
+                                   v1::MemoryReply* reply) override;
+  grpc::ServerUnaryReactor* Holdings(grpc::CallbackServerContext* context,
+                                     const v1::HoldingsRequest* request,
+                                     v1::HoldingsReply* reply) override;
+  grpc::ServerUnaryReactor* SlowLog(grpc::CallbackServerContext* context,
+                                    const v1::SlowLogRequest* request,
+                                    v1::SlowLogReply* reply) override;
+  grpc::ServerUnaryReactor* Publications(grpc::CallbackServerContext* context,
+                                         const v1::PublicationsRequest* request,
+                                         v1::PublicationsReply* reply) override;
+  grpc::ServerUnaryReactor* Groups(grpc::CallbackServerContext* context,
+                                   const v1::GroupsRequest* request,
+                                   v1::GroupsReply* reply) override;
+  grpc::ServerUnaryReactor* Kill(grpc::CallbackServerContext* context,
+                                 const v1::KillRequest* request, v1::KillReply* reply) override;
+  grpc::ServerUnaryReactor* InterruptSession(grpc::CallbackServerContext* context,
+                                             const v1::InterruptSessionRequest* request,
+                                             v1::InterruptSessionReply* reply) override;
+  grpc::ServerUnaryReactor* Snapshot(grpc::CallbackServerContext* context,
+                                     const v1::SnapshotRequest* request,
+                                     v1::SnapshotReply* reply) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request, v1::DrainReply* reply) override;
+  grpc::ServerUnaryReactor* Move(grpc::CallbackServerContext* context,
+                                 const v1::MoveRequest* request, v1::MoveReply* reply) override;
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext* context,
+                                  const v1::AdmitRequest* request, v1::AdmitReply* reply) override;
+  grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
+                                        const v1::CreateTokenRequest* request,
+                                        v1::CreateTokenReply* reply) override;
+  grpc::ServerUnaryReactor* ListTokens(grpc::CallbackServerContext* context,
+                                       const v1::ListTokensRequest* request,
+                                       v1::ListTokensReply* reply) override;
+  grpc::ServerUnaryReactor* RevokeToken(grpc::CallbackServerContext* context,
+                                        const v1::RevokeTokenRequest* request,
+                                        v1::RevokeTokenReply* reply) override;
+
+ private:
+  template <class Act>
+  grpc::ServerUnaryReactor* answer_to(grpc::CallbackServerContext* context, const char* method,
+                                      Act act);
+  core::Result<LeaseRef> lease(grpc::CallbackServerContext& context, std::uint64_t session,
+                               const core::Result<Caller>& caller);
+
+  Leases& leases_;
+  Recovery& recovery_;
+  Moves& moves_;
+  const Auth& auth_;
+  const Entrance entrance_;
+};
+
+// What Kill does, for whoever has found out that it may. The caller is named to the client.
+void kill(Leases& leases, Lease& lease, const Caller& caller, const std::string& reason);
+// What InterruptSession does.
+core::Status interrupt(Lease& lease, const Caller& caller);
+
+}  // namespace teletensor::server

@@ -1,0 +1,48 @@
+// What has happened since the daemon started, for metrics. Thread-safe.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "engine/core/mutex.h"
+#include "engine/core/status.h"
+
+namespace teletensor::server {
+
+// Of sessions that are over.
+struct UserTotals {
+  std::uint64_t lane_ns = 0, commands = 0;
+};
+
+class Counters {
+ public:
+  static constexpr std::size_t kCodes = 17;       // gRPC's
+  static constexpr std::size_t kMaxUsers = 1000;  // the rest is counted as "other"
+
+  std::atomic<std::uint64_t> refused_sessions{0};  // versions, limits
+
+  void ended(core::Code code) { ++ended_[static_cast<std::size_t>(code) % kCodes]; }
+  std::uint64_t ended(std::size_t code) const { return ended_[code]; }
+
+  void add(const std::string& user, const UserTotals& more) {
+    core::MutexLock lock(mutex_);
+    const bool known = users_.count(user) != 0 || users_.size() < kMaxUsers;
+    UserTotals& totals = users_[known ? user : "other"];
+    totals.lane_ns += more.lane_ns;
+    totals.commands += more.commands;
+  }
+  std::map<std::string, UserTotals> users() const {
+    core::MutexLock lock(mutex_);
+    return users_;
+  }
+
+ private:
+  std::array<std::atomic<std::uint64_t>, kCodes> ended_{};
+  mutable core::Mutex mutex_;
+  std::map<std::string, UserTotals> users_ TT_GUARDED_BY(mutex_);
+};
+
+}  // namespace teletensor::server

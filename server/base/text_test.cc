@@ -1,0 +1,35 @@
+#include "server/base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace teletensor::server {
+namespace {
+
+TEST(Text, LettersOfAllScriptsStay) {
+  EXPECT_EQ(readable("räumen – 12 Uhr", 200), "räumen – 12 Uhr");
+  EXPECT_EQ(readable("наука 日本 😀", 200), "наука 日本 😀");
+}
+
+TEST(Text, WhatAnotherReaderCouldMistake) {
+  EXPECT_EQ(readable("a\nb\tc\x1b[31m\x7f", 200), "a?b?c?[31m?");
+  EXPECT_EQ(readable("say \"no\" \\ ", 200), "say ?no? ? ");
+  EXPECT_EQ(readable("a\xc2\x85\xe2\x80\xaez", 200), "a??z");  // next line, right-to-left override
+}
+
+TEST(Text, WhatIsNotUtf8) {
+  EXPECT_EQ(readable("a\xff\xc3", 200), "a??");
+  EXPECT_EQ(readable("\xc0\xaf", 200), "??");            // overlong
+  EXPECT_EQ(readable("\xed\xa0\x80", 200), "???");       // a surrogate
+  EXPECT_EQ(readable("\xf4\x90\x80\x80", 200), "????");  // beyond the last code point
+  EXPECT_EQ(readable("\xe2\x80", 200), "??");            // cut
+}
+
+TEST(Text, CutBetweenCharacters) {
+  EXPECT_EQ(readable("aää", 3), "aä");
+  EXPECT_EQ(readable("aää", 4), "aä");
+  EXPECT_EQ(readable("aää", 5), "aää");
+  EXPECT_EQ(readable("", 5), "");
+}
+
+}  // namespace
+}  // namespace teletensor::server

@@ -1,0 +1,377 @@
+#include "server/peer/peer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/with_memory.h"
+#include "server/base/secrets.h"
+#include "server/base/text.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr std::int64_t kWindow = 16 << 20;
+constexpr std::size_t kUnacknowledged = 1 << 20;
+constexpr std::chrono::milliseconds kAcknowledge{20}, kFirstPause{20}, kLastPause{2000};
+constexpr std::size_t kFrameBytes = 64;  // a frame without payload counts as so many
+
+// Memory in the hands of gRPC.
+struct Loan {
+  std::shared_ptr<const void> memory;
+  std::shared_ptr<std::atomic<std::int64_t>> lent;
+};
+
+grpc::Slice lend(const char* bytes, std::size_t size, std::shared_ptr<const void> memory,
+                 const PeerHome& home) {
+  auto loan = std::make_unique<Loan>(Loan{std::move(memory), home.lent});
+  ++*home.lent;
+  return grpc::Slice(
+      const_cast<char*>(bytes), size,
+      [](void* given) {
+        const std::unique_ptr<Loan> ended(static_cast<Loan*>(given));
+        ended->memory.reset();
+        --*ended->lent;
+      },
+      loan.release());
+}
+
+grpc::ByteBuffer whole_frame(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::ByteBuffer frame_of(std::uint64_t number, std::uint64_t received, const PeerParcel& parcel,
+                          const PeerHome& home) {
+  std::vector<grpc::Slice> slices;
+  slices.reserve(2 + parcel.payload.parts.size());
+  slices.emplace_back(encode_numbers(number, received));
+  slices.push_back(lend(parcel.message->data(), parcel.message->size(), parcel.message, home));
+  for (const std::span<const char> part : parcel.payload.parts) {
+    if (part.empty()) continue;
+    slices.push_back(lend(part.data(), part.size(), parcel.payload.held, home));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+}  // namespace
+
+StreamEnd::~StreamEnd() { --home.streams; }
+
+std::uint64_t new_incarnation() {
+  const auto now = static_cast<std::uint64_t>(core::Clock::now().time_since_epoch().count());
+  return random_number().value_or(now) | 1;
+}
+
+Result<PeerFrame> read_frame(const grpc::ByteBuffer& bytes, std::vector<grpc::Slice>* memory) {
+  return core::with_memory("a peer's frame", [&]() -> Result<PeerFrame> {
+    if (!bytes.Dump(memory).ok()) return core::invalid("a frame is no PeerFrame");
+    std::vector<std::span<const char>> pieces;
+    for (const grpc::Slice& slice : *memory) {
+      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    return decode_frame(pieces);
+  });
+}
+
+Status check_hello(const PeerHello& hello, const PeerStream& stream, const PeerHome& home) {
+  if (hello.protocol != kPeerProtocol) {
+    return Status(Code::kFailedPrecondition,
+                  "\"" + hello.name + "\" speaks version " + std::to_string(hello.protocol) +
+                      " of the protocol of peers, \"" + home.name + "\" version " +
+                      std::to_string(kPeerProtocol) + ": install daemons of one version");
+  }
+  if (home.tls && !stream.is_certified(hello.name)) {
+    return Status(
+        Code::kPermissionDenied,
+        "\"" + hello.name + "\" is no DNS name of the certificate of the daemon that says it");
+  }
+  return {};
+}
+
+Peer::Peer(std::string name, PeerHome& home)
+    : name_(std::move(name)),
+      home_(home),
+      link_(std::make_unique<Link>(new_incarnation(), kWindow)),
+      dial_at_(Clock::now()),
+      pause_(kFirstPause),
+      random_(static_cast<std::uint32_t>(new_incarnation())) {}
+
+PeerFacts Peer::facts() {
+  MutexLock lock(mutex_);
+  PeerFacts facts = facts_;
+  facts.name = name_;
+  facts.connected = standing_;
+  return facts;
+}
+
+void Peer::send(PeerParcel parcel) {
+  PeerStream::Ref stream;
+  bool look_again = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    link_->send(std::move(parcel));
+    if (standing_) {
+      stream = stream_;
+    } else if (!missed_) {
+      missed_ = Clock::now();
+      look_again = true;
+    }
+  }
+  if (stream) stream->wake();
+  if (look_again) home_.look_again();
+}
+
+void Peer::accept(const PeerStream::Ref& stream, const PeerHello& hello) {
+  MutexLock serial(deliver_);
+  stream->hand_to(*this);
+  stand(stream, hello);
+}
+
+void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
+  PeerStream::Ref earlier;
+  std::vector<PeerParcel> released;
+  bool meet = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return stream->end(Status(Code::kUnavailable, "the daemon shuts down"));
+    if (stream_ != stream) earlier = std::exchange(stream_, stream);
+    const bool restarted = link_->connected(hello.link, &released);
+    if (!dials()) hello_ = encode_hello({home_.name, kPeerProtocol, link_->hello()});
+    meet = !std::exchange(known_, true) || restarted;
+    standing_ = true;
+    ++facts_.connections;
+    missed_.reset();
+    acknowledge_at_.reset();
+    unacknowledged_ = 0;
+    last_why_.clear();
+  }
+  if (earlier) earlier->end(Status(Code::kAborted, "a later connection has taken its place"));
+  spdlog::info("event=peer_connected peer=\"{}\" new={}", name_, meet);
+  if (meet) home_.receiver->met(name_);
+  if (meet && home_.moves != nullptr) home_.moves->met(name_);
+  stream->wake();
+}
+
+void Peer::received(const PeerStream::Ref& stream, grpc::ByteBuffer bytes) {
+  MutexLock serial(deliver_);
+  const std::size_t size = bytes.Length();
+  std::vector<grpc::Slice> memory;
+  Result<PeerFrame> frame = read_frame(bytes, &memory);
+  bool standing = false;
+  {
+    MutexLock lock(mutex_);
+    if (stream_ != stream) return;  // what a later connection has replaced
+    facts_.received += size;
+    standing = standing_;
+  }
+  Status status = frame.status();
+  if (status.ok())
+    status = standing ? take(stream, *frame) : greet(stream, frame->hello.value_or(PeerHello()));
+  if (status.ok()) return;
+  // What could not be read for want of memory is sent again.
+  const bool again = status.code() == Code::kResourceExhausted && !frame.ok();
+  if (standing && !again) lose(status.message());
+  stream->end(std::move(status));
+}
+
+Status Peer::greet(const PeerStream::Ref& stream, const PeerHello& hello) {
+  if (hello.name.empty()) return core::invalid("the first frame is no hello");
+  if (hello.name != name_) {
+    return Status(Code::kPermissionDenied,
+                  "the daemon there says that it is \"" + hello.name + "\"");
+  }
+  TT_RETURN_IF_ERROR(check_hello(hello, *stream, home_));
+  stand(stream, hello);
+  return {};
+}
+
+// A frame of a connection that stands.
+Status Peer::take(const PeerStream::Ref& stream, PeerFrame& frame) {
+  if (frame.hello) return core::invalid("a second hello");
+  std::vector<PeerParcel> released;
+  {
+    MutexLock lock(mutex_);
+    if (stream_ != stream || stopped_) return {};
+    const Result<bool> fresh = link_->receive({frame.number, frame.received, {}}, &released);
+    if (!fresh.ok()) return fresh.status();
+    pause_ = kFirstPause;
+    if (!*fresh) return {};
+    note_receipt(static_cast<std::size_t>(frame.message.message.payload) + kFrameBytes);
+  }
+  if (!frame.move) return home_.receiver->received(name_, frame.message, frame.payload);
+  if (home_.moves == nullptr) return core::invalid("no session moves here");
+  std::string data;
+  for (const std::span<const char> piece : frame.payload) data.append(piece.data(), piece.size());
+  return home_.moves->received(name_, std::move(*frame.move), std::move(data));
+}
+
+void Peer::note_receipt(std::size_t bytes) {
+  unacknowledged_ += bytes;
+  if (acknowledge_at_) return;
+  acknowledge_at_ = Clock::now() + kAcknowledge;
+  home_.look_again();
+}
+
+std::optional<grpc::ByteBuffer> Peer::next(const PeerStream::Ref& stream) {
+  MutexLock lock(mutex_);
+  if (stream_ != stream) return std::nullopt;
+  std::optional<grpc::ByteBuffer> frame = next_frame();
+  if (frame) facts_.sent += frame->Length();
+  return frame;
+}
+
+std::optional<grpc::ByteBuffer> Peer::next_frame() {
+  if (hello_) return whole_frame(*std::exchange(hello_, std::nullopt));
+  if (!standing_) return std::nullopt;
+  std::optional<grpc::ByteBuffer> frame;
+  if (const auto next = link_->next()) {
+    frame = frame_of(next->number, next->received, next->parcel, home_);
+  } else if (link_->owes() && (unacknowledged_ >= kUnacknowledged ||
+                               (acknowledge_at_ && Clock::now() >= *acknowledge_at_))) {
+    const Link::Frame alone = link_->acknowledgement();
+    frame = whole_frame(encode_numbers(0, alone.received));
+  }
+  if (!link_->owes()) {
+    acknowledge_at_.reset();
+    unacknowledged_ = 0;
+  }
+  return frame;
+}
+
+void Peer::detach(Clock::time_point now) {
+  link_->disconnected();
+  stream_.reset();
+  hello_.reset();
+  standing_ = false;
+  const std::chrono::milliseconds part(
+      std::uniform_int_distribution<std::int64_t>(pause_.count() / 2, pause_.count())(random_));
+  dial_at_ = now + part;
+  pause_ = std::min(2 * pause_, kLastPause);
+}
+
+void Peer::closed(const PeerStream::Ref& stream, const std::string& why) {
+  const StreamEnd end{home_};
+  bool told = false, stood = false;
+  {
+    MutexLock lock(mutex_);
+    if (stream_ != stream) return;
+    const Clock::time_point now = Clock::now();
+    stood = standing_;
+    if (stood) missed_ = now;
+    detach(now);
+    told = stopped_ || (!stood && std::exchange(last_why_, why) == why);
+  }
+  if (!told && stood) {
+    spdlog::warn("event=peer_disconnected peer=\"{}\" reason=\"{}\"", name_,
+                 readable(why, kPeerReason));
+  } else if (!told) {
+    spdlog::warn("event=peer_unreachable peer=\"{}\" reason=\"{}\"", name_,
+                 readable(why, kPeerReason));
+  }
+  home_.look_again();
+}
+
+void Peer::lose(const std::string& why) {
+  std::unique_ptr<Link> over;
+  PeerStream::Ref stream;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    over = std::exchange(link_, std::make_unique<Link>(new_incarnation(), kWindow));
+    stream = stream_;
+    if (stream_) detach(Clock::now());
+    known_ = false;
+    ++facts_.losses;
+    missed_.reset();
+  }
+  if (stream) stream->end(Status(Code::kAborted, why));
+  spdlog::warn("event=peer_lost peer=\"{}\" reason=\"{}\"", name_, readable(why, kPeerReason));
+  home_.receiver->lost(name_, why);
+  if (home_.moves != nullptr) home_.moves->lost(name_, why);
+  home_.look_again();
+}
+
+bool Peer::is_lost(Clock::time_point now) {
+  return !stopped_ && !standing_ && missed_ && now >= *missed_ + home_.patience;
+}
+
+Peer::Clock::time_point Peer::tick(Clock::time_point now) {
+  Clock::time_point due = Clock::time_point::max();
+  PeerStream::Ref late, owing;
+  bool calls = false, lost = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return due;
+    const auto passed = [&](Clock::time_point when) {
+      if (now < when) due = std::min(due, when);
+      return now >= when;
+    };
+    if (stream_ && !standing_ && passed(greet_until_)) late = stream_;
+    if (!stream_ && dials()) calls = passed(dial_at_);
+    if (standing_ && acknowledge_at_ && passed(*acknowledge_at_)) owing = stream_;
+    if (!standing_ && missed_) lost = passed(*missed_ + home_.patience);
+  }
+  if (late) late->end(Status(Code::kDeadlineExceeded, "no hello within 5 s"));
+  if (owing) owing->wake();
+  // The receiver may be at work for this peer: then later, so that other peers do not wait.
+  if (lost && !deliver_.try_lock()) {
+    due = std::min(due, now + kAcknowledge);
+  } else if (lost) {
+    {
+      MutexLock lock(mutex_);
+      lost = is_lost(now);
+    }
+    if (lost) lose("no connection for " + std::to_string(home_.patience.count()) + " ms");
+    deliver_.unlock();
+  }
+  if (calls) dial();
+  return due;
+}
+
+void Peer::dial() {
+  const PeerStream::Ref stream = dialed_peer(home_.channel(name_), *this);
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    stream_ = stream;
+    standing_ = false;
+    greet_until_ = Clock::now() + kHandshake;
+    hello_ = encode_hello({home_.name, kPeerProtocol, link_->hello()});
+  }
+  ++home_.streams;
+  stream->open();
+  home_.look_again();
+}
+
+bool Peer::connected() {
+  MutexLock lock(mutex_);
+  return standing_;
+}
+
+bool Peer::busy() {
+  MutexLock lock(mutex_);
+  return standing_ && (!link_->idle() || link_->owes());
+}
+
+void Peer::stop() {
+  PeerStream::Ref stream;
+  std::unique_ptr<Link> over;
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    stream = stream_;
+    over = std::exchange(link_, std::make_unique<Link>(new_incarnation(), kWindow));
+  }
+  if (stream) stream->end(Status(Code::kUnavailable, "the daemon shuts down"));
+}
+
+}  // namespace teletensor::server

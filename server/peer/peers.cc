@@ -1,0 +1,316 @@
+#include "server/peer/peers.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "engine/core/threads.h"
+#include "server/access/grpc_server.h"
+#include "server/base/listen.h"
+#include "server/base/spare_threads.h"
+#include "server/base/text.h"
+#include "teletensor/v1/peer.grpc.pb.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Result;
+using core::Status;
+using Clock = core::Clock;
+
+namespace {
+
+constexpr int kPeerThreads = 3;                // at the start, besides those that gRPC has
+constexpr std::size_t kStrangersPerPeer = 2;   // connections that have not said their name yet
+constexpr std::uint64_t kRefusedLogged = 100;  // then every 100th
+constexpr int kPingMs = 5000, kPingTimeoutMs = 3000;
+constexpr std::chrono::milliseconds kFlushTime{1000}, kCallGrace{500}, kPollStep{2};
+constexpr std::chrono::seconds kGivenBack{10};  // for gRPC to give memory back
+
+}  // namespace
+
+class Peers::Service final : public v1::Peer::WithRawCallbackMethod_Exchange<v1::Peer::Service> {
+ public:
+  explicit Service(Peers& peers) : peers_(peers) {}
+  PeerReactor* Exchange(grpc::CallbackServerContext* context) noexcept override {
+    return peers_.admit(context);
+  }
+
+ private:
+  Peers& peers_;
+};
+
+Result<std::unique_ptr<Peers>> Peers::create(PeerOptions options) {
+  std::shared_ptr<Certificates> certificates;
+  if (options.tls.on()) {
+    auto opened = Certificates::open(options.tls);
+    if (!opened.ok()) return opened.status();
+    certificates = std::move(*opened);
+  }
+  return std::unique_ptr<Peers>(new Peers(std::move(options), std::move(certificates)));
+}
+
+Peers::Peers(PeerOptions options, std::shared_ptr<Certificates> certificates)
+    : options_(std::move(options)),
+      certificates_(std::move(certificates)),
+      incarnation_(new_incarnation()) {
+  home_.name = options_.name;
+  home_.tls = certificates_ != nullptr;
+  home_.patience = options_.patience;
+  home_.channel = [this](const std::string& peer) { return channel(peer); };
+  home_.look_again = [this] { look_again(); };
+  for (const auto& [name, address] : options_.peers) {
+    peers_.emplace(name, std::make_unique<Peer>(name, home_));
+  }
+}
+
+Peers::~Peers() { stop(); }
+
+Status Peers::start(Receiver& receiver, MoveReceiver* moves) {
+  home_.receiver = &receiver;
+  home_.moves = moves;
+  TT_RETURN_IF_ERROR(check_threads(kPeerThreads));
+  TT_RETURN_IF_ERROR(listen());
+  clock_ = core::start_thread([this] { keep_time(); });
+  spdlog::info("event=peers_listening name=\"{}\" address=\"{}\" count={} tls={}", options_.name,
+               address_, peers_.size(), home_.tls);
+  return {};
+}
+
+Status Peers::listen() {
+  hold_grpc();
+  service_ = std::make_unique<Service>(*this);
+  grpc::ServerBuilder builder;
+  harden(builder, kMaxPeerPayload + kMaxPeerTexts);
+  builder.SetOption(without_reflection());
+  builder.RegisterService(service_.get());
+  credentials_ = certificates_ ? credentials(certificates_) : grpc::InsecureServerCredentials();
+  int port = 0;
+  builder.AddListeningPort(options_.listen, credentials_, &port);
+  server_ = builder.BuildAndStart();
+  if (!server_) {
+    return Status(Code::kUnavailable, "cannot listen on " + options_.listen +
+                                          " for peers: " + why_not_free(options_.listen));
+  }
+  address_ = options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(port);
+  return {};
+}
+
+// A channel for one call, so that certificates are read again and gRPC's own pauses do not count.
+std::shared_ptr<grpc::Channel> Peers::channel(const std::string& peer) const {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxPeerPayload + kMaxPeerTexts));
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  std::shared_ptr<grpc::ChannelCredentials> shown = grpc::InsecureChannelCredentials();
+  if (certificates_) {
+    const auto pem = certificates_->current();
+    shown = grpc::SslCredentials({pem->client_ca, pem->key, pem->certificate});
+    arguments.SetSslTargetNameOverride(peer);
+  }
+  return grpc::CreateCustomChannel(options_.peers.at(peer), shown, arguments);
+}
+
+std::vector<std::string> Peers::peers() const {
+  std::vector<std::string> names;
+  for (const auto& [name, peer] : peers_) names.push_back(name);
+  return names;
+}
+
+std::vector<PeerFacts> Peers::facts() const {
+  std::vector<PeerFacts> facts;
+  for (const auto& [name, peer] : peers_) facts.push_back(peer->facts());
+  return facts;
+}
+
+std::uint64_t Peers::refused() const {
+  MutexLock lock(mutex_);
+  return refused_;
+}
+
+void Peers::send(const std::string& peer, runtime::PeerMessage message, Payload payload) {
+  std::size_t bytes = 0;
+  for (const std::span<const char> part : payload.parts) bytes += part.size();
+  if (bytes > kMaxPeerPayload) std::terminate();
+  auto encoded = std::make_shared<const std::string>(encode_message(message, bytes));
+  peers_.at(peer)->send({std::move(encoded), std::move(payload), static_cast<std::int64_t>(bytes)});
+}
+
+void Peers::send_move(const std::string& peer, v1::PeerMove move, std::string data) {
+  const std::size_t bytes = data.size();
+  if (bytes > kMaxMoveData) std::terminate();
+  auto encoded = std::make_shared<const std::string>(encode_move(std::move(move), bytes));
+  Payload payload;
+  if (bytes > 0) {
+    auto held = std::make_shared<const std::string>(std::move(data));
+    payload.parts.emplace_back(held->data(), held->size());
+    payload.held = std::move(held);
+  }
+  peers_.at(peer)->send({std::move(encoded), std::move(payload), static_cast<std::int64_t>(bytes)});
+}
+
+bool Peers::local() const { return is_loopback(options_.listen); }
+
+PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
+  const auto [stream, reactor] = served_peer(context, *this);
+  ++home_.streams;
+  Status why;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      why = Status(Code::kUnavailable, "the daemon shuts down");
+    } else if (strangers_.size() >= kStrangersPerPeer * peers_.size()) {
+      why = Status(Code::kResourceExhausted, "too many connections have not said their name");
+    } else {
+      strangers_.push_back({stream, Clock::now() + Peer::kHandshake});
+    }
+  }
+  if (!why.ok()) {
+    refused(why.message());
+    stream->end(why);
+  }
+  stream->open();
+  look_again();
+  return reactor;
+}
+
+Status Peers::let_in(const PeerStream::Ref& stream, grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> memory;
+  const Result<PeerFrame> frame = read_frame(bytes, &memory);
+  if (!frame.ok()) return frame.status();
+  if (!frame->hello) return core::invalid("the first frame is no hello");
+  const PeerHello& hello = *frame->hello;
+  const auto peer = peers_.find(hello.name);
+  if (peer == peers_.end()) {
+    return Status(Code::kPermissionDenied,
+                  hello.name == options_.name
+                      ? "the caller says the name of the daemon that it calls"
+                      : "\"" + hello.name + "\" is not in --peers");
+  }
+  if (peer->second->dials()) {
+    return Status(Code::kFailedPrecondition,
+                  "\"" + hello.name + "\" has the greater name and does not call");
+  }
+  TT_RETURN_IF_ERROR(check_hello(hello, *stream, home_));
+  forget_stranger(stream);
+  peer->second->accept(stream, hello);
+  return {};
+}
+
+void Peers::received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) {
+  const Status status = let_in(stream, frame);
+  if (status.ok()) return;
+  refused(status.message());
+  stream->end(Status(status.code(), "\"" + options_.name + "\" refuses: " + status.message()));
+}
+
+std::optional<grpc::ByteBuffer> Peers::next(const PeerStream::Ref&) { return std::nullopt; }
+
+void Peers::closed(const PeerStream::Ref& stream, const std::string&) {
+  const StreamEnd end{home_};
+  forget_stranger(stream);
+}
+
+void Peers::forget_stranger(const PeerStream::Ref& stream) {
+  MutexLock lock(mutex_);
+  std::erase_if(strangers_, [&](const Stranger& each) { return each.stream == stream; });
+}
+
+void Peers::refused(const std::string& why) {
+  std::uint64_t count = 0;
+  {
+    MutexLock lock(mutex_);
+    count = ++refused_;
+  }
+  if (count > kRefusedLogged && count % kRefusedLogged != 0) return;
+  spdlog::warn("event=peer_refused count={} reason=\"{}\"", count, readable(why, kPeerReason));
+}
+
+Clock::time_point Peers::end_late_strangers(Clock::time_point now) {
+  Clock::time_point due = Clock::time_point::max();
+  std::vector<Stranger> late;
+  {
+    MutexLock lock(mutex_);
+    const auto first_late = std::partition(strangers_.begin(), strangers_.end(),
+                                           [&](const Stranger& each) { return now < each.until; });
+    late.assign(first_late, strangers_.end());
+    strangers_.erase(first_late, strangers_.end());
+    for (const Stranger& each : strangers_) due = std::min(due, each.until);
+  }
+  for (const Stranger& each : late) {
+    const Status why(Code::kDeadlineExceeded, "no hello within 5 s");
+    refused(why.message());
+    each.stream->end(why);
+  }
+  return due;
+}
+
+void Peers::look_again() {
+  {
+    MutexLock lock(mutex_);
+    look_again_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Peers::keep_time() {
+  while (true) {
+    const Clock::time_point now = Clock::now();
+    Clock::time_point due = end_late_strangers(now);
+    for (const auto& [name, peer] : peers_) due = std::min(due, peer->tick(now));
+    MutexLock lock(mutex_);
+    while (!look_again_ && !over_) {
+      if (due == Clock::time_point::max()) {
+        changed_.wait(mutex_);
+      } else if (const auto left = due - Clock::now(); left <= left.zero()) {
+        break;
+      } else {
+        changed_.wait_for(mutex_, left);
+      }
+    }
+    look_again_ = false;
+    if (over_) return;
+  }
+}
+
+void Peers::stop() {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(stopping_, true)) return;
+  }
+  const auto wait_while = [](auto holds, std::chrono::milliseconds most) {
+    for (const auto end = Clock::now() + most; holds() && Clock::now() < end;) {
+      std::this_thread::sleep_for(kPollStep);
+    }
+    return !holds();
+  };
+  const auto busy = [this] {
+    return std::any_of(peers_.begin(), peers_.end(),
+                       [](const auto& each) { return each.second->busy(); });
+  };
+  wait_while(busy, kFlushTime);
+  for (const auto& [name, peer] : peers_) peer->stop();
+  if (server_) {
+    server_->Shutdown(std::chrono::system_clock::now() + kCallGrace);
+    server_->Wait();
+  }
+  while (home_.streams > 0) std::this_thread::sleep_for(kPollStep);
+  if (!wait_while([this] { return *home_.lent > 0; }, kGivenBack)) {
+    spdlog::error("event=peers_memory_kept pieces={}", home_.lent->load());
+  }
+  {
+    MutexLock lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  if (clock_.joinable()) clock_.join();
+}
+
+}  // namespace teletensor::server

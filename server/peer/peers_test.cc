@@ -1,0 +1,276 @@
+#include "server/peer/peers_test.h"
+
+#include <gtest/gtest.h>
+
+namespace teletensor::server {
+namespace {
+
+using core::Status;
+using runtime::PeerMessage;
+using testing::Box;
+using testing::eventually;
+using testing::Recorder;
+using testing::Relay;
+
+constexpr char kNowhere[] = "127.0.0.1:1";
+
+// Contents that follow from their number.
+std::string contents(std::uint64_t number) {
+  std::mt19937_64 dice(number);
+  const std::size_t bytes = dice() % 100 == 0 ? dice() % 100'000
+                            : dice() % 4 == 0 ? 0
+                                              : dice() % 1000;
+  std::string text(bytes, '\0');
+  for (char& each : text) each = static_cast<char>(dice());
+  return text;
+}
+
+void send_contents(Box& box, const std::string& peer, std::uint64_t number) {
+  const auto held = std::make_shared<const std::string>(contents(number));
+  PeerMessage message;
+  message.ticket = number;
+  message.message.number = number;
+  const std::size_t half = held->size() / 2;
+  const std::span<const char> whole(*held);
+  box.peers->send(peer, message, {{whole.first(half), whole.subspan(half)}, held});
+}
+
+std::vector<std::uint64_t> tickets(Box& box, const std::string& peer) {
+  std::vector<std::uint64_t> result;
+  for (const Recorder::Said& each : box.recorder->said(peer)) result.push_back(each.ticket);
+  return result;
+}
+
+void expect_contents(Box& box, const std::string& peer, std::uint64_t count) {
+  const std::vector<Recorder::Said> said = box.recorder->said(peer);
+  ASSERT_EQ(said.size(), count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    ASSERT_EQ(said[i].ticket, i + 1);
+    ASSERT_TRUE(said[i].payload == contents(i + 1)) << i;
+  }
+}
+
+TEST(Peers, InOrderAndExactlyOnceOverConnectionsThatAreCut) {
+  constexpr std::uint64_t kCount = 5000;  // each way
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Box b("b", {{"a", kNowhere}});
+  b.start();
+  Relay relay(b.port());
+  std::mt19937_64 dice(seed);
+  relay.budget = [&] { return std::int64_t{1} << (10 + dice() % 12); };
+  Box a("a", {{"b", relay.address()}});
+  a.start();
+  std::thread back([&] {
+    for (std::uint64_t number = 1; number <= kCount; ++number) send_contents(b, "a", number);
+  });
+  for (std::uint64_t number = 1; number <= kCount; ++number) send_contents(a, "b", number);
+  back.join();
+  EXPECT_TRUE(eventually([&] {
+    return a.recorder->said_count("b") == kCount && b.recorder->said_count("a") == kCount;
+  }));
+  expect_contents(a, "b", kCount);
+  expect_contents(b, "a", kCount);
+  EXPECT_EQ(a.recorder->met_count("b"), 1);
+  EXPECT_EQ(b.recorder->met_count("a"), 1);
+  EXPECT_TRUE(a.recorder->lost_because("b").empty());
+  EXPECT_GT(relay.cuts(), 3);
+  a.peers->stop();
+  b.peers->stop();
+}
+
+TEST(Peers, ARestartedPeerIsMetAgainAndHearsNothingOfBefore) {
+  auto b = std::make_unique<Box>("b", std::map<std::string, std::string>{{"a", kNowhere}});
+  b->start();
+  Relay relay(b->port());
+  Box a("a", {{"b", relay.address()}});
+  a.recorder->on_met = [&](const std::string& peer) { a.say(peer, a.recorder->met_count(peer)); };
+  a.start();
+  ASSERT_TRUE(eventually([&] { return b->recorder->said_count("a") == 1; }));
+  b->say("a", 7);
+  ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") == 1; }));
+  b.reset();
+  a.say("b", 50);  // for the earlier life
+  b = std::make_unique<Box>("b", std::map<std::string, std::string>{{"a", kNowhere}});
+  b->start();
+  relay.aim(b->port());
+  ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") == 2; }));
+  a.say("b", 3);
+  b->say("a", 8);
+  ASSERT_TRUE(eventually([&] { return b->recorder->said_count("a") >= 2; }));
+  EXPECT_EQ(tickets(*b, "a"), (std::vector<std::uint64_t>{2, 3}));
+  ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") == 2; }));
+  EXPECT_EQ(tickets(a, "b"), (std::vector<std::uint64_t>{7, 8}));
+  a.peers->stop();
+}
+
+TEST(Peers, WhatIsSentBeforeTheFirstConnectionArrives) {
+  Box b("b", {{"a", kNowhere}});
+  b.say("a", 1);
+  b.start();
+  Box a("a", {{"b", b.peers->address()}});
+  a.say("b", 2);
+  a.start();
+  ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") == 1; }));
+  ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 1; }));
+  EXPECT_EQ(a.peers->peers(), std::vector<std::string>{"b"});
+  EXPECT_NE(a.peers->incarnation(), 0u);
+  EXPECT_NE(a.peers->incarnation(), b.peers->incarnation());
+  a.peers->stop();
+  b.peers->stop();
+}
+
+// A peer that cannot be reached is lost where something was sent to it; a known one in any case.
+TEST(Peers, LostAfterPatience) {
+  Relay relay;
+  relay.shut(true);
+  Box a("a", {{"b", relay.address()}, {"c", kNowhere}}, std::chrono::milliseconds(50));
+  a.start();
+  a.say("b", 1);
+  ASSERT_TRUE(eventually([&] { return a.recorder->lost_because("b").size() == 1; }));
+  EXPECT_EQ(a.recorder->lost_because("b").front(), "no connection for 50 ms");
+  a.say("b", 2);
+  ASSERT_TRUE(eventually([&] { return a.recorder->lost_because("b").size() == 2; }));
+
+  Box b("b", {{"a", kNowhere}}, std::chrono::milliseconds(50));
+  b.start();
+  relay.aim(b.port());
+  relay.shut(false);
+  ASSERT_TRUE(eventually([&] { return b.recorder->met_count("a") == 1; }));
+  ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") == 1; }));
+  const std::size_t before = a.recorder->lost_because("b").size();
+  relay.shut(true);
+  ASSERT_TRUE(eventually([&] { return a.recorder->lost_because("b").size() > before; }));
+  relay.shut(false);
+  ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") >= 2; }));
+  ASSERT_TRUE(eventually([&] { return b.recorder->met_count("a") >= 2; }));
+  EXPECT_EQ(b.recorder->said_count("a"), 0u);
+  EXPECT_TRUE(a.recorder->lost_because("c").empty());
+  EXPECT_EQ(a.recorder->met_count("c"), 0);
+  a.peers->stop();
+  b.peers->stop();
+}
+
+// One side gives up, the other has more patience: it is told by met() that all was forgotten.
+TEST(Peers, APeerThatHasGivenUpIsMetAgainByTheOther) {
+  Box b("b", {{"a", kNowhere}});
+  b.start();
+  Relay relay(b.port());
+  Box a("a", {{"b", relay.address()}}, std::chrono::milliseconds(50));
+  a.start();
+  ASSERT_TRUE(eventually([&] { return b.recorder->met_count("a") == 1; }));
+  ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") == 1; }));
+  relay.shut(true);
+  ASSERT_TRUE(eventually([&] { return !a.recorder->lost_because("b").empty(); }));
+  b.say("a", 1);  // of before
+  relay.shut(false);
+  ASSERT_TRUE(eventually([&] { return b.recorder->met_count("a") >= 2; }));
+  EXPECT_TRUE(b.recorder->lost_because("a").empty());
+  ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") >= 2; }));
+  b.say("a", 2);
+  ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") >= 1; }));
+  EXPECT_EQ(tickets(a, "b"), std::vector<std::uint64_t>{2});
+  a.peers->stop();
+  b.peers->stop();
+}
+
+TEST(Peers, AReceiverThatRefusesAMessageLosesThePeer) {
+  Box b("b", {{"a", kNowhere}});
+  b.recorder->on_received = [](const std::string&, std::uint64_t ticket) {
+    return ticket == 2 ? core::invalid("a malformed message") : Status();
+  };
+  b.start();
+  Box a("a", {{"b", b.peers->address()}});
+  a.start();
+  a.say("b", 1);
+  a.say("b", 2);
+  ASSERT_TRUE(eventually([&] { return !b.recorder->lost_because("a").empty(); }));
+  EXPECT_EQ(b.recorder->lost_because("a").front(), "a malformed message");
+  ASSERT_TRUE(eventually([&] { return b.recorder->met_count("a") == 2; }));
+  ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") == 2; }));
+  a.say("b", 3);
+  ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 3; }));
+  a.peers->stop();
+  b.peers->stop();
+}
+
+// The receiver of c holds up its connection. Messages to b, and the callers of send(), do not wait.
+TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
+  Box c("c", {{"a", kNowhere}, {"b", kNowhere}});
+  std::atomic<bool> go_on{false};
+  // gRPC has two threads for callbacks on a machine of two cores: the receiver holds one of them.
+  c.recorder->on_received = [&](const std::string& peer, std::uint64_t) {
+    if (peer != "a") return Status();
+    return eventually([&] { return go_on.load(); }) ? Status() : core::internal("a hang");
+  };
+  c.start();
+  Box b("b", {{"a", kNowhere}, {"c", c.peers->address()}});
+  b.start();
+  Box a("a", {{"b", b.peers->address()}, {"c", c.peers->address()}});
+  a.start();
+  for (std::uint64_t number = 1; number <= 200; ++number) {
+    send_contents(a, "c", number);
+    send_contents(a, "b", number);
+    send_contents(b, "c", number);
+  }
+  ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 200; }));
+  ASSERT_TRUE(eventually([&] { return c.recorder->said_count("b") == 200; }));
+  EXPECT_LE(c.recorder->said_count("a"), 1u);
+  go_on = true;
+  ASSERT_TRUE(eventually([&] { return c.recorder->said_count("a") == 200; }));
+  expect_contents(c, "a", 200);
+  for (Box* box : {&a, &b, &c}) box->peers->stop();
+}
+
+// stop() with much on the way: no memory is held afterwards, and what has arrived is a beginning.
+TEST(Peers, StopsWhileMessagesAreQueued) {
+  Box b("b", {{"a", kNowhere}});
+  b.start();
+  Box a("a", {{"b", b.peers->address()}, {"c", kNowhere}});
+  a.start();
+  ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") == 1; }));
+  const auto held = std::make_shared<const std::string>(1 << 20, 'x');
+  for (std::uint64_t number = 1; number <= 200; ++number) {
+    PeerMessage message;
+    message.ticket = number;
+    a.peers->send("b", message, {{*held}, held});
+    a.peers->send("c", message, {{*held}, held});
+  }
+  a.peers->stop();
+  EXPECT_EQ(held.use_count(), 1);
+  a.say("b", 201);  // is dropped
+  b.peers->stop();
+  std::uint64_t next = 0;
+  for (const std::uint64_t ticket : tickets(b, "a")) EXPECT_EQ(ticket, ++next);
+}
+
+TEST(Peers, MemoryIsGivenBackWhenThePeerHasIt) {
+  Box b("b", {{"a", kNowhere}});
+  b.start();
+  Box a("a", {{"b", b.peers->address()}});
+  a.start();
+  const auto held = std::make_shared<const std::string>(3 << 20, 'x');
+  a.peers->send("b", PeerMessage(), {{*held}, held});
+  ASSERT_TRUE(eventually([&] { return held.use_count() == 1; }));
+  EXPECT_EQ(b.recorder->said("a").front().payload, *held);
+  a.peers->stop();
+  b.peers->stop();
+}
+
+TEST(Peers, SaysWhyItCannotListen) {
+  Box b("b", {{"a", kNowhere}});
+  b.start();
+  PeerOptions options;
+  options.name = "c";
+  options.listen = b.peers->address();
+  options.peers = {{"a", kNowhere}};
+  auto taken = std::move(*Peers::create(options));
+  Recorder recorder;
+  const Status status = taken->start(recorder);
+  EXPECT_EQ(status.code(), core::Code::kUnavailable);
+  EXPECT_NE(status.message().find("listens there"), std::string::npos) << status.message();
+  b.peers->stop();
+}
+
+}  // namespace
+}  // namespace teletensor::server

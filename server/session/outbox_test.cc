@@ -1,0 +1,184 @@
+#include "server/session/outbox.h"
+
+#include <gtest/gtest.h>
+
+namespace teletensor::server {
+namespace {
+
+using core::Code;
+
+Limits small() {
+  Limits limits;
+  limits.credit_instructions = 100;
+  limits.credit_bytes = 1000;
+  limits.progress_bytes = 1000;
+  limits.outbox_bytes = 10'000;
+  return limits;
+}
+wire::Progress next(Outbox& outbox) {
+  wire::Progress progress;
+  const auto message = outbox.take();
+  EXPECT_NE(message, nullptr);
+  if (message) {
+    EXPECT_TRUE(wire::decode_progress(*message, progress).ok());
+  }
+  return progress;
+}
+wire::FetchedValue value(std::uint64_t seq, std::size_t bytes) {
+  wire::FetchedValue fetched;
+  fetched.seq = seq;
+  fetched.dtype = core::DType::kU8;
+  fetched.shape = {static_cast<std::int64_t>(bytes)};
+  fetched.data.assign(bytes, 'x');
+  return fetched;
+}
+
+TEST(Outbox, NothingToSayAtFirst) {
+  Outbox outbox{small()};
+  EXPECT_FALSE(outbox.take());
+}
+
+TEST(Outbox, ManyEventsBecomeOneMessage) {
+  Outbox outbox{small()};
+  ASSERT_TRUE(outbox.received(1, 10, 50).ok());
+  for (std::uint64_t seq = 1; seq <= 10; ++seq) outbox.completed(seq);
+  ASSERT_TRUE(outbox.fetched(value(3, 4)).ok());
+  outbox.error({2, core::invalid("add: no")});
+  outbox.raised({9, 2, {5, 6}});
+  const wire::Progress p = next(outbox);
+  EXPECT_EQ(p.completed_upto, 10u);
+  EXPECT_EQ(p.received_upto, 10u);
+  EXPECT_EQ(p.credit_upto, 110u);
+  EXPECT_EQ(p.credit_bytes, 1050u);
+  EXPECT_EQ(p.fetched.at(0).data, "xxxx");
+  EXPECT_EQ(p.errors.at(0).status.message(), "add: no");
+  EXPECT_EQ(p.raised.at(0).rebinds.size(), 2u);
+  EXPECT_FALSE(outbox.take());
+}
+
+TEST(Outbox, HalfDoneIsNoNewsButDoneIs) {
+  Outbox outbox{small()};
+  ASSERT_TRUE(outbox.received(1, 10, 50).ok());
+  outbox.completed(5);
+  EXPECT_FALSE(outbox.take());
+  outbox.completed(10);
+  EXPECT_EQ(next(outbox).completed_upto, 10u);
+}
+
+TEST(Outbox, CreditsGoOutInGoodTime) {
+  Outbox outbox{small()};
+  ASSERT_TRUE(outbox.received(1, 90, 50).ok());
+  outbox.completed(20);
+  EXPECT_FALSE(outbox.take());
+  outbox.completed(30);
+  EXPECT_EQ(next(outbox).credit_upto, 130u);
+}
+
+TEST(Outbox, FramesMustFollowEachOther) {
+  Outbox outbox{small()};
+  EXPECT_EQ(outbox.received(2, 1, 1).status().code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(outbox.received(1, 3, 1).ok());
+  EXPECT_EQ(outbox.received(1, 3, 1).status().code(), Code::kFailedPrecondition);  // again
+  EXPECT_TRUE(outbox.received(4, 1, 1).ok());
+  EXPECT_EQ(outbox.received_upto(), 4u);
+}
+
+TEST(Outbox, CreditsBind) {
+  Outbox outbox{small()};
+  EXPECT_EQ(outbox.received(1, 101, 10).status().code(), Code::kResourceExhausted);
+  EXPECT_TRUE(outbox.received(1, 100, 10).ok());
+  EXPECT_EQ(outbox.received(101, 1, 10).status().code(), Code::kResourceExhausted);
+  outbox.completed(100);
+  // Credits count once they have been told.
+  EXPECT_EQ(outbox.received(101, 1, 10).status().code(), Code::kResourceExhausted);
+  (void)outbox.take();
+  EXPECT_TRUE(outbox.received(101, 1, 10).ok());
+  EXPECT_EQ(outbox.received(102, 1, 1000).status().code(), Code::kResourceExhausted);
+}
+
+TEST(Outbox, BytesComeBackWithTheirFrames) {
+  Outbox outbox{small()};
+  ASSERT_TRUE(outbox.received(1, 2, 400).ok());
+  ASSERT_TRUE(outbox.received(3, 2, 400).ok());
+  outbox.completed(3);
+  EXPECT_EQ(next(outbox).credit_bytes, 1400u);
+  outbox.completed(4);
+  EXPECT_EQ(next(outbox).credit_bytes, 1800u);
+  ASSERT_TRUE(outbox.received(5, 0, 100).ok());  // an empty frame costs nothing for long
+  ASSERT_TRUE(outbox.received(5, 0, 300).ok());
+  EXPECT_EQ(next(outbox).credit_bytes, 2200u);
+}
+
+TEST(Outbox, LargeValuesAreSpreadOverMessages) {
+  Outbox outbox{small()};
+  for (std::uint64_t seq = 1; seq <= 5; ++seq) ASSERT_TRUE(outbox.fetched(value(seq, 600)).ok());
+  std::size_t messages = 0, values = 0;
+  while (values < 5) {
+    const wire::Progress p = next(outbox);
+    ++messages;
+    EXPECT_LE(p.fetched.size(), 2u);
+    EXPECT_EQ(p.fetched.at(0).seq, values + 1);
+    values += p.fetched.size();
+  }
+  EXPECT_EQ(messages, 3u);
+}
+
+TEST(Outbox, AClientThatLeavesTooMuchUnread) {
+  Outbox outbox{small()};
+  core::Status status;
+  int values = 0;
+  while (status.ok() && values < 100) {
+    status = outbox.fetched(value(1, 1000));
+    ++values;
+  }
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_LE(values, 10);
+}
+
+TEST(Outbox, FramesThatComeTwiceAreNotNew) {
+  Outbox outbox{small(), true, 1};
+  EXPECT_TRUE(*outbox.received(1, 10, 50));
+  EXPECT_FALSE(*outbox.received(1, 10, 50));
+  EXPECT_EQ(outbox.received(6, 10, 50).status().code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(*outbox.received(11, 1, 50));
+  Outbox other{small(), false};
+  EXPECT_TRUE(*other.received(1, 10, 50));
+  EXPECT_EQ(other.received(1, 10, 50).status().code(), Code::kFailedPrecondition);
+}
+
+TEST(Outbox, WhatWasNotAcknowledgedIsSentAgain) {
+  Outbox outbox{small(), true, 1};
+  ASSERT_TRUE(outbox.received(1, 10, 50).ok());
+  ASSERT_TRUE(outbox.fetched(value(3, 4)).ok());
+  const auto first = outbox.take(1);
+  ASSERT_TRUE(outbox.fetched(value(4, 4)).ok());
+  const auto second = outbox.take(1);
+  EXPECT_FALSE(outbox.take(1));
+  EXPECT_TRUE(outbox.rewind(1, 2));
+  EXPECT_FALSE(outbox.take(1));  // the older stream
+  EXPECT_EQ(outbox.take(2), second);
+  wire::Progress progress;
+  const auto third = outbox.take(2);
+  ASSERT_TRUE(third);
+  ASSERT_TRUE(wire::decode_progress(*third, progress).ok());
+  EXPECT_EQ(progress.number, 3u);
+  EXPECT_TRUE(progress.fetched.empty());
+  EXPECT_FALSE(outbox.take(2));
+  outbox.acknowledged(2);
+  EXPECT_TRUE(outbox.rewind(2, 3));
+  EXPECT_NE(outbox.take(3), second);
+}
+
+TEST(Outbox, AClientThatAcknowledgesNothingCannotComeBack) {
+  Outbox outbox{small(), true, 1};
+  ASSERT_TRUE(outbox.received(1, 100, 50).ok());
+  for (std::uint64_t seq = 1; seq < 40; ++seq) {
+    ASSERT_TRUE(outbox.fetched(value(seq, 500)).ok());
+    EXPECT_TRUE(outbox.take(1));
+  }
+  EXPECT_FALSE(outbox.rewind(0, 2));
+  EXPECT_TRUE(outbox.rewind(39, 3));
+}
+
+}  // namespace
+}  // namespace teletensor::server

@@ -1,0 +1,52 @@
+#include "server/session/streams.h"
+
+#include <charconv>
+
+#include "server/access/auth.h"
+
+namespace teletensor::server {
+
+namespace {
+// Status texts travel in headers, for which clients allow 8 KiB.
+constexpr std::size_t kMaxText = 2000;
+}  // namespace
+
+grpc::Status to_grpc(const core::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return {static_cast<grpc::StatusCode>(status.code()), status.message().substr(0, kMaxText)};
+}
+
+Answer::~Answer() {
+  if (reactor_ == nullptr) return;
+  give(core::Status(core::Code::kResourceExhausted, "the daemon is out of memory for a call"));
+}
+
+void Answer::give(const core::Status& status) noexcept {
+  std::exchange(reactor_, nullptr)->Finish(to_grpc(status));
+}
+
+core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
+                                const core::Result<Caller>& caller) {
+  if (!caller.ok()) return caller.status();
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find("teletensor-token");
+  if (it == metadata.end()) {
+    return core::Status(core::Code::kInvalidArgument, "the call has no teletensor-token metadata");
+  }
+  std::string word;
+  auto lease = leases.find({it->second.data(), it->second.size()}, &word);
+  if (!lease.ok()) context.AddTrailingMetadata(kReasonKey, word);
+  if (lease.ok() && (*lease)->client.user != caller->user) {
+    return core::Status(core::Code::kNotFound, "no session has this token");
+  }
+  return lease;
+}
+
+std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key) {
+  const std::string_view text = text_of(context, key);
+  std::uint64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+}  // namespace teletensor::server

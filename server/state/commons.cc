@@ -1,0 +1,204 @@
+#include "server/state/commons.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "engine/memory/block_file.h"
+#include "server/session/image_codec.h"
+
+namespace teletensor::server {
+
+using core::Status;
+using memory::BlockReader;
+using memory::BlockWriter;
+
+namespace {
+
+constexpr char kCommonSuffix[] = ".common";
+constexpr char kNames[] = "published";
+constexpr std::uint32_t kCommonFormat = 1;
+// So much is read at once; a storage that is no larger is not kept from its writers while the disk
+// writes.
+constexpr std::uint64_t kCommonPiece = std::uint64_t{64} << 20;
+
+std::string file_of(std::uint64_t id) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%016llx%s", static_cast<unsigned long long>(id), kCommonSuffix);
+  return text;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- writing
+
+Status Commons::write(program::Image& image, const SessionStore::Terms& terms,
+                      SessionStore::Lost& lost) {
+  for (program::Image::Storage& storage : image.storages) {
+    if (storage.common == 0) continue;
+    const Status status = write_bytes(storage, terms.check);
+    if (status.ok()) continue;
+    if (!terms.spares(status)) return status;
+    storage.gone = status.message();
+    lost.add(storage.bytes, status);
+  }
+  if (const std::uint64_t changes = engine_.publications_changed(); changes != names_written_) {
+    if (const Status status = write_names(); status.ok()) {
+      names_written_ = changes;
+    } else if (!terms.spares(status)) {
+      return status;
+    }
+  }
+  return {};
+}
+
+Status Commons::write_bytes(program::Image::Storage& storage, const SessionStore::Check& check) {
+  const std::string file = file_of(storage.common);
+  const Status status = engine_.hold(
+      storage, [&](const engine::Common& facts, const std::function<void()>& let_go) -> Status {
+        storage.writes = facts.writes;
+        const auto found = written_.find(facts.id);
+        if (found != written_.end() && found->second == facts.writes) return {};
+        auto writer = BlockWriter::create(store_->path_of(file));
+        if (!writer.ok()) return writer.status();
+        v1::SavedCommon head;
+        head.set_format(kCommonFormat);
+        head.set_id(facts.id);
+        head.set_device(number_of(facts.device));
+        head.set_bytes(facts.bytes);
+        head.set_writes(facts.writes);
+        head.set_owner(facts.owner);
+        head.set_user(facts.user);
+        TT_RETURN_IF_ERROR(put_message(**writer, head));
+        TT_RETURN_IF_ERROR((*writer)->end_block());
+        std::vector<char> piece(std::min(facts.bytes, kCommonPiece));
+        for (std::uint64_t at = 0; at < facts.bytes; at += piece.size()) {
+          TT_RETURN_IF_ERROR(check());
+          const std::uint64_t part = std::min<std::uint64_t>(piece.size(), facts.bytes - at);
+          TT_RETURN_IF_ERROR(engine_.read_storage(storage, at, piece.data(), part));
+          if (at + part == facts.bytes) let_go();
+          TT_RETURN_IF_ERROR((*writer)->write(piece.data(), part));
+        }
+        TT_RETURN_IF_ERROR((*writer)->commit());
+        written_[facts.id] = facts.writes;
+        return {};
+      });
+  return named_file(file, status);
+}
+
+Status Commons::write_names() {
+  v1::SavedNames names;
+  for (const engine::Publication& each : engine_.publications()) {
+    v1::SavedName& name = *names.add_names();
+    name.set_id(each.id);
+    name.set_name(each.name);
+    name.set_user(each.user);
+    name.set_users(each.users);
+    name.set_owner(each.owner);
+    name.set_dtype(static_cast<v1::DType>(each.dtype));
+    name.set_device(number_of(each.device));
+    for (const std::int64_t size : each.shape) name.add_shape(size);
+    name.set_writable(each.writable);
+    name.set_bytes(each.bytes);
+    name.set_common(each.common);
+  }
+  return write_message_file(store_->path_of(kNames), names);
+}
+
+void Commons::held_by(const std::string& file, std::vector<std::uint64_t> commons) {
+  if (commons.empty()) {
+    holders_.erase(file);
+  } else {
+    holders_[file] = std::move(commons);
+  }
+}
+
+void Commons::sweep() {
+  std::set<std::uint64_t> held;
+  for (const auto& [file, commons] : holders_) held.insert(commons.begin(), commons.end());
+  std::erase_if(written_, [&](const auto& each) {
+    if (held.contains(each.first)) return false;
+    store_->remove(file_of(each.first));
+    return true;
+  });
+}
+
+// ---------------------------------------------------------------- coming back
+
+void Commons::restore(const Limits& limits) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(store_->path_of(""), error)) {
+    const std::string file = entry.path().filename().string();
+    if (!file.ends_with(kCommonSuffix)) continue;
+    std::uint64_t id = 0;
+    (void)std::from_chars(file.data(), file.data() + file.size(), id, 16);
+    if (id == 0 || file != file_of(id)) continue;
+    written_[id] = 0;
+  }
+  sweep();
+  for (const auto& [id, writes] : written_) {
+    const Status status = named_file(file_of(id), restore_one(id, limits));
+    if (!status.ok()) {
+      spdlog::error("event=published_not_restored reason=\"{}\"", status.message());
+    }
+  }
+  restore_names();
+}
+
+Status Commons::restore_one(std::uint64_t id, const Limits& limits) {
+  auto reader = BlockReader::open(store_->path_of(file_of(id)));
+  v1::SavedCommon head;
+  Status status = reader.ok() ? get_message(**reader, head) : reader.status();
+  if (status.ok() && (head.format() != kCommonFormat || head.id() != id)) {
+    status = Status(core::Code::kDataLoss, "not what its name says, or of another version");
+  }
+  const engine::Common facts{
+      id, device_from(head.device()), head.bytes(), head.writes(), head.owner(), head.user()};
+  std::uint64_t left = head.bytes();
+  const auto read = [&](void* to, std::size_t bytes, Status&) -> Status {
+    TT_RETURN_IF_ERROR(status);
+    TT_RETURN_IF_ERROR((*reader)->read(to, bytes));
+    return (left -= bytes) == 0 ? (*reader)->finish() : Status();
+  };
+  if (status.ok() && left == 0) status = (*reader)->finish();
+  if (!status.ok()) return status;
+  status = engine_.restore_common(facts, limits.of(head.user()).memory, read);
+  if (status.ok()) written_[id] = head.writes();
+  return status;
+}
+
+void Commons::restore_names() {
+  if (!store_->exists(kNames)) return;
+  auto reader = BlockReader::open(store_->path_of(kNames));
+  v1::SavedNames names;
+  Status status = reader.ok() ? get_message(**reader, names) : reader.status();
+  if (status.ok()) status = (*reader)->finish();
+  if (!status.ok()) {
+    spdlog::error("event=names_not_restored reason=\"{}\"", named_file(kNames, status).message());
+    return;
+  }
+  for (const v1::SavedName& name : names.names()) {
+    const auto dtype = core::dtype_from_number(static_cast<std::uint64_t>(name.dtype()));
+    if (!dtype || name.shape_size() > core::kMaxRank) continue;
+    engine::Publication publication;
+    publication.id = name.id();
+    publication.name = name.name();
+    publication.user = name.user();
+    publication.users = name.users();
+    publication.owner = name.owner();
+    publication.dtype = *dtype;
+    publication.device = device_from(name.device());
+    for (const std::int64_t size : name.shape()) publication.shape.push_back(size);
+    publication.writable = name.writable();
+    publication.bytes = name.bytes();
+    publication.common = name.common();
+    engine_.restore_publication(std::move(publication));
+  }
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,689 @@
+#include "server/state/recovery.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "engine/core/threads.h"
+#include "engine/core/with_memory.h"
+#include "server/session/image_codec.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+constexpr std::chrono::milliseconds kShortestWait{50};
+constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
+constexpr int kMaxOften = 10;  // writing takes at most so much less than the time between
+constexpr int kSqueezes = 8;   // a full disk: so often less is tried
+constexpr char kShutsDown[] = "has a daemon that shuts down";  // to the other ranks of a group
+constexpr std::uint64_t kSpare = 32 << 10;                     // bytes that are left for others
+
+std::uint64_t microseconds_of_the_clock() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
+}
+
+double seconds_since(Clock::time_point began) {
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+}  // namespace
+
+Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times times,
+                   std::function<void()> shutdown)
+    : leases_(leases),
+      store_(std::move(store)),
+      commons_(store_.get(), leases.engine()),
+      times_(times),
+      shutdown_(std::move(shutdown)),
+      budget_(times.drain) {
+  if (!store_) return;
+  leases_.on_over = [this](const std::string& file) {
+    {
+      MutexLock lock(mutex_);
+      over_.push_back(file);
+    }
+    changed_.notify_all();
+  };
+  leases_.on_new_hands = [this](const LeaseRef& lease) { snapshot(lease, [](const auto&) {}); };
+  writer_ = core::start_thread([this] { work(); });
+}
+
+Recovery::~Recovery() {
+  if (!store_) return;
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  writer_.join();
+}
+
+// ---------------------------------------------------------------- writing
+
+// At a shutdown, of a session that has no older file: what is not written now is lost.
+bool Recovery::last_chance(const Job& job) {
+  return job.head->drained() && job.lease->file().empty();
+}
+
+Status Recovery::refusal(const Lease& lease) const {
+  if (!on()) {
+    return Status(Code::kFailedPrecondition,
+                  "this daemon keeps no sessions: it has no state directory of its own, or was "
+                  "started with --restart 0 or --lease 0");
+  }
+  if (!lease.survives()) {
+    return Status(Code::kFailedPrecondition,
+                  "the session ends with its connection (a lease of 0): nobody could come back");
+  }
+  return {};
+}
+
+void Recovery::snapshot(const LeaseRef& lease, Written done) {
+  Status refused = refusal(*lease);
+  bool begins = false;
+  if (refused.ok()) {
+    MutexLock lock(mutex_);
+    if (draining_) {
+      refused = shutting_down();
+    } else {
+      Line& line = lines_[lease.get()];
+      line.waiting.push_back(std::move(done));
+      begins = !std::exchange(line.busy, true);
+    }
+  }
+  if (!refused.ok()) return done(std::move(refused));
+  if (begins) begin(lease);
+}
+
+// For all who wait in its line, which is busy: nobody else begins one.
+void Recovery::begin(const LeaseRef& lease) {
+  int rank = 1;
+  {
+    MutexLock lock(mutex_);
+    Line& line = lines_[lease.get()];
+    line.served.swap(line.waiting);
+    if (!line.served.empty()) rank = 0;
+  }
+  const Status status = core::with_memory("a snapshot", [&] {
+    picture(lease, After::kGoOn, rank,
+            [this, lease](const core::Result<SnapshotFacts>& facts) { served(lease, facts); });
+    return Status();
+  });
+  if (!status.ok()) served(lease, status);
+}
+
+void Recovery::served(const LeaseRef& lease, const core::Result<SnapshotFacts>& facts) {
+  std::vector<Written> done, late;
+  bool more = false;
+  {
+    MutexLock lock(mutex_);
+    const auto line = lines_.find(lease.get());
+    done.swap(line->second.served);
+    if (times_.every.count() > 0) note(*lease, facts, done.empty());
+    more = !draining_ && !line->second.waiting.empty();
+    if (!more) {
+      late.swap(line->second.waiting);
+      lines_.erase(line);
+    }
+  }
+  for (const Written& each : done) each(facts);
+  if (more) return begin(lease);
+  for (const Written& each : late) {
+    each(shutting_down());
+  }
+}
+
+// `timed`: nobody has asked for it.
+void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed) {
+  Past& past = past_[lease.client.id];
+  const double took = facts.ok() ? kMaxOften * facts->seconds : 0;
+  past.due = Clock::now() +
+             std::max<Clock::duration>(times_.every, std::chrono::duration_cast<Clock::duration>(
+                                                         std::chrono::duration<double>(took)));
+  if (timed && !facts.ok() && facts.status().message() != past.status.message()) {
+    spdlog::warn("event=no_snapshot session=\"{}\" id={} reason=\"{}\"", lease.client.name,
+                 lease.client.id, facts.status().message());
+  }
+  past.status = facts.status();
+}
+
+// Begins with those whose time has come.
+void Recovery::look_round() {
+  const std::vector<LeaseRef> all = leases_.all();
+  std::vector<LeaseRef> due;
+  {
+    MutexLock lock(mutex_);
+    if (draining_ || stop_) return;
+    const Clock::time_point now = Clock::now();
+    std::set<std::uint64_t> ids;
+    for (const LeaseRef& lease : all) {
+      if (!refusal(*lease).ok()) continue;
+      ids.insert(lease->client.id);
+      const auto [past, fresh] = past_.try_emplace(lease->client.id);
+      if (fresh) past->second.due = now + times_.every;
+      if (now < past->second.due) continue;
+      if (lease->outbox().completed_upto() == lease->written_upto()) continue;
+      if (!std::exchange(lines_[lease.get()].busy, true)) due.push_back(lease);
+    }
+    std::erase_if(past_, [&](const auto& past) { return !ids.contains(past.first); });
+  }
+  for (const LeaseRef& lease : due) begin(lease);
+}
+
+void Recovery::ask_to_drain(std::chrono::milliseconds budget, Drained done) {
+  bool first = false, late = false;
+  {
+    MutexLock lock(mutex_);
+    late = draining_;
+    if (!late && shutdown_) {
+      drained_.push_back(std::exchange(done, nullptr));
+      first = !std::exchange(asked_, true);
+      if (budget.count() > 0) budget_ = budget;
+    }
+  }
+  if (done) {
+    return done(Status(late ? Code::kUnavailable : Code::kUnimplemented,
+                       late ? "the server is shutting down already" : "nobody would shut down"));
+  }
+  if (first) shutdown_();
+}
+
+void Recovery::rest(const LeaseRef& lease, Written done) {
+  Status refused = refusal(*lease);
+  if (refused.ok()) {
+    MutexLock lock(mutex_);
+    if (draining_) refused = shutting_down();
+  }
+  if (!refused.ok()) return done(std::move(refused));
+  picture(lease, After::kRest, 0, [lease, done](const core::Result<SnapshotFacts>& facts) {
+    if (!facts.ok()) resume(*lease);
+    done(facts);
+  });
+}
+
+void Recovery::resume(Lease& lease) {
+  (void)lease.with_session([](engine::Session& session) {
+    session.resume();
+    return Status();
+  });
+}
+
+void Recovery::picture(const LeaseRef& lease, After after, int rank,
+                       std::function<void(core::Result<SnapshotFacts>)> done) {
+  auto taken = [this, lease, after, rank, done](core::Result<program::Image> image) {
+    if (!image.ok()) return done(image.status());
+    const Status status = core::with_memory("a snapshot", [&] {
+      Job job{lease,
+              std::move(*image),
+              std::make_shared<v1::SavedHead>(),
+              std::make_shared<v1::SavedBody>(),
+              done,
+              rank};
+      lease->save(*job.head, *job.body);
+      job.head->set_drained(after == After::kHold);
+      {
+        MutexLock lock(mutex_);
+        jobs_.push_back(std::move(job));
+      }
+      changed_.notify_all();
+      return Status();
+    });
+    if (status.ok()) return;
+    leases_.end(*lease, status, "protocol");  // what it was to tell may be lost
+    done(status);
+  };
+  const Status status = lease->with_session([&](engine::Session& session) {
+    if (after == After::kRest) {
+      session.rest(std::move(taken));
+    } else {
+      session.snapshot(after == After::kHold, std::move(taken));
+    }
+    return Status();
+  });
+  if (!status.ok()) done(status);
+}
+
+void Recovery::work() {
+  const bool timed = times_.every.count() > 0;
+  const auto look = std::min(kLook, std::max(kShortestWait, times_.every / 4));
+  Clock::time_point next_look = Clock::now();
+  while (true) {
+    if (timed && Clock::now() >= next_look) {
+      look_round();
+      next_look = Clock::now() + look;
+    }
+    std::optional<Job> job;
+    std::deque<std::string> over;
+    {
+      MutexLock lock(mutex_);
+      while (jobs_.empty() && over_.empty() && !stop_) {
+        if (!timed) {
+          changed_.wait(mutex_);
+        } else if (!changed_.wait_for(mutex_, look)) {
+          break;
+        }
+      }
+      if (timed && jobs_.empty() && over_.empty() && !stop_) continue;
+      over.swap(over_);
+      if (!jobs_.empty()) {
+        const auto first = std::min_element(
+            jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) { return a.rank < b.rank; });
+        job = std::move(*first);
+        jobs_.erase(first);
+        writing_ = true;
+      } else if (over.empty()) {
+        return;
+      }
+    }
+    for (const std::string& file : over) {
+      store_->remove(file);
+      commons_.held_by(file, {});
+    }
+    if (!over.empty()) commons_.sweep();
+    if (!job) continue;
+    auto facts = core::with_memory("a snapshot", [&] { return write(*job); });
+    const auto done = job->done;
+    if (last_chance(*job) && !job->squeezed && facts.status().code() == Code::kResourceExhausted) {
+      MutexLock lock(mutex_);
+      starved_.push_back(std::move(*job));
+    }
+    job.reset();  // the bytes are the session's again
+    done(std::move(facts));
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+    }
+    changed_.notify_all();
+  }
+}
+
+core::Result<SnapshotFacts> Recovery::write(Job& job) {
+  const auto wanted = [&]() -> Status {
+    if (job.lease->over()) return Status(Code::kCancelled, "the session has ended");
+    if (job.lease->handed_on()) return Status(Code::kCancelled, "another client has the session");
+    return {};
+  };
+  const auto check = [&]() -> Status {
+    TT_RETURN_IF_ERROR(wanted());
+    if (Clock::now() < cut_.load()) return {};
+    return Status(Code::kDeadlineExceeded, "there was no time left to write it");
+  };
+  TT_RETURN_IF_ERROR(check());
+  // What is lost anyway costs nobody more than itself. At a shutdown that holds for what there is
+  // no time for as well, unless an older file has all of it.
+  const bool last = last_chance(job);
+  const auto spares = [&](const Status& why) {
+    return why.code() == Code::kDataLoss || (last && why.code() == Code::kDeadlineExceeded);
+  };
+  const Clock::time_point began = Clock::now();
+  SessionStore::Lost lost;
+  SnapshotFacts facts;
+  std::vector<std::uint64_t> commons;
+  for (const program::Image::Storage& storage : job.image.storages) {
+    facts.bytes += storage.bytes;
+    if (storage.common != 0) commons.push_back(storage.common);
+  }
+  facts.common = !commons.empty();
+  job.head->mutable_commons()->Assign(commons.begin(), commons.end());
+  facts.completed_upto = job.image.next_seq - 1;
+  job.head->set_bytes(facts.bytes);
+  job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
+  std::string file = job.lease->file();
+  const bool fresh = file.empty();
+  if (fresh) file = store_->new_name();
+  const Status written = write_files(job, file, {check, spares}, lost);
+  facts.seconds = seconds_since(began);
+  if (!written.ok()) {
+    spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"", job.lease->client.name,
+                 job.lease->client.id, written.message());
+    return written;
+  }
+  if ((facts.lost = lost.storages) > 0) {
+    spdlog::warn("event=tensors_lost session=\"{}\" id={} tensors={} bytes={} reason=\"{}\"",
+                 job.lease->client.name, job.lease->client.id, lost.storages, lost.bytes,
+                 lost.why.message());
+  }
+  commons_.held_by(file, std::move(commons));
+  commons_.sweep();
+  // The next client's session is written to the file as well where this one had it before.
+  const bool ours = job.lease->set_file(file, facts.completed_upto);
+  if (ours ? job.lease->over() : fresh) {
+    store_->remove(file);
+    commons_.held_by(file, {});
+    commons_.sweep();
+  }
+  TT_RETURN_IF_ERROR(wanted());
+  spdlog::info("event=snapshot session=\"{}\" id={} upto={} bytes={} seconds={:.3f}",
+               job.lease->client.name, job.lease->client.id, facts.completed_upto, facts.bytes,
+               facts.seconds);
+  return facts;
+}
+
+Status Recovery::write_files(Job& job, const std::string& file, SessionStore::Terms terms,
+                             SessionStore::Lost& lost) {
+  engine::Engine& engine = leases_.engine();
+  SessionStore::Terms spared = terms;
+  spared.spares = [&](const Status& why) {
+    return terms.spares(why) || (last_chance(job) && why.code() == Code::kResourceExhausted);
+  };
+  TT_RETURN_IF_ERROR(commons_.write(job.image, spared, lost));
+  job.body->clear_image();
+  write_image(job.image, engine.catalog(), *job.body->mutable_image());
+  for (int tries = job.squeezed ? kSqueezes : 0;; --tries) {
+    SessionStore::Lost now = lost;
+    const Status status = store_->write(file, *job.head, *job.body, job.image, engine, terms, now);
+    if (tries == 0 || status.code() != Code::kResourceExhausted) {
+      lost = now;
+      return status;
+    }
+    // So much fits, without what else has to be written.
+    terms.room = std::min(now.stored, terms.room);
+    terms.room -= std::min(terms.room, std::max(kSpare, terms.room / 8));
+  }
+}
+
+// ---------------------------------------------------------------- the end
+
+void Recovery::drain(Clock::time_point since) {
+  const core::Result<DrainFacts> facts = write_all(since);
+  std::vector<Drained> drained;
+  {
+    MutexLock lock(mutex_);
+    drained.swap(drained_);
+  }
+  for (const Drained& each : drained) each(facts);
+}
+
+DrainFacts Recovery::write_all(Clock::time_point began) {
+  leases_.close();
+  std::chrono::milliseconds budget{0};
+  {
+    MutexLock lock(mutex_);
+    budget = budget_;
+  }
+  (void)leases_.settle(budget / 8);
+  std::vector<LeaseRef> all;
+  if (on()) {
+    for (LeaseRef& lease : leases_.all()) {
+      if (lease->survives()) all.push_back(std::move(lease));
+    }
+  }
+  for (const LeaseRef& lease : leases_.all()) {
+    if (on() && lease->survives()) continue;
+    (void)lease->with_session([](engine::Session& session) {
+      session.leave_groups(kShutsDown);
+      return Status();
+    });
+  }
+  const auto key = [](const LeaseRef& lease) {
+    return std::tuple(!lease->client.named, !lease->attached(),
+                      -lease->active_at().time_since_epoch());
+  };
+  std::vector<std::pair<decltype(key(all[0])), LeaseRef>> order;
+  for (const LeaseRef& lease : all) order.emplace_back(key(lease), lease);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::map<const Lease*, std::optional<core::Result<SnapshotFacts>>> results;
+  {
+    MutexLock lock(mutex_);
+    draining_ = true;
+    Clock::time_point never = Clock::time_point::max();
+    deadline_.compare_exchange_strong(never, began + budget_);
+    never = Clock::time_point::max();
+    cut_.compare_exchange_strong(never, began + budget_ - budget_ / 8);
+    for (const auto& [rank, lease] : order) results[lease.get()];
+  }
+  std::size_t done = 0;
+  int rank = 0;
+  const auto begin = [&](const LeaseRef& lease, int place) {
+    picture(lease, After::kHold, place,
+            [this, &results, &done, raw = lease.get()](core::Result<SnapshotFacts> facts) {
+              {
+                MutexLock lock(mutex_);
+                results[raw] = std::move(facts);
+                ++done;
+              }
+              changed_.notify_all();
+            });
+  };
+  for (const auto& [ignored, lease] : order) begin(lease, ++rank);
+  // Those whose client's own snapshot was in the way. The lock is held.
+  const auto take_aborted = [&] {
+    std::vector<LeaseRef> again;
+    for (const auto& [ignored, lease] : order) {
+      auto& result = results[lease.get()];
+      if (!result || result->status().code() != Code::kAborted || lease->over()) continue;
+      result.reset();
+      --done;
+      again.push_back(lease);
+    }
+    return again;
+  };
+  rest_groups(all, began + budget / 2, [&] {
+    std::vector<LeaseRef> again;
+    {
+      MutexLock lock(mutex_);
+      again = take_aborted();
+    }
+    for (const LeaseRef& lease : again) begin(lease, 0);
+  });
+  bool squeezed = false;
+  while (Clock::now() < deadline_.load()) {
+    std::vector<LeaseRef> again;
+    {
+      MutexLock lock(mutex_);
+      if (done < order.size()) changed_.wait_for(mutex_, kShortestWait);
+      again = take_aborted();
+      if (done == order.size() && (std::exchange(squeezed, true) || starved_.empty())) break;
+      if (done == order.size()) {
+        // There is no room for all: smaller ones first, and of each what there is room for.
+        std::sort(starved_.begin(), starved_.end(),
+                  [](const Job& a, const Job& b) { return a.head->bytes() < b.head->bytes(); });
+        for (Job& job : starved_) {
+          results[job.lease.get()].reset();
+          --done;
+          job.rank = ++rank;
+          job.squeezed = true;
+          jobs_.push_back(std::move(job));
+        }
+        starved_.clear();
+        changed_.notify_all();
+      }
+    }
+    for (const LeaseRef& lease : again) begin(lease, 0);
+  }
+  hurry();  // whatever is being written now ends, without what is missing
+  {
+    MutexLock lock(mutex_);
+    while (writing_ || !jobs_.empty()) changed_.wait(mutex_);
+    starved_.clear();
+  }
+  DrainFacts facts;
+  v1::SavedLosses losses;
+  std::set<const Lease*> stay;
+  for (const auto& [ignored, lease] : order) {
+    Status why(Code::kDeadlineExceeded, "what it had to do did not end in time");
+    {
+      MutexLock lock(mutex_);
+      const auto& result = results[lease.get()];
+      if (result && result->ok()) {
+        stay.insert(lease.get());
+        ++facts.kept;
+        continue;
+      }
+      if (result) why = result->status();
+    }
+    if (lease->over()) continue;                           // its client has closed it meanwhile
+    if (!lease->file().empty()) stay.insert(lease.get());  // as of its last snapshot
+    lose(lease, why, losses, facts);
+  }
+  if (losses.losses_size() > 0) {
+    const Status status = store_->write_losses(losses);
+    if (!status.ok()) spdlog::warn("event=losses_not_written reason=\"{}\"", status.message());
+  }
+  spdlog::info("event=drained kept={} lost={} seconds={:.3f}", stay.size(), losses.losses_size(),
+               seconds_since(began));
+  written_ = true;
+  leases_.shutdown([&](const Lease& lease) { return stay.contains(&lease); });
+  // Sessions that never stood still have ended with that: every callback has come, or will not.
+  MutexLock lock(mutex_);
+  while (done < order.size()) changed_.wait(mutex_);
+  return facts;
+}
+
+// Sessions of groups are written down when the ranks of each group have all done the same. Groups
+// end that are not so far at `until`, or where a rank's client sends nothing for too long.
+void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
+                           const std::function<void()>& begin_again) {
+  using engine::Rest;
+  constexpr std::chrono::milliseconds kTick{1}, kStuck{200}, kTooLong{4000};
+  engine::Engine& engine = leases_.engine();
+  const Clock::time_point began = Clock::now();
+  Clock::time_point ran = began, pushed = began;
+  bool in_time = true;
+  while (Clock::now() < deadline_.load()) {
+    std::map<Rest, std::vector<LeaseRef>> found;
+    const auto look = [&](const LeaseRef& lease, bool push) {
+      Rest rest = Rest::kApart;
+      (void)lease->with_session([&](engine::Session& session) {
+        rest = session.come_to_rest(push);
+        return Status();
+      });
+      if (rest != Rest::kApart) found[rest].push_back(lease);
+    };
+    begin_again();
+    for (const LeaseRef& lease : all) look(lease, false);
+    if (found.empty()) return;
+    const Clock::time_point now = Clock::now();
+    if (found.contains(Rest::kRuns)) {
+      ran = pushed = now;
+    } else if (found.size() == 1 && found.contains(Rest::kRests) && engine.rest_groups()) {
+      for (const LeaseRef& lease : found[Rest::kRests]) {
+        (void)lease->with_session([](engine::Session& session) {
+          session.stay_at_rest();
+          return Status();
+        });
+      }
+      spdlog::info("event=groups_at_rest sessions={} seconds={:.3f}", found[Rest::kRests].size(),
+                   seconds_since(began));
+      continue;
+    }
+    if (in_time && (now >= std::min(until, cut_.load()) || now - ran > kTooLong)) {
+      in_time = false;
+      engine.end_moving_groups(kShutsDown);
+    } else if (now - pushed > kStuck && !found.contains(Rest::kExpects)) {
+      // A rank may wait for a send of another one, which is behind what that one has done.
+      const std::vector<LeaseRef> held_up = found[Rest::kRests];
+      for (const LeaseRef& lease : held_up) look(lease, true);
+      pushed = now;
+    }
+    std::this_thread::sleep_for(kTick);
+  }
+}
+
+void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& losses,
+                    DrainFacts& facts) {
+  Lease& lease = *ref;
+  const bool back = !lease.file().empty();
+  facts.lost.push_back(
+      {lease.client.id, lease.client.name, lease.client.user, why.message(), back});
+  spdlog::warn("event={} session=\"{}\" id={} user=\"{}\" reason=\"{}\"",
+               back ? "session_goes_back" : "session_lost", lease.client.name, lease.client.id,
+               lease.client.user, why.message());
+  if (back) return;
+  v1::SavedLoss& loss = *losses.add_losses();
+  loss.set_token(lease.token);
+  loss.set_user(lease.client.user);
+  if (lease.client.named) loss.set_name(lease.client.name);
+  loss.set_reason("the daemon was shut down, and session \"" + lease.client.name +
+                  "\" could not be kept: " + why.message());
+  leases_.end(lease, Status(Code::kAborted, loss.reason()), "lost");
+}
+
+// ---------------------------------------------------------------- coming back
+
+void Recovery::restore() {
+  if (!on()) return leases_.engine().restored();
+  const v1::SavedLosses losses = store_->take_losses();
+  for (const v1::SavedLoss& loss : losses.losses()) {
+    v1::SavedHead head;
+    head.set_token(loss.token());
+    leases_.refuse(head, Status(Code::kAborted, loss.reason()), "lost", nullptr);
+  }
+  // Numbers of a life that was cut short name nothing else in this one.
+  leases_.engine().number_from(microseconds_of_the_clock());
+  const std::vector<SessionStore::Found> all = store_->list();
+  for (const SessionStore::Found& found : all) {
+    commons_.held_by(found.file, {found.head.commons().begin(), found.head.commons().end()});
+  }
+  commons_.restore(leases_.limits());
+  for (const SessionStore::Found& found : all) restore_one(found);
+  leases_.engine().restored();
+}
+
+core::Result<LeaseRef> Recovery::read_up(const std::string& file, bool arrives) {
+  auto reading = store_->read(file);
+  if (!reading.ok()) return reading.status();
+  v1::SavedHead head = (*reading)->head;
+  if (arrives) head.set_id(0);
+  auto image = read_image((*reading)->body.image(), leases_.engine().catalog());
+  if (!image.ok()) return image.status();
+  // A number that a client got in a life that was cut short names nothing else in this one.
+  image->next_upload = std::max(image->next_upload, microseconds_of_the_clock());
+  Status bytes;
+  // Nothing may be wrong with the end of the file either.
+  std::deque<std::uint64_t> left;
+  for (const program::Image::Storage& storage : image->storages) {
+    if (storage.bytes > 0 && storage.common == 0) left.push_back(storage.bytes);
+  }
+  const auto read = [&](void* to, std::size_t size, Status& lost) {
+    bytes = (*reading)->read(to, size, lost);
+    if (!bytes.ok()) return bytes;
+    if (!lost.ok() || (left.front() -= size) == 0) left.pop_front();
+    return left.empty() ? bytes = (*reading)->finish() : bytes;
+  };
+  if (left.empty()) TT_RETURN_IF_ERROR((*reading)->finish());
+  return leases_.restore(head, (*reading)->body, std::move(*image), read, file);
+}
+
+void Recovery::restore_file(const std::string& file) {
+  for (const SessionStore::Found& found : store_->list()) {
+    if (found.file == file) restore_one(found);
+  }
+}
+
+void Recovery::restore_one(const SessionStore::Found& found) {
+  const Clock::time_point began = Clock::now();
+  const v1::SavedHead& head = found.head;
+  core::Result<LeaseRef> lease(found.status);
+  if (found.status.ok()) lease = read_up(found.file, false);
+  const Status status = lease.ok() ? leases_.admit(*lease) : lease.status();
+  if (status.ok()) {
+    spdlog::info(
+        "event=session_restored session=\"{}\" id={} user=\"{}\" upto={} bytes={} "
+        "seconds={:.3f}",
+        head.name(), (*lease)->client.id, head.user(), head.completed_upto(), head.bytes(),
+        seconds_since(began));
+    return;
+  }
+  std::string text = status.message();
+  if (text.find(found.file) == std::string::npos) text = "sessions/" + found.file + ": " + text;
+  spdlog::error("event=session_not_restored session=\"{}\" user=\"{}\" reason=\"{}\"", head.name(),
+                head.user(), text);
+  const Status why(status.code() == Code::kResourceExhausted ? status.code() : Code::kDataLoss,
+                   "session \"" + head.name() + "\" cannot be restored: " + text);
+  leases_.refuse(head, why, "damaged", [this, file = found.file] { return store_->exists(file); });
+}
+
+}  // namespace teletensor::server

@@ -1,0 +1,215 @@
+// Download: the bytes that a bulk Fetch bound to its number, in chunks.
+#include <algorithm>
+#include <utility>
+
+#include "proto/wire/bulk.h"
+#include "server/base/turnstile.h"
+#include "server/session/streams.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                             public LeaseCall,
+                             public std::enable_shared_from_this<DownloadStream> {
+ public:
+  DownloadStream(grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total)
+      : context_(context), limits_(leases.limits()), count_(total) {}
+
+  void start(core::Result<LeaseRef> lease, const grpc::ByteBuffer& request) noexcept {
+    self_ = shared_from_this();
+    Status status = core::with_memory("a stream", [&] { return begin(lease, request); });
+    if (!status.ok()) finish(std::move(status));
+  }
+
+  void OnWriteDone(bool ok) noexcept override {
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+    }
+    if (!ok) return finish(Status(Code::kCancelled, "download: cut"));
+    pump();
+  }
+  void OnCancel() noexcept override { finish(Status(Code::kCancelled, "download: cut")); }
+  void OnDone() noexcept override {
+    // Else the client says when it has all of it: what it has not read may come again.
+    if (lease_ && !lease_->survives()) {
+      (void)lease_->with_session([&](engine::Session& session) {
+        session.end_download(asked_.seq);
+        return Status();
+      });
+    }
+    self_.reset();
+  }
+
+  void lease_ended(const Ending& ending) override { finish(ending.status); }
+  void abandon() override {
+    {
+      MutexLock lock(mutex_);
+      cancel_wanted_ = true;
+    }
+    pump();
+  }
+
+ private:
+  Status begin(const core::Result<LeaseRef>& lease, const grpc::ByteBuffer& request) {
+    TT_RETURN_IF_ERROR(lease.status());
+    TT_RETURN_IF_ERROR(read_request(request));
+    TT_RETURN_IF_ERROR((*lease)->join(weak_from_this(), std::nullopt));
+    lease_ = *lease;
+    const auto self = shared_from_this();
+    return lease_->with_session([&](engine::Session& session) {
+      session.begin_download(asked_.seq, [self](core::Result<engine::Fetched> fetched) {
+        self->ready(std::move(fetched));
+      });
+      return Status();
+    });
+  }
+
+  Status read_request(const grpc::ByteBuffer& request) {
+    std::vector<grpc::Slice> slices;
+    std::string bytes;
+    if (request.Length() > wire::kMaxChunkHeader || !request.Dump(&slices).ok()) {
+      return core::invalid("download: a broken request");
+    }
+    for (const grpc::Slice& slice : slices) {
+      bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    return wire::decode_download_request(bytes, asked_);
+  }
+
+  // From a lane, or at once.
+  void ready(core::Result<engine::Fetched> fetched) {
+    if (!fetched.ok()) return finish(fetched.status());
+    if (!fetched->status.ok()) return finish(fetched->status);
+    const core::Result<std::int64_t> elements = core::checked_numel(fetched->shape.span());
+    if (!elements.ok()) return finish(elements.status());
+    const std::uint64_t total =
+        static_cast<std::uint64_t>(*elements) * core::size_of(fetched->dtype);
+    if (asked_.offset > total) return finish(core::invalid("download: starts behind the end"));
+    {
+      MutexLock lock(mutex_);
+      header_.bytes = total;
+      header_.dtype = fetched->dtype;
+      header_.shape = fetched->shape;
+      header_.offset = asked_.offset;
+      ready_ = true;
+    }
+    pump();
+  }
+
+  void finish(Status status) {
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(finish_wanted_, true)) return;
+      answer_ = std::move(status);
+    }
+    pump();
+  }
+  void pump() {
+    const auto self = shared_from_this();
+    turnstile_.run([this] { return step(); });
+  }
+
+  bool step() {
+    enum { kWrite, kFinish, kCancel } next = kWrite;
+    Status answer;
+    wire::DownloadHeader header;
+    {
+      MutexLock lock(mutex_);
+      if (finished_) return false;
+      if (finish_wanted_ && !writing_) {
+        finished_ = true;
+        answer = answer_;
+        next = kFinish;
+      } else if (finish_wanted_) {
+        if (!std::exchange(cancel_wanted_, false)) return false;
+        next = kCancel;
+      } else if (!ready_ || writing_) {
+        return false;
+      } else {
+        header = header_;
+      }
+    }
+    switch (next) {
+      case kFinish:
+        Finish(to_grpc(answer));
+        return false;
+      case kCancel:
+        context_->TryCancel();
+        return true;
+      case kWrite:
+        break;
+    }
+    if (!header.first && header.offset == header.bytes) {
+      finish(Status());  // makes the turnstile look again
+      return false;
+    }
+    return write(header);
+  }
+
+  bool write(wire::DownloadHeader& header) {
+    const std::size_t size = static_cast<std::size_t>(
+        std::min<std::uint64_t>(limits_.chunk_bytes, header.bytes - header.offset));
+    const grpc::Slice slices[] = {grpc::Slice(wire::encode_download_header(header, size)),
+                                  grpc::Slice(size)};
+    char* data = const_cast<char*>(reinterpret_cast<const char*>(slices[1].begin()));  // new
+    Status copied;
+    if (size != 0) {
+      copied = lease_->with_session([&](engine::Session& session) {
+        return session.download_chunk(asked_.seq, header.offset, {data, size});
+      });
+    }
+    if (!copied.ok()) {
+      finish(std::move(copied));
+      return false;
+    }
+    chunk_ = grpc::ByteBuffer(slices, 2);
+    {
+      MutexLock lock(mutex_);
+      header_.first = false;
+      header_.offset += size;
+      writing_ = true;
+    }
+    StartWrite(&chunk_);
+    return true;
+  }
+
+  grpc::CallbackServerContext* const context_;  // until OnDone
+  const Limits& limits_;
+  const StreamCount count_;
+  std::shared_ptr<DownloadStream> self_;  // until OnDone
+  Turnstile turnstile_;
+  LeaseRef lease_;             // constant after start()
+  wire::DownloadAsked asked_;  // constant after start()
+  grpc::ByteBuffer chunk_;     // of the write in progress
+
+  mutable core::Mutex mutex_;
+  wire::DownloadHeader header_ TT_GUARDED_BY(mutex_);  // of the next chunk
+  bool ready_ TT_GUARDED_BY(mutex_) = false;
+  bool writing_ TT_GUARDED_BY(mutex_) = false;
+  bool cancel_wanted_ TT_GUARDED_BY(mutex_) = false;
+  bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
+  bool finished_ TT_GUARDED_BY(mutex_) = false;
+  Status answer_ TT_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* start_download(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           Leases& leases,
+                                                           core::Result<LeaseRef> lease,
+                                                           StreamTotal& total) {
+  auto stream = std::make_shared<DownloadStream>(context, leases, total);
+  DownloadStream* raw = stream.get();
+  stream->start(std::move(lease), *request);
+  return raw;
+}
+
+}  // namespace teletensor::server

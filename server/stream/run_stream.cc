@@ -1,0 +1,240 @@
+// Run: frames in, progress out. One read and one write at a time.
+#include <utility>
+
+#include "server/base/turnstile.h"
+#include "server/session/streams.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                        public LeaseCall,
+                        public std::enable_shared_from_this<RunStream> {
+ public:
+  RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total)
+      : context_(context),
+        leases_(leases),
+        count_(total),
+        attach_(number_of(*context, "teletensor-attach")) {}
+
+  void start(core::Result<LeaseRef> lease) noexcept {
+    self_ = shared_from_this();
+    std::uint64_t attach = attach_;
+    if (lease.ok() && attach == 0) attach = attach_ = (*lease)->client.attach_counter;
+    std::string word;
+    Status status = core::with_memory("a stream", [&] {
+      return lease.ok() ? (*lease)->join(weak_from_this(), attach, &word) : lease.status();
+    });
+    if (status.ok()) {
+      MutexLock lock(mutex_);
+      lease_ = *lease;
+    } else {
+      finish({std::move(status), std::move(word)});
+    }
+    pump();
+  }
+
+  void OnReadDone(bool ok) noexcept override {
+    if (!ok) return detach("the client closed the stream");
+    const auto self = shared_from_this();  // the lease may end on the way
+    LeaseRef lease;
+    {
+      MutexLock lock(mutex_);
+      lease = lease_;
+    }
+    const Status status = core::with_memory("a frame", [&] { return consume(*lease); });
+    if (!status.ok()) leases_.end(*lease, status, "protocol");
+    {
+      MutexLock lock(mutex_);
+      reading_ = false;
+    }
+    pump();
+  }
+
+  void OnWriteDone(bool ok) noexcept override {
+    {
+      MutexLock lock(mutex_);
+      writing_ = false;
+      if (!ok) broken_ = true;
+    }
+    pump();
+  }
+
+  void OnCancel() noexcept override { detach("the stream was cut"); }
+
+  void OnDone() noexcept override {
+    detach("the stream is over");
+    self_.reset();
+  }
+
+  // LeaseCall
+  void lease_ended(const Ending& ending) override {
+    finish(ending);
+    pump();
+  }
+  void abandon() override {
+    {
+      MutexLock lock(mutex_);
+      cancel_wanted_ = true;
+    }
+    pump();
+  }
+  void wake() override { pump(); }
+  Clock::time_point stalled_since() const override {
+    MutexLock lock(mutex_);
+    return writing_ ? write_began_ : Clock::time_point{};
+  }
+
+ private:
+  Status consume(Lease& lease) {
+    grpc::Slice single;
+    std::string joined;
+    std::string_view bytes;
+    if (frame_.TrySingleSlice(&single).ok()) {
+      bytes = {reinterpret_cast<const char*>(single.begin()), single.size()};
+    } else {
+      std::vector<grpc::Slice> slices;
+      if (frame_.Dump(&slices).ok()) {
+        joined.reserve(frame_.Length());
+        for (const grpc::Slice& slice : slices) {
+          joined.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+        }
+      }
+      bytes = joined;
+    }
+    return lease.submit(this, bytes);
+  }
+
+  // The client is gone, or wants nothing more of this stream.
+  void detach(const char* how) {
+    finish({});
+    LeaseRef lease;
+    {
+      MutexLock lock(mutex_);
+      lease = lease_;
+    }
+    if (lease && !lease->detach(this)) {
+      leases_.end(*lease, Status(Code::kCancelled, how), "connection");
+    }
+    pump();
+  }
+
+  void finish(Ending ending) {
+    MutexLock lock(mutex_);
+    if (std::exchange(finish_wanted_, true)) return;
+    answer_ = std::move(ending);
+  }
+
+  void pump() {
+    const auto self = shared_from_this();  // Finish may bring OnDone before it returns
+    turnstile_.run([this] { return step(); });
+  }
+
+  Status take_progress(Lease& lease, bool* some) {
+    Outbox::Message message = lease.outbox().take(attach_);
+    *some = static_cast<bool>(message);
+    if (!message) return {};
+    auto held = std::make_unique<Outbox::Message>(std::move(message));
+    const std::string& bytes = **held;
+    const grpc::Slice slice(
+        const_cast<char*>(bytes.data()), bytes.size(),
+        [](void* owner) { delete static_cast<Outbox::Message*>(owner); }, held.get());
+    held.release();
+    progress_ = grpc::ByteBuffer(&slice, 1);
+    return {};
+  }
+
+  bool step() {
+    enum { kNothing, kRead, kWrite, kFinish, kCancel } next = kNothing;
+    LeaseRef lease;
+    Ending answer;
+    {
+      MutexLock lock(mutex_);
+      if (finished_) return false;
+      if (finish_wanted_) {
+        if (!writing_) {
+          next = kFinish;
+          finished_ = true;
+          answer = answer_;
+        } else if (std::exchange(cancel_wanted_, false)) {
+          next = kCancel;  // ends the write that the client does not take, which holds up Finish
+        }
+      } else if (!reading_ && lease_ && lease_->readable()) {
+        next = kRead;
+        reading_ = true;
+      } else if (!writing_ && !broken_) {
+        lease = lease_;
+      }
+    }
+    if (lease) {
+      bool some = false;
+      const Status status =
+          core::with_memory("progress", [&] { return take_progress(*lease, &some); });
+      if (!status.ok()) {  // what it was to tell is lost
+        leases_.end(*lease, status, "protocol");
+        return true;
+      }
+      if (!some) return false;
+      MutexLock lock(mutex_);
+      writing_ = true;
+      write_began_ = Clock::now();
+      next = kWrite;
+    }
+    switch (next) {
+      case kNothing:
+        return false;
+      case kRead:
+        StartRead(&frame_);
+        return true;
+      case kWrite:
+        StartWrite(&progress_);
+        return true;
+      case kCancel:
+        context_->TryCancel();
+        return true;
+      case kFinish:
+        if (!answer.word.empty()) context_->AddTrailingMetadata(kReasonKey, answer.word);
+        Finish(to_grpc(answer.status));
+        return false;
+    }
+    return false;
+  }
+
+  grpc::CallbackServerContext* const context_;  // until OnDone
+  Leases& leases_;
+  const StreamCount count_;
+  std::uint64_t attach_;             // constant after start()
+  std::shared_ptr<RunStream> self_;  // until OnDone
+  Turnstile turnstile_;
+  grpc::ByteBuffer frame_;     // of the read in progress
+  grpc::ByteBuffer progress_;  // of the write in progress
+
+  mutable core::Mutex mutex_;
+  LeaseRef lease_ TT_GUARDED_BY(mutex_);
+  bool reading_ TT_GUARDED_BY(mutex_) = false;
+  bool writing_ TT_GUARDED_BY(mutex_) = false;
+  bool broken_ TT_GUARDED_BY(mutex_) = false;
+  bool cancel_wanted_ TT_GUARDED_BY(mutex_) = false;
+  bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
+  bool finished_ TT_GUARDED_BY(mutex_) = false;
+  Clock::time_point write_began_ TT_GUARDED_BY(mutex_);
+  Ending answer_ TT_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
+    grpc::CallbackServerContext* context, Leases& leases, core::Result<LeaseRef> lease,
+    StreamTotal& total) {
+  auto stream = std::make_shared<RunStream>(context, leases, total);
+  RunStream* raw = stream.get();
+  stream->start(std::move(lease));
+  return raw;
+}
+
+}  // namespace teletensor::server

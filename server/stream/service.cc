@@ -1,0 +1,305 @@
+#include "server/stream/service.h"
+
+#include <spdlog/spdlog.h>
+
+namespace teletensor::server {
+
+using namespace std::string_literals;
+
+namespace {
+
+constexpr char kComputeService[] = "/teletensor.v1.Compute/";
+
+// A stream that is refused before it costs anything.
+template <class Reactor>
+class Refused final : public Reactor {
+ public:
+  explicit Refused(const core::Status& why) { this->Finish(to_grpc(why)); }
+  void OnDone() override { delete this; }
+};
+constexpr std::size_t kSpansPerReply = 16384;
+
+}  // namespace
+
+// Answers a call of `method` with what act(lease) returns, if it may be made and the lease is the
+// caller's.
+template <class Act>
+grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext* context,
+                                                     const char* method, Act act) {
+  return answer(context, [&]() -> core::Status {
+    const core::Result<LeaseRef> lease = this->lease(*context, method);
+    return lease.ok() ? act(**lease) : lease.status();
+  });
+}
+
+// What start() makes, unless it fails or there are too many.
+template <class Reactor, class Start>
+Reactor* ComputeService::stream(Start start) noexcept {
+  Reactor* reactor = nullptr;
+  const core::Status status = core::with_memory("a stream", [&] {
+    if (streams_ >= leases_.limits().streams) {
+      return core::Status(core::Code::kResourceExhausted, "the server has too many streams");
+    }
+    reactor = start();
+    return core::Status();
+  });
+  return status.ok() ? reactor : new Refused<Reactor>(status);
+}
+
+grpc::ServerUnaryReactor* ComputeService::Hello(grpc::CallbackServerContext* context,
+                                                const v1::HelloRequest* request,
+                                                v1::HelloReply* reply) {
+  return answer_later(
+      context, [&](const AnswerRef& later) { return hello(*context, *request, *reply, later); });
+}
+
+core::Status ComputeService::hello(grpc::CallbackServerContext& context,
+                                   const v1::HelloRequest& request, v1::HelloReply& reply,
+                                   const AnswerRef& later) {
+  const core::Result<Caller> caller = auth_.check(context, entrance_, kComputeService + "Hello"s);
+  if (!caller.ok()) return caller.status();
+  engine::Engine& engine = leases_.engine();
+  core::Result<server::Hello> hello =
+      read_hello(request, engine.catalog(), leases_.limits(), facts_);
+  if (!hello.ok()) {
+    ++leases_.counters().refused_sessions;
+    spdlog::warn("event=hello_refused peer=\"{}\" reason=\"{}\"", context.peer(),
+                 hello.status().message());
+    return hello.status();
+  }
+  hello->client.peer = context.peer();
+  hello->client.user = caller->user;
+  hello->client.by_socket = by_socket(context) && context.client_metadata().find("authorization") ==
+                                                      context.client_metadata().end();
+  const UserLimits limits = leases_.limits().of(caller->user);
+  hello->client.limits = limits.amounts;
+  hello->client.memory_asked = request.memory_quota();
+  hello->client.memory_quota = limits.quota(hello->client.memory_asked);
+  // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
+  if (caller->user == kAnonymous) hello->client.takes_over = false;
+  const bool local = entrance_.neighbour.empty() && by_socket(context);
+  auto ready = [this, later, &reply, peer = context.peer(), shares = local && facts_.shares,
+                unsupported = std::move(hello->unsupported)](core::Result<LeaseRef> lease) {
+    if (!lease.ok()) {
+      ++leases_.counters().refused_sessions;
+      spdlog::warn("event=session_refused peer=\"{}\" reason=\"{}\"", peer,
+                   lease.status().message());
+      return later->give(lease.status());
+    }
+    later->give(core::with_memory("a call", [&] {
+      fill_hello_reply(**lease, unsupported, leases_.engine(), leases_.limits(), facts_, shares,
+                       reply);
+      return core::Status();
+    }));
+  };
+  if (request.take_back()) {
+    const core::Result<LeaseRef> old = lease_of(context, leases_, caller);
+    if (!old.ok()) {
+      ready(old.status());
+    } else if ((*old)->client.instance != hello->client.instance) {
+      ready(core::Status(core::Code::kPermissionDenied,
+                         "the session belongs to another client instance"));
+    } else {
+      leases_.take_over(std::move(hello->client), std::move(ready), *old);
+    }
+  } else if (hello->client.takes_over) {
+    if (const auto place = leases_.whereabouts().find(caller->user, hello->client.name);
+        place && !leases_.find_name(caller->user, hello->client.name)) {
+      return moved_away(*place, context, request, reply, later);
+    }
+    leases_.take_over(std::move(hello->client), std::move(ready));
+  } else {
+    ready(leases_.open(std::move(hello->client)));
+  }
+  return {};
+}
+
+// The session that the client names is with a peer.
+core::Status ComputeService::moved_away(const Whereabouts::Place& place,
+                                        const grpc::CallbackServerContext& context,
+                                        const v1::HelloRequest& request, v1::HelloReply& reply,
+                                        const AnswerRef& later) const {
+  const std::string& address = place.for_client(by_socket(context));
+  if (!request.follows()) {
+    return core::Status(
+        core::Code::kFailedPrecondition,
+        "session \"" + place.name + "\" has moved to the daemon at " + address + ": connect there");
+  }
+  reply.set_moved_to(address);
+  later->give({});
+  return {};
+}
+
+bool ComputeService::by_socket(const grpc::CallbackServerContext& context) const {
+  return !entrance_.remote && context.peer().starts_with("unix:");
+}
+
+grpc::ServerUnaryReactor* ComputeService::Attach(grpc::CallbackServerContext* context,
+                                                 const v1::AttachRequest* request,
+                                                 v1::AttachReply* reply) {
+  return answer(context, [&] { return attach(*context, *request, *reply); });
+}
+
+core::Status ComputeService::attach(grpc::CallbackServerContext& context,
+                                    const v1::AttachRequest& request, v1::AttachReply& reply) {
+  const core::Result<Caller> caller = auth_.check(context, entrance_, kComputeService + "Attach"s);
+  const std::string_view token = text_of(context, "teletensor-token");
+  std::string why;
+  if (caller.ok() && !leases_.find(token, &why).ok() && why == "moved") {
+    const auto place = leases_.whereabouts().find(token);
+    if (place && place->user == caller->user) {
+      reply.set_moved_to(place->for_client(by_socket(context)));
+      return {};
+    }
+  }
+  const core::Result<LeaseRef> lease = lease_of(context, leases_, caller);
+  if (!lease.ok()) {
+    const bool restarted = request.server_epoch() != facts_.epoch;
+    return restarted && lease.status().code() == core::Code::kNotFound
+               ? core::Status(core::Code::kNotFound,
+                              "the server has been restarted and kept no session")
+               : lease.status();
+  }
+  std::string word;
+  const core::Result<Attached> attached =
+      (*lease)->attach({request.instance_id(), request.attach_counter(), request.progress_upto(),
+                        request.completed_upto(), request.uploads(), request.replay_from()},
+                       &word);
+  if (!attached.ok()) {
+    if (!word.empty()) context.AddTrailingMetadata(kReasonKey, word);
+    return attached.status();
+  }
+  reply.set_server_epoch(facts_.epoch);
+  reply.set_attach_counter(request.attach_counter());
+  reply.set_received_upto(attached->received_upto);
+  reply.set_completed_upto(attached->completed_upto);
+  reply.set_lease_seconds(static_cast<std::uint32_t>((*lease)->client.lease.count()));
+  reply.set_replay(attached->replay);
+  reply.set_credit_upto(attached->credits.upto);
+  reply.set_credit_bytes(attached->credits.bytes);
+  reply.set_bytes_received(attached->credits.received);
+  return {};
+}
+
+grpc::ServerUnaryReactor* ComputeService::Close(grpc::CallbackServerContext* context,
+                                                const v1::CloseRequest*, v1::CloseReply*) {
+  return answer_for(context, "Close", [&](Lease& lease) {
+    leases_.end(lease, core::Status(core::Code::kCancelled, "its client closed it"), "closed");
+    return core::Status();
+  });
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ComputeService::Run(
+    grpc::CallbackServerContext* context) {
+  return stream<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(
+      [&] { return start_run(context, leases_, lease(*context, "Run"), streams_); });
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* ComputeService::Upload(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* reply) {
+  return stream<grpc::ServerReadReactor<grpc::ByteBuffer>>(
+      [&] { return start_upload(context, reply, leases_, lease(*context, "Upload"), streams_); });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return stream<grpc::ServerWriteReactor<grpc::ByteBuffer>>([&] {
+    return start_download(context, request, leases_, lease(*context, "Download"), streams_);
+  });
+}
+
+grpc::ServerUnaryReactor* ComputeService::Staged(grpc::CallbackServerContext* context,
+                                                 const v1::StagedRequest* request,
+                                                 v1::StagedReply* reply) {
+  return answer_for(context, "Staged", [&](Lease& lease) {
+    const wire::StagedAnswer staged = lease.staged(request->key(), request->give_up());
+    reply->set_received(staged.received);
+    reply->set_upload(staged.upload);
+    return core::Status();
+  });
+}
+
+grpc::ServerUnaryReactor* ComputeService::Interrupt(grpc::CallbackServerContext* context,
+                                                    const v1::InterruptRequest* request,
+                                                    v1::InterruptReply*) {
+  return answer(context, [&]() -> core::Status {
+    const core::Result<LeaseRef> lease = request->session_name().empty()
+                                             ? this->lease(*context, "Interrupt")
+                                             : named(*context, request->session_name());
+    if (!lease.ok()) return lease.status();
+    return (*lease)->with_session([&](engine::Session& session) {
+      session.interrupt(request->upto());
+      return core::Status();
+    });
+  });
+}
+
+core::Result<LeaseRef> ComputeService::lease(grpc::CallbackServerContext& context,
+                                             const char* method) const {
+  return lease_of(context, leases_,
+                  auth_.check(context, entrance_, kComputeService + std::string(method)));
+}
+
+// The caller's session of that name.
+core::Result<LeaseRef> ComputeService::named(grpc::CallbackServerContext& context,
+                                             const std::string& name) const {
+  const core::Result<Caller> caller =
+      auth_.check(context, entrance_, kComputeService + "Interrupt"s);
+  if (!caller.ok()) return caller.status();
+  LeaseRef found;
+  if (caller->user != kAnonymous) found = leases_.find_name(caller->user, name);
+  if (!found) return core::Status(core::Code::kNotFound, "no session has this name");
+  return found;
+}
+
+grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* context,
+                                                   const v1::DescribeRequest*,
+                                                   v1::DescribeReply* reply) {
+  return answer(context, [&]() -> core::Status {
+    const core::Result<Caller> caller =
+        auth_.check(*context, entrance_, kComputeService + "Describe"s);
+    if (!caller.ok()) return caller.status();
+    fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* ComputeService::ReportSites(grpc::CallbackServerContext* context,
+                                                      const v1::SitesReport* request,
+                                                      v1::SitesReply* reply) {
+  return answer_for(context, "ReportSites", [&](Lease& lease) -> core::Status {
+    const core::Result<Lease::Sites> sites = read_sites(*request);
+    if (!sites.ok()) return sites.status();
+    lease.set_sites(*sites);
+    if (request->upto() == 0) return {};
+    for (const std::uint64_t seq : lease.wanted_sites(request->upto())) reply->add_wanted(seq);
+    return {};
+  });
+}
+
+grpc::ServerUnaryReactor* ComputeService::Published(grpc::CallbackServerContext* context,
+                                                    const v1::PublishedRequest* request,
+                                                    v1::PublishedReply* reply) {
+  return answer_for(context, "Published", [&](Lease& lease) {
+    return lease.with_session([&](engine::Session& session) {
+      for (const engine::Publication& each : session.published(request->name())) {
+        fill_publication(each, *reply->add_publications());
+      }
+      return core::Status();
+    });
+  });
+}
+
+grpc::ServerUnaryReactor* ComputeService::Profile(grpc::CallbackServerContext* context,
+                                                  const v1::ProfileRequest* request,
+                                                  v1::ProfileReply* reply) {
+  return answer_for(context, "Profile", [&](Lease& lease) {
+    return lease.with_session([&](engine::Session& session) {
+      session.profile(request->record());
+      fill_profile_reply(session.take_profile(kSpansPerReply), leases_.engine().catalog(), *reply);
+      return core::Status();
+    });
+  });
+}
+
+}  // namespace teletensor::server

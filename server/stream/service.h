@@ -1,0 +1,88 @@
+// The gRPC service for clients. Callback API; Run, Upload and Download see raw bytes.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "server/access/auth.h"
+#include "server/session/codec.h"
+#include "server/session/streams.h"
+#include "teletensor/v1/session.grpc.pb.h"
+
+namespace teletensor::server {
+
+using ComputeCallbacks =
+    v1::Compute::WithCallbackMethod_Hello<v1::Compute::WithRawCallbackMethod_Run<
+        v1::Compute::WithRawCallbackMethod_Upload<v1::Compute::WithRawCallbackMethod_Download<
+            v1::Compute::WithCallbackMethod_Interrupt<v1::Compute::WithCallbackMethod_Attach<
+                v1::Compute::WithCallbackMethod_Close<v1::Compute::WithCallbackMethod_Describe<
+                    v1::Compute::WithCallbackMethod_ReportSites<
+                        v1::Compute::WithCallbackMethod_Published<
+                            v1::Compute::WithCallbackMethod_Staged<
+                                v1::Compute::WithCallbackMethod_Profile<
+                                    v1::Compute::Service>>>>>>>>>>>>;
+
+class ComputeService final : public ComputeCallbacks {
+ public:
+  ComputeService(Leases& leases, const Auth& auth, Entrance entrance, const ServerFacts& facts)
+      : leases_(leases), auth_(auth), entrance_(std::move(entrance)), facts_(facts) {}
+
+  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
+                                  const v1::HelloRequest* request, v1::HelloReply* reply) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Upload(grpc::CallbackServerContext* context,
+                                                    grpc::ByteBuffer* reply) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Download(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Attach(grpc::CallbackServerContext* context,
+                                   const v1::AttachRequest* request,
+                                   v1::AttachReply* reply) override;
+  grpc::ServerUnaryReactor* Close(grpc::CallbackServerContext* context,
+                                  const v1::CloseRequest* request, v1::CloseReply* reply) override;
+  grpc::ServerUnaryReactor* Interrupt(grpc::CallbackServerContext* context,
+                                      const v1::InterruptRequest* request,
+                                      v1::InterruptReply* reply) override;
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
+                                     const v1::DescribeRequest* request,
+                                     v1::DescribeReply* reply) override;
+  grpc::ServerUnaryReactor* ReportSites(grpc::CallbackServerContext* context,
+                                        const v1::SitesReport* request,
+                                        v1::SitesReply* reply) override;
+  grpc::ServerUnaryReactor* Published(grpc::CallbackServerContext* context,
+                                      const v1::PublishedRequest* request,
+                                      v1::PublishedReply* reply) override;
+  grpc::ServerUnaryReactor* Staged(grpc::CallbackServerContext* context,
+                                   const v1::StagedRequest* request,
+                                   v1::StagedReply* reply) override;
+  grpc::ServerUnaryReactor* Profile(grpc::CallbackServerContext* context,
+                                    const v1::ProfileRequest* request,
+                                    v1::ProfileReply* reply) override;
+
+ private:
+  template <class Act>
+  grpc::ServerUnaryReactor* answer_for(grpc::CallbackServerContext* context, const char* method,
+                                       Act act);
+  template <class Reactor, class Start>
+  Reactor* stream(Start start) noexcept;
+  core::Status hello(grpc::CallbackServerContext& context, const v1::HelloRequest& request,
+                     v1::HelloReply& reply, const AnswerRef& later);
+  core::Status attach(grpc::CallbackServerContext& context, const v1::AttachRequest& request,
+                      v1::AttachReply& reply);
+  core::Status moved_away(const Whereabouts::Place& place,
+                          const grpc::CallbackServerContext& context,
+                          const v1::HelloRequest& request, v1::HelloReply& reply,
+                          const AnswerRef& later) const;
+  // Came the call through a UNIX socket of this machine?
+  bool by_socket(const grpc::CallbackServerContext& context) const;
+  // The lease of a call of `method`, if it may be made and the lease is the caller's.
+  core::Result<LeaseRef> lease(grpc::CallbackServerContext& context, const char* method) const;
+  core::Result<LeaseRef> named(grpc::CallbackServerContext& context, const std::string& name) const;
+
+  Leases& leases_;
+  const Auth& auth_;
+  const Entrance entrance_;
+  const ServerFacts& facts_;
+  StreamTotal streams_{0};
+};
+
+}  // namespace teletensor::server

@@ -1,0 +1,297 @@
+// Upload: chunks in order into storage that was admitted with the first of them, or into what a cut
+// upload has left.
+#include <algorithm>
+#include <utility>
+
+#include "proto/wire/bulk.h"
+#include "server/base/turnstile.h"
+#include "server/session/streams.h"
+
+namespace teletensor::server {
+
+using core::Code;
+using core::MutexLock;
+using core::Status;
+
+namespace {
+
+class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
+                           public LeaseCall,
+                           public std::enable_shared_from_this<UploadStream> {
+ public:
+  UploadStream(grpc::CallbackServerContext* context, grpc::ByteBuffer* reply, Leases& leases,
+               StreamTotal& total)
+      : context_(context),
+        reply_(reply),
+        limits_(leases.limits()),
+        count_(total),
+        key_(number_of(*context, "teletensor-upload")) {}
+
+  void start(core::Result<LeaseRef> lease) noexcept {
+    self_ = shared_from_this();
+    Status status = core::with_memory("a stream", [&] {
+      return lease.ok() ? (*lease)->join(weak_from_this(), std::nullopt) : lease.status();
+    });
+    if (status.ok()) {
+      lease_ = *lease;
+      want_read();
+    } else {
+      finish(std::move(status));
+    }
+  }
+
+  void OnReadDone(bool ok) noexcept override {
+    if (!ok) return close();
+    next();
+  }
+  void OnCancel() noexcept override { finish_cut(); }
+  void OnDone() noexcept override {
+    StagedRef staged;
+    bool keep = false;
+    {
+      MutexLock lock(mutex_);
+      done_ = true;
+      staged = std::exchange(staged_, nullptr);
+      keep = staged && key_ != 0 && cut_ && lease_->survives();
+    }
+    if (staged) lease_->staging().leave(key_, staged, this, keep, abort());
+    self_.reset();
+  }
+
+  void lease_ended(const Ending& ending) override { finish(ending.status); }
+  void abandon() override {}  // Finish waits for nothing here
+
+ private:
+  void next() {
+    bool waits = false;
+    const Status status = core::with_memory("an upload", [&] { return take_chunk(&waits); });
+    if (!status.ok()) return finish(status);
+    if (!waits) want_read();
+  }
+
+  // `waits`: for memory; admitted() comes.
+  Status take_chunk(bool* waits) {
+    std::vector<grpc::Slice> slices;
+    if (!chunk_.Dump(&slices).ok()) return core::internal("upload: unreadable chunk");
+    const std::size_t total = chunk_.Length();
+    std::string prefix;
+    for (const grpc::Slice& slice : slices) {
+      if (prefix.size() >= wire::kMaxChunkHeader) break;
+      prefix.append(reinterpret_cast<const char*>(slice.begin()),
+                    std::min(slice.size(), wire::kMaxChunkHeader - prefix.size()));
+    }
+    wire::UploadHeader header;
+    const core::Result<wire::ChunkData> data = wire::decode_upload_header(prefix, total, header);
+    if (!data.ok()) return data.status();
+    if (data->data_size > limits_.chunk_bytes) {
+      return Status(Code::kResourceExhausted,
+                    "upload: a chunk of " + std::to_string(data->data_size) + " bytes, at most " +
+                        std::to_string(limits_.chunk_bytes));
+    }
+    if (!staged_) TT_RETURN_IF_ERROR(begin(header, waits));
+    if (*waits) return {};
+    if (header.offset != received_) {
+      return core::invalid("upload: a chunk at " + std::to_string(header.offset) + ", expected " +
+                           std::to_string(received_));
+    }
+    if (data->data_size > expected_ - received_) {
+      return core::invalid("upload: longer than the " + std::to_string(expected_) +
+                           " bytes that were declared");
+    }
+    std::size_t skip = data->data_at;
+    for (const grpc::Slice& slice : slices) {
+      const std::size_t from = std::min(skip, slice.size());
+      skip -= from;
+      if (from == slice.size()) continue;
+      const std::string_view part(reinterpret_cast<const char*>(slice.begin()) + from,
+                                  slice.size() - from);
+      TT_RETURN_IF_ERROR(lease_->with_session(
+          [&](engine::Session& session) { return staged_->write(this, session, part); }));
+      received_ += part.size();
+    }
+    return {};
+  }
+
+  Status begin(const wire::UploadHeader& header, bool* waits) {
+    expected_ = header.bytes;
+    device_ = header.device;
+    if (header.offset != 0) {
+      auto staged = lease_->staging().go_on(key_, header.device, header.bytes, header.offset, this);
+      if (!staged.ok()) return staged.status();
+      received_ = header.offset;
+      return begun(std::move(*staged));
+    }
+    const auto ask = [&] {
+      return lease_->with_session([&](engine::Session& session) -> core::Result<std::uint64_t> {
+        return session.begin_upload(header.device, header.bytes);
+      });
+    };
+    core::Result<std::uint64_t> upload = ask();
+    if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
+      lease_->drop_staged(core::Clock::now());  // its own that were cut: they can be sent again
+      upload = ask();
+    }
+    if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
+      // Others' idle memory may move away first.
+      *waits = true;
+      return lease_->with_session([&](engine::Session& session) {
+        session.admit_upload(header.device, header.bytes,
+                             [self = shared_from_this()](core::Result<std::uint64_t> admitted) {
+                               self->admitted(std::move(admitted));
+                             });
+        return Status();
+      });
+    }
+    if (!upload.ok()) return upload.status();
+    return begun(stage(*upload));
+  }
+
+  StagedRef stage(std::uint64_t upload) {
+    return lease_->staging().begin(key_, upload, device_, expected_, this, abort());
+  }
+  Staging::Abort abort() {
+    return [lease = lease_](std::uint64_t upload) { lease->abort_upload(upload); };
+  }
+
+  // CANCELLED: the call is over, and it is left as one that was cut before its first byte.
+  Status begun(StagedRef staged) {
+    {
+      MutexLock lock(mutex_);
+      if (!done_) {
+        staged_ = std::move(staged);
+        return {};
+      }
+    }
+    lease_->staging().leave(key_, staged, this, false, abort());
+    return Status(Code::kCancelled, "upload: cut");
+  }
+
+  // The chunk that asked for the memory lies here yet.
+  void admitted(core::Result<std::uint64_t> upload) {
+    if (!upload.ok()) return finish(lease_->advised(upload.status()));
+    if (begun(stage(*upload)).ok()) next();
+  }
+
+  // The client has sent everything, or is gone.
+  void close() {
+    if (context_->IsCancelled()) return finish_cut();
+    if (!staged_) return finish(core::invalid("upload: no chunk"));
+    if (received_ != expected_) {
+      return finish(core::invalid("upload: " + std::to_string(received_) + " of the " +
+                                  std::to_string(expected_) + " bytes that were declared"));
+    }
+    const Status status = lease_->with_session(
+        [&](engine::Session& session) { return staged_->finish(this, session); });
+    // The session stands still: the bytes stay, for the client to ask again.
+    const bool resting = status.code() == Code::kUnavailable;
+    if (resting) {
+      MutexLock lock(mutex_);
+      cut_ = true;
+    }
+    if (status.ok()) {
+      StagedRef whole;
+      {
+        MutexLock lock(mutex_);
+        whole = std::exchange(staged_, nullptr);  // nothing left to abort
+      }
+      if (key_ != 0) lease_->uploaded(key_, whole->upload);
+      lease_->staging().forget(key_, whole);
+      const grpc::Slice slice(wire::encode_upload_reply(whole->upload));
+      *reply_ = grpc::ByteBuffer(&slice, 1);
+    }
+    finish(status, resting ? "resting" : "");
+  }
+
+  void finish_cut() {
+    {
+      MutexLock lock(mutex_);
+      cut_ = true;
+    }
+    finish(Status(Code::kCancelled, "upload: cut"));
+  }
+  // `word`: why it fails, for the client's program.
+  void finish(Status status, std::string word = "") {
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(finish_wanted_, true)) return;
+      answer_ = std::move(status);
+      word_ = std::move(word);
+    }
+    pump();
+  }
+  void want_read() {
+    {
+      MutexLock lock(mutex_);
+      want_read_ = true;
+    }
+    pump();
+  }
+  void pump() {
+    const auto self = shared_from_this();
+    turnstile_.run([this] { return step(); });
+  }
+  bool step() {
+    Status answer;
+    std::string word;
+    {
+      MutexLock lock(mutex_);
+      if (finished_) return false;
+      if (finish_wanted_) {
+        finished_ = true;
+        answer = answer_;
+        word = word_;
+      } else if (!std::exchange(want_read_, false)) {
+        return false;
+      }
+    }
+    if (finished()) {
+      if (!word.empty()) context_->AddTrailingMetadata(kReasonKey, word);
+      Finish(to_grpc(answer));
+      return false;
+    }
+    StartRead(&chunk_);
+    return true;
+  }
+  bool finished() const {
+    MutexLock lock(mutex_);
+    return finished_;
+  }
+
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const reply_;
+  const Limits& limits_;
+  const StreamCount count_;
+  const std::uint64_t key_;             // the client's number for the upload; 0: none
+  std::shared_ptr<UploadStream> self_;  // until OnDone
+  Turnstile turnstile_;
+
+  // Of the reads, which come one after the other; then of OnDone.
+  LeaseRef lease_;
+  grpc::ByteBuffer chunk_;
+  StagedRef staged_;  // once the first chunk has come
+  core::Device device_;
+  std::uint64_t expected_ = 0, received_ = 0;
+
+  mutable core::Mutex mutex_;
+  bool done_ TT_GUARDED_BY(mutex_) = false;
+  bool cut_ TT_GUARDED_BY(mutex_) = false;
+  bool want_read_ TT_GUARDED_BY(mutex_) = false;
+  bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
+  bool finished_ TT_GUARDED_BY(mutex_) = false;
+  Status answer_ TT_GUARDED_BY(mutex_);
+  std::string word_ TT_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
+                                                        grpc::ByteBuffer* reply, Leases& leases,
+                                                        core::Result<LeaseRef> lease,
+                                                        StreamTotal& total) {
+  auto stream = std::make_shared<UploadStream>(context, reply, leases, total);
+  UploadStream* raw = stream.get();
+  stream->start(std::move(lease));
+  return raw;
+}
+
+}  // namespace teletensor::server
