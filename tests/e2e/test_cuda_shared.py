@@ -6,8 +6,7 @@ import os
 import textwrap
 
 import pytest
-from support.clients import client as start_client
-from support.clients import finish, wait_line
+from support.clients import client as start_client, finish, wait_line
 from support.cuda import CLIENT_LIBRARY, fake, last_words
 from support.sharer import Sharer, ticket_of
 

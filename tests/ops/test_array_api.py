@@ -11,8 +11,7 @@ import array_api_strict as strict
 import numpy as np
 import pytest
 import teletensor.array_api as xp
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 strict.set_array_api_strict_flags(api_version="2025.12")
 SETTINGS = settings(max_examples=25, deadline=None, derandomize=True, database=None,

@@ -188,6 +188,70 @@ def test_client_imports():
             assert known or lazy or adapted, f"{relative(path)} imports {module}"
 
 
+def modules_of_the_client() -> dict[str, ast.Module]:
+    """Every module of the client by its full name."""
+    found = {}
+    for path in CLIENT_FILES:
+        parts = list(path.relative_to(ROOT / "clients/python").with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
+    return found
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def loaded_by(name: str, tree: ast.Module, modules: dict[str, ast.Module]) -> set[str]:
+    """The modules of the client that `name` imports while it is loaded itself."""
+    is_package = any(other.startswith(name + ".") for other in modules)
+    package = name.split(".") if is_package else name.split(".")[:-1]
+    found: set[str] = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or is_for_type_checkers(node):
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[:len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *filter(None, [node.module])])
+            found |= {inner if (inner := f"{module}.{alias.name}") in modules or alias.name == "_core" else module
+                      for alias in node.names}
+    return found & set(modules) - {name}
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules that are left when all that import nothing, or only removed modules, are removed."""
+    left = dict(graph)
+    while free := [name for name, loads in left.items() if not loads & left.keys()]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+# Modules whose purpose is the whole package: `import teletensor.as_torch as torch`, for programs
+# that ask this package for PyTorch's version.
+WHOLE_PACKAGE = {"teletensor.as_torch"}
+
+
+def test_the_clients_imports_form_no_circle():
+    modules = modules_of_the_client()
+    graph = {name: loaded_by(name, tree, modules) for name, tree in modules.items()}
+    root = "teletensor"
+    assert sorted(n for n, loads in graph.items() if root in loads and n not in WHOLE_PACKAGE) == []
+    assert circle(graph) == []
+
+
+def test_a_circle_is_found():
+    sources = {"a": "from . import b", "a.b": "from . import c", "a.c": "def f():\n    from . import b", "a.d": "x = 1"}
+    modules = {name: ast.parse(text) for name, text in sources.items()}
+    assert circle({n: loaded_by(n, tree, modules) for n, tree in modules.items()}) == []
+    modules["a.c"] = ast.parse("if x:\n    from .b import y")
+    assert circle({n: loaded_by(n, tree, modules) for n, tree in modules.items()}) == ["a", "a.b", "a.c"]
+
+
 def test_pickles_only_between_a_loader_and_its_workers():
     for path in CLIENT_FILES:
         found = {"pickle", "cloudpickle"} & {m for m, _ in imports(ast.parse(path.read_text()))}

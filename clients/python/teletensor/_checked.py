@@ -28,11 +28,17 @@ def checked(function: Callable[..., Any], home: str) -> Callable[..., Any]:
     return made
 
 
+def exporting(space: MutableMapping[str, Any]) -> str:
+    """The name of the module from which a program takes the names of this namespace."""
+    name: str = space["__name__"]
+    return name.removesuffix("._api")
+
+
 def attach(space: MutableMapping[str, Any], names: Iterable[str]) -> None:
     """Wraps the functions of a module's namespace that are written in Python."""
     for name in names:
         if type(function := space[name]) is FunctionType:  # of a wrapped one isfunction() is true, too
-            space[name] = checked(function, space["__name__"])
+            space[name] = checked(function, exporting(space))
 
 
 def named(home: str, name: str) -> Any:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from . import __version__, _core, _functions
+from . import _core, _functions
 from ._credentials import Credentials, credentials_of, token_file_warning
 from ._daemon import find_daemon, runtime_dir
 from ._errors import TeletensorError
 from ._reach import Fault, steps
 from ._session import connect, place_of
 from ._transport import CallError
+from .version import __version__
 
 __all__ = ["doctor"]
 

@@ -14,7 +14,7 @@ def set_default_tensor_type(t: Any) -> None:
     """Sets dtype and device of new tensors by an older name: `FloatTensor`, "torch.cuda.HalfTensor", ...
 
     AttributeError for a name that is none, TypeError for one that is not of floating-point numbers."""
-    import teletensor as tt
+    from . import _api as tt
 
     try:
         kind = tensor_type(t)

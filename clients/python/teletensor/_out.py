@@ -13,7 +13,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from . import _core
-from ._checked import checked
+from ._checked import checked, exporting
 from ._core import Tensor, ops
 
 __all__ = ["FFT", "FUNCTIONS", "LINALG", "SPECIAL", "attach", "store"]
@@ -97,4 +97,4 @@ def attach(space: MutableMapping[str, Any], names: tuple[str, ...]) -> None:
         function = space.get(name)
         if callable(function) and hasattr(function, "__code__") and "out" not in (
                 inspect.signature(function, follow_wrapped=False).parameters):
-            space[name] = checked(_taking_out(name, function.__wrapped__), space["__name__"])
+            space[name] = checked(_taking_out(name, function.__wrapped__), exporting(space))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import teletensor as tt
-
+from . import _api as tt
 from ._arrays import tensor_of
 from ._stored import AsStored, Storage, Stored
+from .nn.parameter import Parameter
 
 __all__ = ["InDaemon"]
 
@@ -58,7 +58,7 @@ class InDaemon(AsStored):
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
         """A parameter on the tensor's memory."""
-        return tt.nn.Parameter(tensor, requires_grad)
+        return Parameter(tensor, requires_grad)
 
     def _device(self, storage: Storage) -> Any:
         """The device that map_location says; None: the default device."""

@@ -143,8 +143,7 @@ def _withdraw(session: Session, name: str) -> None:
 
 def listed_in(session: Session) -> list[dict[str, Any]]:
     """published() without a name, for one session."""
-    import teletensor as tt
-
+    from . import _api as tt
     from ._arrays import DTYPES
 
     dtypes = {dtype.number: dtype for dtype in (getattr(tt, name) for name in DTYPES)}

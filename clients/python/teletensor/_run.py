@@ -14,8 +14,7 @@ import numpy as np
 from ._convert import tensor
 from ._core import Tensor
 from ._operate import with_address
-from ._serialize import load as load_tensors
-from ._serialize import save as save_tensors
+from ._serialize import load as load_tensors, save as save_tensors
 from ._session import connect
 from ._tree import flatten
 

@@ -18,9 +18,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-import teletensor as tt
-
-from . import _safetensors, _torch_files
+from . import _api as tt, _safetensors, _torch_files
 from ._arrays import DTYPES, array_of, name_of
 from ._placed import InDaemon
 from ._replace import written

@@ -13,8 +13,13 @@ from ._aliases import ALIASES
 from ._core import Tensor, ops
 from ._functions.common import batched_as, wrap_dim
 from ._functions.complex import hermitian, set_imag, set_real
-from ._memory_format import contiguous_format, in_format, is_in_format, strided
-from ._memory_format import memory_format as _memory_format
+from ._memory_format import (
+    contiguous_format,
+    in_format,
+    is_in_format,
+    memory_format as _memory_format,
+    strided,
+)
 from ._pickling import reduced
 from ._repr import text_of
 from ._session import owner_of

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import teletensor as tt
-
+from . import _api as tt
 from ._arrays import DTYPES
 from ._pickles import PLAIN, Global, Machine, Source
 from ._size import Size

@@ -6,24 +6,24 @@ As `teletensor.cuda`: counts are 0 and what needs a device raises RuntimeError w
 from __future__ import annotations
 
 from ._core import device as Device
-from .cuda import current_device as current_device_index
 from .cuda import (
+    current_device as current_device_index,
     current_stream,
+    device as device_index,
     device_count,
     empty_cache,
     is_available,
     max_memory_allocated,
     max_memory_reserved,
+    mem_get_info as get_memory_info,
     memory_allocated,
     memory_reserved,
     memory_stats,
     reset_peak_memory_stats,
+    set_device as set_device_index,
     set_stream,
     synchronize,
 )
-from .cuda import device as device_index
-from .cuda import mem_get_info as get_memory_info
-from .cuda import set_device as set_device_index
 
 __all__ = [
     "current_accelerator", "current_device_idx", "current_device_index", "current_stream",

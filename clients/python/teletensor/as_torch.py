@@ -11,8 +11,7 @@ from typing import Any as _Any
 
 import teletensor as _teletensor
 
-from . import _core
-from . import version as _version
+from . import _core, version as _version
 from .torch_version import TorchVersion as _TorchVersion
 
 __all__ = list(_teletensor.__all__)

@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import __version__, _certificates, _convert_files, _doctor, _operate, _run
+from . import _certificates, _convert_files, _doctor, _operate, _run
 from ._daemon import find_daemon
 from ._errors import TeletensorError
 from ._protowire import decode
 from ._transport import CallError
+from .version import __version__
 
 __all__ = ["main"]
 

@@ -12,8 +12,7 @@ from .._convert import tensor
 from .._core import Tensor, ops
 from .._pending import later, numbers_of
 from .common import function_only, refusing, tied, wrap_dim
-from .complex import conj
-from .complex import real as real_part
+from .complex import conj, real as real_part
 from .reductions import std, var
 from .stores import real, stored
 

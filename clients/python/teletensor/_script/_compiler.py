@@ -156,7 +156,7 @@ class Compiler:
         """A number that changes with the data is a 0-d tensor."""
         if isinstance(value, Tensor):
             return self.stand_in(value)
-        import teletensor as tt
+        from .. import _api as tt
 
         return self._values.number(tt.tensor(value))
 

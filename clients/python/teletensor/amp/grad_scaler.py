@@ -6,9 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import teletensor as tt
-
-from .. import _ops
+from .. import _api as tt, _ops
 from .._tensor import Tensor
 
 __all__ = ["GradScaler"]

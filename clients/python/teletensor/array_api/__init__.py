@@ -15,8 +15,7 @@ from . import fft, linalg
 from ._array import Array
 from ._creation import *  # noqa: F403
 from ._creation import __all__ as _creation_names
-from ._dtypes import BY_NAME as _BY_NAME
-from ._dtypes import can_cast, finfo, iinfo, isdtype
+from ._dtypes import BY_NAME as _BY_NAME, can_cast, finfo, iinfo, isdtype
 from ._elementwise import *  # noqa: F403
 from ._elementwise import __all__ as _elementwise_names
 from ._info import Info as _Info

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import _convert, _core
-from .._core import Tensor
-from .._core import dtype as DType
+from .._core import Tensor, dtype as DType
 from ._dtypes import BY_NAME, isdtype, kind_of, name_of, numpy_of, promote
 
 __all__ = ["Array", "operands", "unwrap", "wrap"]

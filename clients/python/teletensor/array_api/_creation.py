@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
-from .. import _convert, _core
-from .._core import Tensor
-from .._core import dtype as DType
+from .. import _api as tt, _convert, _core
+from .._core import Tensor, dtype as DType
 from .._session import current_session
 from ._array import Array, unwrap, wrap
 from ._dtypes import BY_NAME, kind_of, name_of, numpy_of

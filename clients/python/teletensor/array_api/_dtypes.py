@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._core import Tensor
-from .._core import dtype as DType
+from .._core import Tensor, dtype as DType
 
 __all__ = [
     "NAMES",

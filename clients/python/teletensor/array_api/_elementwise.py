@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._core import Tensor
 from ._array import Array, operands, require, unwrap, wrap
 from ._dtypes import isdtype, kind_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import teletensor as tt
-
+from .. import _api as tt
 from ._array import Array, operands, unwrap, wrap
 from ._manipulation import axis_of
 

@@ -6,10 +6,8 @@ import builtins
 import math
 from typing import Any
 
-import teletensor as tt
-
-from .._core import Tensor
-from .._core import dtype as DType
+from .. import _api as tt
+from .._core import Tensor, dtype as DType
 from ._array import Array, unwrap, wrap
 from ._dtypes import isdtype, name_of, promote
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import builtins
 from typing import Any, NamedTuple
 
-import teletensor as tt
-
-from .._core import Tensor
-from .._core import dtype as DType
+from .. import _api as tt
+from .._core import Tensor, dtype as DType
 from .._pending import later, numbers_of
 from ._array import Array, operands, require, unwrap, wrap
 from ._dtypes import BY_NAME, kind_of, promote

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import fft as _fft
 from .._core import dtype as DType
 from ._array import Array, require, unwrap, wrap
 from ._creation import default_float
@@ -23,7 +22,7 @@ def _one(name: str, kinds: Any, doc: str) -> Any:
     def call(x: Array, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Array:
         tensor = unwrap(x, name)
         require(x.dtype, name, kinds)
-        return wrap(getattr(tt.fft, name)(tensor, n=n, dim=axis, norm=norm))
+        return wrap(getattr(_fft, name)(tensor, n=n, dim=axis, norm=norm))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = doc
@@ -45,7 +44,7 @@ def _many(name: str, kinds: Any, doc: str) -> Any:
             axes = tuple(range(x.ndim - len(s), x.ndim))
         dims = None if axes is None else tuple(axes)
         return wrap(
-            getattr(tt.fft, name)(tensor, s=None if s is None else tuple(s), dim=dims, norm=norm)
+            getattr(_fft, name)(tensor, s=None if s is None else tuple(s), dim=dims, norm=norm)
         )
 
     call.__name__ = call.__qualname__ = name
@@ -67,19 +66,19 @@ irfftn = _many("irfftn", _FLOATING, "The inverse of rfftn.")
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: DType | None = None, device: Any = None) -> Array:
     """The frequencies of fft's results for n samples with distance d."""
-    return wrap(tt.fft.fftfreq(n, d, dtype=dtype or default_float(), device=device))
+    return wrap(_fft.fftfreq(n, d, dtype=dtype or default_float(), device=device))
 
 
 def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DType | None = None, device: Any = None) -> Array:
     """The frequencies of rfft's results for n samples with distance d."""
-    return wrap(tt.fft.rfftfreq(n, d, dtype=dtype or default_float(), device=device))
+    return wrap(_fft.rfftfreq(n, d, dtype=dtype or default_float(), device=device))
 
 
 def fftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:
     """Frequency 0 moved to the middle."""
-    return wrap(tt.fft.fftshift(unwrap(x, "fftshift"), dim=axes))
+    return wrap(_fft.fftshift(unwrap(x, "fftshift"), dim=axes))
 
 
 def ifftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:
     """The inverse of fftshift."""
-    return wrap(tt.fft.ifftshift(unwrap(x, "ifftshift"), dim=axes))
+    return wrap(_fft.ifftshift(unwrap(x, "ifftshift"), dim=axes))

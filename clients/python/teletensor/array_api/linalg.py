@@ -5,8 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Any, NamedTuple
 
-import teletensor as tt
-
+from .. import _api as tt, linalg as _linalg
 from .._core import dtype as DType
 from ._array import Array, operands, require, unwrap, wrap
 from ._linear import matmul, matrix_transpose, tensordot, vecdot
@@ -67,7 +66,7 @@ def _matrix(x: Array, where: str) -> Any:
 
 def cholesky(x: Array, /, *, upper: builtins.bool = False) -> Array:
     """The lower (upper) triangular factor of each symmetric positive definite matrix."""
-    return wrap(tt.linalg.cholesky(_matrix(x, "cholesky"), upper=upper))
+    return wrap(_linalg.cholesky(_matrix(x, "cholesky"), upper=upper))
 
 
 def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
@@ -81,12 +80,12 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
         raise ValueError(
             f"cross: axis {axis} needs size 3, it has {x1.shape[axis]} and {x2.shape[axis]}"
         )
-    return wrap(tt.linalg.cross(left._tensor, right._tensor, dim=axis))
+    return wrap(_linalg.cross(left._tensor, right._tensor, dim=axis))
 
 
 def det(x: Array, /) -> Array:
     """The determinant of each square matrix."""
-    return wrap(tt.linalg.det(_matrix(x, "det")))
+    return wrap(_linalg.det(_matrix(x, "det")))
 
 
 def diagonal(x: Array, /, *, offset: int = 0) -> Array:
@@ -96,40 +95,40 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Array:
 
 def eigh(x: Array, /) -> EighResult:
     """Eigenvalues (ascending) and eigenvectors (columns) of each symmetric or Hermitian matrix."""
-    values, vectors = tt.linalg.eigh(_matrix(x, "eigh"))
+    values, vectors = _linalg.eigh(_matrix(x, "eigh"))
     return EighResult(wrap(values), wrap(vectors))
 
 
 def eigvalsh(x: Array, /) -> Array:
     """Eigenvalues (ascending) of each symmetric or Hermitian matrix."""
-    return wrap(tt.linalg.eigvalsh(_matrix(x, "eigvalsh")))
+    return wrap(_linalg.eigvalsh(_matrix(x, "eigvalsh")))
 
 
 def eig(x: Array, /) -> EigResult:
     """Complex eigenvalues and eigenvectors (columns) of each square matrix."""
-    values, vectors = tt.linalg.eig(_matrix(x, "eig"))
+    values, vectors = _linalg.eig(_matrix(x, "eig"))
     return EigResult(wrap(values), wrap(vectors))
 
 
 def eigvals(x: Array, /) -> Array:
     """Complex eigenvalues of each square matrix."""
-    return wrap(tt.linalg.eigvals(_matrix(x, "eigvals")))
+    return wrap(_linalg.eigvals(_matrix(x, "eigvals")))
 
 
 def inv(x: Array, /) -> Array:
     """The inverse of each square matrix."""
-    return wrap(tt.linalg.inv(_matrix(x, "inv")))
+    return wrap(_linalg.inv(_matrix(x, "inv")))
 
 
 def matrix_norm(x: Array, /, *, keepdims: builtins.bool = False, ord: Any = "fro") -> Array:
     """A norm of each matrix: 'fro', 'nuc', 1, -1, 2, -2, inf or -inf."""
     tensor = _matrix(x, "matrix_norm")
-    return wrap(tt.linalg.matrix_norm(tensor, ord, dim=(-2, -1), keepdim=keepdims))
+    return wrap(_linalg.matrix_norm(tensor, ord, dim=(-2, -1), keepdim=keepdims))
 
 
 def matrix_power(x: Array, n: int, /) -> Array:
     """Each square matrix to an integer power."""
-    return wrap(tt.linalg.matrix_power(_matrix(x, "matrix_power"), n))
+    return wrap(_linalg.matrix_power(_matrix(x, "matrix_power"), n))
 
 
 def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
@@ -137,7 +136,7 @@ def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
     tensor = _matrix(x, "matrix_rank")
     if x.ndim < 2:
         raise ValueError(f"matrix_rank: needs at least 2 axes, got {x.ndim}")
-    values = tt.linalg.svdvals(tensor)
+    values = _linalg.svdvals(tensor)
     limit = _limit(x, values, rtol)
     return wrap((values > limit).to(tt.int64).sum(-1))
 
@@ -156,7 +155,7 @@ def pinv(x: Array, /, *, rtol: Any = None) -> Array:
     """The pseudo-inverse of each matrix."""
     tensor = _matrix(x, "pinv")
     factor = rtol._tensor if isinstance(rtol, Array) else rtol
-    return wrap(tt.linalg.pinv(tensor) if factor is None else tt.linalg.pinv(tensor, rtol=factor))
+    return wrap(_linalg.pinv(tensor) if factor is None else _linalg.pinv(tensor, rtol=factor))
 
 
 def outer(x1: Array, x2: Array, /) -> Array:
@@ -169,13 +168,13 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
     """x = Q @ R with orthonormal columns of Q and upper triangular R."""
-    q, r = tt.linalg.qr(_matrix(x, "qr"), mode)
+    q, r = _linalg.qr(_matrix(x, "qr"), mode)
     return QRResult(wrap(q), wrap(r))
 
 
 def slogdet(x: Array, /) -> SlogdetResult:
     """The sign (or phase) and the logarithm of the absolute value of each determinant."""
-    sign, logabsdet = tt.linalg.slogdet(_matrix(x, "slogdet"))
+    sign, logabsdet = _linalg.slogdet(_matrix(x, "slogdet"))
     return SlogdetResult(wrap(sign), wrap(logabsdet))
 
 
@@ -183,7 +182,7 @@ def solve(x1: Array, x2: Array, /) -> Array:
     """The X of x1 @ X = x2. x2 is a vector if it has one axis, else matrices."""
     a, b = operands(x1, x2, "solve", _FLOATING)
     if x2.ndim == 1:
-        return wrap(tt.linalg.solve(a, b.unsqueeze(-1)).squeeze(-1))
+        return wrap(_linalg.solve(a, b.unsqueeze(-1)).squeeze(-1))
     batch = (
         broadcast_arrays(wrap(a[..., 0, 0]), wrap(b[..., 0, 0]))[0].shape
         if (x1.shape[-1] and x2.shape[-1] and x2.shape[-2])
@@ -191,18 +190,18 @@ def solve(x1: Array, x2: Array, /) -> Array:
     )
     if batch is not None:
         a, b = a.expand((*batch, *x1.shape[-2:])), b.expand((*batch, *x2.shape[-2:]))
-    return wrap(tt.linalg.solve(a, b))
+    return wrap(_linalg.solve(a, b))
 
 
 def svd(x: Array, /, *, full_matrices: builtins.bool = True) -> SVDResult:
     """x = U @ diag(S) @ Vh, singular values in descending order."""
-    u, s, vh = tt.linalg.svd(_matrix(x, "svd"), full_matrices=full_matrices)
+    u, s, vh = _linalg.svd(_matrix(x, "svd"), full_matrices=full_matrices)
     return SVDResult(wrap(u), wrap(s), wrap(vh))
 
 
 def svdvals(x: Array, /) -> Array:
     """Singular values of each matrix, descending."""
-    return wrap(tt.linalg.svdvals(_matrix(x, "svdvals")))
+    return wrap(_linalg.svdvals(_matrix(x, "svdvals")))
 
 
 def trace(x: Array, /, *, offset: int = 0, dtype: DType | None = None) -> Array:

@@ -6,8 +6,7 @@ import functools
 from typing import Any
 
 from .. import _core
-from ..amp import autocast_mode as _autocast_mode
-from ..amp import grad_scaler as _grad_scaler
+from ..amp import autocast_mode as _autocast_mode, grad_scaler as _grad_scaler
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 __path__: list[str] = []  # modules below it come from _paths.py

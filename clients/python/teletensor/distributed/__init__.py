@@ -6,8 +6,7 @@ docs/distributed.md describes it.
 from .. import _absent
 from ._buckets import GradBucket
 from ._collectives import *  # noqa: F403
-from ._collectives import __all__ as _collectives
-from ._collectives import summed as summed
+from ._collectives import __all__ as _collectives, summed as summed
 from ._daemon_store import TCPStore
 from ._file_store import FileStore
 from ._group import (

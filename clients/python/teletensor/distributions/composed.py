@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from . import constraints
 from .distribution import Distribution, as_value, broadcast, kl_divergence, register_kl

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt, linalg
 from .._tensor import Tensor
 
 __all__ = [
@@ -293,13 +292,13 @@ def _is_symmetric(x: Tensor) -> Tensor:
 def _is_positive_semidefinite(x: Tensor) -> Tensor:
     if x.shape[-2] != x.shape[-1]:
         return _is_square(x)
-    return _is_symmetric(x) & (tt.linalg.eigvalsh(x) >= 0).all(-1)
+    return _is_symmetric(x) & (linalg.eigvalsh(x) >= 0).all(-1)
 
 
 def _is_positive_definite(x: Tensor) -> Tensor:
     if x.shape[-2] != x.shape[-1]:
         return _is_square(x)
-    return _is_symmetric(x) & (tt.linalg.cholesky_ex(x).info == 0)
+    return _is_symmetric(x) & (linalg.cholesky_ex(x).info == 0)
 
 
 dependent = _Dependent()

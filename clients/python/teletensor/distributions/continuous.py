@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt, linalg
 from .._tensor import Tensor
 from . import constraints
 from .distribution import Distribution, as_value, broadcast, register_kl
@@ -426,10 +425,10 @@ class Kumaraswamy(Distribution):
 
 def _factor_of_inverse(precision: Tensor) -> Tensor:
     """The lower Cholesky factor of a matrix's inverse."""
-    flipped = tt.linalg.cholesky(tt.flip(precision, (-2, -1)))
+    flipped = linalg.cholesky(tt.flip(precision, (-2, -1)))
     inverse = tt.transpose(tt.flip(flipped, (-2, -1)), -2, -1)
     eye = tt.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
-    result: Tensor = tt.linalg.solve_triangular(inverse, eye.expand(inverse.shape), upper=False)
+    result: Tensor = linalg.solve_triangular(inverse, eye.expand(inverse.shape), upper=False)
     return result
 
 
@@ -479,7 +478,7 @@ class MultivariateNormal(Distribution):
         setattr(self, name, matrix.expand((*batch, size, size)))
         super().__init__(batch, (size,), validate_args=validate_args)
         if covariance_matrix is not None:
-            self.scale_tril = tt.linalg.cholesky(matrix).expand((*batch, size, size))
+            self.scale_tril = linalg.cholesky(matrix).expand((*batch, size, size))
         elif precision_matrix is not None:
             self.scale_tril = _factor_of_inverse(matrix).expand((*batch, size, size))
 
@@ -519,7 +518,7 @@ class MultivariateNormal(Distribution):
         distance = (self._at(value, self.loc) - self.loc).unsqueeze(-1)
         shape = tt.broadcast_shapes(distance.shape[:-2], self.scale_tril.shape[:-2])
         factor = self.scale_tril.expand((*shape, *self.scale_tril.shape[-2:]))
-        solved = tt.linalg.solve_triangular(
+        solved = linalg.solve_triangular(
             factor, distance.expand((*shape, *distance.shape[-2:])), upper=False
         )
         square = solved.squeeze(-1).pow(2).sum(-1)

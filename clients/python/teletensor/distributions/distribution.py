@@ -6,9 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import teletensor as tt
-
-from .. import _capturing, _core
+from .. import _api as tt, _capturing, _core
 from .._tensor import Size, Tensor
 from .constraints import Constraint, is_dependent
 

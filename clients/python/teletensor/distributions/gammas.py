@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt, special
 from .._tensor import Tensor
 from ..nn import functional as F
 from . import constraints
@@ -46,8 +45,8 @@ def _slope(a: Tensor, z: Tensor) -> Tensor:
     above = z > a  # there the upper tail is the exact one
     change = tt.where(
         above,
-        tt.special.gammaincc(a - h, z) - tt.special.gammaincc(a + h, z),
-        tt.special.gammainc(a + h, z) - tt.special.gammainc(a - h, z),
+        special.gammaincc(a - h, z) - special.gammaincc(a + h, z),
+        special.gammainc(a + h, z) - special.gammainc(a - h, z),
     ) / (2 * h)
     density = ((a - 1) * z.log() - z - tt.lgamma(a)).exp()
     result: Tensor = -change / density.clamp(min=1e-300)
@@ -104,7 +103,7 @@ class Gamma(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """The probability of a smaller value."""
-        result: Tensor = tt.special.gammainc(
+        result: Tensor = special.gammainc(
             self.concentration, self.rate * self._at(value, self.rate)
         )
         return result

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from ..nn import functional as F
 from . import constraints

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt, linalg
 from .._tensor import Tensor
 from .composed import TransformedDistribution
 from .continuous import Cauchy, Gumbel, HalfCauchy, Laplace, MultivariateNormal, Pareto
@@ -214,8 +213,8 @@ def _normals(p: Any, q: Any) -> Tensor:
     shape = tt.broadcast_shapes(p.batch_shape, q.batch_shape)
     left, right = left.expand((*shape, size, size)), right.expand((*shape, size, size))
     off = (q.loc - p.loc).expand((*shape, size)).unsqueeze(-1)
-    trace = tt.linalg.solve_triangular(right, left, upper=False).pow(2).sum((-2, -1))
-    far = tt.linalg.solve_triangular(right, off, upper=False).pow(2).sum((-2, -1))
+    trace = linalg.solve_triangular(right, left, upper=False).pow(2).sum((-2, -1))
+    far = linalg.solve_triangular(right, off, upper=False).pow(2).sum((-2, -1))
     logs = [m.diagonal(dim1=-2, dim2=-1).log().sum(-1) for m in (left, right)]
     result: Tensor = logs[1] - logs[0] + 0.5 * (trace + far - size)
     return result
@@ -230,7 +229,7 @@ for _left in (MultivariateNormal, LowRankMultivariateNormal):
 def _wisharts(p: Wishart, q: Wishart) -> Tensor:
     size, shape = p.event_shape[-1], tt.broadcast_shapes(p.batch_shape, q.batch_shape)
     left, right = (m.scale_tril.expand((*shape, size, size)) for m in (p, q))
-    trace = tt.linalg.solve_triangular(right, left, upper=False).pow(2).sum((-2, -1))
+    trace = linalg.solve_triangular(right, left, upper=False).pow(2).sum((-2, -1))
     norms = tt.mvlgamma(q.df / 2, size) - tt.mvlgamma(p.df / 2, size)
     logs = q.df * (q._half_logs() - p._half_logs())
     result: Tensor = logs + 0.5 * p.df * (trace - size) + norms + 0.5 * (p.df - q.df) * p._slopes()

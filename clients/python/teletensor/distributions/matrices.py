@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt, linalg, special
 from .._tensor import Tensor
 from . import constraints
 from .continuous import _factor_of_inverse
@@ -91,7 +90,7 @@ class Wishart(Distribution):
         setattr(self, name, matrix.expand((*batch, size, size)))
         super().__init__(batch, (size, size), validate_args=validate_args)
         if covariance_matrix is not None:
-            self.scale_tril = tt.linalg.cholesky(matrix).expand((*batch, size, size))
+            self.scale_tril = linalg.cholesky(matrix).expand((*batch, size, size))
         elif precision_matrix is not None:
             self.scale_tril = _factor_of_inverse(matrix).expand((*batch, size, size))
 
@@ -151,7 +150,7 @@ class Wishart(Distribution):
         value, nu, size = self._at(value, self.df), self.df, self.event_shape[-1]
         inside = _diagonal(tt.cholesky_solve(value, self.scale_tril)).sum(-1)
         norm = nu * (0.5 * size * math.log(2) + self._half_logs()) + tt.mvlgamma(nu / 2, size)
-        own = tt.linalg.slogdet(value)[1]
+        own = linalg.slogdet(value)[1]
         result: Tensor = 0.5 * (nu - size - 1) * own - 0.5 * inside - norm
         return result
 
@@ -208,7 +207,7 @@ class LowRankMultivariateNormal(Distribution):
     def _capacitance(self) -> Tensor:
         """The lower Cholesky factor of I + W^T D^-1 W."""
         inner = self._scaled() @ self.cov_factor
-        result: Tensor = tt.linalg.cholesky(
+        result: Tensor = linalg.cholesky(
             inner + tt.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device))
         return result
 
@@ -235,13 +234,13 @@ class LowRankMultivariateNormal(Distribution):
     @property
     def scale_tril(self) -> Tensor:
         """The covariance's lower Cholesky factor."""
-        result: Tensor = tt.linalg.cholesky(self.covariance_matrix)
+        result: Tensor = linalg.cholesky(self.covariance_matrix)
         return result
 
     @property
     def precision_matrix(self) -> Tensor:
         """The inverse of the covariance."""
-        half = tt.linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
+        half = linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
         return self.cov_diag.reciprocal().diag_embed() - half.mT @ half
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -253,7 +252,7 @@ class LowRankMultivariateNormal(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         off = self._at(value, self.loc) - self.loc
-        solved = tt.linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
+        solved = linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
         square = (off * off / self.cov_diag).sum(-1) - (solved @ off.unsqueeze(-1)).pow(2).sum((-2, -1))
         return -0.5 * (self.loc.shape[-1] * math.log(2 * math.pi) + self._log_determinant() + square)
 
@@ -283,7 +282,7 @@ class VonMises(Distribution):
     @property
     def variance(self) -> Tensor:
         """The circular variance."""
-        result: Tensor = 1 - tt.special.i1e(self.concentration) / tt.special.i0e(self.concentration)
+        result: Tensor = 1 - special.i1e(self.concentration) / special.i0e(self.concentration)
         return result
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -307,7 +306,7 @@ class VonMises(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         k = self.concentration
-        norm = math.log(2 * math.pi) + tt.special.i0e(k).log() + k
+        norm = math.log(2 * math.pi) + special.i0e(k).log() + k
         result: Tensor = k * (self._at(value, self.loc) - self.loc).cos() - norm
         return result
 

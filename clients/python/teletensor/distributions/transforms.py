@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt, linalg
 from .._tensor import Tensor
 from ..nn import functional as F
 from . import constraints
@@ -513,7 +512,7 @@ class PositiveDefiniteTransform(Transform):
         return factor @ factor.mT
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return LowerCholeskyTransform().inv(tt.linalg.cholesky(y))
+        return LowerCholeskyTransform().inv(linalg.cholesky(y))
 
 
 def _strictly_lower(x: Tensor, n: int) -> Tensor:

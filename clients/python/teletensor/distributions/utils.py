@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._core import Tensor
 
 __all__ = [

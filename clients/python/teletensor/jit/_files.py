@@ -13,8 +13,7 @@ import numpy as np
 from .. import _core
 from .._core import Tensor
 from .._follow import from_numpy
-from .._serialize import read_entries
-from .._serialize import save as _save
+from .._serialize import read_entries, save as _save
 from .._session import current_session
 from ._capture import Entry
 from ._compiled import Compiled, Program, repeat

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._core import Tensor
+from ._decompositions import qr, svd
 
 __all__ = ["pca_lowrank", "svd_lowrank"]
 
 
 def _basis(A: Tensor, q: int, niter: int) -> Tensor:
     """(..., m, q) orthonormal columns whose span holds almost all of the range of A."""
-    Q: Tensor = tt.linalg.qr(A @ tt.randn(A.shape[-1], q, dtype=A.dtype, device=A.device)).Q
+    Q: Tensor = qr(A @ tt.randn(A.shape[-1], q, dtype=A.dtype, device=A.device)).Q
     for _ in range(niter):
-        Q = tt.linalg.qr(A.mH @ Q).Q
-        Q = tt.linalg.qr(A @ Q).Q
+        Q = qr(A.mH @ Q).Q
+        Q = qr(A @ Q).Q
     return Q
 
 
@@ -32,7 +32,7 @@ def svd_lowrank(
     if wide:
         A = A.mH
     Q = _basis(A, q, niter)
-    U, S, Vh = tt.linalg.svd(Q.mH @ A, full_matrices=False)
+    U, S, Vh = svd(Q.mH @ A, full_matrices=False)
     left, right = Q @ U, Vh.mH
     return (right, S, left) if wide else (left, S, right)
 

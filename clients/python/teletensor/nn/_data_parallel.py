@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import teletensor as tt
-
-from .. import cuda
+from .. import _api as tt, cuda
 from .._core import Tensor
 from .._tree import map_tree
 from .module import Module

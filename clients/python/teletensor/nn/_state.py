@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from .parameter import Parameter, UninitializedTensorMixin
 
@@ -77,7 +76,9 @@ def save_state(
 
 def _overrides(module: Module, method: str) -> bool:
     """Whether the module's class has a method of its own in place of Module's."""
-    return getattr(type(module), method) is not getattr(tt.nn.Module, method)
+    from .module import Module
+
+    return getattr(type(module), method) is not getattr(Module, method)
 
 
 def _each_module(module: Module, prefix: str) -> list[tuple[Module, str]]:

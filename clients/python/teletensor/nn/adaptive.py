@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from . import functional as F
 from .containers import ModuleList, Sequential

@@ -6,12 +6,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import teletensor as tt
-
-from .. import _ops
+from .. import _api as tt, _ops
 from .._tensor import Tensor
-from . import functional as F
-from . import init
+from . import functional as F, init
 from ._sdpa_backends import SDPBackend, sdpa_kernel
 from .containers import ModuleList
 from .dropout import Dropout

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
-from . import functional as F
-from . import init
+from . import functional as F, init
 from .module import Module
 from .parameter import Parameter
 
@@ -183,9 +181,11 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     def forward(self, input: Tensor) -> Tensor:
+        from .. import distributed
+
         group = self.process_group
         own = self.training or (self.running_mean is None and self.running_var is None)
-        if not own or not tt.distributed.is_initialized() or tt.distributed.get_world_size(group) < 2:
+        if not own or not distributed.is_initialized() or distributed.get_world_size(group) < 2:
             return super().forward(input)
         self._check_input_dim(input)
         axes = [d for d in range(input.dim()) if d != 1]
@@ -193,7 +193,7 @@ class SyncBatchNorm(_BatchNorm):
         x = input.float()
         count = tt.full((1,), float(input.numel() // input.shape[1]), device=input.device)
         sums = tt.cat([x.sum(axes), (x * x).sum(axes), count])
-        sums = tt.distributed.summed(sums, group)  # differentiable
+        sums = distributed.summed(sums, group)  # differentiable
         channels = input.shape[1]
         total = sums[2 * channels]
         mean = sums[:channels] / total

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
-from . import functional as F
-from . import init
+from . import functional as F, init
 from .functional._sizes import Size, sizes
 from .module import Module
 from .parameter import Parameter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
+from ..autograd import grad
 from . import functional as F
 from .functional._sizes import Size
 
@@ -20,7 +20,7 @@ def _gradient(of: Callable[[Tensor], Tensor], size: Sequence[int], grad_output: 
     recording = tt.is_grad_enabled()
     with tt.enable_grad():
         x = tt.zeros(size, dtype=grad_output.dtype, device=grad_output.device, requires_grad=True)
-        (g,) = tt.autograd.grad(of(x), x, grad_output, create_graph=recording)
+        (g,) = grad(of(x), x, grad_output, create_graph=recording)
     assert g is not None
     return g
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt, linalg
 from .._tensor import Tensor
 
 __all__ = [
@@ -229,7 +228,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
         flat = tt.randn(rows, columns, device=tensor.device)
         if rows < columns:
             flat = flat.t()
-        q, r = tt.linalg.qr(flat)
+        q, r = linalg.qr(flat)
         # Signs that make the law uniform: Mezzadri 2006.
         q = q * tt.diagonal(r).sign()
         if rows < columns:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from .batchnorm import (
     BatchNorm1d,

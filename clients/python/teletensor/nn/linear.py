@@ -6,12 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
-from .. import _ops
+from .. import _api as tt, _ops
 from .._tensor import Tensor
-from . import functional as F
-from . import init
+from . import functional as F, init
 from .module import Module
 from .parameter import Parameter
 

@@ -12,8 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, overload
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from ._hooks import Hooks, RemovableHandle, every
 from ._state import IncompatibleKeys, load_state, save_state
@@ -438,7 +437,9 @@ class Module:
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Calls of the module run as captured programs, as `teletensor.compile` with these options makes
         them. Copies of the module are not compiled."""
-        self._own_hooks().compiled = tt.compile(self, *args, **kwargs)
+        from ..jit import compile
+
+        self._own_hooks().compiled = compile(self, *args, **kwargs)
 
     def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
         """Moves the module to a device without its values."""

@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import _absent, _capturing, cuda
-from .. import distributed as _distributed
+from .. import _absent, _capturing, cuda, distributed as _distributed
 from .._convert import tensor
 from ..autograd import is_grad_enabled
 from ..distributed.algorithms.join import Join, Joinable, JoinHook

@@ -11,12 +11,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import teletensor as tt
-
-from .. import _ops
+from .. import _api as tt, _ops
 from .._tensor import Tensor
-from . import functional as F
-from . import init
+from . import functional as F, init
 from .module import Module
 from .parameter import Parameter
 from .utils.rnn import PackedSequence

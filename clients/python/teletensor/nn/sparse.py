@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
-from . import functional as F
-from . import init
+from . import functional as F, init
 from .module import Module
 from .parameter import Parameter
 

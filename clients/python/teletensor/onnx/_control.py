@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import Host, Ints, Node, Run, op

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt, linalg, nn
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import Ints, Node, op
 from ._values import on_daemon
 
-F = tt.nn.functional
+F = nn.functional
 
 
 def _unary(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
@@ -29,7 +28,7 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
 for _name, _function in {
     "Abs": tt.abs, "Acos": tt.acos, "Acosh": tt.acosh, "Asin": tt.asin, "Asinh": tt.asinh, "Atan": tt.atan,
     "Atanh": tt.atanh, "BitwiseNot": tt.bitwise_not, "Ceil": tt.ceil, "Cos": tt.cos, "Cosh": tt.cosh,
-    "Det": tt.linalg.det, "Erf": tt.erf, "Exp": tt.exp, "Floor": tt.floor, "HardSwish": F.hardswish,
+    "Det": linalg.det, "Erf": tt.erf, "Exp": tt.exp, "Floor": tt.floor, "HardSwish": F.hardswish,
     "IsNaN": tt.isnan, "Log": tt.log, "Mish": F.mish, "Neg": tt.neg, "Not": tt.logical_not,
     "Reciprocal": tt.reciprocal, "Relu": F.relu, "Round": tt.round, "Sigmoid": tt.sigmoid, "Sign": tt.sign,
     "Sin": tt.sin, "Sinh": tt.sinh, "Softplus": F.softplus, "Softsign": F.softsign, "Sqrt": tt.sqrt,

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._core import Tensor
 from .._session import current_session
 from ..jit import _files

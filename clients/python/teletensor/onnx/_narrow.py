@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._core import Tensor
 
 __all__ = ["FLOATS", "INTEGERS", "decoded", "rounded", "wrapped"]

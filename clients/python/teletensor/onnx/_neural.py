@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt, nn
 from .._core import Tensor
 from . import _resize, _windows  # noqa: F401
 from ._file import OnnxError
 from ._table import Host, Ints, Node, Run, op
 from ._values import bounded, dtype, host, type_name
 
-F = tt.nn.functional
+F = nn.functional
 
 
 def _channels(x: Tensor, rank: int) -> Tensor:

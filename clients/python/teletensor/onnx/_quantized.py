@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._core import Tensor
 from ._narrow import FLOATS, INTEGERS, rounded
 from ._table import Ints, op

@@ -6,13 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt, nn
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import op
 
-F = tt.nn.functional
+F = nn.functional
 
 _ACTIVATIONS: dict[str, Callable[[Tensor, float | None, float | None], Tensor]] = {
     "relu": lambda x, a, b: F.relu(x),

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt, nn
 from .._core import Tensor
 from ._file import TYPES, OnnxError
 from ._narrow import FLOATS, INTEGERS, rounded, wrapped
 from ._table import Host, Ints, Node, op
 from ._values import Narrow, bounded, dtype, dtype_name, host, on_daemon, shape_of, type_name
 
-F = tt.nn.functional
+F = nn.functional
 
 
 # ---- constants and dtypes

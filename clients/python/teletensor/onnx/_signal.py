@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt, fft
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import Host, Ints, op
@@ -23,8 +22,8 @@ def _transform(x: Tensor, length: int | None, axis: int, inverse: Any, onesided:
     signal = x[..., 0] if x.shape[-1] == 1 else tt.complex(x[..., 0], x[..., 1])
     axis = axis % x.dim() if axis >= 0 else axis + x.dim()
     if inverse and onesided:
-        return tt.fft.irfft(signal, length, axis).unsqueeze(-1)
-    found = (tt.fft.ifft if inverse else tt.fft.fft)(signal, length, axis)
+        return fft.irfft(signal, length, axis).unsqueeze(-1)
+    found = (fft.ifft if inverse else fft.fft)(signal, length, axis)
     if onesided:
         found = found.narrow(axis, 0, found.shape[axis] // 2 + 1)
     return tt.view_as_real(found).clone()

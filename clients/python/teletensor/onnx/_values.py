@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
-from .. import _capturing
+from .. import _api as tt, _capturing
 from .._arrays import array_of, tensor_of
 from .._core import Tensor
 from ._file import NUMPY, TYPES, OnnxError, Stored

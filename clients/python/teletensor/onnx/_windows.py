@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from .. import _api as tt, nn
 from .._core import Tensor
 from ._file import OnnxError
 from ._table import Host, Ints, Node, op
 from ._values import bounded
 
-F = tt.nn.functional
+F = nn.functional
 
 
 def _sides(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import teletensor as tt
-
-from .. import _capturing
+from .. import _api as tt, _capturing
 from .._tensor import Tensor
 from .optimizer import Optimizer, _check_range, _check_rate
 

@@ -6,9 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import teletensor as tt
-
-from .. import _capturing
+from .. import _api as tt, _capturing
 from .._tensor import Tensor
 from .optimizer import Optimizer
 

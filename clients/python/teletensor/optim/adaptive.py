@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-import teletensor as tt
-
-from .. import _ops
+from .. import _api as tt, _ops
 from .._tensor import Tensor
 from ._lists import ListOptimizer, options
 from .optimizer import _check_range

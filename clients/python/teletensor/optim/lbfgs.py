@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from .optimizer import Optimizer, _check_rate
 

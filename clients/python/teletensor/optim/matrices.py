@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from ._lists import options
 from .optimizer import Optimizer, _check_range, _check_rate

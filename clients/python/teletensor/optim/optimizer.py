@@ -7,9 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import teletensor as tt
-
-from .. import _capturing, _core
+from .. import _api as tt, _capturing, _core
 from .._tensor import Tensor
 from ..nn._hooks import RemovableHandle
 

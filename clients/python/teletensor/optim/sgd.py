@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import teletensor as tt
-
-from .. import _capturing, _ops
+from .. import _api as tt, _capturing, _ops
 from .._tensor import Tensor
 from ._lists import ListOptimizer, options, reals
 

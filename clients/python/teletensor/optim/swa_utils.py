@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import teletensor as tt
-
+from .. import _api as tt
 from .._tensor import Tensor
 from ..nn.module import Module
 from ._lr_base import LRScheduler, per_group

@@ -11,9 +11,7 @@ import warnings
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import teletensor as tt
-
-from ... import _absent
+from ... import _absent, _api as tt
 from .. import Work, all_reduce, get_rank
 
 __all__ = ["Join", "JoinHook", "Joinable"]

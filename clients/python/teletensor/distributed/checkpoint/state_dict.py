@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import teletensor as tt
-
-from ... import _absent
+from ... import _absent, _api as tt
 from ..._core import Tensor
 from ...autograd import no_grad
 from ...nn.module import Module

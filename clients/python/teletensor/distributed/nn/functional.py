@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import teletensor as tt
-
-from ... import distributed as _d
+from ... import _api as tt, distributed as _d
 from ...autograd.function import Function
 from .. import ReduceOp
 from .._checks import alike, check, listed

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import teletensor as tt
-
-from ... import _ops
+from ... import _api as tt, _ops
 from ..._tensor import Tensor
 
 __all__ = ["multi_head_attention_forward"]

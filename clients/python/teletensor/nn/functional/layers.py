@@ -6,9 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 
-import teletensor as tt
-
-from ... import _ops
+from ... import _api as tt, _ops
 from ..._tensor import Tensor
 
 __all__ = [

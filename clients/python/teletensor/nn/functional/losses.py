@@ -7,9 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 
-import teletensor as tt
-
-from ... import _ops
+from ... import _api as tt, _ops
 from ..._tensor import Tensor
 from .layers import pairwise_distance
 

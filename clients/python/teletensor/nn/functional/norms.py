@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import teletensor as tt
-
-from ... import _ops
+from ... import _api as tt, _ops
 from ..._tensor import Tensor
 from .pooling import avg_pool1d
 

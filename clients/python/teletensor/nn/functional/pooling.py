@@ -6,9 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
-from ... import _ops
+from ... import _api as tt, _ops
 from ..._tensor import Tensor
 from ._sizes import Size, batched, sizes
 

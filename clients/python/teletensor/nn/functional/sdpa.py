@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import teletensor as tt
-
-from ... import _ops
+from ... import _api as tt, _ops
 from ..._tensor import Tensor
 from .._sdpa_backends import FUSED, SDPBackend, allowed_backends
 

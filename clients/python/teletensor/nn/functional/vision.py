@@ -8,9 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import teletensor as tt
-
-from ... import _ops
+from ... import _api as tt, _ops
 from ..._functions.common import tied
 from ..._tensor import Tensor
 from ._sizes import Size, sizes

@@ -6,8 +6,7 @@ import copy
 import inspect
 from typing import Any
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._tensor import Tensor
 from ..module import Module
 from ..parameter import Parameter

@@ -6,13 +6,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._tensor import Tensor
 from .. import functional as F
 from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..module import Module
-from ..parameter import Parameter
+from ..parameter import Parameter, UninitializedParameter
 from .parametrizations import _norm_except
 
 __all__ = ["remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weight_norm"]
@@ -57,7 +56,7 @@ def _own_parameter(module: Module, name: str, title: str) -> Parameter:
     weight: Parameter | None = module._parameters[name]
     if weight is None:
         raise ValueError(f"`{title}` cannot be applied as parameter `{name}` is None")
-    if isinstance(weight, tt.nn.UninitializedParameter):
+    if isinstance(weight, UninitializedParameter):
         raise ValueError(
             f"The module passed to `{title}` can't have uninitialized parameters. Make sure to "
             "run the dummy forward before applying it"

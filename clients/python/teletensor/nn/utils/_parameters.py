@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._tensor import Tensor
 
 __all__ = [

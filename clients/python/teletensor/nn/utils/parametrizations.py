@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import teletensor as tt
-
+from ... import _api as tt, linalg
 from ..._tensor import Tensor
 from .. import functional as F
 from ..module import Module
@@ -114,7 +113,7 @@ def spectral_norm(
 
 def _orthogonalized(matrix: Tensor) -> Tensor:
     """The Q of a QR decomposition whose R has a positive diagonal."""
-    q, r = tt.linalg.qr(matrix)
+    q, r = linalg.qr(matrix)
     diagonal = r.diagonal(dim1=-2, dim2=-1).sgn()
     signs: Tensor = tt.where(diagonal == 0, tt.ones_like(diagonal), diagonal).unsqueeze(-2)
     return q * signs
@@ -140,17 +139,17 @@ class _Orthogonal(Module):
         n, k = x.size(-2), x.size(-1)
         if self.orthogonal_map == "householder":
             below = x.tril(-1)
-            q = tt.linalg.householder_product(below, 2.0 / (1.0 + (below * below).sum(-2)))
+            q = linalg.householder_product(below, 2.0 / (1.0 + (below * below).sum(-2)))
             # Signs are on the diagonal: they are not learned.
             q = q * x.detach().diagonal(dim1=-2, dim2=-1).trunc().unsqueeze(-2)
         else:
             below = F.pad(x.tril(), (0, n - k))
             skew = below - below.mH
             if self.orthogonal_map == "matrix_exp":
-                q = tt.linalg.matrix_exp(skew)
+                q = linalg.matrix_exp(skew)
             else:
                 one = tt.eye(n, dtype=skew.dtype, device=skew.device)
-                q = tt.linalg.solve(one - skew / 2, one + skew / 2)
+                q = linalg.solve(one - skew / 2, one + skew / 2)
             q = q[..., :k]
         if self.trivialized:
             q = self.base @ q

@@ -7,8 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._scopes import Restoring
 from ..._tensor import Tensor
 from ..containers import ModuleDict, ModuleList

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-import teletensor as tt
-
+from ... import _api as tt, linalg
 from ..._tensor import Tensor
 from ..module import Module
 from ._parameters import parameters_to_vector
@@ -255,10 +254,10 @@ class LnStructured(_Structured):
     def _scores(self, t: Tensor, dim: int) -> Tensor:
         others = tuple(d for d in range(t.dim()) if d != dim)
         if self.n == "nuc":
-            norms: Tensor = tt.linalg.matrix_norm(t, "nuc", others if len(others) == 2 else (-2, -1))
+            norms: Tensor = linalg.matrix_norm(t, "nuc", others if len(others) == 2 else (-2, -1))
             return norms
         order: Any = 2 if self.n == "fro" else self.n
-        return tt.linalg.vector_norm(t, order, others)
+        return linalg.vector_norm(t, order, others)
 
 
 class CustomFromMask(BasePruningMethod):

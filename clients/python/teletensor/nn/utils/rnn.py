@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._tensor import Tensor
 
 __all__ = [

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._arrays import tensor_of
 from ..._pickling import by_value
 from ..._tensor import Tensor

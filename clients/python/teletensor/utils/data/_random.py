@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
+from ... import _api as tt
 
 __all__ = ["numpy_generator"]
 

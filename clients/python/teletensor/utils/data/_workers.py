@@ -29,9 +29,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-import teletensor as tt
-
-from ... import _session
+from ... import _api as tt, _session
 from ._fetch import Fetcher, Recipe
 from ._parcels import HostTensor, Parcel, loads, write
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._arrays import tensor_of
 from ..._interop import array_of_torch
 from ..._tensor import Tensor

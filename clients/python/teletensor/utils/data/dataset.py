@@ -8,8 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-import teletensor as tt
-
+from ... import _api as tt
 from ..._tensor import Tensor
 from ._random import numpy_generator
 

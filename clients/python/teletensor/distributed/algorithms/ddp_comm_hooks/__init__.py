@@ -8,8 +8,7 @@ from typing import Any
 from .... import _absent
 from .default_hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
 from .post_localSGD_hook import post_localSGD_hook as _post_localSGD
-from .powerSGD_hook import batched_powerSGD_hook
-from .powerSGD_hook import powerSGD_hook as _powerSGD
+from .powerSGD_hook import batched_powerSGD_hook, powerSGD_hook as _powerSGD
 
 __all__ = ["DDPCommHookType", "register_ddp_comm_hook"]
 

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-import teletensor as tt
-
-from .... import _capturing
+from .... import _api as tt, _capturing, linalg, random
 from ...._core import Tensor
 from ....futures import Future
 from ... import GradBucket, ReduceOp, all_reduce
@@ -103,7 +101,7 @@ class PowerSGDState:
 
     def _first_qs(self, shapes: list[tuple[int, int]], like: Tensor) -> list[Tensor]:
         """Random matrices, the same on all ranks and others at each step."""
-        with tt.random.fork_rng():
+        with random.fork_rng():
             tt.manual_seed(int(self.rng.randint(1_000_000_000)))
             return [tt.randn(*shape, dtype=like.dtype).to(like.device) for shape in shapes]
 
@@ -112,7 +110,7 @@ def _orthonormal(matrix: Tensor, epsilon: float) -> Tensor:
     """Its columns made orthonormal, in at least float32."""
     wide = matrix.float() if matrix.element_size() < 4 else matrix
     if epsilon == 0:
-        return tt.linalg.qr(wide)[0].to(matrix.dtype)
+        return linalg.qr(wide)[0].to(matrix.dtype)
     columns: list[Tensor] = []
     for column in wide.unbind(1):
         for before in columns:

@@ -9,8 +9,7 @@ from typing import Any
 from .... import distributed as _d
 from ...._core import Tensor
 from ....autograd import no_grad
-from ....nn import Embedding, Linear, Parameter
-from ....nn import functional as F
+from ....nn import Embedding, Linear, Parameter, functional as F
 from ...device_mesh import DeviceMesh
 from .._dtensor import DTensor, distribute_tensor
 from .._placements import Partial, Placement, Replicate, Shard, listed
