@@ -1,6 +1,6 @@
 // Described: the dtype and the shape for which a storage was allocated, for reports.
 //
-// It consists of two atomic words, so that the session executor can set it for every result with
+// It consists of two atomic words, so that the session task can set it for every result with
 // two stores, and any thread can read it without a lock. If a storage is reused while it is read, a
 // report may combine the beginning of one long shape with the end of another; therefore only
 // reports may use it.

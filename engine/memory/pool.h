@@ -1,7 +1,7 @@
 // Pool: the memory of one session on one device: its account, its free blocks, and the record of
 // its storages.
 //
-// There are two ways to allocate. The session executor (the one thread that currently runs the
+// There are two ways to allocate. The session task (the one thread that currently runs the
 // session's instructions, inside a StrandScope) uses allocate(), which takes blocks from free lists
 // without a lock. All other threads use allocate_shared(). Any thread may free storages.
 #pragma once
@@ -38,7 +38,7 @@ class Pool {
   // Returns a storage that is not zeroed, but never contains bytes of another session. Returns null
   // if the quota or the device refuse; refusal() then makes the error. `seq` names the command in
   // that error.
-  core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);  // session executor only
+  core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);  // session task only
   // For any thread. The storage is pinned; the thread that binds it to a value unpins it.
   core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);
 
@@ -53,7 +53,7 @@ class Pool {
   core::Ref<Storage> allocate_open(std::size_t bytes, std::uint64_t seq);
 
   // ---- Transfers between memory and disk, and between a device and the host. Only the session
-  // executor may call these functions, or another thread while the executor is not running.
+  // task may call these functions, or another thread while that task is not running.
   //
   // Returns the storages that can be moved: those that are large enough and neither pinned, nor
   // published, nor writable by other processes. `pinned` receives the bytes of storages that cannot
@@ -80,9 +80,9 @@ class Pool {
   enum class Short : std::uint8_t { kNothing, kSession, kUser, kDevice };
   Short room_for(std::size_t bytes) const;
   // Returns the error if the bytes of a storage that is away are lost; OK if they can be moved
-  // back. Session executor only.
+  // back. Session task only.
   static core::Status lost(const Storage& storage);
-  // Sets the time that storages record as their last use from now on, in any unit. Session executor
+  // Sets the time that storages record as their last use from now on, in any unit. Session task
   // only.
   void set_now(std::uint32_t now) { now_.store(now, std::memory_order_relaxed); }
   // Sets the disk, which refusal() then mentions in its message. Precondition: nothing is allocated
@@ -178,11 +178,11 @@ class Pool {
   const OwnerId owner_;
   Account account_;
 
-  // Used by the session executor only.
+  // Used by the session task only.
   FreeList small_[kSizeClasses];
   Storage* without_block_ = nullptr;
 
-  // Storages freed by other threads; the session executor takes the whole list at once.
+  // Storages freed by other threads; the session task takes the whole list at once.
   std::atomic<Storage*> remote_{nullptr};
 
   Disk* disk_ = nullptr;
@@ -198,7 +198,7 @@ class Pool {
   Storage* shared_free_ TT_GUARDED_BY(mu_) = nullptr;   // free objects for allocate_shared()
 };
 
-// While it exists, the current thread is the executor of session `owner` and works for it. May be
+// While it exists, the current thread runs the task of session `owner` and works for it. May be
 // nested for different sessions.
 class StrandScope {
  public:

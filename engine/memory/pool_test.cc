@@ -347,7 +347,7 @@ TEST(Pool, TheLastStorageOfAClosedPoolReturnsEverything) {
   EXPECT_EQ(device.budget().used(), 0u);
 }
 
-// Two sessions, each with an executor thread that allocates, a thread that frees, and one that
+// Two sessions, each with a session task that allocates, a thread that frees, and one that
 // uploads.
 TEST(Pool, AccountsAreExactUnderThreads) {
   CountingSource source;

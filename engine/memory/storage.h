@@ -29,7 +29,7 @@ using OwnerId = std::uint64_t;  // identifies a session; 0: no session, the cont
 class Storage final : public core::Shared {
  public:
   // Null while the bytes are elsewhere (on the disk, or for a device also on the host). A storage
-  // is moved only while the spiller (runtime/tiers.h) runs in place of the session executor, and
+  // is moved only while the spiller (runtime/tiers.h) runs in place of the session task, and
   // never while it is pinned.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }  // the requested size
@@ -49,7 +49,7 @@ class Storage final : public core::Shared {
   void share(Sharing* sharing) { sharing_ = sharing; }
 
   // Keeps the bytes in memory. Precondition: they are in memory and cannot be moved now, because
-  // the storage is already pinned or the caller is the session executor.
+  // the storage is already pinned or the caller is the session task.
   void pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
   void unpin() { pins_.fetch_sub(1, std::memory_order_release); }
   // Marks the pins as long-lasting, so that no allocation waits for their end.
@@ -64,8 +64,8 @@ class Storage final : public core::Shared {
     }
   }
   std::uint32_t used_at() const { return used_at_.load(std::memory_order_relaxed); }
-  // Known bounds of the numbers in the storage: none at first, and the executor resets them when it
-  // writes. Session executor only; not valid for a published storage.
+  // Known bounds of the numbers in the storage: none at first, and runtime::Executor resets them when it
+  // writes. Session task only; not valid for a published storage.
   core::Bounds& bounds() { return bounds_; }
   // The dtype and shape for which it was allocated, if they were set.
   Described& described() { return described_; }
