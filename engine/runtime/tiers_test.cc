@@ -359,8 +359,8 @@ class Stub : public Tiers::Member {
   std::promise<bool> went_on_;
 };
 
-// A session that had nothing to move at first can be used later, when it has storages by the time
-// that the other sessions were asked.
+// A session that had nothing to move is examined again after the other sessions, because it may
+// have storages by then.
 TEST_F(TiersTest, WhoHadNothingToGiveMayHaveSomethingLater) {
   open();
   Stub first(box, *tiers, 1), second(box, *tiers, 2), poor(box, *tiers, 3);
@@ -368,7 +368,7 @@ TEST_F(TiersTest, WhoHadNothingToGiveMayHaveSomethingLater) {
   second.idle = false;
   std::future<bool> room = poor.wait_for_room(24u << 20);
   while (first.frozen < 2 || !second.asked) std::this_thread::yield();
-  first.idle = false;  // prevents that its memory is moved already now
+  first.idle = false;  // keeps its new memory from being moved too early
   first.hold(16u << 20);
   second.drop();
   first.idle = second.idle = true;
