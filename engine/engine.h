@@ -113,7 +113,7 @@ struct Accelerator {
 // A tensor that several sessions use together (docs/sharing.md).
 struct Publication {
   std::uint64_t id = 0;
-  std::string name, user;  // of the session that published it
+  std::string name, user;  // the publication's name and the user who published it
   std::string users;       // users that may also open it: names separated by spaces; "*": all users
   core::DType dtype = core::DType::kF32;
   core::Device device;
@@ -140,7 +140,7 @@ struct Common {
 struct Holding {
   core::Device device;
   std::uint64_t bytes = 0;
-  std::uint64_t seq = 0;  // of the command that created it
+  std::uint64_t seq = 0;  // seq of the command that created it
   bool away = false;      // moved to the disk, or from a GPU to the host
   // The dtype and shape of the tensor that the storage was allocated for. No dtype: the storage
   // belongs to no tensor, or the shape was too long to record.
@@ -163,20 +163,20 @@ struct LateError {
 
 // The contents that a Fetch command requested.
 struct Fetched {
-  std::uint64_t seq = 0;  // of the Fetch
+  std::uint64_t seq = 0;  // seq of the Fetch command
   // If the value failed: the error of the command `root`, from which the failure comes.
   core::Status status;
   std::uint64_t root = 0;
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
-  std::string bytes;  // row-major
+  std::string bytes;  // elements in row-major order
 };
 
 // A session's memory that other processes of this machine can map.
 struct Shared {
   std::uint64_t id = 0;                 // identifies the memory in later calls on the session
   int descriptor = -1;                  // file descriptor; the caller owns and closes it
-  std::uint64_t offset = 0, bytes = 0;  // in that file
+  std::uint64_t offset = 0, bytes = 0;  // location of the memory in that file
   std::array<std::uint64_t, 2> gpu{};   // UUID of the GPU whose memory it is (set by share_copy)
   std::shared_ptr<void> hold;           // keeps the memory allocated; may be released in any thread
 };
@@ -184,9 +184,9 @@ struct Shared {
 // The result of a Raise command: lists the in-place commands that did not take effect, so that the
 // client undoes them in its own record.
 struct Raised {
-  std::uint64_t seq = 0;  // of the Raise
+  std::uint64_t seq = 0;  // seq of the Raise command
   std::uint64_t root = 0;
-  std::vector<std::uint64_t> rebinds;  // seqs, ascending
+  std::vector<std::uint64_t> rebinds;  // seqs of the in-place commands, ascending
 };
 
 // Receives a session's events for its client. The functions are called from lanes and from

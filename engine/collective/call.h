@@ -51,8 +51,8 @@ struct Call {
   core::Dims shape;        // shape of the operand, for error messages
   std::int64_t count = 0;  // elements of the whole operand of kAllReduce, kReduce, kBroadcast
   Rank root = 0;
-  std::vector<std::int64_t> counts;           // by rank, equal on all ranks
-  std::vector<std::int64_t> sends, receives;  // by rank, each rank's own
+  std::vector<std::int64_t> counts;           // one count for each rank, equal on all ranks
+  std::vector<std::int64_t> sends, receives;  // one count for each rank; these differ between ranks
   Rank peer = kNoRank;
   std::int64_t tag = 0;
   std::string site;  // the caller's source line: "train.py:41"

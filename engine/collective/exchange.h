@@ -130,13 +130,13 @@ class Exchange {
 
   std::vector<Stage> stages_;
   std::vector<Region> regions_;   // the elements that this place holds at each level
-  std::vector<Ranges> partials_;  // those of them whose partial sums are complete
+  std::vector<Ranges> partials_;  // the part of regions_ whose partial sums are complete
   std::vector<Transfer> transfers_;
   std::vector<Place> givers_;
   std::vector<Rank> wanting_;  // ranks of this place that receive the whole
   Region home_;                // elements of a result that no rank of this place receives
   Ranges final_;
-  std::map<std::pair<Rank, Rank>, Ranges> parts_;  // received, by (to, from)
+  std::map<std::pair<Rank, Rank>, Ranges> parts_;  // received parts of results, by (to, from)
   std::map<std::uint64_t, Running> running_;
   std::map<Buffer, std::int64_t> staged_;
   std::int64_t missing_ = 0;

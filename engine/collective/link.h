@@ -26,7 +26,7 @@ namespace teletensor::collective {
 
 // The message that each side sends when a connection begins.
 struct LinkHello {
-  std::uint64_t incarnation = 0;  // of the sender's link: never 0
+  std::uint64_t incarnation = 0;  // incarnation of the sender's link, never 0
   std::uint64_t received = 0;     // number of parcels received from the incarnation `of`
   std::uint64_t of = 0;
   friend bool operator==(const LinkHello&, const LinkHello&) = default;
@@ -37,7 +37,8 @@ class BasicLink {
  public:
   using Hello = LinkHello;
   struct Frame {
-    std::uint64_t number = 0;  // of the parcel, from 1; 0: only an acknowledgement
+    // Number of the parcel, from 1; 0: the frame is only an acknowledgement.
+    std::uint64_t number = 0;
     std::uint64_t received = 0;
     Parcel parcel;
   };
@@ -105,7 +106,7 @@ class BasicLink {
     return {0, received_, {}};
   }
 
-  std::int64_t in_flight() const { return in_flight_; }  // bytes of payload
+  std::int64_t in_flight() const { return in_flight_; }  // unacknowledged bytes of payload
   bool idle() const { return parcels_.empty(); }
 
  private:
@@ -136,7 +137,8 @@ class BasicLink {
 
   const std::uint64_t incarnation_;
   const std::int64_t window_;
-  std::deque<Parcel> parcels_;  // from number acknowledged_ + 1; the first sent_ of them are sent
+  // Parcels from number acknowledged_ + 1 on; the first sent_ of them are sent.
+  std::deque<Parcel> parcels_;
   std::size_t sent_ = 0;
   std::int64_t in_flight_ = 0;
   std::uint64_t tried_ = 0;  // the highest number ever put into a connection to this incarnation

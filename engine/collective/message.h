@@ -14,8 +14,8 @@ namespace teletensor::collective {
 // Identifies memory that the owner of a participant keeps for it.
 struct Buffer {
   enum class Kind : std::uint8_t {
-    kOperand,  // of rank `index` in `number`
-    kResult,   // of rank `index` in `number`
+    kOperand,  // operand of rank `index` in collective `number`
+    kResult,   // result of rank `index` in collective `number`
     kStaging,  // allocated and freed by actions
     kSent,     // operand of a send, result of a receive: `index` is the deposit's token
     kReceived,
@@ -73,7 +73,7 @@ struct Message {
   Rank from = kNoRank, to = kNoRank;
   std::int64_t tag = 0;
   Vote vote;
-  std::int64_t payload = 0;  // bytes that follow
+  std::int64_t payload = 0;  // bytes of payload that follow the message
 
   // The bytes of the link's header and of the texts.
   std::int64_t header_bytes() const {

@@ -37,7 +37,7 @@ class Participant {
   // The state that a daemon at rest writes to its image and begins with after a restart.
   struct Image {
     Number number = 0;      // all numbers up to this one have run on all ranks
-    Number generation = 0;  // of the cut, or 0 in a new epoch
+    Number generation = 0;  // generation of the cut, or 0 in a new epoch
     PointToPoint::Image point_to_point;
     std::optional<Ending> ending;
   };
@@ -139,7 +139,8 @@ class Participant {
     Slice at;
   };
   struct Slot {
-    std::vector<std::optional<Deposit>> deposits;  // in the order of the place's ranks
+    // One for each of the place's ranks, in their order.
+    std::vector<std::optional<Deposit>> deposits;
     Fold announce, explain;
     std::optional<Exchange> exchange;
     std::vector<Early> early;  // partial sums that arrived before the number was decided

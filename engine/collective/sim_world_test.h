@@ -123,7 +123,7 @@ class World {
     std::optional<Number> run_to;
   };
   struct Connection {
-    std::uint64_t number = 0;  // odd: established
+    std::uint64_t number = 0;  // odd: the connection is established
     Time last[2] = {0, 0};     // time of the last arrival, for each direction
     bool opening = false;
   };

@@ -46,7 +46,7 @@ class Disk {
   // Marks a file as no longer needed; the next bury() deletes it. Any thread.
   void discard(std::string path);
   void bury();          // deletes the discarded files
-  bool in_use() const;  // true if the folder contains files
+  bool in_use() const;  // true if files exist or have to be deleted
 
   // Totals of the transfers so far, in bytes of storages; `files` counts the bytes written to
   // files.

@@ -78,10 +78,10 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Number of interned items at which a new interner begins.
   static constexpr std::size_t kMaxInterned = 4096;
   static constexpr std::chrono::microseconds kPlanTime{1000};
-  static constexpr std::uint64_t kSlow = 50'000'000;  // ns
+  static constexpr std::uint64_t kSlow = 50'000'000;  // in nanoseconds
   static constexpr std::size_t kMaxGroups = 64;
   static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // passed to leave all groups
-  static constexpr std::size_t kMaxOpen = 256;             // open collectives
+  static constexpr std::size_t kMaxOpen = 256;             // maximum number of open collectives
   // Open collectives may use 1/4 of the host's memory.
   static constexpr std::uint64_t kOpenPart = 4;
 
@@ -233,7 +233,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     std::vector<program::Instruction> copies;
     // Geometries of all its results, because the call that owns them may end earlier.
     std::deque<core::Geometry> geometries;
-    std::string origin;                     // origin, if it is a step of a program
+    std::string origin;                     // the source line, if it is a step of a program
     const Groups::Member* group = nullptr;  // null for a transfer
     std::unique_ptr<Groups::Kept> kept;
   };
@@ -316,7 +316,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::unique_ptr<program::Interner> interner_ = std::make_unique<program::Interner>();
   std::unique_ptr<program::Interner> old_interner_;
   std::uint64_t old_interner_until_ =
-      0;  // seq; the queue refers to the old interner until this command has run
+      0;  // the queue refers to the old interner until the command with this seq has run
   std::uint64_t appended_ = 0;  // seq of the last entry
   struct Planned {
     std::shared_ptr<const Prepared> prepared;
@@ -328,7 +328,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // which they were scanned.
   Chunk* current_ = nullptr;
   Chunk* last_ = nullptr;
-  Chunk* scan_ = nullptr;  // null: at the front
+  Chunk* scan_ = nullptr;  // null: the scan begins at the front
   std::size_t scan_at_ = 0;
   std::size_t scanned_ = 0;     // entries that were scanned but not taken
   std::size_t boundary_ = 0;    // number of these in the front window; 0: not known yet
@@ -352,8 +352,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   core::Clock::time_point reported_at_{};
 
   std::atomic<std::size_t> queued_{0};
-  std::atomic<std::uint64_t> ran_{0};         // since the queue was last empty
-  std::atomic<std::uint64_t> busy_since_{0};  // ns
+  std::atomic<std::uint64_t> ran_{0};  // number of entries that ran since the queue was last empty
+  std::atomic<std::uint64_t> busy_since_{0};  // time in nanoseconds
   std::atomic<std::size_t> bytes_{0};         // bytes of constants in the queue
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> cancel_below_{0};
@@ -363,17 +363,17 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
 
   mutable core::Mutex mu_;
   core::CondVar idle_;
-  Chunk* head_ TT_GUARDED_BY(mu_) = nullptr;  // published
+  Chunk* head_ TT_GUARDED_BY(mu_) = nullptr;  // first of the published chunks
   Chunk* tail_ TT_GUARDED_BY(mu_) = nullptr;
   Chunk* free_ TT_GUARDED_BY(mu_) = nullptr;
   int free_count_ TT_GUARDED_BY(mu_) = 0;
-  std::uint64_t published_ TT_GUARDED_BY(mu_) = 0;  // seq
+  std::uint64_t published_ TT_GUARDED_BY(mu_) = 0;  // seq of the last published command
   bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or a thread runs the session task
   int inside_ TT_GUARDED_BY(mu_) = 0;               // number of threads in run_plan()
   Waiting waiting_ TT_GUARDED_BY(mu_) = Waiting::kNo;
   // A session task that waits for other ranks can be used by the spiller.
   struct GroupWait {
-    std::shared_ptr<Groups::Member> member;  // null: it does not wait
+    std::shared_ptr<Groups::Member> member;  // the rank that waits; null: the session does not wait
     std::uint64_t seq = 0;
     bool lent = false, met = false;
   };

@@ -168,10 +168,11 @@ TEST(Back, FailedRebindsAreKnownByRoot) {
   Lanes lanes(2);
   Client client(box, lanes, 1);
   ValueRef x = client.constant({1});
-  client.inplace(x, "refuse");                                // 2
-  client.inplace(x, "add");                                   // 3
-  ValueRef y = client.unary("clone", x);                      // not a rebind
-  ValueRef z = client.unary("refuse", client.constant({1}));  // an independent root
+  client.inplace(x, "refuse");            // command 2
+  client.inplace(x, "add");               // command 3
+  ValueRef y = client.unary("clone", x);  // command 4, not a rebind
+  // Commands 5 and 6, an independent root.
+  ValueRef z = client.unary("refuse", client.constant({1}));
   EXPECT_THAT(client.raise(2), ElementsAre(2, 3));
   EXPECT_THAT(client.raise(2), IsEmpty());
   EXPECT_EQ(client.back.open_failures(), 1u);
@@ -207,11 +208,11 @@ TEST(Back, InterruptCancelsWhatIsQueuedAndWhatRuns) {
   Box box;
   Lanes lanes(2);
   Client client(box, lanes, 1);
-  ValueRef x = client.constant({1});  // 1
+  ValueRef x = client.constant({1});  // command 1
   gate_open = false;
-  ValueRef y = client.unary("gate", x);  // 2
-  client.inplace(x, "add");              // 3
-  client.inplace(x, "add");              // 4
+  ValueRef y = client.unary("gate", x);  // command 2
+  client.inplace(x, "add");              // command 3
+  client.inplace(x, "add");              // command 4
   client.back.fetch(++client.seq, false, whole(x, {1}));
   client.back.publish(client.seq);
   while (at_gate == 0) std::this_thread::yield();

@@ -126,8 +126,8 @@ class Executor {
   Tiers::Need take_need();
   // Returns true if storages of this device can be moved elsewhere when its memory is short.
   bool moves(std::size_t device) const;
-  // Passes memory to the next attempt, in bytes by device, that is reserved with the pools. The
-  // unused part is returned by the attempt or by drop_grant().
+  // Passes bytes by device, which are reserved with the pools, to the next attempt. The attempt
+  // releases the reservation before it allocates; drop_grant() releases it as well.
   void grant(std::vector<std::uint64_t> bytes) { granted_ = std::move(bytes); }
   void drop_grant();
   // Sets the current time for Storage::used_at().
@@ -185,7 +185,7 @@ class Executor {
   // State of the running loop; kept to reuse its memory.
   struct LoopState {
     std::vector<Instruction*> steps;
-    std::vector<const program::Value*> made;  // by step
+    std::vector<const program::Value*> made;  // the value that each step makes
     std::vector<std::uint32_t> uses;          // uses of the made value inside the loop
     std::vector<backends::LoopStep> calls;
     int maker(const program::Value* value) const;

@@ -43,7 +43,7 @@ struct PeerMessage {
   };
   struct Kept {
     EpochId epoch;
-    std::uint64_t generation = 0;  // of the epoch's cut
+    std::uint64_t generation = 0;  // generation of the epoch's cut
     friend bool operator==(const Kept&, const Kept&) = default;
   };
   struct Member {

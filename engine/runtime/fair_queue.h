@@ -2,11 +2,11 @@
 //
 // Each task (session) belongs to a share (user). Lane time divided by the share's weight is its
 // virtual time. The share with the smallest virtual time goes first, and within it the task with
-// the smallest time. A share or task that returns after a pause is placed at most kCredit behind
-// the others: it goes first at the next boundary, but time that it did not use is not saved. So the
-// lane time of shares that always have work is proportional to their weights, regardless of their
-// numbers of tasks, and a task with little work never waits for tasks with much work. The time that
-// a running plan has used counts before it is charged.
+// the smallest time. A share or task that returns after a pause gets a virtual time that is at most
+// kCredit below that of the others: it goes first at the next boundary, but time that it did not
+// use is not saved. So the lane time of shares that always have work is proportional to their
+// weights, regardless of their numbers of tasks, and a task with little work never waits for tasks
+// with much work. The time that a running plan has used counts before it is charged.
 //
 // `now` is in nanoseconds, from one clock for all calls. Unless stated otherwise, everything is
 // guarded by the mutex of Lanes.

@@ -110,10 +110,10 @@ class GroupEpoch {
   struct Open {
     enum class Kind : std::uint8_t { kBegin, kCollective, kSend, kReceive, kAwaitSends };
     Kind kind = Kind::kCollective;
-    collective::Number number = 0;  // for kCollective
-    std::uint64_t token = 0;        // for kSend and kReceive: key in transfers_
+    collective::Number number = 0;  // set for kCollective
+    std::uint64_t token = 0;        // key in transfers_, set for kSend and kReceive
     std::optional<core::Status> ended;
-    collective::Rank sender = 0;  // for kReceive
+    collective::Rank sender = 0;  // set for kReceive
     Groups::Clock::time_point began{}, deadline{};
     Waiter* waiter = nullptr;
   };
@@ -121,7 +121,7 @@ class GroupEpoch {
     bool joined = false;
     std::string who;
     std::chrono::milliseconds timeout{0};
-    collective::Number number = 0;  // of the last collective; 0: none
+    collective::Number number = 0;  // number of the last collective; 0: none
     std::map<Ticket, Open> open;
     std::set<std::uint64_t> sends;  // tokens of sends that have not been received
     // The reason why a send was not received, until await_sends().
@@ -201,7 +201,7 @@ class GroupEpoch {
   std::optional<std::string> abandoned_ TT_GUARDED_BY(mu_);
   std::vector<RankState> ranks_ TT_GUARDED_BY(mu_);
   std::map<collective::Number, std::shared_ptr<Parts>> parts_ TT_GUARDED_BY(mu_);
-  std::map<std::uint64_t, Transfer> transfers_ TT_GUARDED_BY(mu_);  // by token
+  std::map<std::uint64_t, Transfer> transfers_ TT_GUARDED_BY(mu_);  // transfers by their token
   std::uint64_t tokens_ TT_GUARDED_BY(mu_) = 0;
   Ticket tickets_ TT_GUARDED_BY(mu_) = 0;
   std::map<collective::Buffer, core::Ref<memory::Storage>> staging_ TT_GUARDED_BY(mu_);
@@ -212,7 +212,7 @@ class GroupEpoch {
   // Ranks of the image that have not returned.
   std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);
   collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;  // the cut, while the group is held
-  bool at_rest_ TT_GUARDED_BY(mu_) = false;           // on all daemons
+  bool at_rest_ TT_GUARDED_BY(mu_) = false;           // the group is at rest on all daemons
   Groups::Clock::time_point drained_at_ TT_GUARDED_BY(mu_){};
   bool kept_ TT_GUARDED_BY(mu_) = false;  // the image was taken: nothing changes any more
 };

@@ -61,7 +61,7 @@ class Groups : private Fabric::Receiver {
   // The outcome of a deposited operation.
   struct Outcome {
     core::Status status;
-    collective::Rank sender = 0;  // of a receive: the rank that sent the tensor
+    collective::Rank sender = 0;  // for a receive: the rank that sent the tensor
   };
 
   // An operation of a rank. The contents are on the host; empty if the call has none.
@@ -233,14 +233,14 @@ class Groups : private Fabric::Receiver {
   // For groups over several daemons:
   std::map<EpochId, EpochRef> running_ TT_GUARDED_BY(mu_);
   std::map<EpochId, Forming> forming_ TT_GUARDED_BY(mu_);
-  std::map<std::uint64_t, Local> locals_ TT_GUARDED_BY(mu_);  // by ticket
+  std::map<std::uint64_t, Local> locals_ TT_GUARDED_BY(mu_);  // registrations by ticket
   std::map<std::pair<std::string, std::uint64_t>, PeerMessage> remotes_
       TT_GUARDED_BY(mu_);  // registrations of peers, by (peer, ticket)
   std::uint64_t tickets_ TT_GUARDED_BY(mu_) = 0, formed_ TT_GUARDED_BY(mu_) = 0;
-  std::vector<EpochRef> returning_ TT_GUARDED_BY(mu_);  // until restored()
+  std::vector<EpochRef> returning_ TT_GUARDED_BY(mu_);  // restored epochs, until restored()
   // Peers that restored() has already told, until they connect.
   std::set<std::string> told_ TT_GUARDED_BY(mu_);
-  std::uint64_t stamp_ TT_GUARDED_BY(mu_) = 0;  // of the images of this daemon's groups
+  std::uint64_t stamp_ TT_GUARDED_BY(mu_) = 0;  // identifies the images of this daemon's groups
   bool stopping_ TT_GUARDED_BY(mu_) = false;
   std::thread watcher_ TT_GUARDED_BY(mu_);
 };

@@ -117,7 +117,7 @@ class ProgramRun {
     bool spoilt = false;            // a recorded value has failed
   };
   struct Records {
-    std::vector<Record> records;  // by `counts`
+    std::vector<Record> records;  // one record for each of the loop's `counts`
     program::ValueRef count;
     std::int64_t rounds = 0;
     std::size_t upto = 0;  // records done in this round
@@ -135,7 +135,7 @@ class ProgramRun {
   std::vector<program::ValueRef> stacked_;  // by outcome
   std::vector<program::ValueRef> carried_;  // by rebind: the result of the previous round
   std::vector<Frame> frames_;
-  std::unordered_map<const program::Step*, Records> records_;  // of running loops
+  std::unordered_map<const program::Step*, Records> records_;  // records of the running loops
   PlanStats* stats_ = nullptr;                                 // set while it runs
   // State of the running unit; kept to reuse their memory.
   std::vector<program::Instruction> instructions_;
@@ -147,7 +147,7 @@ class ProgramRun {
   FailureRef cancelled_;
   std::uint32_t round_ = 0, rounds_ = 1;
   bool laid_out_ = false, begun_ = false, ended_ = false;  // ended_: all rounds have run
-  bool waits_ = false;                                     // for a collective
+  bool waits_ = false;                                     // the run waits for a collective
   bool leaves_out_ = false;
   std::size_t stacked_upto_ = 0;  // outcomes of this round that were stacked
 };

@@ -21,19 +21,19 @@ namespace teletensor::runtime {
 
 struct Entry {
   enum class Kind : std::uint8_t {
-    kRun,       // the instruction
+    kRun,       // runs the instruction
     kConstant,  // result 0 gets `bytes`
     kUploaded,  // result 0 gets `storage`
     kFetch,     // fetches the contents of operand 0
-    kCall,      // `call`
-    kPublish,   // `publish`
-    kGroup,     // `group`
+    kCall,      // runs `call`
+    kPublish,   // publishes as `publish` describes
+    kGroup,     // joins or leaves `group`
   };
   Kind kind = Kind::kRun;
-  bool bulk = false;  // kFetch
+  bool bulk = false;  // set for kFetch
   bool done = false;  // it has run earlier than entries in front of it
   program::Instruction instruction;
-  std::unique_ptr<const std::string> bytes;  // kConstant
+  std::unique_ptr<const std::string> bytes;  // set for kConstant
   core::Ref<memory::Storage> storage;
   std::shared_ptr<const program::Failure> refused;  // the entry must not run and fails with this
   std::unique_ptr<ProgramRun> call;

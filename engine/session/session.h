@@ -27,8 +27,9 @@ namespace teletensor::session {
 
 class Session final : public engine::Session, private runtime::BackEvents, private autograd::Sink {
  public:
-  static constexpr std::size_t kMaxUploads = 256;  // begun, but not yet bound by a command
-  // Requested, whether or not their Fetch has run.
+  // Maximum that are begun, but not yet bound by a command.
+  static constexpr std::size_t kMaxUploads = 256;
+  // Maximum number of requested downloads, whether or not their Fetch has run.
   static constexpr std::size_t kMaxDownloads = 1024;
   // While an error waits for its Raise, later failures and the values that the Raise could restore
   // are kept, up to these limits.
@@ -211,7 +212,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   engine::SessionListener* const listener_;
   std::atomic<bool> closing_{false};
   std::atomic<std::size_t> handles_{0};
-  std::atomic<std::uint64_t> bookkeeping_{0};    // at the last check
+  std::atomic<std::uint64_t> bookkeeping_{0};    // bytes at the last check
   std::atomic<std::uint64_t> accepted_upto_{0};  // seq of the last command of the last frame
 
   runtime::Back back_;

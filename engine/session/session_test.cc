@@ -81,14 +81,14 @@ TEST(Session, ALongBackwardAndALongFrameWaitForRoom) {
 TEST(Session, AFailureIsRaisedAndNamesHaveTheirGoodValues) {
   Daemon daemon;
   Client client(daemon);
-  const HandleId x = client.constant({2}, {1, 2});  // 1
-  client.inplace("add", {h(x), number(1)});         // 2
+  const HandleId x = client.constant({2}, {1, 2});  // command 1
+  client.inplace("add", {h(x), number(1)});         // command 2
   client.synchronize();
   daemon.sim->faults().fail_instruction(1, core::Status(Code::kUnavailable, "injected"));
-  client.inplace("mul", {h(x), number(3)});                   // 3: fails
-  const HandleId y = client.apply("add", {h(x), number(1)});  // 4
-  client.inplace("add", {h(x), number(5)});                   // 5
-  EXPECT_THAT(client.read(y), IsEmpty());                     // 6
+  client.inplace("mul", {h(x), number(3)});                   // command 3, which fails
+  const HandleId y = client.apply("add", {h(x), number(1)});  // command 4
+  client.inplace("add", {h(x), number(5)});                   // command 5
+  EXPECT_THAT(client.read(y), IsEmpty());                     // command 6
   EXPECT_EQ(client.last.status.code(), Code::kUnavailable);
   EXPECT_EQ(client.last.root, 3u);
   const std::vector<engine::LateError> errors = client.listener.take_errors();
@@ -209,7 +209,8 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
   EXPECT_TRUE(session.upload_chunk(id, 0, bytes.substr(0, 3)).ok());
   EXPECT_EQ(session.upload_chunk(id, 2, bytes.substr(2)).code(), Code::kOutOfRange);
   EXPECT_EQ(session.finish_upload(id).code(), Code::kInvalidArgument);  // shorter than declared
-  EXPECT_EQ(session.upload_chunk(id, 3, "123456").code(), Code::kOutOfRange);  // longer
+  // Longer than declared.
+  EXPECT_EQ(session.upload_chunk(id, 3, "123456").code(), Code::kOutOfRange);
   EXPECT_TRUE(session.upload_chunk(id, 3, bytes.substr(3)).ok());
   EXPECT_TRUE(session.finish_upload(id).ok());
   EXPECT_EQ(session.upload_chunk(77, 0, bytes).code(), Code::kNotFound);
@@ -240,7 +241,7 @@ TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
     return client.last.status.code();
   };
   EXPECT_EQ(bind(77), Code::kNotFound);
-  EXPECT_EQ(bind(other), Code::kFailedPrecondition);  // not finished
+  EXPECT_EQ(bind(other), Code::kFailedPrecondition);  // the upload is not finished
   EXPECT_TRUE(session.finish_upload(other).ok());
   EXPECT_EQ(bind(other), Code::kInvalidArgument);  // wrong size
   session.abort_upload(other);
@@ -275,7 +276,7 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   std::promise<core::Result<engine::Fetched>> early;
   client.session->begin_download(2, [&](auto result) { early.set_value(std::move(result)); });
   const HandleId x = client.constant({2, 2}, {1, 2, 3, 4});
-  client.add(program::Fetch{x, true});  // 2
+  client.add(program::Fetch{x, true});  // command 2
   client.inplace("add", {h(x), number(1)});
   client.synchronize();
   const core::Result<engine::Fetched> fetched = early.get_future().get();
@@ -299,7 +300,7 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   // A download of a command that has not run yet and is no fetch.
   std::promise<Code> none;
   client.session->begin_download(4, [&](auto result) { none.set_value(result.status().code()); });
-  client.inplace("add", {h(x), number(1)});  // 4
+  client.inplace("add", {h(x), number(1)});  // command 4
   client.synchronize();
   EXPECT_EQ(none.get_future().get(), Code::kNotFound);
   // A download whose command never comes ends with the session.
