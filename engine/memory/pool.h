@@ -54,7 +54,7 @@ class Pool {
 
   // ---- Transfers between memory and disk, and between a device and the host. Only the session
   // task may call these functions, or another thread while that task is not running.
-  //
+
   // Returns the storages that can be moved: those that are large enough and neither pinned, nor
   // published, nor writable by other processes. `pinned` receives the bytes of storages that cannot
   // be moved only because of pins that are not known to be long-lasting.

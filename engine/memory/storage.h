@@ -64,8 +64,8 @@ class Storage final : public core::Shared {
     }
   }
   std::uint32_t used_at() const { return used_at_.load(std::memory_order_relaxed); }
-  // Known bounds of the numbers in the storage: none at first, and runtime::Executor resets them when it
-  // writes. Session task only; not valid for a published storage.
+  // Known bounds of the numbers in the storage: none at first, and runtime::Executor resets them
+  // when it writes. Session task only; not valid for a published storage.
   core::Bounds& bounds() { return bounds_; }
   // The dtype and shape for which it was allocated, if they were set.
   Described& described() { return described_; }

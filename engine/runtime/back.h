@@ -97,7 +97,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
 
   // ---- Functions of the frame consumer. The session task sees the entries after publish(), or
   // when a chunk is full.
-  //
+
   // Returns a cleared instruction, to be filled in place before the next call.
   program::Instruction& instruction(std::uint64_t seq) { return append(seq).instruction; }
   // The interner of the instruction that was requested last, or for the operand of a fetch, that of
@@ -154,7 +154,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   void begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failed failed);
 
   // ---- Functions for any thread.
-  //
+
   // Makes queued instructions of commands up to `seq` fail with CANCELLED, and asks running ones to
   // stop.
   void cancel_upto(std::uint64_t seq);

@@ -58,7 +58,7 @@ class Publications {
   std::uint64_t changes() const;
 
   // ---- Restoration after a restart, before anything is added.
-  //
+
   // New numbers are at least `first` and differ from all restored ones.
   void number_from(std::uint64_t first);
   // Makes `storage` a shared storage again, with number `common` and `writes` earlier writes.

@@ -27,7 +27,7 @@ namespace teletensor::session {
 
 class Session final : public engine::Session, private runtime::BackEvents, private autograd::Sink {
  public:
-  // Maximum that are begun, but not yet bound by a command.
+  // Maximum number of uploads that have begun and are not yet bound by a command.
   static constexpr std::size_t kMaxUploads = 256;
   // Maximum number of requested downloads, whether or not their Fetch has run.
   static constexpr std::size_t kMaxDownloads = 1024;
@@ -36,12 +36,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   static constexpr std::size_t kMaxFailures = 1u << 20;
   static constexpr std::uint64_t kMaxCommandsKept = 1u << 22;
   // The memory of names, tape and queue is charged to the host's account in steps, except for the
-  // first few MiB. If the account refuses, instructions fail. A session that still creates names is
-  // closed once it owes kMaxUnpaid bytes.
+  // first few MiB. If the account refuses, instructions fail. A client that still adds names breaks
+  // its session once more than kMaxUnpaid bytes could not be charged.
   static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
   static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
   static constexpr std::uint64_t kMaxUnpaid = 256u << 20;
-  // The number of handles beyond the limit at which the session is closed.
+  // The excess over the limit of handles at which the session is broken.
   static constexpr std::uint64_t kMaxExcess = 1u << 18;
 
   // `owner` > 0 is unique in the process. The other arguments must outlive the session.
