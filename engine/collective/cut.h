@@ -1,12 +1,12 @@
-// Cut: brings all ranks of a group to rest between the same two numbers, and lets them continue
+// Cut: brings all ranks of a group to rest between the same two collectives, and lets them continue
 // later.
 //
 // A daemon that drains, or whose rank was interrupted, starts a generation of three votes over all
-// places. After its vote in the first one, hold, a place announces no further number; the highest
-// number that any place has announced is the cut. A place votes in the second one, rest, when it
-// has finished all numbers up to the cut. It votes in the third one, release, when it no longer
-// keeps the group at rest. A daemon at rest may write its image and restart: its votes of this
-// generation, and those of its peers, are then sent again.
+// places. After its vote in the first one, hold, a place announces no further collective; the
+// highest number of an announced collective at any place is the cut. A place votes in the second
+// one, rest, when it has finished all collectives up to the cut. It votes in the third one,
+// release, when it no longer keeps the group at rest. A daemon at rest may write its image and
+// restart: its votes of this generation, and those of its peers, are then sent again.
 #pragma once
 
 #include <map>

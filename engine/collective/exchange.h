@@ -23,16 +23,16 @@ class Exchange {
   Exchange(const Group& group, Place place, Number number, std::vector<Call> calls,
            const Limits& limits, Outbox& out);
 
-  // Called when the ranks of this place have announced the number. Partial sums of up to
+  // Called when the ranks of this place have announced the collective. Partial sums of up to
   // Limits::eager are sent now, before the vote.
   void announce();
-  // Called when all ranks have announced the same call and the turn of the number has come;
+  // Called when all ranks have announced the same call and the turn of the collective has come;
   // exchanges that are small() need not wait for their turn.
   void start();
   // Returns true if it needs so little staging that it does not wait for its turn (Limits::active).
   bool small() const { return whole(calls_.front().op) && !schedule_.scattered; }
-  // Frees all staging. Called when the number is finished or fails, or the epoch is over; nothing
-  // may be called afterwards.
+  // Frees all staging. Called when the collective is finished or fails, or the epoch is over;
+  // nothing may be called afterwards.
   void release();
 
   // The number of segments of partial sums that a place may send before it receives a credit.

@@ -39,7 +39,7 @@ enum class Kind : std::uint8_t {
   kFinal = 3,
   kCredit = 4,  // number, level, range.end: the total number of segments that the receiver may send
   kProgress = 5,  // only `done`
-  // No number after `number` completes: code, text. Without `from`, transfers end as well;
+  // No collective after `number` completes: code, text. Without `from`, transfers end as well;
   // otherwise the rank `from` has left.
   kEnd = 6,
   kQuery = 7,    // number: asks for which ranks the receiver waits
@@ -53,11 +53,11 @@ enum class Kind : std::uint8_t {
 };
 
 enum class Purpose : std::uint8_t {
-  kAnnounce = 1,  // for a number: all ranks have deposited these calls
-  kExplain = 2,   // texts for a number that fails
-  kHold = 3,      // for a generation: the highest number that a place has announced
-  kRest = 4,      // for a generation: all numbers up to the cut have finished
-  kRelease = 5,   // for a generation: the group may continue
+  kAnnounce = 1,  // a collective: all ranks have deposited these calls
+  kExplain = 2,   // a collective that fails: the texts
+  kHold = 3,      // a generation: the highest number of an announced collective
+  kRest = 4,      // a generation: all collectives up to the cut have finished
+  kRelease = 5,   // a generation: the group may continue
   kLeave = 6,     // all ranks of the place have left
 };
 
@@ -68,7 +68,7 @@ struct Message {
   Purpose purpose = Purpose::kAnnounce;
   std::uint8_t level = 0;
   Number number = 0;
-  Number done = 0;  // the sender has finished all numbers up to this one
+  Number done = 0;  // the sender has finished all collectives up to this number
   Range range;
   Rank from = kNoRank, to = kNoRank;
   std::int64_t tag = 0;
@@ -111,12 +111,12 @@ struct Action {
     kReserve,  // allocate staging
     kFree,     // free staging; a job or message in progress keeps the memory that it uses
     kReduce,   // run the job, then call reduced(job.id)
-    // Number, rank (or token): the result is complete, or status has the error; for a receive, rank
-    // is that of the sender.
+    // `number` and `rank` (or `token`): the result is complete, or status has the error; for a
+    // receive, rank is that of the sender.
     kComplete,
-    kRetire,  // no place needs the operands and results of `number` any more
-    kRunTo,   // sessions run until they have deposited `number`, and stop after it
-    kAtRest,  // all ranks of the group rest after `number`: image() may be taken
+    kRetire,  // no place needs the operands and results of collective `number` any more
+    kRunTo,   // sessions run until they have deposited collective `number`, and stop after it
+    kAtRest,  // all ranks of the group rest after collective `number`: image() may be taken
     kGoOn,    // sessions may run freely again
     kEnded,   // the epoch is over: status
   };

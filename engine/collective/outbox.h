@@ -18,8 +18,8 @@ struct Limits {
   std::int64_t segment = 2 << 20;
   std::int64_t window = 8 << 20;    // maximum staging for one peer
   std::int64_t staging = 16 << 20;  // maximum staging for all peers
-  Number ahead = 64;                // maximum of numbers that are announced but not finished
-  Number active = 2;          // maximum of numbers whose partial sums may be sent at the same time
+  Number ahead = 64;                // maximum of collectives that are announced but not finished
+  Number active = 2;  // maximum of collectives whose partial sums may be sent at the same time
   std::size_t offers = 4096;  // maximum of incomplete sends from one place to another
 };
 
@@ -60,12 +60,12 @@ class Outbox {
   void push(Action action) { actions_.push_back(std::move(action)); }
   std::vector<Action> take() { return std::exchange(actions_, {}); }
 
-  // This place has finished all numbers up to `done`. told() is the `done` that was last sent to a
-  // place, heard() the one that the place has sent.
+  // This place has finished all collectives up to `done`. told() is the `done` that was last sent
+  // to a place, heard() the one that the place has sent.
   Number done = 0;
   Number told(Place place) const { return told_[place]; }
   Number heard(Place place) const { return heard_[place]; }
-  // Returns true if the number is higher than all that the place sent earlier.
+  // Returns true if `number` is higher than all that the place sent earlier.
   bool hear(Place place, Number number) {
     return number > heard_[place] && (heard_[place] = number, true);
   }

@@ -144,7 +144,7 @@ void Participant::advance() {
     for (auto at = slots_.upper_bound(out_.done); at != slots_.end() && at->first <= announced_;
          ++at) {
       const bool went_on = progress(at->first, at->second);
-      if (ended_) return;  // no number is left
+      if (ended_) return;  // no collective is left
       more = went_on || more;
     }
     while (true) {
@@ -206,7 +206,7 @@ void Participant::make_exchange(Number number, Slot& slot) {
   slot.exchange->announce();
 }
 
-// Returns true if the number has made a step.
+// Returns true if the collective has made a step.
 bool Participant::progress(Number number, Slot& slot) {
   if (slot.finished) return false;
   if (!slot.decided) {
@@ -228,7 +228,7 @@ bool Participant::progress(Number number, Slot& slot) {
           explanation(number, why)});
     return true;
   }
-  if (!slot.exchange) {  // a barrier: all earlier numbers have finished everywhere
+  if (!slot.exchange) {  // a barrier: all earlier collectives have finished everywhere
     everywhere_ = std::max(everywhere_, number);
     complete(number, slot, {});
     return slot.finished = true;
@@ -336,8 +336,9 @@ void Participant::complete(Number number, Slot& slot, const core::Status& status
   }
 }
 
-// Retires the numbers that have finished at all places. Their `done` arrived with the votes of a
-// later number. A barrier is announced when all earlier numbers have finished, so it retires them.
+// Retires the collectives that have finished at all places. Their `done` arrived with the votes of
+// a later collective. A barrier is announced when all earlier collectives have finished, so it
+// retires them.
 void Participant::retire() {
   if (group_.places() == 1) everywhere_ = out_.done;
   while (retired_ < std::min(everywhere_, out_.done)) {
@@ -349,7 +350,7 @@ void Participant::retire() {
   }
 }
 
-// Tells the places with partial sums for this one that the turn of a number has come.
+// Tells the places with partial sums for this one that the turn of a collective has come.
 void Participant::tell_progress() {
   for (Number number = out_.done + 1; number <= out_.done + limits_.active; ++number) {
     const auto found = slots_.find(number);

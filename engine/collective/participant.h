@@ -6,11 +6,12 @@
 // returns an error, the peer has violated the protocol, and its link should be closed. After kEnded
 // all events are ignored.
 //
-// The states of a number are: announced (all ranks of this place have deposited it), decided (the
-// votes of all places are known), complete (results are written), finished (no other place waits
-// for this one) and retired (it has finished at all places). Nothing is written before a number is
-// decided, so the failure of one rank is the same error on every rank, and the next number follows.
-// participant_receive.cc, participant_late.cc and participant_cut.cc contain parts of it.
+// The states of a collective (which messages and actions identify by its number) are: announced
+// (all ranks of this place have deposited it), decided (the votes of all places are known),
+// complete (results are written), finished (no other place waits for this one) and retired (it has
+// finished at all places). Nothing is written before a collective is decided, so the failure of one
+// rank is the same error on every rank, and the next collective follows. participant_receive.cc,
+// participant_late.cc and participant_cut.cc contain parts of it.
 #pragma once
 
 #include <map>
@@ -27,7 +28,8 @@ namespace teletensor::collective {
 
 class Participant {
  public:
-  // The reason and the number at which collectives end. Numbers after `last` fail with the status.
+  // The reason and the number at which collectives end. Collectives after `last` fail with the
+  // status.
   struct Ending {
     Number last = 0;
     core::Status status;
@@ -36,7 +38,7 @@ class Participant {
   };
   // The state that a daemon at rest writes to its image and begins with after a restart.
   struct Image {
-    Number number = 0;      // all numbers up to this one have run on all ranks
+    Number number = 0;      // all collectives up to this number have run on all ranks
     Number generation = 0;  // generation of the cut, or 0 in a new epoch
     PointToPoint::Image point_to_point;
     std::optional<Ending> ending;
@@ -76,24 +78,24 @@ class Participant {
   // Called when a deposit has waited for a long time: asks the other places for which ranks they
   // wait.
   void patience_passed(Number number);
-  // Ends the epoch, unless the number is complete or after a cut. Deadlines of numbers after a cut
-  // do not pass; held_too_long() bounds that time.
+  // Ends the epoch, unless the collective is complete or after a cut. Deadlines of collectives
+  // after a cut do not pass; held_too_long() bounds that time.
   void deadline_passed(Number number);
   void deadline_passed_point_to_point(std::uint64_t token);
   void held_too_long();
   // Reports that a rank or its daemon is permanently lost, which ends the epoch. For a rank of this
-  // place that has completed the numbers up to `last`, all places may complete these first.
+  // place that has completed the collectives up to `last`, all places may complete these first.
   void lost(Rank rank, const std::string& text, Number last = 0);
   // Reports that the daemon of a place is permanently lost. Like lost(), unless all of its ranks
   // have left.
   void lost_place(Place place, const std::string& text);
-  // Lets a rank of this place leave the group after its number `last`. All places complete the
-  // numbers up to `last`, and later ones fail. Sends and receives of other ranks continue, and the
-  // epoch ends when all ranks have left. A rank whose own sends or receives are incomplete counts
-  // as lost.
+  // Lets a rank of this place leave the group after its collective `last`. All places complete the
+  // collectives up to `last`, and later ones fail. Sends and receives of other ranks continue, and
+  // the epoch ends when all ranks have left. A rank whose own sends or receives are incomplete
+  // counts as lost.
   void leave(Rank rank, Number last, const std::string& text);
 
-  // A drain or an interrupt brings all ranks of the group to rest between two numbers (see Cut)
+  // A drain or an interrupt brings all ranks of the group to rest between two collectives (see Cut)
   // until it ends. A drain and an interrupt of one place may overlap: the end of one does not end
   // the other.
   void drain();
@@ -104,7 +106,7 @@ class Participant {
   // Reports that a place has restarted from its image.
   void restarted(Place place);
   // Precondition: kAtRest was the last of kAtRest and kGoOn; or the group has one place, which has
-  // finished all numbers and transfers that were deposited.
+  // finished all collectives and transfers that were deposited.
   Image image() const;
   // The number of cuts so far. Two places that rest in the same cut have the same generation.
   Number generation() const { return cut_.generation(); }
@@ -118,14 +120,15 @@ class Participant {
   // message's payload and calls receive() without one, because the message still reports its
   // sender's progress.
   bool over(const Message& message) const;
-  // All numbers up to this one have finished: their operands and results are needed only by
+  // All collectives up to this number have finished: their operands and results are needed only by
   // messages that the owner was already asked to send.
   Number finished() const { return out_.done; }
   bool held() const { return cut_.holding(); }
   // The group stays at rest until the drain or the interrupt of this place ends.
   bool drains() const { return cut_.drains; }
   bool interrupts() const { return cut_.interrupts; }
-  // The number of entries in its tables for numbers, messages and transfers: 0 when all are over.
+  // The number of entries in its tables for collectives, messages and transfers: 0 when all are
+  // over.
   std::size_t open() const { return slots_.size() + coming_.size() + point_to_point_.open(); }
 
  private:
@@ -143,7 +146,7 @@ class Participant {
     std::vector<std::optional<Deposit>> deposits;
     Fold announce, explain;
     std::optional<Exchange> exchange;
-    std::vector<Early> early;  // partial sums that arrived before the number was decided
+    std::vector<Early> early;  // partial sums that arrived before the collective was decided
     bool decided = false, complete = false, finished = false, asked = false;
     std::map<Rank, std::string> late;  // late ranks, and their states as reported by other places
     std::set<Place> askers, queried;   // places that must be answered; all places that were asked
@@ -206,12 +209,12 @@ class Participant {
   PointToPoint point_to_point_;
   Cut cut_;
 
-  std::map<Number, Slot> slots_;  // all numbers that are not retired
+  std::map<Number, Slot> slots_;  // all collectives that are not retired
   std::uint64_t next_staging_ =
       Exchange::kOwnStaging;  // index of the staging of the next partial sums received
   // Staging that expect() returned and receive() has not taken yet.
   std::map<Place, Buffer> coming_;
-  Number announced_ = 0;  // all numbers up to this one are announced
+  Number announced_ = 0;  // all collectives up to this number are announced
   Number everywhere_ = 0, retired_ = 0;
   std::map<Rank, std::string> doing_;
   std::optional<Ending> ending_;

@@ -74,8 +74,8 @@ void Participant::advance_cut() {
   advance();
 }
 
-// The last number that runs before the group comes to rest. An announced number may fail because a
-// rank has left before it.
+// The last collective that runs before the group comes to rest. An announced collective may fail
+// because a rank has left before it.
 Number Participant::last_before_cut() const {
   return ending_ ? std::min(*cut_.number(), ending_->last) : *cut_.number();
 }

@@ -23,7 +23,7 @@ std::map<Rank, std::string> Participant::certainly_late(const Slot& slot) const 
   return late;
 }
 
-// All ranks that may be late for a number; those that are certain come first.
+// All ranks that may be late for a collective; those that are certain come first.
 std::vector<std::pair<Rank, std::string>> Participant::late(const Slot& slot) const {
   const std::map<Rank, std::string> certain = certainly_late(slot);
   std::vector<std::pair<Rank, std::string>> late(certain.begin(), certain.end());
@@ -135,7 +135,7 @@ void Participant::leave(Rank rank, Number last, const std::string& text) {
   if (!ended_) advance();
 }
 
-// The reason why a number can no longer complete, or null.
+// The reason why a collective can no longer complete, or null.
 const core::Status* Participant::end_of(Number number) const {
   return ending_ && number > ending_->last ? &ending_->status : nullptr;
 }
@@ -171,9 +171,9 @@ void Participant::end(Number last, core::Code code, const std::string& text, Ran
   end(Ending{last, core::Status(code, shortened(text, kMaxText)), left}, teller);
 }
 
-// Ends collectives after the number `last`; at once if it is 0. Places inform the places with which
-// they exchange votes. If there are several endings, the lowest number applies, and transfers end
-// with the first ending that is final.
+// Ends collectives after `last`; at once if it is 0. Places inform the places with which they
+// exchange votes. If there are several endings, the lowest number applies, and transfers end with
+// the first ending that is final.
 void Participant::end(Ending ending, std::optional<Place> teller) {
   if (ended_) return;
   if (ending_) {

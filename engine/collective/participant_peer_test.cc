@@ -144,7 +144,7 @@ TEST(Participant, DataOfABarrierIsNotKept) {
   EXPECT_TRUE(pair.staging.empty());
 }
 
-// The number of a payload fails while the payload is being received.
+// A collective fails while its payload is being received.
 TEST(Participant, APayloadOfAFailedNumberIsFreed) {
   Pair pair;
   const Message partial = partial_sums(1);
@@ -185,7 +185,7 @@ TEST(Participant, RefusesVotesOnCutsOfTheFuture) {
     vote.purpose = purpose;
     EXPECT_FALSE(pair[0].receive(1, vote).ok());
   }
-  vote.number = 2;  // its sender may already be at the next number
+  vote.number = 2;  // its sender may already be at the next collective
   EXPECT_TRUE(pair[0].receive(1, vote).ok());
 }
 

@@ -38,7 +38,7 @@ core::Result<Slice> Participant::expect(Place from, const Message& message) {
   return Slice{buffer, 0, message.payload};
 }
 
-// Before a number is decided, a place may send only the number of segments that it is granted
+// Before a collective is decided, a place may send only the number of segments that it is granted
 // initially.
 core::Status Participant::check_early(Place from, const Message& message, const Slot& slot) const {
   const auto same = [&](const Early& early) {
@@ -67,7 +67,7 @@ core::Status Participant::receive_data(Place from, const Message& message, const
     const core::Status status = slot->exchange->receive(from, message, at);
     if (!status.ok()) return status;
   } else {
-    discard(from);  // the number has failed since expect()
+    discard(from);  // the collective has failed since expect()
   }
   coming_.erase(from);
   return {};

@@ -98,7 +98,7 @@ TEST(Participant, RefusesASecondDepositOfANumber) {
   }
 }
 
-// Two ranks on one daemon: a number that only one of them has deposited is not announced yet.
+// Two ranks on one daemon: a collective that only one of them has deposited is not announced yet.
 TEST(Participant, RefusesASecondDepositThatIsNotAnnounced) {
   const Group group(2, {{0, 1}});
   Participant alone(group, 0, "test", {}, {});
@@ -229,8 +229,8 @@ TEST(Participant, NothingHappensAfterTheEndOfTheEpoch) {
   EXPECT_TRUE(pair[0].take().empty());
 }
 
-// A partial sum that does not fit its call ends the epoch during advance(), while several numbers
-// are open.
+// A partial sum that does not fit its call ends the epoch during advance(), while several
+// collectives are open.
 TEST(Participant, TheEndOfTheEpochInTheMiddleOfEvents) {
   Pair pair;
   const Message partial = partial_sums(2);

@@ -106,7 +106,7 @@ inline Message of(Kind kind, Number number) {
   return message;
 }
 
-// Partial sums of the first elements of number 1, in float32.
+// Partial sums of the first elements of collective 1, in float32.
 inline Message partial_sums(std::int64_t elements) {
   Message message = of(Kind::kPartial, 1);
   message.range = {0, elements};

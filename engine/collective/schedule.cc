@@ -192,7 +192,7 @@ Schedule schedule_of(const Group& group, Place place, const std::vector<Call>& c
                           ? group.places()
                           : static_cast<Place>(group.neighbours(0).size() + 1);
   const std::int64_t window = std::min(limits.window, limits.staging / peers);
-  // A peer's window contains two segments of each active number.
+  // A peer's window contains two segments of each active collective.
   const std::int64_t accumulated =
       static_cast<std::int64_t>(core::size_of(accumulator_of(call.dtype)));
   schedule.grain = std::max<std::int64_t>(

@@ -50,7 +50,7 @@ Bytes expected(const std::vector<Sight>& sights, const Sight& mine, Rank ranks) 
   return result;
 }
 
-// Lists the calls of a number whose ranks disagree, by the lowest rank that makes each call.
+// Lists the calls of a collective whose ranks disagree, by the lowest rank that makes each call.
 std::string disagreement(const std::vector<Sight>& all) {
   std::vector<std::pair<Sight, int>> calls;  // with the number of ranks that make the call
   const bool equal = std::all_of(all.begin(), all.end(), [&](const Sight& sight) {
@@ -78,7 +78,7 @@ std::string disagreement(const std::vector<Sight>& all) {
   return text;
 }
 
-// The status of a number on every rank, unless the epoch ends first.
+// The status of a collective on every rank, unless the epoch ends first.
 core::Status outcome(Number number, const std::vector<Sight>& all) {
   const std::string group = "group \"sim\" #" + std::to_string(number) + ": ";
   std::uint64_t sum = 0;
@@ -241,8 +241,8 @@ Wrong check(const World& world, const std::set<Rank>& lethal) {
       wrong.push_back("no true cause: " + ended->message());
     }
   }
-  // Entries that the last barrier has retired; without a barrier, results of the last numbers are
-  // still retained.
+  // Entries that the last barrier has retired; without a barrier, results of the last collectives
+  // are still retained.
   const bool barrier =
       world.program(world.group().present().front()).back().call.op == Op::kBarrier;
   for (const std::string& name : barrier || over ? world.left_over() : Wrong()) {

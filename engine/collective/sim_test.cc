@@ -108,7 +108,7 @@ TEST(Simulator, StagingAndBytesInFlightAreBounded) {
     ASSERT_TRUE(world.run());
     EXPECT_EQ(joined(check(world, {})), "");
     // If a daemon has several ranks, their sums need staging as well: one operand for each active
-    // number.
+    // collective.
     const std::int64_t sums =
         each > 1 ? static_cast<std::int64_t>(plan.limits.active) * 4 * 6000 : 0;
     EXPECT_LE(world.staging_peak, plan.limits.staging + sums);

@@ -102,7 +102,8 @@ class World {
   Traffic traffic;
   Time now = 0;
   std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
-  std::map<Rank, Number> left;  // ranks that have left, with the last number of each
+  // Ranks that have left, with the number of each rank's last collective.
+  std::map<Rank, Number> left;
   std::int64_t staging_peak = 0, flight_peak = 0;
   // Describes entries that should not be left: buffers, entries of tables, and messages that are
   // not acknowledged.

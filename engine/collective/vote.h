@@ -31,17 +31,17 @@ struct Claim {
 };
 
 struct Vote {
-  // These members are used for the announcement of a number.
+  // These members are used for the announcement of a collective.
   Rank lowest = kNoRank;
   std::uint64_t fingerprint = 0;  // fingerprint of the call of `lowest`
   bool equal = true;              // all fingerprints are equal
   std::uint64_t balance = 0;
   Rank failed = kNoRank;     // the lowest rank that cannot take part
-  Number done = ~Number{0};  // all numbers up to this one have finished, on every place
+  Number done = ~Number{0};  // all collectives up to this number have finished, on every place
   // These members are used for a cut.
-  Number announced = 0;  // the highest number that any place has announced
+  Number announced = 0;  // the highest number of an announced collective at any place
   bool interrupted = false;
-  // Texts are sent in the second fold of a number that fails; an announcement has none.
+  // Texts are sent in the second fold of a collective that fails; an announcement has none.
   std::vector<Claim> claims;  // ascending by rank, at most kClaims
   core::Code code = core::Code::kOk;
   std::string failure;  // text of `failed`

@@ -70,7 +70,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
  public:
   static constexpr std::size_t kMaxQueued = 16384;
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
-  // Bytes of a Fetch that is not `bulk`.
+  // The maximum number of bytes of a Fetch that is not `bulk`.
   static constexpr std::size_t kMaxFetched = std::size_t{1} << 20;
   static constexpr std::size_t kPlanEntries = 64;
   static constexpr std::size_t kWindowEntries = 256;
@@ -150,7 +150,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::size_t open_failures() const;
   using Failed = std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>>;
   Failed failed() const;
-  // Continues at the drained state of another back end. Must be called before anything else.
+  // Continues at the drained state of another back end. Must be called before any other function.
   void begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failed failed);
 
   // ---- Functions for any thread.
@@ -177,7 +177,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool groups_busy();
   // The groups that continue after a restart. Precondition: drained, and at rest with these groups.
   std::vector<program::Image::Group> group_images() const;
-  // Must be called before anything else.
+  // Rejoins a group of a restored session. Must be called before any other function.
   void restore_group(const std::string& user, const std::string& who,
                      const program::Image::Group& group);
   // Estimated seconds until the queued entries have run, from the speed since the queue was last

@@ -259,7 +259,8 @@ bool Back::cancel_call(Entry& entry, const FailureRef& failure, bool root, const
   return true;
 }
 
-// Returns false if its time is over before the call is.
+// Runs a call of a program for at most its time on the lane. Returns false if the call has not
+// ended by then.
 bool Back::run_call(Entry& entry, core::Clock::time_point until) {
   CallOf caller(*this, entry, until);
   try {

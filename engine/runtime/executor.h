@@ -105,8 +105,8 @@ class Executor {
   // Carries out such a copy by sharing the storage. Precondition: operand 1 has contents.
   void share(program::Instruction& instruction);
 
-  // If it has a member, the last instruction did not run, because not all ranks of the group have
-  // joined. It can be tried again once that operation has ended.
+  // If the result has a member, the last instruction did not run, because not all ranks of the
+  // group have joined. It can be tried again once that operation has ended.
   Open& forming() { return forming_; }
 
   // With `patient`, an instruction that lacks memory, or whose operands were moved away, does not

@@ -59,7 +59,7 @@ class Chunk {
   std::size_t size() const { return filled_ - taken_; }
   // Precondition: not full.
   Entry& add() { return *new (at(filled_++)) Entry; }  // no (): that would clear the entry first
-  // Precondition of the next four functions: not empty.
+  // Precondition of front(), last(), drop_last() and pop(): the chunk is not empty.
   Entry& front() { return *at(taken_); }
   Entry& last() { return *at(filled_ - 1); }
   void drop_last() { at(--filled_)->~Entry(); }

@@ -261,7 +261,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // next_seq_ of the restored image; 0: the session was not restored.
   std::uint64_t restored_at_ TT_GUARDED_BY(mu_) = 0;
   bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a submitted frame waits in frame_
-  // Fetches of earlier clients, which are never requested.
+  // The commands up to this one belong to earlier clients, whose fetches are never downloaded.
   std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;
   // Bulk fetches that were acknowledged before they ran.
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);
