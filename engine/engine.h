@@ -1,4 +1,4 @@
-// The public interface of the engine: the only header of the engine that server/ needs to include.
+// The public interface of the engine, through which server/ opens and uses sessions.
 //
 // An Engine owns the devices of a machine and the worker threads (lanes) that compute on them. A
 // Session holds the state of one client: its named values, its autograd tape, its memory accounts
