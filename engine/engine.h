@@ -306,8 +306,8 @@ class Session {
     done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
   }
   // Like snapshot(true), for a session that may continue in this process: it is paused until
-  // resume() or take_over() is called. Returns FAILED_PRECONDITION for a session with a group,
-  // because the other ranks would have to wait.
+  // resume() or take_over() is called. `done` receives FAILED_PRECONDITION if the session has a
+  // group, because the other ranks would have to wait.
   virtual void rest(std::function<void(core::Result<program::Image>)> done) {
     done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
   }

@@ -149,7 +149,7 @@ class Participant {
     std::vector<Early> early;  // partial sums that arrived before the collective was decided
     bool decided = false, complete = false, finished = false, asked = false;
     std::map<Rank, std::string> late;  // late ranks, and their states as reported by other places
-    std::set<Place> askers, queried;   // places that must be answered; all places that were asked
+    std::set<Place> askers, queried;   // places that must be answered; all places that have asked
   };
 
   Slot& slot(Number number);
