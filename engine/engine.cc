@@ -15,7 +15,7 @@
 namespace teletensor::engine {
 namespace {
 
-// Of the box, or of the container that the daemon runs in.
+// The memory of the machine, or of the container that the daemon runs in.
 std::uint64_t physical_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
   std::uint64_t bytes = pages > 0 && size > 0

@@ -1,7 +1,8 @@
-// The engine: start here. Everything that server/ may include.
+// The public interface of the engine, through which server/ opens and uses sessions.
 //
-// An Engine owns the devices of a box and the lanes that compute on them; a Session is one client's
-// world on it: names, tape, memory account, queue. No gRPC, no Python.
+// An Engine owns the devices of a machine and the worker threads (lanes) that compute on them. A
+// Session holds the state of one client: its named values, its autograd tape, its memory accounts
+// and its queue of commands. The engine depends neither on gRPC nor on Python.
 #pragma once
 
 #include <array>
@@ -30,174 +31,187 @@
 
 namespace teletensor::engine {
 
-// What is kept free on the host for the sessions of a user.
+// Memory of the host that is reserved for the sessions of one user.
 struct Guarantee {
   std::string user;
   std::uint64_t bytes = 0;
-  std::uint64_t limit = 0;  // of what they have together, as SessionOptions::user_quota
+  // Maximum of all the user's sessions together, like SessionOptions::user_quota.
+  std::uint64_t limit = 0;
 };
 
 struct EngineOptions {
   int lanes = 0;                          // worker threads; 0: one per core
-  std::uint64_t host_memory = 0;          // bytes of all sessions; 0: 80 % of the box's memory
+  std::uint64_t host_memory = 0;          // bytes for all sessions; 0: 80 % of the machine's memory
   int sim_devices = 0;                    // simulated devices "sim:0", ... for tests
-  std::uint64_t sim_memory = 1ull << 30;  // bytes each
-  bool sim_null = false;                  // they compute nothing (stream benchmarks)
-  std::string cuda_driver;                // the library of the GPUs' driver; "": no GPUs
-  std::string cuda_compiler;              // NVRTC's library; "": where it usually is
-  std::uint64_t device_memory = 0;        // bytes on each GPU; 0: 90 % of what is free there
-  double device_patience = 60;            // seconds until a GPU that answers nothing is lost
-  std::string kernel_cache;               // folder of compiled kernels; "": none is kept
-  // What there is to tell people, from any thread; `bad`: somebody should look.
+  std::uint64_t sim_memory = 1ull << 30;  // bytes of each simulated device
+  // Simulated devices compute nothing (for benchmarks of the command stream).
+  bool sim_null = false;
+  std::string cuda_driver;          // path of the GPU driver's library; empty: no GPUs are used
+  std::string cuda_compiler;        // path of NVRTC's library; empty: the usual place
+  std::uint64_t device_memory = 0;  // bytes on each GPU; 0: 90 % of what is free there
+  double device_patience = 60;      // seconds without an answer after which a GPU counts as lost
+  std::string kernel_cache;         // folder of the cache of compiled kernels; empty: no cache
+  // Receives lines for the operator's log, from any thread. `bad` marks lines that report a
+  // problem.
   std::function<void(bool bad, const std::string& line)> log{};
-  std::vector<Guarantee> guarantees{};  // of different users
-  // Kept free on the host, an 8th of it at most, for sums of groups with ranks in other daemons.
+  std::vector<Guarantee> guarantees{};  // at most one for each user
+  // Bytes of the host reserved for reductions of groups that have ranks in other daemons; at most
+  // an eighth of the host's memory is reserved.
   std::uint64_t group_memory = 0;
-  // Memory that is short moves to files of so many bytes in this folder; 0: none.
+  // Maximum total size of the files in `disk_dir` to which tensors are moved when memory is short;
+  // 0: tensors are never moved to disk.
   std::uint64_t disk_memory = 0;
-  std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
+  std::uint64_t user_disk_memory = 0;  // maximum for all sessions of one user; 0: no limit
   std::string disk_dir{};
 };
 
 struct SessionOptions {
   std::uint64_t memory_quota = 0;  // bytes on each device; 0: the device's whole budget
-  std::string name;                // for people
-  std::string user;                // whose share of the lanes it uses; "": one for all of these
-  std::uint64_t user_quota = 0;    // bytes on each device of all the user's sessions; 0: no limit
-  double weight = 1;               // of that share, where the user has no session yet
-  bool publishes = true;           // may share tensors under the user's name
+  std::string name;                // for display
+  // The user whose share of the lanes the session uses; sessions without a user have one share
+  // together.
+  std::string user;
+  std::uint64_t user_quota = 0;  // maximum on each device for all sessions of the user; 0: no limit
+  double weight = 1;      // weight of the user's share, used if the user has no other session yet
+  bool publishes = true;  // the session may share tensors under the user's name
   program::Amounts limits = program::kUsualLimits;
 };
 
-// What moved between memory and disk, or between a device and the host, so far: bytes of tensors,
-// of files, and the time it took.
+// Totals of the transfers between memory and disk, or between a device and the host, since the
+// start: bytes of tensors, bytes of files, and the time spent.
 struct Moved {
   std::uint64_t out = 0, in = 0, written = 0;
   std::uint64_t out_ns = 0, in_ns = 0;
-  std::uint64_t failures = 0;  // files that could not be written or read
+  std::uint64_t failures = 0;  // number of files that could not be written or read
 };
 
 struct MemoryUse {
   core::Device device;
   std::uint64_t used = 0, peak = 0, quota = 0;
   std::uint64_t device_used = 0, device_total = 0;  // all sessions
-  // Bytes of the device's tensors that have moved away: from a GPU to the host, or on to the disk.
-  // Of the host: of all that are on the disk, the bytes of their files, and how many these may be
-  // (0: nothing moves there).
+  // Bytes of the session's tensors that are not on this device now: for a GPU, tensors that were
+  // moved to the host or on to the disk; for the host, tensors on the disk. `disk_used` is the size
+  // of the files on the disk and `disk_quota` their maximum (0: no disk is used); both are set for
+  // the host only.
   std::uint64_t away = 0, disk_used = 0, disk_quota = 0;
-  // From the driver or the operating system, in use or kept for whoever needs it next.
+  // Bytes obtained from the driver or the operating system, in use or cached for later allocations.
   std::uint64_t device_held = 0;
-  std::uint64_t locked = 0;  // of these page-locked, for copies from and to GPUs; the host's alone
-  Moved moved{};             // by all sessions between a GPU and the host
+  // The page-locked part of device_held (for copies to and from GPUs); host only.
+  std::uint64_t locked = 0;
+  Moved moved{};  // transfers of all sessions between a GPU and the host
 };
 
-// A GPU.
+// Properties of a GPU.
 struct Accelerator {
   core::Device device;
   std::string model;   // "NVIDIA H100 80GB HBM3"
-  int capability = 0;  // 90: 9.0
+  int capability = 0;  // compute capability times 10: 90 means 9.0
   int multiprocessors = 0;
-  std::uint64_t memory = 0;  // bytes of the device, those of other programs included
+  std::uint64_t memory = 0;  // memory of the device, including what other programs use
 };
 
-// A tensor that sessions use together (docs/sharing.md).
+// A tensor that several sessions use together (docs/sharing.md).
 struct Publication {
   std::uint64_t id = 0;
-  std::string name, user;  // of the session that published it
-  std::string users;       // who else may have it: names with spaces between them, "*": all
+  std::string name, user;  // the publication's name and the user who published it
+  std::string users;       // users that may also open it: names separated by spaces; "*": all users
   core::DType dtype = core::DType::kF32;
   core::Device device;
   core::Dims shape;
-  bool writable = false;  // by the others
+  bool writable = false;  // sessions other than the publisher's may write to it
   std::uint64_t bytes = 0;
-  std::uint64_t common = 0, owner = 0;  // Common's
+  std::uint64_t common = 0, owner = 0;  // Common::id and Common::owner
 
   bool open_to(std::string_view whom) const;
 };
 
-// The storage of publications, which several sessions have: what a snapshot says of it.
+// A storage shared by several sessions through publications, as it is described in a snapshot.
 struct Common {
-  std::uint64_t id = 0;  // program::Image::Storage::common; of no other one, in no life
+  // The same as program::Image::Storage::common; never reused, not even after a restart.
+  std::uint64_t id = 0;
   core::Device device;
   std::uint64_t bytes = 0;
-  std::uint64_t writes = 0;  // how often it was written
+  std::uint64_t writes = 0;  // number of writes so far
   std::uint64_t owner = 0;   // program::Image::owner of the session that published it
-  std::string user;          // who is charged
+  std::string user;          // the user whose quota it counts against
 };
 
 // A storage that a session is charged for.
 struct Holding {
   core::Device device;
   std::uint64_t bytes = 0;
-  std::uint64_t seq = 0;  // of the command that made it
-  bool away = false;      // on the disk; of a GPU also on the host
-  // Of the tensor that it was made for; none: it is no tensor's, or its shape is too long to note.
+  std::uint64_t seq = 0;  // seq of the command that created it
+  bool away = false;      // moved to the disk, or from a GPU to the host
+  // The dtype and shape of the tensor that the storage was allocated for. No dtype: the storage
+  // belongs to no tensor, or the shape was too long to record.
   std::optional<core::DType> dtype;
   core::Dims shape;
 };
 
-// An instruction that held a lane for long.
+// An instruction that occupied a lane for a long time.
 struct SlowOp {
   std::uint64_t seq = 0;
   std::string op;
-  std::uint64_t ns = 0;  // without what others ran in between
+  std::uint64_t ns = 0;  // running time, without the time in which other sessions ran in between
 };
 
-// A late error on its way to the client.
+// A deferred error that is reported to the client after its command was accepted.
 struct LateError {
   std::uint64_t root = 0;  // seq of the command that failed
   core::Status status;
 };
 
-// Contents that a Fetch asked for.
+// The contents that a Fetch command requested.
 struct Fetched {
-  std::uint64_t seq = 0;  // of the Fetch
-  core::Status status;    // the root's, where the value failed; then `root` names it
+  std::uint64_t seq = 0;  // seq of the Fetch command
+  // If the value failed: the error of the command `root`, from which the failure comes.
+  core::Status status;
   std::uint64_t root = 0;
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
-  std::string bytes;  // row-major
+  std::string bytes;  // elements in row-major order
 };
 
-// Memory of a session that other processes of this machine can map.
+// A session's memory that other processes of this machine can map.
 struct Shared {
-  std::uint64_t id = 0;                 // for the session's later calls
-  int descriptor = -1;                  // of a file; the caller's, who closes it
-  std::uint64_t offset = 0, bytes = 0;  // in that file
-  std::array<std::uint64_t, 2> gpu{};   // whose memory it is, by UUID (share_copy)
-  std::shared_ptr<void> hold;           // the session holds the memory as long as this, any thread
+  std::uint64_t id = 0;                 // identifies the memory in later calls on the session
+  int descriptor = -1;                  // file descriptor; the caller owns and closes it
+  std::uint64_t offset = 0, bytes = 0;  // location of the memory in that file
+  std::array<std::uint64_t, 2> gpu{};   // UUID of the GPU whose memory it is (set by share_copy)
+  std::shared_ptr<void> hold;           // keeps the memory allocated; may be released in any thread
 };
 
-// Effects of a Raise: the in-place commands that did not happen, so that the mirror takes them
-// back.
+// The result of a Raise command: lists the in-place commands that did not take effect, so that the
+// client undoes them in its own record.
 struct Raised {
-  std::uint64_t seq = 0;  // of the Raise
+  std::uint64_t seq = 0;  // seq of the Raise command
   std::uint64_t root = 0;
-  std::vector<std::uint64_t> rebinds;  // seqs, ascending
+  std::vector<std::uint64_t> rebinds;  // seqs of the in-place commands, ascending
 };
 
-// What a session tells its client; called from lanes and from submit(). Must not block or call back
-// into the session.
+// Receives a session's events for its client. The functions are called from lanes and from
+// submit(); they must not block or call the session.
 class SessionListener {
  public:
   virtual ~SessionListener() = default;
-  virtual void on_completed(std::uint64_t seq) = 0;  // everything up to seq has run; coalesced
+  // All commands up to seq have run; events are coalesced.
+  virtual void on_completed(std::uint64_t seq) = 0;
   virtual void on_fetched(Fetched fetched) = 0;
-  virtual void on_error(LateError error) = 0;  // each root once
+  virtual void on_error(LateError error) = 0;  // at most once for each root
   virtual void on_raised(Raised raised) = 0;
-  virtual void on_slow(SlowOp) {}  // 50 ms or more
+  virtual void on_slow(SlowOp) {}  // called for instructions of 50 ms or more
 };
 
-// How far a session is that comes to rest with its groups.
+// The progress of a session while all groups are brought to rest for a snapshot.
 enum class Rest : std::uint8_t {
-  kApart,  // it has no group, or has been asked for no snapshot
+  kApart,  // the session has no group, or no snapshot was requested
   kRuns,
-  kExpects,  // other ranks need commands of it that its client has not sent
-  kWaits,    // for other ranks, in what it has begun
-  kRests,    // all that it has begun has ended
+  kExpects,  // other ranks need commands that the session's client has not sent yet
+  kWaits,    // the session's current operations wait for other ranks
+  kRests,    // all operations that the session began have ended
 };
 
-// Where the next client of a session begins.
+// The state from which a new client continues a session.
 struct TakenOver {
   std::uint64_t next_seq = 1;
   program::HandleId next_id = 1;
@@ -207,23 +221,25 @@ struct TakenOver {
 class Session {
  public:
   virtual ~Session() = default;
-  // Executes commands in order: names and tape at once, kernels later. `first_seq` and `first_id`
-  // must be what the session expects next, 1 and 1 at first (else FAILED_PRECONDITION, nothing
-  // executed). An eager error
-  // here means that the client's mirror disagreed or the client is hostile: the session is broken
-  // from then on and every later call returns that Status. `done` is called once the commands are
-  // consumed, before submit() returns or later from another thread: the caller gives no further
-  // frame before (backpressure). A session that is destroyed meanwhile drops `done` uncalled.
+  // Executes commands in order. Names and tape change at once; kernels run later. `first_seq` and
+  // `first_id` must be the numbers that the session expects next, initially 1 and 1; otherwise the
+  // call fails with FAILED_PRECONDITION and executes nothing. An eager error means that the
+  // client's record of the session disagrees with the session, or that the client is hostile: the
+  // session is then broken, and every later call returns that status. `done` is called once the
+  // commands are consumed, either before submit() returns or later from another thread; the caller
+  // must not submit the next frame before that (backpressure). If the session is destroyed first,
+  // `done` is never called.
   virtual void submit(std::uint64_t first_seq, std::uint64_t first_id,
                       std::vector<program::Command> commands,
                       std::function<void(core::Status)> done) = 0;
 
-  // Bulk. Upload storage is admitted at begin (RESOURCE_EXHAUSTED before any byte travels); chunks
-  // may come in any thread, in order of offset. An unfinished upload is freed by abort or with the
-  // session.
+  // Transfers of large values. The storage of an upload is allocated by begin_upload(), which
+  // returns RESOURCE_EXHAUSTED before any byte is sent. Chunks may be passed in any thread, in the
+  // order of their offsets. An unfinished upload is freed by abort_upload() or with the session.
   virtual core::Result<std::uint64_t> begin_upload(core::Device device, std::uint64_t bytes) = 0;
-  // The same where begin_upload() has no room, but others' idle memory could be moved to the disk
-  // first: `done` is called at once, or later from another thread, also when the session ends.
+  // Like begin_upload(), but waits if room can be made by moving idle memory of other sessions to
+  // the disk. `done` is called at once, or later from another thread, and also when the session
+  // ends.
   virtual void admit_upload(core::Device device, std::uint64_t bytes,
                             std::function<void(core::Result<std::uint64_t>)> done) {
     done(begin_upload(device, bytes));
@@ -232,176 +248,188 @@ class Session {
                                     std::string_view bytes) = 0;
   virtual core::Status finish_upload(std::uint64_t upload) = 0;
   virtual void abort_upload(std::uint64_t upload) = 0;
-  // The row-major bytes that a bulk Fetch bound to `seq`; `ready` runs once they exist (or failed).
-  // They are then copied `into` by download_chunk and freed by end_download, or by the client's
-  // command Taken. Who comes later takes the place of who waits: then, and with the session,
-  // `ready` ends as CANCELLED.
+  // Prepares the row-major bytes that a bulk Fetch bound to `seq`. `ready` is called once they
+  // exist, or with the error if the value failed. The bytes are then copied to `into` by
+  // download_chunk() and freed by end_download() or by the client's command Taken. A second call
+  // for the same `seq` replaces a waiting one, whose `ready` is called with CANCELLED; so is every
+  // waiting `ready` when the session ends.
   virtual void begin_download(std::uint64_t seq,
                               std::function<void(core::Result<Fetched>)> ready) = 0;
   virtual core::Status download_chunk(std::uint64_t seq, std::uint64_t offset,
                                       std::span<char> into) = 0;
   virtual void end_download(std::uint64_t seq) = 0;
-  // Instead of its chunks: what a bulk Fetch bound to `seq` as memory that others may look at. It
-  // never changes, and counts as held by the session, whoever has it. UNIMPLEMENTED where it is
-  // no memory of the host, or too small; then chunks are the way.
+  // Alternative to download_chunk(): returns the bytes that a bulk Fetch bound to `seq` as memory
+  // that other processes may map for reading. The memory never changes and is charged to the
+  // session for as long as it is held. Returns UNIMPLEMENTED if the value is not in host memory or
+  // is too small; the caller then uses chunks.
   virtual core::Result<Shared> share_download(std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
-  // Of a value on a GPU: a copy in memory of that GPU, which others may map and write to.
-  // Waits for the copy. UNIMPLEMENTED on other devices.
+  // For a value on a GPU: copies it into other memory of that GPU, which other processes may map
+  // for reading and writing. Waits for the copy. Returns UNIMPLEMENTED on other devices.
   virtual core::Result<Shared> share_copy(std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
-  // New zeroed memory that others may write to; what they write counts until the session goes to
-  // another client.
+  // Allocates zeroed memory that other processes may map for writing. Their writes are accepted
+  // until another client takes over the session.
   virtual core::Result<Shared> share_new(std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
-  // As upload_chunk(), with bytes [from, from + bytes) of the memory `share` of share_new().
+  // Like upload_chunk(), but takes bytes [from, from + bytes) of the memory `share`, which
+  // share_new() returned.
   virtual core::Status upload_shared(std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
                                      std::uint64_t) {
     return core::Status(core::Code::kUnimplemented, "this session shares no memory");
   }
 
-  // Drops queued instructions (their results fail with CANCELLED) and asks running ones to stop.
-  // `upto`: the last of them, which may not have come yet; 0: what has come.
+  // Drops queued instructions, whose results fail with CANCELLED, and asks running ones to stop.
+  // Applies to all commands up to `upto`, including those not yet received; 0: to all received
+  // commands.
   virtual void interrupt(std::uint64_t upto = 0) = 0;
-  // Groups that the session is in end for all their ranks, because "rank n `why`".
+  // Ends all groups that the session belongs to, for all their ranks, with the reason "rank n
+  // `why`".
   virtual void leave_groups(const std::string& why) { (void)why; }
-  // A new client takes the session over, once the frame that came last is consumed; no frame comes
-  // meanwhile. Named tensors stay, everything else that only the old client knew goes: handles,
-  // history, uploads, downloads, answers to its fetches. What is queued runs. `done` may be called
-  // at once, or later from another thread; with CANCELLED when the session is destroyed first.
+  // Lets a new client take over the session, once the last submitted frame is consumed; no frame
+  // may be submitted until then. Named tensors stay. Everything that only the old client could
+  // refer to is dropped: handles, history, uploads, downloads, and replies to its fetches. Queued
+  // instructions still run. `done` may be called at once, or later from another thread; it receives
+  // CANCELLED if the session is destroyed first.
   virtual void take_over(std::function<void(core::Result<TakenOver>)> done) {
     done(core::Status(core::Code::kUnimplemented, "this session cannot be taken over"));
   }
-  // What the session is once the frame that came last is consumed and everything has run. The
-  // image holds the bytes as they are then. `hold`: the session stands still from there on and
-  // consumes nothing any more. `done` as take_over()'s; with ABORTED while another one waits.
+  // Takes a snapshot of the session after the last submitted frame is consumed and everything has
+  // run. The image refers to the bytes as they are at that time. With `hold`, the session is paused
+  // from then on and consumes nothing more. `done` is called like that of take_over(), and with
+  // ABORTED if another snapshot is pending.
   virtual void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) {
     (void)hold;
     done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
   }
-  // As snapshot(true), for a session that may go on here after all: it stands still until resume(),
-  // or until it is taken over. FAILED_PRECONDITION for a session with a group, whose other ranks
-  // would wait.
+  // Like snapshot(true), for a session that may continue in this process: it is paused until
+  // resume() or take_over() is called. `done` receives FAILED_PRECONDITION if the session has a
+  // group, because the other ranks would have to wait.
   virtual void rest(std::function<void(core::Result<program::Image>)> done) {
     done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
   }
-  // Where the session has groups, snapshot(true) takes its image when all sessions' groups are at
-  // rest. come_to_rest() lets the session continue as far as other ranks need it, or by one command
-  // with a collective where `push` is set and something in its groups is open, and says how far it
-  // is. It is called again and again, by one thread.
+  // For sessions with groups, snapshot(true) takes its image only when the groups of all sessions
+  // are at rest. come_to_rest() lets the session continue as far as other ranks need it and returns
+  // its progress. With `push`, it also runs one command that contains a collective, if an operation
+  // of its groups is incomplete. It is called repeatedly, by one thread.
   virtual Rest come_to_rest(bool push) {
     (void)push;
     return Rest::kApart;
   }
-  // Takes the image. Precondition: come_to_rest() was kRests, and Engine::rest_groups() was true.
+  // Takes the image. Precondition: come_to_rest() returned kRests and Engine::rest_groups()
+  // returned true.
   virtual void stay_at_rest() {}
-  // Ends rest(), if that has called `done` with an image. Any thread.
+  // Ends the pause of rest(), if rest() called `done` with an image. Any thread.
   virtual void resume() {}
   virtual std::vector<MemoryUse> memory() const = 0;
-  // MemoryUse::peak begins again at what is used.
+  // Sets MemoryUse::peak to the current use.
   virtual void reset_peaks() {}
   virtual std::uint64_t completed_upto() const = 0;
-  virtual std::size_t queued() const = 0;  // instructions waiting
-  // Until they have run, at the pace of those before them.
+  virtual std::size_t queued() const = 0;  // number of waiting instructions
+  // Estimated seconds until the queued instructions have run, from the speed of the earlier ones.
   virtual double wait_seconds() const = 0;
   virtual std::size_t handles() const = 0;
-  // How much there is of what SessionOptions::limits bounds.
+  // Current values of the quantities that SessionOptions::limits bounds.
   virtual program::Amounts amounts() const { return {}; }
-  virtual std::uint64_t lane_ns() const = 0;  // time of lanes used so far, all lanes together
-  virtual std::size_t ahead() const = 0;      // sessions that wait for a lane and get it before
-  // What this session's user may have under "name" or "user/name", and below it ("name/..."), by
-  // name; empty: nothing.
+  virtual std::uint64_t lane_ns() const = 0;  // time used so far, summed over all lanes
+  // Number of sessions that wait for a lane and will be served earlier.
+  virtual std::size_t ahead() const = 0;
+  // The publications that this session's user may open under the given "name" or "user/name", and
+  // below that name ("name/..."), sorted by name; empty if there are none.
   virtual std::vector<Publication> published(std::string_view name) const {
     (void)name;
     return {};
   }
-  // The `most` largest storages, largest first.
+  // The largest storages, at most `most`, in descending order of size.
   virtual std::vector<Holding> largest(std::size_t most) const = 0;
-  // Records from now on what comes and runs, or stops; turning it on drops what was recorded.
+  // Starts or stops recording which commands arrive and which instructions run; starting discards
+  // the earlier records.
   virtual void profile(bool) {}
-  // The oldest `most` spans and arrivals recorded and not taken yet.
+  // Removes and returns the oldest recorded spans and arrivals, at most `most`.
   virtual program::Timeline take_profile(std::size_t) { return {}; }
 };
 
-// How each op of the catalog runs on a GPU: its name, and "view" (nothing runs), "host" or the kind
-// of its kernel there.
+// How each operator of the catalog runs on a GPU: pairs of its name and "view" (nothing runs),
+// "host", or the kind of its GPU kernel.
 std::vector<std::pair<std::string, std::string>> gpu_paths();
 
 class Engine {
  public:
-  // Null, and `why`: the memory is less than what is guaranteed, or the folder for what moves to
-  // the disk cannot be made.
+  // Returns null and sets `why` if the memory is smaller than the guarantees, or if the folder for
+  // spilled tensors cannot be created.
   static std::unique_ptr<Engine> create(const EngineOptions& options, core::Status* why = nullptr);
   virtual ~Engine() = default;
   virtual const ops::Catalog& catalog() const = 0;
   virtual std::vector<core::Device> devices() const = 0;
-  virtual int lanes() const { return 1; }  // worker threads that compute at once
+  virtual int lanes() const { return 1; }  // number of worker threads that compute in parallel
   virtual std::vector<MemoryUse> memory() const = 0;
   virtual std::vector<Accelerator> accelerators() const { return {}; }
-  // Of each of the accelerators.
+  // The activity of each accelerator.
   virtual std::vector<std::pair<core::Device, core::Activity>> activity() const { return {}; }
   virtual Moved moved() const { return {}; }
   virtual std::vector<Publication> publications() const { return {}; }
   virtual std::vector<runtime::GroupFacts> groups() { return {}; }
-  // Brings all groups to rest on all daemons, so that they can go on after a restart of this one.
-  // True: they are at rest, or have ended. Else it is called again, when all sessions here that
-  // have groups rest again. Precondition: they rest now.
+  // Brings all groups to rest on all daemons, so that they can continue after a restart of this
+  // daemon. Returns true if all groups are at rest or have ended. Otherwise it must be called again
+  // once all local sessions with groups are at rest again. Precondition: these sessions are at rest
+  // now.
   virtual bool rest_groups() { return true; }
-  // Ends the groups that are not at rest, because "rank n `why`".
+  // Ends the groups that are not at rest, with the reason "rank n `why`".
   virtual void end_moving_groups(const std::string& why) { (void)why; }
-  // Gives memory of the host back to the operating system that no session has needed since the last
-  // call. Called every few seconds.
+  // Returns host memory to the operating system that no session has needed since the last call.
+  // Called every few seconds.
   virtual void release_idle() {}
-  // Groups may have ranks in other daemons from here on (see Fabric). The fabric outlives all
-  // sessions. Null: the engine has no groups. Precondition: there is no session.
+  // Enables groups with ranks in other daemons (see Fabric). The fabric must outlive all sessions.
+  // Returns null if the engine has no groups. Precondition: no session exists.
   virtual runtime::Fabric::Receiver* connect(runtime::Fabric& fabric) {
     (void)fabric;
     return nullptr;
   }
-  // Not ok once a device is lost, with the cause; it stays so. Any thread.
+  // Returns an error with the cause once a device is lost; the error is permanent. Any thread.
   virtual core::Status health() const { return {}; }
   // The listener must outlive the session. Destroying a Session interrupts it, waits for its
-  // running instruction, and gives all its memory back before it returns.
+  // running instruction, and frees all its memory before returning.
   virtual core::Result<std::unique_ptr<Session>> open(const SessionOptions& options,
                                                       SessionListener* listener) = 0;
 
-  // Some of the bytes of a live image's storage. Any thread.
+  // Reads a part of a storage that a live image refers to. Any thread.
   virtual core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset,
                                     void* to, std::size_t bytes) {
     (void)storage, (void)offset, (void)to, (void)bytes;
     return core::Status(core::Code::kUnimplemented, "no storages here");
   }
-  // The same of a common one, for the time of `act`: nobody writes to it meanwhile, until `act`
-  // calls `done`.
+  // Like read_storage(), for a storage shared by several sessions: calls `act` while no session can
+  // write to the storage. Writes are allowed again when `act` calls `done`.
   using Act = std::function<core::Status(const Common& facts, const std::function<void()>& done)>;
   virtual core::Status hold(const program::Image::Storage& storage, const Act& act) {
     (void)storage, (void)act;
     return core::Status(core::Code::kUnimplemented, "no storages here");
   }
-  // How often publications() has changed.
+  // Number of changes of publications() so far.
   virtual std::uint64_t publications_changed() const { return 0; }
-  // Gives the next bytes of a snapshot, those of one storage after the other. `lost` not OK: there
-  // are no more of this storage, which could not be written, and why.
+  // Supplies the next bytes of a snapshot, one storage after another. If `lost` is set to an error,
+  // the rest of this storage is missing because it could not be written, for the reason given.
   using ReadBytes = std::function<core::Status(void* to, std::size_t bytes, core::Status& lost)>;
-  // Before the first session: what earlier lives have written down. Numbers of sessions and of
-  // publications begin with `first`, which is more than any that is restored.
+  // Prepares the restoration of what earlier runs of the daemon saved; called before the first
+  // session is created. The numbers of new sessions and publications begin with `first`, which must
+  // exceed all restored ones.
   virtual void number_from(std::uint64_t first) { (void)first; }
-  // A common storage, for the images that name it; `user_quota` as SessionOptions'. Whatever is not
-  // restored is an error of each tensor that needs it.
+  // Restores a shared storage for the images that refer to it. `user_quota` is that of
+  // SessionOptions. Every tensor that needs a storage which is not restored is an error value.
   virtual core::Status restore_common(const Common& facts, std::uint64_t user_quota,
                                       const ReadBytes& read) {
     (void)facts, (void)user_quota, (void)read;
     return core::Status(core::Code::kUnimplemented, "nothing is restored here");
   }
-  // A name of one of those, behind them.
+  // Restores a publication of a shared storage; called after restore_common().
   virtual void restore_publication(Publication publication) { (void)publication; }
-  // Behind the last session: what nobody has taken goes.
+  // Ends the restoration, after the last session: frees shared storages that no session uses.
   virtual void restored() {}
-  // The session that an image was taken of, where it was. `options` as for open(). Fails where the
-  // image makes no sense, its devices are not here, or the memory does not suffice.
+  // Recreates the session from which an image was taken. `options` is used as in open(). Fails if
+  // the image is invalid, its devices are missing, or the memory does not suffice.
   virtual core::Result<std::unique_ptr<Session>> restore(const SessionOptions& options,
                                                          SessionListener* listener,
                                                          program::Image image,

@@ -5,7 +5,7 @@
 namespace teletensor::collective {
 namespace {
 
-// This chains the finalizer of splitmix64 (Steele, Lea and Flood 2014).
+// Mixes a value into a hash with the finalizer of splitmix64 (Steele, Lea and Flood 2014).
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   std::uint64_t x = hash + 0x9e3779b97f4a7c15u + value;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

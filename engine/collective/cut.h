@@ -1,11 +1,12 @@
-// Cut: how all ranks of a group come to rest between the same two numbers, and continue later.
+// Cut: brings all ranks of a group to rest between the same two collectives, and lets them continue
+// later.
 //
-// A daemon that drains, or whose rank was interrupted, starts a generation of three folds over all
-// places. From the vote of the first, hold, on, a place announces no further number; the highest
-// number that any place has announced is the cut. A place votes in the second, rest, when it has
-// finished all numbers up to the cut. It votes in the third, release, when it no longer keeps the
-// group at rest. A daemon at rest may write its image and restart: its votes of this generation,
-// and those of its peers, are then sent again.
+// A daemon that drains, or whose rank was interrupted, starts a generation of three votes over all
+// places. After its vote in the first one, hold, a place announces no further collective; the
+// highest number of an announced collective at any place is the cut. A place votes in the second
+// one, rest, when it has finished all collectives up to the cut. It votes in the third one,
+// release, when it no longer keeps the group at rest. A daemon at rest may write its image and
+// restart: its votes of this generation, and those of its peers, are then sent again.
 #pragma once
 
 #include <map>
@@ -25,11 +26,11 @@ class Cut {
 
   Number generation() const { return generation_; }
   Generation& current() { return generations_[generation_]; }
-  // The generation before the current one, or nullptr in the first one. A place that restarted in
-  // it may not have received all of its votes.
+  // The generation before the current one; nullptr in the first one. A place that restarted in it
+  // may not have received all of its votes.
   const Generation* previous() const;
-  // nullptr where the generation is over. Votes of the next generation may come before the current
-  // one is over at this place.
+  // Returns nullptr if the generation is over. Votes of the next generation may arrive before the
+  // current one is over at this place.
   Generation* find(Number generation);
 
   bool holding() const { return holding_; }
@@ -43,9 +44,9 @@ class Cut {
   void rest() { at_rest_ = true; }
   void go_on();
 
-  // Why this place keeps the group at rest: it drains, it was interrupted, or both.
+  // The reasons why this place keeps the group at rest: it drains, it was interrupted, or both.
   bool drains = false, interrupts = false;
-  // This place was interrupted. The next generation that it starts says so, and sets
+  // This place was interrupted: the next generation that it starts will say so and set
   // `interrupts`.
   bool interrupt_next = false;
   bool keeps_at_rest() const { return drains || interrupts; }

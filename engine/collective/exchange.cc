@@ -13,7 +13,7 @@ void Exchange::copy(Slice from, std::vector<Slice> to, std::int64_t elements, Ru
   running_[out_.reduce(std::move(job))] = running;
 }
 
-// Adds the operands of this place's ranks as far as the tree allows.
+// Adds the operands of this place's ranks as far as the tree of additions allows.
 void Exchange::presum() {
   if (schedule_.levels.empty() || schedule_.origin) return;
   const Schedule::Level& plan = schedule_.levels[0];
@@ -70,8 +70,8 @@ void Exchange::start() {
   pump();
 }
 
-// Copies what needs no addition: the operand of a broadcast's root, those of all_gather, and parts
-// that ranks of this place send to each other.
+// Copies data that needs no addition: the operand of a broadcast's root, the operands of
+// all_gather, and parts that ranks of this place send to each other.
 void Exchange::give_operands() {
   const Call& call = calls_.front();
   const std::vector<Rank>& own = group_.ranks_of(place_);
@@ -196,7 +196,8 @@ core::Status Exchange::receive(Place from, const Message& message, const Slice& 
   return {};
 }
 
-// A segment of a result was received into the result of this place's first rank that wants it.
+// Handles a segment of a result that was received into the result of this place's first rank that
+// needs it.
 void Exchange::stand(Range range, std::int64_t counts) {
   std::vector<Slice> places = final_at(range);
   if (wanting_.size() > 1) {

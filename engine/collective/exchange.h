@@ -1,10 +1,10 @@
-// Exchange: the data of one collective at one place, from the announcement of its ranks until their
-// results are complete and all data that other places need has been sent.
+// Exchange: transfers the data of one collective at one place, from the announcement of its ranks
+// until their results are complete and all data that other places need has been sent.
 //
-// A segment of partial sums is added when it has come from all places that hold one; a segment of a
-// result is sent as soon as it is complete. The owner of the participant runs the additions of a
-// segment as a Job; the exchange reads no element. It has no threads, and puts its actions into
-// the Outbox.
+// A segment of partial sums is added when it has arrived from all places that hold one; a segment
+// of a result is sent as soon as it is complete. The owner of the participant runs the additions of
+// a segment as a Job; the exchange reads no element. It has no threads, and adds its actions to the
+// Outbox.
 #pragma once
 
 #include <map>
@@ -18,18 +18,21 @@ namespace teletensor::collective {
 
 class Exchange {
  public:
-  // `calls` are those of the place's ranks, in their order. group, limits and out outlive it.
+  // `calls` are the calls of the place's ranks, in their order. group, limits and out must outlive
+  // this object.
   Exchange(const Group& group, Place place, Number number, std::vector<Call> calls,
            const Limits& limits, Outbox& out);
 
-  // The ranks of this place have announced the number. Partial sums of up to Limits::eager are
-  // sent now, before the vote.
+  // Called when the ranks of this place have announced the collective. Partial sums of up to
+  // Limits::eager are sent now, before the vote.
   void announce();
-  // All ranks have announced the same call, and the turn of the number has come, unless small().
+  // Called when all ranks have announced the same call and the turn of the collective has come;
+  // exchanges that are small() need not wait for their turn.
   void start();
-  // True where it needs so little staging that it does not wait for its turn (Limits::active).
+  // Returns true if it needs so little staging that it does not wait for its turn (Limits::active).
   bool small() const { return whole(calls_.front().op) && !schedule_.scattered; }
-  // Frees all staging. The number is finished or fails, or the epoch is over: no event follows.
+  // Frees all staging. Called when the collective is finished or fails, or the epoch is over;
+  // nothing may be called afterwards.
   void release();
 
   // The number of segments of partial sums that a place may send before it receives a credit.
@@ -37,29 +40,31 @@ class Exchange {
   // Staging that an exchange reserves itself has a lower index than this.
   static constexpr std::uint64_t kOwnStaging = 1000;
 
-  // InvalidArgument where no peer may send these partial sums.
+  // Returns InvalidArgument if no peer may send these partial sums.
   core::Status check(Place from, const Message& message);
-  // Where the payload of a result is to be written. InvalidArgument where no peer may send it.
+  // Returns the location to which the payload of a result must be written, or InvalidArgument if no
+  // peer may send it.
   core::Result<Slice> expect(Place from, const Message& message);
-  // A payload has been written to `at`. Where this succeeds, the exchange frees staging there.
+  // Processes a payload that was written to `at`. If it succeeds, the exchange frees the staging
+  // there.
   core::Status receive(Place from, const Message& message, const Slice& at);
-  // A job has run. False where it is not a job of this exchange.
+  // Reports that a job has run. Returns false if it is not a job of this exchange.
   bool reduced(std::uint64_t job);
-  // Sends all segments that may be sent. The `done` of any message of a peer may allow more.
+  // Sends all segments that may be sent. A new `done` in any message of a peer may allow more.
   void pump();
 
   bool started() const { return started_; }
-  // The results of this place's ranks are complete.
+  // Returns true if the results of this place's ranks are complete.
   bool complete() const { return started_ && missing_ == 0; }
-  // The exchange is complete, no other place waits for this one, and no job runs.
+  // Returns true if the exchange is complete, no other place waits for this one, and no job runs.
   bool finished() const;
-  // Places that send their partial sums to this one when they know that its turn has come.
+  // The places that send their partial sums to this one when they know that its turn has come.
   const std::vector<Place>& givers() const { return givers_; }
-  // Places whose partial sums are missing.
+  // The places whose partial sums are missing.
   std::vector<Place> waits_for() const;
 
  private:
-  struct Segment {  // of partial sums that this place adds
+  struct Segment {  // a segment of partial sums that this place adds
     Range range;
     const Schedule::Owned* owned = nullptr;
     std::vector<std::optional<Slice>> given;
@@ -70,8 +75,8 @@ class Exchange {
     std::vector<Segment> segments;  // ascending
     std::size_t reduced = 0;
     Sum sum;
-    std::vector<Node> nodes;  // the contents of its slots: own, then given
-    std::map<Place, std::int64_t> granted, total, taken;  // segments, of each holder
+    std::vector<Node> nodes;  // the contents of its slots: own nodes, then received ones
+    std::map<Place, std::int64_t> granted, total, taken;  // counts of segments, by sending place
   };
   struct Transfer {
     Place to = 0;
@@ -125,13 +130,13 @@ class Exchange {
 
   std::vector<Stage> stages_;
   std::vector<Region> regions_;   // the elements that this place holds at each level
-  std::vector<Ranges> partials_;  // those of them whose partial sums are complete
+  std::vector<Ranges> partials_;  // the part of regions_ whose partial sums are complete
   std::vector<Transfer> transfers_;
   std::vector<Place> givers_;
   std::vector<Rank> wanting_;  // ranks of this place that receive the whole
   Region home_;                // elements of a result that no rank of this place receives
   Ranges final_;
-  std::map<std::pair<Rank, Rank>, Ranges> parts_;  // received, by (to, from)
+  std::map<std::pair<Rank, Rank>, Ranges> parts_;  // received parts of results, by (to, from)
   std::map<std::uint64_t, Running> running_;
   std::map<Buffer, std::int64_t> staged_;
   std::int64_t missing_ = 0;

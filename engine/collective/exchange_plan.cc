@@ -1,4 +1,4 @@
-// The part of Exchange that plans: segments, transfers, and where partial sums and results are.
+// Exchange's planning: segments, transfers, and the locations of partial sums and results.
 #include <algorithm>
 
 #include "engine/collective/exchange.h"
@@ -6,7 +6,7 @@
 namespace teletensor::collective {
 namespace {
 
-// Index of the staging of home_. Lower indices are those of levels.
+// Index of the staging of home_. Lower indices belong to levels.
 constexpr std::uint64_t kHome = 999;
 
 }  // namespace

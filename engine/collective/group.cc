@@ -6,7 +6,7 @@
 namespace teletensor::collective {
 
 Range part(Range range, std::int64_t i, std::int64_t n) {
-  // The product of two sizes may not fit into 63 bits.
+  // Avoids the product of two sizes, which may not fit into 63 bits.
   const std::int64_t each = range.size() / n, more = range.size() % n;
   const std::int64_t begin = range.begin + each * i + std::min(i, more);
   return {begin, begin + each + (i < more ? 1 : 0)};
@@ -93,7 +93,8 @@ const std::vector<Group::Piece>& Group::pieces(int level, Block block, std::int6
   if (level == 0) {
     result.push_back({{0, n}, 0});
   } else {
-    // The last child may have fewer places than the others, and be divided into other pieces.
+    // The last child may have fewer places than the other children, and be divided into different
+    // pieces.
     const std::vector<Block> below = children(level - 1, block);
     std::vector<std::vector<Piece>> held;
     for (const Block& child : below) held.push_back(pieces(level - 1, child, n));

@@ -1,8 +1,8 @@
-// Group: which ranks there are, on which daemons, and which daemons talk to each other.
+// Group: the ranks of a group, the daemons they are on, and which daemons exchange messages.
 //
 // The daemons of a group are its places, 0 to D - 1, in the order of their lowest ranks. A block of
 // level l is radix^l neighbouring places (the last one may be smaller); a block of level l + 1 has
-// up to `radix` blocks of level l as its children. Nothing here changes a bit of a result.
+// up to `radix` blocks of level l as its children. Nothing here influences the bits of a result.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-// Part i of n parts of a range. The sizes of the parts differ by one element at most.
+// Part i of n parts of a range. The sizes of the parts differ by at most one element.
 Range part(Range range, std::int64_t i, std::int64_t n);
 
 class Group {
@@ -41,8 +41,8 @@ class Group {
   };
 
   // `ranks_of` lists the ranks of each daemon. The lists are ascending, disjoint and not empty.
-  // Ranks below `ranks` that no daemon has are skipped. A radix of 0 stands for 64, and for 32
-  // where there are more than 4,096 daemons.
+  // Ranks below `ranks` that no daemon has are skipped. A radix of 0 means 64, or 32 if there are
+  // more than 4,096 daemons.
   Group(Rank ranks, std::vector<std::vector<Rank>> ranks_of, Place radix = 0);
 
   Rank ranks() const { return ranks_; }
@@ -53,30 +53,30 @@ class Group {
   bool has(Rank rank) const { return rank < ranks_ && place_of_[rank] != kNowhere; }
   Place place_of(Rank rank) const { return place_of_[rank]; }
 
-  // The block of a level that has the place, and the children of a block of level + 1.
+  // The block of a level that contains the place, and the children of a block of level + 1.
   Block block(int level, Place place) const;
   std::vector<Block> children(int level, Block parent) const;
 
-  // Spreading votes and results: a place receives those of each sibling of its block at this level
-  // from one place of that sibling (spread_from). It sends those of its own block to the places
-  // that receive them from it (spread_to).
+  // Distribution of votes and results: for each sibling of its block at this level, a place
+  // receives them from one place of that sibling (spread_from). It sends those of its own block to
+  // the places that receive them from it (spread_to).
   std::vector<Place> spread_from(int level, Place place) const;
   std::vector<Place> spread_to(int level, Place place) const;
-  // All places with which the place exchanges messages to spread, ascending.
+  // All places with which the place exchanges votes and results, ascending.
   std::vector<Place> neighbours(Place place) const;
 
   // The pieces into which n elements are scattered in a block of this level, in ascending order.
-  // Places count from the block's begin. Results are kept in a cache, so that calls of several
-  // threads must not overlap.
+  // Places count from the block's begin. Results are cached, so calls from several threads must not
+  // overlap.
   const std::vector<Piece>& pieces(int level, Block block, std::int64_t n) const;
 
-  // The nodes that the places of a block can add by themselves, of the operands of all ranks or of
-  // the rank `only`.
+  // The nodes that the places of a block can add by themselves, from the operands of all ranks or
+  // of the rank `only`.
   Forest forest(int level, Block block, Rank only = kNoRank) const;
 
  private:
   static constexpr Place kNowhere = ~0u;
-  Place size_of_level(int level) const;  // of a full block
+  Place size_of_level(int level) const;  // number of places in a full block
 
   const Rank ranks_;
   std::vector<std::vector<Rank>> ranks_of_;

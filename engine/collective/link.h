@@ -1,14 +1,14 @@
-// Link: delivers the messages of two daemons to each other, in order and exactly once over any
-// number of connections. It has no sockets: its owner moves frames.
+// Link: delivers the messages of two daemons to each other, in order and exactly once, over any
+// number of connections. It has no sockets: its owner transmits the frames.
 //
-// Parcels are numbered and kept until the peer has acknowledged them. A connection begins with each
-// side's Hello, which says what it has received; the rest is sent again. A peer of another
-// incarnation has forgotten everything: parcels that were put into a connection to the earlier
-// incarnation are dropped, and numbers begin anew. The type of the parcels decides which of those
-// are kept that were never put into a connection.
+// Parcels are numbered and kept until the peer has acknowledged them. A connection begins with a
+// Hello from each side, which reports what it has received; the remaining parcels are sent again. A
+// peer with another incarnation has lost its state: parcels that were put into a connection to the
+// earlier incarnation are dropped, and numbers begin anew. The type of the parcels determines which
+// of the other parcels are kept.
 //
-// A type of parcels has two members: payload_bytes(), and for_any_incarnation(), which is false
-// where the parcel is of no use to a peer that has restarted.
+// A type of parcels has two member functions: payload_bytes(), and for_any_incarnation(), which
+// returns false if the parcel is useless to a peer that has restarted.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +24,10 @@
 
 namespace teletensor::collective {
 
-// What each side says when a connection begins.
+// The message that each side sends when a connection begins.
 struct LinkHello {
-  std::uint64_t incarnation = 0;  // of the sender's link: never 0
-  std::uint64_t received = 0;     // parcels, of the incarnation that `of` names
+  std::uint64_t incarnation = 0;  // incarnation of the sender's link, never 0
+  std::uint64_t received = 0;     // number of parcels received from the incarnation `of`
   std::uint64_t of = 0;
   friend bool operator==(const LinkHello&, const LinkHello&) = default;
 };
@@ -37,20 +37,23 @@ class BasicLink {
  public:
   using Hello = LinkHello;
   struct Frame {
-    std::uint64_t number = 0;  // of the parcel, from 1; 0: an acknowledgement alone
+    // Number of the parcel, from 1; 0: the frame is only an acknowledgement.
+    std::uint64_t number = 0;
     std::uint64_t received = 0;
     Parcel parcel;
   };
 
-  // window: bytes of payload that may be sent and not acknowledged; one parcel always may.
+  // window: maximum bytes of payload that may be sent without acknowledgement; a single parcel may
+  // exceed it.
   BasicLink(std::uint64_t incarnation, std::int64_t window)
       : incarnation_(incarnation), window_(window) {}
 
   void send(Parcel parcel) { parcels_.push_back(std::move(parcel)); }
 
   Hello hello() const { return {incarnation_, received_, peer_}; }
-  // A connection stands. True: the peer has restarted. `released`, here and below: receives the
-  // parcels that are over, for an owner that destroys them later.
+  // Reports that a connection is established. Returns true if the peer has restarted. `released`,
+  // here and below, receives the parcels that are no longer needed, so that the owner can destroy
+  // them later.
   bool connected(const Hello& peer, std::vector<Parcel>* released = nullptr) {
     const bool restarted = peer_ != 0 && peer.incarnation != peer_;
     connected_ = true;
@@ -80,8 +83,9 @@ class BasicLink {
     owes_ = false;
     return Frame{acknowledged_ + sent_, received_, parcel};
   }
-  // True: the frame's parcel is for the owner. InvalidArgument: not the next one, or an
-  // acknowledgement of what was not sent. The number and `received` of the frame are read alone.
+  // Returns true if the frame's parcel must be processed. Returns InvalidArgument if it is not the
+  // next one, or if it acknowledges a parcel that was not sent. Only the number and `received` of
+  // the frame are read.
   core::Result<bool> receive(const Frame& frame, std::vector<Parcel>* released = nullptr) {
     if (!acknowledge(frame.received, released)) {
       return core::invalid("link: a peer acknowledges what it was not sent");
@@ -95,14 +99,14 @@ class BasicLink {
     owes_ = true;
     return true;
   }
-  // Something was received that no frame has acknowledged yet.
+  // Returns true if parcels were received that no frame has acknowledged yet.
   bool owes() const { return connected_ && owes_; }
   Frame acknowledgement() {
     owes_ = false;
     return {0, received_, {}};
   }
 
-  std::int64_t in_flight() const { return in_flight_; }  // bytes of payload
+  std::int64_t in_flight() const { return in_flight_; }  // unacknowledged bytes of payload
   bool idle() const { return parcels_.empty(); }
 
  private:
@@ -116,7 +120,7 @@ class BasicLink {
     return true;
   }
 
-  // Of a peer's incarnation that is over.
+  // Drops the parcels for an earlier incarnation of the peer.
   void forget(std::vector<Parcel>* released) {
     std::deque<Parcel> kept;
     const std::uint64_t tried = tried_ - acknowledged_;
@@ -133,7 +137,8 @@ class BasicLink {
 
   const std::uint64_t incarnation_;
   const std::int64_t window_;
-  std::deque<Parcel> parcels_;  // from number acknowledged_ + 1; the first sent_ of them are sent
+  // Parcels from number acknowledged_ + 1 on; the first sent_ of them are sent.
+  std::deque<Parcel> parcels_;
   std::size_t sent_ = 0;
   std::int64_t in_flight_ = 0;
   std::uint64_t tried_ = 0;  // the highest number ever put into a connection to this incarnation
@@ -141,16 +146,17 @@ class BasicLink {
   bool connected_ = false, owes_ = false;
 };
 
-// A message of a group, where its payload is, and what keeps that alive until it is acknowledged.
+// A message of a group, the location of its payload, and a reference that keeps the payload in
+// memory until it is acknowledged.
 struct Parcel {
   Message message;
   std::vector<Slice> slices;
   std::shared_ptr<const void> held;
 
   std::int64_t payload_bytes() const { return message.payload; }
-  // The group may have gone on over other daemons before the connection stands again, and no other
-  // part of the program sends these messages again. Those of sends and receives are offered again
-  // by Participant::restarted.
+  // Returns true for messages that no other part of the program sends again; the group may have
+  // continued over other daemons before the connection is established again. Messages of sends and
+  // receives are offered again by Participant::restarted().
   bool for_any_incarnation() const {
     return message.kind < Kind::kOffer || message.kind > Kind::kDone;
   }

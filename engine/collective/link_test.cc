@@ -24,7 +24,7 @@ TEST(Link, SendsAgainExactlyWhatDidNotArrive) {
   for (Number number = 1; number <= 3; ++number) a.send(parcel(number));
   ASSERT_TRUE(*b.receive(*a.next()));
   ASSERT_TRUE(*b.receive(*a.next()));
-  ASSERT_TRUE(a.next());  // on its way when the connection is cut, like all acknowledgements
+  ASSERT_TRUE(a.next());  // still in transit when the connection is cut, like all acknowledgements
   a.disconnected();
   b.disconnected();
   EXPECT_FALSE(a.next());
@@ -73,7 +73,8 @@ TEST(Link, ARestartedPeerHasForgotten) {
   EXPECT_TRUE(*again.receive(*a.next()));
 }
 
-// A daemon that restarted is connected late: what was queued meanwhile is for its new incarnation.
+// The connection to a restarted daemon is established late: parcels queued meanwhile go to its new
+// incarnation.
 TEST(Link, ARestartedPeerGetsWhatWasNeverSent) {
   Link a(1, 100), b(2, 100);
   connect(a, b);

@@ -1,4 +1,4 @@
-// Outbox: the actions of a participant, and the progress that every message carries.
+// Outbox: collects the actions of a participant, and adds the progress that every message reports.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,17 @@
 
 namespace teletensor::collective {
 
-// Sizes, in bytes unless said otherwise. Equal on all daemons of a group.
+// Limits in bytes unless stated otherwise. They must be equal on all daemons of a group.
 struct Limits {
-  std::int64_t whole = 16 << 10;    // operands up to this are not scattered
-  std::int64_t eager = 8 << 10;     // partial sums up to this size do not wait for the vote
-  std::int64_t segment = 2 << 20;   // of results, each of which costs some thread switches
-  std::int64_t window = 8 << 20;    // staging for one peer, at most
-  std::int64_t staging = 16 << 20;  // staging for all peers
-  Number ahead = 64;                // numbers announced and not finished
-  Number active = 2;                // numbers whose partial sums may be on their way
-  std::size_t offers = 4096;        // sends from one place to another that are not complete
+  std::int64_t whole = 16 << 10;  // operands up to this size are not scattered
+  std::int64_t eager = 8 << 10;   // partial sums up to this size do not wait for the vote
+  // Segment size of results, each of which costs some thread switches.
+  std::int64_t segment = 2 << 20;
+  std::int64_t window = 8 << 20;    // maximum staging for one peer
+  std::int64_t staging = 16 << 20;  // maximum staging for all peers
+  Number ahead = 64;                // maximum of collectives that are announced but not finished
+  Number active = 2;  // maximum of collectives whose partial sums may be sent at the same time
+  std::size_t offers = 4096;  // maximum of incomplete sends from one place to another
 };
 
 class Outbox {
@@ -59,12 +60,12 @@ class Outbox {
   void push(Action action) { actions_.push_back(std::move(action)); }
   std::vector<Action> take() { return std::exchange(actions_, {}); }
 
-  // This place has finished all numbers up to `done`. told() is the `done` that a place was last
-  // sent, heard() the one that it has sent of itself.
+  // This place has finished all collectives up to `done`. told() is the `done` that was last sent
+  // to a place, heard() the one that the place has sent.
   Number done = 0;
   Number told(Place place) const { return told_[place]; }
   Number heard(Place place) const { return heard_[place]; }
-  // True where the number is higher than any that the place sent earlier.
+  // Returns true if `number` is higher than all that the place sent earlier.
   bool hear(Place place, Number number) {
     return number > heard_[place] && (heard_[place] = number, true);
   }

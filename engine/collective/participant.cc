@@ -6,7 +6,8 @@
 namespace teletensor::collective {
 namespace {
 
-// The maximum size of an operand or a result. Sums of such sizes over 16,384 ranks are below 2^63.
+// The maximum size of an operand or a result, so that sums of such sizes over 16,384 ranks are
+// below 2^63.
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 48;
 
 void shorten(Call& call, Failed& failed) {
@@ -32,7 +33,7 @@ Participant::Participant(const Group& group, Place place, std::string name, cons
   ending_ = std::move(image.ending);
   if (image.generation == 0) return;
   point_to_point_.hold(true);
-  // Peers may not have received these messages from the daemon before it stopped.
+  // Peers may not have received these messages before this daemon stopped.
   if (ending_) {
     for (const Place neighbour : neighbours_) tell_end(neighbour);
     point_to_point_.expect_leaving();
@@ -131,7 +132,7 @@ bool Participant::may_announce(Number number, const Slot& slot) const {
   return !barrier || out_.done + 1 == number;
 }
 
-// Takes all steps that an event may have made possible, until no further step is possible.
+// Takes all steps that an event has made possible, until no further step is possible.
 void Participant::advance() {
   for (bool more = true; more && !ended_;) {
     more = false;
@@ -143,7 +144,7 @@ void Participant::advance() {
     for (auto at = slots_.upper_bound(out_.done); at != slots_.end() && at->first <= announced_;
          ++at) {
       const bool went_on = progress(at->first, at->second);
-      if (ended_) return;  // no number is left
+      if (ended_) return;  // no collective is left
       more = went_on || more;
     }
     while (true) {
@@ -205,7 +206,7 @@ void Participant::make_exchange(Number number, Slot& slot) {
   slot.exchange->announce();
 }
 
-// True where the number has made a step.
+// Returns true if the collective has made a step.
 bool Participant::progress(Number number, Slot& slot) {
   if (slot.finished) return false;
   if (!slot.decided) {
@@ -227,7 +228,7 @@ bool Participant::progress(Number number, Slot& slot) {
           explanation(number, why)});
     return true;
   }
-  if (!slot.exchange) {  // a barrier: all earlier ones have finished everywhere
+  if (!slot.exchange) {  // a barrier: all earlier collectives have finished everywhere
     everywhere_ = std::max(everywhere_, number);
     complete(number, slot, {});
     return slot.finished = true;
@@ -243,7 +244,7 @@ bool Participant::progress(Number number, Slot& slot) {
   return slot.finished = true;
 }
 
-// False where the epoch ends because early data does not fit the call.
+// Returns false if the epoch ends because early data does not fit the call.
 bool Participant::decide(Number number, Slot& slot) {
   slot.decided = true;
   everywhere_ = std::max(everywhere_, slot.announce.result().done);
@@ -252,7 +253,7 @@ bool Participant::decide(Number number, Slot& slot) {
     slot.exchange.reset();
   }
   if (!slot.announce.result().good()) return true;
-  while (!slot.early.empty()) {  // a barrier has no exchange, and no data fits it
+  while (!slot.early.empty()) {  // a barrier has no exchange, so no data fits it
     const Early early = slot.early.back();
     if (slot.exchange && slot.exchange->receive(early.from, early.message, early.at).ok()) {
       slot.early.pop_back();
@@ -275,7 +276,7 @@ void Participant::start_explaining(Slot& slot) {
     Vote vote;
     vote.lowest = ranks[i];
     if (desync) {
-      // Where only sizes between pairs of ranks disagree, the calls of all ranks differ.
+      // If only the sizes between pairs of ranks disagree, each rank's call is listed separately.
       const std::uint64_t print =
           slot.announce.result().equal ? ranks[i] : fingerprint(deposit.call);
       vote.claims = {{ranks[i], print, 1, describe(deposit.call)}};
@@ -291,8 +292,8 @@ void Participant::start_explaining(Slot& slot) {
   slot.explain.start(std::move(sum));
 }
 
-// For example `group "default" #1843: rank 0 is in all_reduce(sum, float32[1024]) at train.py:41,
-// rank 1 in ...`.
+// Returns the error message, for example `group "default" #1843: rank 0 is in all_reduce(sum,
+// float32[1024]) at train.py:41, rank 1 in ...`.
 std::string Participant::explanation(Number number, const Vote& vote) const {
   std::string text = "group \"" + name_ + "\" #" + std::to_string(number) + ": ";
   if (vote.claims.empty()) return text + "the peers' votes do not say why";
@@ -335,8 +336,9 @@ void Participant::complete(Number number, Slot& slot, const core::Status& status
   }
 }
 
-// Retires the numbers that have finished at all places. Their `done` came with the votes of a later
-// number. A barrier is announced when all earlier numbers have finished, so it retires them.
+// Retires the collectives that have finished at all places. Their `done` arrived with the votes of
+// a later collective. A barrier is announced when all earlier collectives have finished, so it
+// retires them.
 void Participant::retire() {
   if (group_.places() == 1) everywhere_ = out_.done;
   while (retired_ < std::min(everywhere_, out_.done)) {
@@ -348,7 +350,7 @@ void Participant::retire() {
   }
 }
 
-// Tells the places that have partial sums for this one that the turn of a number has come.
+// Tells the places with partial sums for this one that the turn of a collective has come.
 void Participant::tell_progress() {
   for (Number number = out_.done + 1; number <= out_.done + limits_.active; ++number) {
     const auto found = slots_.find(number);

@@ -1,15 +1,17 @@
 // Participant: the state machine of one daemon's ranks in one epoch of a group.
 //
-// Its functions take events, and take() returns actions. It has no threads, no clock and no memory
-// for elements: its owner keeps buffers, runs jobs, delivers the messages of each link in order and
-// exactly once (see Link), and says when time has passed. Where expect() or receive() returns an
-// error, the peer is at fault, and its link should end. After kEnded all events are ignored.
+// Its functions process events, and take() returns actions. It has no threads, no clock and no
+// memory for elements: its owner keeps buffers, runs jobs, delivers the messages of each link in
+// order and exactly once (see Link), and reports when time has passed. If expect() or receive()
+// returns an error, the peer has violated the protocol, and its link should be closed. After kEnded
+// all events are ignored.
 //
-// The states of a number are: announced (all ranks of this place have deposited it), decided (the
-// votes of all places are known), complete (results are written), finished (no other place waits
-// for this one) and retired (it has finished at all places). Nothing is written before a number is
-// decided, so the failure of one rank is the same error on every rank, and the next number follows.
-// participant_receive.cc, participant_late.cc and participant_cut.cc have parts of it.
+// The states of a collective (which messages and actions identify by its number) are: announced
+// (all ranks of this place have deposited it), decided (the votes of all places are known),
+// complete (results are written), finished (no other place waits for this one) and retired (it has
+// finished at all places). Nothing is written before a collective is decided, so the failure of one
+// rank is the same error on every rank, and the next collective follows. participant_receive.cc,
+// participant_late.cc and participant_cut.cc contain parts of it.
 #pragma once
 
 #include <map>
@@ -26,7 +28,8 @@ namespace teletensor::collective {
 
 class Participant {
  public:
-  // Why and when collectives end. Numbers after `last` fail with the status.
+  // The reason and the number at which collectives end. Collectives after `last` fail with the
+  // status.
   struct Ending {
     Number last = 0;
     core::Status status;
@@ -35,34 +38,35 @@ class Participant {
   };
   // The state that a daemon at rest writes to its image and begins with after a restart.
   struct Image {
-    Number number = 0;      // all numbers up to this one have run on all ranks
-    Number generation = 0;  // of the cut, or 0 in a new epoch
+    Number number = 0;      // all collectives up to this number have run on all ranks
+    Number generation = 0;  // generation of the cut, or 0 in a new epoch
     PointToPoint::Image point_to_point;
     std::optional<Ending> ending;
   };
 
-  // The group outlives it. `name` is the group's name in texts of errors.
+  // `group` must outlive this object. `name` is the group's name in error messages.
   Participant(const Group& group, Place place, std::string name, const Limits& limits, Image image);
 
-  // It cannot be copied, because its parts refer to each other.
+  // Not copyable, because its parts refer to each other.
   Participant(const Participant&) = delete;
   Participant& operator=(const Participant&) = delete;
 
-  // Deposits a rank's next collective: `number` is one more than that of its last one. The owner
-  // has the operand and the memory of the result, unless `failed` says why the rank cannot take
-  // part. InvalidArgument: the call cannot match those of other ranks, because its root is not in
-  // the group for example, or it has more than 2^48 bytes. AlreadyExists: the rank has deposited
-  // this number earlier, and that deposit is unchanged.
+  // Deposits a rank's next collective: `number` is one more than that of its previous one. The
+  // owner has the operand and the memory of the result, unless `failed` says why the rank cannot
+  // take part. Returns InvalidArgument if the call cannot match those of other ranks, for example
+  // because its root is not in the group or because it exceeds 2^48 bytes. Returns AlreadyExists if
+  // the rank has deposited this number earlier; that deposit is unchanged.
   core::Status deposit(Rank rank, Number number, Call call, Failed failed = {});
-  // Deposits a send or a receive. The owner chooses `token`, which no open one has.
+  // Deposits a send or a receive. The owner chooses `token`, which must differ from those of all
+  // open ones.
   core::Status deposit_point_to_point(Rank rank, std::uint64_t token, Call call,
                                       Failed failed = {});
 
-  // The payload of a message is about to be received; returns where it is to be written. Where the
-  // connection is cut in the middle of the payload, the message is sent again, and this is called
+  // Returns the location to which the payload of a message must be written before it is received.
+  // If the connection is cut during the payload, the message is sent again, and this is called
   // again.
   core::Result<Slice> expect(Place from, const Message& message);
-  // A message was received, and its payload is at the slice that expect() returned.
+  // Processes a message whose payload is at the slice that expect() returned.
   core::Status receive(Place from, const Message& message, const Slice& at = {});
   void reduced(std::uint64_t job);
 
@@ -71,54 +75,60 @@ class Participant {
   void describe_rank(Rank rank, std::string text) {
     doing_[rank] = shortened(std::move(text), kMaxNote);
   }
-  // A deposit has waited for long: asks the other places for which ranks they wait.
+  // Called when a deposit has waited for a long time: asks the other places for which ranks they
+  // wait.
   void patience_passed(Number number);
-  // Ends the epoch, unless the number is complete or comes after a cut. The deadlines of numbers
+  // Ends the epoch, unless the collective is complete or after a cut. Deadlines of collectives
   // after a cut do not pass; held_too_long() bounds that time.
   void deadline_passed(Number number);
   void deadline_passed_point_to_point(std::uint64_t token);
   void held_too_long();
-  // A rank, or the daemon that has it, is lost for good: ends the epoch. A rank of this place that
-  // has completed the numbers up to `last` lets all places complete these before.
+  // Reports that a rank or its daemon is permanently lost, which ends the epoch. For a rank of this
+  // place that has completed the collectives up to `last`, all places may complete these first.
   void lost(Rank rank, const std::string& text, Number last = 0);
-  // The daemon of a place is lost for good. As lost(), unless all of its ranks have left.
+  // Reports that the daemon of a place is permanently lost. Like lost(), unless all of its ranks
+  // have left.
   void lost_place(Place place, const std::string& text);
-  // A rank of this place leaves the group after its number `last`. All places complete the numbers
-  // up to `last`, and later ones fail. Sends and receives of other ranks continue, and the epoch
-  // ends when all ranks have left. A rank whose own sends or receives are not complete is lost.
+  // Lets a rank of this place leave the group after its collective `last`. All places complete the
+  // collectives up to `last`, and later ones fail. Sends and receives of other ranks continue, and
+  // the epoch ends when all ranks have left. A rank whose own sends or receives are incomplete
+  // counts as lost.
   void leave(Rank rank, Number last, const std::string& text);
 
-  // Each brings all ranks of the group to rest between two numbers (see Cut) until its end. A
-  // drain and an interrupt of one place may overlap: the end of one leaves the other as it is.
+  // A drain or an interrupt brings all ranks of the group to rest between two collectives (see Cut)
+  // until it ends. A drain and an interrupt of one place may overlap: the end of one does not end
+  // the other.
   void drain();
   void end_drain();
   void interrupt();
-  // Ends the interrupt that keeps the group at rest, or cancels one that does not keep it yet.
+  // Ends the interrupt that keeps the group at rest, or cancels one that does not do so yet.
   void end_interrupt();
-  // A place has restarted from its image.
+  // Reports that a place has restarted from its image.
   void restarted(Place place);
   // Precondition: kAtRest was the last of kAtRest and kGoOn; or the group has one place, which has
-  // finished all numbers and transfers that were deposited.
+  // finished all collectives and transfers that were deposited.
   Image image() const;
-  // Counts the cuts. Two places that rest in the same one have the same generation.
+  // The number of cuts so far. Two places that rest in the same cut have the same generation.
   Number generation() const { return cut_.generation(); }
 
   std::vector<Action> take() { return out_.take(); }
   bool ended() const { return ended_; }
-  // Why collectives end; none: no rank has left or is lost.
+  // The reason why collectives end; none if no rank has left or is lost.
   const std::optional<Ending>& ending() const { return ending_; }
   bool has_left(Rank rank) const { return point_to_point_.has_left(rank); }
-  // The epoch has ended for what the message is about. The owner drops the message's payload, and
-  // calls receive() without one: the message says how far its sender is.
+  // Returns true if the epoch has ended for the subject of the message. The owner then drops the
+  // message's payload and calls receive() without one, because the message still reports its
+  // sender's progress.
   bool over(const Message& message) const;
-  // All numbers up to this one have finished: no message needs their operands and results any more,
-  // but for those that the owner has been asked to send.
+  // All collectives up to this number have finished: their operands and results are needed only by
+  // messages that the owner was already asked to send.
   Number finished() const { return out_.done; }
   bool held() const { return cut_.holding(); }
-  // The group stays at rest until the drain, or the interrupt, of this place ends.
+  // The group stays at rest until the drain or the interrupt of this place ends.
   bool drains() const { return cut_.drains; }
   bool interrupts() const { return cut_.interrupts; }
-  // How many numbers, messages and transfers have entries in its tables: 0 when all are over.
+  // The number of entries in its tables for collectives, messages and transfers: 0 when all are
+  // over.
   std::size_t open() const { return slots_.size() + coming_.size() + point_to_point_.open(); }
 
  private:
@@ -132,13 +142,14 @@ class Participant {
     Slice at;
   };
   struct Slot {
-    std::vector<std::optional<Deposit>> deposits;  // in the order of the place's ranks
+    // One for each of the place's ranks, in their order.
+    std::vector<std::optional<Deposit>> deposits;
     Fold announce, explain;
     std::optional<Exchange> exchange;
-    std::vector<Early> early;  // partial sums that came before the number is decided
+    std::vector<Early> early;  // partial sums that arrived before the collective was decided
     bool decided = false, complete = false, finished = false, asked = false;
-    std::map<Rank, std::string> late;  // late ranks, and what other places say that they do
-    std::set<Place> askers, queried;   // places to be answered; all places that have asked
+    std::map<Rank, std::string> late;  // late ranks, and their states as reported by other places
+    std::set<Place> askers, queried;   // places that must be answered; all places that have asked
   };
 
   Slot& slot(Number number);
@@ -198,16 +209,17 @@ class Participant {
   PointToPoint point_to_point_;
   Cut cut_;
 
-  std::map<Number, Slot> slots_;  // of all numbers that are not retired
+  std::map<Number, Slot> slots_;  // all collectives that are not retired
   std::uint64_t next_staging_ =
-      Exchange::kOwnStaging;        // index of the staging of the next partial sums received
-  std::map<Place, Buffer> coming_;  // staging that expect() returned and receive() has not taken
-  Number announced_ = 0;            // all numbers up to this one are announced
+      Exchange::kOwnStaging;  // index of the staging of the next partial sums received
+  // Staging that expect() returned and receive() has not taken yet.
+  std::map<Place, Buffer> coming_;
+  Number announced_ = 0;  // all collectives up to this number are announced
   Number everywhere_ = 0, retired_ = 0;
   std::map<Rank, std::string> doing_;
   std::optional<Ending> ending_;
-  Fold leaving_;                 // of the places, whose ranks have all left
-  std::set<Place> left_places_;  // that have told this one so themselves
+  Fold leaving_;                 // the vote of the places whose ranks have all left
+  std::set<Place> left_places_;  // places that have reported to this one that they left
   bool ended_ = false;
 };
 

@@ -1,4 +1,4 @@
-// The part of Participant that brings it to rest.
+// Participant's functions that bring the group to rest.
 #include <algorithm>
 
 #include "engine/collective/participant.h"
@@ -17,8 +17,8 @@ void Participant::end_drain() {
   if (!ended_) advance();
 }
 
-// A generation that has begun cannot become one of an interrupt, because other places may be at
-// rest in it without having dropped anything.
+// A generation that has begun cannot become an interrupt, because other places may already be at
+// rest in it without having dropped their deposits.
 void Participant::interrupt() {
   if (ended_) return;
   cut_.interrupt_next = true;
@@ -36,7 +36,7 @@ void Participant::end_interrupt() {
 
 void Participant::advance_cut() {
   Cut::Generation& now = cut_.current();
-  // A place that has released this generation begins another one when this one is over.
+  // A place that has released this generation may begin another one when this one is over.
   if (!cut_.holding() && (cut_.keeps_at_rest() || cut_.interrupt_next || now.hold.heard())) {
     cut_.hold(announced_);
     point_to_point_.hold(true);
@@ -74,13 +74,14 @@ void Participant::advance_cut() {
   advance();
 }
 
-// The last number that runs before the group comes to rest. A number that was announced may have
-// failed, because a rank has left before it.
+// The last collective that runs before the group comes to rest. An announced collective may fail
+// because a rank has left before it.
 Number Participant::last_before_cut() const {
   return ending_ ? std::min(*cut_.number(), ending_->last) : *cut_.number();
 }
 
-// The group is at rest. After an interrupt all deposits that are not announced are dropped.
+// Called when the group is at rest. After an interrupt, all deposits that were not announced are
+// dropped.
 void Participant::drop_behind_cut() {
   const bool interrupted = cut_.current().hold.result().interrupted;
   if (interrupted) {

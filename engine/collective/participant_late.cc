@@ -1,4 +1,4 @@
-// The part of Participant that says which ranks are late, and ends the epoch.
+// Participant's functions that determine late ranks and end the epoch.
 #include <algorithm>
 
 #include "engine/collective/participant.h"
@@ -6,12 +6,12 @@
 namespace teletensor::collective {
 namespace {
 
-// The code of a timeout: clients have one kind of error for a rank that does not come.
+// The code of a timeout, which is the one that clients expect for a missing rank.
 constexpr core::Code kRankLost = core::Code::kDeadlineExceeded;
 
 }  // namespace
 
-// The late ranks that are certain: those of this place, and those that other places have told of.
+// The ranks that are certainly late: those of this place, and those reported by other places.
 std::map<Rank, std::string> Participant::certainly_late(const Slot& slot) const {
   std::map<Rank, std::string> late = slot.late;
   const std::vector<Rank>& ranks = group_.ranks_of(place_);
@@ -23,7 +23,7 @@ std::map<Rank, std::string> Participant::certainly_late(const Slot& slot) const 
   return late;
 }
 
-// All ranks that may be late for a number, first those that are certain.
+// All ranks that may be late for a collective; those that are certain come first.
 std::vector<std::pair<Rank, std::string>> Participant::late(const Slot& slot) const {
   const std::map<Rank, std::string> certain = certainly_late(slot);
   std::vector<std::pair<Rank, std::string>> late(certain.begin(), certain.end());
@@ -115,7 +115,8 @@ void Participant::lost(Rank rank, const std::string& text, Number last) {
 }
 
 void Participant::lost_place(Place place, const std::string& text) {
-  // With several levels, other places may not know that the place has left, and wait for its votes.
+  // With several levels, other places may not know that the place has left, and would wait for its
+  // votes.
   if (!left_places_.contains(place) || group_.levels() > 1) {
     return lost(group_.ranks_of(place).front(), text);
   }
@@ -134,7 +135,7 @@ void Participant::leave(Rank rank, Number last, const std::string& text) {
   if (!ended_) advance();
 }
 
-// The reason why a number cannot complete any more, or null.
+// The reason why a collective can no longer complete, or null.
 const core::Status* Participant::end_of(Number number) const {
   return ending_ && number > ending_->last ? &ending_->status : nullptr;
 }
@@ -170,9 +171,9 @@ void Participant::end(Number last, core::Code code, const std::string& text, Ran
   end(Ending{last, core::Status(code, shortened(text, kMaxText)), left}, teller);
 }
 
-// Ends collectives after the number `last`, at once where that is 0. Every place hears of it from
-// the places with which it exchanges votes. Of several endings the lowest number holds, and
-// transfers end with the first one that is final.
+// Ends collectives after `last`; at once if it is 0. Places inform the places with which they
+// exchange votes. If there are several endings, the lowest number applies, and transfers end with
+// the first ending that is final.
 void Participant::end(Ending ending, std::optional<Place> teller) {
   if (ended_) return;
   if (ending_) {

@@ -1,4 +1,4 @@
-// Messages that no daemon of this version sends: each is refused with a status.
+// Tests that messages which no daemon of this version sends are refused with a status.
 #include "engine/collective/participant_test.h"
 
 namespace teletensor::collective {
@@ -31,7 +31,7 @@ TEST(Participant, RefusesAnEndThatIsNoError) {
   EXPECT_FALSE(pair[0].ended());
 }
 
-// Both places have started an all_reduce of several segments.
+// Lets both places start an all_reduce of several segments.
 constexpr std::int64_t kSegments = 8, kSegment = Limits().segment / 4;
 void start_large(Pair& pair, Number numbers) {
   for (Number number = 1; number <= numbers; ++number) {
@@ -60,7 +60,7 @@ TEST(Participant, RefusesSegmentsWithoutCreditOrBeforeTheirTurn) {
   start_large(pair, 3);
   Message partial = of(Kind::kPartial, 1);
   partial.payload = kSegment * 4;
-  // The first two have come.
+  // The first two segments have arrived.
   partial.range = {kSegments * kSegment + 2 * kSegment, kSegments * kSegment + 3 * kSegment};
   EXPECT_EQ(pair[1].expect(0, partial).status().message(),
             "collective: a peer sends a segment without a credit");
@@ -127,7 +127,7 @@ TEST(Participant, RefusesToSendTheOperandOfAFailedSend) {
   EXPECT_FALSE(pair[0].receive(1, of(Kind::kAccept, 1)).ok());
 }
 
-// A barrier has no data: a place that sends some ends the epoch, and its staging is freed.
+// A barrier has no data: data from a place ends the epoch, and its staging is freed.
 TEST(Participant, DataOfABarrierIsNotKept) {
   Pair pair;
   const Message partial = partial_sums(1);
@@ -144,7 +144,7 @@ TEST(Participant, DataOfABarrierIsNotKept) {
   EXPECT_TRUE(pair.staging.empty());
 }
 
-// The number of a payload fails while the payload is under way.
+// A collective fails while its payload is being received.
 TEST(Participant, APayloadOfAFailedNumberIsFreed) {
   Pair pair;
   const Message partial = partial_sums(1);
@@ -185,7 +185,7 @@ TEST(Participant, RefusesVotesOnCutsOfTheFuture) {
     vote.purpose = purpose;
     EXPECT_FALSE(pair[0].receive(1, vote).ok());
   }
-  vote.number = 2;  // its sender may have gone on already
+  vote.number = 2;  // its sender may already be at the next collective
   EXPECT_TRUE(pair[0].receive(1, vote).ok());
 }
 

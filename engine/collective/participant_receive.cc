@@ -1,4 +1,4 @@
-// The part of Participant that takes messages of peers and refuses those that no peer may send.
+// Participant's functions that process messages of peers and refuse invalid ones.
 #include <algorithm>
 
 #include "engine/collective/participant.h"
@@ -9,8 +9,8 @@ bool Participant::acceptable(Number number) const {
   return number > out_.done && number <= out_.done + 2 * limits_.ahead;
 }
 
-// True for partial sums that may come while it is not known that all calls are equal, or after it
-// is known that they are not.
+// Returns true for partial sums that may arrive before it is known that all calls are equal, or
+// after it is known that they are not.
 bool Participant::early(const Message& message, const Slot& slot) const {
   return message.kind == Kind::kPartial && message.payload <= limits_.eager &&
          (!slot.decided || !slot.announce.result().good());
@@ -38,7 +38,8 @@ core::Result<Slice> Participant::expect(Place from, const Message& message) {
   return Slice{buffer, 0, message.payload};
 }
 
-// Before a number is decided, a place may send as many segments as it is granted at first.
+// Before a collective is decided, a place may send only the number of segments that it is granted
+// initially.
 core::Status Participant::check_early(Place from, const Message& message, const Slot& slot) const {
   const auto same = [&](const Early& early) {
     return early.from == from && early.message.level == message.level;
@@ -51,7 +52,7 @@ core::Status Participant::check_early(Place from, const Message& message, const 
 }
 
 core::Status Participant::receive_data(Place from, const Message& message, const Slice& at) {
-  // expect() has checked only messages that have a payload.
+  // expect() checked only messages with a payload.
   if (message.payload <= 0 || at.bytes != message.payload) return violation("data without payload");
   const bool partial = message.kind == Kind::kPartial;
   const auto coming = coming_.find(from);
@@ -66,7 +67,7 @@ core::Status Participant::receive_data(Place from, const Message& message, const
     const core::Status status = slot->exchange->receive(from, message, at);
     if (!status.ok()) return status;
   } else {
-    discard(from);  // the number has failed since expect()
+    discard(from);  // the collective has failed since expect()
   }
   coming_.erase(from);
   return {};
@@ -81,7 +82,7 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     return {};
   }
   if (message.purpose == Purpose::kLeave) {
-    // A restarted place sends its vote again. This place may have received it before.
+    // A restarted place sends its vote again, and this place may have received it earlier.
     if (message.level == 0) left_places_.insert(from);
     (void)leaving_.receive(spread_, message.level, from, message.vote);
     return {};
@@ -94,7 +95,7 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
     return violation("a cut at a number that cannot be announced yet");
   }
   Cut::Generation* generation = cut_.find(message.number);
-  // A restarted place sends its votes again. This place may have received them before.
+  // A restarted place sends its votes again, and this place may have received them earlier.
   if (generation == nullptr) return {};
   Fold& fold = message.purpose == Purpose::kHold   ? generation->hold
                : message.purpose == Purpose::kRest ? generation->rest
@@ -103,7 +104,8 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
   return {};
 }
 
-// Frees the staging that expect() has reserved for a payload from this place, if it did not come.
+// Frees the staging that expect() reserved for a payload from this place, if the payload did not
+// arrive.
 void Participant::discard(Place from) {
   const auto coming = coming_.find(from);
   if (coming == coming_.end()) return;
@@ -111,7 +113,7 @@ void Participant::discard(Place from) {
   coming_.erase(coming);
 }
 
-// Checks what must hold for messages of all kinds.
+// Checks conditions for messages of all kinds.
 core::Status Participant::check(const Message& message) const {
   if (message.done > announced_) return violation("that it has finished what is not announced");
   const Vote& vote = message.vote;

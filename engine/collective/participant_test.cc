@@ -1,4 +1,4 @@
-// Unusual orders of what an owner does and of good messages.
+// Tests of unusual orders of owner's events and valid messages.
 #include "engine/collective/participant_test.h"
 
 namespace teletensor::collective {
@@ -24,8 +24,8 @@ TEST(Participant, AFailureThatNoPeerExplainsIsStillAnError) {
   EXPECT_TRUE(complete);
 }
 
-// An empty send overtakes an earlier one whose data is under way; the third must not take its
-// order.
+// An empty send overtakes an earlier one whose data is in transit; the third must not take its
+// position.
 TEST(Participant, AnEmptySendBetweenOthersLosesNone) {
   Pair pair;
   const std::int64_t counts[] = {4, 0, 3};
@@ -60,7 +60,8 @@ TEST(Participant, TheEndOfAnInterruptLeavesADrainAndTheOtherWayRound) {
   }
 }
 
-// An interrupt waits for the cut after one that has begun; the end of the first leaves the second.
+// An interrupt during a cut waits for the next cut; the end of the first cut does not cancel the
+// second.
 TEST(Participant, AnInterruptAtRestBringsAnotherCut) {
   Pair pair;
   for (int i = 0; i < 2; ++i) {
@@ -75,7 +76,7 @@ TEST(Participant, AnInterruptAtRestBringsAnotherCut) {
   pair[0].end_interrupt();
   pair.settle();
   EXPECT_FALSE(pair[0].held());
-  // One that is taken back before its cut leaves nothing.
+  // An interrupt that is cancelled before its cut has no effect.
   pair[1].drain();
   pair.settle();
   pair[0].interrupt();
@@ -97,7 +98,7 @@ TEST(Participant, RefusesASecondDepositOfANumber) {
   }
 }
 
-// Two ranks on one daemon: a number that one of them has deposited is not announced yet.
+// Two ranks on one daemon: a collective that only one of them has deposited is not announced yet.
 TEST(Participant, RefusesASecondDepositThatIsNotAnnounced) {
   const Group group(2, {{0, 1}});
   Participant alone(group, 0, "test", {}, {});
@@ -142,7 +143,7 @@ TEST(Participant, LongTextsOfItsOwnerAreShortened) {
   EXPECT_EQ(shortened("a\xc3\xa9", 2), "a");
 }
 
-// More sends than may be offered wait for their turn.
+// Sends beyond the maximum number of offers wait for their turn.
 TEST(Participant, SendsBeyondTheMaximumOfOffersWait) {
   Limits limits;
   limits.offers = 2;
@@ -163,8 +164,8 @@ TEST(Participant, SendsBeyondTheMaximumOfOffersWait) {
   EXPECT_EQ(pair[0].open() + pair[1].open(), 0u);
 }
 
-// A group may continue before a daemon that restarted is connected with all places. A receive that
-// accepts an offer of the daemon's earlier incarnation then accepts it once more.
+// A group may continue before a restarted daemon is connected with all places. A receive that
+// accepted an offer of the daemon's earlier incarnation then accepts it once more.
 TEST(Participant, AnOfferIsAcceptedAgainAfterARestart) {
   Pair pair;
   ASSERT_TRUE(pair[1].deposit_point_to_point(1, 2, transfer(Op::kRecv, 4)).ok());
@@ -178,7 +179,7 @@ TEST(Participant, AnOfferIsAcceptedAgainAfterARestart) {
     EXPECT_EQ(actions.front().message.kind, Kind::kAccept);
     pair[1].restarted(0);
   }
-  pair[1].drain();  // nothing is under way that rest would wait for
+  pair[1].drain();  // no transfer is in progress that rest would wait for
   pair[0].drain();
   pair.settle();
   EXPECT_EQ(pair.cuts.size(), 2u);
@@ -196,7 +197,7 @@ TEST(Participant, APayloadThatComesAgainHasOneBuffer) {
   EXPECT_TRUE(pair.staging.empty());
 }
 
-// A text names 16 ranks: the one that its daemon has told of is among them.
+// A message names at most 16 ranks, and a rank that was reported as late must be among them.
 TEST(Participant, ARankThatIsLateForSureIsNamedFirst) {
   std::vector<Rank> many(20);
   for (Rank rank = 0; rank < 20; ++rank) many[rank] = rank;
@@ -221,15 +222,15 @@ TEST(Participant, NothingHappensAfterTheEndOfTheEpoch) {
   for (int i = 0; i < 4; ++i) pair.settle(true);
   pair[0].drain();
   for (int i = 0; i < 4; ++i) pair.settle(true);
-  ASSERT_TRUE(pair[0].held());  // it would rest now, because no transfer is under way any more
+  ASSERT_TRUE(pair[0].held());  // it would rest now, because no transfer is in progress any more
   pair[0].lost(1, "is lost");
   (void)pair[0].take();
   pair[0].reduced(99);
   EXPECT_TRUE(pair[0].take().empty());
 }
 
-// A partial sum that does not fit its call ends the epoch in the middle of advance(), while several
-// numbers are open.
+// A partial sum that does not fit its call ends the epoch during advance(), while several
+// collectives are open.
 TEST(Participant, TheEndOfTheEpochInTheMiddleOfEvents) {
   Pair pair;
   const Message partial = partial_sums(2);

@@ -1,4 +1,4 @@
-// Two daemons with a rank each, for the tests of Participant.
+// Helpers of the tests of Participant: a pair of daemons with one rank each.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace teletensor::collective {
 
-// Two daemons with a rank each, over a network that neither delays nor loses.
+// Two daemons with one rank each, over a network without delays and losses.
 class Pair {
  public:
   explicit Pair(Limits limits = {}) : limits_(limits), group_(2, {{0}, {1}}) {
@@ -22,7 +22,7 @@ class Pair {
   }
   Participant& operator[](Place place) { return *at_[place]; }
 
-  // Moves messages until none is left. Data of sends stays under way while `keep_data`.
+  // Delivers messages until none is left. With `keep_data`, the data of sends is not delivered.
   void settle(bool keep_data = false) {
     for (bool more = true; more;) {
       more = false;
@@ -45,7 +45,7 @@ class Pair {
       if (!more) break;
     }
   }
-  // Both ranks deposit their next collectives.
+  // Lets both ranks deposit their next collectives.
   void deposit(Number number, const Call& call) {
     for (Place place = 0; place < 2; ++place) {
       EXPECT_TRUE(at_[place]->deposit(place, number, call).ok());
@@ -106,7 +106,7 @@ inline Message of(Kind kind, Number number) {
   return message;
 }
 
-// Partial sums of the first elements of number 1, in float32.
+// Partial sums of the first elements of collective 1, in float32.
 inline Message partial_sums(std::int64_t elements) {
   Message message = of(Kind::kPartial, 1);
   message.range = {0, elements};

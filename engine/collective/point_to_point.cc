@@ -87,7 +87,7 @@ void PointToPoint::match() {
   for (auto at = receives_.begin(); at != receives_.end();) {
     Receive& receive = *at++;
     if (receive.accepted) continue;
-    // The next offer of each key is a candidate; the candidate that came first is accepted.
+    // The next offer of each key is a candidate; the candidate that arrived first is accepted.
     auto best = offers_.end();
     for (auto queue = offers_.begin(); queue != offers_.end(); ++queue) {
       const Key& key = queue->first;
@@ -254,7 +254,7 @@ core::Status PointToPoint::receive_offer(Place from, const Key& key, const Messa
   if (message.vote.claims.size() != 1) return violation("an offer without a call");
   const auto last = image_.received.find(key);
   const Number received = last == image_.received.end() ? 0 : last->second;
-  if (message.number <= received) {  // its sender restarted before it knew
+  if (message.number <= received) {  // the sender restarted before it was informed
     const auto failure = image_.failures.find({key, message.number});
     tell(key, message.number, Kind::kDone, key.from,
          failure == image_.failures.end() ? Failed{} : failure->second);
@@ -321,10 +321,11 @@ bool PointToPoint::at_rest() const {
 void PointToPoint::restarted(Place place) {
   for (auto& [key, queue] : sends_) {
     if (group_.place_of(key.to) != place) continue;
-    // The place has received all that it had accepted, and says so when the send is offered again.
+    // The place has received everything that it had accepted, and says so when the send is offered
+    // again.
     for (auto& [order, send] : queue) send.offered = send.accepted = false;
   }
-  // Its own offers come again, also those that were accepted before it was connected.
+  // The place offers its own sends again, including those accepted before it was connected.
   for (Receive& receive : receives_) {
     if (receive.accepted && group_.place_of(receive.key.from) == place) receive.accepted = false;
   }
@@ -391,7 +392,7 @@ void PointToPoint::tell_left(Rank rank, Place to) {
   out_.send(to, std::move(message));
 }
 
-// A rank leaves when it has received all that it wants, so no such send is accepted.
+// A rank leaves when it has received everything that it needs, so none of these sends is accepted.
 void PointToPoint::fail_sends() {
   for (auto queue = sends_.begin(); queue != sends_.end();) {
     const auto at = queue++;
@@ -406,8 +407,8 @@ void PointToPoint::fail_sends() {
   }
 }
 
-// The reason why no rank can send what is received, or null. `receive` has been matched with all
-// offers that there are.
+// The reason why no rank can send to this receive, or null. Precondition: `receive` was matched
+// with all existing offers.
 const Failed* PointToPoint::unreachable(const Receive& receive) const {
   const Failed* why = nullptr;
   for (const Rank rank : group_.present()) {

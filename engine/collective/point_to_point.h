@@ -1,13 +1,14 @@
-// PointToPoint: sends and receives of the ranks of one place.
+// PointToPoint: the sends and receives of the ranks of one place.
 //
 // Sends from one rank to another with one tag are numbered, and are received in that order. The
 // sender offers, the receiver accepts, the sender sends the data, the receiver writes it into its
-// result and says that it is done, and only then the send is complete. So both sides have the same
+// result and reports that it is done; only then the send is complete. So both sides have the same
 // outcome, and a daemon that restarted offers its incomplete sends again.
 //
 // A rank may leave when all its sends and receives are complete. Only its own place knows that, and
 // tells the places that offer it a send, and those that ask because one of their ranks waits for a
-// send of it. As messages arrive in order, a place that hears of it has all that the rank has sent.
+// send from it. As messages arrive in order, a place that is told so has received everything that
+// the rank has sent.
 #pragma once
 
 #include <compare>
@@ -36,8 +37,8 @@ class PointToPoint {
     std::int64_t tag = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
-  // The state that a restart keeps: for each key, how many sends have been sent and received, and
-  // which of the last sends failed; and the ranks that have left, as far as it is known here.
+  // The state that is kept over a restart: for each key the number of sends that were sent and
+  // received, the failures among the last sends, and the ranks that are known to have left.
   struct Image {
     std::map<Key, Number> sent, received;
     std::map<std::pair<Key, Number>, Failed> failures;
@@ -47,28 +48,29 @@ class PointToPoint {
   PointToPoint(const Group& group, Place place, const Limits& limits, Outbox& out, Image image)
       : group_(group), place_(place), limits_(limits), out_(out), image_(std::move(image)) {}
 
-  // call.op is kSend or kRecv; `token` names the deposit, its buffer and its completion.
+  // call.op is kSend or kRecv; `token` identifies the deposit, its buffer and its completion.
   void deposit(Rank rank, std::uint64_t token, Call call, Failed failed);
   core::Result<Slice> expect(Place from, const Message& message) const;
   core::Status receive(Place from, const Message& message);
   bool reduced(std::uint64_t job);
-  // While held no transfer begins.
+  // While held, no transfer begins.
   void hold(bool held);
-  // No transfer is under way.
+  // Returns true if no transfer is in progress.
   bool at_rest() const;
   void restarted(Place place);
   void end(const core::Status& status);
-  // A send or a receive of the rank is not complete.
+  // Returns true if a send or a receive of the rank is incomplete.
   bool owes(Rank rank) const;
-  // A rank of this place leaves. Precondition: it owes nothing.
+  // Lets a rank of this place leave. Precondition: owes() returns false for it.
   void leave(Rank rank, Failed why);
-  // A place with this rank will never say more. Precondition: all ranks of that place have left.
+  // Reports that the place of this rank will not send any more messages. Precondition: all ranks of
+  // that place have left.
   void forsaken(Rank rank, const Failed& why);
-  // Some rank of the group has left. From now on, this place asks whether those have left from
-  // which its ranks wait to receive.
+  // Reports that some rank of the group has left. From now on, this place asks whether the ranks
+  // have left from which its ranks wait to receive.
   void expect_leaving();
   bool has_left(Rank rank) const { return image_.left.contains(rank); }
-  // Describes an incomplete deposit; empty where no deposit has the token.
+  // Describes an incomplete deposit; empty if no deposit has the token.
   std::string waiting(std::uint64_t token) const;
   const Image& image() const { return image_; }
   // The number of entries in its tables.
@@ -128,13 +130,14 @@ class PointToPoint {
   bool held_ = false;
   std::map<Key, std::map<Number, Send>> sends_;
   std::list<Receive> receives_;                    // in the order of their deposits
-  std::map<Key, std::map<Number, Offer>> offers_;  // that no receive has accepted
+  std::map<Key, std::map<Number, Offer>> offers_;  // offers that no receive has accepted
   std::map<std::uint64_t, std::pair<Key, Number>> copies_;
-  std::vector<Message> own_;                // to ranks of this place
-  bool leaving_ = false;                    // some rank of the group has left
-  std::set<Rank> asked_;                    // whether they have left
-  std::map<Rank, std::set<Place>> askers_;  // places that want to know when the rank has left
-  std::set<std::pair<Rank, Place>> told_;   // of the ranks of this place that have left
+  std::vector<Message> own_;  // messages to ranks of this place
+  bool leaving_ = false;      // some rank of the group has left
+  std::set<Rank> asked_;      // ranks about which this place asked whether they have left
+  std::map<Rank, std::set<Place>> askers_;  // places that want to be told when the rank has left
+  // Places that were told that a rank of this place has left.
+  std::set<std::pair<Rank, Place>> told_;
   std::uint64_t arrivals_ = 0;
 };
 

@@ -5,7 +5,7 @@
 namespace teletensor::collective {
 namespace {
 
-// The receiving daemon has all of the data and restarts before its sender hears of it.
+// The receiving daemon has all data and restarts before the sender is informed.
 TEST(PointToPoint, ASendWhoseEndIsLostWithADaemonIsOfferedAgain) {
   const Group group(2, {{0}, {1}});
   const Limits limits;

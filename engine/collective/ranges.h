@@ -1,4 +1,4 @@
-// Ranges is a set of elements. Region is a list of ranges that are stored one after the other.
+// Ranges: a set of elements. Region: a list of ranges that are stored one after another.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace teletensor::collective {
 
-// The range in segments of `grain` elements; the last one may be smaller.
+// Divides the range into segments of `grain` elements; the last one may be smaller.
 inline std::vector<Range> segments_of(Range range, std::int64_t grain) {
   std::vector<Range> segments;
   for (std::int64_t at = range.begin; at < range.end; at += grain) {
@@ -25,7 +25,7 @@ class Ranges {
     const auto after = ends_.upper_bound(range.begin);
     return after != ends_.begin() && std::prev(after)->second >= range.end;
   }
-  // False, without a change, where the set has some of the elements already.
+  // Returns false, without side effects, if the set already contains some of the elements.
   bool add(Range range) {
     if (range.size() == 0) return true;
     auto after = ends_.lower_bound(range.begin);
@@ -44,7 +44,7 @@ class Ranges {
   }
 
  private:
-  std::map<std::int64_t, std::int64_t> ends_;  // begin -> end, none touching
+  std::map<std::int64_t, std::int64_t> ends_;  // begin -> end; no two ranges touch
 };
 
 class Region {
@@ -55,7 +55,7 @@ class Region {
     size_ += range.size();
   }
   std::int64_t size() const { return size_; }
-  // True where the region has all elements of the range, stored one after the other.
+  // Returns true if the region has all elements of the range, stored one after another.
   bool has(Range range) const {
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       if (!(ranges_[i].begin <= range.begin && range.begin < ranges_[i].end)) continue;
@@ -67,7 +67,7 @@ class Region {
     }
     return false;
   }
-  // Elements before `at`. Precondition: a range has it.
+  // The number of elements stored before `at`. Precondition: a range contains it.
   std::int64_t place_of(std::int64_t at) const {
     std::size_t i = 0;
     while (!(ranges_[i].begin <= at && at < ranges_[i].end)) ++i;

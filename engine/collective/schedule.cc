@@ -52,7 +52,7 @@ void spread_level(const Group& group, Place place, int level, Rank only, Schedul
 }
 
 // The places that hold the elements from `at` on, one in each child of the parent block, and the
-// element up to which these are the places.
+// end of the range for which these places are valid.
 struct Holders {
   std::vector<Place> places;
   std::int64_t end = 0;
@@ -71,7 +71,7 @@ Holders holders_of(const Group& group, const std::vector<Block>& children, int l
   return result;
 }
 
-// Adds to `level` what `place`, which is one of the holders, does with one part of their elements.
+// Adds to `level` the work of `place`, which is one of the holders, for one part of their elements.
 // The owner of the part is holders[i].
 void share_part(const Group& group, Place place, const Call& call, const Holders& holders,
                 const std::vector<Block>& children, std::size_t i, Range range,
@@ -120,7 +120,8 @@ void scatter_level(const Group& group, Place place, int level, const Call& call,
   schedule.levels.push_back(std::move(next));
 }
 
-// The level of reduce_scatter, which has all places. The pieces are the results of the ranks.
+// Plans the level of reduce_scatter, which contains all places. The pieces are the results of the
+// ranks.
 void chunk_level(const Group& group, Place place, const Call& call, Schedule& schedule) {
   Schedule::Level level;
   level.own = group.forest(0, group.block(0, place));
@@ -191,7 +192,7 @@ Schedule schedule_of(const Group& group, Place place, const std::vector<Call>& c
                           ? group.places()
                           : static_cast<Place>(group.neighbours(0).size() + 1);
   const std::int64_t window = std::min(limits.window, limits.staging / peers);
-  // A peer's window holds two segments of each active number.
+  // A peer's window contains two segments of each active collective.
   const std::int64_t accumulated =
       static_cast<std::int64_t>(core::size_of(accumulator_of(call.dtype)));
   schedule.grain = std::max<std::int64_t>(
@@ -200,7 +201,7 @@ Schedule schedule_of(const Group& group, Place place, const std::vector<Call>& c
     const Rank only = call.op == Op::kBroadcast ? call.root : kNoRank;
     schedule.origin = only != kNoRank && group.place_of(only) == place;
     schedule.scattered = schedule.count > limits.whole / item && group.places() > 1;
-    // One segment, so that a peer sends at most one message with data a level before the vote.
+    // One segment, so that a peer sends at most one message with data per level before the vote.
     if (!schedule.scattered) schedule.grain = std::max<std::int64_t>(1, schedule.count);
     for (int level = 0; level < std::max(group.levels(), 1); ++level) {
       if (schedule.scattered) {

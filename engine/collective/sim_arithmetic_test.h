@@ -1,4 +1,5 @@
-// The simulator's elements: what a Job computes, and what a sum must be, by its definition.
+// The simulator's arithmetic: executes a Job on elements, and computes by definition the correct
+// result of a sum.
 #pragma once
 
 #include <bit>
@@ -39,7 +40,7 @@ T applied(Reduction reduction, T a, T b) {
   }
 }
 
-// An element in the accumulating dtype. `Stored` is the operand's dtype.
+// Reads and writes an element in the accumulating dtype. `Stored` is the operand's dtype.
 template <class Stored, class Sum>
 struct Element {
   static Sum read(const std::uint8_t* at, bool accumulated) {
@@ -71,7 +72,7 @@ auto with_element(core::DType dtype, F f) {
   }
 }
 
-// find(slice): where its bytes are.
+// Runs a job. find(slice) returns the address of its bytes.
 template <class Find>
 void run(const Job& job, Find find) {
   if (job.additions.empty() && job.sources.size() == 1 && job.outputs.size() == 1 &&
@@ -107,8 +108,8 @@ void run(const Job& job, Find find) {
   });
 }
 
-// The definition, written without the code under test: halves at powers of two, ranks without an
-// operand skipped, one rounding, one division.
+// The definition of a sum, written without the code under test: halves at powers of two, ranks
+// without an operand skipped, one rounding, one division.
 template <class Sum>
 bool tree(Rank begin, Rank end, const std::vector<const Sum*>& operands, Reduction reduction,
           Sum& value) {
@@ -126,7 +127,7 @@ bool tree(Rank begin, Rank end, const std::vector<const Sum*>& operands, Reducti
   return true;
 }
 
-// operands: by rank, nullptr where a rank is skipped.
+// operands: by rank; nullptr if a rank is skipped.
 inline Bytes reference_sum(core::DType dtype, Reduction reduction,
                            const std::vector<const Bytes*>& operands, std::size_t begin,
                            std::size_t end) {

@@ -1,4 +1,4 @@
-// Checks what must hold of a world that has ended.
+// Checks the conditions that hold for a simulated world that has ended.
 #include <algorithm>
 
 #include "engine/collective/sim_history_test.h"
@@ -12,7 +12,7 @@ bool same(const core::Status& a, const core::Status& b) {
   return a.code() == b.code() && a.message() == b.message();
 }
 
-struct Sight {  // one rank's step
+struct Sight {  // a step of one rank
   Rank rank;
   const Step* step;
 };
@@ -50,9 +50,9 @@ Bytes expected(const std::vector<Sight>& sights, const Sight& mine, Rank ranks) 
   return result;
 }
 
-// The calls of a number whose ranks disagree, by the lowest rank that makes each.
+// Lists the calls of a collective whose ranks disagree, by the lowest rank that makes each call.
 std::string disagreement(const std::vector<Sight>& all) {
-  std::vector<std::pair<Sight, int>> calls;  // and how many ranks make it
+  std::vector<std::pair<Sight, int>> calls;  // with the number of ranks that make the call
   const bool equal = std::all_of(all.begin(), all.end(), [&](const Sight& sight) {
     return fingerprint(sight.step->call) == fingerprint(all.front().step->call);
   });
@@ -78,7 +78,7 @@ std::string disagreement(const std::vector<Sight>& all) {
   return text;
 }
 
-// The status of a number on every rank, unless the epoch ends first.
+// The status of a collective on every rank, unless the epoch ends first.
 core::Status outcome(Number number, const std::vector<Sight>& all) {
   const std::string group = "group \"sim\" #" + std::to_string(number) + ": ";
   std::uint64_t sum = 0;
@@ -118,7 +118,7 @@ bool names(const std::string& text, const std::set<Rank>& ranks) {
   });
 }
 
-// The rank whose leaving is the reason that the text gives.
+// The rank whose leaving is the reason given in the text.
 std::optional<Rank> leaver(const World& world, const std::string& text) {
   for (const auto& [rank, last] : world.left) {
     if (text == "group \"sim\": rank " + std::to_string(rank) + " has left") return rank;
@@ -126,8 +126,8 @@ std::optional<Rank> leaver(const World& world, const std::string& text) {
   return std::nullopt;
 }
 
-// True where a rank that has left explains why the step has not its own outcome: a collective after
-// the last one of that rank, or a transfer with it.
+// Returns true if a rank that has left explains why the step does not have its own outcome: a
+// collective after the last one of that rank, or a transfer with it.
 bool leaving_explains(const World& world, const Step& step, Rank partner) {
   const std::optional<Rank> rank = leaver(world, step.status.message());
   if (!rank) return false;
@@ -135,8 +135,8 @@ bool leaving_explains(const World& world, const Step& step, Rank partner) {
                           : *rank == partner || step.call.peer == kNoRank;
 }
 
-// True where the rank has this outcome; else it must have the end of the epoch instead. `partner`
-// is the other rank of a transfer.
+// Returns true if the rank has this outcome; otherwise it must have the end of the epoch instead.
+// `partner` is the other rank of a transfer.
 bool has(const World& world, const Sight& sight, const core::Status& outcome,
          const std::set<Rank>& lethal, const std::string& name, Wrong& wrong,
          Rank partner = kNoRank) {
@@ -149,14 +149,15 @@ bool has(const World& world, const Sight& sight, const core::Status& outcome,
   };
   const std::optional<core::Status> ended = world.ended(place);
   if (step.state != Step::State::kComplete) {
-    // A rank that has stopped does not come so far, nor need one whose daemon has heard of the end.
+    // A rank that has stopped does not reach the step, and a rank whose daemon was told of the end
+    // need not reach it.
     const bool stopped = ended || lethal.contains(sight.rank);
     if (!stopped || step.state == Step::State::kDeposited) bad("is not complete");
     return false;
   }
   if (same(step.status, outcome)) return true;
   if (leaving_explains(world, step, partner)) return false;
-  // A rank that leaves ends what follows; then the loss of a daemon may end the rest.
+  // A rank that leaves ends later collectives; then the loss of a daemon may end the rest.
   const bool lost = !world.left.empty() && names(step.status.message(), lethal);
   const bool end = ended && same(step.status, *ended) && !leaver(world, ended->message());
   if (!ended || leaver(world, step.status.message()) || !(end || lost)) {
@@ -174,7 +175,7 @@ void check_number(Number number, const World& world, const std::set<Rank>& letha
   }
   const core::Status status = outcome(number, all);
   const std::string name = "#" + std::to_string(number);
-  std::optional<Bytes> same;  // on all ranks
+  std::optional<Bytes> same;  // equal on all ranks
   for (const Sight& sight : all) {
     if (!has(world, sight, status, lethal, name, wrong) || !status.ok()) continue;
     const Op op = sight.step->call.op;
@@ -188,7 +189,7 @@ void check_number(Number number, const World& world, const std::set<Rank>& letha
 }
 
 void check_transfers(const World& world, const std::set<Rank>& lethal, Wrong& wrong) {
-  std::map<std::int64_t, std::vector<Sight>> by_tag;  // each transfer of a history has its own
+  std::map<std::int64_t, std::vector<Sight>> by_tag;  // each transfer of a history has its own tag
   for (const Rank rank : world.group().present()) {
     for (const Step& step : world.program(rank)) {
       if (step.number == 0) by_tag[step.call.tag].push_back({rank, &step});
@@ -206,8 +207,9 @@ void check_transfers(const World& world, const std::set<Rank>& lethal, Wrong& wr
   }
 }
 
-// An end of the epoch names a rank that has stopped or was killed. A transfer that timed out names
-// the rank that it waits for, which may itself wait for that one: the world knows whether it does.
+// Returns true if an end of the epoch names a rank that has stopped or was killed. A transfer that
+// timed out names the rank that it waits for, which may itself wait for a lost rank; the world
+// knows whether it does.
 bool true_cause(const World& world, const std::string& text, const std::set<Rank>& lethal) {
   if (leaver(world, text)) return true;
   if (text.find(": timeout in ") == std::string::npos) return names(text, lethal);
@@ -239,7 +241,8 @@ Wrong check(const World& world, const std::set<Rank>& lethal) {
       wrong.push_back("no true cause: " + ended->message());
     }
   }
-  // What the last barrier has retired; without one, results of the last numbers are still retained.
+  // Entries that the last barrier has retired; without a barrier, results of the last collectives
+  // are still retained.
   const bool barrier =
       world.program(world.group().present().front()).back().call.op == Op::kBarrier;
   for (const std::string& name : barrier || over ? world.left_over() : Wrong()) {

@@ -1,11 +1,12 @@
-// Deadlines in the simulator: whether a lost rank explains them. Also what is left at the end.
+// The simulator's deadlines: checks whether a lost rank explains each one. Also lists entries that
+// are left at the end.
 #include <algorithm>
 
 #include "engine/collective/sim_world_test.h"
 
 namespace teletensor::collective::sim {
 
-// Time passes: half of the deadline is the patience.
+// Lets time pass; the patience is half of the deadline.
 void World::watch(Rank rank, std::size_t index, std::uint64_t token, Time half) {
   at(now + half, [this, rank, index, token, half] {
     const Place place = group_.place_of(rank);
@@ -19,7 +20,7 @@ void World::watch(Rank rank, std::size_t index, std::uint64_t token, Time half) 
     }
     pass_deadline(rank, step);
     if (step.state != Step::State::kDeposited) return;
-    // A cut may have begun in between; else nothing may be open now.
+    // If no cut has begun in between, nothing may be open now.
     if (!alive(place) || !nodes_[place].participant->held()) complain("hangs past its deadline");
     watch(rank, index, token, half);
   });
@@ -44,7 +45,7 @@ void World::pass_deadline(Rank rank, const Step& step) {
   timeouts.insert(ended->message());
 }
 
-// The other rank of the transfer has left, and its daemon can say so.
+// Returns true if the other rank of the transfer has left, and its daemon can report that.
 bool World::partner_has_left(Rank rank, const Step& step) const {
   return std::any_of(left.begin(), left.end(), [&](const auto& entry) {
     const Rank other = entry.first;
@@ -68,12 +69,12 @@ bool World::waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) 
 
 bool World::never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const {
   const Node& node = nodes_[group_.place_of(rank)];
-  if (node.killed || node.ended) return true;         // of an end that was explained
-  if (programs_[rank][index].after_end) return true;  // of an end that was explained
+  if (node.killed || node.ended) return true;         // because of an end that was explained
+  if (programs_[rank][index].after_end) return true;  // because of an end that was explained
   if (programs_[rank][index].state != Step::State::kWaiting) return false;
   const auto stop = plan_.stops.find(rank);
   if (stop != plan_.stops.end() && index >= stop->second) return true;
-  // Else it waits for its open collectives, of which there are as many as it may have.
+  // Otherwise the rank waits for its open collectives, whose number has reached the maximum.
   std::size_t open = 0;
   bool lost = false;
   for (const Step& step : programs_[rank]) {

@@ -47,7 +47,7 @@ std::int64_t result_elements(const Call& call, Rank rank) {
   }
 }
 
-// Numbers of so different sizes that the order of additions shows.
+// Numbers of such different sizes that the order of additions affects the result.
 Bytes random_operand(core::DType dtype, std::int64_t elements, Dice& dice) {
   Bytes bytes(static_cast<std::size_t>(elements) * core::size_of(dtype));
   with_element(dtype, [&](auto element) {
@@ -61,7 +61,7 @@ Bytes random_operand(core::DType dtype, std::int64_t elements, Dice& dice) {
   return bytes;
 }
 
-// Each rank's own sizes of one call.
+// The sizes of one rank in a call.
 Call own_call(const Call& call, Rank rank, const std::vector<std::vector<std::int64_t>>& matrix) {
   Call own = call;
   if (matrix.empty()) return own;
@@ -183,11 +183,12 @@ void History::place_ranks(Dice& dice) {
     places = plan_.radix + 1 + static_cast<Place>(dice.below(2)) * plan_.radix;
     plan_.ranks = places + static_cast<Rank>(dice.below(6));
   }
-  const bool mixed = dice.chance(50);  // ranks are on any place, or adjoining ranks together
+  // Ranks are on random places, or adjoining ranks on one place.
+  const bool mixed = dice.chance(50);
   const Rank each = (plan_.ranks + places - 1) / places;
   std::vector<std::vector<Rank>> of(places);
   for (Rank rank = 0; rank < plan_.ranks; ++rank) {
-    if (plan_.ranks > 1 && dice.chance(5)) continue;  // left, or healed away
+    if (plan_.ranks > 1 && dice.chance(5)) continue;  // the rank is absent
     of[mixed ? static_cast<std::size_t>(dice.below(places)) : rank / each].push_back(rank);
   }
   std::erase_if(of, [](const auto& ranks) { return ranks.empty(); });
@@ -205,7 +206,7 @@ void History::write_programs(Dice& dice) {
   for (Number number = 1; number <= numbers; ++number) {
     add_collective(plan_, number, random_call(plan_.ranks, present_, 400, dice), dice);
   }
-  add_collective(plan_, numbers + 1, Call(), dice);  // a barrier: nothing is kept behind it
+  add_collective(plan_, numbers + 1, Call(), dice);  // a barrier: nothing may be left after it
 }
 
 void History::break_calls(Dice& dice) {

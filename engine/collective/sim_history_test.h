@@ -1,5 +1,5 @@
-// Histories are random programs of a group's ranks in a world in which things go wrong; check()
-// says what must hold at their end.
+// History: random programs of a group's ranks in a world with faults. check() verifies the
+// conditions that hold at the end.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,18 @@
 
 namespace teletensor::collective::sim {
 
-// Sizes small enough that a few hundred bytes go through every path.
+// Limits so small that a few hundred bytes exercise every path.
 Limits small_limits();
-// Ranks 0 to ranks - 1, `each` neighbours on a daemon.
+// Ranks 0 to ranks - 1, with `each` adjoining ranks on a daemon.
 std::vector<std::vector<Rank>> in_order(Rank ranks, Rank each);
-// A collective of all ranks with random operands, appended to every program.
+// Appends a collective of all ranks with random operands to every program.
 void add_collective(Plan& plan, Number number, const Call& call, Dice& dice);
 Call random_call(Rank ranks, const std::vector<Rank>& present, std::int64_t largest, Dice& dice);
 
 class History {
  public:
   explicit History(std::uint64_t seed);
-  // Runs the history. Returns what was wrong, which is nothing where the machine works.
+  // Runs the history. Returns the faults; there are none if the state machine works.
   std::vector<std::string> run();
   const World& world() const { return *world_; }
 
@@ -32,9 +32,9 @@ class History {
   void break_calls(Dice& dice);
   void break_world(Dice& dice);
 
-  // Cuts of a group whose blocks have different sizes, with connections that stand late: a place
-  // then sends its votes to places from which it receives none, and may release a cut before it is
-  // connected with a place that has restarted.
+  // Cuts of a group whose blocks have different sizes, with connections that are established late:
+  // a place then sends its votes to places from which it receives none, and may release a cut
+  // before it is connected with a place that has restarted.
   bool uneven_cuts_ = false;
   Plan plan_;
   std::vector<Rank> present_;
@@ -42,7 +42,8 @@ class History {
   std::set<Rank> lethal_;  // ranks that stop or are killed
 };
 
-// Checks all that must hold of a world that has ended. The epoch may end because of `lethal` ranks.
+// Checks all conditions that hold for a world that has ended. The epoch may end because of `lethal`
+// ranks.
 std::vector<std::string> check(const World& world, const std::set<Rank>& lethal);
 
 }  // namespace teletensor::collective::sim

@@ -1,4 +1,4 @@
-// The network of the simulator: connections that delay, are cut, and stand late.
+// The simulator's network: connections that delay, are cut, and are established late.
 #include <algorithm>
 
 #include "engine/collective/sim_world_test.h"
@@ -13,7 +13,7 @@ Link& World::link(Place from, Place to) {
   return node.links.emplace(to, Link(node.incarnation, plan_.limits.window)).first->second;
 }
 
-// Tries until both are alive.
+// Retries until both daemons are alive.
 void World::open(Place a, Place b) {
   Connection& connection = this->connection(a, b);
   if (connection.opening || connection.number % 2 == 1) return;
@@ -60,7 +60,7 @@ void World::cut_some() {
       continue;
     busy = !programs_[rank].empty() && programs_[rank].back().state != Step::State::kComplete;
   }
-  constexpr std::int64_t kEnough = 200;  // while a rank waits for its deadline
+  constexpr std::int64_t kEnough = 200;  // limits the cuts while a rank waits for its deadline
   if (busy && cuts < kEnough)
     at(now + 1 + dice_.below(2 * plan_.cut_every), [this] { cut_some(); });
 }
@@ -105,7 +105,7 @@ void World::arrive(Place from, Place to, const Link::Frame& frame, const Bytes& 
     const Message& message = frame.parcel.message;
     Slice place;
     if (message.payload > 0) {
-      // As if the connection had been cut in the middle of the payload, and it had come again.
+      // As if the connection was cut during the payload and the message was sent again.
       if (dice_.chance(5)) (void)participant.expect(from, message);
       const core::Result<Slice> expected = participant.expect(from, message);
       settle(to);

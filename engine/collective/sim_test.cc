@@ -1,5 +1,5 @@
-// The simulator. `make sim HISTORIES=100000 SEED=1` runs more of what the unit tests run a little
-// of.
+// Tests with the simulator. `make sim HISTORIES=100000 SEED=1` runs many more histories than the
+// unit tests.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -66,7 +66,7 @@ TEST(Simulator, Histories) {
   EXPECT_GT(interrupts, 0);
 }
 
-// What one all_reduce costs, and that it is right, with as many ranks on one daemon each.
+// Measures the cost of one all_reduce and checks its result, with one rank on each daemon.
 TEST(Simulator, Scale) {
   std::vector<Rank> sizes = {2, 8, 64};
   if (const std::uint64_t more = setting("RANKS", 0)) sizes = {static_cast<Rank>(more)};
@@ -87,7 +87,8 @@ TEST(Simulator, Scale) {
           static_cast<double>(t.with_data) / places, static_cast<double>(t.headers) / places,
           static_cast<double>(t.payload) / places / bytes, 2 * (1 - 1 / places));
       EXPECT_LT(static_cast<double>(t.messages) / places, 8 * 64 + 40);
-      const double tolerance = count > 1 ? 1e-9 : 1e9;  // a small operand goes to all whole
+      // A small operand is sent whole to all places.
+      const double tolerance = count > 1 ? 1e-9 : 1e9;
       EXPECT_NEAR(static_cast<double>(t.payload) / places / bytes, 2 * (1 - 1 / places), tolerance);
     }
   }
@@ -106,7 +107,8 @@ TEST(Simulator, StagingAndBytesInFlightAreBounded) {
     World world(plan, 3);
     ASSERT_TRUE(world.run());
     EXPECT_EQ(joined(check(world, {})), "");
-    // With several ranks on a daemon, their sums as well: an operand of each active number.
+    // If a daemon has several ranks, their sums need staging as well: one operand for each active
+    // collective.
     const std::int64_t sums =
         each > 1 ? static_cast<std::int64_t>(plan.limits.active) * 4 * 6000 : 0;
     EXPECT_LE(world.staging_peak, plan.limits.staging + sums);
@@ -115,7 +117,7 @@ TEST(Simulator, StagingAndBytesInFlightAreBounded) {
   }
 }
 
-// A rank does not come: everyone is told who, and what it does, two levels of places away.
+// If a rank is missing, every rank is told its number and state, over two levels of places.
 TEST(Simulator, TheLateRankIsNamed) {
   Plan plan = plan_of(12, 1, 3);
   plan.limits = small_limits();

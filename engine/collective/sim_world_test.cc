@@ -66,7 +66,7 @@ void World::kill(Place place) {
   }
 }
 
-// A daemon that restarts notices when it is there again.
+// A restarted daemon is noticed when it is alive again.
 void World::notice(Place other, Place place, int times) {
   at(now + 1000 + dice_.below(2000), [this, other, place, times] {
     if (!alive(other)) {
@@ -95,7 +95,7 @@ void World::interrupt(Place place) {
   settle(place);
 }
 
-// Carries out what the participant asks for, and what that leads to.
+// Carries out the participant's actions, and the actions that follow from them.
 void World::settle(Place place) {
   std::set<Place> to;
   while (alive(place)) {
@@ -130,7 +130,7 @@ void World::act(Place place, Action action) {
       return;
     }
     case Action::Kind::kReduce: {
-      // The job keeps what it names.
+      // The job keeps the buffers that it names.
       auto held = std::make_shared<std::map<Buffer, Memory>>();
       const auto keep = [&](const Slice& slice) {
         const auto found = node.buffers.find(slice.buffer);
@@ -216,7 +216,7 @@ void World::complete(Place place, const Action& action) {
   }
   if (step->state != Step::State::kDeposited) return complain("completes what was not deposited");
   if (action.status.code() == core::Code::kCancelled) {
-    step->state = Step::State::kWaiting;  // the stream begins anew behind the cut
+    step->state = Step::State::kWaiting;  // the rank continues with this step after the cut
     std::erase_if(node.buffers, [&](const auto& entry) {
       return entry.first.number == action.number && entry.first.number != 0;
     });
@@ -309,14 +309,14 @@ void World::step(Rank rank) {
   if (plan_.leaves) leave(rank, programs_[rank].size());
 }
 
-// The rank goes no further than before this step.
+// Stops the rank before this step.
 void World::stop(Rank rank, std::size_t index) {
   Node& node = nodes_[group_.place_of(rank)];
   if (!plan_.leaves) return node.participant->describe_rank(rank, "sits in a debugger");
   leave(rank, index);
 }
 
-// The rank leaves when its steps before `index` are complete.
+// Lets the rank leave when its steps before `index` are complete.
 void World::leave(Rank rank, std::size_t index) {
   Number last = 0;
   for (std::size_t i = 0; i < index; ++i) {

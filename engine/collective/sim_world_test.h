@@ -1,7 +1,8 @@
-// World: daemons of one group in virtual time, over a network that delays, cuts and forgets.
+// World: the daemons of one group in virtual time, over a network that delays messages and cuts
+// connections.
 //
 // A daemon is a Participant and its Links, with buffers of real bytes. The world is deterministic:
-// one seed, one history.
+// one seed determines one history.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +36,7 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// One thing that a rank does. A collective has a number, a transfer between two ranks has none.
+// One step of a rank. A collective has a number, a transfer between two ranks has none.
 struct Step {
   Number number = 0;
   Call call;
@@ -43,7 +44,7 @@ struct Step {
   Bytes operand;
   std::size_t result_bytes = 0;
   enum class State { kWaiting, kDeposited, kComplete } state = State::kWaiting;
-  bool after_end = false;  // deposited when its daemon had heard of the end of the epoch
+  bool after_end = false;  // deposited after its daemon was told of the end of the epoch
   std::uint64_t token = 0;
   Time since = 0, took = 0;
   core::Status status;
@@ -55,15 +56,16 @@ struct Plan {
   std::vector<std::vector<Rank>> ranks_of;
   Place radix = 0;
   Limits limits;
-  Time delay = 200;     // at most, of a frame
-  Time thinking = 300;  // at most, of a rank between two steps
+  Time delay = 200;     // maximum delay of a frame
+  Time thinking = 300;  // maximum pause of a rank between two steps
   Time deadline = 2000000;
-  Time cut_every = 0;  // connections are cut, at random places; 0: never
-  Time late = 0;       // at most, that some connections take longer to stand; 0: none does
-  std::size_t drains_again = 0;             // cuts that follow right after another one
-  std::size_t outstanding = 4;              // collectives that a rank does not wait for
-  std::map<Rank, std::size_t> stops;        // a rank that stops before its how-manieth step
-  bool leaves = false;                      // it leaves the group then, others at their ends
+  Time cut_every = 0;            // interval of connection cuts, at random places; 0: never
+  Time late = 0;                 // maximum extra delay of some new connections; 0: none
+  std::size_t drains_again = 0;  // number of cuts that directly follow another one
+  std::size_t outstanding = 4;   // maximum number of open collectives of a rank
+  // The ranks that stop, with the index of the step before which they stop.
+  std::map<Rank, std::size_t> stops;
+  bool leaves = false;  // ranks that stop leave the group, and other ranks leave at their ends
   std::vector<std::vector<Step>> programs;  // by rank
 };
 
@@ -74,15 +76,16 @@ struct Traffic {
 class World {
  public:
   World(Plan plan, std::uint64_t seed);
-  // Until nothing happens any more. False: more than a limit of events.
+  // Runs until nothing happens any more. Returns false if the maximum number of events was
+  // exceeded.
   bool run();
 
-  // Things that go wrong, at a time.
+  // Schedules an event.
   void at(Time time, std::function<void()> event) {
     events_.push({time, ++order_, std::move(event)});
   }
-  void kill(Place place);   // it is not restarted; some other daemons notice
-  void drain(Place place);  // and restarts from its image
+  void kill(Place place);   // not restarted; some other daemons notice
+  void drain(Place place);  // restarts it from its image
   void interrupt(Place place);
 
   const Group& group() const { return group_; }
@@ -92,17 +95,18 @@ class World {
   bool has_killed() const {
     return std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.killed; });
   }
-  // The first few faults, in words.
+  // Descriptions of the first few faults.
   std::vector<std::string> wrong;
-  // Texts of timeouts that are explained by a rank that had stopped or whose daemon was killed.
+  // Messages of timeouts that are explained by a rank that had stopped or whose daemon was killed.
   std::set<std::string> timeouts;
   Traffic traffic;
   Time now = 0;
   std::int64_t events = 0, cuts = 0, restarts = 0, interrupts = 0;
-  std::map<Rank, Number> left;  // ranks that have left, and the last number of each
+  // Ranks that have left, with the number of each rank's last collective.
+  std::map<Rank, Number> left;
   std::int64_t staging_peak = 0, flight_peak = 0;
-  // Describes what is left and should not be: buffers, entries of tables, and messages that are not
-  // acknowledged.
+  // Describes entries that should not be left: buffers, entries of tables, and messages that are
+  // not acknowledged.
   std::vector<std::string> left_over() const;
 
  private:
@@ -120,8 +124,8 @@ class World {
     std::optional<Number> run_to;
   };
   struct Connection {
-    std::uint64_t number = 0;  // odd: stands
-    Time last[2] = {0, 0};     // arrival, of each direction
+    std::uint64_t number = 0;  // odd: the connection is established
+    Time last[2] = {0, 0};     // time of the last arrival, for each direction
     bool opening = false;
   };
   struct Event {
@@ -149,7 +153,8 @@ class World {
   void deposit(Rank rank, std::size_t index);
   void watch(Rank rank, std::size_t index, std::uint64_t token, Time half);
   void pass_deadline(Rank rank, const Step& step);
-  // A rank that has stopped, or whose daemon was killed, is why the step does not end.
+  // Checks whether a rank that has stopped, or whose daemon was killed, explains why the step does
+  // not end.
   bool partner_has_left(Rank rank, const Step& step) const;
   bool waits_for_lost(Rank rank, const Step& step, std::set<Number>& seen) const;
   bool never_deposits(Rank rank, std::size_t index, std::set<Number>& seen) const;

@@ -28,7 +28,8 @@ struct Slot {
   std::uint32_t index;
 };
 
-// The slot that holds [begin, end) after all additions inside it. `slots`: those inside it.
+// Returns the slot that contains [begin, end) after all additions inside it. `slots` are the slots
+// inside it.
 std::uint32_t add(Rank begin, Rank end, std::span<const Slot> slots, Sum& sum) {
   if (slots.size() == 1) return slots[0].index;
   const Rank middle = split(begin, end);

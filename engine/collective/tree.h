@@ -1,9 +1,10 @@
-// The tree of additions: one binary tree over rank numbers, of which every sum of a group is made.
+// The tree of additions: one binary tree over rank numbers that determines the order of additions
+// in every sum of a group.
 //
 // Node [begin, end) splits at the largest power of two below its size. Ranks that do not contribute
-// are skipped: a node of which one half has no contributor is its other half. So the bits of a sum
-// depend on operands and ranks alone, not on the daemons that add or on the pieces in which they
-// do.
+// are skipped: if one half of a node has no contributor, the node equals its other half. So the
+// bits of a sum depend only on operands and ranks, not on which daemons add or how the data is
+// divided.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +17,22 @@ namespace teletensor::collective {
 
 struct Node {
   Rank begin = 0, end = 0;
-  std::uint32_t contributors = 0;  // the number of ranks whose operands it is the sum of
+  std::uint32_t contributors = 0;  // the number of ranks whose operands are in the sum
   friend bool operator==(const Node&, const Node&) = default;
 };
 
 // Precondition: end - begin >= 2.
 Rank split(Rank begin, Rank end);
 
-// Disjoint nodes in ascending order: the sums that can be made of the operands of some ranks.
+// Disjoint nodes in ascending order: the sums that can be computed from the operands of some ranks.
 using Forest = std::vector<Node>;
 
 // The largest nodes all of whose contributors are in `held`. Both lists are ascending, and `held`
-// is a part of `contributors`.
+// is a subset of `contributors`.
 Forest forest_of(Rank ranks, std::span<const Rank> contributors, std::span<const Rank> held);
 
-// How sums of some nodes become sums of larger ones: in order, slot `into` becomes
-// slot `into` (+) slot `from`. A slot is an index of the nodes given.
+// The additions that turn sums of some nodes into sums of larger ones: in order, slot `into`
+// becomes slot `into` (+) slot `from`. A slot is an index of the given nodes.
 struct Addition {
   std::uint32_t into = 0, from = 0;
 };
@@ -40,8 +41,8 @@ struct Sum {
   std::vector<std::uint32_t>
       slots;  // the slot of each node of the wanted forest after the additions
 };
-// Precondition: `given`, in any order, are disjoint nodes of the tree whose contributors together
-// are those of `wanted`.
+// Precondition: `given` contains, in any order, disjoint nodes of the tree whose contributors
+// together are those of `wanted`.
 Sum sum_of(std::span<const Node> given, std::span<const Node> wanted);
 
 }  // namespace teletensor::collective

@@ -1,5 +1,6 @@
-// Attributes: the typed, positional constants of an instruction (dims, flags, names of modes), and
-// Number: a Python scalar operand. Compact, comparable, without heap for the usual few integers.
+// Attributes: the typed, positional constants of an instruction (dims, flags, names of modes).
+// Number: a Python scalar operand. Both are compact and comparable, and a few integers need no
+// heap.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,16 @@
 
 namespace teletensor::core {
 
-// A Python scalar. Its category takes part in promotion, its dtype never does.
+// A Python scalar. Type promotion considers its category, but never its dtype.
 struct Number {
   // kUInt: an int above 2^63 - 1, its bits in `integer`.
   enum class Kind : std::uint8_t { kBool = 0, kInt = 1, kFloat = 2, kComplex = 3, kUInt = 4 };
   Kind kind = Kind::kInt;
-  std::int64_t integer = 0;  // also a bool's 0 or 1
-  double real = 0;           // a float's value, a complex number's real part
+  std::int64_t integer = 0;  // also 0 or 1 for a bool
+  double real = 0;           // the value of a float, the real part of a complex number
   double imaginary = 0;
-  // Inside a program: 1 + the place among a call's numbers of the one that this stands for, whose
-  // value at the time of writing is here. 0: a constant. Passes fold constants alone.
+  // In a program: 1 + the index of a number of the call that replaces this one; the value here is
+  // that of the recording. 0: a constant. Optimizer passes fold only constants.
   std::uint32_t argument = 0;
 
   static Number of_bool(bool value) { return {Kind::kBool, value, 0, 0, 0}; }
@@ -47,7 +48,7 @@ struct Number {
 };
 std::string to_string(const Number& number);
 
-// One attribute. kNone stands for an optional that was not given.
+// One attribute. kNone means that an optional attribute was not given.
 struct Attribute {
   enum class Kind : std::uint8_t {
     kNone = 0,
@@ -60,7 +61,7 @@ struct Attribute {
     kDevice
   };
   Kind kind = Kind::kNone;
-  std::int64_t integer = 0;  // bool, int, dtype number, device (kind * 256 + index)
+  std::int64_t integer = 0;  // bool, int, number of a dtype, or device (kind * 256 + index)
   double real = 0;
   InlineVector<std::int64_t, 4> ints;
   std::string text;
@@ -105,8 +106,8 @@ struct Attribute {
   }
 };
 
-// In the order of the op's signature. The catalog's check guarantees the kinds, so readers need not
-// look again: at(i) of the wrong kind is our own bug.
+// The attributes in the order of the op's signature. The catalog checks their kinds, so readers
+// need not check again: calling at(i) for the wrong kind is a bug of this program.
 class Attributes {
  public:
   Attributes() = default;

@@ -10,7 +10,7 @@ Bounds of(DType dtype, std::string_view bytes) {
   if (bytes.size() < sizeof(T)) return {};
   T least = std::numeric_limits<T>::max(), most = std::numeric_limits<T>::min();
   for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
-    T number;  // what comes in a message need not be aligned
+    T number;  // bytes of a message need not be aligned
     std::memcpy(&number, bytes.data() + at, sizeof number);
     least = std::min(least, number);
     most = std::max(most, number);

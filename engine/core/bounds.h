@@ -1,4 +1,4 @@
-// Bounds: what is known of all the numbers of a tensor of integers.
+// Bounds: a range that contains all numbers of an integer tensor.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace teletensor::core {
 
-// Of a storage's bytes, read as this dtype: each lies in [least, most]; those of kU64 as the kI64
-// of the same bits.
+// If a storage's bytes are read as this dtype, each number lies in [least, most]. Numbers of kU64
+// are compared as the kI64 with the same bits.
 struct Bounds {
-  DType dtype = DType::kBool;  // nothing is known
+  DType dtype = DType::kBool;  // with this dtype, nothing is known
   std::int64_t least = std::numeric_limits<std::int64_t>::min();
   std::int64_t most = std::numeric_limits<std::int64_t>::max();
 
@@ -28,7 +28,8 @@ struct Bounds {
   }
 };
 
-// Of a tensor's bytes, whole elements of an integral dtype; nothing is known of another one's.
+// The bounds of a tensor's bytes, which are whole elements of an integral dtype; for other dtypes
+// nothing is known.
 Bounds bounds_of(DType dtype, std::string_view bytes);
 
 }  // namespace teletensor::core

@@ -22,9 +22,9 @@ TEST(Bounds, OfNumbers) {
   const Bounds i64 = bounds_of(DType::kI64, bytes_of(std::int64_t{1} << 40));
   EXPECT_TRUE(i64.within(DType::kI64, 0, std::int64_t{1} << 40));
   EXPECT_FALSE(
-      i64.within(DType::kI32, 0, std::int64_t{1} << 40));  // the same bytes, read otherwise
+      i64.within(DType::kI32, 0, std::int64_t{1} << 40));  // the same bytes read as another dtype
   EXPECT_FALSE(i64.within(DType::kI64, 0, (std::int64_t{1} << 40) - 1));
-  // A number of kU64 beyond kI64 is no place.
+  // A kU64 number beyond the range of kI64 is not a valid index.
   EXPECT_FALSE(bounds_of(DType::kU64, bytes_of(~std::uint64_t{0})).within(DType::kU64, 0, 100));
 }
 
@@ -47,7 +47,7 @@ TEST(Bounds, Narrow) {
   EXPECT_FALSE(bounds.without_zero(DType::kI32));
   bounds.narrow(DType::kI32, 1, 9);
   EXPECT_TRUE(bounds.without_zero(DType::kI32));
-  bounds.narrow(DType::kI64, 0, 99);  // what was known of them as others is no more
+  bounds.narrow(DType::kI64, 0, 99);  // discards what was known for kI32
   EXPECT_FALSE(bounds.within(DType::kI32, 0, 9));
   EXPECT_FALSE(bounds.within(DType::kI64, 0, 9));
   EXPECT_TRUE(bounds.within(DType::kI64, 0, 99));

@@ -1,5 +1,5 @@
-// Complex: two floats, as complex tensors store them (real part first). Arithmetic is by the plain
-// formulas, without C99's recovery of infinities from NaNs, as NumPy and PyTorch do it.
+// Complex: two floats in the layout of complex tensors (real part first). Arithmetic uses the plain
+// formulas, as NumPy and PyTorch do, without C99's recovery of infinities from NaNs.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ struct Complex {
   friend constexpr Complex operator*(Complex a, Complex b) {
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
   }
-  // Smith's algorithm (1962): no overflow on the way.
+  // Smith's algorithm (1962), which avoids intermediate overflow.
   friend Complex operator/(Complex a, Complex b) {
     const T c = std::fabs(b.re), d = std::fabs(b.im);
     if (c >= d) {

@@ -57,7 +57,7 @@ std::optional<DType> dtype_from_number(std::uint64_t number) {
 
 namespace {
 
-// The smallest signed type with more bits than an unsigned one; a float where there is none.
+// The smallest signed type with more bits than an unsigned type; a float if there is none.
 DType above(DType unsigned_type) {
   switch (size_of(unsigned_type)) {
     case 1:

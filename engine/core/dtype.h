@@ -1,4 +1,4 @@
-// Element types, devices, and how types promote.
+// Element types, devices, and the rules of type promotion.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace teletensor::core {
 
-// The numbers travel on the wire and stand in files: never renumber.
+// The numbers are used on the wire and in files and must never change.
 enum class DType : std::uint8_t {
   kBool = 1,
   kU8 = 2,
@@ -59,34 +59,35 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
-// Real floats alone; see is_inexact.
+// Real floating types only; see is_inexact.
 constexpr bool is_floating(DType dtype) { return dtype >= DType::kF16 && dtype <= DType::kF64; }
 constexpr bool is_complex(DType dtype) { return dtype == DType::kC64 || dtype == DType::kC128; }
-// Floating or complex: what can require grad.
+// Floating or complex types, whose tensors can require grad.
 constexpr bool is_inexact(DType dtype) { return dtype >= DType::kF16 && dtype <= DType::kC128; }
 constexpr bool is_signed_integral(DType dtype) {
   return dtype >= DType::kI8 && dtype <= DType::kI64;
 }
-constexpr bool is_unsigned(DType dtype) {  // not bool
+constexpr bool is_unsigned(DType dtype) {  // bool does not count
   return dtype == DType::kU8 || dtype >= DType::kU16;
 }
-constexpr bool is_integral(DType dtype) {  // not bool
+constexpr bool is_integral(DType dtype) {  // bool does not count
   return is_signed_integral(dtype) || is_unsigned(dtype);
 }
-// bool < integers < floats < complex: what decides between the ranks of promotion.
+// The categories of type promotion: bool < integers < floats < complex.
 constexpr int category_of(DType dtype) {
   return dtype == DType::kBool ? 0 : is_integral(dtype) ? 1 : is_floating(dtype) ? 2 : 3;
 }
-// The dtype of the parts of a complex one; others as they are.
+// The dtype of the parts of a complex dtype; other dtypes are returned unchanged.
 constexpr DType real_of(DType dtype) {
   return dtype == DType::kC64 ? DType::kF32 : dtype == DType::kC128 ? DType::kF64 : dtype;
 }
-// The complex dtype that holds a floating one (complex64 for 16-bit floats); complex as they are.
+// The complex dtype for a floating dtype (complex64 for 16-bit floats); complex dtypes are returned
+// unchanged.
 constexpr DType complex_of(DType dtype) {
   return dtype == DType::kF64 || dtype == DType::kC128 ? DType::kC128 : DType::kC64;
 }
 
-// The numbers that an integer dtype (or bool) has.
+// The range of an integer dtype or bool.
 struct IntegerRange {
   std::int64_t least = 0;
   std::uint64_t most = 1;
@@ -98,7 +99,7 @@ constexpr IntegerRange range_of(DType dtype) {
   const std::uint64_t most = (std::uint64_t{1} << (bits - 1)) - 1;
   return {-static_cast<std::int64_t>(most) - 1, most};
 }
-// The largest finite number of a floating dtype (and of the parts of a complex one).
+// The largest finite number of a floating dtype, or of the parts of a complex dtype.
 constexpr double largest_of(DType dtype) {
   switch (real_of(dtype)) {
     case DType::kF16:
@@ -112,17 +113,17 @@ constexpr double largest_of(DType dtype) {
   }
 }
 
-// "float32", "bool", ...: PyTorch's names.
+// PyTorch's names: "float32", "bool", ...
 std::string_view name_of(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
-// nullopt for a number that no dtype has.
+// Returns nullopt if no dtype has this number.
 std::optional<DType> dtype_from_number(std::uint64_t number);
 
-// The smallest dtype that both convert to (same-rank promotion): PyTorch's lattice, and NumPy's
-// where PyTorch refuses (uint16, uint32, uint64 with other integers).
+// The smallest dtype to which both can be converted (same-rank promotion). Follows PyTorch's rules,
+// and NumPy's where PyTorch refuses (uint16, uint32, uint64 with other integers).
 DType promote(DType a, DType b);
-// True where an in-place result of type `from` may be stored into `to`: never to a lower category,
-// other integers of any width and sign included.
+// Returns true if an in-place result of type `from` may be stored into `to`: its category must not
+// be higher. Any two integer types are compatible.
 bool can_cast(DType from, DType to);
 
 enum class DeviceKind : std::uint8_t { kCpu = 0, kCuda = 1, kSim = 2 };
@@ -133,9 +134,9 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-// "cpu", "cuda:0", "sim:0".
+// Returns "cpu", "cuda:0", "sim:0", ...
 std::string to_string(Device device);
-// Accepts "cuda" for "cuda:0"; nullopt for anything that is not a device's name.
+// Accepts "cuda" for "cuda:0". Returns nullopt if it is not the name of a device.
 std::optional<Device> device_from_name(std::string_view name);
 
 }  // namespace teletensor::core

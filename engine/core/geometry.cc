@@ -32,7 +32,7 @@ Result<std::int64_t> checked_numel(std::span<const std::int64_t> shape) {
     if (size < 0) return invalid("negative size " + std::to_string(size) + " in shape");
     zero |= size == 0;
   }
-  // A 0 among the sizes does not help: strides are products as well.
+  // A size of 0 does not prevent overflow, because strides are products as well.
   for (std::int64_t size : shape) {
     if (size != 0 && __builtin_mul_overflow(count, size, &count)) {
       return invalid("shape has more elements than 63 bits can count");
@@ -52,7 +52,8 @@ Dims contiguous_strides(const Dims& shape) {
   std::int64_t step = 1;
   for (int d = shape.size() - 1; d >= 0; --d) {
     strides[d] = step;
-    // Wraps for a shape that is refused later: infer lays results out before their size is checked.
+    // May overflow for a shape that is refused later, because inference computes layouts before
+    // sizes are checked.
     step =
         static_cast<std::int64_t>(static_cast<std::uint64_t>(step) *
                                   static_cast<std::uint64_t>(std::max<std::int64_t>(shape[d], 1)));
@@ -75,7 +76,7 @@ bool Geometry::contiguous() const {
     if (shape[d] == 0) return true;
     if (shape[d] == 1) continue;
     if (strides[d] != step) {
-      // An empty tensor is contiguous whatever its strides.
+      // An empty tensor is contiguous with any strides.
       return std::find(shape.begin(), shape.end(), 0) != shape.end();
     }
     step *= shape[d];
@@ -110,7 +111,7 @@ bool Geometry::dense() const {
 }
 
 bool Geometry::overlaps_itself() const {
-  int order[kMaxRank], count = 0;  // ascending strides
+  int order[kMaxRank], count = 0;  // dimensions by ascending stride
   bool zero = false;
   for (int d = 0; d < rank(); ++d) {
     if (shape[d] == 0) return false;
@@ -121,7 +122,7 @@ bool Geometry::overlaps_itself() const {
     order[at] = d;
   }
   if (zero) return !dense();
-  // Where each stride reaches past all smaller ones, places are distinct.
+  // If each stride exceeds the extent of all smaller ones, the elements are distinct.
   std::int64_t reach = 0;
   for (int i = 0; i < count; ++i) {
     if (strides[order[i]] <= reach) return true;
@@ -131,7 +132,8 @@ bool Geometry::overlaps_itself() const {
 }
 
 std::int64_t Geometry::storage_end() const {
-  if (numel() == 0) return offset;  // first: the sizes beside a 0 may be anything
+  // Checked first, because other sizes of an empty tensor may be arbitrary.
+  if (numel() == 0) return offset;
   std::int64_t last = offset;
   for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * strides[d];
   return last + 1;
@@ -200,7 +202,7 @@ std::optional<Geometry> Geometry::view(const Dims& target) const {
   std::int64_t size = 1, base = strides.back();
   for (int d = rank() - 1; d >= 0; --d) {
     size *= shape[d];
-    // A run of dimensions that lie like one ends here.
+    // The end of a run of dimensions that are contiguous with each other.
     if (d == 0 || (shape[d - 1] != 1 && strides[d - 1] != size * base)) {
       std::int64_t done = 1;
       while (at >= 0 && (done < size || target[at] == 1)) {
@@ -237,8 +239,9 @@ Result<Dims> broadcast_shapes(const Dims& a, const Dims& b, std::string_view op)
 
 namespace {
 
-// The order from innermost to outermost in which a result's dimensions lie, by the operands'
-// strides: PyTorch's TensorIterator sort, in which "either" is not transitive.
+// The order of a result's dimensions in memory, from innermost to outermost, determined from the
+// operands' strides. This is the sort of PyTorch's TensorIterator, in which "either" is not
+// transitive.
 class DimensionOrder {
  public:
   DimensionOrder(const Dims& shape, std::span<const Geometry* const> inputs)
@@ -261,7 +264,8 @@ class DimensionOrder {
   int order(int i) const { return order_[static_cast<std::size_t>(i)]; }
 
  private:
-  // Must dimension a lie outside b (+1: swap), inside (-1), or either (0)?
+  // Returns +1 if dimension a must be outside b (swap), -1 if it must be inside, and 0 if either is
+  // possible.
   int inside(int a, int b) const {
     for (const Geometry* input : inputs_) {
       const std::int64_t sa = stride(*input, a), sb = stride(*input, b);

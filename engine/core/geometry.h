@@ -1,4 +1,5 @@
-// Shape, strides and offset of a view on flat storage, and the layout of new results. No data here.
+// Geometry: shape, strides and offset of a view of flat storage. Layout: a geometry with dtype and
+// device. This file also computes the layout of new results; it contains no data.
 //
 // Strides and offsets count elements. Ported from the executable specification (shared spec,
 // geometry.py) and fuzzed against PyTorch through engine/autograd.
@@ -54,7 +55,7 @@ class Dims {
   }
 
  private:
-  // The usual ranks without a call of memmove, which costs more than the copy.
+  // For usual ranks this avoids a call of memmove, which costs more than the copy.
   void copy(const Dims& other) {
     switch (size_) {
       case 4:
@@ -83,12 +84,13 @@ class Dims {
 // "[2, 3]".
 std::string to_string(const Dims& dims);
 
-// The product of sizes; refuses negative sizes and products that leave 63 bits.
+// The product of the sizes. Fails for negative sizes and products that exceed 63 bits.
 Result<std::int64_t> checked_numel(std::span<const std::int64_t> shape);
-// Precondition: checked before.
+// Precondition: the sizes were checked.
 std::int64_t numel(const Dims& shape);
 Dims contiguous_strides(const Dims& shape);
-// -rank <= dim < rank, else "op: dim 5 is out of range for rank 2". A 0-d tensor accepts 0 and -1.
+// Checks -rank <= dim < rank and returns the non-negative index; otherwise the error "op: dim 5 is
+// out of range for rank 2". A 0-d tensor accepts 0 and -1.
 Result<int> normalize_dim(std::int64_t dim, int rank, std::string_view op);
 
 struct Geometry {
@@ -97,7 +99,7 @@ struct Geometry {
   std::int64_t offset = 0;
 
   Geometry() = default;
-  // Row-major.
+  // Row-major layout.
   explicit Geometry(const Dims& shape_) : shape(shape_), strides(contiguous_strides(shape_)) {}
   Geometry(const Dims& shape_, const Dims& strides_, std::int64_t offset_ = 0)
       : shape(shape_), strides(strides_), offset(offset_) {}
@@ -105,35 +107,35 @@ struct Geometry {
   int rank() const { return shape.size(); }
   std::int64_t numel() const { return core::numel(shape); }
   bool contiguous() const;
-  // Some permutation of it is contiguous (PyTorch: non-overlapping and dense).
+  // Returns true if some permutation is contiguous (PyTorch: non-overlapping and dense).
   bool dense() const;
-  // Several elements may lie at one memory location; never false where they do.
+  // Returns true if several elements may share a memory location; never false if they do.
   bool overlaps_itself() const;
-  // One past the largest storage index that is read; offset when the view is empty.
+  // One past the largest storage index that the view reads; the offset if it is empty.
   std::int64_t storage_end() const;
 
-  // Views. Arguments are checked by the caller (dims in range, sizes that fit).
+  // Views. The caller checks the arguments (dims in range, matching sizes).
   Geometry select(int dim, std::int64_t index) const;
   Geometry slice(int dim, std::int64_t start, std::int64_t length, std::int64_t step) const;
   Geometry transpose(int a, int b) const;
   Geometry permute(const Dims& order) const;
-  // shape has at least this rank; sizes equal or this one's 1. Refuses others.
+  // Fails unless `target` has at least this rank and each size is equal or expands a size of 1.
   Result<Geometry> expand(const Dims& target) const;
-  // The same elements in row-major order under another shape, or nothing if that needs a copy.
+  // The same elements in row-major order with another shape; nothing if that needs a copy.
   // Precondition: equal numel.
   std::optional<Geometry> view(const Dims& target) const;
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
 };
 
-// PyTorch's right-aligned broadcasting; refuses with both shapes in the text.
+// PyTorch's right-aligned broadcasting. The error message contains both shapes.
 Result<Dims> broadcast_shapes(const Dims& a, const Dims& b, std::string_view op);
 
-// RULE: strides of a new elementwise result follow the inputs' order of strides (as PyTorch).
-// Offset 0. `inputs` are tensors only (numbers have no say).
+// RULE: the strides of a new elementwise result follow the order of the inputs' strides (as in
+// PyTorch). Its offset is 0. `inputs` contains tensors only; numbers have no influence.
 Geometry elementwise_layout(const Dims& shape, std::span<const Geometry* const> inputs);
 
-// What is known of a tensor without its data.
+// The properties of a tensor except its data.
 struct Layout {
   DType dtype = DType::kF32;
   Device device;

@@ -31,7 +31,7 @@ struct Half {
     const std::uint32_t magnitude = x & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) {  // subnormal half: let float addition round
+    if (magnitude < 0x38800000u) {  // subnormal half: float addition does the rounding
       const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
       return static_cast<std::uint16_t>(sign |
                                         (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));

@@ -1,4 +1,5 @@
-// InlineVector<T, N>: a vector whose first N elements need no heap. Not thread-safe.
+// InlineVector<T, N>: a vector that stores its first N elements without heap memory. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ namespace teletensor::core {
 template <class T, std::size_t N>
 class InlineVector {
  public:
-  InlineVector() {}  // not = default: then a member `InlineVector v{}` would clear bytes_ first
+  InlineVector() {}  // not = default: a member `InlineVector v{}` would then clear bytes_ first
   InlineVector(std::initializer_list<T> items) {
     for (const T& item : items) push_back(item);
   }
@@ -76,8 +77,8 @@ class InlineVector {
   }
 
  private:
-  // A class sets its own members: T() would first clear all its bytes, which for rows of Dims costs
-  // more than the rest.
+  // A class is default-initialised: T() would first clear all its bytes, which for rows of Dims
+  // costs more than the rest.
   template <class... Args>
   static T* make(T* at, Args&&... args) {
     if constexpr (sizeof...(Args) == 0 && std::is_class_v<T>) {

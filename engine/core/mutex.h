@@ -1,6 +1,7 @@
-// Mutex, MutexLock and CondVar: std's, under clang's thread-safety annotations.
+// Mutex, MutexLock and CondVar: wrappers of the standard classes with clang's thread-safety
+// annotations.
 //
-// TSan sees std::mutex (it does not see Debian's absl::Mutex), hence these.
+// TSan supports std::mutex, but not Debian's absl::Mutex.
 #pragma once
 
 #include <chrono>
@@ -44,13 +45,14 @@ class TT_ANNOTATION(scoped_lockable) MutexLock {
 
 class CondVar {
  public:
-  // Precondition: the caller holds `mutex`, which is held again on return. Wakes may be spurious.
+  // Precondition: the caller holds `mutex`, which is held again on return. Wake-ups may be
+  // spurious.
   void wait(Mutex& mutex) TT_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
     lock.release();
   }
-  // False when the time has passed.
+  // Returns false if the time has passed.
   template <class Rep, class Period>
   bool wait_for(Mutex& mutex, std::chrono::duration<Rep, Period> time) TT_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);

@@ -1,4 +1,4 @@
-// Ref<T>: an intrusive counted pointer, and the two bases that carry the count.
+// Ref<T>: an intrusive reference-counting pointer, and the two base classes with the counter.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,8 @@
 
 namespace teletensor::core {
 
-// Counted by several threads. Deleted by whoever drops the last reference.
+// Reference counts for several threads. The thread that drops the last reference deletes the
+// object.
 class Shared {
  public:
   Shared() = default;
@@ -16,7 +17,8 @@ class Shared {
   virtual ~Shared() = default;
 
   void acquire() const { count_.fetch_add(1, std::memory_order_relaxed); }
-  // False when the last reference has been dropped. Precondition: the object's memory still stands.
+  // Returns false if the last reference has been dropped. Precondition: the object's memory still
+  // exists.
   bool try_acquire() const {
     std::uint32_t count = count_.load(std::memory_order_relaxed);
     while (count != 0) {
@@ -27,14 +29,15 @@ class Shared {
   void release() const {
     if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
-  // Exact only for a holder who knows that nobody else can acquire meanwhile.
+  // Exact only if no other thread can acquire a reference at the same time.
   std::uint32_t references() const { return count_.load(std::memory_order_acquire); }
 
  private:
   mutable std::atomic<std::uint32_t> count_{0};
 };
 
-// Counted by one thread at a time (a session's front, or the client under its session lock).
+// Reference counts for one thread at a time (a session's front end, or the client under its session
+// lock).
 class Counted {
  public:
   Counted() = default;
@@ -49,7 +52,7 @@ class Counted {
   std::uint32_t references() const { return count_; }
 
  protected:
-  // Overridden by objects that form long chains, which must not be freed recursively.
+  // Overridden by objects that form long chains and must not be freed recursively.
   virtual void last_reference_dropped() const { delete this; }
 
  private:

@@ -1,7 +1,8 @@
-// Status and Result: how engine, wire and server report what a peer or the OS can cause.
+// Status and Result: report errors that a peer or the operating system can cause, in the engine, on
+// the wire and in the server.
 //
-// Codes have absl's (and gRPC's) numbers, so that server/ converts by value. Our own bugs are
-// CHECKs, not Statuses. A Status is cheap to pass when ok: one pointer.
+// The codes have the numbers of absl and gRPC, so server/ converts them by value. Bugs of this
+// program are CHECK failures, not Statuses. An OK Status is a single pointer and cheap to pass.
 #pragma once
 
 #include <memory>
@@ -43,7 +44,7 @@ class [[nodiscard]] Status {
 
   bool ok() const { return state_ == nullptr; }
   Code code() const { return state_ ? state_->code : Code::kOk; }
-  // "op: fact, shapes". Empty when ok.
+  // "op: fact, shapes"; empty if OK.
   const std::string& message() const {
     static const std::string empty;
     return state_ ? state_->message : empty;
@@ -65,7 +66,7 @@ inline Status unimplemented(std::string message) {
 }
 inline Status internal(std::string message) { return Status(Code::kInternal, std::move(message)); }
 
-// A T or the Status that says why there is none.
+// A T, or the Status that explains why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -84,7 +85,7 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-// Returns from the calling function when `expression` is not ok.
+// Returns from the calling function if `expression` is not OK.
 #define TT_RETURN_IF_ERROR(expression)                                                          \
   do {                                                                                          \
     if (::teletensor::core::Status tt_status = (expression); !tt_status.ok()) return tt_status; \

@@ -1,5 +1,5 @@
-// Starting threads where the system may refuse one: a limit on processes, a container's limit on
-// pids, no room for a stack.
+// Functions that start threads and handle a refusal by the system: a limit on processes, a
+// container's limit on pids, or no memory for a stack.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace teletensor::core {
 
-// The text of an error: the system refuses a thread, why, and which limits to look at.
+// The text of an error when the system refuses a thread: the reason, and which limits to check.
 std::string refused_thread(const std::system_error& error);
 
-// Writes one line about the refused thread to stderr and ends the process with status 1.
+// Writes one line about the refused thread to stderr and terminates the process with status 1.
 [[noreturn]] void end_without_thread(const std::system_error& error);
 
-// Starts a thread that the process cannot work without. If the system refuses it, the process ends
-// with one line on stderr and status 1; so this is for threads of the start, when no session exists
-// yet.
+// Starts a thread that the process cannot work without. If the system refuses it, the process
+// terminates with one line on stderr and status 1. Therefore it may only be used at the start, when
+// no session exists yet.
 template <class Function>
 std::thread start_thread(Function&& function) {
   try {

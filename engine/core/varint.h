@@ -1,7 +1,7 @@
-// The few pieces of protobuf's encoding that frames and saved programs are made of: varints, tags,
-// packed fields.
+// Reading and writing of the parts of protobuf's encoding that frames and saved programs use:
+// varints, tags, packed fields.
 //
-// Writing goes through a bare pointer: the caller has made room. Reading is bounds-checked.
+// Writing uses a bare pointer; the caller provides enough room. Reading checks bounds.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ constexpr int varint_size(std::uint64_t value) {
 inline char* put_tag(char* at, std::uint32_t field, WireType type) {
   return put_varint(at, tag_of(field, type));
 }
-// Nothing for 0, as proto3 does.
+// Writes nothing for 0, as in proto3.
 inline char* put_field(char* at, std::uint32_t field, std::uint64_t value) {
   return value == 0 ? at : put_varint(put_tag(at, field, WireType::kVarint), value);
 }
@@ -52,8 +52,9 @@ inline char* put_bytes(char* at, std::string_view bytes) {
   return at + bytes.size();
 }
 
-// A length that is known only when the body stands: the writer leaves one byte for it,
-// close_length() moves the body where it needs more. Room needed: the body and kMaxLength bytes.
+// A length that is known only after the body is written: the writer leaves one byte for it, and
+// close_length() moves the body if the length needs more. The buffer must have room for the body
+// and kMaxLength bytes.
 inline constexpr int kMaxLength = 5;
 inline char* close_length(char* opened, char* end) {
   const std::size_t size = static_cast<std::size_t>(end - opened - 1);
@@ -67,8 +68,8 @@ inline char* close_length(char* opened, char* end) {
   return end + more;
 }
 
-// A place in bytes of which nothing is trusted. Every read says whether it was possible; after a
-// failure the cursor must not be used. The bytes must outlive it.
+// A position in untrusted bytes. Every read reports whether it was possible; after a failure the
+// cursor must not be used. The bytes must outlive the cursor.
 class Cursor {
  public:
   Cursor() = default;
@@ -91,7 +92,7 @@ class Cursor {
     at_ += 8;
     return true;
   }
-  // A length and as many bytes.
+  // A length and that number of bytes.
   bool bytes(std::string_view& value) {
     std::uint64_t size = 0;
     if (!varint(size) || size > left()) return false;

@@ -1,5 +1,5 @@
-// with_memory: code of the standard library throws where it has no memory; at the edges of a call,
-// a frame or a snapshot that becomes a Status.
+// with_memory: converts exceptions of the standard library, which are thrown for lack of memory,
+// into a Status at the boundary of a call, a frame or a snapshot.
 #pragma once
 
 #include <new>
@@ -9,8 +9,8 @@
 
 namespace teletensor::core {
 
-// What act() returns, a Status or a Result; where it throws: the daemon is out of memory for
-// `what`.
+// Returns the result of act(), which is a Status or a Result. If act() throws, returns the error
+// that the daemon is out of memory for `what`.
 template <class Act>
 auto with_memory(const char* what, Act&& act) -> decltype(act()) {
   try {

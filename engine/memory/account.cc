@@ -67,14 +67,15 @@ void UserBudget::release(std::uint64_t bytes) {
 }
 
 bool Account::reserve(std::uint64_t bytes) {
-  // The session's own limit first: what it may not have must not be missing for others meanwhile.
+  // Check the session's own limit first, so that a request that exceeds it does not temporarily
+  // reduce what other sessions can get.
   const bool exempt = exempt_.load(std::memory_order_relaxed);
   std::uint64_t used = used_.load(std::memory_order_relaxed);
   do {
     if ((used & kClosed) != 0) return false;
     if (!exempt && (bytes > quota_ || used > quota_ - bytes)) return false;
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  // Then the user's, for the same reason.
+  // Check the user's limit next, for the same reason.
   if (!(user_ ? user_->reserve(bytes, exempt) : budget_.reserve(bytes))) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
@@ -85,7 +86,7 @@ bool Account::reserve(std::uint64_t bytes) {
 
 bool Account::release(std::uint64_t bytes) {
   user_ ? user_->release(bytes) : budget_.release(bytes);
-  // acq_rel: whoever is told "the last bytes" sees what every earlier releaser did before.
+  // acq_rel: the thread that receives true sees all effects of the earlier releases.
   return used_.fetch_sub(bytes, std::memory_order_acq_rel) == (kClosed | bytes);
 }
 

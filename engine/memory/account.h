@@ -1,9 +1,10 @@
-// Who has how many bytes of one device: a Budget for the device, a UserBudget for each user, an
-// Account for each session.
+// Accounting of the bytes in use on one device: a Budget for the device, a UserBudget for each
+// user, and an Account for each session.
 //
-// Thread-safe; lock-free but for users who are guaranteed something. A reservation is made whole or
-// not at all and never exceeds a limit, not even for a moment. Who comes back with more than a
-// limit, which was a larger one, has it, and gets nothing until enough of it is gone.
+// Thread-safe, and lock-free except for users with a guarantee. A reservation either succeeds as a
+// whole or changes nothing, and never exceeds a limit, not even temporarily. A restored session may
+// use more than a limit that was lowered since; it then gets no further memory until its use is
+// below the limit.
 #pragma once
 
 #include <algorithm>
@@ -30,13 +31,15 @@ class Budget {
   void release(std::uint64_t bytes) { taken_.fetch_sub(bytes, std::memory_order_relaxed); }
   std::uint64_t total() const { return total_; }
   std::uint64_t used() const;
-  // Nobody's, and kept free for what users are guaranteed.
+  // Bytes that are reserved for user guarantees and not in use.
   std::uint64_t held_back() const { return held_back_.load(std::memory_order_relaxed); }
   std::uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
 
-  // So much is free for nobody, until it is given out. False: it is not there.
+  // Reserves bytes for guarantees; they stay free until give_out(). Returns false if they are not
+  // available.
   bool hold_back(std::uint64_t bytes);
-  // Precondition of give_out: held back. Of take_back: reserved.
+  // Precondition of give_out(): the bytes are held back. Precondition of take_back(): they are
+  // reserved.
   void give_out(std::uint64_t bytes);
   void take_back(std::uint64_t bytes) { held_back_.fetch_add(bytes, std::memory_order_relaxed); }
 
@@ -47,14 +50,15 @@ class Budget {
   std::atomic<std::uint64_t> peak_{0};
 };
 
-// What the sessions of one user have together on a device: `limit` at most. So much as is
-// guaranteed is kept free for them there; what they have beyond it is borrowed, while there is any.
+// The bytes that all sessions of one user use on a device: at most `limit`. The guaranteed bytes
+// are reserved for these sessions; memory beyond the guarantee comes from what is free on the
+// device.
 class UserBudget {
  public:
   // Precondition: `guaranteed` <= `limit`, and the device's budget holds it back.
   UserBudget(Budget& device, std::uint64_t limit, std::uint64_t guaranteed = 0)
       : device_(device), limit_(limit), guaranteed_(guaranteed) {}
-  // On the device as well. `exempt`: also beyond the limit.
+  // Reserves the bytes on the device as well. With `exempt`, the user's limit is ignored.
   bool reserve(std::uint64_t bytes, bool exempt = false);
   void release(std::uint64_t bytes);
   std::uint64_t limit() const { return limit_; }
@@ -62,31 +66,32 @@ class UserBudget {
   std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
 
  private:
-  // Of the guarantee, what is not used.
+  // The unused part of the guarantee.
   std::uint64_t left(std::uint64_t used) const { return guaranteed_ - std::min(used, guaranteed_); }
 
   Budget& device_;
   const std::uint64_t limit_, guaranteed_;
-  core::Mutex mu_;  // where something is guaranteed: used_ and what is held back change together
+  core::Mutex mu_;  // used only with a guarantee: used_ and the reserved bytes must change together
   std::atomic<std::uint64_t> used_{0};
 };
 
 class Account {
  public:
-  // quota 0: the whole budget. `user`: what the sessions of one user may have together; null: no
-  // limit but the device's.
+  // A quota of 0 means the whole budget. `user` limits all sessions of one user together; null:
+  // only the device's budget limits them.
   Account(Budget& budget, std::uint64_t quota, std::shared_ptr<UserBudget> user = nullptr)
       : budget_(budget),
         user_(std::move(user)),
         quota_(quota == 0 || quota > budget.total() ? budget.total() : quota) {}
 
   bool reserve(std::uint64_t bytes);
-  // While a session comes back, only the device refuses: what it had is its own under any limit.
+  // While a session is being restored, only the device's budget limits it, as its memory was
+  // granted under earlier limits.
   void exempt(bool exempt) { exempt_.store(exempt, std::memory_order_relaxed); }
-  // True when the account is closed and these were its last bytes.
+  // Returns true if the account is closed and these were its last bytes.
   [[nodiscard]] bool release(std::uint64_t bytes);
-  // Precondition: no reserve() runs meanwhile; none succeeds from here on. True when nothing is
-  // reserved; else a later release() returns true, exactly once.
+  // No reserve() succeeds after this call. Returns true if nothing is reserved; otherwise exactly
+  // one later release() returns true. Precondition: no reserve() runs concurrently.
   [[nodiscard]] bool close();
 
   std::uint64_t used() const { return used_.load(std::memory_order_relaxed) & ~kClosed; }
@@ -102,7 +107,7 @@ class Account {
   Budget& budget_;
   const std::shared_ptr<UserBudget> user_;
   const std::uint64_t quota_;
-  std::atomic<std::uint64_t> used_{0};  // the top bit: closed
+  std::atomic<std::uint64_t> used_{0};  // the top bit is set once the account is closed
   std::atomic<std::uint64_t> peak_{0};
   std::atomic<bool> exempt_{false};
 };

@@ -21,11 +21,12 @@ namespace {
 constexpr char kMagic[8] = {'t', 't', 'b', 'l', 'o', 'c', 'k', '1'};
 constexpr int kLevel = 1;
 
-// In front of each block. The last has no contents.
+// The header of each block. The last block of a file is empty.
 struct BlockHead {
   std::uint32_t bytes = 0;
-  std::uint32_t stored = 0;  // less than `bytes`: compressed
-  std::uint64_t hash = 0;    // of both numbers and what is stored; seeded with the block's place
+  std::uint32_t stored = 0;  // size in the file; less than `bytes` if compressed
+  // Hash of both sizes and the stored bytes, seeded with the block's position.
+  std::uint64_t hash = 0;
 };
 
 std::uint64_t hash_of(const BlockHead& head, const char* stored, std::uint32_t place) {

@@ -1,12 +1,14 @@
-// Files of bytes in checksummed blocks: what a snapshot or a spilled storage is kept in.
+// BlockWriter and BlockReader: files of checksummed blocks, used for snapshots and spilled
+// storages.
 //
-// A file is made under a temporary name, mode 0600, and gets its own by commit(); until then, and
-// where anything fails, an older file of that name stays as it was. Every block has the hash of its
-// contents and of its place, so that a flipped, cut or displaced byte is found by whoever reads it.
-// Blocks are compressed (zstd) where that pays: one in kProbe is tried, and the ones behind it
-// follow suit. Native byte order: the file is for the machine that wrote it.
+// A file is written under a temporary name with mode 0600 and renamed by commit(). Until then, and
+// if anything fails, an existing file of that name is unchanged. Every block stores a hash of its
+// contents and of its position, so that the reader detects flipped, truncated or displaced bytes.
+// Blocks are compressed with zstd if that pays: one block in kProbe is tried, and the following
+// blocks are treated like it. Numbers have native byte order, so a file can only be read on the
+// kind of machine that wrote it.
 //
-// One thread at a time each.
+// Each object may be used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -22,30 +24,33 @@ namespace teletensor::memory {
 
 inline constexpr std::size_t kFileBlock = std::size_t{1} << 20;
 
-// Waits until the disk has the names of the files in the folder. Returns 0, or the errno.
+// Waits until the names of the files in the folder are durable on the disk. Returns 0 or the errno.
 int sync_folder(const std::string& folder);
 
 class BlockWriter {
  public:
-  // Makes `path`.new; one that is there (of a process that died) is replaced. Links are refused.
+  // Creates the temporary file `path`.new and replaces an existing one (left by a process that
+  // died). Symbolic links are refused.
   static core::Result<std::unique_ptr<BlockWriter>> create(const std::string& path,
                                                            bool compress = true);
-  // Removes what was not committed.
+  // Removes the file if it was not committed.
   ~BlockWriter();
   BlockWriter(const BlockWriter&) = delete;
   BlockWriter& operator=(const BlockWriter&) = delete;
 
-  // Appends. RESOURCE_EXHAUSTED where the disk is full; the writer is then of no further use.
+  // Appends bytes. Returns RESOURCE_EXHAUSTED if the disk is full; the writer cannot be used
+  // afterwards.
   core::Status write(const void* data, std::size_t bytes);
   core::Status write(std::string_view bytes) { return write(bytes.data(), bytes.size()); }
-  // What was written so far can be read though what follows is damaged.
+  // Ends the current block, so that the bytes written so far stay readable if later ones are
+  // damaged.
   core::Status end_block() { return block_.empty() ? core::Status() : put_block(); }
-  // The file has its name. `durable`: and outlives a crash of the machine (fsync, also of the
-  // folder); spilled bytes need not.
+  // Gives the file its final name. With `durable`, the file also survives a crash of the machine
+  // (fsync of file and folder); spilled bytes do not need that.
   core::Status commit(bool durable = true);
 
   std::uint64_t bytes() const { return bytes_; }    // written so far
-  std::uint64_t stored() const { return stored_; }  // in the file
+  std::uint64_t stored() const { return stored_; }  // bytes in the file so far, after compression
 
  private:
   static constexpr int kProbe = 16;
@@ -67,17 +72,17 @@ class BlockWriter {
 
 class BlockReader {
  public:
-  // DATA_LOSS for what is no such file, NOT_FOUND where there is none. Others' files, links and
-  // files that others can read are refused.
+  // Returns NOT_FOUND if there is no file and DATA_LOSS if it is not a block file. Symbolic links,
+  // files of another user, and files that other users can read are refused.
   static core::Result<std::unique_ptr<BlockReader>> open(const std::string& path);
   ~BlockReader();
   BlockReader(const BlockReader&) = delete;
   BlockReader& operator=(const BlockReader&) = delete;
 
-  // The next `bytes` bytes, all of them. DATA_LOSS, which names the file, where they are damaged or
-  // missing: `to` then has nothing to rely on.
+  // Reads exactly the next `bytes` bytes. Returns DATA_LOSS with the name of the file if they are
+  // damaged or missing; the contents of `to` are then undefined.
   core::Status read(void* to, std::size_t bytes);
-  // Nothing is missing behind what was read, and nothing follows.
+  // Checks that the file ends here and that nothing is missing.
   core::Status finish();
 
  private:

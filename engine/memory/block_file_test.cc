@@ -26,7 +26,7 @@ class BlockFileTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Numbers that compress, then ones that do not: more than a block of each.
+  // Compressible bytes followed by random ones: more than one block of each.
   static std::string contents() {
     std::string bytes(3 * kFileBlock, '\0');
     std::mt19937 random(1);
@@ -148,7 +148,7 @@ TEST_F(BlockFileTest, LinksAreNotFollowed) {
   const std::string target = folder_ + "/target";
   std::ofstream(target) << "precious";
   ASSERT_EQ(symlink(target.c_str(), (path_ + ".new").c_str()), 0);
-  save("new");  // the link is replaced, not followed
+  save("new");  // an existing link is replaced, not followed
   std::string text;
   std::ifstream(target) >> text;
   EXPECT_EQ(text, "precious");

@@ -1,8 +1,9 @@
-// Described: the dtype and the shape that a storage was made for, for reports.
+// Described: the dtype and the shape for which a storage was allocated, for reports.
 //
-// Two words, so that the strand sets it for every result at the cost of two stores, and any thread
-// reads it without a lock. A report that meets the storage while it is made anew may take the end
-// of one long shape for that of the other; nothing but reports may use it.
+// It consists of two atomic words, so that the session task can set it for every result with
+// two stores, and any thread can read it without a lock. If a storage is reused while it is read, a
+// report may combine the beginning of one long shape with the end of another; therefore only
+// reports may use it.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ struct Description {
 
 class Described {
  public:
-  // A shape whose sizes need more than 14 bytes of 7 bits each stays unknown.
+  // A shape whose sizes take more than 14 bytes in 7-bit encoding is not recorded.
   void set(core::DType dtype, const core::Dims& shape);
   void set(const Described& other) {
     store(other.words_[0].load(std::memory_order_relaxed),
@@ -38,8 +39,8 @@ class Described {
     words_[0].store(first, std::memory_order_release);
   }
 
-  // Bytes, the lowest first: the dtype's number, the rank, the sizes (7 bits a byte, the last byte
-  // of a size without the eighth). 0: unknown.
+  // Bytes from lowest to highest: the number of the dtype, the rank, then the sizes (7 bits in each
+  // byte; the eighth bit is set in all bytes of a size but its last). 0: not known.
   std::atomic<std::uint64_t> words_[2] = {0, 0};
 };
 

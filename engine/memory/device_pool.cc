@@ -57,7 +57,7 @@ std::shared_ptr<UserBudget> DevicePool::take_user(OwnerId owner) {
   return budget;
 }
 
-// Largest first: they are the ones worth a system call.
+// Frees large blocks first, because each system call then frees the most.
 void DevicePool::trim(std::uint64_t wanted) {
   while (!large_.empty() && held_ + wanted > budget_.total()) {
     const CachedLarge block = *large_.rbegin();
@@ -124,7 +124,7 @@ Block DevicePool::take_open(std::size_t bytes) {
   if (block.descriptor >= 0) return block;
   {
     core::MutexLock lock(mu_);
-    trim(budget_.total());  // everything cached
+    trim(budget_.total());  // frees everything in the cache
   }
   bury();
   block.descriptor = source_->open(bytes, &block.data);
@@ -149,7 +149,7 @@ void* DevicePool::fresh(std::size_t bytes) {
   if (!may_hold(bytes)) return nullptr;
   void* memory = source_->allocate(bytes);
   if (memory == nullptr) {
-    trim(budget_.total());  // everything cached
+    trim(budget_.total());  // frees everything in the cache
     memory = source_->allocate(bytes);
   }
   if (memory != nullptr) held_ += bytes;
@@ -159,7 +159,8 @@ void* DevicePool::fresh(std::size_t bytes) {
 bool DevicePool::carve(int size_class) {
   const std::size_t bytes = class_bytes(size_class);
   try {
-    small_[size_class].reserve(carved_[size_class] + kSlab / bytes);  // for all when they come back
+    // Room for all of the blocks, so that freeing never allocates.
+    small_[size_class].reserve(carved_[size_class] + kSlab / bytes);
     if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 16);
   } catch (const std::bad_alloc&) {
     return false;
@@ -169,7 +170,7 @@ bool DevicePool::carve(int size_class) {
   slabs_.push_back(slab);
   carved_[size_class] += kSlab / bytes;
   char* data = static_cast<char*>(slab);
-  // From the end, so that they are taken in ascending order.
+  // Push in reverse order, so that blocks are taken in ascending order.
   for (std::size_t i = kSlab / bytes; i-- > 0;) {
     small_[size_class].push_back({data + i * bytes, 0});
   }
@@ -179,7 +180,7 @@ bool DevicePool::carve(int size_class) {
 int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) {
   const std::size_t bytes = class_bytes(size_class);
   int taken = 0;
-  OwnerId left_by[64];  // another owner, whose bytes it holds; 0: none
+  OwnerId left_by[64];  // the other owner whose bytes the block contains; 0: none
   n = std::min(n, 64);
   {
     core::MutexLock lock(mu_);
@@ -229,7 +230,8 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
   return {found.data, found.capacity};
 }
 
-// Whoever frees has nobody to tell that there was no memory for it: then a block is not kept.
+// Freeing cannot report a lack of memory for the pool's own records; in that case the block is not
+// cached but returned to the source.
 void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) noexcept {
   core::MutexLock lock(mu_);
   for (int i = 0; i < n; ++i) {
@@ -240,7 +242,7 @@ void DevicePool::give_back(const Block* blocks, int n, OwnerId owner) noexcept {
     try {
       keep(blocks[i], owner);
     } catch (const std::bad_alloc&) {
-      // A locked one stays where it is: only its device could unlock it.
+      // A locked block cannot be returned, because only its device could unlock it.
       if (blocks[i].locked_by == nullptr) drop(blocks[i]);
     }
   }

@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kPrefix[] = "teletensor-spill-";
 
-// A descriptor that holds the folder's lock; -1: it is not ours, or a living process has it.
+// Locks the folder and returns the descriptor that holds the lock; -1 if the folder belongs to
+// another user or is in use by a living process.
 int lock_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -31,7 +32,7 @@ int lock_folder(const std::string& path) {
   return -1;
 }
 
-// What processes that died have left.
+// Removes the folders of processes that died.
 void clean(const std::string& base) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(base, error), end; !error && it != end;
@@ -54,13 +55,14 @@ core::Result<std::unique_ptr<Disk>> Disk::open(const std::string& base, std::uin
                   "no folder for spilled tensors in " + base + ": " + std::strerror(error));
   };
   std::error_code error;
-  if (std::filesystem::create_directories(base, error)) {  // whatever the umask
+  // Set explicitly, regardless of the umask.
+  if (std::filesystem::create_directories(base, error)) {
     std::filesystem::permissions(base, std::filesystem::perms::owner_all, error);
   }
   if (error) return refuse(error.value());
   clean(base);
   std::string folder = base + "/" + kPrefix + "XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) return refuse(errno);  // 0700
+  if (mkdtemp(folder.data()) == nullptr) return refuse(errno);  // mode 0700
   const int lock = lock_folder(folder);
   if (lock < 0) return refuse(EWOULDBLOCK);
   return std::unique_ptr<Disk>(new Disk(std::move(folder), lock, total, user_limit));

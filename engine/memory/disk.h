@@ -1,7 +1,8 @@
-// Disk: the folder into which storages move when memory is short, and who has how much of it.
+// Disk: the folder for storages that are moved out of memory, with limits on its use by each user.
 //
-// A private folder (0700) of files that only this user can read (0600), one a storage; it and what
-// daemons that died have left go when one begins or ends. Thread-safe. Outlives every storage.
+// The folder is private (mode 0700) and holds one file (mode 0600) for each storage. It is removed
+// at the end; folders left by daemons that died are removed at the next start. Thread-safe. Must
+// outlive every storage.
 #pragma once
 
 #include <atomic>
@@ -19,17 +20,17 @@
 
 namespace teletensor::memory {
 
-// What a session has on the disk.
+// The disk space used by one session.
 struct DiskShare {
   DiskShare(Budget& budget, std::shared_ptr<UserBudget> user) : files(budget, 0, std::move(user)) {}
-  Account files;                        // bytes of files
-  std::atomic<std::uint64_t> bytes{0};  // of the storages that are in them
+  Account files;                        // total size of its files
+  std::atomic<std::uint64_t> bytes{0};  // bytes of the storages in these files
 };
 
 class Disk {
  public:
-  // Makes a folder of its own in `base` (made where it is not there). `total`: bytes of all files;
-  // `user_limit`: of the files of one user's sessions, 0: no limit.
+  // Creates a new folder inside `base`, which is created if necessary. `total` is the maximum size
+  // of all files, `user_limit` that of all sessions of one user (0: no limit).
   static core::Result<std::unique_ptr<Disk>> open(const std::string& base, std::uint64_t total,
                                                   std::uint64_t user_limit = 0);
   ~Disk();
@@ -38,15 +39,17 @@ class Disk {
 
   Budget& budget() { return budget_; }
   const std::string& folder() const { return folder_; }
-  // Of a session of `user`; "": of nobody that is known, without a limit of its own.
+  // Creates the share of a session of `user`. An empty name means an unknown user, without a limit
+  // of its own.
   std::shared_ptr<DiskShare> share(const std::string& user);
   std::string new_path();
-  // The file is of no use any more; bury() removes it. Any thread.
+  // Marks a file as no longer needed; the next bury() deletes it. Any thread.
   void discard(std::string path);
-  void bury();          // does I/O
-  bool in_use() const;  // there are files
+  void bury();          // deletes the discarded files
+  bool in_use() const;  // true if files exist or have to be deleted
 
-  // So far, of storages; `files`: how much of it the disk got.
+  // Totals of the transfers so far, in bytes of storages; `files` counts the bytes written to
+  // files.
   struct Moved {
     std::uint64_t out = 0, in = 0, files = 0, out_ns = 0, in_ns = 0, failures = 0;
   };
@@ -54,7 +57,8 @@ class Disk {
   void moved_out(std::uint64_t bytes, std::uint64_t file, std::uint64_t ns);
   void moved_in(std::uint64_t bytes, std::uint64_t ns);
   void failed() { failures_.fetch_add(1, std::memory_order_relaxed); }
-  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }  // there now
+  // Bytes of storages on the disk now.
+  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class Pool;
@@ -62,7 +66,7 @@ class Disk {
       : folder_(std::move(folder)), lock_(lock), user_limit_(user_limit), budget_(total) {}
 
   const std::string folder_;
-  const int lock_;  // of the folder, held while it is in use
+  const int lock_;  // descriptor that holds the folder's lock
   const std::uint64_t user_limit_;
   Budget budget_;
   std::atomic<std::uint64_t> next_{1}, bytes_{0};
@@ -72,18 +76,21 @@ class Disk {
   std::vector<std::string> dead_ TT_GUARDED_BY(mu_);
 };
 
-// Where a storage's bytes are while they are not in its memory.
+// The location of a storage's bytes while they are not in its own memory.
 struct Away {
-  ~Away();  // the file goes
+  ~Away();  // discards the file
 
-  core::Ref<Storage> host;  // of one on a device: there, whether or not that is in a file now
-  // Without it, in a file.
+  // For a storage of a device: the storage on the host that holds the bytes (itself in memory or in
+  // a file).
+  core::Ref<Storage> host;
+  // If `host` is null, the bytes are in this file.
   Disk* disk = nullptr;
   std::shared_ptr<DiskShare> share;
   std::string path;
-  std::uint64_t bytes = 0, file = 0, charged = 0;  // `charged`: in memory before
-  core::Status lost;                               // not ok: they cannot be had back
-  // Of who reads it piece by piece (Pool::read).
+  // `charged`: charged bytes while it was in memory.
+  std::uint64_t bytes = 0, file = 0, charged = 0;
+  core::Status lost;  // an error if the bytes can never be read again
+  // The state of a reader that proceeds piece by piece (Pool::read).
   std::unique_ptr<BlockReader> reader;
   std::uint64_t read = 0;
 };

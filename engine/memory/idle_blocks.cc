@@ -1,4 +1,5 @@
-// What a pool gives back to the operating system, and how it keeps within its budget.
+// DevicePool's release of unused memory to the operating system, and the checks that keep it within
+// its budget.
 #include <algorithm>
 #include <new>
 #include <unordered_map>
@@ -8,20 +9,21 @@
 namespace teletensor::memory {
 namespace {
 
-// The ends of reused blocks that their users have not asked for are at most so many bytes.
+// Maximum total size of the unused ends of reused blocks.
 constexpr std::uint64_t kMaxSlack = DevicePool::kMaxOverhead / 4;
 
 }  // namespace
 
-// RULE: the least that was cached since the last call is what nobody needed: which of the blocks
-// lay idle all the time does not matter, as the others would have served as well.
+// RULE: the smallest amount that was cached since the last call was never needed. It does not
+// matter which individual blocks were idle all the time, because any others would have served as
+// well.
 void DevicePool::release_idle() {
   std::vector<CachedLarge> blocks;
   std::vector<void*> slabs;
   {
     core::MutexLock lock(mu_);
     std::uint64_t idle = least_large_bytes_;
-    // From the largest, each one that fits into what is idle.
+    // From the largest to the smallest, each block that fits into the idle amount.
     for (auto next = large_.end(); next != large_.begin() && idle > 0;) {
       const CachedLarge block = *--next;
       if (block.capacity > idle) continue;
@@ -54,7 +56,7 @@ bool DevicePool::is_good_fit(std::size_t capacity, std::size_t bytes) const {
   return capacity < 2 * bytes && in_use <= budget_.used() + kMaxSlack;
 }
 
-// Without memory for its own records it finds none: nothing has changed by then.
+// Returns no slabs, and changes nothing, if there is no memory for its own records.
 std::vector<void*> DevicePool::take_free_slabs(int size_class, std::size_t most) try {
   std::vector<CachedSmall>& blocks = small_[size_class];
   const std::size_t each = kSlab / class_bytes(size_class);
@@ -63,7 +65,7 @@ std::vector<void*> DevicePool::take_free_slabs(int size_class, std::size_t most)
   const auto slab_of = [&](const void* data) {
     return *std::prev(std::upper_bound(slabs_.begin(), slabs_.end(), const_cast<void*>(data)));
   };
-  std::unordered_map<void*, std::size_t> free;  // blocks, by slab
+  std::unordered_map<void*, std::size_t> free;  // number of free blocks in each slab
   for (const CachedSmall& block : blocks) ++free[slab_of(block.data)];
   std::vector<void*> whole;
   for (const auto& [slab, count] : free) {

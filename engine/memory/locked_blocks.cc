@@ -1,4 +1,4 @@
-// Page-locked blocks of the host: kept and used again, as locking takes milliseconds.
+// DevicePool's page-locked blocks of the host. They are cached, because locking takes milliseconds.
 #include "engine/memory/device_pool.h"
 
 namespace teletensor::memory {
@@ -29,7 +29,7 @@ Block DevicePool::take_locked(std::size_t bytes, Source& device) {
     if (find_locked(bytes, &found)) return {found.data, found.capacity, -1, found.by};
     may = locked_ - locked_idle_ + bytes <= most;
     if (may) {
-      // Idle ones are of other sizes.
+      // Idle locked blocks have unsuitable sizes: unlock some.
       while (locked_ + bytes > most) condemn(locked_ + bytes - most);
       make_room(bytes);
       may = may_hold(bytes);
@@ -50,7 +50,7 @@ Block DevicePool::take_locked(std::size_t bytes, Source& device) {
   return {};
 }
 
-// What a lost device has locked is memory like any other from now on.
+// Blocks that a lost device had locked are treated as ordinary memory.
 void DevicePool::keep_locked(const CachedLocked& block) {
   if (!block.by->lost()) {
     idle_locked_.insert(block);
@@ -84,7 +84,7 @@ void DevicePool::bury() {
       source_->deallocate(each.data, each.capacity);
       continue;
     }
-    core::MutexLock lock(mu_);  // it stays locked, and is of use
+    core::MutexLock lock(mu_);  // unlocking failed: keep the block as an ordinary one
     held_ += each.capacity;
     keep_large(each.capacity, each.data, kAnybody);
   }

@@ -1,4 +1,5 @@
-// What moves from a device to page-locked memory of the host, and what becomes of that memory.
+// Tests of transfers from a device to page-locked memory of the host, and of the reuse of that
+// memory.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -35,7 +36,7 @@ class Pages : public Source {
   std::uint64_t mapped = 0;
 };
 
-// A device that locks memory of the host.
+// A fake device that can lock host memory.
 class Gpu : public Pages {
  public:
   bool lock(void* host, std::size_t bytes) override {
@@ -117,7 +118,7 @@ TEST_F(Locked, MemoryIsLockedOnceAndCopiedStraight) {
     EXPECT_TRUE(holds(*each, each == first ? 1 : 2));
     ASSERT_TRUE(in(*each).ok());
     EXPECT_TRUE(holds(*each, each == first ? 1 : 2));
-    // Nobody's, and kept.
+    // The block is in use by no storage and stays cached.
     EXPECT_EQ(here->account().used(), 0u);
     EXPECT_EQ(host.locked(), 4 * kMiB);
     EXPECT_EQ(host.held(), 4 * kMiB);
@@ -125,7 +126,8 @@ TEST_F(Locked, MemoryIsLockedOnceAndCopiedStraight) {
   }
   EXPECT_EQ(gpu.times_locked, 1);
   EXPECT_EQ(gpu.straight, 22 * kMiB);
-  EXPECT_EQ(gpu.staged, first->bytes() + second->bytes() + first->bytes());  // our own looks
+  // The reads by holds() above.
+  EXPECT_EQ(gpu.staged, first->bytes() + second->bytes() + first->bytes());
   host.unlock_all();
   EXPECT_TRUE(gpu.locked.empty());
   EXPECT_EQ(host.locked() + host.held() + pages.mapped, 0u);
@@ -161,7 +163,7 @@ TEST_F(Locked, AtMostHalfOfTheHostsMemory) {
     ASSERT_TRUE(in(each).ok());
     EXPECT_TRUE(holds(each, i));
   }
-  // Nothing idle goes for what does not fit beside those in use.
+  // A tensor that does not fit beside the locked memory in use must not evict idle locked blocks.
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(out(*all[static_cast<std::size_t>(i)]).ok());
   const auto too_large = make(6 * kMiB, 8);
   ASSERT_TRUE(out(*too_large).ok());
@@ -171,7 +173,7 @@ TEST_F(Locked, AtMostHalfOfTheHostsMemory) {
   ASSERT_TRUE(in(*too_large).ok());
   EXPECT_TRUE(holds(*too_large, 8));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(in(*all[static_cast<std::size_t>(i)]).ok());
-  // Idle ones make way for another size.
+  // Idle locked blocks are freed for another size.
   const auto large = make(10 * kMiB, 9);
   ASSERT_TRUE(out(*large).ok());
   EXPECT_EQ(gpu.times_locked, 5);
@@ -186,7 +188,7 @@ TEST_F(Locked, IdleBlocksMakeRoomForWhoeverNeedsIt) {
   ASSERT_TRUE(in(*moved).ok());
   EXPECT_EQ(host.locked(), 12 * kMiB);
   const auto other = make(16 * kMiB, 2, here.get());
-  EXPECT_EQ(host.locked(), 12 * kMiB);  // there was room
+  EXPECT_EQ(host.locked(), 12 * kMiB);  // no block had to be unlocked
   const auto more = make(10 * kMiB, 3, here.get());
   EXPECT_EQ(host.locked(), 0u);
   EXPECT_TRUE(gpu.locked.empty());
@@ -207,11 +209,11 @@ TEST_F(Locked, NobodyGetsWhatALostDeviceMayWriteTo) {
     EXPECT_NE(all.emplace_back(make(4 * kMiB, 7, here.get()))->data(), taboo);
   }
   host.unlock_all();
-  EXPECT_EQ(pages.mapped, host.held());  // it is not unmapped either
+  EXPECT_EQ(pages.mapped, host.held());  // memory that stays locked is not unmapped
   EXPECT_GE(host.locked(), 4 * kMiB);
 }
 
-// The memory is the host's own.
+// The locked memory belongs to the host and outlives the device that locked it.
 TEST_F(Locked, WhatLiesThereOutlivesTheDevice) {
   auto moved = make(4 * kMiB, 5);
   const auto idle = make(6 * kMiB, 6);
@@ -224,7 +226,7 @@ TEST_F(Locked, WhatLiesThereOutlivesTheDevice) {
   EXPECT_TRUE(holds(*moved, 5));
   moved = nullptr;
   EXPECT_EQ(host.locked(), 6 * kMiB);
-  // Whose bytes are in it is not known, so it is clean for everybody.
+  // The block's last owner is not known, so it is zeroed for every session.
   const auto taken = here->allocate_shared(4 * kMiB, 1);
   EXPECT_EQ(pages.mapped, 10 * kMiB);
   EXPECT_EQ(*static_cast<char*>(taken->data()), 0);
@@ -268,7 +270,7 @@ TEST_F(Locked, FromThereToTheDiskAndBack) {
     ASSERT_TRUE(here->move_out(*movable[0], **disk, share, [] { return true; }).ok());
     movable.clear();
     EXPECT_LT(here->account().used(), 1024u);
-    ASSERT_TRUE(out(*second).ok());  // in the block that is idle now
+    ASSERT_TRUE(out(*second).ok());  // uses the idle block
     EXPECT_EQ(gpu.times_locked, 1);
     EXPECT_TRUE(holds(*first, 1));
     ASSERT_TRUE(in(*first).ok());

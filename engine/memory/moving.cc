@@ -1,4 +1,4 @@
-// What of a pool moves between memory and disk, and between a device and the host.
+// Pool's transfers of storages between memory and disk, and between a device and the host.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -19,15 +19,16 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point began) {
           .count());
 }
 
-// Between a device and the host so much is moved before anybody is asked whether to go on.
+// The piece size of transfers between a device and the host. Cancellation is checked between
+// pieces.
 constexpr std::uint64_t kPiece = std::uint64_t{8} << 20;
 
-// No file of so many bytes is larger.
+// Upper bound of the size of a file that holds `bytes` bytes.
 std::uint64_t most_in_file(std::uint64_t bytes) {
   return bytes + (bytes / kFileBlock + 3) * 32 + kPage;
 }
 
-// Not where its file is: that is nobody's business but the daemon's.
+// Removes the path from the message, because clients must not learn where the daemon stores files.
 Status unreadable(const Storage& storage, const Away& away, const Status& status) {
   std::string why = status.message();
   if (const auto at = why.find(away.path); at != std::string::npos) {
@@ -69,7 +70,8 @@ std::vector<core::Ref<Storage>> Pool::living(std::uint64_t least) const {
 }
 
 std::vector<core::Ref<Storage>> Pool::movable(std::uint64_t* pinned) const {
-  // Not under the lock: what is left out may be the last reference by now.
+  // Filter without holding the lock: a skipped reference may be the last one, and its release takes
+  // the lock.
   std::vector<core::Ref<Storage>> found = living(kMinMoved);
   std::erase_if(found, [&](const core::Ref<Storage>& storage) {
     if (storage->data_ == nullptr || storage->sharing() != nullptr || storage->open_) return true;
@@ -91,14 +93,15 @@ void Pool::pins_last() {
   }
 }
 
-// Its block is free, and its account has its bytes back.
+// Marks a storage as moved away, frees its block and credits its account.
 void Pool::leave(Storage& storage, std::unique_ptr<Away> away) {
   const std::uint64_t charged = storage.charged_.load(std::memory_order_relaxed);
   away->bytes = storage.bytes_;
   away->charged = charged;
   away_.fetch_add(charged, std::memory_order_relaxed);
   device_.moved().away.fetch_add(charged, std::memory_order_relaxed);
-  // Pages that somebody has mapped stay this session's, as when they are freed.
+  // If other processes may have mapped the pages, the block stays with this session, as after
+  // free().
   Block block;
   {
     core::MutexLock lock(moving_mu_);
@@ -108,7 +111,7 @@ void Pool::leave(Storage& storage, std::unique_ptr<Away> away) {
   storage.away_bytes_.store(charged, std::memory_order_relaxed);
   storage.charged_.store(kAwayCharge, std::memory_order_relaxed);
   device_.give_back(&block, 1, owner_);
-  (void)account_.release(charged - kAwayCharge);  // never the last bytes
+  (void)account_.release(charged - kAwayCharge);  // never the account's last bytes
 }
 
 Status Pool::copy_to_host(const Storage& storage, Storage& host,
@@ -126,7 +129,8 @@ Status Pool::copy_to_host(const Storage& storage, Storage& host,
   return {};
 }
 
-// It stays counted among what the host holds: it is there, and of no use.
+// Detaches the block from the storage without freeing it. It stays counted in the host's memory,
+// but nothing can use it.
 void Pool::abandon(Storage& storage) { (void)take_from(storage); }
 
 Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on) {
@@ -139,7 +143,7 @@ Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool
     return status;
   }
   away->host->touch(storage.used_at());
-  away->host->unpin();  // from there it may go to the disk
+  away->host->unpin();  // the copy on the host may now be moved to the disk
   leave(storage, std::move(away));
   device_.moved().out.fetch_add(storage.bytes_, std::memory_order_relaxed);
   device_.moved().out_ns.fetch_add(ns_since(began), std::memory_order_relaxed);
@@ -197,7 +201,8 @@ Block Pool::take_block(std::size_t charged) {
   return device_.take_small(size_class(charged), owner_, &block, 1) == 1 ? block : Block{};
 }
 
-// The bytes of one that is away, to where they belong. DATA_LOSS: they cannot be read.
+// Copies the bytes of a storage that is away to `to`, on its own device. Returns DATA_LOSS if they
+// cannot be read.
 Status Pool::fetch_away(const Storage& storage, Away& away, char* to,
                         const std::function<bool()>& go_on) {
   std::unique_ptr<BlockReader> reader;
@@ -207,7 +212,7 @@ Status Pool::fetch_away(const Storage& storage, Away& away, char* to,
     reader = std::move(*opened);
   }
   const OnBehalf behalf(owner_);
-  // From the host's memory straight to the device; what is in a file comes by a buffer there.
+  // Bytes in host memory are copied directly to the device; bytes in a file go through a buffer.
   const bool straight = away.host && away.host->data() != nullptr;
   if (straight && away.host->locked_by_ != nullptr) {
     return device_.source().copy_in_locked(to, away.host->data(), away.bytes, go_on);
@@ -267,11 +272,11 @@ Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
     storage.capacity_ = block.capacity;
     storage.descriptor_.store(block.descriptor, std::memory_order_release);
   }
-  forget_away(storage);  // nobody looks at it now
+  forget_away(storage);  // no other thread reads it now
   return {};
 }
 
-// What holds its bytes goes, and what that was charged.
+// Drops the copy that held the storage's bytes, and what was charged for it.
 void Pool::forget_away(Storage& storage) {
   const Away& away = *storage.away_;
   storage.away_bytes_.store(0, std::memory_order_relaxed);

@@ -55,7 +55,7 @@ class Moving : public ::testing::Test {
     pool.reset(Pool::create(device, 1, 0));
     pool->set_disk(disk.get(), share);
   }
-  // Bytes that do not compress, and differ by `seed`.
+  // Incompressible bytes that depend on `seed`.
   core::Ref<Storage> make(std::size_t bytes, std::uint32_t seed) {
     core::Ref<Storage> storage = pool->allocate(bytes, seed);
     auto* words = static_cast<std::uint32_t*>(storage->data());
@@ -133,7 +133,7 @@ TEST_F(Moving, FilesAreForThisUserAloneAndGoWithTheStorage) {
   EXPECT_EQ(pool->account().used() + share->files.used() + disk->bytes(), 0u);
   disk->bury();
   EXPECT_TRUE(files().empty());
-  auto again = pool->allocate(kMiB, 2);  // the object is used again
+  auto again = pool->allocate(kMiB, 2);  // reuses the Storage object
   EXPECT_NE(again->data(), nullptr);
 }
 
@@ -152,7 +152,7 @@ TEST_F(Moving, ADamagedFileCostsThatStorage) {
   EXPECT_EQ(lost.code(), Code::kDataLoss);
   EXPECT_THAT(lost.message(), HasSubstr("made by command 1"));
   EXPECT_EQ(first->data(), nullptr);
-  EXPECT_EQ(in(*first).code(), Code::kDataLoss);  // and stays so
+  EXPECT_EQ(in(*first).code(), Code::kDataLoss);  // the error is permanent
   char some[8];
   EXPECT_EQ(first->read(0, some, 8).code(), Code::kDataLoss);
   EXPECT_EQ(Pool::lost(*first).code(), Code::kDataLoss);
@@ -216,7 +216,7 @@ TEST_F(Moving, PiecesAreReadWhereverTheyAre) {
       ASSERT_TRUE(storage->read(at, reinterpret_cast<char*>(whole.data()) + at, bytes).ok());
     }
     for (std::size_t i = 0; i < whole.size(); ++i) ASSERT_EQ(whole[i], value(i, 9));
-    ASSERT_TRUE(storage->read(2'000'000, part.data(), 4000).ok());  // back again
+    ASSERT_TRUE(storage->read(2'000'000, part.data(), 4000).ok());  // reads at an earlier offset
     for (std::size_t i = 0; i < part.size(); ++i) ASSERT_EQ(part[i], value(500'000 + i, 9));
   }
 }
@@ -245,7 +245,7 @@ TEST_F(Moving, OnlyWhatNobodyNeedsWhereItIsMayMove) {
 TEST_F(Moving, WithoutRoomItStaysOnTheDisk) {
   auto first = make(20 * kMiB, 1);
   EXPECT_EQ(pool->room_for(12 * kMiB), Pool::Short::kNothing);
-  EXPECT_EQ(pool->room_for(20 * kMiB), Pool::Short::kSession);  // its quota is the device
+  EXPECT_EQ(pool->room_for(20 * kMiB), Pool::Short::kSession);  // its quota is the whole device
   ASSERT_TRUE(out(*first).ok());
   auto second = make(20 * kMiB, 2);
   EXPECT_EQ(in(*first).code(), Code::kResourceExhausted);
@@ -263,7 +263,8 @@ TEST_F(Moving, LeftoversOfDeadProcessesGoAndThoseOfTheLivingStay) {
     auto second = Disk::open(base, kMiB);
     ASSERT_TRUE(second.ok());
     EXPECT_FALSE(std::filesystem::exists(dead));
-    EXPECT_TRUE(std::filesystem::exists(disk->folder()));  // this one lives
+    // The folder of a running process is kept.
+    EXPECT_TRUE(std::filesystem::exists(disk->folder()));
     EXPECT_TRUE(std::filesystem::exists((*second)->folder()));
   }
   EXPECT_TRUE(std::filesystem::exists(other));

@@ -1,4 +1,5 @@
-// For which session does this thread work? Devices keep what one session asks of them in its order.
+// OnBehalf: records for which session the current thread works. Devices keep the operations of each
+// session in order.
 #pragma once
 
 #include "engine/memory/storage.h"
@@ -6,8 +7,8 @@
 namespace teletensor::memory {
 
 struct Behalf {
-  OwnerId owner = 0;    // nobody's
-  bool beside = false;  // what it uploads need not wait for what the session has asked
+  OwnerId owner = 0;    // 0: for no session
+  bool beside = false;  // its uploads need not wait for the session's earlier operations
 };
 inline Behalf& current_behalf() {
   thread_local Behalf behalf;
@@ -16,7 +17,7 @@ inline Behalf& current_behalf() {
 inline OwnerId on_behalf() { return current_behalf().owner; }
 inline bool beside() { return current_behalf().beside; }
 
-// While it lives, this thread works for session `owner`. Nests.
+// While it exists, the current thread works for session `owner`. May be nested.
 class OnBehalf {
  public:
   explicit OnBehalf(OwnerId owner, bool beside = false) : outer_(current_behalf()) {

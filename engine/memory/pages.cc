@@ -20,7 +20,7 @@ void* map_pages(std::size_t bytes) {
   if (bytes > SIZE_MAX / 4) return nullptr;
   const std::size_t length = whole_pages(bytes);
   if (length < (std::size_t{1} << 20)) return map(length);
-  // Map more, then cut both ends, so that the rest starts on a huge page.
+  // Map more than needed and cut off both ends, so that the rest starts on a huge page.
   char* start = static_cast<char*>(map(length + kHugePage));
   if (start == nullptr) return nullptr;
   const auto address = reinterpret_cast<std::uintptr_t>(start);
@@ -28,7 +28,7 @@ void* map_pages(std::size_t bytes) {
   if (head > 0) munmap(start, head);
   char* aligned = start + head;
   if (kHugePage - head > 0) munmap(aligned + length, kHugePage - head);
-  madvise(aligned, length, MADV_HUGEPAGE);  // an advice: a kernel without huge pages refuses it
+  madvise(aligned, length, MADV_HUGEPAGE);  // advice only: kernels without huge pages refuse it
   return aligned;
 }
 

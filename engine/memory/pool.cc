@@ -12,7 +12,7 @@ namespace {
 
 thread_local OwnerId strand_owner = 0;
 
-// Free bytes of one class that a session keeps for itself; the rest goes to the device's pool.
+// The maximum of free bytes of one size class that a session keeps; more go to the device's pool.
 constexpr std::size_t kKeptBytes = std::size_t{2} << 20;
 constexpr std::size_t kRefillBytes = std::size_t{16} << 10;
 
@@ -71,7 +71,7 @@ void Pool::give_back_shared(Storage* storage) {
   }
 }
 
-// Its block, which it has no more.
+// Detaches the block from the storage and returns it.
 Block Pool::take_from(Storage& storage) {
   return {std::exchange(storage.data_, nullptr), storage.capacity_,
           storage.descriptor_.exchange(-1, std::memory_order_relaxed),
@@ -87,7 +87,7 @@ Storage* Pool::new_object() {
   return make_object();
 }
 
-// Null: there is no memory for it.
+// Returns null if there is no memory for it.
 Storage* Pool::make_object() {
   if (objects_used_ == kSlabObjects) {
     try {
@@ -125,7 +125,7 @@ void Pool::drain_remote() {
   Storage* storage = remote_.exchange(nullptr, std::memory_order_acquire);
   while (storage != nullptr) {
     Storage* next = storage->next_;
-    if (storage->data_ == nullptr) {  // a large one, whose block went back at once
+    if (storage->data_ == nullptr) {  // a large one, whose block was freed at once
       storage->next_ = without_block_;
       without_block_ = storage;
     } else {
@@ -196,7 +196,7 @@ core::Ref<Storage> Pool::allocate(std::size_t bytes, std::uint64_t seq) {
     }
   }
   if (storage == nullptr) {
-    (void)account_.release(charged);  // not closed: somebody allocates
+    (void)account_.release(charged);  // the account cannot be closed while a thread allocates
     return nullptr;
   }
   return start(storage, bytes, charged, seq);
@@ -215,7 +215,7 @@ core::Ref<Storage> Pool::allocate_shared(std::size_t bytes, std::uint64_t seq) {
   return start_block(block, bytes, charged, seq);
 }
 
-// Small ones come from slabs, which are not locked.
+// Small blocks are cut from slabs, which are never page-locked.
 core::Ref<Storage> Pool::allocate_moved(std::size_t bytes, std::uint64_t seq, Source& device) {
   if (bytes <= kLargestSmall || bytes > SIZE_MAX / 4) return allocate_shared(bytes, seq);
   const std::size_t charged = charged_bytes(bytes);
@@ -304,12 +304,12 @@ void Pool::free(Storage* storage) {
     } while (!remote_.compare_exchange_weak(head, storage, std::memory_order_release,
                                             std::memory_order_relaxed));
   }
-  // Last: with the last bytes of a closed account the pool itself goes.
+  // This must be last: releasing the last bytes of a closed account deletes the pool.
   if (account_.release(charged)) delete this;
 }
 
 std::vector<Pool::Living> Pool::largest(std::size_t most) const {
-  std::vector<Living> largest;  // a heap, its smallest in front
+  std::vector<Living> largest;  // a heap with the smallest at the front
   if (most == 0) return largest;
   core::MutexLock lock(mu_);
   for (const Slab& slab : objects_) {
@@ -341,7 +341,8 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
   const UserBudget* const user = account_.user();
   const std::uint64_t mine = user != nullptr ? user->used() : used;
   const std::uint64_t others = device_used > mine ? device_used - mine : 0;
-  // For this session: what is kept for others is not.
+  // The guarantee of this session's own user is available to it; only the guarantees of other users
+  // count as kept.
   const std::uint64_t own =
       user == nullptr || user->used() > user->guaranteed() ? 0 : user->guaranteed() - user->used();
   const std::uint64_t kept = budget.held_back() > own ? budget.held_back() - own : 0;

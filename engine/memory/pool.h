@@ -1,9 +1,9 @@
-// Pool: a session's memory on one device: its account, its free blocks, and the record of what
-// lives.
+// Pool: the memory of one session on one device: its account, its free blocks, and the record of
+// its storages.
 //
-// Two ways to allocate. The session's strand (whoever runs its instructions, one thread at a time,
-// inside a StrandScope) takes from free lists without any lock. Others use allocate_shared().
-// Storages are freed by any thread.
+// There are two ways to allocate. The session task (the one thread that currently runs the
+// session's instructions, inside a StrandScope) uses allocate(), which takes blocks from free lists
+// without a lock. All other threads use allocate_shared(). Any thread may free storages.
 #pragma once
 
 #include <atomic>
@@ -29,68 +29,83 @@ namespace teletensor::memory {
 
 class Pool {
  public:
-  // `owner` > 0 names the session, equal for its pools on all devices.
+  // `owner` > 0 identifies the session; it is the same for the session's pools on all devices.
   static Pool* create(DevicePool& device, OwnerId owner, std::uint64_t quota);
-  // Returns the blocks and deletes the pool, at once or with its last storage. Precondition: nobody
-  // allocates any more.
+  // Returns the blocks to the device and deletes the pool, at once or when its last storage is
+  // freed. Precondition: no thread allocates from the pool any more.
   void close();
 
-  // Not zeroed (but never with another session's bytes). Null when quota or device refuse; the text
-  // is then made by refusal(). `seq` names the command in that text.
-  core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);  // the strand only
-  // Any thread. It is pinned; who binds it to a value unpins it.
+  // Returns a storage that is not zeroed, but never contains bytes of another session. Returns null
+  // if the quota or the device refuse; refusal() then makes the error. `seq` names the command in
+  // that error.
+  core::Ref<Storage> allocate(std::size_t bytes, std::uint64_t seq);  // session task only
+  // For any thread. The storage is pinned; the thread that binds it to a value unpins it.
   core::Ref<Storage> allocate_shared(std::size_t bytes, std::uint64_t seq);
 
-  // Makes the storage's pages such that other processes of this machine can map them, and look at
-  // them: its descriptor. -1: not on this device, or only a small one. What has been shared comes
-  // to nobody else's hands afterwards. Precondition: nobody writes to the storage meanwhile. Any
-  // thread.
+  // Changes the pages of the storage so that other processes of this machine can map them for
+  // reading, and returns their file descriptor; -1 if the device does not support this or the
+  // storage is small. Pages that have been shared are never reused for another session.
+  // Precondition: no thread writes to the storage during the call. Any thread.
   int share(Storage& storage);
-  // Zeroed memory of which another process may have the descriptor, and write to it at any time:
-  // only to be copied from and to. Taken away from that process when it is freed. Any thread.
+  // Allocates zeroed memory to which another process may write at any time through its descriptor.
+  // It may only be used as the source or target of copies. When it is freed, it is taken away from
+  // the other process. Any thread.
   core::Ref<Storage> allocate_open(std::size_t bytes, std::uint64_t seq);
 
-  // ---- Between memory and disk, and between a device and the host. Who calls these is the
-  // session's strand meanwhile, or nobody is. What could move: no small ones, nothing that is
-  // pinned, published, or open to be written by other processes. `pinned`: bytes of what could move
-  // but for pins that are not known to last.
+  // ---- Transfers between memory and disk, and between a device and the host. Only the session
+  // task may call these functions, or another thread while that task is not running.
+
+  // Returns the storages that can be moved: those that are large enough and neither pinned, nor
+  // published, nor writable by other processes. `pinned` receives the bytes of storages that cannot
+  // be moved only because of pins that are not known to be long-lasting.
   std::vector<core::Ref<Storage>> movable(std::uint64_t* pinned = nullptr) const;
-  // What is pinned now is known to last until it is unpinned. Any thread.
+  // Marks the current pins as long-lasting: movable() does not count their storages in `pinned`
+  // until they are unpinned. Any thread.
   void pins_last();
-  // The bytes of one on a device become a storage of `host`, the session's pool there, once all
-  // that the session has asked of the device has run. Nothing has happened where that fails, or
-  // `go_on` (asked now and then) says no: CANCELLED; RESOURCE_EXHAUSTED: the host has no room.
+  // Moves the bytes of a device's storage to a new storage of `host`, the session's pool on the
+  // host, after all earlier operations of the session on the device. Nothing is changed if it
+  // fails. Returns CANCELLED if `go_on`, which is called between pieces, returned false, and
+  // RESOURCE_EXHAUSTED if the host has no room.
   core::Status move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on);
-  // Its bytes go into a file. Fails likewise; RESOURCE_EXHAUSTED: the disk, or what the session may
-  // have there, is full.
+  // Moves the bytes to a file. Fails like move_to_host(); RESOURCE_EXHAUSTED means that the disk or
+  // the session's share of it is full.
   core::Status move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskShare>& share,
                         const std::function<bool()>& go_on);
-  // They come back. RESOURCE_EXHAUSTED: there is no room now. DATA_LOSS: never. Else it is the
-  // device that failed: they stay where they are.
+  // Moves the bytes back into memory. Returns RESOURCE_EXHAUSTED if there is no room now, DATA_LOSS
+  // if the bytes are lost for good. After any other error the device failed and the bytes stay
+  // where they are.
   core::Status move_in(Storage& storage, const std::function<bool()>& go_on);
-  // Is there room for so many bytes more; if not, who is short of it?
+  // Tells which limit is too small for `bytes` more: none, the session's, the user's, or the
+  // device's.
   enum class Short : std::uint8_t { kNothing, kSession, kUser, kDevice };
   Short room_for(std::size_t bytes) const;
-  // Why the bytes of a storage that is away cannot be had back; OK: they can. The strand.
+  // Returns the error if the bytes of a storage that is away are lost; OK if they can be moved
+  // back. Session task only.
   static core::Status lost(const Storage& storage);
-  // What follows is used at this time, in whatever unit. The strand.
+  // Sets the time that storages record as their last use from now on, in any unit. Session task
+  // only.
   void set_now(std::uint32_t now) { now_.store(now, std::memory_order_relaxed); }
-  // The text of refusal() tells of the disk as well. Before anything is allocated.
+  // Sets the disk, which refusal() then mentions in its message. Precondition: nothing is allocated
+  // yet.
   void set_disk(Disk* disk, std::shared_ptr<DiskShare> share);
-  const std::shared_ptr<DiskShare>& disk_share() const { return disk_share_; }  // null: none
+  // Null if there is no disk.
+  const std::shared_ptr<DiskShare>& disk_share() const { return disk_share_; }
 
-  // RESOURCE_EXHAUSTED: "out of memory: ..." with requested, used, quota, free, the session's
-  // largest tensors by command, what others hold, and what to do. Any thread.
+  // Returns RESOURCE_EXHAUSTED with the message "out of memory: ...", which lists the requested,
+  // used and free bytes, the quota, the session's largest tensors with their commands, the memory
+  // of other sessions, and what the user can do. Any thread.
   core::Status refusal(std::string_view what, std::size_t bytes) const;
 
-  // Bytes that are no storage's: what the session's names, tape and queue cost. Before close().
+  // Accounts for bytes that belong to no storage: the session's names, tape and queue. Must not be
+  // called after close().
   bool reserve(std::uint64_t bytes) { return account_.reserve(bytes); }
   void release(std::uint64_t bytes) { (void)account_.release(bytes); }
 
-  // What lives, largest first, and of equal ones the oldest; at most `most`. Any thread.
+  // Returns at most `most` storages in use, in descending order of size; of equal sizes the oldest
+  // is first. Any thread.
   struct Living {
-    std::uint64_t bytes, seq;  // charged; of the command that made it
-    bool away;                 // elsewhere
+    std::uint64_t bytes, seq;  // the charged bytes; the command that created it
+    bool away;                 // the bytes were moved elsewhere
     std::optional<Description> described;
     bool operator>(const Living& other) const {
       return bytes != other.bytes ? bytes > other.bytes : seq < other.seq;
@@ -98,7 +113,7 @@ class Pool {
   };
   std::vector<Living> largest(std::size_t most) const;
 
-  // Bytes of its storages that are elsewhere. Any thread.
+  // Bytes of its storages that were moved elsewhere. Any thread.
   std::uint64_t away() const { return away_.load(std::memory_order_relaxed); }
   bool on_host() const { return device_id().kind == core::DeviceKind::kCpu; }
   const Account& account() const { return account_; }
@@ -111,7 +126,8 @@ class Pool {
   friend class Storage;
   friend class StrandScope;
   static constexpr int kSlabObjects = 64;
-  // Smaller ones stay: a file each would cost more than it gives. What is away is charged so much.
+  // Storages smaller than kMinMoved are not moved: a file for each would cost more than it saves. A
+  // storage that was moved away is charged kAwayCharge bytes.
   static constexpr std::size_t kMinMoved = std::size_t{64} << 10;
   static constexpr std::uint64_t kAwayCharge = 512;
 
@@ -140,12 +156,12 @@ class Pool {
   std::vector<core::Ref<Storage>> living(std::uint64_t least) const;
   core::Status read(Storage& storage, std::uint64_t offset, void* to, std::size_t bytes);
   void leave(Storage& storage, std::unique_ptr<Away> away);
-  // For memory that `device` moves here, page-locked where that is to be had; as allocate_shared,
-  // but with anybody's bytes until they are overwritten.
+  // Allocates memory on the host for bytes that `device` moves there; page-locked if possible. Like
+  // allocate_shared(), but the memory may contain bytes of any session until it is overwritten.
   core::Ref<Storage> allocate_moved(std::size_t bytes, std::uint64_t seq, Source& device);
   core::Status copy_to_host(const Storage& storage, Storage& host,
                             const std::function<bool()>& go_on);
-  // Its block is nobody's any more: a lost device may write to it.
+  // Detaches the block without reusing it, because a lost device may still write to it.
   static void abandon(Storage& storage);
   static Block take_from(Storage& storage);
   core::Status fetch_away(const Storage& storage, Away& away, char* to,
@@ -162,11 +178,11 @@ class Pool {
   const OwnerId owner_;
   Account account_;
 
-  // The strand's.
+  // Used by the session task only.
   FreeList small_[kSizeClasses];
   Storage* without_block_ = nullptr;
 
-  // Freed by other threads; the strand takes the whole list.
+  // Storages freed by other threads; the session task takes the whole list at once.
   std::atomic<Storage*> remote_{nullptr};
 
   Disk* disk_ = nullptr;
@@ -174,16 +190,16 @@ class Pool {
   std::atomic<std::uint32_t> now_{0};
   std::atomic<std::uint64_t> away_{0};
 
-  core::Mutex moving_mu_;   // read() against what moves
-  core::Mutex sharing_mu_;  // one share() at a time
+  core::Mutex moving_mu_;   // synchronises read() with transfers
+  core::Mutex sharing_mu_;  // serialises share()
   mutable core::Mutex mu_;
   std::deque<Slab> objects_ TT_GUARDED_BY(mu_);
-  int objects_used_ TT_GUARDED_BY(mu_) = kSlabObjects;  // of the last slab
-  Storage* shared_free_ TT_GUARDED_BY(mu_) = nullptr;   // objects of allocate_shared
+  int objects_used_ TT_GUARDED_BY(mu_) = kSlabObjects;  // used objects of the last slab
+  Storage* shared_free_ TT_GUARDED_BY(mu_) = nullptr;   // free objects for allocate_shared()
 };
 
-// While it lives, this thread is the strand of session `owner`, and works for it. Nests (another
-// session's inside).
+// While it exists, the current thread runs the task of session `owner` and works for it. May be
+// nested for different sessions.
 class StrandScope {
  public:
   explicit StrandScope(OwnerId owner);
@@ -201,7 +217,7 @@ struct PoolCloser {
 };
 using PoolHandle = std::unique_ptr<Pool, PoolCloser>;
 
-// "1.5 MiB".
+// Formats a size for display: "1.5 MiB".
 std::string readable_bytes(std::uint64_t bytes);
 
 }  // namespace teletensor::memory

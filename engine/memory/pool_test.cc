@@ -15,7 +15,7 @@
 
 namespace {
 
-thread_local int allocations_left = 0;  // until one fails; 0: none does
+thread_local int allocations_left = 0;  // the allocation with this number fails; 0: none fails
 
 }  // namespace
 
@@ -32,7 +32,7 @@ namespace {
 
 constexpr core::Device kHost{core::DeviceKind::kCpu, 0};
 
-// Counts what the operating system was asked for.
+// Counts the bytes obtained from the operating system.
 class CountingSource : public Source {
  public:
   void* allocate(std::size_t bytes) override {
@@ -58,8 +58,8 @@ PoolHandle open(DevicePool& device, OwnerId owner, std::uint64_t quota = 0) {
   return PoolHandle(Pool::create(device, owner, quota));
 }
 
-// Each allocation that a pool makes for its own records fails: the storage is refused and nothing
-// stays charged, or it is freed as ever.
+// Makes each allocation for a pool's own records fail in turn. Either the storage is refused and
+// nothing stays charged, or it is freed as usual.
 TEST(Pool, WithoutMemoryForItsRecords) {
   int refused = 0;
   for (int n = 1; n < 40; ++n) {
@@ -77,7 +77,7 @@ TEST(Pool, WithoutMemoryForItsRecords) {
         }
         allocations_left = 0;
         EXPECT_EQ(pool->account().used(), 0u) << n;
-        // What could not be kept has gone back.
+        // Memory that could not be cached was returned to the source.
         const std::uint64_t mapped = source.mapped;
         EXPECT_EQ(device.held(), mapped) << n;
         const StrandScope scope(1);
@@ -101,7 +101,7 @@ TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {
     PoolHandle alice = open(device, 1), bob = open(device, 2), second = open(device, 3);
     const auto taken = bob->allocate_shared(60 << 20, 1);
     ASSERT_TRUE(taken);
-    EXPECT_FALSE(bob->allocate_shared(1 << 20, 2));  // the rest is kept for alice
+    EXPECT_FALSE(bob->allocate_shared(1 << 20, 2));  // the rest is reserved for alice
     const std::string text = bob->refusal("add", 2 << 20).message();
     EXPECT_NE(text.find("free on the device 0 B, kept for what others are guaranteed 40.0 MiB"),
               std::string::npos)
@@ -110,10 +110,10 @@ TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {
     ASSERT_TRUE(a && b);
     EXPECT_EQ(device.budget().used(), 100u << 20);
     EXPECT_EQ(device.budget().held_back(), 0u);
-    EXPECT_FALSE(alice->allocate_shared(1 << 20, 2));  // all is in use
+    EXPECT_FALSE(alice->allocate_shared(1 << 20, 2));  // everything is in use
     a = nullptr;
     EXPECT_EQ(device.budget().used(), 70u << 20);
-    EXPECT_FALSE(bob->allocate_shared(1 << 20, 3));  // given back, and kept again
+    EXPECT_FALSE(bob->allocate_shared(1 << 20, 3));  // the freed bytes are reserved for alice again
     a = alice->allocate_shared(30 << 20, 3);
     EXPECT_TRUE(a);
   }
@@ -121,9 +121,9 @@ TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {
   EXPECT_EQ(device.budget().held_back(), 40u << 20);
   device.enroll(4, "alice", 0);
   PoolHandle alice = open(device, 4);
-  const auto most = alice->allocate_shared(80 << 20, 1);  // 40 borrowed
+  const auto most = alice->allocate_shared(80 << 20, 1);  // 40 MiB beyond the guarantee
   ASSERT_TRUE(most);
-  EXPECT_FALSE(alice->allocate_shared(2 << 20, 2));  // her limit
+  EXPECT_FALSE(alice->allocate_shared(2 << 20, 2));  // beyond alice's limit
   EXPECT_NE(
       alice->refusal("add", 2 << 20)
           .message()
@@ -219,7 +219,7 @@ TEST(Pool, RefusesBeyondQuotaAndDeviceAndSaysWhy) {
       text.npos)
       << text;
   EXPECT_NE(text.find("ask for a larger session memory"), text.npos) << text;
-  // What was refused left no trace, and the other session fails on the device's total.
+  // The refused request left no trace, and the other session fails only on the device's total.
   EXPECT_EQ(device.budget().used(), (6u << 20) + 1024u);
   EXPECT_FALSE(b->allocate_shared(12 << 20, 1));
   EXPECT_NE(b->refusal("add", 12 << 20).message().find("other sessions hold 6.0 MiB"),
@@ -286,10 +286,10 @@ TEST(Pool, LargeBlocksAreReusedByBestFitBelowTwice) {
   PoolHandle pool = open(device, 1);
   StrandScope strand(1);
   void* data = pool->allocate(8 << 20, 1)->data();
-  EXPECT_NE(pool->allocate(4 << 20, 1)->data(), data);  // half: not reused
+  EXPECT_NE(pool->allocate(4 << 20, 1)->data(), data);  // a block of twice the size is not reused
   auto reused = pool->allocate(5 << 20, 1);
   EXPECT_EQ(reused->data(), data);
-  EXPECT_EQ(pool->account().used(), 5u << 20);  // the size, not the block
+  EXPECT_EQ(pool->account().used(), 5u << 20);  // charges the requested size, not the block's
 }
 
 TEST(Pool, AnotherOwnerSeesZeros) {
@@ -322,7 +322,7 @@ TEST(Pool, CachedBlocksGoBackWhenTheDeviceIsFull) {
   PoolHandle pool = open(device, 1);
   StrandScope strand(1);
   { auto a = pool->allocate(10 << 20, 1); }
-  EXPECT_EQ(source.mapped, 10u << 20);  // kept
+  EXPECT_EQ(source.mapped, 10u << 20);  // kept in the cache
   { auto b = pool->allocate(2 << 20, 1); }
   EXPECT_EQ(source.mapped, 12u << 20);
   auto c = pool->allocate(16 << 20, 1);
@@ -347,7 +347,8 @@ TEST(Pool, TheLastStorageOfAClosedPoolReturnsEverything) {
   EXPECT_EQ(device.budget().used(), 0u);
 }
 
-// Two sessions, each with a strand that allocates, a thread that frees and one that uploads.
+// Two sessions, each with a session task that allocates, a thread that frees, and one that
+// uploads.
 TEST(Pool, AccountsAreExactUnderThreads) {
   CountingSource source;
   DevicePool device(kHost, 256 << 20, &source);
@@ -406,7 +407,7 @@ TEST(Pool, AccountsAreExactUnderThreads) {
   EXPECT_EQ(device.budget().used(), 0u);
 }
 
-// What another process would see behind the descriptor.
+// The bytes that another process sees through the descriptor.
 std::string seen_by_others(int descriptor, std::size_t bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (mapped == MAP_FAILED) return "cannot be mapped";
@@ -426,12 +427,12 @@ TEST(Pool, SharedMemoryKeepsItsAddressAndContents) {
   const int descriptor = pool->share(*storage);
   ASSERT_GE(descriptor, 0);
   EXPECT_EQ(pool->share(*storage), descriptor);
-  EXPECT_EQ(pool->account().used(), used);  // charged once
+  EXPECT_EQ(pool->account().used(), used);  // not charged twice
   EXPECT_EQ(device.held(), held);
   EXPECT_EQ(seen_by_others(descriptor, bytes), std::string(bytes, 7));
-  std::memset(storage->data(), 8, bytes);  // the pool's own may still write
+  std::memset(storage->data(), 8, bytes);  // the owner may still write
   EXPECT_EQ(seen_by_others(descriptor, bytes), std::string(bytes, 8));
-  // Others may not write, nor change the size.
+  // Other processes can neither write nor change the size.
   EXPECT_EQ(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0), MAP_FAILED);
   EXPECT_LT(write(descriptor, "x", 1), 0);
   EXPECT_NE(ftruncate(descriptor, 0), 0);
@@ -464,7 +465,7 @@ TEST(Pool, SharedMemoryMakesRoomForOthersAndEndsWithItsOwner) {
     core::Ref<Storage> storage = one->allocate_shared(12 << 20, 1);
     ASSERT_GE(one->share(*storage), 0);
     storage = nullptr;
-    EXPECT_EQ(device.held(), 12u << 20);  // kept
+    EXPECT_EQ(device.held(), 12u << 20);  // kept in the cache
     PoolHandle two = open(device, 2);
     EXPECT_TRUE(two->allocate_shared(12 << 20, 1));
     EXPECT_LE(device.held(), 16u << 20);
@@ -487,12 +488,12 @@ TEST(Pool, MemoryThatNobodyNeedsGoesBack) {
     for (int i = 0; i < 200; ++i) storages.push_back(pool->allocate_shared(100 << 10, 1));
     for (int i = 0; i < 5; ++i) storages.push_back(pool->allocate_shared(8 << 20, 1));
   }
-  device.release_idle();  // they were in use since the last call
+  device.release_idle();  // the blocks were in use since the last call
   EXPECT_GT(device.held(), 60u << 20);
   device.release_idle();
   EXPECT_LE(device.held(), (3u << 20) + 2 * kSlab);
   EXPECT_EQ(device.held() - source.mapped, 0u);
-  // Blocks that are needed again and again stay.
+  // Blocks that are needed repeatedly stay cached.
   for (int i = 0; i < 3; ++i) {
     (void)stays->allocate_shared(8 << 20, 1);
     device.release_idle();
@@ -507,7 +508,7 @@ TEST(Pool, HoldsLittleMoreThanItsBudget) {
   DevicePool device(kHost, total, &source);
   PoolHandle pool = open(device, 1);
   std::vector<core::Ref<Storage>> storages;
-  // Each size is a little more than half of the one before it.
+  // Each size is a little more than half of the previous one.
   for (const std::size_t bytes :
        {std::size_t{100} << 10, std::size_t{15} << 20, std::size_t{8} << 20, std::size_t{5} << 20,
         std::size_t{3} << 20, std::size_t{2} << 20, std::size_t{5} << 18}) {
@@ -542,7 +543,7 @@ TEST(Pool, OpenMemoryIsWithdrawn) {
   EXPECT_EQ(theirs[9'999], 0);
   EXPECT_EQ(pool->account().used(), 0u);
   EXPECT_EQ(device.held(), 0u);
-  EXPECT_FALSE(pool->allocate_open(5 << 20, 1));  // above the quota
+  EXPECT_FALSE(pool->allocate_open(5 << 20, 1));  // exceeds the quota
   munmap(theirs, 10'000);
   close(descriptor);
 }

@@ -26,7 +26,8 @@ int new_file(std::size_t length) {
   return -1;
 }
 
-// By write(), which says so where there is no memory left; a store into a mapping would kill us.
+// Uses write(), which returns an error if there is no memory left; a store into a mapping would
+// kill the process.
 bool fill(int file, const char* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes;) {
     const ssize_t n = pwrite(file, from + at, bytes - at, static_cast<off_t>(at));
@@ -45,9 +46,9 @@ int share_pages(void* pages, std::size_t length, std::size_t used) {
   if (file < 0) return -1;
   if (fill(file, static_cast<const char*>(pages), std::min(used, length)) &&
       mmap(pages, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED) {
-    madvise(pages, length, MADV_HUGEPAGE);  // an advice
+    madvise(pages, length, MADV_HUGEPAGE);  // advice only
     if (fcntl(file, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | kSizeSeals) == 0) return file;
-    // An old kernel: the pages stay, as nobody's but ours.
+    // The kernel is too old for the seals: the pages stay, but are not shared.
   }
   close(file);
   return -1;

@@ -1,5 +1,5 @@
-// Sharing: what a storage has that several sessions use: the lock that makes every instruction on
-// it atomic for the others.
+// Sharing: the lock of a storage that several sessions use. It makes every instruction on the
+// storage atomic for the other sessions.
 #pragma once
 
 #include <atomic>
@@ -11,19 +11,20 @@ namespace teletensor::memory {
 
 class Sharing {
  public:
-  // `order` > 0 is unique: whoever needs several locks takes them in this order.
+  // `order` > 0 is unique. A thread that needs several locks must take them in ascending order.
   explicit Sharing(std::uint64_t order, std::uint64_t writes = 1) : order(order), writes_(writes) {}
-  // With the storage's last reference.
+  // Called when the last reference to the storage is released.
   virtual ~Sharing() = default;
   Sharing(const Sharing&) = delete;
   Sharing& operator=(const Sharing&) = delete;
 
   const std::uint64_t order;
 
-  // Several readers or one writer; readers that come do not overtake a writer that waits.
+  // Allows several readers or one writer. New readers wait while a writer waits.
   void lock(bool write);
   void unlock(bool write);
-  // How often it was written, the first contents included; what it is made with in its next life.
+  // Number of writes including the initial contents; saved in snapshots and passed to the
+  // constructor after a restart.
   std::uint64_t writes() const { return writes_.load(std::memory_order_acquire); }
 
  private:

@@ -12,7 +12,7 @@ inline constexpr std::size_t kSmallestBlock = 256;
 inline constexpr std::size_t kLargestSmall = std::size_t{1} << 20;
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
-inline constexpr std::size_t kSlab = kHugePage;  // what small blocks are cut from
+inline constexpr std::size_t kSlab = kHugePage;  // small blocks are cut from slabs of this size
 inline constexpr int kSizeClasses = 4 * 12 + 1;
 
 // Precondition: bytes <= kLargestSmall.
@@ -31,7 +31,8 @@ constexpr std::size_t class_bytes(int size_class) {
 
 constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
 
-// What `bytes` are charged and at least occupy. Precondition: bytes < 2^62.
+// The number of bytes charged for a request of `bytes`, and the minimum that it occupies.
+// Precondition: bytes < 2^62.
 constexpr std::size_t charged_bytes(std::size_t bytes) {
   if (bytes <= kLargestSmall) return class_bytes(size_class(bytes));
   return whole_pages(bytes);

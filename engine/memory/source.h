@@ -1,4 +1,4 @@
-// Source: where a pool gets fresh memory of one device.
+// Source: the interface through which a pool obtains fresh memory of one device.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace teletensor::memory {
 class Source {
  public:
   virtual ~Source() = default;
-  // At least 64-byte aligned, contents zero (nobody's bytes). nullptr when there is none left.
+  // Returns zeroed memory with at least 64-byte alignment; nullptr if there is none left.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) = 0;
-  // From and to the host's memory, in the order of what the calling thread's session asks
-  // (on_behalf.h). The host's is free to change on return.
+  // Copies from and to host memory, in order with the other operations of the calling thread's
+  // session (on_behalf.h). The host memory may be changed once the call returns.
   virtual core::Status copy_in(void* memory, const void* host, std::size_t bytes) {
     std::memcpy(memory, host, bytes);
     return {};
@@ -26,16 +26,17 @@ class Source {
     std::memcpy(host, memory, bytes);
     return {};
   }
-  // Page-locks memory of the host, so that this device and others of its kind copy from and to it
-  // by themselves. False: that is not to be had.
+  // Page-locks host memory, so that this device and others of its kind can copy from and to it
+  // directly. Returns false if that is not possible.
   virtual bool lock(void* /*host*/, std::size_t /*bytes*/) { return false; }
-  // False: it stays locked.
+  // Returns false if the memory stays locked.
   virtual bool unlock(void* /*host*/) { return false; }
-  // For good: what it has locked stays so, as memory for anybody else.
+  // Returns true if the device is lost for good. The memory that it locked stays locked and can be
+  // used for other purposes.
   virtual bool lost() const { return false; }
-  // As copy_in and copy_out, from and to memory that lock() has locked: all at once, while `go_on`
-  // says so (else CANCELLED). Nothing is under way any more on return, unless the device is lost:
-  // then it may write to the host's memory at any time.
+  // Like copy_in() and copy_out(), for memory that lock() has locked, in a single transfer. Returns
+  // CANCELLED if `go_on` returns false before the end. No transfer is in progress when the call
+  // returns, unless the device is lost: then it may write to the host memory at any time.
   virtual core::Status copy_in_locked(void* memory, const void* host, std::size_t bytes,
                                       const std::function<bool()>& /*go_on*/) {
     return copy_in(memory, host, bytes);
@@ -44,20 +45,21 @@ class Source {
                                        const std::function<bool()>& /*go_on*/) {
     return copy_out(host, memory, bytes);
   }
-  // What session `from` left, for session `to`.
+  // Clears memory that session `from` last used, for session `to`.
   virtual void zero(void* memory, std::size_t bytes, OwnerId from, OwnerId to) = 0;
 
-  // Memory that other processes of this machine may write to, by descriptor: its sizes are
-  // multiples of the unit; 0: there is none.
+  // Memory that other processes of this machine may write to, through a descriptor. Its sizes are
+  // multiples of open_unit(); 0: not supported.
   virtual std::size_t open_unit() const { return 0; }
-  // Zeroed. The descriptor, and where it is mapped here; -1 when there is none left.
+  // Returns the descriptor of zeroed memory and sets `memory` to its address in this process; -1 if
+  // there is no memory left.
   virtual int open(std::size_t bytes, void** memory);
-  // Ends it here, and closes the descriptor.
+  // Unmaps the memory in this process and closes the descriptor.
   virtual void withdraw(int descriptor, void* memory, std::size_t bytes);
 };
 
-// Pages of the host: from 1 MiB on aligned to 2 MiB and advised to be huge pages. Lengths are
-// multiples of the page size, as allocate() got them. Used by every backend with host memory.
+// Maps pages of host memory, for all backends that use it. From 1 MiB on, they are aligned to 2 MiB
+// and advised to be huge pages. Lengths are rounded up to whole pages, in both functions.
 void* map_pages(std::size_t bytes);
 void unmap_pages(void* memory, std::size_t bytes);
 

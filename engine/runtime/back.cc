@@ -15,15 +15,16 @@ using program::Instruction;
 using program::Operand;
 using program::ResultSlot;
 
-constexpr int kFreeChunks = 512;    // kept while the queue moves
-constexpr int kFreeChunksIdle = 4;  // and when it is empty
-constexpr int kSpareChunks = 256;   // of all sessions together
+constexpr int kFreeChunks = 512;    // kept while the queue is not empty
+constexpr int kFreeChunksIdle = 4;  // kept when it is empty
+constexpr int kSpareChunks = 256;   // maximum of all sessions together
 constexpr std::int64_t kFewElements = 1024;
 constexpr std::chrono::microseconds kReportEvery{200};
-constexpr std::chrono::milliseconds kUsedAt{10};  // a step of Storage::used_at()
+constexpr std::chrono::milliseconds kUsedAt{10};  // resolution of Storage::used_at()
 constexpr std::uint64_t kPlanNs = std::chrono::nanoseconds(Back::kPlanTime).count();
 
-// Chunks that no session holds: what one gives back when its queue is empty, the next burst takes.
+// Free chunks that belong to no session: a session with an empty queue returns its chunks, and the
+// next burst of any session reuses them.
 class SpareChunks {
  public:
   static SpareChunks& all() {
@@ -38,9 +39,9 @@ class SpareChunks {
         return std::exchange(list_, list_->next);
       }
     }
-    return new Chunk;  // no (): that would clear it all first
+    return new Chunk;  // no (): that would clear the chunk first
   }
-  // Precondition: cleared.
+  // Precondition: the chunk is cleared.
   void give(Chunk* chunk) {
     {
       core::MutexLock lock(mu_);
@@ -75,7 +76,7 @@ Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::
 
 Back::~Back() { stop(); }
 
-// ---------------------------------------------------------------- the pump's side
+// ---------------------------------------------------------------- functions of the frame consumer
 
 Entry& Back::append(std::uint64_t seq) {
   if (open_ != nullptr && open_->full()) {
@@ -112,11 +113,12 @@ Entry& Back::append(std::uint64_t seq) {
   return entry;
 }
 
-// What is in the queue points into the old one until it has run.
+// Entries in the queue refer to the old interner until they have run.
 void Back::renew_interner() {
   if (old_interner_ != nullptr) {
     if (completed_.load(std::memory_order_acquire) < old_interner_until_) return;
-    // The strand sees this with the next chunk: its plans hold pointers into the old one.
+    // The session task notices this with the next chunk: its plans contain pointers into the old
+    // one.
     interner_ends_.fetch_add(1, std::memory_order_relaxed);
   }
   old_interner_ = std::exchange(interner_, std::make_unique<program::Interner>());
@@ -234,20 +236,20 @@ void Back::failed_call(std::uint64_t seq, Status status, program::Invocation inv
   for (Operand& input : invocation.inputs) {
     entry.instruction.operands.push_back(std::move(input));
   }
-  // The rank does not come to them. Which groups they are of may be unknown: it need not be
-  // checked.
+  // This rank will never reach the collectives of the call. It is not known which groups they
+  // belong to, because the program need not have been checked.
   if (ops::has_collectives(program, executor_.catalog())) {
     change_group(seq, kAllGroups, std::nullopt);
   }
 }
 
-// Work of a few microseconds in all.
+// Returns true if the entries take a few microseconds altogether.
 bool Back::is_quick(Chunk& chunk) const {
   if (chunk.size() > kMaxHere) return false;
   for (std::size_t at = chunk.taken(); at < chunk.filled(); ++at) {
     const Entry& entry = chunk.entry(at);
     const Instruction& i = entry.instruction;
-    // A published tensor may be another session's for the time of a kernel.
+    // A published tensor may be locked by another session for the duration of a kernel.
     for (const Operand& operand : i.operands) {
       if (operand.value && operand.value->through) return false;
     }
@@ -291,7 +293,7 @@ void Back::publish(std::uint64_t seq, bool here) {
   }
   if (wake && !(here && lanes_.run_here(this))) lanes_.ready(this);
   if (!report) return;
-  // Nothing to run: this thread is the strand for a moment.
+  // Nothing runs, so this thread acts as the session task for a moment.
   report_progress();
   {
     core::MutexLock lock(mu_);
@@ -358,7 +360,7 @@ void Back::begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Fail
   }
 }
 
-// ---------------------------------------------------------------- any thread
+// ---------------------------------------------------------------- functions for any thread
 
 void Back::cancel_upto(std::uint64_t seq) {
   std::uint64_t below = cancel_below_.load(std::memory_order_relaxed);
@@ -376,7 +378,7 @@ double Back::wait_seconds() const {
   const auto busy =
       static_cast<double>(core::now_ns() - busy_since_.load(std::memory_order_relaxed)) * 1e-9;
   const std::uint64_t ran = ran_.load(std::memory_order_relaxed);
-  // Where none has run yet, it takes at least as long again.
+  // If none has run yet, assume that it takes as long again.
   return ran == 0 ? busy : busy / static_cast<double>(ran) * static_cast<double>(queued);
 }
 
@@ -411,7 +413,7 @@ void Back::stop() {
   queued_ = 0;
 }
 
-// ---------------------------------------------------------------- the strand
+// ---------------------------------------------------------------- the session task
 
 bool Back::has_room() const {
   return queued_.load(std::memory_order_relaxed) <= kMaxQueued / 2 &&
@@ -465,11 +467,13 @@ bool Back::run_plan() {
   }
   if (tiers_ != nullptr) executor_.drop_grant();
   charge_until(core::Clock::now());
-  // An empty queue with open collectives rests until the oldest one has ended, or more comes.
+  // A session with an empty queue and open collectives waits until the oldest one ends or more
+  // entries arrive.
   if (!more && !stopping_ && !collectives_.empty()) more = !will_tell(collectives_.front().open);
   {
     core::MutexLock lock(mu_);
-    // Came in between: entries, or commands without entries whose completion nobody else reports.
+    // Entries may have arrived in between, or commands without entries whose completion must be
+    // reported here.
     if (!more && !stopping_ &&
         (head_ != nullptr || woken_ ||
          (collectives_.empty() && published_ > completed_.load(std::memory_order_relaxed)))) {
@@ -485,7 +489,7 @@ bool Back::run_plan() {
   }
   if (more) more = !stop_before_next(starved, yields);
   if (go_on) {
-    // This lane becomes the pump for a while; the strand goes on elsewhere.
+    // This lane becomes the frame consumer for a while; the session task continues on another lane.
     if (std::exchange(more, false)) lanes_.ready(this);
     events_->on_continue();
   }
@@ -495,7 +499,7 @@ bool Back::run_plan() {
   return more;
 }
 
-// False: the strand goes on at once.
+// Returns false if the session task continues at once.
 bool Back::stop_before_next(bool starved, bool yields) {
   if (executor_.forming().member) {
     return wait_for(executor_.forming(), current_->front().instruction.seq);
@@ -509,7 +513,7 @@ bool Back::stop_before_next(bool starved, bool yields) {
   return (starved || yields) && give_to_mover(starved);
 }
 
-// One plan's worth. False when there is nothing left.
+// Runs the entries of one plan. Returns false when nothing is left.
 bool Back::run_entries() {
   const auto began = core::Clock::now();
   std::uint64_t before = 0, given = Lanes::given_ns();
@@ -517,7 +521,7 @@ bool Back::run_entries() {
   bool more = true;
   while (!stopping_.load(std::memory_order_relaxed)) {
     bool small;
-    Entry* first;  // of the unit
+    Entry* first;  // first entry of the unit
     if (plan_ != nullptr) {
       first = window_[plan_->units[unit_].steps[0]];
     } else {
@@ -555,7 +559,7 @@ bool Back::run_entries() {
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
       const std::uint64_t so_far = core::ns_since(began);
-      // The small ones before it are not worth a clock of their own.
+      // The small instructions before this one are not timed separately.
       const std::uint64_t took = so_far - before - (Lanes::given_ns() - given);
       if (!small && took >= kSlow) events_->on_slow(seq, op, took);
       before = so_far;
@@ -603,7 +607,7 @@ void Back::report_progress() {
     Chunk* next = current_ != nullptr ? current_ : head_;
     completed = next == nullptr ? published_ : next->front().instruction.seq - 1;
   }
-  // Of what runs behind an open collective nothing counts before that has ended.
+  // Commands after an open collective do not count as completed before it has ended.
   if (!collectives_.empty()) {
     completed = std::min(completed, collectives_.front().instruction.seq - 1);
   }

@@ -1,10 +1,12 @@
-// Back: the half of a session that computes. The pump (one thread at a time) appends entries whose
-// operands are values; a lane takes them in order, as plans, and runs them.
+// Back: the back end of a session, which computes. The frame consumer (one thread at a time)
+// appends entries whose operands are values. The session task, on a lane, takes the entries in
+// order, plans them, and runs them.
 //
-// A session runs at most kPlanEntries units or kPlanTime, whichever ends first, before others get
-// the lane. A unit is an instruction or a loop of several (window.h). Windows end behind optimizer
-// steps, before Fetches, and after kWindowEntries entries, so that a training loop meets the same
-// windows and plans again. What comes while the queue is short runs at once, by itself.
+// A session runs at most kPlanEntries units or for kPlanTime, whichever ends first, before other
+// sessions can get the lane. A unit is one instruction or a loop of several (window.h). A window
+// ends after an optimizer step, before a Fetch, and after kWindowEntries entries, so that a
+// training loop repeats the same windows and their plans are reused. While the queue is short,
+// entries run immediately, one at a time.
 #pragma once
 
 #include <atomic>
@@ -32,12 +34,12 @@
 
 namespace teletensor::runtime {
 
-// What a Fetch brought. Without failure, `contents` are row-major.
+// The result of a Fetch. If it did not fail, `contents` are row-major.
 struct FetchResult {
   std::uint64_t seq = 0;
   bool bulk = false;
   core::Status status;
-  std::uint64_t root = 0;  // of the failure that `status` tells
+  std::uint64_t root = 0;  // seq of the command whose failure `status` reports
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
   core::Device device;
@@ -46,20 +48,21 @@ struct FetchResult {
 
 inline constexpr program::OpId kNoOp = 0xffff;
 
-// Called from the strand, in order, without locks. Must not block; on_failed and on_continue may
-// use the back.
+// Called by the session task, in order, without locks held. The functions must not block;
+// on_failed() and on_continue() may use the back end.
 class BackEvents {
  public:
   virtual ~BackEvents() = default;
-  virtual void on_completed(std::uint64_t seq) = 0;  // coalesced; also from publish()
+  virtual void on_completed(std::uint64_t seq) = 0;  // coalesced; may also be called from publish()
   virtual void on_fetched(FetchResult result) = 0;
   virtual void on_failed(const program::Failure& root) = 0;
-  // An instruction (kNoOp: a fetch, a constant or an upload) that took kSlow or more.
+  // Reports an instruction (kNoOp: a fetch, a constant or an upload) that took kSlow or more.
   virtual void on_slow(std::uint64_t, program::OpId, std::uint64_t) {}  // seq, op, ns
-  // Storages that the session's kept names stand for, for the mover, while nothing runs. False:
-  // that cannot be said now.
+  // Adds the storages of the session's kept names, for the spiller, while nothing runs. Returns
+  // false if they cannot be determined now.
   virtual bool on_moving(std::unordered_set<const void*>&) { return true; }
-  // What wait_for_room() or wait_until_drained() asked for is there. Not on the strand any more.
+  // Reports that the condition of wait_for_room() or wait_until_drained() holds. Not called by the
+  // session task.
   virtual void on_continue() = 0;
 };
 
@@ -67,17 +70,20 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
  public:
   static constexpr std::size_t kMaxQueued = 16384;
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kMaxFetched = std::size_t{1} << 20;  // bytes, without `bulk`
+  // The maximum number of bytes of a Fetch that is not `bulk`.
+  static constexpr std::size_t kMaxFetched = std::size_t{1} << 20;
   static constexpr std::size_t kPlanEntries = 64;
   static constexpr std::size_t kWindowEntries = 256;
-  static constexpr std::size_t kMaxHere = 8;         // entries that publish() may run
-  static constexpr std::size_t kMaxInterned = 4096;  // then a new interner begins
+  static constexpr std::size_t kMaxHere = 8;  // maximum number of entries that publish() runs
+  // Number of interned items at which a new interner begins.
+  static constexpr std::size_t kMaxInterned = 4096;
   static constexpr std::chrono::microseconds kPlanTime{1000};
-  static constexpr std::uint64_t kSlow = 50'000'000;  // ns
+  static constexpr std::uint64_t kSlow = 50'000'000;  // in nanoseconds
   static constexpr std::size_t kMaxGroups = 64;
-  static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // to leave
-  static constexpr std::size_t kMaxOpen = 256;             // collectives
-  static constexpr std::uint64_t kOpenPart = 4;  // open collectives keep a 4th of the host
+  static constexpr std::uint64_t kAllGroups = UINT64_MAX;  // passed to leave all groups
+  static constexpr std::size_t kMaxOpen = 256;             // maximum number of open collectives
+  // Open collectives may use 1/4 of the host's memory.
+  static constexpr std::uint64_t kOpenPart = 4;
 
   Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
        std::uint64_t quota, BackEvents* events, Publications* publications = nullptr,
@@ -85,89 +91,97 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Calls stop().
   ~Back() override;
 
-  // From now on what it holds may move to the disk, within `user`'s part of that, and the events'
-  // on_moving() may come.
+  // Enables moving the session's storages to the disk, within the disk limit of `user`. The events'
+  // on_moving() may be called from now on.
   void join_tiers(const std::string& user);
 
-  // ---- The pump. Entries become visible to the strand by publish() or when a chunk is full.
-  // A cleared instruction to be filled in place before the next call.
+  // ---- Functions of the frame consumer. The session task sees the entries after publish(), or
+  // when a chunk is full.
+
+  // Returns a cleared instruction, to be filled in place before the next call.
   program::Instruction& instruction(std::uint64_t seq) { return append(seq).instruction; }
-  // Of the instruction that was asked for last, or (for the operand of a fetch) of the next entry.
+  // The interner of the instruction that was requested last, or for the operand of a fetch, that of
+  // the next entry.
   program::Interner& interner() { return *interner_; }
   void constant(std::uint64_t seq, const core::Dims& shape, std::string bytes,
                 program::ValueRef value);
   void uploaded(std::uint64_t seq, core::Ref<memory::Storage> storage, program::ValueRef value);
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand);
-  // Result 0 becomes what operand 0 is, published as `facts` say; without operand a name is
-  // withdrawn. Fails as root of an error that touches nothing.
+  // Result 0 becomes the tensor of operand 0, published as `facts` describe. Without an operand, a
+  // name is withdrawn. A failure is a root error that affects no value.
   void publish_tensor(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
                       program::ValueRef value);
-  // The session's group of this number; without `join` it is left.
+  // Joins the group that the session gave this number, or leaves it if there is no `join`.
   void change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join);
-  // `value` fails with this.
+  // Makes `value` fail with this status.
   void failed(std::uint64_t seq, core::Status status, program::ValueRef value);
-  // Entries from now on do not run and fail with this, all but fetches. OK: they run again.
+  // Makes all later entries except fetches fail with this status without running. OK: later entries
+  // run again.
   void refuse(core::Status status);
   bool refusing() const { return !refuse_.ok(); }
-  // Runs a program. Everything in it happens under this one number. A program is planned when it is
-  // called for the first time, which counts as lane time.
+  // Runs a program as a single command. A program is planned when it is called for the first time;
+  // planning counts as lane time.
   void call(std::uint64_t seq, program::Invocation invocation);
-  // Would a call of it have to plan it?
+  // Returns true if a call of the program would have to plan it.
   bool is_new(const program::Program& program) const { return !prepared_.contains(&program); }
-  // What planning the programs that can still be called has taken.
+  // The planning time of all programs that can still be called.
   std::uint64_t planned_ns();
-  // The call fails, as root; what it was to write keeps its value.
+  // Makes a call fail as a root; values that it would have written are unchanged.
   void failed_call(std::uint64_t seq, core::Status status, program::Invocation invocation);
-  // Every entry of the commands up to `seq` has been appended. `here`: where they are few and
-  // small, and a lane has nothing to do, they run at once on this thread: waking the lane would
+  // Publishes all entries of the commands up to `seq`, which must have been appended. With `here`,
+  // a few small entries run on this thread at once if a lane is idle, because waking the lane would
   // cost more.
   void publish(std::uint64_t seq, bool here = false);
-  // Drops entries of commands behind `seq`: of one that has failed half-way, by a lack of memory.
+  // Drops the entries of commands after `seq`, for a command that failed half-way by lack of
+  // memory.
   void take_back(std::uint64_t seq);
   bool full() const {
     return queued_.load(std::memory_order_relaxed) >= kMaxQueued ||
            bytes_.load(std::memory_order_relaxed) >= kMaxBytes;
   }
-  // False: there is room (or nothing left to run) now. True: on_continue() will be called, once; a
-  // drained queue counts as having room. Precondition: everything is published.
+  // Returns false if there is room (or nothing left to run). Returns true if on_continue() will be
+  // called once; a drained queue counts as having room. Precondition: everything is published.
   bool wait_for_room();
   bool wait_until_drained();
-  // Seqs of in-place commands that failed with this root, ascending; forgets the root.
-  // Precondition: drained.
+  // Returns the seqs of the in-place commands that failed because of this root, in ascending order,
+  // and forgets the root. Precondition: the queue is drained.
   std::vector<std::uint64_t> take_failed_rebinds(std::uint64_t root);
-  // Roots and rebinds that were recorded and not taken.
+  // The number of recorded roots and rebinds that were not taken yet.
   std::size_t open_failures() const;
   using Failed = std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>>;
   Failed failed() const;
-  // Goes on where another one was, drained. Before anything else.
+  // Continues at the drained state of another back end. Must be called before any other function.
   void begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failed failed);
 
-  // ---- Any thread
-  // Queued instructions of commands up to `seq` fail with CANCELLED, running ones are asked to
+  // ---- Functions for any thread.
+
+  // Makes queued instructions of commands up to `seq` fail with CANCELLED, and asks running ones to
   // stop.
   void cancel_upto(std::uint64_t seq);
   std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
-  // Is the session in a group? Any thread.
+  // Returns true if the session is in a group. Any thread.
   bool has_groups();
-  // The groups of the session end, because "rank n `why`". Any thread.
+  // Ends the groups of the session, with the reason "rank n `why`". Any thread.
   void leave_groups(const std::string& why);
-  // Before the daemon shuts down: no session waits for another one, now or later.
+  // Called before the daemon shuts down: from then on no session waits for another one.
   void end_groups();
-  // Does nothing of what was published run now? It may wait for other ranks. Any thread.
+  // Returns true if no published entry runs now; some may wait for other ranks. Any thread.
   bool is_quiet() const;
-  // Has all of it ended? Any thread.
+  // Returns true if all published entries have ended. Any thread.
   bool is_drained() const;
-  // Does another rank wait for the session, or is something open in its groups? Any thread.
+  // is_wanted() returns true if another rank waits for this session, groups_busy() if an operation
+  // of its groups is open. Any thread.
   bool is_wanted();
   bool groups_busy();
-  // Of the groups that are to go on after a restart. Precondition: drained, and at rest with them.
+  // The groups that continue after a restart. Precondition: drained, and at rest with these groups.
   std::vector<program::Image::Group> group_images() const;
-  // Before anything else.
+  // Rejoins a group of a restored session. Must be called before any other function.
   void restore_group(const std::string& user, const std::string& who,
                      const program::Image::Group& group);
-  // Until what is queued has run, at the pace since the queue was last empty.
+  // Estimated seconds until the queued entries have run, from the speed since the queue was last
+  // empty.
   double wait_seconds() const;
   std::size_t queue_bytes() const {
     return queued() * sizeof(Entry) + bytes_.load(std::memory_order_relaxed);
@@ -176,26 +190,28 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   Profile& profile() { return executor_.profile(); }
   const PlanStats& plan_stats() const { return plans_.stats(); }
 
-  // A storage on a device, the host or another, for somebody who is not the strand, pinned; null:
-  // there is no room. Where nothing can move, or there is room, at once; else from another thread,
-  // and not before others' have moved away. The second waits: for a thread that may.
+  // Allocates a pinned storage on a device for a thread that does not run the session task. The
+  // result is null if there is no room. allocate() calls `done` at once if there is room or nothing
+  // can be moved; otherwise from another thread, after other storages were moved away.
+  // allocate_now() waits.
   void allocate(std::size_t device, std::size_t bytes, std::uint64_t seq,
                 std::function<void(core::Ref<memory::Storage>)> done);
   core::Ref<memory::Storage> allocate_now(std::size_t device, std::size_t bytes, std::uint64_t seq);
   const Tiers* tiers() const { return tiers_; }
 
-  // Ends after the running instruction, then drops the queue. Nothing may be appended meanwhile or
-  // afterwards. Must not be called from the events.
+  // Stops after the running instruction, then drops the queue. Nothing may be appended during or
+  // after the call. Must not be called from the events.
   void stop();
 
   bool run_plan() override;
 
  private:
   enum class Waiting : std::uint8_t { kNo, kRoom, kDrained };
-  static constexpr int kEntriesPerClock = 8;  // small instructions between two looks at the clock
+  // Number of small instructions between two reads of the clock.
+  static constexpr int kEntriesPerClock = 8;
 
   Entry& append(std::uint64_t seq);
-  // One that has failed, as root, with what is to be added to it.
+  // Appends an entry that has failed as a root, to which the caller adds its value.
   Entry& append_failed(std::uint64_t seq, core::Status status);
   void hand_over() TT_REQUIRES(mu_);
   void renew_interner();
@@ -206,16 +222,19 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_unit();
   static bool is_small(const program::Instruction& instruction);
   bool give_to_mover(bool starved);
-  static constexpr char kSessionEnds[] = "has ended its session";  // as leave_groups() says it
-  // A collective that has not ended. Its results have neither contents nor failure, and what reads
-  // them stops the strand, but for copies that write a whole tensor: these run when it has ended.
+  // The reason as leave_groups() reports it.
+  static constexpr char kSessionEnds[] = "has ended its session";
+  // A collective that has not ended. Its results have neither contents nor failure. An instruction
+  // that reads them stops the session task, except for copies over a whole tensor, which run when
+  // the collective has ended.
   struct OpenCollective {
     program::Instruction instruction;
     Executor::Open open;
     std::vector<program::Instruction> copies;
-    std::deque<core::Geometry> geometries;  // of the results of them all: a call may end before
-    std::string origin;                     // of a program's step
-    const Groups::Member* group = nullptr;  // null: a transfer
+    // Geometries of all its results, because the call that owns them may end earlier.
+    std::deque<core::Geometry> geometries;
+    std::string origin;                     // the source line, if it is a step of a program
+    const Groups::Member* group = nullptr;  // null for a transfer
     std::unique_ptr<Groups::Kept> kept;
   };
   using Next = ProgramRun::Next;
@@ -227,10 +246,11 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   OpenCollective* find_open(const program::Operand& operand);
   OpenCollective* find_open(std::span<const program::Operand> operands);
   OpenCollective* find_open(const Entry& entry);
-  // What must end before the instruction, a collective, may run: open collectives keep too much
-  // memory.
+  // Returns the open collective that must end before the given collective may run, because the open
+  // ones use too much memory; null if there is none.
   OpenCollective* find_crowding(const program::Instruction& instruction);
-  // What becomes of an entry while collectives are open. With kStop, blocker_ must end first.
+  // Decides what to do with an entry while collectives are open. After kStop, blocker_ must end
+  // first.
   Next next(Entry& entry);
   Next next(program::Instruction& instruction, bool refused);
   bool stop_for(OpenCollective* found);
@@ -239,7 +259,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool wait_for(Executor::Open& open, std::uint64_t seq);
   void end_if_stopped(Groups::Member& member, std::uint64_t seq);
   std::vector<std::shared_ptr<Groups::Member>> members();
-  // The open collectives of commands up to `upto` end, and so do their groups.
+  // Ends the open collectives of commands up to `upto` and their groups.
   void interrupt_groups(std::uint64_t upto);
   // Groups::Waiter
   void met() override;
@@ -258,19 +278,19 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     return events_->on_moving(storages);
   }
   void pop_front();
-  // False: it has not run, because there is no room (Executor::starved).
+  // Returns false if the entry did not run because there is no room (Executor::starved).
   bool run_entry(Entry& entry);
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
   void run_group(Entry& entry);
-  // Why an entry must not run: its program's end or an interrupt.
+  // The error with which an entry must be refused: its program has ended, or it was interrupted.
   core::Status refusal(const Entry& entry) const;
-  // Tells the client of an entry that has failed, and no value with it.
+  // Reports the failure of an entry to the client, but not of a value.
   void record_failure(const Entry& entry, core::Status status);
   bool run_call(Entry& entry, core::Clock::time_point until);
   bool cancel_call(Entry& entry, const FailureRef& failure, bool root, const std::string& why);
   FailureRef cancelled_failure(std::uint64_t seq, bool* root);
-  // An error that cannot be told ends the process.
+  // Terminates the process if the error cannot be reported.
   void record(const program::Instruction& instruction, const FailureRef& failure,
               bool root) noexcept;
   void report_progress() TT_EXCLUDES(mu_);
@@ -283,20 +303,20 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   const memory::OwnerId owner_;
   BackEvents* const events_;
   Publications* const publications_;
-  Tiers* const tiers_;              // null: nothing moves
-  Groups* const groups_;            // null: there are none
-  std::atomic<bool> yield_{false};  // the mover wants the strand
+  Tiers* const tiers_;              // null if nothing is moved
+  Groups* const groups_;            // null if groups are not supported
+  std::atomic<bool> yield_{false};  // the spiller wants to use the session task
   bool joined_ = false;
   Executor executor_;
 
-  // The pump's.
+  // Used by the frame consumer only.
   Chunk* open_ = nullptr;
   core::Status refuse_;
-  FailureRef refusal_;  // its root: the first entry that was refused and not raised since
+  FailureRef refusal_;  // its root is the first entry that was refused and not raised since
   std::unique_ptr<program::Interner> interner_ = std::make_unique<program::Interner>();
   std::unique_ptr<program::Interner> old_interner_;
   std::uint64_t old_interner_until_ =
-      0;                        // seq; until it has run, the queue points into the old one
+      0;  // the queue refers to the old interner until the command with this seq has run
   std::uint64_t appended_ = 0;  // seq of the last entry
   struct Planned {
     std::shared_ptr<const Prepared> prepared;
@@ -304,66 +324,68 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   };
   std::unordered_map<const program::Program*, Planned> prepared_;
 
-  // The strand's: a list of chunks, of which none is empty, and how far they were looked through.
+  // Used by the session task only: a list of chunks, none of them empty, and the position up to
+  // which they were scanned.
   Chunk* current_ = nullptr;
   Chunk* last_ = nullptr;
-  Chunk* scan_ = nullptr;  // null: at the front
+  Chunk* scan_ = nullptr;  // null: the scan begins at the front
   std::size_t scan_at_ = 0;
-  std::size_t scanned_ = 0;     // entries looked at and not taken
-  std::size_t boundary_ = 0;    // how many of them are in the front one's window; 0: not known yet
-  std::size_t since_mark_ = 0;  // entries looked at since the last mark
-  bool broken_ = false;         // some of the window has run already
-  // The window that is running, its plan (null: none) and the next of its units.
+  std::size_t scanned_ = 0;     // entries that were scanned but not taken
+  std::size_t boundary_ = 0;    // number of these in the front window; 0: not known yet
+  std::size_t since_mark_ = 0;  // entries scanned since the last mark
+  bool broken_ = false;         // a part of the window has already run
+  // The running window, its plan (null: none) and the index of its next unit.
   std::vector<Entry*> window_;
   std::vector<program::Instruction*> window_instructions_;
   WindowPlans::Plan* plan_ = nullptr;
   std::size_t unit_ = 0;
-  bool apart_ = false;  // it runs instruction by instruction
+  bool apart_ = false;  // the unit runs instruction by instruction
   std::vector<program::Instruction*> loop_;
   WindowPlans plans_;
   std::uint64_t interner_ends_seen_ = 0;
-  std::deque<OpenCollective> collectives_;  // that are open, by seq
-  OpenCollective* blocker_ = nullptr;       // why the strand has stopped; null: for another reason
-  FailureRef refused_;                      // what the last refused entry failed with
-  FailureRef cancelled_;                    // what cancelled entries fail with
-  std::uint64_t cancelled_below_ = 0;       // the cancel_upto() that it belongs to
+  std::deque<OpenCollective> collectives_;  // open collectives, by seq
+  // The open collective for which the session task stopped; null: it stopped for another reason.
+  OpenCollective* blocker_ = nullptr;
+  FailureRef refused_;                 // the failure of the last refused entry
+  FailureRef cancelled_;               // the failure of cancelled entries
+  std::uint64_t cancelled_below_ = 0;  // the cancel_upto() to which cancelled_ belongs
   core::Clock::time_point reported_at_{};
 
   std::atomic<std::size_t> queued_{0};
-  std::atomic<std::uint64_t> ran_{0};         // since the queue was last empty
-  std::atomic<std::uint64_t> busy_since_{0};  // ns
-  std::atomic<std::size_t> bytes_{0};         // of constants in the queue
+  std::atomic<std::uint64_t> ran_{0};  // number of entries that ran since the queue was last empty
+  std::atomic<std::uint64_t> busy_since_{0};  // time in nanoseconds
+  std::atomic<std::size_t> bytes_{0};         // bytes of constants in the queue
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> groups_end_{false};
-  std::atomic<std::uint64_t> interner_ends_{0};  // how many interners are gone
+  std::atomic<std::uint64_t> interner_ends_{0};  // number of interners that were destroyed
 
   mutable core::Mutex mu_;
   core::CondVar idle_;
-  Chunk* head_ TT_GUARDED_BY(mu_) = nullptr;  // published
+  Chunk* head_ TT_GUARDED_BY(mu_) = nullptr;  // first of the published chunks
   Chunk* tail_ TT_GUARDED_BY(mu_) = nullptr;
   Chunk* free_ TT_GUARDED_BY(mu_) = nullptr;
   int free_count_ TT_GUARDED_BY(mu_) = 0;
-  std::uint64_t published_ TT_GUARDED_BY(mu_) = 0;  // seq
-  bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or somebody is the strand
-  int inside_ TT_GUARDED_BY(mu_) = 0;               // threads in run_plan()
+  std::uint64_t published_ TT_GUARDED_BY(mu_) = 0;  // seq of the last published command
+  bool scheduled_ TT_GUARDED_BY(mu_) = false;       // ready, or a thread runs the session task
+  int inside_ TT_GUARDED_BY(mu_) = 0;               // number of threads in run_plan()
   Waiting waiting_ TT_GUARDED_BY(mu_) = Waiting::kNo;
-  // A strand that waits for other ranks lends itself to the mover.
+  // A session task that waits for other ranks can be used by the spiller.
   struct GroupWait {
-    std::shared_ptr<Groups::Member> member;  // null: it does not wait
+    std::shared_ptr<Groups::Member> member;  // the rank that waits; null: the session does not wait
     std::uint64_t seq = 0;
     bool lent = false, met = false;
   };
   GroupWait group_wait_ TT_GUARDED_BY(mu_);
-  // Of the open collectives, by seq.
+  // The groups of the open collectives, by seq.
   std::multimap<std::uint64_t, std::shared_ptr<Groups::Member>> opened_ TT_GUARDED_BY(mu_);
-  int tellers_ TT_GUARDED_BY(mu_) = 0;     // calls of met() that are to come
-  bool woken_ TT_GUARDED_BY(mu_) = false;  // met() was called while the strand ran
-  std::vector<std::weak_ptr<Groups::Member>> members_ TT_GUARDED_BY(mu_);  // some may be gone
+  int tellers_ TT_GUARDED_BY(mu_) = 0;     // number of pending calls of met()
+  bool woken_ TT_GUARDED_BY(mu_) = false;  // met() was called while the session task ran
+  std::vector<std::weak_ptr<Groups::Member>> members_ TT_GUARDED_BY(mu_);  // some may have expired
   std::map<std::uint64_t, std::vector<std::uint64_t>> failed_
       TT_GUARDED_BY(mu_);                        // root -> rebinds
-  std::size_t failures_ TT_GUARDED_BY(mu_) = 0;  // roots and rebinds in it
+  std::size_t failures_ TT_GUARDED_BY(mu_) = 0;  // number of roots and rebinds in failed_
 };
 
 }  // namespace teletensor::runtime

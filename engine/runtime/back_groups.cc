@@ -1,4 +1,4 @@
-// The back's part in groups (groups.h): joining and leaving them, and collectives that are open.
+// Back's part in groups (groups.h): joining and leaving them, and open collectives.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -21,7 +21,7 @@ std::string stopped(const program::Failure& why) { return "has stopped: " + why.
 
 }  // namespace
 
-// Each collective of a group that could not be joined has that error.
+// If joining fails, each collective of the group fails with that error.
 void Back::run_group(Entry& entry) {
   Entry::Group& group = *entry.group;
   if (group.number == kAllGroups && !group.join) return executor_.leave_all();
@@ -40,7 +40,7 @@ void Back::run_group(Entry& entry) {
   if (status.ok()) {
     try {
       member = groups_->join(std::move(*group.join));
-    } catch (const std::exception& error) {  // the daemon has no memory, or no thread
+    } catch (const std::exception& error) {  // the daemon has no memory or cannot start a thread
       member =
           Status(core::Code::kResourceExhausted, std::string("joining a group: ") + error.what());
     }
@@ -65,7 +65,7 @@ void Back::keep_open(program::Instruction instruction) {
   added.open = executor_.take_opened();
   added.group = executor_.meets(added.instruction);
   added.kept = std::make_unique<Groups::Kept>(*groups_, added.open.bytes);
-  // The group has the operand's contents.
+  // The group has the contents of the operand.
   added.instruction.operands.clear();
   executor_.set_open(true);
   const std::uint64_t seq = added.instruction.seq;
@@ -76,7 +76,7 @@ void Back::keep_open(program::Instruction instruction) {
   end_if_stopped(*added.open.member, seq);
 }
 
-// A step's may be the program's, which may end first.
+// The geometry of a program's step belongs to the call, which may end earlier.
 void Back::keep_geometry(OpenCollective& open, program::Instruction& instruction) {
   for (program::ResultSlot& result : instruction.results) {
     if (result.geometry != nullptr) {
@@ -109,7 +109,8 @@ void Back::close_ended() {
   executor_.set_open(!collectives_.empty());
 }
 
-// A collective that an interrupt has ended fails like an instruction that it has kept from running.
+// A collective that was ended by an interrupt fails like an instruction that the interrupt
+// prevented.
 void Back::fail_open(OpenCollective& ended, const core::Status& status) {
   const std::uint64_t seq = ended.instruction.seq;
   bool root = true;
@@ -138,7 +139,7 @@ Back::OpenCollective* Back::find_open(const Operand& operand) {
       return &each;
     }
   }
-  return nullptr;  // a step of the same loop makes it
+  return nullptr;  // made by a step of the same loop
 }
 
 Back::OpenCollective* Back::find_open(std::span<const Operand> operands) {
@@ -149,8 +150,8 @@ Back::OpenCollective* Back::find_open(std::span<const Operand> operands) {
   return nullptr;
 }
 
-// A rank that runs ahead leaves memory to the ranks behind it. It may always run ahead by one
-// collective of each group, so groups that are used in different orders do not block each other.
+// A rank that runs ahead must leave memory to slower ranks. It may always run ahead by one
+// collective in each group, so groups that are used in different orders do not block each other.
 Back::OpenCollective* Back::find_crowding(const program::Instruction& instruction) {
   const std::uint64_t total = executor_.pool(kHostIndex).device().budget().total();
   if (groups_->kept() < total / kOpenPart) return nullptr;
@@ -167,7 +168,7 @@ Back::OpenCollective* Back::find_open(const Entry& entry) {
   return find_open(std::span(entry.instruction.operands));
 }
 
-// The one that was found is to end first, unless it has ended by now: then false.
+// Makes the session task stop until `found` has ended. Returns false if it has ended by now.
 bool Back::stop_for(OpenCollective* found) {
   if (found->open.member->ended(found->open.ticket)) {
     close_ended();
@@ -250,7 +251,7 @@ class Back::CallOf final : public ProgramRun::Caller {
   const core::Clock::time_point until_;
 };
 
-// False where it was cancelled before.
+// Returns false if it was cancelled earlier.
 bool Back::cancel_call(Entry& entry, const FailureRef& failure, bool root, const std::string& why) {
   if (!entry.call->cancel(failure)) return false;
   if (entry.call->leaves_out()) executor_.end_groups(entry.call->groups(), why);
@@ -258,7 +259,8 @@ bool Back::cancel_call(Entry& entry, const FailureRef& failure, bool root, const
   return true;
 }
 
-// False where its time is over before it is.
+// Runs a call of a program for at most its time on the lane. Returns false if the call has not
+// ended by then.
 bool Back::run_call(Entry& entry, core::Clock::time_point until) {
   CallOf caller(*this, entry, until);
   try {
@@ -267,13 +269,14 @@ bool Back::run_call(Entry& entry, core::Clock::time_point until) {
     const auto failure = std::make_shared<const program::Failure>(program::Failure{
         entry.instruction.seq,
         Status(core::Code::kResourceExhausted, "call: the daemon itself is out of memory")});
-    // Where it was cancelled before, there is no memory to say so either.
+    // If it was cancelled earlier, there is no memory to report the failure either.
     if (!cancel_call(entry, failure, true, stopped(*failure))) throw;
     return false;
   }
 }
 
-// False: it has ended by now. True: met() will be called.
+// Requests a notification at the end. Returns true if met() will be called, false if it has ended
+// by now.
 bool Back::will_tell(Executor::Open& open) {
   if (open.told) return !open.member->ended(open.ticket);
   {
@@ -301,7 +304,7 @@ bool Back::wait_for(Executor::Open& open, std::uint64_t seq) {
   return true;
 }
 
-// An interrupt or a stop that came before the wait was known has not seen it.
+// Repeats an interrupt or stop that happened before the wait was registered.
 void Back::end_if_stopped(Groups::Member& member, std::uint64_t seq) {
   if (stopping_ || groups_end_) {
     member.leave(stopping_ ? kSessionEnds : kShutsDown);

@@ -1,4 +1,4 @@
-// Sessions of one daemon whose collectives are open while their later lines run.
+// Tests of sessions in one daemon whose collectives stay open while later instructions run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using program::ValueRef;
 
-// A session as one rank of its groups. Its test thread is the pump.
+// A session as one rank of its groups. The test thread is its frame consumer.
 class Session : public BackEvents {
  public:
   Session(Box& box, Lanes& lanes, Groups& groups, memory::OwnerId owner, std::uint64_t quota = 0)
@@ -44,7 +44,7 @@ class Session : public BackEvents {
                  {core::Attribute::of(static_cast<std::int64_t>(group)), core::Attribute::of(false),
                   core::Attribute::of("train.py:1")});
   }
-  // x = op(x, y); the name x moves on before the instruction is queued, as the front does it.
+  // x = op(x, y); the name x is rebound before the instruction is queued, as the front end does it.
   void inplace(const char* op, ValueRef& x, const ValueRef& y) {
     const core::Dims shape{x->elements};
     ValueRef next = value_of(shape, kHost);
@@ -56,7 +56,8 @@ class Session : public BackEvents {
   void all_reduce_inplace(ValueRef& x, std::uint64_t group) {
     inplace("copy", x, all_reduce(x, group));
   }
-  // Rounds of summing(); what x and y are afterwards. Returns the result of the last round.
+  // Calls a program of summing() for some rounds and updates x and y. Returns the result of the
+  // last round.
   ValueRef call(const std::shared_ptr<const program::Program>& program, ValueRef& x, ValueRef& y,
                 std::uint32_t times = 0) {
     program::Invocation call;
@@ -78,7 +79,7 @@ class Session : public BackEvents {
   }
   void publish() { back.publish(seq); }
 
-  // The value that a fetch brought. It is waited for.
+  // Waits for the result of a fetch and returns it.
   FetchResult fetched(std::uint64_t fetch) {
     core::MutexLock lock(mu_);
     while (!fetched_.contains(fetch)) changed_.wait(mu_);
@@ -152,11 +153,11 @@ class Session : public BackEvents {
 
  public:
   std::uint64_t seq = 0;
-  Back back;  // ends before what it tells
+  Back back;  // destroyed first, because it calls this object
 };
 
-// x, y -> the sum s of all ranks' y becomes x, y + s becomes y; the result is s + 2 y. Its third
-// step needs nothing of other ranks.
+// A program that maps x, y to: s = the sum of y over all ranks; x = s; y = y + s; result s + 2 y.
+// Its third step needs nothing of other ranks.
 std::shared_ptr<const program::Program> summing(std::uint64_t group, std::int64_t elements) {
   auto made = std::make_shared<program::Program>();
   made->values.resize(7, {core::DType::kF32, kHost, elements});
@@ -231,7 +232,7 @@ TEST_F(OpenCollectives, LaterLinesRunWhileARankIsWaitedFor) {
   second->wait_for_completed(second->seq);
 }
 
-// An operand keeps the value that it had when the collective was issued.
+// The operand keeps the value that it had when the collective was issued.
 TEST_F(OpenCollectives, AnOperandMayBeOverwrittenMeanwhile) {
   const auto first = session(0, 2), second = session(1, 2);
   ValueRef x = first->constant({1, 2});
@@ -245,7 +246,7 @@ TEST_F(OpenCollectives, AnOperandMayBeOverwrittenMeanwhile) {
   EXPECT_EQ(value(*first, of_sum), (std::vector<float>{11, 22}));
 }
 
-// The copy of a result over a whole tensor waits apart, and costs no second storage.
+// The copy of a result over a whole tensor waits separately, and needs no second storage.
 TEST_F(OpenCollectives, LaterLinesRunWhileAResultIsToBeWrittenInPlace) {
   constexpr std::size_t kElements = 100'000;
   const auto first = session(0, 2), second = session(1, 2);
@@ -264,7 +265,7 @@ TEST_F(OpenCollectives, LaterLinesRunWhileAResultIsToBeWrittenInPlace) {
   EXPECT_EQ(value(*first, of_x), std::vector<float>(kElements, 3));
   first->wait_until_drained();
   EXPECT_LT(first->back.executor().pool(0).account().used(), 2 * kElements * sizeof(float));
-  // What shares the storage is not written with it.
+  // Values that share the storage are not changed by a later write.
   const ValueRef sum = first->all_reduce(x, 1);
   first->inplace("copy", x, sum);
   first->inplace("add", x, x);
@@ -277,7 +278,7 @@ TEST_F(OpenCollectives, LaterLinesRunWhileAResultIsToBeWrittenInPlace) {
   EXPECT_EQ(value(*first, whole), std::vector<float>(kElements, 5));
 }
 
-// What was to be overwritten by a collective that fails can be brought back.
+// A value that a failed collective would have overwritten can be restored.
 TEST_F(OpenCollectives, ATensorKeepsItsLastGoodValue) {
   const auto first = session(0, 2), second = session(1, 2);
   const ValueRef old = first->constant({1});
@@ -307,7 +308,7 @@ TEST_F(OpenCollectives, TwoGroupsInDifferentOrdersDoNotBlockEachOther) {
   EXPECT_EQ(value(*second, of_second), std::vector<float>{33});
 }
 
-// Nothing is written down, raised or left while a collective is open.
+// A session is not drained (for a snapshot, a Raise or leaving a group) while a collective is open.
 TEST_F(OpenCollectives, ASessionIsDrainedWhenItsCollectivesHaveEnded) {
   const auto first = session(0, 2), second = session(1, 2);
   const ValueRef sum = first->all_reduce(first->constant({1}), 1);
@@ -343,7 +344,7 @@ TEST_F(OpenCollectives, AnInterruptEndsWhatIsOpen) {
   const std::uint64_t of_other = second->fetch(second->all_reduce(second->constant({2}), 1));
   second->publish();
   EXPECT_THAT(second->fetched(of_other).status.message(), HasSubstr("rank 0 was interrupted"));
-  // The other group is whole.
+  // The other group is not affected.
   const std::uint64_t a = first->fetch(first->all_reduce(first->constant({1}), 2));
   const std::uint64_t b = second->fetch(second->all_reduce(second->constant({2}), 2));
   first->publish();
@@ -368,7 +369,8 @@ TEST_F(OpenCollectives, ASessionMayEndWithOpenCollectives) {
   }
 }
 
-// What does not fit beside the operands and results of open collectives waits for their end.
+// An instruction that does not fit in memory beside the operands and results of open collectives
+// waits until these end.
 TEST_F(OpenCollectives, MemoryOfOpenCollectivesIsWaitedFor) {
   constexpr std::size_t kElements = 100'000;
   const auto first = session(0, 2, 4 * kElements * sizeof(float) + (64u << 10));
@@ -409,7 +411,7 @@ TEST_F(OpenCollectives, ASessionThatLacksMemoryGoesOnWhenItsGroupHasEnded) {
 
 TEST_F(OpenCollectives, ARankThatRunsAheadLeavesMemoryToTheOthers) {
   constexpr std::size_t kElements = 200'000, kKept = 2 * kElements * sizeof(float);
-  constexpr std::uint64_t kPart = 64u << 20;  // of the host's memory
+  constexpr std::uint64_t kPart = 64u << 20;  // the permitted part of the host's memory
   const auto first = session(0, 2), second = session(1, 2);
   const auto reduce = [](Session& session) {
     ValueRef x;
@@ -458,7 +460,7 @@ TEST_F(OpenCollectives, AProgramRunsOnWhileARankIsWaitedFor) {
   EXPECT_TRUE(first->failed().empty());
 }
 
-// A rank that ends its rounds early ends the group; one that fails tells the others.
+// An interrupted rank that ends its rounds early ends the group; a failing rank informs the others.
 TEST_F(OpenCollectives, AnInterruptEndsTheRoundsOfAProgram) {
   const auto first = session(0, 2), second = session(1, 2);
   const auto program = summing(1, 1);
@@ -497,8 +499,8 @@ TEST_F(OpenCollectives, ACallThatDoesNotRunLeavesItsGroups) {
   EXPECT_THAT(std::string(lost.status.message()), HasSubstr("rank 0 has left the group"));
 }
 
-// Random programs of all ranks, over two groups, whose lines come in random pieces: every rank
-// reads what the lines mean one after the other.
+// Random programs of all ranks over two groups, whose commands arrive in random pieces. Every rank
+// must read the results of running the commands one after another.
 TEST_F(OpenCollectives, RandomHistories) {
   constexpr int kNames = 4, kLines = 60, kHistories = 60;
   const std::vector<std::shared_ptr<const program::Program>> programs{summing(1, 1), summing(2, 1)};
@@ -585,7 +587,7 @@ TEST_F(OpenCollectives, RandomHistories) {
           }
         }
       }
-      // Sums that float32 has exactly.
+      // Restricts sums to values that float32 represents exactly.
       for (const std::size_t name : {to, from}) {
         const bool large = std::any_of(reference.begin(), reference.end(),
                                        [&](const auto& own) { return own[name] >= 1e4f; });

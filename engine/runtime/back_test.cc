@@ -10,7 +10,7 @@
 namespace teletensor::runtime {
 namespace {
 
-using namespace testing;  // the kit
+using namespace testing;  // for the helpers of kit_test.h
 using program::ValueRef;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -39,7 +39,7 @@ struct Recorder : BackEvents {
   std::vector<std::uint64_t> failed TT_GUARDED_BY(mu);
 };
 
-// A back whose test thread is the pump.
+// A back end whose test thread is the frame consumer.
 struct Client {
   Client(Box& box, Lanes& lanes, memory::OwnerId owner)
       : box(box), back(kit_catalog(), box.devices, lanes, owner, 0, &events) {}
@@ -52,7 +52,7 @@ struct Client {
                   value);
     return value;
   }
-  // x = op(x); the name x moves on before the instruction is queued, as the front does it.
+  // x = op(x); the name x is rebound before the instruction is queued, as the front end does it.
   void inplace(ValueRef& x, const char* op, double y = 1) {
     const core::Dims shape{x->elements};
     ValueRef next = value_of(shape);
@@ -72,7 +72,7 @@ struct Client {
     back.publish(seq);
     events.wait_for(seq);
   }
-  // The failures of the instructions so far have been raised.
+  // Raises the failures of all instructions so far.
   std::vector<std::uint64_t> raise(std::uint64_t root) {
     finish();
     while (back.wait_until_drained()) {
@@ -99,14 +99,15 @@ TEST(Back, RunsInOrderAndReportsProgressOfCommandsWithoutInstructions) {
   EXPECT_THAT(floats(*x), ElementsAre(1001, 1002));
   EXPECT_LT(client.events.reports, 200);
   EXPECT_EQ(client.back.queued(), 0u);
-  client.seq += 5;  // commands that gave the back nothing to do
+  client.seq += 5;  // commands that add no entries to the queue
   client.finish();
   EXPECT_EQ(client.back.completed_upto(), client.seq);
   x = nullptr;
   EXPECT_EQ(client.used(), 0u);
 }
 
-// Publishes small work until it has run at once, on this thread; a large one never does.
+// Publishes a small instruction repeatedly until it runs on this thread at once; a large one never
+// does.
 TEST(Back, WhatIsSmallRunsWhereItIsPublishedOnceALaneIsFree) {
   Box box;
   Lanes lanes(1);
@@ -155,7 +156,8 @@ TEST(Back, FetchesAreBoundAtTheirPosition) {
   };
   EXPECT_THAT(read(client.events.fetched[0]), ElementsAre(1, 3, 2, 4));
   EXPECT_THAT(read(client.events.fetched[1]),
-              ElementsAre(1, 2, 3, 4));  // a holder: the writes after it copied
+              // The fetch refers to the old value, so the later writes copied.
+              ElementsAre(1, 2, 3, 4));
   EXPECT_TRUE(client.events.fetched[1].bulk);
   EXPECT_THAT(read(client.events.fetched[2]), ElementsAre(3, 4, 5, 6));
   EXPECT_EQ(client.events.fetched[3].status.code(), core::Code::kInvalidArgument);
@@ -166,10 +168,11 @@ TEST(Back, FailedRebindsAreKnownByRoot) {
   Lanes lanes(2);
   Client client(box, lanes, 1);
   ValueRef x = client.constant({1});
-  client.inplace(x, "refuse");                                // 2
-  client.inplace(x, "add");                                   // 3
-  ValueRef y = client.unary("clone", x);                      // 4: no rebind
-  ValueRef z = client.unary("refuse", client.constant({1}));  // 5, 6: a root of its own
+  client.inplace(x, "refuse");            // command 2
+  client.inplace(x, "add");               // command 3
+  ValueRef y = client.unary("clone", x);  // command 4, not a rebind
+  // Commands 5 and 6, an independent root.
+  ValueRef z = client.unary("refuse", client.constant({1}));
   EXPECT_THAT(client.raise(2), ElementsAre(2, 3));
   EXPECT_THAT(client.raise(2), IsEmpty());
   EXPECT_EQ(client.back.open_failures(), 1u);
@@ -205,11 +208,11 @@ TEST(Back, InterruptCancelsWhatIsQueuedAndWhatRuns) {
   Box box;
   Lanes lanes(2);
   Client client(box, lanes, 1);
-  ValueRef x = client.constant({1});  // 1
+  ValueRef x = client.constant({1});  // command 1
   gate_open = false;
-  ValueRef y = client.unary("gate", x);  // 2
-  client.inplace(x, "add");              // 3
-  client.inplace(x, "add");              // 4
+  ValueRef y = client.unary("gate", x);  // command 2
+  client.inplace(x, "add");              // command 3
+  client.inplace(x, "add");              // command 4
   client.back.fetch(++client.seq, false, whole(x, {1}));
   client.back.publish(client.seq);
   while (at_gate == 0) std::this_thread::yield();
@@ -247,7 +250,7 @@ TEST(Back, OneFloodingSessionDoesNotStarveAnother) {
     victim.finish();
   }
   EXPECT_EQ(floats(*y)[0], 100);
-  // The flood has far from ended when the other has had its hundred turns.
+  // The flood must be far from its end when the other session has had its hundred turns.
   EXPECT_GT(flood.back.queued(), 1500u);
   EXPECT_GT(flood.back.used_ns(), victim.back.used_ns());
 }

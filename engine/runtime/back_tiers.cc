@@ -1,4 +1,4 @@
-// What a session's back has to do with the mover of storages (tiers.h).
+// Back's cooperation with the spiller, which moves storages (tiers.h).
 #include <unordered_set>
 #include <utility>
 
@@ -15,7 +15,8 @@ void Back::join_tiers(const std::string& user) {
   joined_ = true;
 }
 
-// The strand stops before something that has not happened. False: nobody takes it.
+// Stops the session task before an instruction, without side effects. Returns false if the spiller
+// does not take the session.
 bool Back::give_to_mover(bool starved) {
   if (!starved) return tiers_->yielded(this);
   Tiers::Need need = executor_.take_need();
@@ -23,7 +24,7 @@ bool Back::give_to_mover(bool starved) {
   return tiers_->wait(this, std::move(need));
 }
 
-// What the next of the queue reads and is not there.
+// Adds the operands of the next queue entries that were moved away.
 void Back::add_wishes(Tiers::Need& need) const {
   std::unordered_set<const void*> known;
   for (const auto& storage : need.operands) known.insert(storage.get());

@@ -1,4 +1,5 @@
-// Entries of a session's queue that show values: to its client, and to other sessions.
+// Back's queue entries that pass values on: fetches for the client, and publications for other
+// sessions.
 #include <memory>
 #include <utility>
 
@@ -25,7 +26,7 @@ void Back::record_failure(const Entry& entry, Status status) {
          true);
 }
 
-// The tensor keeps its value, whatever becomes of the publication.
+// The tensor keeps its value even if the publication fails.
 bool Back::run_publish(Entry& entry) {
   Instruction& instruction = entry.instruction;
   Publications::Facts& facts = *entry.publish;

@@ -1,4 +1,4 @@
-// How the back takes its queue: in windows, which run as plans (window.h).
+// Back's division of the queue into windows, which run as plans (window.h).
 #include <new>
 #include <utility>
 
@@ -14,14 +14,14 @@ constexpr std::int64_t kSmall = 1 << 14;
 
 }  // namespace
 
-// By what is read, not by what is stored: an expanded scalar is much work.
+// Judged by the size of what is read, not of what is stored: an expanded scalar is much work.
 bool Back::is_small(const Instruction& instruction) {
   return instruction.results.size() == 1 && instruction.results[0].geometry->numel() < kSmall &&
          (instruction.operands.empty() || !instruction.operands[0].value ||
           instruction.operands[0].geometry->numel() < kSmall);
 }
 
-// Goes through the published entries up to the end of the window that the front one is in.
+// Scans the published entries up to the end of the front entry's window.
 void Back::look_ahead() {
   if (boundary_ > 0) return;
   while (true) {
@@ -40,8 +40,8 @@ void Back::look_ahead() {
       continue;
     }
     const Entry& entry = scan_->entry(scan_at_);
-    // RULE: what a Fetch or a Call reads is whole when it runs, so a window ends before it.
-    // Collectives of all ranks run in one order, which no window changes.
+    // RULE: a Fetch or a Call must see complete values, so a window ends before it. Collectives run
+    // in the same order on all ranks, so a window must not reorder them.
     const bool run = entry.kind == Entry::Kind::kRun;
     const bool alone = entry.kind == Entry::Kind::kFetch || entry.kind == Entry::Kind::kCall ||
                        entry.kind == Entry::Kind::kGroup ||
@@ -63,8 +63,9 @@ void Back::look_ahead() {
   }
 }
 
-// A window runs whole as a plan, or instruction by instruction up to its mark. Only where the
-// instructions are large is a part of one planned as well: then its plan costs nothing beside them.
+// A whole window runs as a plan; a partial one instruction by instruction up to its mark. A partial
+// window is planned only if its instructions are large, so that planning costs little in
+// comparison.
 bool Back::begin_window() {
   const std::size_t size = boundary_ > 0 ? boundary_ : scanned_;
   const Entry& front = current_->front();
@@ -75,7 +76,7 @@ bool Back::begin_window() {
     broken_ = true;
     return false;
   }
-  broken_ = true;  // were it left half-way, or is there no memory for a plan
+  broken_ = true;  // in case it stops half-way, or there is no memory for a plan
   try {
     plan_ = &plan_window(size);
   } catch (const std::bad_alloc&) {
@@ -88,7 +89,7 @@ bool Back::begin_window() {
 WindowPlans::Plan& Back::plan_window(std::size_t size) {
   window_.clear();
   window_instructions_.clear();
-  loop_.reserve(size);  // no unit of it is larger
+  loop_.reserve(size);  // no unit of the window is larger
   const Chunk* chunk = current_;
   for (std::size_t at = chunk->taken(); window_.size() < size; ++at) {
     while (at == chunk->filled()) {
@@ -104,7 +105,7 @@ WindowPlans::Plan& Back::plan_window(std::size_t size) {
   return plans_.plan(window_instructions_);
 }
 
-// The next unit of the window's plan. True when it was little work.
+// Runs the next unit of the window's plan. Returns true if it was little work.
 bool Back::run_unit() {
   const passes::Unit& unit = plan_->units[unit_];
   bool small = unit.steps.size() < kEntriesPerClock;
@@ -125,7 +126,7 @@ bool Back::run_unit() {
   } else {
     if (executor_.stopped()) return false;
     if (never) plan_->never[unit_] = true;
-    apart_ = true;  // also when it goes on later, where it lacks room half-way
+    apart_ = true;  // also when it continues later, after it lacked memory half-way
     for (const std::uint32_t step : unit.steps) {
       Entry& entry = *window_[step];
       if (entry.done) continue;
@@ -135,7 +136,7 @@ bool Back::run_unit() {
     }
   }
   for (const std::uint32_t step : unit.steps) {
-    // What it held is given back now, not when its turn at the front comes.
+    // Release the references now, not when the entry reaches the front.
     Entry& entry = *window_[step];
     entry.instruction.operands.clear();
     entry.instruction.results.clear();

@@ -1,5 +1,5 @@
-// Device: a backend with the pool over its memory and its kernels in one table. Devices: all of a
-// box. Immutable after construction; used by every lane.
+// Device: a backend with the memory pool and the table of kernels of one device. Devices: all
+// devices of a machine. Both are immutable after construction and used by every lane.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ class Device {
 
   core::Device id() const { return id_; }
   backends::Backend& backend() { return *backend_; }
-  backends::Accelerator* accelerator() { return accelerator_; }  // null: the host computes
+  backends::Accelerator* accelerator() { return accelerator_; }  // null if the host computes
   memory::DevicePool& pool() { return pool_; }
-  // nullptr where the device cannot compute the op.
+  // nullptr if the device cannot compute the op.
   backends::Kernel kernel(ops::OpId op) const { return kernels_[op]; }
 
  private:
@@ -88,26 +88,27 @@ class Device {
   std::vector<backends::Kernel> kernels_;  // by op
 };
 
-inline constexpr std::size_t kHostIndex = 0;  // the place of the host's memory among the devices
+inline constexpr std::size_t kHostIndex = 0;  // the index of the host among the devices
 
 class Devices {
  public:
   explicit Devices(std::vector<std::unique_ptr<Device>> devices) : devices_(std::move(devices)) {}
-  // The host keeps memory that others have locked.
+  // The host's pool keeps memory that other devices have page-locked.
   ~Devices() {
     if (!devices_.empty()) devices_[kHostIndex]->pool().unlock_all();
   }
   Devices(Devices&&) = default;
   std::size_t size() const { return devices_.size(); }
   Device& at(std::size_t i) const { return *devices_[i]; }
-  // -1 where the box has no such device.
+  // Returns -1 if the machine has no such device.
   int find(core::Device id) const {
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       if (devices_[i]->id() == id) return static_cast<int>(i);
     }
     return -1;
   }
-  // The error of `what`, an op or a transfer, which names a device that the box does not have.
+  // The error of an op or a transfer, named by `what`, that refers to a device which the machine
+  // does not have.
   core::Status missing(std::string_view what, core::Device id) const {
     std::string text =
         std::string(what) + ": this daemon has no " + core::to_string(id) + "; it has ";

@@ -115,7 +115,7 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
     need_operands(instruction);
     return nullptr;
   }
-  // A device that is lost has no memory either.
+  // A lost device also refuses memory.
   if (status.code() == core::Code::kResourceExhausted) {
     if (Status lost = device().backend().health(); !lost.ok()) status = std::move(lost);
   }
@@ -188,8 +188,8 @@ Status Executor::allocate(std::string_view what, std::size_t bytes, std::uint64_
 Executor::StorageRef Executor::take(std::size_t device, std::size_t bytes, std::uint64_t seq,
                                     bool strand, bool* lacks) {
   memory::Pool& pool = *pools_[device];
-  // By the accounts there may be room since a moment ago; where that is so and it is refused again
-  // and again, the device itself has none.
+  // The accounts may have got room in the meantime. If they have room and the allocation fails
+  // repeatedly, the device itself has no memory.
   for (int tries = 0; tries < kTries && !*lacks; ++tries) {
     StorageRef storage = strand ? pool.allocate(bytes, seq) : pool.allocate_shared(bytes, seq);
     if (storage) return storage;
@@ -198,7 +198,7 @@ Executor::StorageRef Executor::take(std::size_t device, std::size_t bytes, std::
   return nullptr;
 }
 
-// ---------------------------------------------------------------- what is elsewhere
+// ---------------------------------------------------------------- memory that is not available
 
 bool Executor::moves(std::size_t device) const {
   return patient_ && (device != kHostIndex || pools_[kHostIndex]->disk_share());
@@ -217,7 +217,7 @@ bool Executor::may_wait(std::size_t device, std::size_t bytes) {
 
 Status Executor::starve(std::size_t device, std::size_t bytes) {
   starved_ = true;
-  // All of it at once: what was there for this time is given back until then.
+  // Request everything at once: what this attempt has taken is returned until then.
   if (bytes > 0) {
     need_.bytes.resize(taken_.size());
     for (std::size_t i = 0; i < taken_.size(); ++i) {
@@ -232,7 +232,7 @@ void Executor::drop_grant() {
   granted_.clear();
 }
 
-// A kernel that had no temporary memory may be tried again: it has stored nothing.
+// A kernel that could not get temporary memory has stored nothing and may be tried again.
 bool Executor::has_starved(const Status& status) {
   const std::size_t lacked = std::exchange(lacked_, 0);
   if (!starved_ && lacked > 0 && status.code() == core::Code::kResourceExhausted &&
@@ -242,7 +242,7 @@ bool Executor::has_starved(const Status& status) {
   return starved_;
 }
 
-// It must be in memory, and counts as used.
+// Requires the contents to be in memory, and marks them as used.
 Status Executor::require(const Value& value, std::string_view what) {
   memory::Storage& storage = *storage_of(value);
   storage.touch(now_);
@@ -260,8 +260,8 @@ Status Executor::require(const Value& value, std::string_view what) {
                                  storage.bytes());
 }
 
-// The storage to read a value from, and device_ where it lies. What has moved away from a device
-// that is lost by now is still to be had, on the host.
+// Returns the storage to read a value from, and sets device_ to its device. If the device is lost
+// but the storage was moved away earlier, the contents are read from the host.
 Status Executor::find(const Value& value, std::string_view what, std::uint64_t seq,
                       StorageRef* storage) {
   device_ = static_cast<std::size_t>(devices_.find(value.device));
@@ -325,7 +325,7 @@ Status Executor::gather_operands(Instruction& instruction, const ops::OpDef& op)
         arg.dtype = operand.dtype;
         arg.geometry = operand.geometry;
         arg.bounds = nullptr;
-        // Others may write what is published.
+        // Other sessions may write to a published storage.
         if (has_accelerator_ && core::is_integral(operand.dtype) &&
             storage_of(value)->sharing() == nullptr) {
           arg.bounds = &storage_of(value)->bounds();
@@ -427,10 +427,11 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   return {};
 }
 
-// It is about to be written. What a kernel finds out of an operand that lies there would hold of
-// what was there before.
+// Called before the storage is written: bounds of an operand in it that a kernel derived would
+// describe the old contents.
 void Executor::forget_bounds(memory::Storage& storage) {
-  if (storage.sharing() != nullptr) return;  // other strands write it too, and nobody asks
+  // Other session tasks write to it as well, and no bounds are used.
+  if (storage.sharing() != nullptr) return;
   storage.bounds() = {};
   for (backends::TensorArg& arg : in_) {
     if (arg.bounds == &storage.bounds()) arg.bounds = nullptr;
@@ -442,7 +443,7 @@ Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r
   Slot& slot = slots_[r];
   const std::size_t bytes = bytes_of(result.value->elements, result.value->dtype);
   const bool region = op.inplace == ops::Inplace::kRegion;
-  // An operand whose last reference this is gives its memory to the result.
+  // If this is the last reference to an operand, the result takes over its memory.
   if (region || (op.inplace == ops::Inplace::kElementwise && bytes >= kWorthReusing && r == 0)) {
     for (const Operand& operand : i.operands) {
       if (operand.kind == Operand::Kind::kTensor && operand.dtype == result.value->dtype &&
@@ -455,7 +456,7 @@ Status Executor::prepare_new(Instruction& i, const ops::OpDef& op, std::size_t r
         slot.stolen_from = operand.value.get();
         return {};
       }
-      if (region) break;  // operand 0 alone
+      if (region) break;  // operand 0 only
     }
   }
   TT_RETURN_IF_ERROR(allocate(op.name, bytes, i.seq, &slot.storage));
@@ -476,7 +477,7 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
     TT_RETURN_IF_ERROR(prepare_temporary(i, op, r));
     if (slot.storage) return {};
   }
-  bool taken = false;  // two results never take over one value
+  bool taken = false;  // two results never take over the same value
   for (std::size_t other = 0; other < r && old.references() > 1; ++other) {
     taken |= slots_[other].stolen_from == &old;
   }
@@ -490,8 +491,8 @@ Status Executor::prepare_overwrite(Instruction& i, const ops::OpDef& op, std::si
                   &slot.storage);
 }
 
-// The common storage is written whoever holds it. What this session itself still reads of the old
-// value (its tape), it keeps as it was.
+// A published storage is written in place, regardless of other references. If this session still
+// reads the old value (for its tape), the old contents are copied first.
 Status Executor::prepare_through(Instruction& i, const ops::OpDef& op, std::size_t r) {
   Slot& slot = slots_[r];
   const Value& old = *i.operands[static_cast<std::size_t>(i.results[r].overwrites)].value;
@@ -503,8 +504,8 @@ Status Executor::prepare_through(Instruction& i, const ops::OpDef& op, std::size
   return op.inplace == ops::Inplace::kTemporary ? prepare_temporary(i, op, r) : Status();
 }
 
-// The kernel needs exactly the layout that infer promises, and memory of its own. Where that is
-// what the result is anyway, slot.storage is set; else slot.temporary.
+// The kernel needs exactly the layout that infer promises, and memory of its own. If the result has
+// that layout anyway, slot.storage is set, otherwise slot.temporary.
 Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::size_t r) {
   std::vector<core::Layout> layouts(i.operands.size());
   std::vector<ops::OperandInfo> infos(i.operands.size());
@@ -538,14 +539,14 @@ Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::si
                   direct ? &slot.storage : &slot.temporary);
 }
 
-// Copies the other operands that overlap what is about to be overwritten, unless the kernel may
-// meet them there.
+// Copies the other operands that overlap the region to be overwritten, unless the kernel supports
+// the overlap.
 Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int overwritten) {
   if (op.inplace == ops::Inplace::kTemporary) return {};
   const std::size_t target = static_cast<std::size_t>(overwritten);
   const Value* old = i.operands[target].value.get();
   const memory::Storage* storage = storage_of(*old);
-  const bool published = storage->sharing() != nullptr;  // then other values may have it as well
+  const bool published = storage->sharing() != nullptr;  // other values may then use it as well
   if (old->references() == 1 && !published) return {};
   const Geometry* region = nullptr;
   const core::DType dtype = i.operands[target].dtype;
@@ -563,7 +564,7 @@ Status Executor::separate_operands(Instruction& i, const ops::OpDef& op, int ove
       continue;
     }
     Separated& copy = separated_.emplace_back();
-    // Repeated elements (stride 0) are copied once.
+    // Repeated elements (stride 0) are copied only once.
     Geometry source = *operand.geometry;
     for (int d = 0; d < source.rank(); ++d) {
       if (source.strides[d] == 0 && source.shape[d] > 1) source.shape[d] = 1;

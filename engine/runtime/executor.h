@@ -1,12 +1,14 @@
-// Executor: runs one instruction after the other for one session. The session's strand only.
+// Executor: runs the instructions of one session, one after another. Used by the session task only.
 //
-// An instruction is atomic. All memory is reserved before any side effect; what fails leaves its
-// operands as they were. Results of a failed instruction, and of one with a failed operand, carry
-// the root's Failure, and where they were to rebind a value, that value as `good`.
+// An instruction is atomic: all memory is reserved before any side effect, and an instruction that
+// fails leaves its operands unchanged. The results of a failed instruction, and of one with a
+// failed operand, carry the root's Failure; a result that would have rebound a value also carries
+// that value as `good`.
 //
-// In place: a result that overwrites an operand takes over the old value's storage when nobody else
-// holds it (names, tape, queue, downloads are all references). Else the storage is copied first. An
-// operand that lies over the written region in another arrangement is copied beforehand.
+// In place: a result that overwrites an operand takes over the old value's storage if nothing else
+// refers to it (names, tape, queue and downloads all hold references). Otherwise the storage is
+// copied first. An operand that overlaps the written region with a different layout is copied
+// beforehand.
 #pragma once
 
 #include <atomic>
@@ -36,123 +38,127 @@ class Executor {
  public:
   using StorageRef = core::Ref<memory::Storage>;
 
-  // `owner` > 0 names the session; `quota` holds on each device (0: the device's budget).
+  // `owner` > 0 identifies the session; `quota` applies to each device (0: the device's budget).
   Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
            std::uint64_t quota);
   ~Executor();
 
-  // Runs it; afterwards every result has contents or a failure. Null, or that failure; *root is set
-  // when this instruction is its root.
+  // Runs the instruction; afterwards every result has contents or a failure. Returns null or that
+  // failure; *root is set if this instruction is the root of the failure.
   FailureRef run(program::Instruction& instruction, bool* root);
-  // The same for instructions that are one loop (passes/loop.h), in their order. False: nothing has
-  // happened, and they are to be run one by one (which also finds out what is wrong); with *never,
-  // instructions of this kind can be no loop here.
+  // Runs instructions that form one loop (passes/loop.h), in their order. Returns false, without
+  // side effects, if they must be run one by one (which also reports their errors). *never is set
+  // if instructions of this kind can never be a loop on this device.
   bool run_loop(std::span<program::Instruction* const> instructions, bool* never);
-  // As if it had failed.
+  // Makes the results fail as if the instruction had failed.
   void fail(program::Instruction& instruction, const FailureRef& failure);
 
-  // Gives a value without an instruction its contents: `storage`, or where that is null a new one
-  // with these bytes from the host. Null, or the failure (its own root) that the value carries
-  // then.
+  // Gives a value its contents without an instruction: `storage`, or if that is null a new storage
+  // with these bytes from the host. Returns null, or the failure (with itself as root) that the
+  // value then carries.
   FailureRef bind(program::Value& value, std::string_view bytes, core::Ref<memory::Storage> storage,
                   std::uint64_t seq);
-  // Reports tell the storages of the results by dtype and shape from here on.
+  // Records the dtype and shape of the results in their storages, for reports.
   static void describe(const program::Instruction& instruction);
-  // Before it is published: result 0 gets the contents of operand 0 in a storage that nothing else
-  // uses. On failure it has them all the same, in a storage that is not to be published.
+  // Prepares a publication: result 0 gets the contents of operand 0 in a storage that nothing else
+  // uses. If this fails, the result has the contents in a storage that must not be published.
   core::Status separate(program::Instruction& instruction);
-  // The operand's row-major bytes: in place where they lie so (`storage` then holds the value's),
-  // else in a new storage.
+  // Returns the operand's elements as row-major bytes: in the value's own storage if they have this
+  // layout, otherwise in a new storage.
   core::Status row_major(const program::Operand& operand, std::uint64_t seq, RowMajor* result);
 
-  // The session's groups by its own numbers. A group that cannot be joined has that error for each
-  // of its collectives.
+  // Joins or leaves a group, by the session's number of it. If joining failed, each collective of
+  // the group fails with that error.
   void join(std::uint64_t group, core::Result<std::shared_ptr<Groups::Member>> member);
   void leave(std::uint64_t group);
   void leave_all() { groups_.clear(); }
-  // These groups end, because "rank n `why`".
+  // Ends these groups, with the reason "rank n `why`".
   void end_groups(std::span<const std::uint64_t> groups, const std::string& why);
   std::size_t groups() const { return groups_.size(); }
   const std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>>& joined() const {
     return groups_;
   }
-  // A collective that does not run, because of `why`: the other ranks are told.
+  // Tells the other ranks that this session does not take part in a collective, because of `why`.
   void decline(const program::Instruction& instruction, const core::Status& why);
-  // What a rank of this session waits for in its group.
+  // An operation of a group that a rank of this session has begun and that has not ended.
   struct Open {
-    std::shared_ptr<Groups::Member> member;  // null: there is none
+    std::shared_ptr<Groups::Member> member;  // null if there is none
     Groups::Ticket ticket = 0;
     memory::Pinned result;
-    StorageRef source;        // of a receive: for the number of the rank that sent
-    std::uint64_t bytes = 0;  // of its operand and its results
-    bool told = false;        // the session will be told of the end
+    StorageRef source;        // of a receive: receives the number of the sending rank
+    std::uint64_t bytes = 0;  // bytes of its operand and its results
+    bool told = false;        // the session will be notified of the end
   };
-  // The group whose ranks all take part in the instruction; null: it is no collective, or its group
-  // could not be joined.
+  // The group whose ranks all take part in the instruction; null if it is not a collective or its
+  // group could not be joined.
   const Groups::Member* meets(const program::Instruction& instruction) const;
-  // The instruction that was run last is a collective that has not ended. Its results have neither
-  // contents nor failure until close().
+  // Returns true if the last instruction is a collective that has not ended. Its results have
+  // neither contents nor failure until close().
   bool opened() const { return opened_.member != nullptr; }
   Open take_opened() { return std::exchange(opened_, {}); }
-  // How a collective has ended. OK: its results have their contents now. Precondition: it has
-  // ended.
+  // Returns the final status of a collective. If it is OK, its results have their contents.
+  // Precondition: the collective has ended.
   core::Status close(program::Instruction& instruction, Open open);
-  // Copies a whole tensor over another whole one, so that with a collective's result as its source
-  // the two may have one storage. Precondition: operand 1 is such a result.
+  // Returns true if the instruction copies one whole tensor over another, so that both can use one
+  // storage if its source is the result of a collective. Precondition: operand 1 is such a result.
   bool may_share(const program::Instruction& instruction) const;
-  // Such a copy, as if it had run. Precondition: operand 1 has contents.
+  // Carries out such a copy by sharing the storage. Precondition: operand 1 has contents.
   void share(program::Instruction& instruction);
 
-  // With a member: what was tried has not happened, because not all ranks of the group have joined.
-  // It can be tried again once that has ended.
+  // If the result has a member, the last instruction did not run, because not all ranks of the
+  // group have joined. It can be tried again once that operation has ended.
   Open& forming() { return forming_; }
 
-  // With patience, what lacks room or has operands elsewhere has not happened: starved() is true,
-  // and it can be tried again once take_need() is met. (run() and bind() then return null,
-  // run_loop() false, the others an error.) Without, and on its last chance, it fails.
+  // With `patient`, an instruction that lacks memory, or whose operands were moved away, does not
+  // run: starved() is true, and it can be tried again once take_need() is satisfied. (run() and
+  // bind() then return null, run_loop() false, the other functions an error.) Without it, or after
+  // set_last_chance(), the instruction fails.
   void set_patient(bool patient) { patient_ = patient; }
   void set_last_chance() { last_chance_ = true; }
   bool starved() const { return starved_; }
-  // While the session has open collectives, what lacks room may wait for their end instead of
-  // failing: then full() is true with starved().
+  // While the session has open collectives, an instruction that lacks memory may wait for their end
+  // instead of failing: then full() is true together with starved().
   void set_open(bool open) { open_ = open; }
   bool has_open() const { return open_; }
   bool full() const { return full_; }
-  // What was tried has not happened.
+  // Returns true if the last instruction did not run and must be tried again.
   bool stopped() const { return starved_ || forming_.member != nullptr; }
   Tiers::Need take_need();
-  // Can what lies on this device move elsewhere, where its memory is short?
+  // Returns true if storages of this device can be moved elsewhere when its memory is short.
   bool moves(std::size_t device) const;
-  // Bytes by device, reserved with its pools, for what is tried next. Given back there, or here.
+  // Passes bytes by device, which are reserved with the pools, to the next attempt. The attempt
+  // releases the reservation before it allocates; drop_grant() releases it as well.
   void grant(std::vector<std::uint64_t> bytes) { granted_ = std::move(bytes); }
   void drop_grant();
-  // The time of what follows, for Storage::used_at().
+  // Sets the current time for Storage::used_at().
   void set_now(std::uint32_t now);
 
   Devices& devices() const { return devices_; }
-  // Has any device loops at all?
+  // Returns true if any device supports loops.
   bool has_loops() const { return has_loops_; }
   const ops::OpDef& op_of(const program::Instruction& i) const { return catalog_.at(i.op); }
   const ops::Catalog& catalog() const { return catalog_; }
-  // The line of source that the next instructions come from, for errors; null: unknown. Not owned.
+  // Sets the source line of the next instructions, for errors; null: not known. Not owned.
   void set_origin(const std::string* origin) { origin_ = origin; }
   const std::string* origin() const { return origin_; }
-  // An error of what comes from that line.
+  // Adds the source line to an error.
   static core::Status located(const core::Status& status, const std::string& origin);
   memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
-  // What it runs, while that is turned on. Any thread.
+  // Records what runs, if it is turned on. Any thread.
   Profile& profile() { return profile_; }
-  // Running kernels of commands below this one are asked to stop. Any thread.
+  // Asks running kernels of commands below this one to stop. Any thread.
   void cancel_below(std::uint64_t seq) { cancel_below_.store(seq, std::memory_order_relaxed); }
   bool cancelled(std::uint64_t seq) const {
     return seq < cancel_below_.load(std::memory_order_relaxed);
   }
-  // What a plan costs that took so much of the host's time: where its devices were busy for longer,
-  // theirs. The strand.
+  // The cost of a plan that took `host_ns` on the host: the devices' time if they were busy for
+  // longer. Session task only.
   std::uint64_t cost(std::uint64_t host_ns);
-  // A program runs from now on, or has ended: what it asks of GPUs may be handed over together.
+  // Marks the beginning and the end of a program. In between, operations for GPUs may be submitted
+  // together.
   void gather(bool on);
-  // Bytes that were copied because somebody held an old value or operands lay crosswise.
+  // Bytes that were copied because another reference needed an old value, or because operands
+  // overlapped the result with a different layout.
   std::uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -162,26 +168,25 @@ class Executor {
 
   using Instruction = program::Instruction;
 
-  // What becomes of one result.
+  // The preparation of one result.
   struct Slot {
-    Slot() {}                               // not defaulted: resize() would clear all of it first
-    StorageRef storage;                     // the value's contents after success
-    program::Value* stolen_from = nullptr;  // whose contents `storage` is until then
-    bool copy_old = false;                  // the overwritten storage is copied into it first
-    bool clone_first = false;               // operand 0 is copied into the result's layout first
-    bool through = false;                   // `storage` is the published one, which the old value
-                                            // has as well
-    StorageRef before;                      // what the old value gets in its place, where this
-                                            // session still reads it (its tape)
-    StorageRef temporary;                   // the kernel writes here, then it is copied
+    Slot() {}            // not defaulted: resize() would first clear the whole slot
+    StorageRef storage;  // the value's contents after success
+    program::Value* stolen_from = nullptr;  // the value that owns `storage` until success
+    bool copy_old = false;                  // copy the overwritten storage into it first
+    bool clone_first = false;               // copy operand 0 into the result's layout first
+    bool through = false;  // `storage` is published and is also the storage of the old value
+    // The new contents of the old value, if this session still reads it (for its tape).
+    StorageRef before;
+    StorageRef temporary;  // the kernel writes here, then the result is copied
     core::Layout temporary_layout;
   };
 
-  // Of the running loop; kept to reuse its memory.
+  // State of the running loop; kept to reuse its memory.
   struct LoopState {
     std::vector<Instruction*> steps;
-    std::vector<const program::Value*> made;  // by step
-    std::vector<std::uint32_t> uses;          // of it by the loop itself
+    std::vector<const program::Value*> made;  // the value that each step makes
+    std::vector<std::uint32_t> uses;          // uses of the made value inside the loop
     std::vector<backends::LoopStep> calls;
     int maker(const program::Value* value) const;
     std::uint32_t own(const program::Value* value) const;
@@ -197,7 +202,8 @@ class Executor {
   core::Result<std::shared_ptr<Groups::Member>> member_of(const Instruction& instruction) const;
   core::Status deposit(Instruction& instruction, const ops::OpDef& op, Open* open);
   core::Status begin(const std::shared_ptr<Groups::Member>& member, const ops::OpDef& op);
-  // Null: there is none. `lacks`: by the accounts, so that moving others away may help.
+  // Returns null if there is no memory. `lacks` is set if the accounts have no room, so that moving
+  // other storages away may help.
   StorageRef take(std::size_t device, std::size_t bytes, std::uint64_t seq, bool strand,
                   bool* lacks);
   bool may_wait(std::size_t device, std::size_t bytes);
@@ -230,7 +236,7 @@ class Executor {
   const memory::OwnerId owner_;
   std::vector<memory::PoolHandle> pools_;  // by device
   const CopyKernels copies_;
-  const int to_device_, copy_;  // op ids, -1 in a catalog without them
+  const int to_device_, copy_;  // numbers of ops; -1 if the catalog lacks them
   bool has_loops_ = false, has_accelerator_ = false;
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
@@ -245,9 +251,9 @@ class Executor {
   std::uint32_t now_ = 0;
   Tiers::Need need_;
   std::vector<std::uint64_t> granted_;
-  std::vector<std::size_t> taken_;              // by what is being tried, of each device
-  std::size_t lacked_ = 0, lacked_device_ = 0;  // by a kernel's temporary memory
-  // Of the running instruction; kept to reuse their memory.
+  std::vector<std::size_t> taken_;              // bytes taken by the current attempt, by device
+  std::size_t lacked_ = 0, lacked_device_ = 0;  // a failed request for temporary memory of a kernel
+  // State of the running instruction; kept to reuse its memory.
   std::size_t device_ = 0;
   std::vector<backends::TensorArg> in_, out_;
   std::vector<Slot> slots_;

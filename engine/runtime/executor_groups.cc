@@ -1,4 +1,4 @@
-// The executor's part in collectives: the operand that a rank brings to its group, and the result
+// Executor's part in collectives: the operand that a rank contributes to its group, and the result
 // that it receives (groups.h).
 #include <cstring>
 #include <new>
@@ -32,7 +32,7 @@ Reduction reduction_of(std::string_view name) {
   return Reduction::kSum;
 }
 
-// Whether the call fits the group: what the ops' inference cannot know.
+// Checks that the call fits the group, which the ops' inference cannot know.
 Status check(const Call& call, std::int64_t named, collective::Rank ranks) {
   if (named == static_cast<std::int64_t>(ranks)) return {};
   return core::invalid(core::to_string(call.shape) + " is for " + std::to_string(named) +
@@ -158,7 +158,8 @@ void Executor::decline(const Instruction& instruction, const Status& why) {
   (*member)->decline(call.ok() ? std::move(*call) : Call(), why);
 }
 
-// A collective that has not ended when it is deposited stays open, and later instructions run.
+// Starts a collective. If it has not ended when its operand is deposited, it stays open, and later
+// instructions run.
 Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
   Open open;
   Status status;

@@ -1,4 +1,4 @@
-// Several instructions as one loop.
+// Executor's loops: several instructions that run as one.
 #include <algorithm>
 
 #include "engine/runtime/executor.h"
@@ -13,7 +13,7 @@ using program::Operand;
 using program::ResultSlot;
 using program::Value;
 
-// The step that makes the value; -1 for one from outside.
+// The index of the step that makes the value; -1 if it comes from outside the loop.
 int Executor::LoopState::maker(const Value* value) const {
   for (std::size_t s = 0; s < made.size(); ++s) {
     if (made[s] == value) return static_cast<int>(s);
@@ -21,7 +21,7 @@ int Executor::LoopState::maker(const Value* value) const {
   return -1;
 }
 
-// What the loop's own steps hold of a value.
+// The number of references that the loop's own steps have to a value.
 std::uint32_t Executor::LoopState::own(const Value* value) const {
   std::uint32_t count = 0;
   for (const Instruction* step : steps) {
@@ -55,7 +55,7 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
       describe(*instructions[s]);
     }
   }
-  if (!status.ok()) timer.forget();  // they run one by one
+  if (!status.ok()) timer.forget();  // they then run one by one
   *never = status.code() == core::Code::kUnimplemented;
   clear();
   if (!status.ok() && has_starved(status)) {
@@ -68,7 +68,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   LoopState& loop = loop_;
   loop.steps.assign(instructions.begin(), instructions.end());
   loop.made.clear();
-  loop.uses.assign(instructions.size(), 1);  // its result slot
+  loop.uses.assign(instructions.size(), 1);  // one for its result slot
   const core::Device on = instructions[0]->results[0].value->device;
   const int found = devices_.find(on);
   if (found < 0) return core::internal("loop: no such device");
@@ -130,7 +130,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   if (shared) [[unlikely]] {
     for (const Instruction* instruction : instructions) {
       for (const ResultSlot& result : instruction->results) {
-        // One by one: each write is to be seen, and atomic by itself.
+        // Run one by one, so that each write is visible and atomic by itself.
         if (result.overwrites >= 0 && result.value->through) {
           return Status(core::Code::kFailedPrecondition, "loop: writes a published tensor");
         }
@@ -149,7 +149,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
     out.dtype = result.value->dtype;
     out.geometry = result.geometry;
     out.data = nullptr;
-    // Read by nobody but this loop: never stored.
+    // A value that only this loop reads is not stored.
     if (result.value->references() == loop.uses[s] && loop.calls[s].role == LoopRole::kElement) {
       continue;
     }
@@ -170,8 +170,8 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   return {};
 }
 
-// Step s may write over a value from outside that only steps up to s read, each at the place where
-// it writes.
+// Step s may overwrite a value from outside that only steps up to s read, each at the position
+// where it writes.
 bool Executor::steal(std::size_t s, const core::Geometry* layout, std::size_t bytes) {
   LoopState& loop = loop_;
   const ResultSlot& result = loop.steps[s]->results[0];

@@ -1,4 +1,5 @@
-// What the executor gives to kernels: temporary memory, and parts on lanes.
+// The objects that the executor passes to kernels: temporary memory, and the means to split work
+// over lanes.
 #pragma once
 
 #include <algorithm>
@@ -13,23 +14,23 @@
 
 namespace teletensor::runtime {
 
-// Below this, taking over an operand's memory is not worth the look.
+// Below this size, taking over an operand's memory is not worth the checks.
 inline constexpr std::size_t kWorthReusing = std::size_t{64} << 10;
 
-// How often memory is asked for that the accounts say is there.
+// The number of attempts to allocate memory that is available according to the accounts.
 inline constexpr int kTries = 4;
 
-// What a value has as contents; null: none.
+// The storage of a value's contents; null if it has none.
 inline memory::Storage* storage_of(const program::Value& value) {
   return static_cast<memory::Storage*>(value.contents.get());
 }
 
-// The region is the whole storage, each element once.
+// Returns true if the region is the whole storage, with each element once.
 inline bool covers(const core::Geometry& region, std::int64_t elements) {
   return region.offset == 0 && region.dense() && region.numel() == elements;
 }
 
-// Nobody but this instruction's own operands refers to the value.
+// Returns true if only this instruction's own operands refer to the value.
 inline bool held_only_here(const program::Instruction& instruction, const program::Value& value) {
   const std::uint32_t references = value.references();
   if (references == 1) return true;
@@ -38,7 +39,8 @@ inline bool held_only_here(const program::Instruction& instruction, const progra
   return own == references;
 }
 
-// Its storage is nobody else's either, so that it may be taken over.
+// Returns true if, in addition, nothing else uses its storage, so that the storage can be taken
+// over.
 inline bool free_to_take(const program::Instruction& instruction, const program::Value& value) {
   return value.contents->references() == 1 && storage_of(value)->sharing() == nullptr &&
          held_only_here(instruction, value);
@@ -46,14 +48,16 @@ inline bool free_to_take(const program::Instruction& instruction, const program:
 
 class Executor::ScratchMemory : public backends::Scratch {
  public:
-  // Memory on the device that the executor computes on. The executor notes a request that fails.
+  // Allocates memory on the device that the executor computes on. A failed request is recorded in
+  // the executor.
   ScratchMemory(Executor& executor, std::uint64_t seq)
       : executor_(executor), device_(executor.device_), seq_(seq) {}
   void* allocate(std::size_t bytes) override { return allocate(device_, bytes); }
   void* allocate_on_host(std::size_t bytes) override { return allocate(kHostIndex, bytes); }
 
  private:
-  // Not the strand's way: a kernel may ask from inside a part, on another lane.
+  // Does not use the session task's allocator, because a kernel may call this inside a part on
+  // another lane.
   void* allocate(std::size_t device, std::size_t bytes) {
     bool lacks = false;
     StorageRef storage = executor_.take(device, bytes, seq_, false, &lacks);
@@ -74,7 +78,7 @@ class Executor::ScratchMemory : public backends::Scratch {
   std::vector<StorageRef> held_ TT_GUARDED_BY(mu_);
 };
 
-// A chance is used up by what it was given for.
+// Marks an attempt at an instruction. A last chance applies to one attempt only, unless it starved.
 class Executor::Try {
  public:
   explicit Try(Executor& executor) : executor_(executor) {
@@ -94,7 +98,8 @@ class Executor::Try {
 
 class Executor::PartsOnLanes : public backends::Parallel {
  public:
-  // An instruction that overwrites an operand is not stopped half-way.
+  // `stoppable` is null for an instruction that overwrites an operand, which must not be stopped
+  // half-way.
   PartsOnLanes(Lanes& lanes, const Executor* stoppable, std::uint64_t seq)
       : lanes_(lanes), stoppable_(stoppable), seq_(seq) {}
   void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
@@ -106,7 +111,7 @@ class Executor::PartsOnLanes : public backends::Parallel {
     told_.store(true, std::memory_order_relaxed);
     return true;
   }
-  // A kernel has been told to stop: what it made is not whole.
+  // Returns true if a kernel was told to stop, so that its results are incomplete.
   bool was_cancelled() const { return told_.load(std::memory_order_relaxed); }
 
  private:

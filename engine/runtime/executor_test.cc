@@ -8,7 +8,7 @@
 namespace teletensor::runtime {
 namespace {
 
-using namespace testing;  // the kit
+using namespace testing;  // for the helpers of kit_test.h
 using program::Instruction;
 using program::ValueRef;
 using ::testing::Each;
@@ -19,7 +19,7 @@ class ExecutorTest : public ::testing::Test {
  protected:
   ExecutorTest() : lanes(2), executor(kit_catalog(), box.devices, lanes, 1, 0), strand(1) {}
 
-  // A value of these elements on the simulated device.
+  // Returns a value with these elements on the simulated device.
   ValueRef make(const core::Dims& shape, std::vector<float> elements) {
     ValueRef value = value_of(shape);
     const std::string_view bytes(reinterpret_cast<const char*>(elements.data()),
@@ -60,11 +60,11 @@ TEST_F(ExecutorTest, FailureTravelsWithItsRootAndKeepsTheGoodValue) {
   EXPECT_EQ(run(apply(8, "add", {whole(a, {2}), whole(b, {2})}, c, {2})), failure);
   EXPECT_FALSE(root);
   EXPECT_EQ(c->failure, failure);
-  EXPECT_FALSE(c->good);  // it replaced nothing
+  EXPECT_FALSE(c->good);  // it replaced no value
   EXPECT_EQ(run(overwrite(9, "add", {whole(a, {2}), whole(c, {2})}, d)), failure);
   EXPECT_EQ(d->good, a);
   EXPECT_EQ(run(overwrite(10, "add", {whole(d, {2}), number(1)}, e)), failure);
-  EXPECT_EQ(e->good, a);  // the last good one, not the failed one between
+  EXPECT_EQ(e->good, a);  // the last good value, not the failed one in between
   EXPECT_THAT(floats(*a), ElementsAre(1, 2));
 }
 
@@ -101,7 +101,7 @@ TEST_F(ExecutorTest, OverwritingCopiesForAHolder) {
   EXPECT_THAT(floats(*a), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(floats(*b), ElementsAre(1, 12, 13, 4));
   EXPECT_EQ(executor.copied_bytes(), 16u);
-  // Where everything is replaced there is nothing to copy.
+  // If everything is replaced, nothing is copied.
   const ValueRef c = value_of({4});
   EXPECT_EQ(run(overwrite(3, "add", {whole(a, {4}), number(1)}, c)), nullptr);
   EXPECT_THAT(floats(*c), ElementsAre(2, 3, 4, 5));
@@ -125,7 +125,7 @@ TEST_F(ExecutorTest, OperandsCrossTheOverwrittenRegion) {
   EXPECT_EQ(executor.run(i, &root), nullptr);
   i = {};
   EXPECT_THAT(floats(*c), ElementsAre(1, 6, 10, 14));
-  // x += x[0] expanded: the repeated element is copied once.
+  // x += x[0] expanded: the repeated element is copied only once.
   const ValueRef d = value_of({4});
   i = overwrite(4, "add", {view(c, all), view(c, core::Geometry({4}, {0}, 1))}, d);
   c = nullptr;
@@ -166,8 +166,9 @@ TEST_F(ExecutorTest, AThousandRowWritesCopyNothingWithoutAHolder) {
     }
     return executor.copied_bytes() + box.faults().copied_bytes() - before;
   };
-  // `first` is held: it is copied once, then nobody holds the copies.
-  EXPECT_EQ(write_rows(), 2u * 256000 * 4);  // counted by the executor and by the device
+  // `first` refers to the old value, so that it is copied once; later versions have no other
+  // reference.
+  EXPECT_EQ(write_rows(), 2u * 256000 * 4);  // counted by the executor and the device
   EXPECT_EQ(write_rows(), 0u);
   EXPECT_EQ(floats(*x)[999 * 256 + 255], 999);
   EXPECT_THAT(floats(*first), Each(0));
@@ -206,7 +207,7 @@ TEST_F(ExecutorTest, CopiesBetweenDevicesInTheResultsOrder) {
   EXPECT_EQ(run(apply(3, "to_device", {whole(host, {2, 2})}, back, {2, 2})), nullptr);
   EXPECT_THAT(floats(*back), ElementsAre(1, 3, 2, 4));
   EXPECT_EQ(executor.pool(0).account().used(), 256u);
-  // Only that op crosses devices.
+  // Only to_device accepts operands on another device.
   EXPECT_THAT(run(apply(4, "add", {whole(host, {2, 2}), number(1)}, value_of({2, 2}), {2, 2}))
                   ->status.message(),
               HasSubstr("operand 0 is on cpu, the result on sim:0"));
@@ -222,7 +223,7 @@ TEST_F(ExecutorTest, OutOfMemoryFailsOneInstructionWithTheFacts) {
   EXPECT_THAT(failure->status.message(),
               HasSubstr("clone: out of memory on sim:0: requested 34.3 MiB"));
   EXPECT_THAT(failure->status.message(), HasSubstr("34.3 MiB made by command 5"));
-  // A size that no memory has.
+  // A size that exceeds any memory.
   const ValueRef huge =
       core::make_ref<program::Value>(core::DType::kF64, kSim, std::int64_t{1} << 62);
   Instruction i = apply(7, "clone", {whole(s, {1})}, huge, {1});
@@ -245,7 +246,7 @@ TEST_F(ExecutorTest, ScratchIsChargedAndFreed) {
 }
 
 // Fails the k-th instruction, then the k-th allocation, for every k: the program's other values are
-// right, the overwritten ones have their last good contents, nothing leaks.
+// correct, overwritten values have their last good contents, and no memory leaks.
 TEST_F(ExecutorTest, FaultSweep) {
   auto program = [&](int* failures) {
     *failures = 0;
@@ -260,7 +261,7 @@ TEST_F(ExecutorTest, FaultSweep) {
       x = nullptr;
       const bool failed = executor.run(i, &root) != nullptr;
       *failures += failed;
-      x = failed ? ValueRef(next->good) : next;  // what a raise does
+      x = failed ? ValueRef(next->good) : next;  // as a Raise does
       if (!failed) {
         for (int k = 0; k < 3; ++k) {
           expected[k] = step % 3 == 2 ? 6 : expected[k] + static_cast<float>(k + 1);
@@ -281,7 +282,7 @@ TEST_F(ExecutorTest, FaultSweep) {
     EXPECT_EQ(failures, 1) << k;
   }
   box.faults().fail_instruction(0, {});
-  for (std::uint64_t k = 2; k <= 4; ++k) {  // the first is the constant
+  for (std::uint64_t k = 2; k <= 4; ++k) {  // the first allocation is for the constant
     box.faults().fail_allocation(k, fault);
     program(&failures);
     EXPECT_EQ(failures, 1) << k;

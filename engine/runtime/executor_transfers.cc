@@ -1,5 +1,5 @@
-// The executor's data transfers: copies between devices, uploads into storages, and row-major
-// contents for downloads and collectives.
+// Executor's data transfers: copies between devices, uploads into storages, and row-major contents
+// for downloads and collectives.
 #include <cstring>
 #include <utility>
 
@@ -37,7 +37,8 @@ Status Executor::transfer(Instruction& instruction) {
   TT_RETURN_IF_ERROR(allocate("to_device", bytes, instruction.seq, &target));
   View source{held->data(), operand.dtype, operand.geometry};
 
-  // Where it lies in another order, a copy in the result's order is made on its own device first.
+  // If the elements have another order, they are first copied into the result's order on their own
+  // device.
   StorageRef ordered;
   const bool same_order =
       operand.geometry->strides == result.geometry->strides && result.geometry->dense();
@@ -57,7 +58,8 @@ Status Executor::transfer(Instruction& instruction) {
   const View there{target->data(), operand.dtype, result.geometry};
   TT_RETURN_IF_ERROR(copy_between(devices_.at(from), source.first(), device(), there.first(),
                                   bytes_of(result.geometry->numel(), operand.dtype)));
-  // Not of pages that others may write, nor of parts of what is known as another dtype.
+  // Bounds are not copied from pages that other processes may write to, nor for parts or another
+  // dtype.
   if (has_accelerator_ && held->sharing() == nullptr && held->descriptor() < 0 &&
       held->bounds().dtype == operand.dtype && covers(*result.geometry, result.value->elements)) {
     target->bounds() = held->bounds();
@@ -87,7 +89,7 @@ Status Executor::fill(Value& value, std::string_view bytes, StorageRef storage, 
     TT_RETURN_IF_ERROR(device().backend().copy_in(storage->data(), bytes.data(), bytes.size()));
     if (has_accelerator_) storage->bounds() = core::bounds_of(value.dtype, bytes);
   } else if (value.dtype == core::DType::kBool && storage->sharing() == nullptr) {
-    // Kernels rely on 0 and 1; what a client sends need not be.
+    // Kernels rely on 0 and 1, but a client may send other bytes.
     char buffer[4096];
     for (std::size_t at = 0; at < storage->bytes(); at += sizeof buffer) {
       const std::size_t n = std::min(sizeof buffer, storage->bytes() - at);
@@ -151,7 +153,8 @@ Status Executor::pack(const Operand& operand, std::string_view what, std::uint64
   StorageRef held;
   TT_RETURN_IF_ERROR(find(value, what, seq, &held));
   result->bytes = bytes_of(operand.geometry->numel(), operand.dtype);
-  // What others may write meanwhile is copied, so that it is one state of the tensor.
+  // Contents that other sessions may write to are copied, so that the result is one state of the
+  // tensor.
   const bool published = held->sharing() != nullptr;
   if (operand.geometry->contiguous() && !published) {
     result->storage = memory::Pinned(std::move(held));

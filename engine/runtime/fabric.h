@@ -1,12 +1,12 @@
-// Fabric carries messages between this daemon and its peers, the other daemons that its operator
-// has named. Messages from one daemon to another arrive in order and exactly once, over any number
-// of connections, until one of the two daemons restarts.
+// Fabric: carries messages between this daemon and its peers, the other daemons that its operator
+// has configured. Messages from one daemon to another arrive in order and exactly once, over any
+// number of connections, until one of the two daemons restarts.
 //
-// A group over several daemons is formed in three steps by the daemon that has rank 0. Each daemon
-// registers its sessions' ranks with all peers. When the registrations of all ranks are known, the
-// former sends the list of places (kForm); a daemon that has made its part of the group answers
-// (kReady); and when all have, the former lets them begin (kGo). So a message of the group never
-// reaches a daemon that does not know the group yet.
+// A group over several daemons is formed in three steps by the daemon with rank 0, the former. Each
+// daemon registers its sessions' ranks with all peers. When the former knows the registrations of
+// all ranks, it sends the list of places (kForm). A daemon that has created its part of the group
+// answers kReady. When all daemons have answered, the former lets them begin (kGo). So a message of
+// the group never reaches a daemon that does not know the group yet.
 #pragma once
 
 #include <compare>
@@ -21,28 +21,29 @@
 
 namespace teletensor::runtime {
 
-// One life of a group over several daemons.
+// One incarnation of a group over several daemons.
 struct EpochId {
   std::uint64_t former = 0;  // the incarnation of the daemon that formed it
-  std::uint64_t number = 0;  // counts the epochs that this incarnation has formed
+  std::uint64_t number = 0;  // counts the epochs formed by this incarnation of the daemon
   friend auto operator<=>(const EpochId&, const EpochId&) = default;
 };
 
 struct PeerMessage {
-  // These values travel between daemons and are never renumbered.
+  // These values are sent between daemons and are never renumbered.
   enum class Kind : std::uint8_t {
     kRegister = 1,  // user, name, ranks, rank, ticket, text: a session wants to be this rank
-    kWithdraw = 2,  // ticket: it does not any more, or its group has formed
+    kWithdraw = 2,  // ticket: the registration is withdrawn, or its group has formed
     kForm = 3,      // epoch, user, name, ranks, places
     kReady = 4,     // epoch; text: why this daemon cannot take part, or empty
     kGo = 5,        // epoch
     kGroup = 6,     // epoch, message; message.payload bytes follow
-    kKept = 7,      // kept: the epochs with ranks of the receiver that the sender has. It is the
-                    // first message after the two have met
+    // kept: the epochs of the sender that have ranks of the receiver; the first message after two
+    // daemons have connected.
+    kKept = 7,
   };
   struct Kept {
     EpochId epoch;
-    std::uint64_t generation = 0;  // of the epoch's cut
+    std::uint64_t generation = 0;  // generation of the epoch's cut
     friend bool operator==(const Kept&, const Kept&) = default;
   };
   struct Member {
@@ -58,37 +59,38 @@ struct PeerMessage {
 
   Kind kind = Kind::kGroup;
   EpochId epoch;
-  std::string user, name;  // together they name the group
+  std::string user, name;  // together they identify the group
   collective::Rank ranks = 0, rank = 0;
-  std::uint64_t ticket = 0;   // names a registration of the daemon that sent it
+  std::uint64_t ticket = 0;   // identifies a registration of the sending daemon
   std::string text;           // at most collective::kMaxNote bytes
   std::vector<Place> places;  // in the order of their lowest ranks
   std::vector<Kept> kept;
   collective::Message message;
 };
 
-// The contents of a payload, in pieces that follow each other.
+// The contents of a payload, as consecutive pieces.
 using Pieces = std::span<const std::span<const char>>;
 
 class Fabric {
  public:
-  // Calls that concern one peer come one after the other; those of different peers overlap.
+  // Calls that concern one peer are made one after another; those of different peers may overlap.
   class Receiver {
    public:
     virtual ~Receiver() = default;
-    // The first connection to this peer, or to a peer that has restarted. In the second case all
-    // that was sent to it, and is not acknowledged, is dropped.
+    // Reports the first connection to this peer, or to a peer that has restarted. In the second
+    // case all unacknowledged messages to it are dropped.
     virtual void met(const std::string& peer) = 0;
-    // InvalidArgument: the peer breaks the protocol. The fabric ends the connection and calls
-    // lost().
+    // Returns InvalidArgument if the peer violates the protocol. The fabric then ends the
+    // connection and calls lost().
     virtual core::Status received(const std::string& peer, const PeerMessage& message,
                                   Pieces payload) = 0;
-    // The peer could not be reached for too long, or has broken the protocol. Messages that were
-    // not acknowledged are dropped. When it can be reached again, met() follows.
+    // Reports that the peer could not be reached for too long, or that it violated the protocol.
+    // Unacknowledged messages are dropped. When the peer can be reached again, met() is called.
     virtual void lost(const std::string& peer, const std::string& why) = 0;
   };
 
-  // What is sent with a message; `held` keeps the memory until the peer has it.
+  // Bytes that are sent with a message; `held` keeps their memory allocated until the peer has
+  // received them.
   struct Payload {
     std::vector<std::span<const char>> parts;
     std::shared_ptr<const void> held;
@@ -101,7 +103,8 @@ class Fabric {
   virtual std::uint64_t incarnation() const = 0;
   // The names of the other daemons.
   virtual std::vector<std::string> peers() const = 0;
-  // Precondition: `peer` is one of peers(). It does not wait. It may be called from a receiver.
+  // Queues a message without waiting; may be called from a receiver. Precondition: `peer` is one of
+  // peers().
   virtual void send(const std::string& peer, PeerMessage message, Payload payload = {}) = 0;
 };
 

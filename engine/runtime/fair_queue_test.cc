@@ -8,7 +8,7 @@
 namespace teletensor::runtime {
 namespace {
 
-// Costs `ns` a turn.
+// A task whose plans cost `ns` each.
 class Costly : public Task {
  public:
   explicit Costly(std::uint64_t ns, std::shared_ptr<Share> share = nullptr) : ns(ns) {
@@ -23,7 +23,7 @@ class Costly : public Task {
 
 constexpr std::uint64_t kNow = 1'000'000'000;
 
-// `turns` turns of tasks that always have work.
+// Runs `turns` plans of tasks that always have work.
 void run(FairQueue& queue, int turns) {
   for (int i = 0; i < turns; ++i) {
     Task* task = queue.pop(kNow);
@@ -80,7 +80,7 @@ TEST(FairQueue, WhoComesBackGoesFirst_ButHasSavedNothing) {
   FairQueue queue;
   Costly busy(1'000'000, std::make_shared<Share>()), rare(1'000'000, std::make_shared<Share>());
   queue.push(&busy, kNow);
-  run(queue, 1000);  // a second, in which `rare` has nothing
+  run(queue, 1000);  // a second without work for `rare`
   queue.push(&rare, kNow);
   EXPECT_EQ(queue.ahead_of(busy, kNow), 1u);
   EXPECT_EQ(queue.ahead_of(rare, kNow), 0u);
@@ -92,7 +92,7 @@ TEST(FairQueue, WhoComesBackGoesFirst_ButHasSavedNothing) {
   const std::uint64_t before = busy.used_ns();
   run(queue, 100);
   const auto given = static_cast<double>(busy.used_ns() - before) / 100e6;
-  EXPECT_GT(given, 0.45);  // else the second would be made up for
+  EXPECT_GT(given, 0.45);  // otherwise it would be compensated for that second
   EXPECT_LT(given, 0.55);
 }
 
@@ -104,12 +104,12 @@ TEST(FairQueue, APlanIsInterruptedForWhoHasHadLess) {
   queue.push(&running, kNow);
   Task* task = queue.pop(kNow);
   ASSERT_EQ(task, &running);
-  EXPECT_FALSE(queue.has_before(running, kNow + 1'000'000));     // it may go on for a while
-  EXPECT_TRUE(queue.has_before(running, kNow + 1'000'000'000));  // not for ever
+  EXPECT_FALSE(queue.has_before(running, kNow + 1'000'000));     // it may continue for a while
+  EXPECT_TRUE(queue.has_before(running, kNow + 1'000'000'000));  // but not forever
 }
 
-// What a lane does at each boundary inside of a kernel: who comes back gets the lane at once, keeps
-// it for its credit and a turn, and then the two alternate by turns.
+// Simulates the decisions of a lane at each boundary inside a kernel: a task that returns gets the
+// lane at once and keeps it for its credit and a turn; then the two tasks alternate.
 TEST(FairQueue, InTheMiddleOfKernelsWhoComesBackHasTheLaneAtOnce) {
   constexpr std::uint64_t kPart = 200'000;
   FairQueue queue;
@@ -143,8 +143,8 @@ TEST(FairQueue, InTheMiddleOfKernelsWhoComesBackHasTheLaneAtOnce) {
   EXPECT_NEAR(static_cast<double>(had[&back]), 500 * kPart, FairQueue::kCredit + FairQueue::kTurn);
 }
 
-// A plan that waits in its middle has its time counted, though it is not charged yet; what it had
-// before a pause as well.
+// The time of a plan that waits in the middle counts although it is not charged yet, including the
+// time before a pause.
 TEST(FairQueue, WhatAPlanHasHadCountsWhileItWaits) {
   FairQueue queue;
   Costly longer(0), shorter(0);
@@ -157,15 +157,16 @@ TEST(FairQueue, WhatAPlanHasHadCountsWhileItWaits) {
   EXPECT_TRUE(FairQueue::before(shorter, longer, kNow + 2000));
   queue.resume(shorter, kNow + 2000);
   EXPECT_TRUE(FairQueue::before(shorter, longer, kNow + 3000));
-  queue.push_paused(&longer, kNow + 3000);   // 3,000 ns
-  queue.push_paused(&shorter, kNow + 3500);  // 2,500 ns
+  queue.push_paused(&longer, kNow + 3000);   // it has used 3,000 ns
+  queue.push_paused(&shorter, kNow + 3500);  // it has used 2,500 ns
   EXPECT_EQ(queue.pop(kNow + 9000), &shorter);
   EXPECT_FALSE(queue.has_before(shorter, kNow + 9400));
   EXPECT_TRUE(queue.has_before(shorter, kNow + 9600));
 }
 
-// A session computes alone for a minute in one plan. Another session that comes during the plan, or
-// between its end and the next one, is first, and from then on they share: it is not owed a minute.
+// A session computes alone for a minute in one plan. Another session that arrives during the plan,
+// or between its end and the next plan, goes first, and then both share the lane equally: the
+// second session gets no credit for the minute.
 TEST(FairQueue, TimeThatAPlanRanAloneIsNotOwedToATaskThatComesLater) {
   constexpr std::uint64_t kMinute = 60'000'000'000, kPart = 1'000'000;
   for (const bool one_user : {false, true}) {
@@ -176,7 +177,7 @@ TEST(FairQueue, TimeThatAPlanRanAloneIsNotOwedToATaskThatComesLater) {
       queue.push(&alone, kNow);
       ASSERT_EQ(queue.pop(kNow), &alone);
       std::uint64_t now = kNow + kMinute;
-      queue.charge_help(alone, kMinute);  // another lane worked for the plan all the time
+      queue.charge_help(alone, kMinute);  // another lane helped during the whole plan
       if (during) queue.push(&later, now);
       queue.charge(alone, kMinute, now);
       queue.ended(&alone);
@@ -204,7 +205,7 @@ TEST(FairQueue, TheTimeThatIsToldGoesOnInAPlanAndNeverBack) {
   queue.push(&task, kNow);
   ASSERT_EQ(queue.pop(kNow), &task);
   EXPECT_EQ(FairQueue::used_ns(task, kNow + 5000), 5000u);
-  queue.charge(task, 2000, kNow + 6000);  // most of it was a wait for a GPU
+  queue.charge(task, 2000, kNow + 6000);  // most of the time was a wait for a GPU
   EXPECT_EQ(FairQueue::used_ns(task, kNow + 6000), 5000u);
   EXPECT_EQ(FairQueue::used_ns(task, kNow + 10'000), 6000u);
 }

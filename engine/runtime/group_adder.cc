@@ -14,7 +14,7 @@ using core::Status;
 
 namespace {
 
-// A kernel of a job runs on the thread that has the job.
+// Runs the parts of a kernel on the thread that runs the job.
 class OneThread : public backends::Parallel {
  public:
   void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
@@ -73,11 +73,11 @@ backends::TensorArg tensor(void* data, core::DType dtype, const core::Geometry& 
 
 }  // namespace
 
-// A source or a sum of some: where its elements are.
+// The location of a source, or of a sum of sources.
 struct GroupAdder::Slot {
   char* data;
   core::DType dtype;
-  core::Ref<memory::Storage> own;  // null: the source's memory, which stays as it is
+  core::Ref<memory::Storage> own;  // null: the source's memory, which must not be changed
   void take(core::Ref<memory::Storage> storage, core::DType now) {
     own = std::move(storage);
     data = static_cast<char*>(own->data());
@@ -108,7 +108,7 @@ core::Ref<memory::Storage> GroupAdder::allocate(std::size_t bytes) {
   return pool_->allocate_shared(bytes, 0);
 }
 
-// The slot's elements move into memory of its own.
+// Converts the slot's elements in new memory of its own.
 Status GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geometry) {
   if (slot.dtype == to) return {};
   core::Ref<memory::Storage> own = allocate(bytes_of(geometry.numel(), to));
@@ -121,7 +121,7 @@ Status GroupAdder::cast(Slot& slot, core::DType to, const core::Geometry& geomet
   return {};
 }
 
-// `into` becomes the kernel's result for `a` and `b`.
+// Stores the kernel's result for `a` and `b` in `into`.
 Status GroupAdder::call(const ops::OpDef& op, backends::TensorArg a, backends::TensorArg b,
                         Slot& into, const core::Geometry& geometry) {
   core::Ref<memory::Storage> own;

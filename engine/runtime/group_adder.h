@@ -1,4 +1,5 @@
-// GroupAdder: the additions of groups, with the host's kernels, and the memory for partial sums.
+// GroupAdder: computes the additions of groups with the host's kernels, and allocates the memory
+// for partial sums.
 #pragma once
 
 #include <memory>
@@ -13,12 +14,13 @@ namespace teletensor::runtime {
 
 class GroupAdder final : public Groups::Adder {
  public:
-  // The catalog, the device of the host and the lanes outlive it. `owner` is no session's.
+  // The catalog, the host's device and the lanes must outlive this object. `owner` differs from all
+  // sessions' numbers.
   GroupAdder(const ops::Catalog& catalog, Device& host, Lanes& lanes, memory::OwnerId owner);
 
-  // The jobs run on the calling thread and on lanes that are free.
+  // The jobs run on the calling thread and on free lanes.
   core::Status add(std::span<const collective::Job> jobs, const Address& address) override;
-  // It is charged to no session; collective::Limits::staging bounds it for each group.
+  // The memory is charged to no session; collective::Limits::staging bounds it for each group.
   core::Ref<memory::Storage> allocate(std::size_t bytes) override;
 
  private:

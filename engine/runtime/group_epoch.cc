@@ -212,7 +212,7 @@ void GroupEpoch::open_part(collective::Rank rank, Open& open, Part part) {
   parts->insert_or_assign(rank, std::move(part));
   const Status status = participant_->deposit(rank, open.number, call);
   if (status.ok()) return;
-  // The other ranks need not wait for a call that cannot be.
+  // The other ranks must not wait for an invalid call.
   open.ended = status;
   participant_->lost(rank, status.message());
 }
@@ -313,7 +313,7 @@ void GroupEpoch::forget(collective::Rank rank) {
   ranks_[rank].joined = false;
 }
 
-// ---------------------------------------------------------------- peers, and time
+// ---------------------------------------------------------------- messages and deadlines
 
 std::optional<collective::Place> GroupEpoch::place_of(const std::string& daemon) const {
   for (collective::Place place = 0; place < places_.size(); ++place) {
@@ -340,7 +340,7 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
       }
       at = *expected;
       Work no_work;
-      // Staging that expect() has asked for.
+      // Allocate the staging that expect() has requested.
       for (Action& action : participant_->take()) obey(action, no_work, met);
       if (no_memory_) return;
       Held held;
@@ -366,7 +366,7 @@ void GroupEpoch::lose(const std::string& daemon, const std::string& why) {
 void GroupEpoch::look(Groups::Clock::time_point now, const std::string& missing) {
   settle([&](Waiters& met) TT_REQUIRES(mu_) {
     const auto passed = now - std::exchange(looked_, now);
-    if (participant_ && participant_->held()) {  // no deadline passes meanwhile
+    if (participant_ && participant_->held()) {  // deadlines do not pass while the group is held
       for (RankState& rank : ranks_) {
         for (auto& [ticket, open] : rank.open) open.deadline += passed;
       }
@@ -411,7 +411,7 @@ bool GroupEpoch::look(const RankState& rank, const Open& open, Groups::Clock::ti
   return true;
 }
 
-// ---------------------------------------------------------------- the participant's wishes
+// ---------------------------------------------------------------- the participant's actions
 
 Status GroupEpoch::run(const Work& work) {
   try {
@@ -462,8 +462,8 @@ void GroupEpoch::transferred(const Action& action, Waiters& met) {
   if (found == transfers_.end()) return;
   RankState& own = ranks_[found->second.rank];
   transfers_.erase(found);
-  // A tensor that does not fit its receiver would be an error of the sender only where the receiver
-  // has come first, so a send fails only where its receiver is lost or has left.
+  // A tensor that does not fit its receiver could be reported to the sender only if the receive was
+  // deposited first, so a send fails only if its receiver is lost or has left.
   bool told = false;
   for (auto& [ticket, open] : own.open) {
     if (open.token != action.token || open.ended) continue;
@@ -506,7 +506,7 @@ void GroupEpoch::obey(Action& action, Work& work, Waiters& met) {
         if (open.number == action.number) finish(open, action.status, met);
       }
       if (participant_->ending() && action.number > participant_->ending()->last) {
-        parts_.erase(action.number);  // it will never have finished
+        parts_.erase(action.number);  // the number will never count as finished
       }
       return;
     case Action::Kind::kEnded:
@@ -521,7 +521,7 @@ void GroupEpoch::obey(Action& action, Work& work, Waiters& met) {
       run_to_ = 0;
       at_rest_ = false;
       return;
-    case Action::Kind::kRetire:  // finished() is earlier
+    case Action::Kind::kRetire:  // finished() already reported it
       return;
   }
 }

@@ -1,8 +1,8 @@
-// GroupEpoch: a group from its first join to its end, as far as it is in this daemon.
+// GroupEpoch: the part of a group in this daemon, from its first join to its end.
 //
-// It keeps what the participant (engine/collective) needs from an owner: the operands, the results
-// and the staging of what is open, and the additions. Its messages go to other daemons by the
-// fabric. A group without other daemons is formed from the start.
+// It is the owner of a participant (engine/collective): it keeps the operands, results and staging
+// memory of open operations, and runs the additions. It sends messages to other daemons through the
+// fabric. A group without other daemons counts as formed from the start.
 #pragma once
 
 #include <map>
@@ -23,10 +23,10 @@ class GroupEpoch {
   using Part = Groups::Part;
   using Ticket = Groups::Ticket;
 
-  // `fabric` is null where all ranks are in this daemon.
+  // `fabric` is null if all ranks are in this daemon.
   GroupEpoch(const Groups::Join& join, Groups::Adder& adder, Fabric* fabric);
-  // The group of an image goes on, when its ranks have come back and after restored().
-  // Precondition: the image has places, which are right.
+  // Continues the group of an image, once its ranks have returned and restored() was called.
+  // Precondition: the image has places, which were validated.
   GroupEpoch(const program::Image::Group& image, Groups::Adder& adder, Fabric* fabric);
 
   collective::Rank ranks() const { return static_cast<collective::Rank>(ranks_.size()); }
@@ -34,26 +34,26 @@ class GroupEpoch {
   // A rank has left or is lost: no rank can join, and no new collective can complete.
   bool closed();
   bool formed();
-  bool has_ranks();  // of this daemon, that have not left
-  // All but the user, and without the ranks of other daemons while it forms.
+  bool has_ranks();  // true if ranks of this daemon have not left
+  // The facts except the user; while the group forms, also without the ranks of other daemons.
   GroupFacts facts();
-  std::vector<std::string> daemons();  // in the order of places; empty: it has not formed
+  std::vector<std::string> daemons();  // in the order of places; empty: not formed yet
 
   // ---- Forming
 
-  // False: the rank is taken, or the group has formed or ended.
+  // Returns false if the rank is taken, or the group has formed or ended.
   bool join(const Groups::Join& join);
-  // The group is formed of these places, of which this daemon is `own`. Its ranks wait for go().
-  // Precondition: it has neither formed nor ended.
+  // Forms the group from these places; this daemon is place `own`. The ranks wait for go().
+  // Precondition: the group has neither formed nor ended.
   void form(const EpochId& id, std::vector<PeerMessage::Place> places, collective::Place own);
-  // The ranks may begin.
+  // Lets the ranks begin.
   void go();
-  // Ends a group that has not formed: "group "g": `why`".
+  // Ends a group that has not formed, with the message "group "g": `why`".
   void abandon(const std::string& why);
-  // Why it was abandoned; none: it was not.
+  // The reason why the group was abandoned; none if it was not.
   std::optional<std::string> abandoned();
 
-  // ---- Ranks of this daemon (see Groups::Member)
+  // ---- Functions for the ranks of this daemon (see Groups::Member)
 
   std::optional<Ticket> begin(collective::Rank rank);
   Ticket deposit(collective::Rank rank, Part part);
@@ -64,38 +64,41 @@ class GroupEpoch {
   Groups::Outcome take(collective::Rank rank, Ticket ticket);
   void give_up(collective::Rank rank, const std::string& why);
   void leave(collective::Rank rank, const std::string& why);
-  // The rank has begun the group anew: ends the group after the rank's last collective.
+  // Handles a rank that has begun the group anew: ends this epoch after the rank's last collective.
   void replace(collective::Rank rank, const std::string& why);
-  // Is the rank one of this daemon's sessions, which has not left?
+  // Returns true if the rank is a session of this daemon that has not left.
   bool has(collective::Rank rank);
-  // After leave(): nothing of the group is the rank's any more.
+  // Called after leave(): drops everything that belongs to the rank.
   void forget(collective::Rank rank);
 
-  // ---- Rest, and restarts (see Groups)
+  // ---- Rest and restarts (see Groups)
 
   bool wanted(collective::Rank rank);
   bool busy();
   bool rest(Groups::Clock::time_point now);
   void end_moving(const std::string& why);
   std::optional<program::Image::Group> image(collective::Rank rank);
-  std::uint64_t stamp() const { return stamp_; }  // of the image; 0: the group was made here
-  // False: the group has ended, or has no such rank of this daemon that has not come back.
+  std::uint64_t stamp() const { return stamp_; }  // from the image; 0: the group was not restored
+  // Returns false if the group has ended, or if no rank of this daemon with that number is awaited.
   bool come_back(const Groups::Join& join);
   void restored();
-  // What the daemon has to know of the group when it meets that peer; none: the group has ended, or
-  // has no rank there.
+  // The information that is sent when the two daemons connect; none if the group has ended or has
+  // no rank in that daemon.
   std::optional<PeerMessage::Kept> kept_with(const std::string& daemon);
-  // The daemon and this one have met. `kept`: what that has of this group; none: it has nothing.
+  // Handles the first message after the two daemons have connected. `kept` is the other daemon's
+  // information about this group; none: it does not know the group.
   void met(const std::string& daemon, const std::optional<PeerMessage::Kept>& kept);
 
-  // ---- Peers, and time
+  // ---- Messages and deadlines
 
-  // InvalidArgument: the daemon breaks the protocol.
+  // Returns InvalidArgument if the daemon violates the protocol.
   core::Status received(const std::string& daemon, const collective::Message& message,
                         Pieces payload);
-  // The group ends where it has ranks in that daemon that have not left: "rank n `why`".
+  // Ends the group, with the reason "rank n `why`", if it has ranks in that daemon that have not
+  // left.
   void lose(const std::string& daemon, const std::string& why);
-  // Ends what is beyond its time. `missing` are the ranks that have not joined, for the text.
+  // Ends operations that exceed their deadlines. `missing` lists the ranks that have not joined,
+  // for the message.
   void look(Groups::Clock::time_point now, const std::string& missing);
 
  private:
@@ -103,14 +106,14 @@ class GroupEpoch {
     collective::Call call;
     collective::Failed failed;
   };
-  // An operation that a rank has deposited and not taken.
+  // An operation that a rank has deposited and whose result it has not taken.
   struct Open {
     enum class Kind : std::uint8_t { kBegin, kCollective, kSend, kReceive, kAwaitSends };
     Kind kind = Kind::kCollective;
-    collective::Number number = 0;  // kCollective
-    std::uint64_t token = 0;        // kSend, kReceive: in transfers_
+    collective::Number number = 0;  // set for kCollective
+    std::uint64_t token = 0;        // key in transfers_, set for kSend and kReceive
     std::optional<core::Status> ended;
-    collective::Rank sender = 0;  // kReceive
+    collective::Rank sender = 0;  // set for kReceive
     Groups::Clock::time_point began{}, deadline{};
     Waiter* waiter = nullptr;
   };
@@ -118,11 +121,12 @@ class GroupEpoch {
     bool joined = false;
     std::string who;
     std::chrono::milliseconds timeout{0};
-    collective::Number number = 0;  // of the last collective; 0: none
+    collective::Number number = 0;  // number of the last collective; 0: none
     std::map<Ticket, Open> open;
-    std::set<std::uint64_t> sends;          // tokens of what has not been received
-    std::optional<core::Status> lost_send;  // why a send was not received, until await_sends()
-    std::vector<Declined> declined;         // before the group has formed
+    std::set<std::uint64_t> sends;  // tokens of sends that have not been received
+    // The reason why a send was not received, until await_sends().
+    std::optional<core::Status> lost_send;
+    std::vector<Declined> declined;  // calls declined before the group has formed
     bool waits() const;
   };
   using Parts = std::map<collective::Rank, Part>;
@@ -130,8 +134,8 @@ class GroupEpoch {
     collective::Rank rank;
     std::shared_ptr<Part> part;  // null: it was declined
   };
-  // The memory of slices. It outlives the collective, which may end while a job or a message needs
-  // it.
+  // References to the memory of slices. They outlive the collective, which may end while a job or a
+  // message still needs the memory.
   struct Held {
     std::vector<std::shared_ptr<const void>> parts;
     std::vector<core::Ref<memory::Storage>> staging;
@@ -142,24 +146,24 @@ class GroupEpoch {
   };
   struct Work {
     std::vector<collective::Job> jobs;
-    Held held;  // the memory that they name: an action that follows may free it
+    Held held;  // the memory that the jobs use: a later action may free it
   };
   using Waiters = std::vector<Waiter*>;
 
   Ticket start(collective::Rank rank, Open::Kind kind) TT_REQUIRES(mu_);
   void open_part(collective::Rank rank, Open& open, Part part) TT_REQUIRES(mu_);
   void open_declined(collective::Rank rank, const Declined& declined) TT_REQUIRES(mu_);
-  // The token of a transfer; its status where it cannot be.
+  // Starts a transfer and returns its token, or the error if it is invalid.
   core::Result<std::uint64_t> transfer(collective::Rank rank, const collective::Call& call,
                                        std::shared_ptr<Part> part,
                                        const collective::Failed& failed = {}) TT_REQUIRES(mu_);
   void transferred(const collective::Action& action, Waiters& met) TT_REQUIRES(mu_);
 
-  // Ends the group, which has not formed.
+  // Ends a group that has not formed.
   void end_forming(const std::string& why, Waiters& met) TT_REQUIRES(mu_);
 
-  // Runs event(met) under the lock, and does what the participant then asks for until that is
-  // nothing. Afterwards, without the lock, the waiters in `met` are told.
+  // Runs event(met) under the lock, then carries out the participant's actions until there are
+  // none. Afterwards, without the lock, notifies the waiters in `met`.
   template <class Event>
   void settle(Event&& event);
   void obey(collective::Action& action, Work& work, Waiters& met) TT_REQUIRES(mu_);
@@ -168,7 +172,7 @@ class GroupEpoch {
   static void finish(Open& open, const core::Status& status, Waiters& met);
   static void finish_all(RankState& rank, Open::Kind kind, const core::Status& status,
                          Waiters& met);
-  // False: what this is about has ended the group.
+  // Returns false if the operation's deadline has ended the group.
   bool look(const RankState& rank, const Open& open, Groups::Clock::time_point now,
             const std::string& missing, Waiters& met) TT_REQUIRES(mu_);
   void end_all(const core::Status& status, Waiters& met) TT_REQUIRES(mu_);
@@ -185,18 +189,19 @@ class GroupEpoch {
 
   const std::string name_;
   Groups::Adder& adder_;
-  Fabric* const fabric_;  // null: there are no other daemons
+  Fabric* const fabric_;  // null if there are no other daemons
   core::Mutex mu_;
   EpochId id_ TT_GUARDED_BY(mu_);
   std::vector<PeerMessage::Place> places_ TT_GUARDED_BY(mu_);
-  collective::Rank lowest_ TT_GUARDED_BY(mu_) = 0;  // of this daemon
+  collective::Rank lowest_ TT_GUARDED_BY(mu_) = 0;  // lowest rank of this daemon
   std::optional<collective::Group> group_ TT_GUARDED_BY(mu_);
-  std::optional<collective::Participant> participant_ TT_GUARDED_BY(mu_);  // none: not formed
+  std::optional<collective::Participant> participant_ TT_GUARDED_BY(mu_);  // none: not formed yet
   bool going_ TT_GUARDED_BY(mu_) = false;
-  std::optional<std::string> abandoned_ TT_GUARDED_BY(mu_);  // why it ended before it had formed
+  // Reason why it ended before it had formed.
+  std::optional<std::string> abandoned_ TT_GUARDED_BY(mu_);
   std::vector<RankState> ranks_ TT_GUARDED_BY(mu_);
   std::map<collective::Number, std::shared_ptr<Parts>> parts_ TT_GUARDED_BY(mu_);
-  std::map<std::uint64_t, Transfer> transfers_ TT_GUARDED_BY(mu_);  // by token
+  std::map<std::uint64_t, Transfer> transfers_ TT_GUARDED_BY(mu_);  // transfers by their token
   std::uint64_t tokens_ TT_GUARDED_BY(mu_) = 0;
   Ticket tickets_ TT_GUARDED_BY(mu_) = 0;
   std::map<collective::Buffer, core::Ref<memory::Storage>> staging_ TT_GUARDED_BY(mu_);
@@ -204,11 +209,12 @@ class GroupEpoch {
   Groups::Clock::time_point looked_ TT_GUARDED_BY(mu_) = Groups::Clock::now();
 
   const std::uint64_t stamp_ = 0;
-  std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);  // of the image, that have not come back
-  collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;       // the cut, while the group is held
-  bool at_rest_ TT_GUARDED_BY(mu_) = false;                // on all daemons
+  // Ranks of the image that have not returned.
+  std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);
+  collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;  // the cut, while the group is held
+  bool at_rest_ TT_GUARDED_BY(mu_) = false;           // the group is at rest on all daemons
   Groups::Clock::time_point drained_at_ TT_GUARDED_BY(mu_){};
-  bool kept_ TT_GUARDED_BY(mu_) = false;  // its image was taken: nothing changes any more
+  bool kept_ TT_GUARDED_BY(mu_) = false;  // the image was taken: nothing changes any more
 };
 
 template <class Event>
@@ -225,7 +231,8 @@ void GroupEpoch::settle(Event&& event) {
         participant_->lost(lowest_, "has no memory for the partial sums");
         continue;
       }
-      // No message and no job needs what has finished; what is under way holds its memory.
+      // Finished operands are needed by no message and no job; unfinished ones hold references to
+      // their memory.
       parts_.erase(parts_.begin(), parts_.upper_bound(participant_->finished()));
       if (work.jobs.empty()) break;
       mu_.unlock();

@@ -1,4 +1,4 @@
-// The part of GroupEpoch that brings the group to rest, and lets it go on after a restart.
+// GroupEpoch's functions that bring a group to rest and continue it after a restart.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@ namespace teletensor::runtime {
 
 namespace {
 
-// How long sends and receives that the cut holds up may keep the group from rest.
+// The maximum time for which sends and receives that the cut delays may keep the group from rest.
 constexpr std::chrono::milliseconds kHeldUp{500};
 
 std::vector<PeerMessage::Place> places_of(const program::Image::Group& image) {
@@ -76,7 +76,8 @@ bool GroupEpoch::rest(Groups::Clock::time_point now) {
   }
   bool rests = false;
   settle([&](Waiters&) TT_REQUIRES(mu_) {
-    // With several levels, a message may be lost that a third daemon has sent to the restarted one.
+    // With several levels, the restart may lose a message from a third daemon, so the group cannot
+    // continue.
     if (closed_locked() || (group_ && group_->levels() > 1)) {
       rests = true;
       return;
@@ -91,7 +92,8 @@ bool GroupEpoch::rest(Groups::Clock::time_point now) {
     } else if (at_rest_ && still) {
       rests = true;
     } else if (at_rest_ || (!transfers_.empty() && now - drained_at_ > kHeldUp)) {
-      participant_->end_drain();  // begun too early: other ranks need more of those here
+      // Begun too early: other ranks need more commands of the ranks here.
+      participant_->end_drain();
     }
   });
   return rests;

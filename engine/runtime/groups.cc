@@ -16,10 +16,10 @@ using Kind = PeerMessage::Kind;
 namespace {
 
 constexpr collective::Rank kMaxRanks = 1024;
-// How late a deadline may be noticed.
+// The maximum delay until an exceeded deadline is noticed.
 constexpr std::chrono::milliseconds kLookEvery{500};
 
-// A rank that a session of this daemon has joined as.
+// Describes the rank as which a session has joined.
 std::string text_of(const PeerMessage& registration) {
   return rank_text(registration.rank) + " of " + std::to_string(registration.ranks) + " (" +
          registration.text + ")";
@@ -182,7 +182,7 @@ void Groups::watch() {
     std::vector<std::pair<EpochRef, std::string>> epochs;
     for (const auto& [key, epoch] : epochs_) epochs.emplace_back(epoch, missing(key, epoch));
     for (const auto& [key, epoch] : earlier_) epochs.emplace_back(epoch, "");
-    // An epoch without ranks is kept until the other daemons have what they need of it.
+    // An epoch without ranks is kept until the other daemons have received what they need of it.
     std::erase_if(running_, [](const auto& entry) {
       return entry.second->ended() && !entry.second->has_ranks();
     });
@@ -226,7 +226,7 @@ void Groups::withdraw(const EpochRef& epoch) {
   take_back(epoch, *why);
 }
 
-// The registrations of the epoch's ranks are over. `why` is empty where the group has formed.
+// Withdraws the registrations of the epoch's ranks. `why` is empty if the group has formed.
 void Groups::take_back(const EpochRef& epoch, const std::string& why) {
   for (auto at = locals_.begin(); at != locals_.end();) {
     if (at->second.epoch != epoch) {
@@ -276,7 +276,7 @@ std::string Groups::missing(const Key& key, const EpochRef& epoch) const {
   return text;
 }
 
-// Forms the group where rank 0 is here and all other ranks are known.
+// Forms the group if rank 0 is here and all other ranks are known.
 void Groups::form(const Key& key) {
   const EpochRef epoch = forming(key);
   if (!epoch) return;
@@ -322,7 +322,7 @@ Status Groups::registered(const std::string& peer, const PeerMessage& message) {
     if (std::distance(of_peer, remotes_.lower_bound({peer + '\0', 0})) >= kMaxOfPeer) {
       return core::invalid("more registrations than a daemon may have");
     }
-    // One that was sent just when the peer was met has come before, and comes again.
+    // A registration that was sent just when the daemons connected may be received twice.
     remotes_.insert_or_assign({peer, message.ticket}, message);
     const EpochRef epoch = forming(key);
     for (const auto& [ticket, local] : locals_) {
@@ -357,8 +357,8 @@ void Groups::withdrawn(const std::string& peer, const PeerMessage& message) {
   withdraw(epoch);
 }
 
-// Empty, and this daemon's place among those of the message, or the reason why it cannot take part
-// with `epoch`.
+// Checks whether this daemon can take part in `epoch` as the message describes. Returns an empty
+// string and sets `place` to this daemon's place, or returns the reason against it.
 std::string Groups::take_part(const EpochRef& epoch, const PeerMessage& message,
                               collective::Place* place) {
   if (!epoch || epoch->ranks() != message.ranks) return "no rank waits for the group any more";
@@ -379,7 +379,8 @@ std::string Groups::take_part(const EpochRef& epoch, const PeerMessage& message,
 }
 
 Status Groups::formed(const std::string& peer, const PeerMessage& message) {
-  // All ranks, each in one place; the places in the order of their lowest ranks.
+  // Check that each rank is in exactly one place, and that places are in the order of their lowest
+  // ranks.
   std::vector<bool> has(message.ranks);
   std::size_t count = 0, own = 0;
   collective::Rank lowest = 0;
@@ -439,7 +440,7 @@ void Groups::ready(const std::string& peer, const PeerMessage& message) {
   if (refused) refused->lose(peer, "cannot join: " + peer + ": " + message.text);
 }
 
-// ---------------------------------------------------------------- rest, and restarts
+// ---------------------------------------------------------------- rest and restarts
 
 std::vector<Groups::EpochRef> Groups::all_epochs() {
   core::MutexLock lock(mu_);
@@ -472,7 +473,7 @@ void Groups::end_moving(const std::string& why) {
   }
 }
 
-// An image that was read from a file is not trusted.
+// Checks an image that was read from a file, which is not trusted.
 Status Groups::restorable(const program::Image::Group& group) const {
   std::vector<bool> has(group.ranks);
   std::size_t count = 0;
@@ -555,7 +556,7 @@ void Groups::restored() {
     returning.swap(returning_);
     for (const auto& [id, epoch] : running_) {
       for (const std::string& daemon : epoch->daemons()) {
-        // Before any message of the group.
+        // must be sent before any message of the group
         if (daemon != fabric_->name() && told_.insert(daemon).second) tell_kept(daemon);
       }
     }
@@ -563,7 +564,7 @@ void Groups::restored() {
   for (const EpochRef& epoch : returning) epoch->restored();
 }
 
-// ---------------------------------------------------------------- what peers tell
+// ---------------------------------------------------------------- messages of peers
 
 Status Groups::received(const std::string& peer, const PeerMessage& message, Pieces payload) {
   EpochRef epoch;
@@ -588,11 +589,11 @@ Status Groups::received(const std::string& peer, const PeerMessage& message, Pie
       if (found != running_.end()) epoch = found->second;
     }
   }
-  if (!epoch) return {};  // it has ended here
+  if (!epoch) return {};  // the group has ended here
   if (message.kind == Kind::kGroup) {
     Status status = epoch->received(peer, message.message, payload);
-    // A third daemon may have told the two of them different things: the group ends, and their link
-    // stays.
+    // A third daemon may have sent the two daemons different information: end the group, but keep
+    // their link.
     if (status.ok() || epoch->daemons().size() < 3) return status;
     epoch->lose(peer, "has a daemon whose message does not fit the group: " + status.message());
     return {};
@@ -642,7 +643,7 @@ void Groups::drop(const std::string& peer, const std::string& why) {
   for (const EpochRef& epoch : epochs) epoch->lose(peer, why);
 }
 
-// Groups that have formed hear of it from the peer's kKept.
+// Groups that have formed learn of the connection from the peer's kKept message.
 void Groups::met(const std::string& peer) {
   core::MutexLock lock(mu_);
   std::erase_if(remotes_, [&](const auto& entry) { return entry.first.first == peer; });

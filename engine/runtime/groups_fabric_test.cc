@@ -1,4 +1,4 @@
-// Groups over several daemons, whose messages a fabric in memory carries.
+// Tests of groups over several daemons, connected by a fabric in memory.
 #include <deque>
 #include <random>
 #include <thread>
@@ -8,7 +8,7 @@
 namespace teletensor::runtime::testing {
 namespace {
 
-// Daemons whose messages wait in the test until it delivers them.
+// Daemons whose messages are queued until the test delivers them.
 class Network {
  public:
   class Daemon : public Fabric {
@@ -45,7 +45,7 @@ class Network {
   }
   Daemon& operator[](const std::string& name) { return *daemons_.at(name); }
 
-  // Delivers the oldest message of one wire, drawn at random. False: there is none.
+  // Delivers the oldest message of a randomly chosen wire. Returns false if there is none.
   bool step(std::mt19937& dice) {
     Wire wire;
     Parcel parcel;
@@ -74,14 +74,14 @@ class Network {
     while (step(dice)) {
     }
   }
-  // The daemon is gone; the others hear of it.
+  // Stops the daemon and informs the other daemons.
   void kill(const std::string& name) {
     cut.insert(name);
     for (const auto& [other, daemon] : daemons_) {
       if (other != name) daemon->receiver->lost(name, "no connection for 30 s");
     }
   }
-  // The daemon is another process from here on. What was on its way to it and from it is dropped.
+  // Replaces the daemon by a new process. Messages on their way to and from it are dropped.
   void replace(const std::string& name) {
     {
       core::MutexLock lock(mu_);
@@ -125,7 +125,7 @@ class GroupsFabric : public GroupsKit {
     EXPECT_TRUE(member.ok()) << member.status().message();
     return std::make_shared<TestRank>(*member);
   }
-  // Rank i is in the daemon whose letter is placement[i]; all have begun.
+  // Lets all ranks join and begin; rank i is in the daemon named placement[i].
   std::vector<MemberRef> join_all(const std::string& placement) {
     std::vector<MemberRef> members;
     const auto ranks = static_cast<collective::Rank>(placement.size());
@@ -146,7 +146,7 @@ std::vector<float> drawn(std::mt19937& dice, std::size_t elements) {
   return values;
 }
 
-// The bits depend on the operands and the ranks alone.
+// The bits of a sum depend only on the operands and the ranks.
 TEST_F(GroupsFabric, SumsAreTheSameWhereverTheRanksAre) {
   std::mt19937 dice(7);
   for (const std::size_t elements : {1u, 100u, 5000u, 200'000u}) {
@@ -200,7 +200,7 @@ TEST_F(GroupsFabric, DifferentCallsAreOneErrorAndTheGroupGoesOn) {
   for (const MemberRef& member : members) EXPECT_TRUE(member->take().ok());
 }
 
-// What a rank cannot do before the group has formed counts as its call.
+// A call that a rank declines before the group has formed counts as its call.
 TEST_F(GroupsFabric, ARankMayDeclineBeforeAllHaveJoined) {
   const MemberRef first = join("a", 0, 2);
   first->decline(sum(1), Status(Code::kResourceExhausted, "no memory"));
@@ -235,7 +235,7 @@ TEST_F(GroupsFabric, TransfersGoFromDaemonToDaemon) {
   }
 }
 
-// A program's last collective ends well for all ranks, in whatever order they leave.
+// A program's last collective succeeds for all ranks, in whatever order they leave.
 TEST_F(GroupsFabric, ARankThatLeavesLetsTheOthersFinish) {
   constexpr std::int64_t kElements = 20'000;
   for (unsigned seed = 1; seed <= 300; ++seed) {
@@ -335,7 +335,7 @@ TEST_F(GroupsFabric, ALostDaemonEndsTheGroup) {
     deposit(members[0], {1});
     deposit(members[1], {1});
     if (restarts) {
-      PeerMessage nothing;  // of the groups that b had
+      PeerMessage nothing;  // lists no groups, because b has restarted
       nothing.kind = PeerMessage::Kind::kKept;
       EXPECT_TRUE(network_["a"].receiver->received("b", nothing, {}).ok());
     } else {
@@ -349,7 +349,8 @@ TEST_F(GroupsFabric, ALostDaemonEndsTheGroup) {
   }
 }
 
-// Rank 0 and rank 3 are in the daemon that restarts; the others are ahead of them, or become so.
+// Ranks 0 and 3 are in the daemon that restarts; the other ranks are ahead of them, or run ahead
+// later.
 TEST_F(GroupsFabric, AGroupGoesOnAfterARestart) {
   for (unsigned seed = 1; seed <= 40; ++seed) {
     std::mt19937 dice(seed);
@@ -364,7 +365,7 @@ TEST_F(GroupsFabric, AGroupGoesOnAfterARestart) {
     EXPECT_TRUE(members[1]->take().ok());
     sum_of({0, 1, 2, 3});
     network_.settle(dice());
-    sum_of({1, 2});  // #2
+    sum_of({1, 2});  // collective #2
     Groups& groups = network_["a"].groups;
     bool rests = false;
     for (int i = 0; i < 1000 && !(rests = groups.rest()); ++i) {
@@ -379,7 +380,7 @@ TEST_F(GroupsFabric, AGroupGoesOnAfterARestart) {
     network_.settle(dice());
     for (const int rank : {1, 2}) {
       EXPECT_TRUE(members[rank]->take().ok());
-      sum_of({rank});  // #3, which waits
+      sum_of({rank});  // collective #3, which waits
     }
     network_.settle(dice());
     std::map<int, program::Image::Group> images;
@@ -423,7 +424,7 @@ TEST_F(GroupsFabric, AGroupGoesOnAfterARestart) {
   }
 }
 
-// Its file was written before the last restart.
+// The image was written before an earlier restart.
 TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
   auto members = join_all("ab");
   for (int i = 0; i < 100 && !network_["a"].groups.rest(); ++i) network_.settle();
@@ -464,7 +465,7 @@ TEST_F(GroupsFabric, WhatEndsWhileRanksJoinEndsItForAll) {
   network_.settle();
   EXPECT_EQ(first->take().message(), "group \"g\": rank 1 was interrupted");
   EXPECT_EQ(second->take().message(), "group \"g\": rank 1 was interrupted");
-  join_all("abc");  // the next one is another group
+  join_all("abc");  // joins a new group
 }
 
 TEST_F(GroupsFabric, ARankInTwoDaemonsIsAnError) {
@@ -523,7 +524,7 @@ TEST_F(GroupsFabric, ATimeoutNamesTheLateRankOfAnotherDaemon) {
   EXPECT_FALSE(members[1]->take().ok());
 }
 
-// A peer that breaks the protocol is refused, and nothing else happens.
+// A message that violates the protocol is refused and has no other effect.
 TEST_F(GroupsFabric, BadMessagesAreRefused) {
   const auto members = join_all("ab");
   const auto refused = [&](PeerMessage message) {
@@ -536,7 +537,7 @@ TEST_F(GroupsFabric, BadMessagesAreRefused) {
   EXPECT_TRUE(refused(message));
   message.rank = 1;
   EXPECT_FALSE(refused(message));
-  EXPECT_FALSE(refused(message));  // when daemons meet, a registration may come twice
+  EXPECT_FALSE(refused(message));  // when daemons connect, a registration may arrive twice
   message.kind = PeerMessage::Kind::kForm;
   message.epoch = {9, 9};
   EXPECT_TRUE(refused(message));
@@ -547,9 +548,9 @@ TEST_F(GroupsFabric, BadMessagesAreRefused) {
   message.places = {{"b", {{0, 1}}}, {"a", {{0, 1}}}};
   EXPECT_TRUE(refused(message));
   message.places = {{"b", {{0, 1}}}, {"a", {{1, 1}}}};
-  EXPECT_FALSE(refused(message));  // answered: no rank waits
+  EXPECT_FALSE(refused(message));  // the answer is that no rank waits
   message.kind = PeerMessage::Kind::kGroup;
-  EXPECT_FALSE(refused(message));  // of a group that is over
+  EXPECT_FALSE(refused(message));  // belongs to a group that has ended
   network_.settle();
   deposit(members[0], {1});
   deposit(members[1], {2});
@@ -557,7 +558,7 @@ TEST_F(GroupsFabric, BadMessagesAreRefused) {
   EXPECT_TRUE(members[0]->take().ok());
 }
 
-// Ranks on threads of their own, over daemons whose messages another thread moves.
+// Ranks run on their own threads, and another thread delivers the messages of the daemons.
 TEST_F(GroupsFabric, ManyThreads) {
   constexpr int kRanks = 6, kCalls = 150;
   auto members = join_all("abcabc");

@@ -1,4 +1,4 @@
-// For the tests of groups: ranks that add float32 by plain loops.
+// Helpers of the tests of groups: ranks, and an adder of float32 with plain loops.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using core::Status;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-// A rank that takes what it has deposited before it deposits something else.
+// A rank with at most one operation at a time: its outcome is taken before the next deposit.
 class TestRank {
  public:
   explicit TestRank(std::shared_ptr<Groups::Member> member) : member_(std::move(member)) {}
@@ -136,7 +136,7 @@ class GroupsKit : public ::testing::Test {
     call.count = elements;
     return call;
   }
-  // The result's memory.
+  // Deposits an all_reduce and returns the memory of its result.
   RowMajor deposit(const MemberRef& member, const std::vector<float>& values) {
     Groups::Part part{sum(static_cast<std::int64_t>(values.size())), row(values),
                       row(std::vector<float>(values.size()))};
@@ -157,7 +157,7 @@ class GroupsKit : public ::testing::Test {
     const auto elements = static_cast<std::int64_t>(values.size());
     member->deposit({transfer(Op::kSend, to, elements), row(values), row({})});
   }
-  // The result's memory.
+  // Deposits a receive and returns the memory of its result.
   RowMajor receive(const MemberRef& member, collective::Rank from, std::size_t elements) {
     RowMajor result = row(std::vector<float>(elements));
     const Call call = transfer(Op::kRecv, from, static_cast<std::int64_t>(elements));

@@ -84,7 +84,7 @@ TEST_F(GroupsTest, ARankThatLeavesEndsTheGroup) {
   EXPECT_THAT(members[0]->take().message(), HasSubstr("group \"g\": rank 2 has left the group"));
   deposit(members[1], {1});
   EXPECT_THAT(members[1]->take().message(), HasSubstr("rank 2 has left the group"));
-  // The name is free for a new group at once.
+  // The name can be used for a new group at once.
   const auto again = join_all(2);
   deposit(again[0], {1});
   EXPECT_EQ(floats(deposit(again[1], {2})), std::vector<float>{3});
@@ -103,10 +103,10 @@ TEST_F(GroupsTest, ARankThatJoinsAgainBeginsTheGroupAnew) {
 
 TEST_F(GroupsTest, GivingUpEndsOnlyWhatWaits) {
   const auto members = join_all(2);
-  members[0]->give_up("was interrupted");  // it waits for nothing
+  members[0]->give_up("was interrupted");  // nothing of the rank waits
   deposit(members[0], {1});
   EXPECT_EQ(floats(deposit(members[1], {2})), std::vector<float>{3});
-  members[0]->give_up("was interrupted");  // nor does it now
+  members[0]->give_up("was interrupted");  // its collective has ended
   deposit(members[0], {1});
   members[0]->give_up("was interrupted");
   EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 0 was interrupted"));
@@ -148,7 +148,7 @@ TEST_F(GroupsTest, WhatIsNoGroupIsRefused) {
               HasSubstr("there is no rank 2 in a group of 2"));
   EXPECT_THAT(error({"alice", "g", 0, 0, kLong, ""}).message(), HasSubstr("1 to 1024 ranks"));
   EXPECT_EQ(error({"", "g", 0, 1, kLong, ""}).code(), Code::kPermissionDenied);
-  // Other users' groups are others, whatever their names.
+  // Groups of different users are different, even with equal names.
   const MemberRef own = join(0, 2);
   const auto other = groups_.join({"bob", "g", 0, 1, kLong, ""});
   ASSERT_TRUE(other.ok());
@@ -257,7 +257,7 @@ TEST_F(GroupsTest, TransfersEndWithTheGroup) {
   receive(members[1], 2, 4);
   EXPECT_TRUE(members[1]->wait(&waiter));
   deposit(members[2], {1});
-  members[2]->leave("is lost");  // in the middle of a collective
+  members[2]->leave("is lost");  // during a collective
   EXPECT_EQ(waiter.times, 2);
   EXPECT_THAT(members[0]->take().message(), HasSubstr("rank 2 is lost"));
   EXPECT_THAT(members[1]->take().message(), HasSubstr("rank 2 is lost"));
@@ -386,7 +386,7 @@ TEST_F(GroupsTest, AllThatIsOpenEndsWithTheGroup) {
   }
 }
 
-// Ranks on threads of their own, some of which fail calls, and one that goes.
+// Ranks run on their own threads; some fail calls, and one leaves.
 TEST_F(GroupsTest, ManyThreads) {
   constexpr int kRanks = 6, kCalls = 300;
   auto members = join_all(kRanks);

@@ -28,7 +28,7 @@ std::int64_t location(const core::Geometry& geometry, std::int64_t i) {
   return at;
 }
 
-// Broadcasts by repetition of the last dimensions, enough for tests.
+// Broadcasts by repeating the last dimensions, which is enough for the tests.
 float get(const TensorArg& arg, std::int64_t i) {
   if (arg.kind == TensorArg::Kind::kNumber) return static_cast<float>(arg.number.as_double());
   const std::int64_t at = location(*arg.geometry, i % arg.geometry->numel());
@@ -65,7 +65,7 @@ Status add(KernelCall& call) {
   return {};
 }
 
-// Every element is the sum of operand 1's: wrong if operand and result share memory.
+// Sets every element to the sum of operand 1, which is wrong if operand and result share memory.
 Status total(KernelCall& call) {
   if (!call.out[0].geometry->contiguous()) return core::internal("total: layout");
   const std::int64_t n = call.out[0].geometry->numel();
@@ -77,7 +77,7 @@ Status total(KernelCall& call) {
   return {};
 }
 
-// Result holds operand 0; row `index` becomes operand 1.
+// The result is operand 0 with row `index` replaced by operand 1.
 Status put_row(KernelCall& call) {
   const core::Geometry row = call.out[0].geometry->select(0, call.attributes.integer(0));
   TensorArg target = call.out[0];

@@ -1,5 +1,5 @@
-// For the unit tests of runtime and session: a small catalog with f32 kernels that can be slow,
-// fail, throw or split, and values made by hand.
+// Helpers of the unit tests of runtime and session: a small catalog with f32 kernels that can be
+// slow, fail, throw or split, and functions that make values.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,8 @@ inline constexpr core::Device kSim{core::DeviceKind::kSim, 0};
 
 program::ValueRef value_of(const core::Dims& shape, core::Device device = kSim,
                            core::DType dtype = core::DType::kF32);
-// Never freed; for layouts and attributes of instructions made by hand. One test thread at a time.
+// Never freed; for layouts and attributes of instructions made in tests. Used by one test thread at
+// a time.
 program::Interner& interned();
 program::Operand whole(const program::ValueRef& value, const core::Dims& shape);
 program::Operand view(const program::ValueRef& value, const core::Geometry& geometry);
@@ -42,15 +43,15 @@ program::Operand number(double x);
 program::Instruction apply(std::uint64_t seq, std::string_view op,
                            std::vector<program::Operand> operands, const program::ValueRef& result,
                            const core::Dims& shape);
-// Operand 0's region becomes op(operands); `result` is the new value of its storage.
+// The region of operand 0 becomes op(operands); `result` is the new value of its storage.
 program::Instruction overwrite(std::uint64_t seq, std::string_view op,
                                std::vector<program::Operand> operands,
                                const program::ValueRef& result);
 
-// Elements of a computed f32 value on a device with host memory.
+// The elements of a computed f32 value on a device with host memory.
 std::vector<float> floats(const program::Value& value);
 
-// Knobs of the kernels "slow" (milliseconds) and "gate" (waits until opened).
+// Settings of the kernels "slow" (milliseconds) and "gate" (waits until opened).
 extern std::atomic<int> slow_ms;
 extern std::atomic<bool> gate_open;
 extern std::atomic<int> at_gate;

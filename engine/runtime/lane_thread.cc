@@ -18,14 +18,14 @@ namespace {
 
 thread_local core::Clock::time_point next_offer = core::Clock::time_point::max();
 
-// The kernel's struct sched_attr, as far as it is asked for; glibc has none before 2.41.
+// The kernel's struct sched_attr, as far as it is used here; glibc has none before 2.41.
 struct SchedulerAttributes {
   std::uint32_t size = sizeof(SchedulerAttributes);
   std::uint32_t policy = SCHED_OTHER;
   std::uint64_t flags = 0;
   std::int32_t nice = 0;
   std::uint32_t priority = 0;
-  std::uint64_t runtime = 0;  // ns; of SCHED_OTHER, the slice
+  std::uint64_t runtime = 0;  // ns; the time slice for SCHED_OTHER
   std::uint64_t deadline = 0;
   std::uint64_t period = 0;
 };
@@ -38,7 +38,7 @@ cpu_set_t only(int core) {
   return set;
 }
 
-// A lane's thread is counted on the core on which it was last seen, while it is awake.
+// While it is awake, a lane's thread is counted on the core on which it was last seen.
 std::array<std::atomic<int>, CPU_SETSIZE> lanes_on;
 
 class Place {
@@ -54,7 +54,7 @@ class Place {
     lanes_on[core].fetch_add(1, std::memory_order_relaxed);
     core_ = core;
   }
-  // To a core on which it is counted already.
+  // Moves to a core on which the thread is already counted.
   void move(int core) {
     leave();
     core_ = core;
@@ -75,12 +75,13 @@ thread_local Place place;
 void begin_lane_thread() {
   pthread_setname_np(pthread_self(), "lane");
   place.look();
-  // Who runs the daemon under another policy has a reason.
+  // If the daemon was started under another policy, keep that policy.
   if (sched_getscheduler(0) != SCHED_OTHER) return;
   SchedulerAttributes wanted;
   wanted.nice = getpriority(PRIO_PROCESS, 0);
   wanted.runtime = std::chrono::nanoseconds(kLaneSlice).count();
-  // A sandbox may refuse it. Offers would cost a lane its share then.
+  // A sandbox may refuse the call. Without a short slice, offering the core would reduce the lane's
+  // share.
   if (syscall(SYS_sched_setattr, 0, &wanted, 0) != 0) return;
   next_offer = core::Clock::now() + kOfferEvery;
 }

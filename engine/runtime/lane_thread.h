@@ -1,14 +1,15 @@
-// What a lane's thread agrees with the operating system.
+// Scheduling of a lane's thread by the operating system: time slices, yielding, and placement on
+// cores.
 //
-// A lane computes for seconds on end; the threads that read sockets, and clients on this machine,
-// need a core for some microseconds, often. The system looks whose turn it is when its clock ticks,
-// 1 to 4 ms apart, so a lane offers its core between the parts of its work. From who offers, Linux
-// takes what is left of its slice (6.18): lanes ask for short ones, and so keep their share of the
-// cores beside other programs that compute.
+// A lane computes for seconds, while the threads that read sockets, and clients on this machine,
+// often need a core for a few microseconds. The kernel checks for such threads when its clock
+// ticks, every 1 to 4 ms; therefore a lane offers its core between the parts of its work. Linux
+// deducts the rest of the time slice from a thread that yields (6.18): lanes request short slices
+// and so keep their share of the cores beside other programs.
 //
-// Nor does it always put a thread that wakes, or one of two on a core, on another core that idles:
-// that too waits for a tick. So lanes that find themselves on one core move apart, and where a lane
-// goes from one thread to another the core goes with it.
+// Linux also does not always move a thread that wakes up, or one of two threads on a core, to an
+// idle core before the next tick. Therefore lanes that find themselves on one core move apart, and
+// a thread that takes over a lane from another thread takes over its core as well.
 #pragma once
 
 #include <sched.h>
@@ -21,20 +22,21 @@ namespace teletensor::runtime {
 inline constexpr std::chrono::microseconds kLaneSlice{100};
 inline constexpr std::chrono::microseconds kOfferEvery{200};
 
-// The calling thread is a lane from now on, by name and by slice (kernels before 6.12 have one
-// slice for all, and take nothing). Where that is refused, it offers nothing.
+// Makes the calling thread a lane, with its name and time slice (kernels before 6.12 have one slice
+// for all threads and deduct nothing). If the system refuses the slice, the lane never offers its
+// core.
 void begin_lane_thread();
 
-// Whoever waits for this core goes first, where it is a lane's and has not been offered for
-// kOfferEvery; then as spread(). Nothing on other threads.
+// Lets a waiting thread use this core, if the calling thread is a lane that has not offered it for
+// kOfferEvery; then calls spread(). Does nothing on other threads.
 void offer_core();
 
-// Where another lane computes on this core: the calling lane moves to a core without one, if there
-// is one and the system allows it. Nothing on other threads. The core to which it has moved, -1
-// where it stays; the system may move it on at any time.
+// If another lane computes on the core of the calling lane, moves to a core without a lane, if
+// there is one and the system allows it. Does nothing on other threads. Returns the number of the
+// new core, or -1 if the thread stays; the system may move it again at any time.
 int spread();
 
-// While one lives the calling thread sleeps: it is not counted on its core.
+// While it exists, the calling thread sleeps and is not counted on its core.
 class Asleep {
  public:
   Asleep();
@@ -46,13 +48,14 @@ class Asleep {
   const bool counted_;
 };
 
-// Who gets the core of another thread. Made by the thread itself, before it sleeps.
+// Heir: a thread that takes over the core of another thread. Created by the thread itself, before
+// it sleeps.
 class Heir {
  public:
   Heir();
-  // It wakes up on the calling thread's core, which that thread is about to leave.
+  // Called by the thread that leaves its core: the sleeping thread will wake up on this core.
   void inherit();
-  // By the heir, once awake: it may go anywhere again.
+  // Called by the new thread when it is awake: it may run on any core again.
   void roam();
 
  private:

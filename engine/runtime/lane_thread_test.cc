@@ -34,7 +34,7 @@ TEST(LaneThread, TwoOnOneCoreMoveApart) {
     allow(only(core));
     begin_lane_thread();
     begun.set_value();
-    end.get_future().wait();  // not Asleep: it counts as one that computes
+    end.get_future().wait();  // not Asleep, so it counts as computing
   });
   std::thread second([&] {
     begun.get_future().wait();

@@ -10,20 +10,21 @@
 
 namespace teletensor::runtime {
 
-// A thread without a lane; on its stack.
+// A thread without a lane; stored on that thread's stack.
 struct Parked {
   core::CondVar go_on;
   bool goes_on = false;
-  Task* task = nullptr;  // to run, where it is not in the middle of a plan
+  Task* task = nullptr;  // the task to run, unless the thread is in the middle of a plan
   Heir heir;
 };
 
 namespace {
 
 thread_local bool on_lane = false;
-thread_local int quiet = 0;             // see Lanes::Quiet
-thread_local std::uint64_t given = 0;   // ns, see given_ns()
-thread_local Task* own_plan = nullptr;  // whose plan this thread runs, while it does nothing else
+thread_local int quiet = 0;            // see Lanes::Quiet
+thread_local std::uint64_t given = 0;  // ns, see given_ns()
+// The task whose plan this thread runs, while it does nothing else.
+thread_local Task* own_plan = nullptr;
 thread_local Task* worked_for = nullptr;
 
 constexpr std::uint64_t kChargeHelpEvery = 1'000'000;  // ns
@@ -33,11 +34,11 @@ constexpr std::uint64_t kChargeHelpEvery = 1'000'000;  // ns
 struct Lanes::Job {
   const std::int64_t parts;
   const std::function<void(std::int64_t)>& part;
-  Task* const task;  // that helpers work for; nullptr outside of plans
-  const bool quiet;  // the caller's
+  Task* const task;  // the task that helpers work for; nullptr outside of plans
+  const bool quiet;  // the caller's value
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
-  std::exception_ptr failure = nullptr;  // guarded by mu_; the first
+  std::exception_ptr failure = nullptr;  // the first failure; guarded by mu_
 
   bool exhausted() const { return next.load(std::memory_order_relaxed) >= parts; }
 };
@@ -92,7 +93,7 @@ bool Lanes::run_here(Task* task) {
     core::MutexLock lock(mu_);
     if (sleeping_ == 0 || !queue_.empty() || own_plan != nullptr) return false;
     const std::uint64_t now = core::now_ns();
-    queue_.push(task, now);  // for its place among the others
+    queue_.push(task, now);  // to determine its position among the tasks
     (void)queue_.pop(now);
   }
   run_task(task);
@@ -108,7 +109,7 @@ void Lanes::run_task(Task* task) noexcept {
   {
     core::MutexLock lock(mu_);
     queue_.ended(task);
-    if (more) wake = enqueue(task);  // without more, the task may be gone by now
+    if (more) wake = enqueue(task);  // without more work, the task may already be destroyed
   }
   if (wake) work_.notify_one();
 }
@@ -137,7 +138,7 @@ std::shared_ptr<Share> Lanes::share(const std::string& user, double weight) {
   return share;
 }
 
-// The one with parts left whose task has had least.
+// Returns the job with parts left whose task has used the least time.
 Lanes::Job* Lanes::first_job() {
   Job* first = nullptr;
   const std::uint64_t now = core::now_ns();
@@ -159,8 +160,8 @@ void Lanes::lane(Task* first) {
   Parked here;
   mu_.lock();
   while (true) {
-    // A kernel of somebody who has had least gets help before those who wait get a lane. Where its
-    // own thread is among them, that one goes on.
+    // A kernel whose task has used the least time gets help before waiting tasks get a lane. If the
+    // thread of that task is itself waiting, the thread continues instead.
     Job* const job = first_job();
     const bool helps = job != nullptr && job->task != nullptr && job->task->parked_ == nullptr &&
                        !queue_.has_before(*job->task, core::now_ns());
@@ -206,16 +207,16 @@ void Lanes::help(Job& job, const Task* mine) {
   if (--job.helpers == 0) job_ended_.notify_all();
 }
 
-// The time since `*since` is charged to the task that the job is of.
+// Charges the time since `*since` to the job's task.
 void Lanes::charge_help(Job& job, std::uint64_t* since) {
   const std::uint64_t now = core::now_ns();
   if (job.task != nullptr) queue_.charge_help(*job.task, now - *since);
   *since = now;
 }
 
-// With `helps_since`, the time from which on its help is to be charged, this thread is a helper: it
-// leaves when another task or job goes first. The job's own thread stays until all parts have
-// begun.
+// Runs parts of the job. With `helps_since`, the start of the time to be charged, this thread is a
+// helper and leaves when another task or job has precedence. The job's own thread stays until all
+// parts have begun.
 void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
   while (true) {
     if (helps_since == nullptr) {
@@ -240,7 +241,7 @@ void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
   }
 }
 
-// Has the job's session had less than those that wait, and than `mine`?
+// Returns true if the job's session has used less time than the waiting tasks and than `mine`.
 bool Lanes::goes_first(const Job& job, const Task* mine) {
   core::MutexLock lock(mu_);
   if (job.task == nullptr) return queue_.empty() && mine == nullptr;
@@ -279,7 +280,7 @@ void Lanes::breathe() {
   if (contested()) give_way();
 }
 
-// In the middle of a plan: as long as others have had much less, they go first.
+// Lets other tasks run in the middle of a plan, as long as they have used much less time.
 void Lanes::give_way() {
   Task* const task = own_plan;
   if (task == nullptr || !on_lane || quiet > 0) return;
@@ -301,8 +302,8 @@ void Lanes::give_way() {
   }
 }
 
-// The plan on this thread waits until its task's turn comes again, and the first task in the queue
-// gets the lane. False: no more threads can wait, and nothing has happened.
+// Makes the plan on this thread wait until its task's turn comes again; the first task in the queue
+// gets the lane. Returns false, without side effects, if no more threads can wait.
 bool Lanes::park(Task& task) {
   if (parked_ >= kMaxParked) return false;
   Task* const next = take();
@@ -333,7 +334,7 @@ bool Lanes::park(Task& task) {
   return true;
 }
 
-// Until a thread that goes to sleep wakes this one, or the end.
+// Sleeps until another thread passes on its lane, or until the end.
 void Lanes::sleep(Parked& here) {
   const Asleep asleep;
   while (!here.goes_on && !stopping_) here.go_on.wait(mu_);
@@ -341,7 +342,7 @@ void Lanes::sleep(Parked& here) {
   here.heir.roam();
 }
 
-// The lane of this thread, which sleeps next, becomes that one's, and its core too.
+// Passes the lane of this thread, which sleeps next, and its core to another thread.
 void Lanes::wake(Parked& thread) {
   thread.goes_on = true;
   thread.heir.inherit();

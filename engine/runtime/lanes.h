@@ -1,11 +1,12 @@
-// Lanes: so many threads compute at a time, one per core. They run the plans of sessions in turn,
-// and with time left over the parts of a plan that another lane is running.
+// Lanes: the worker threads, one per core, that run the plans of sessions in turn, and help with
+// the parts of a plan that runs on another lane.
 //
-// Between two parts a plan gives its lane away where somebody has had much less: its thread waits
-// (parked) until its turn comes again, and another one has the lane. So a kernel that takes long
-// holds nobody up for longer than a part.
+// Between two parts, a plan gives up its lane if another task has used much less time: its thread
+// is parked until its turn comes again, and another thread takes the lane. So a long kernel delays
+// other sessions by at most one part.
 //
-// Waking a sleeping lane costs about 60 us, hence no wake-up while one is looking for work anyway.
+// Waking a sleeping lane costs about 60 us; therefore no lane is woken while another one is looking
+// for work.
 #pragma once
 
 #include <atomic>
@@ -26,14 +27,14 @@ class Lanes {
  public:
   static constexpr int kMaxParked = 32;
 
-  explicit Lanes(int count);  // >= 1
+  explicit Lanes(int count);  // Precondition: count >= 1.
   // Precondition: no task is ready or running.
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  // While one lives on this thread, its kernels do not give their lane away: others could wait for
-  // what this one holds.
+  // While an object exists on this thread, its kernels do not give up their lane, because other
+  // sessions could wait for a lock that this thread holds.
   class Quiet {
    public:
     Quiet();
@@ -42,33 +43,34 @@ class Lanes {
     Quiet& operator=(const Quiet&) = delete;
   };
 
-  // Time that others had in the middle of plans of this thread. A plan takes the difference off its
-  // own time.
+  // The time that other tasks ran in the middle of plans of this thread. A plan subtracts the
+  // difference from its own time.
   static std::uint64_t given_ns();
 
   int count() const { return count_; }
-  // The task has work. Precondition: it is neither ready nor running. Any thread.
+  // Queues a task that has work. Precondition: it is neither ready nor running. Any thread.
   void ready(Task* task);
-  // The same, and its next plan runs on this thread. False where no lane is free for that: nothing
-  // has happened.
+  // Like ready(), but the next plan runs on this thread. Returns false, without side effects, if no
+  // lane is free for that.
   bool run_here(Task* task);
-  // The share of a user, kept while somebody holds it. `weight` counts where it is new.
+  // The share of a user, which exists as long as it is referenced. `weight` applies if it is new.
   std::shared_ptr<Share> share(const std::string& user, double weight = 1);
-  // The plan that `task` runs has cost `ns` since it began or was last charged. Its thread.
+  // Charges `ns` for the plan of `task` since it began or was last charged. Called by the task's
+  // thread.
   void charge(Task& task, std::uint64_t ns);
-  // Lane time of the task so far, with the plan that it runs. Any thread; never decreases.
+  // The lane time of the task so far, including its current plan. Any thread; never decreases.
   std::uint64_t used_ns(const Task& task) const;
-  // Tasks that wait for a lane and would get it before this one.
+  // The number of waiting tasks that would get a lane before this one.
   std::size_t ahead_of(const Task& task) const;
-  // Somebody waits for a lane: a plan ends at its next boundary.
+  // Returns true if a task waits for a lane, so that plans should end at their next boundary.
   bool contended() const { return waiting_.load(std::memory_order_relaxed) > 0; }
 
-  // Runs part(0) ... part(parts - 1), each once, on this thread and on lanes that are free; returns
-  // when all have run. Parts may call it again. An exception of a part is thrown here once the
-  // others have ended (parts not begun by then are left out).
+  // Runs part(0) ... part(parts - 1), each once, on this thread and on free lanes, and returns when
+  // all have run. Parts may call it recursively. An exception of a part is thrown here after the
+  // running parts have ended; parts that have not begun are skipped.
   void run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part);
-  // Between two pieces of a part: the core is offered to other threads, and the plan on this one
-  // waits while other sessions go first.
+  // Yields between two pieces of a part: offers the core to other threads, and lets the plan of
+  // this thread wait while other sessions go first.
   void breathe();
 
  private:
@@ -79,11 +81,12 @@ class Lanes {
   void charge_help(Job& job, std::uint64_t* since) TT_REQUIRES(mu_);
   void help(Job& job, const Task* mine) TT_REQUIRES(mu_);
   Job* first_job() TT_REQUIRES(mu_);
-  void run_task(Task* task) noexcept;  // what its plan leaves half done nobody can use
+  // Terminates on exceptions, because a plan's state would be inconsistent.
+  void run_task(Task* task) noexcept;
   bool contested() const { return contended() || open_jobs_.load(std::memory_order_relaxed) > 1; }
   bool goes_first(const Job& job, const Task* mine);
   void give_way();
-  bool enqueue(Task* task) TT_REQUIRES(mu_);  // true: a lane sleeps, and is to be woken
+  bool enqueue(Task* task) TT_REQUIRES(mu_);  // returns true if a lane sleeps and must be woken
   Task* take() TT_REQUIRES(mu_);
   bool park(Task& task) TT_REQUIRES(mu_);
   void sleep(Parked& here) TT_REQUIRES(mu_);
@@ -91,19 +94,19 @@ class Lanes {
 
   const int count_;
   mutable core::Mutex mu_;
-  core::CondVar work_;       // a task, a job, or the end
-  core::CondVar job_ended_;  // a helper has left a job
+  core::CondVar work_;       // signalled for a task, a job, or the end
+  core::CondVar job_ended_;  // signalled when a helper has left a job
   FairQueue queue_ TT_GUARDED_BY(mu_);
   std::map<std::string, std::weak_ptr<Share>> shares_ TT_GUARDED_BY(mu_);  // by user
-  std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);      // with parts that nobody has begun
-  int sleeping_ TT_GUARDED_BY(mu_) = 0;            // lanes
+  std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);      // with parts that have not begun
+  int sleeping_ TT_GUARDED_BY(mu_) = 0;            // number of sleeping lanes
   std::vector<Parked*> spare_ TT_GUARDED_BY(mu_);  // threads without a lane or a plan
   int parked_ TT_GUARDED_BY(mu_) = 0;
   bool stopping_ TT_GUARDED_BY(mu_) = false;
-  std::atomic<int> waiting_{0};    // tasks in queue_
-  std::atomic<int> open_jobs_{0};  // in jobs_
+  std::atomic<int> waiting_{0};    // number of tasks in queue_
+  std::atomic<int> open_jobs_{0};  // number of jobs in jobs_
 
-  std::vector<std::thread> threads_ TT_GUARDED_BY(mu_);  // lanes, parked and spare ones
+  std::vector<std::thread> threads_ TT_GUARDED_BY(mu_);  // lanes, parked and spare threads
 };
 
 }  // namespace teletensor::runtime

@@ -17,7 +17,7 @@
 namespace teletensor::runtime {
 namespace {
 
-// Runs `plans` plans, each with `body`.
+// A task with `plans` plans that each run `body`.
 class Counted : public Task {
  public:
   Counted(Lanes& lanes, int plans, std::function<void()> body)
@@ -49,7 +49,7 @@ TEST(Lanes, EveryPartRunsOnce) {
   }
 }
 
-// The thread's slice in ns, as the kernel tells it; 0: that is older than slices of one's own.
+// The thread's time slice in ns as the kernel reports it; 0 if the kernel has no individual slices.
 std::uint64_t slice_of_this_thread() {
   std::uint64_t attributes[7] = {};
   if (syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) != 0) return 0;
@@ -134,12 +134,12 @@ void spin(std::chrono::microseconds time) {
   }
 }
 
-// One lane, a kernel of many parts that runs for long: another session's plans run in its middle,
-// on another thread, while it waits. Then it goes on itself: what others had is all that it has
-// given.
+// One lane and a long kernel of many parts: plans of another session run in its middle, on another
+// thread, while it waits. Then the kernel continues, and given_ns() is exactly the time of the
+// other session.
 TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
-  constexpr int kParts = 500'000;             // of 200 us each, while nobody else has run
-  for (const bool between : {true, false}) {  // parts; or pieces of one part
+  constexpr int kParts = 500'000;             // of 200 us each, until the other session has run
+  for (const bool between : {true, false}) {  // between parts, or between pieces of one part
     Lanes lanes(1);
     std::atomic<bool> seen_during{false}, elsewhere{false};
     std::thread::id kernel_thread, other_thread;
@@ -188,7 +188,7 @@ TEST(Lanes, AQuietKernelKeepsItsLane) {
   other.wait();
 }
 
-// Many long kernels on two lanes: all of them end, more than may wait at a time as well.
+// Many long kernels on two lanes, more than can be parked at a time: all of them end.
 TEST(Lanes, MoreLongKernelsThanMayWait) {
   Lanes lanes(2);
   std::atomic<int> parts{0};
@@ -207,13 +207,14 @@ TEST(Lanes, MoreLongKernelsThanMayWait) {
   EXPECT_EQ(parts, kTasks * 2 * 40);
 }
 
-// Two lanes with long kernels of one that floods; the kernel of somebody who comes has both.
+// Two lanes run long kernels of one session; a kernel of a session that has used less time gets
+// both lanes.
 TEST(Lanes, AKernelOfSomebodyWithLessIsHelpedFromTheMiddleOfAnother) {
   Lanes lanes(2);
   std::atomic<bool> helped{false}, end{false};
   Counted comes(lanes, 1, [&] {
     const std::thread::id mine = std::this_thread::get_id();
-    lanes.run_parts(500'000, [&](std::int64_t) {  // of 100 us each, while nobody has helped
+    lanes.run_parts(500'000, [&](std::int64_t) {  // of 100 us each, until another lane has helped
       if (std::this_thread::get_id() != mine) helped = end = true;
       if (!helped) spin(std::chrono::microseconds(100));
     });

@@ -17,7 +17,7 @@ using program::ValueId;
 
 namespace {
 
-// The most general rule is passes::fuse_steps'; this is what the device adds to it.
+// Checks the device's conditions, in addition to the general rule of passes::fuse_steps.
 bool fits_device(const FuseStep& fused, const Step& step, const program::Program& program,
                  const Devices& devices) {
   const program::ValueType& type = program.values[step.results[0].view.value];
@@ -41,7 +41,7 @@ bool fits_device(const FuseStep& fused, const Step& step, const program::Program
 
 }  // namespace
 
-// Goes through the blocks, inner ones where their step stands.
+// Goes through the blocks, inner blocks at the position of their step.
 class Prepared::Scan {
  public:
   Scan(Prepared& prepared, const ops::Catalog& catalog, const Devices& devices)
@@ -131,7 +131,7 @@ class Prepared::Scan {
     return facts;
   }
 
-  // What unit u of `b` reads of b's own, in inner blocks too.
+  // Records what unit u of `b` reads of the values made in `b`, including inner blocks.
   void reads(const Block& b, const Step& step, std::size_t u) {
     for (const StepOperand& operand : step.operands) {
       if (operand.kind == Operand::Kind::kTensor) read(b, operand.view.value, u);

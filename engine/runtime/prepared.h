@@ -1,5 +1,5 @@
-// Prepared: a program with what its runs want to know of it, found once: which steps of a block run
-// as one loop, in which order, and where each value is read for the last time.
+// Prepared: a program with facts for its runs that are computed once: which steps of a block run as
+// one loop, in which order, and where each value is read for the last time.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,21 @@ namespace teletensor::runtime {
 
 class Prepared {
  public:
-  // What is the same whenever a step runs.
+  // Facts that are the same for each run of a step.
   struct StepFacts {
     bool random = false;
-    // Interned: equal layouts have equal pointers. By operand (null: no tensor) and by result.
+    // Interned: equal layouts have equal pointers. By operand (null: not a tensor) and by result.
     std::vector<const core::Geometry*> operands, results;
   };
   struct Facts {
     std::vector<passes::Unit> units;  // in the order in which they run
-    // By unit: a loop that its device cannot run. The strand's, who finds out.
+    // By unit: true for a loop that its device cannot run. Updated by the session task when it
+    // finds out.
     mutable std::vector<bool> never;
-    // By unit: the block's values that die with it. What an inner block reads dies with the step
-    // that holds that block.
+    // By unit: the block's values that are not needed after it. A value that an inner block reads
+    // is needed until the step that contains the inner block.
     std::vector<std::vector<program::ValueId>> dying;
-    std::vector<program::ValueId> results;  // those of the block's results that it has made
+    std::vector<program::ValueId> results;  // the block's results that it makes itself
     std::vector<StepFacts> steps;
   };
 
@@ -37,7 +38,7 @@ class Prepared {
   const program::Program& program() const { return *program_; }
   const std::shared_ptr<const program::Program>& shared() const { return program_; }
   const Facts& facts(const program::Block& block) const { return facts_.at(&block); }
-  // The session's numbers of the groups whose collectives it has.
+  // The groups of its collectives, by the session's numbers.
   const std::vector<std::uint64_t>& groups() const { return groups_; }
 
  private:

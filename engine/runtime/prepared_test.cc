@@ -1,4 +1,5 @@
-// What is found of a program once: loops of its blocks, and where values die.
+// Tests of the facts that are computed once for a program: loops in its blocks, and where values
+// are last used.
 #include "engine/runtime/prepared.h"
 
 #include <gmock/gmock.h>
@@ -72,11 +73,11 @@ TEST(Prepared, AChainIsOneLoopAndItsInnerValuesDieInIt) {
   const Devices devices = host();
   const Prepared prepared(m.program, ops::catalog(), devices);
   const Prepared::Facts& facts = prepared.facts(body);
-  // The product does not wait for the loop, nor the loop for it.
+  // The product and the loop do not wait for each other.
   EXPECT_THAT(facts.units, ElementsAre(Unit{{1}}, Unit{{0, 2, 3}}));
   EXPECT_THAT(facts.dying[0], IsEmpty());
   EXPECT_THAT(facts.dying[1], UnorderedElementsAre(x.value, y.value, a.value, b.value));
-  // Equal layouts are one.
+  // Equal layouts are the same object.
   EXPECT_EQ(facts.steps[0].operands[0], facts.steps[2].results[0]);
 }
 
@@ -105,7 +106,8 @@ TEST(Prepared, LoopsEndBeforeBranchesAndBranchesHaveTheirOwn) {
   const Prepared::Facts& facts = prepared.facts(body);
   EXPECT_THAT(facts.units, ElementsAre(Unit{{0, 1}}, Unit{{2}}, Unit{{3}}, Unit{{4}}));
   EXPECT_THAT(facts.dying[0], ElementsAre(a.value));
-  // What the branches read dies with the step that has them, and so does its condition.
+  // Values that the branches read are last used in the step that contains the branches, and so is
+  // its condition.
   EXPECT_THAT(facts.dying[2], UnorderedElementsAre(x.value, b.value, yes.value));
   const Prepared::Facts& branch = prepared.facts(body.steps[3].blocks[0]);
   EXPECT_THAT(branch.units, ElementsAre(Unit{{0, 1}}));

@@ -59,7 +59,7 @@ program::Timeline Profile::take(std::size_t most) {
   taken.arrivals = take_front(recorded_.arrivals, most);
   taken.dropped = recorded_.dropped;
   taken.more = !recorded_.spans.empty() || !recorded_.arrivals.empty();
-  if (!taken.more && !on_) recorded_ = {};  // gives its memory back
+  if (!taken.more && !on_) recorded_ = {};  // frees its memory
   return taken;
 }
 

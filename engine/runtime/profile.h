@@ -1,5 +1,5 @@
-// Profile: the last things a session's lanes did, while somebody wants to know. Costs one relaxed
-// load per instruction while nobody does. Bounded; thread-safe.
+// Profile: records the most recent actions of a session's lanes, while it is turned on. Costs one
+// relaxed load per instruction while it is off. Bounded; thread-safe.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,20 @@ namespace teletensor::runtime {
 
 class Profile {
  public:
-  static constexpr std::size_t kMax = std::size_t{1} << 17;  // spans; as many arrivals
+  // Maximum number of spans, and of arrivals.
+  static constexpr std::size_t kMax = std::size_t{1} << 17;
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
-  // Turning it on forgets what was recorded before.
+  // Turning it on discards earlier records.
   void turn(bool on);
   void add(const program::Span& span);
   void arrived(std::uint64_t first_seq, std::uint64_t commands);
-  // The oldest `most` of each, which are gone from here then.
+  // Removes and returns the oldest entries, at most `most` of each kind.
   program::Timeline take(std::size_t most);
 
-  static std::uint32_t lane();  // the calling thread's number
+  static std::uint32_t lane();  // number of the calling thread
 
-  // Measures its own life, if the profile is on at its beginning.
+  // Measures its own lifetime, if the profile is on when it is created.
   class Timer {
    public:
     Timer(Profile& profile, std::uint64_t seq, program::OpId op, std::uint32_t steps) {
@@ -37,7 +38,7 @@ class Profile {
     }
     Timer(const Timer&) = delete;
     Timer& operator=(const Timer&) = delete;
-    // Nothing has happened.
+    // Discards the measurement, because nothing happened.
     void forget() { profile_ = nullptr; }
 
    private:

@@ -1,5 +1,5 @@
-// What outlives a round: results of all rounds of a call, and what loops record for their
-// gradients.
+// ProgramRun's values that outlive a round: the results of all rounds of a call, and the values
+// that loops record for their gradients.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -21,7 +21,7 @@ using program::ValueRef;
 
 namespace {
 
-constexpr std::int64_t kFirstBytes = 4096;  // of a record, where its rows are small
+constexpr std::int64_t kFirstBytes = 4096;  // initial size of a record, if its rows are small
 
 std::int64_t elements_of(const program::View& view) {
   return std::max<std::int64_t>(view.geometry.numel(), 1);
@@ -64,7 +64,8 @@ bool ProgramRun::copy_into(Executor& executor, Caller& caller, ValueRef& whole, 
   slot.value = becomes;
   slot.geometry = &there;
   slot.overwrites = 0;
-  instruction.operands[0].value = std::move(whole);  // last: what comes before may throw
+  // Last, because the earlier statements may throw.
+  instruction.operands[0].value = std::move(whole);
   const bool ran = execute(executor, caller, instruction);
   whole = ran ? std::move(becomes) : std::move(instruction.operands[0].value);
   clear(instruction);
@@ -72,7 +73,7 @@ bool ProgramRun::copy_into(Executor& executor, Caller& caller, ValueRef& whole, 
   return ran;
 }
 
-// This round's result becomes its part of what holds those of all rounds.
+// Copies this round's result into its part of the value that holds the results of all rounds.
 bool ProgramRun::stack(Executor& executor, Caller& caller, std::size_t index) {
   const Invocation::Outcome& outcome = call_.outcomes[index];
   const program::View& view = program_.body.results[outcome.result];
@@ -126,7 +127,7 @@ FailureRef ProgramRun::record(Executor& executor, Caller& caller, const Step& lo
     };
     if (record.spoilt) continue;
     if (record.rows->failure) return record.rows->failure;
-    // What the loop carries in spite of its error, a record does too.
+    // The loop carries a failed value on, so its record fails with it.
     if (const FailureRef& failed_before = registers_[view.value]->failure) {
       record.rows = like(record.room);
       record.rows->failure = failed_before;
@@ -196,8 +197,8 @@ bool ProgramRun::end_records(Executor& executor, Caller& caller, const Step& loo
   return true;
 }
 
-// A record says nothing about its type: what does not lie in it is zeros, and a bool is 0 or 1
-// whatever it was recorded as.
+// Reads a row of a record. The record's contents are not trusted to match its type: fields past its
+// end read as zero, and any nonzero bool reads as 1.
 void ProgramRun::past(Executor& executor, Caller& caller, const Step& step) {
   static const ops::OpRef clone("clone"), cast("cast");
   const program::View& view = step.results[0].view;

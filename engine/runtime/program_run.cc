@@ -30,7 +30,7 @@ ProgramRun::ProgramRun(std::shared_ptr<const Prepared> prepared, Invocation invo
 bool ProgramRun::cancel(const FailureRef& failure) {
   if (cancelled_) return false;
   cancelled_ = failure;
-  if (!filled_) {  // nor is what it was in the middle of filling
+  if (!filled_) {  // drop the instructions of a unit that was not completely filled
     for (Instruction& instruction : instructions_) clear(instruction);
     placed_.clear();
   }
@@ -45,7 +45,7 @@ bool ProgramRun::run(Executor& executor, PlanStats& stats, Caller& caller) {
   waits_ = false;
   executor.gather(true);
   const bool over = go_on(executor, caller);
-  // Where its time is over, it goes on soon.
+  // If only its time is over, it continues soon.
   if (over || halted(executor)) executor.gather(false);
   return over;
 }
@@ -115,7 +115,7 @@ void ProgramRun::begin_round() {
     const ValueId v = parameters[i].value;
     displacement_[v] = offset - parameters[i].geometry.offset;
     if (input.value) registers_[v] = input.value;
-    // In the last round nobody needs it any more: what overwrites it may do so in place.
+    // The last round no longer needs the input, so that it may be overwritten in place.
     if (round_ + 1 >= rounds_) input.value = nullptr;
   }
   for (std::size_t i = 0; i < program_.rebinds.size(); ++i) {
@@ -146,7 +146,8 @@ bool ProgramRun::end_round(Executor& executor, Caller& caller) {
   return true;
 }
 
-// Outcomes that no step has made: of literals, of control flow, of several names for one value.
+// Sets the outcomes that no step has made: of literals, of control flow, and of several names for
+// one value.
 bool ProgramRun::finish(Caller& caller) {
   for (Invocation::Outcome& outcome : call_.outcomes) {
     program::Value& becomes = *outcome.becomes;
@@ -191,8 +192,8 @@ Operand ProgramRun::operand_of(const program::View& view) {
 
 void ProgramRun::enter(const Block& block, const Step* owner, bool condition) {
   if (owner != nullptr && owner->kind == Step::Kind::kWhile && condition) {
-    // The values of this round of the loop stand in the condition's parameters; the body has its
-    // own numbers for them.
+    // The loop's current values are in the parameters of the condition; the body has its own
+    // numbers for them.
     const Block& body = owner->blocks[1];
     for (std::size_t i = 0; i < block.parameters.size(); ++i) {
       const ValueId from = block.parameters[i].value, to = body.parameters[i].value;
@@ -242,7 +243,7 @@ void ProgramRun::step(Executor& executor, Caller& caller) {
   }
 }
 
-// A block has come to its end.
+// Ends a block.
 void ProgramRun::leave(Executor& executor, Caller& caller) {
   const Frame frame = frames_.back();
   if (frame.owner == nullptr) {
@@ -329,7 +330,7 @@ FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, voi
   return failure;
 }
 
-// The results' registers hold their values from now on.
+// From here on, the registers of the results refer to their new values.
 void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFacts& facts) {
   out.op = step.op;
   out.seq = seq_;
@@ -369,7 +370,7 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
     displacement_[v] = 0;
     if (result.overwrites >= 0) {
       const auto o = static_cast<std::size_t>(result.overwrites);
-      const program::Value& old = *out.operands[o].value;  // perhaps written as another dtype
+      const program::Value& old = *out.operands[o].value;  // may be written as another dtype
       elements = old.elements * static_cast<std::int64_t>(core::size_of(old.dtype)) /
                  static_cast<std::int64_t>(core::size_of(program_.values[v].dtype));
       displacement_[v] = displacement_[step.operands[o].view.value];
@@ -385,7 +386,7 @@ void ProgramRun::fill(Instruction& out, const Step& step, const Prepared::StepFa
   }
 }
 
-// What is planned as whole may be a part of what a call gives.
+// A value that was planned as a whole tensor may be a part of a tensor in this call.
 bool ProgramRun::may_loop(const Step& step, const Instruction& instruction) const {
   const program::ResultSlot& slot = instruction.results[0];
   const program::View& result = step.results[0].view;
@@ -393,7 +394,7 @@ bool ProgramRun::may_loop(const Step& step, const Instruction& instruction) cons
       displacement_[result.value] != 0) {
     return false;
   }
-  const ValueId first = step.operands[0].view.value;  // a fold reads it from its beginning on
+  const ValueId first = step.operands[0].view.value;  // a reduction reads it from its beginning
   return instruction.results[0].geometry->numel() == program_.values[result.value].elements &&
          (step.operands[0].kind != Operand::Kind::kTensor || displacement_[first] == 0);
 }
@@ -411,7 +412,8 @@ void ProgramRun::run_unit(Executor& executor, Caller& caller, const passes::Unit
       together_ = together_ && may_loop(step, instructions_[i]);
       loop_.push_back(&instructions_[i]);
     }
-    // What dies here may be overwritten in place, and what only the loop reads is never stored.
+    // Values that are not needed later may be overwritten in place, and values that only the loop
+    // reads are not stored.
     for (const ValueId v : frame.facts->dying[frame.next]) registers_[v] = nullptr;
     filled_ = true;
     ran_ = 0;

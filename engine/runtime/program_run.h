@@ -1,6 +1,6 @@
-// ProgramRun: one call of a program (or a loop of calls) under way. The values are registers;
-// branches and loops are read and taken here, without the client. It runs a few steps at a time,
-// so that a long call shares its lane.
+// ProgramRun: a running call of a program, or loop of calls. The values are registers; branches and
+// loops are decided here, without the client. It runs a few steps at a time, so that a long call
+// shares its lane.
 #pragma once
 
 #include <cstdint>
@@ -24,32 +24,34 @@ class ProgramRun {
   class Caller {
    public:
     virtual ~Caller() = default;
-    // Must the run give its lane back? It is asked between units.
+    // Returns true if the run must give up its lane. Called between units.
     virtual bool stop() = 0;
-    // An instruction of the call has failed, or had a failed operand; `root`: the failure is its
-    // own.
+    // Reports that an instruction of the call failed or had a failed operand; `root`: it is the
+    // root of the failure.
     virtual void failed(const program::Instruction& instruction, const FailureRef& failure,
                         bool root) = 0;
-    // The instruction that has run is a collective that has not ended (Executor::opened).
+    // Reports that the last instruction is a collective that has not ended (Executor::opened).
     virtual void opened(program::Instruction instruction) = 0;
-    // These are asked while the session has open collectives. What is to become of an instruction;
-    // kRan: the session has taken it.
+    // next() and ready() are called while the session has open collectives. next() decides what to
+    // do with an instruction; kRan: the session has taken it.
     virtual Next next(program::Instruction& instruction) = 0;
-    // False: a collective that has not ended makes one of them.
+    // Returns false if an operand is the result of a collective that has not ended.
     virtual bool ready(std::span<const program::Operand> operands) = 0;
   };
 
   ProgramRun(std::shared_ptr<const Prepared> prepared, program::Invocation invocation,
              std::uint64_t seq);
 
-  // Runs until stop() says so, an instruction has to wait (Executor::stopped, Next::kStop), or all
-  // is done: then every outcome has contents or a failure, or is made by an open collective, and it
-  // returns true. Where it throws it may go on as well, after cancel().
+  // Runs until stop() returns true, an instruction must wait (Executor::stopped, Next::kStop), or
+  // everything is done. Returns true in the last case: every outcome then has contents or a
+  // failure, or is the result of an open collective. After an exception the run may continue once
+  // cancel() was called.
   bool run(Executor& executor, PlanStats& stats, Caller& caller);
-  // What has not run yet fails with this, and other ranks are told of its collectives. False where
-  // that was said before.
+  // Makes everything that has not run yet fail, and tells other ranks about its collectives.
+  // Returns false if it was cancelled earlier.
   bool cancel(const FailureRef& failure);
-  // After cancel(): rounds are left out, so the rank does not come to their collectives.
+  // Returns true after cancel() if rounds are skipped, so that this rank never reaches their
+  // collectives.
   bool leaves_out() const { return leaves_out_; }
   const std::vector<std::uint64_t>& groups() const { return prepared_->groups(); }
   std::uint64_t seq() const { return seq_; }
@@ -57,19 +59,19 @@ class ProgramRun {
 
  private:
   using ValueId = program::ValueId;
-  // A block under way; `owner` is the step that holds it, null for the body.
+  // A block that is running; `owner` is the step that contains it, null for the body.
   struct Frame {
     const program::Block* block;
     const program::Step* owner;
-    bool condition;  // of a loop
+    bool condition;  // the condition of a loop
     const Prepared::Facts* facts;
-    std::size_t next = 0;  // unit
+    std::size_t next = 0;  // index of the next unit
   };
 
   bool go_on(Executor& executor, Caller& caller);
-  // What was tried has not happened, and is to be tried again.
+  // Returns true if the last instruction did not run and must be tried again.
   bool halted(const Executor& executor) const { return executor.stopped() || waits_; }
-  // These are false where it has halted: to be called again.
+  // The following functions return false if the run has halted; they must be called again.
   bool begin(Executor& executor, Caller& caller);
   bool end_round(Executor& executor, Caller& caller);
   bool stack(Executor& executor, Caller& caller, std::size_t outcome);
@@ -77,7 +79,7 @@ class ProgramRun {
   bool end_records(Executor& executor, Caller& caller, const program::Step& loop);
   bool zero(Executor& executor, Caller& caller, const program::ValueRef& value,
             const core::Dims& shape);
-  // A part of `whole`, which `becomes` takes the place of, is overwritten.
+  // Overwrites a part of `whole`, which is then replaced by `becomes`.
   bool copy_into(Executor& executor, Caller& caller, program::ValueRef& whole,
                  program::ValueRef becomes, const core::Geometry& part, program::Operand from);
   bool execute(Executor& executor, Caller& caller, program::Instruction& instruction);
@@ -89,35 +91,36 @@ class ProgramRun {
   bool loop_is_ready(Executor& executor, Caller& caller);
   void fill(program::Instruction& out, const program::Step& step, const Prepared::StepFacts& facts);
   bool may_loop(const program::Step& step, const program::Instruction& instruction) const;
-  program::Instruction& one_instruction();  // cleared
+  program::Instruction& one_instruction();  // returns it cleared
   static void clear(program::Instruction& instruction);
   void enter(const program::Block& block, const program::Step* owner, bool condition);
   void leave(Executor& executor, Caller& caller);
-  // The results of a control step whose condition failed.
+  // Makes the results of a control step fail whose condition failed.
   void poison(const program::Step& step, const FailureRef& failure);
   FailureRef condition(Executor& executor, const program::View& view, bool* value, Caller& caller);
   FailureRef scalar(Executor& executor, const program::View& view, void* to, std::size_t bytes,
                     Caller& caller);
-  // A round begins: what is to be recorded of it. Why it could not be.
+  // Records the operands of a loop at the beginning of a round. Returns the failure if that was not
+  // possible.
   FailureRef record(Executor& executor, Caller& caller, const program::Step& loop);
   void past(Executor& executor, Caller& caller, const program::Step& step);
-  void end_unit();  // of the innermost frame
+  void end_unit();  // ends the unit of the innermost frame
   program::ValueRef new_value(ValueId id, std::int64_t elements) const;
   program::Operand operand_of(const program::View& view);
-  // As it lies in the storage of that value; valid until the next unit.
+  // The geometry relative to the storage of the value; valid until the next unit.
   const core::Geometry* placed(const core::Geometry* geometry, program::ValueId value);
 
-  // What a loop records of one of its operands: rows, one a round, in a storage that grows.
+  // The recorded values of one operand of a loop: one row for each round, in a storage that grows.
   struct Record {
-    program::ValueRef rows, wider;  // wider: on the way to take the place of `rows`
-    std::int64_t room = 0;          // in `rows`
-    bool spoilt = false;            // what it was to hold has failed
+    program::ValueRef rows, wider;  // wider: the larger storage that will replace `rows`
+    std::int64_t room = 0;          // number of rows that fit in `rows`
+    bool spoilt = false;            // a recorded value has failed
   };
   struct Records {
-    std::vector<Record> records;  // by `counts`
+    std::vector<Record> records;  // one record for each of the loop's `counts`
     program::ValueRef count;
     std::int64_t rounds = 0;
-    std::size_t upto = 0;  // records of this round
+    std::size_t upto = 0;  // records done in this round
   };
 
   const std::shared_ptr<const Prepared> prepared_;
@@ -125,28 +128,28 @@ class ProgramRun {
   program::Invocation call_;
   const std::uint64_t seq_;
   std::vector<program::ValueRef> registers_;
-  std::vector<std::int64_t> displacement_;  // by value: where its storage begins
-  std::vector<std::int32_t> outcome_of_;    // by value: an outcome that it becomes, -1: none
-  std::vector<bool> rebound_;               // by value: a parameter whose name gets another
+  std::vector<std::int64_t> displacement_;  // by value: offset of the value's storage
+  std::vector<std::int32_t> outcome_of_;    // by value: the outcome that it becomes, or -1
+  std::vector<bool> rebound_;               // by value: it is a parameter whose name is rebound
   std::vector<program::ValueRef> literals_;
   std::vector<program::ValueRef> stacked_;  // by outcome
-  std::vector<program::ValueRef> carried_;  // by rebind: what the round before has left
+  std::vector<program::ValueRef> carried_;  // by rebind: the result of the previous round
   std::vector<Frame> frames_;
-  std::unordered_map<const program::Step*, Records> records_;  // of loops under way
-  PlanStats* stats_ = nullptr;                                 // while it runs
-  // Of the unit under way; kept to reuse their memory.
+  std::unordered_map<const program::Step*, Records> records_;  // records of the running loops
+  PlanStats* stats_ = nullptr;                                 // set while it runs
+  // State of the running unit; kept to reuse their memory.
   std::vector<program::Instruction> instructions_;
   std::vector<program::Instruction*> loop_;
-  std::deque<core::Geometry> placed_;  // layouts that are not the program's own
-  core::Attributes attributes_;        // of a random step, which is a unit by itself
-  std::size_t ran_ = 0;                // steps of it that have run
+  std::deque<core::Geometry> placed_;  // layouts that differ from the program's own
+  core::Attributes attributes_;        // attributes of a random step, which is a unit by itself
+  std::size_t ran_ = 0;                // steps of the unit that have run
   bool filled_ = false, together_ = false;
   FailureRef cancelled_;
   std::uint32_t round_ = 0, rounds_ = 1;
   bool laid_out_ = false, begun_ = false, ended_ = false;  // ended_: all rounds have run
-  bool waits_ = false;                                     // for a collective
+  bool waits_ = false;                                     // the run waits for a collective
   bool leaves_out_ = false;
-  std::size_t stacked_upto_ = 0;  // outcomes of this round
+  std::size_t stacked_upto_ = 0;  // outcomes of this round that were stacked
 };
 
 }  // namespace teletensor::runtime

@@ -10,7 +10,7 @@ namespace teletensor::runtime {
 using core::Code;
 using core::Status;
 
-// The storage's own part: tells when it goes.
+// The lock of a published storage, which also reports the end of the storage.
 class Publications::Entry final : public memory::Sharing {
  public:
   Entry(Publications* table, std::uint64_t order, memory::Storage* storage, std::string user,
@@ -137,7 +137,7 @@ core::Result<core::Ref<memory::Storage>> Publications::take(const program::Publi
   if (id != by_id_.end()) {
     const Name& name = names_.at(id->second);
     const Facts& facts = name.facts;
-    // The last reference may have gone: then gone() waits for the lock that we hold.
+    // The last reference may be gone already; gone() then waits for the lock held here.
     if (open_to(facts.user, facts.users, user) && facts.dtype == described.dtype &&
         facts.device == described.device && facts.shape == described.shape &&
         described.writable == facts.writable && name.entry->storage()->try_acquire()) {

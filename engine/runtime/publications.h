@@ -1,7 +1,7 @@
-// Publications: the tensors of one engine that sessions use together, by name.
+// Publications: the tensors that sessions of one engine share by name.
 //
-// A publication holds nothing: its storage lives as long as some session has a value on it, and its
-// name as long as the storage. Thread-safe. Outlives every storage in it.
+// A publication does not keep its storage alive: the storage exists as long as a session has a
+// value in it, and the name as long as the storage. Thread-safe. Must outlive every storage in it.
 #pragma once
 
 #include <cstdint>
@@ -23,51 +23,54 @@ class Publications {
  public:
   struct Facts {
     std::uint64_t id = 0;
-    std::string name, user;  // together they are unique
-    std::string users;       // who else may have it: names with spaces between them, "*": all
+    std::string name, user;  // their combination is unique
+    std::string users;  // users that may also open it: names separated by spaces; "*": all users
     memory::OwnerId owner = 0;
     core::DType dtype = core::DType::kF32;
     core::Device device;
     core::Dims shape;
     bool writable = false;
     std::uint64_t bytes = 0;
-    std::uint64_t most = 10'000;  // names of its session
-    std::uint64_t common = 0;     // of the storage: Sharing::order
+    std::uint64_t most = 10'000;  // maximum number of names of one session
+    std::uint64_t common = 0;     // identifies the storage (Sharing::order)
   };
 
-  // `storage` becomes common to all sessions that take() it. A name of the same session is given to
-  // the new storage. ALREADY_EXISTS: another session has it; PERMISSION_DENIED: the storage is
-  // another session's; RESOURCE_EXHAUSTED: too many names. `facts` without id
-  // and common.
+  // Publishes `storage` under a name, so that other sessions can take() it. If the same session
+  // already has the name, it refers to the new storage from now on. Returns ALREADY_EXISTS if
+  // another session has the name, PERMISSION_DENIED if the storage belongs to another session, and
+  // RESOURCE_EXHAUSTED if there are too many names. `facts` does not set id and common.
   core::Status add(Facts facts, memory::Storage& storage);
-  // The name is free again; who has the storage keeps it. NOT_FOUND.
+  // Frees the name; sessions that have the storage keep it. Returns NOT_FOUND if there is no such
+  // name.
   core::Status withdraw(memory::OwnerId owner, std::string_view name);
 
-  // May `whom` have what is `user`'s and open to `users`?
+  // Returns true if `whom` may open what `user` published for `users`.
   static bool open_to(std::string_view user, std::string_view users, std::string_view whom);
-  // What `user` may have under "name" or "user/name", and below name + "/", by name.
+  // The publications that `user` may open under "name" or "user/name", and below name + "/", sorted
+  // by name.
   std::vector<Facts> find_all(std::string_view name, std::string_view user) const;
-  // The storage of a publication, which must be as it is described.
+  // Returns the storage of a publication, which must match the description.
   core::Result<core::Ref<memory::Storage>> take(const program::Published& described,
                                                 std::string_view user) const;
   std::vector<Facts> all() const;
   std::size_t count(memory::OwnerId owner) const;
-  // How often all() has changed.
+  // Number of changes of all() so far.
   std::uint64_t changes() const;
 
-  // ---- What comes from an earlier life, before anything is added.
-  // Numbers that are given from now on are no less than `first`, nor one that was restored.
+  // ---- Restoration after a restart, before anything is added.
+
+  // New numbers are at least `first` and differ from all restored ones.
   void number_from(std::uint64_t first);
-  // `storage` is common again, number `common`, written so often.
+  // Makes `storage` a shared storage again, with number `common` and `writes` earlier writes.
   void restore(std::uint64_t common, std::uint64_t writes, std::string user,
                memory::Storage& storage);
-  // Of such a storage: a name as all() gave it.
+  // Restores a name of such a storage, as all() returned it.
   void restore(Facts facts, memory::Storage& storage);
-  // Who has published a common storage.
+  // The user who published a shared storage.
   static const std::string& user_of(const memory::Storage& storage);
 
  private:
-  class Entry;                                      // of a storage
+  class Entry;                                      // belongs to a storage
   using Key = std::pair<std::string, std::string>;  // user, name
   struct Name {
     Facts facts;

@@ -49,7 +49,7 @@ TEST(Publications, NameAndStorageGoWithTheLastHolder) {
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second->get(), held.get());
   held = nullptr;
-  pool = nullptr;  // the publisher's session is over
+  pool = nullptr;  // ends the publisher's session
   EXPECT_EQ(box.table.find_all("w", "alice").size(), 1u);
   EXPECT_GT(box.used(), 0u);
   second = core::Status(Code::kCancelled, "");
@@ -69,7 +69,8 @@ TEST(Publications, NamesBelongToUsersAndSessions) {
   EXPECT_EQ(box.table.add(facts("bob", "x", 2), *a).code(), Code::kPermissionDenied);
   EXPECT_TRUE(box.table.add(facts("bob", "w", 2), *c).ok());
   const std::uint64_t old = box.table.find_all("w", "alice")[0].id;
-  ASSERT_TRUE(box.table.add(facts("alice", "w", 1), *b).ok());  // its own: another tensor
+  // Its own name: rebinds it to another tensor.
+  ASSERT_TRUE(box.table.add(facts("alice", "w", 1), *b).ok());
   EXPECT_NE(box.table.find_all("w", "alice")[0].id, old);
   EXPECT_EQ(box.table.all().size(), 2u);
   EXPECT_EQ(box.table.withdraw(2, "nothing").code(), Code::kNotFound);
@@ -99,7 +100,7 @@ TEST(Publications, RightsAreDeniedUnlessGranted) {
   EXPECT_TRUE(may("bobby", "some") && !may("bobb", "some") && !may("bob bobby", "some"));
   EXPECT_TRUE(!may("carol", "own") && !may("carol", "some") && may("carol", "all"));
   EXPECT_TRUE(!may("", "own") && !may("", "some"));
-  // Described otherwise than it is: nothing.
+  // A description that does not match the publication is refused.
   program::Published forged = described(box.table.find_all("all", "alice")[0]);
   forged.writable = true;
   EXPECT_FALSE(box.table.take(forged, "carol").ok());

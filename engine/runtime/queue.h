@@ -1,6 +1,6 @@
-// What stands in a session's queue: entries in chunks. A chunk is filled by the pump, handed over
-// whole, emptied by the strand, and reused, so that the queue costs one lock per chunk, no heap in
-// the steady state, and stays in the cache while it is short.
+// Entry and Chunk: the elements of a session's queue. A chunk of entries is filled by the frame
+// consumer, passed on as a whole, emptied by the session task, and reused. So the queue takes one
+// lock per chunk, allocates nothing in the steady state, and stays in the cache while it is short.
 #pragma once
 
 #include <cstddef>
@@ -21,26 +21,26 @@ namespace teletensor::runtime {
 
 struct Entry {
   enum class Kind : std::uint8_t {
-    kRun,       // the instruction
+    kRun,       // runs the instruction
     kConstant,  // result 0 gets `bytes`
     kUploaded,  // result 0 gets `storage`
-    kFetch,     // the contents of operand 0
-    kCall,      // `call`
-    kPublish,   // `publish`
-    kGroup,     // `group`
+    kFetch,     // fetches the contents of operand 0
+    kCall,      // runs `call`
+    kPublish,   // publishes as `publish` describes
+    kGroup,     // joins or leaves `group`
   };
   Kind kind = Kind::kRun;
-  bool bulk = false;  // kFetch
-  bool done = false;  // it has run, before others that stand in front of it
+  bool bulk = false;  // set for kFetch
+  bool done = false;  // it has run earlier than entries in front of it
   program::Instruction instruction;
-  std::unique_ptr<const std::string> bytes;  // kConstant
+  std::unique_ptr<const std::string> bytes;  // set for kConstant
   core::Ref<memory::Storage> storage;
-  std::shared_ptr<const program::Failure> refused;  // it must not run, and fails with this
+  std::shared_ptr<const program::Failure> refused;  // the entry must not run and fails with this
   std::unique_ptr<ProgramRun> call;
   std::unique_ptr<Publications::Facts> publish;
   struct Group {
     std::uint64_t number = 0;
-    std::optional<Groups::Join> join;  // none: the session leaves it
+    std::optional<Groups::Join> join;  // none: the session leaves the group
   };
   std::unique_ptr<Group> group;
 };
@@ -58,23 +58,23 @@ class Chunk {
   bool empty() const { return taken_ == filled_; }
   std::size_t size() const { return filled_ - taken_; }
   // Precondition: not full.
-  Entry& add() { return *new (at(filled_++)) Entry; }  // no (): that would clear it all first
-  // Precondition of all: not empty.
+  Entry& add() { return *new (at(filled_++)) Entry; }  // no (): that would clear the entry first
+  // Precondition of front(), last(), drop_last() and pop(): the chunk is not empty.
   Entry& front() { return *at(taken_); }
   Entry& last() { return *at(filled_ - 1); }
   void drop_last() { at(--filled_)->~Entry(); }
   void pop() { at(taken_++)->~Entry(); }
-  // Entries taken() ... filled() - 1 are in it.
+  // The chunk contains the entries taken() ... filled() - 1.
   std::size_t taken() const { return taken_; }
   std::size_t filled() const { return filled_; }
   Entry& entry(std::size_t i) { return *at(i); }
-  // Drops what is left, iteratively; the chunk is as new.
+  // Drops the remaining entries, iteratively; the chunk is then like new.
   void clear() {
     while (!empty()) pop();
     filled_ = taken_ = 0;
   }
 
-  Chunk* next = nullptr;  // of whatever list it is in
+  Chunk* next = nullptr;  // next chunk in a list
 
  private:
   Entry* at(std::size_t i) {

@@ -1,4 +1,4 @@
-// SharedLocks: published storages, locked for a while.
+// SharedLocks: locks on published storages for the duration of an instruction.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 
 namespace teletensor::runtime {
 
-// Those of an instruction for its time: one that writes through is atomic for everybody else.
+// Locks all published storages of an instruction, so that an instruction that writes to one is
+// atomic for all sessions.
 class SharedLocks {
  public:
   explicit SharedLocks(Devices& devices) : devices_(devices) {}
@@ -55,7 +56,8 @@ class SharedLocks {
   }
 
  private:
-  // Devices run later than the locks are held.
+  // Devices run asynchronously and may run later than the locks are held, so they must order the
+  // accesses themselves.
   core::Status order(core::Status (backends::Accelerator::*how)()) {
     for (std::size_t i = 0; on_device_ && i < devices_.size(); ++i) {
       backends::Accelerator* const each = devices_.at(i).accelerator();
@@ -66,7 +68,7 @@ class SharedLocks {
 
   Devices& devices_;
   bool on_device_ = false;
-  std::vector<std::pair<memory::Sharing*, bool>> list_;  // and: to write
+  std::vector<std::pair<memory::Sharing*, bool>> list_;  // the flag: lock for writing
   std::size_t held_ = 0;
   std::optional<Lanes::Quiet> quiet_;
 };

@@ -14,13 +14,14 @@ using memory::Pool;
 
 namespace {
 
-constexpr std::chrono::milliseconds kLook{10};     // while a request has to wait for others
-constexpr std::chrono::seconds kTidy{1};           // while something is on the disk
-constexpr std::chrono::milliseconds kMinIdle{50};  // so long without work ends a turn
-// At least so much is moved away at a time: what comes next needs room as well.
+// Interval of retries while a request waits for other sessions.
+constexpr std::chrono::milliseconds kLook{10};
+constexpr std::chrono::seconds kTidy{1};  // interval of deletions while files exist on the disk
+constexpr std::chrono::milliseconds kMinIdle{50};  // a turn ends after this time without work
+// The minimum that is moved away at a time, because the next request needs memory as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
 constexpr int kRoomTries = 8;
-constexpr int kFruitless = 64;  // so often one that has come back is asked again
+constexpr int kFruitless = 64;  // maximum number of attempts to take memory from one member
 
 }  // namespace
 
@@ -38,7 +39,7 @@ Tiers::~Tiers() {
   mover_.join();
 }
 
-// ---------------------------------------------------------------- any thread
+// ---------------------------------------------------------------- functions for any thread
 
 void Tiers::join(Member* member, const std::string& user) {
   if (disk_ != nullptr) {
@@ -55,7 +56,7 @@ bool Tiers::leave(Member* member) {
   {
     core::MutexLock lock(mu_);
     std::erase(members_, member);
-    const bool mover = std::this_thread::get_id() == mover_.get_id();  // in an answer
+    const bool mover = std::this_thread::get_id() == mover_.get_id();  // called inside an answer
     while (!mover && (busy_with_ == member || victim_ == member)) {
       (victim_ == member ? stop_victim_ : stop_request_) = true;
       released_.wait(mu_);
@@ -148,7 +149,7 @@ Tiers::StorageRef Tiers::allocate(Member* member, std::size_t device, std::size_
   return result;
 }
 
-// ---------------------------------------------------------------- the mover
+// ---------------------------------------------------------------- the spiller's thread
 
 void Tiers::work() {
   while (true) {
@@ -205,8 +206,8 @@ bool Tiers::serve(Request& request) {
   }
   found = bring_back(request);
   StorageRef storage;
-  // Reserved until it goes on: else whoever is served next would take it, and so would this one
-  // what that one has been given, for ever.
+  // Keep the memory reserved until the session continues. Otherwise the next request would take it,
+  // this session would take that one's memory in turn, and so on forever.
   std::vector<std::uint64_t> granted(request.need.bytes.size());
   for (std::size_t i = 0; i < granted.size() && found == Found::kRoom; ++i) {
     if (request.need.bytes[i] > 0) found = find_room(request, i, granted, storage);
@@ -221,7 +222,8 @@ bool Tiers::serve(Request& request) {
   return true;
 }
 
-// What was there so often others have taken each time, unless the device has it in no one piece.
+// Room was made several times, but other sessions took it each time: try again later. If there is
+// still room, the device's memory is fragmented: give up.
 Tiers::Found Tiers::out_of_tries(const Pool& pool, std::size_t bytes) {
   return pool.room_for(bytes) == Pool::Short::kNothing ? Found::kNever : Found::kLater;
 }
@@ -262,11 +264,12 @@ Status Tiers::move_in(Request& request, memory::Storage& storage) {
 
 Tiers::Found Tiers::bring_back(Request& request) {
   for (const StorageRef& storage : request.need.operands) {
-    // Others' storages are published, and those never move.
+    // Storages of other sessions are published, and those are never moved.
     for (int tries = 0; storage->data() == nullptr; ++tries) {
       const Status status = move_in(request, *storage);
       if (status.code() == Code::kCancelled) return Found::kLater;
-      // What cannot be had back, by damage or a device that is lost, fails where it is used.
+      // If the contents are lost (damaged file or lost device), the instruction that uses them
+      // fails.
       if (status.code() != Code::kResourceExhausted) break;
       const std::size_t device = request.member->device_of(*storage);
       const Found found = tries < kRoomTries ? make_room(request, device, storage->bytes())
@@ -295,7 +298,7 @@ bool Tiers::in_turn(const Member& member, bool idle) const {
   return now - active < std::max<std::chrono::nanoseconds>(member.transfers_, kMinIdle);
 }
 
-// What others are guaranteed stays theirs.
+// Memory within another user's guarantee must not be taken.
 bool Tiers::may_lose(Member& member, const Lack& lack) {
   const memory::UserBudget* const whose = member.pool(lack.device).account().user();
   const bool own = whose == lack.pool.account().user() && whose != nullptr;
@@ -313,7 +316,7 @@ Tiers::Place Tiers::place(const Request& request, const Member& member) {
   return Place::kNone;
 }
 
-// What it needs at once of a device.
+// The memory of a device that the request needs at the same time.
 std::uint64_t Tiers::working_set(const Request& request, const Pool& pool, std::size_t device) {
   std::uint64_t bytes = 0;
   for (const StorageRef& each : request.need.operands) {
@@ -339,7 +342,7 @@ void Tiers::leave_victim() {
   {
     core::MutexLock lock(mu_);
     victim_ = nullptr;
-    stop_victim_ = false;  // it was meant for this one alone
+    stop_victim_ = false;  // the stop applied to this member only
   }
   released_.notify_all();
 }
@@ -350,7 +353,7 @@ void Tiers::note_nothing(Request& request, Member& member, std::size_t device) {
     const auto now = Clock::now();
     if (request.patient_until == Clock::time_point{}) request.patient_until = now + patience_;
     if (now < request.patient_until) return;
-    member.pool(device).pins_last();  // who asks next does not wait for these
+    member.pool(device).pins_last();  // later requests do not wait for these pins
     tried.pinned = 0;
   }
   tried.used = member.pool(device).account().used();
@@ -384,7 +387,7 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
   });
   for (auto& [whose, tried] : request.tried) tried.pinned = 0;
   bool later = false;
-  // What they keep by name last.
+  // Storages kept by name are moved last.
   for (const bool kept : {false, true}) {
     for (Member* member : others) {
       if (stopped(request)) return Found::kLater;
@@ -418,7 +421,7 @@ bool Tiers::pins_suffice(const Request& request, const Lack& lack) {
 bool Tiers::take_idle(Request& request, Member& member, const Lack& lack, bool kept) {
   if (in_turn(member, true)) return false;
   if (!member.freeze()) return true;
-  // Where it has been given something to do meanwhile, it is asked to yield later.
+  // If the member received work meanwhile, it is asked to yield later.
   if (!move_away(request, member, lack, kept, true) && kept && !member.has_work()) {
     note_nothing(request, member, lack.device);
   }
@@ -434,7 +437,7 @@ bool Tiers::take_busy(Request& request, Member& member, const Lack& lack) {
     core::MutexLock lock(mu_);
     yielded = member.yielded_;
   }
-  // Of two that wait in their turns, the first.
+  // If both wait within their turns, the earlier request has precedence.
   const bool first = mine && waiting == Place::kBehind;
   if ((in_turn(member, false) && !first) || (waiting == Place::kAhead && !mine)) return false;
   if (!yielded && waiting == Place::kNone) {
@@ -453,7 +456,7 @@ bool Tiers::take_busy(Request& request, Member& member, const Lack& lack) {
   return true;
 }
 
-// Where it is not here, it is asked for as well.
+// Takes memory from the requesting session itself; if it is running, it is asked to yield first.
 Tiers::Found Tiers::take_own(Request& request, const Lack& lack) {
   Member& own = *request.member;
   if (has_nothing(request, own, lack.device)) return Found::kNever;
@@ -472,7 +475,7 @@ Tiers::Found Tiers::take_own(Request& request, const Lack& lack) {
   if (frozen) own.thaw();
   if (lack.met()) return Found::kRoom;
   if (!any) note_nothing(request, own, lack.device);
-  // What was moved somebody else has taken.
+  // If storages were moved, another session has taken the room.
   return any || stopped(request) ? Found::kLater : Found::kNever;
 }
 
@@ -490,7 +493,8 @@ bool Tiers::move_away(Request& request, Member& member, const Lack& lack, bool k
   }
   std::uint64_t pinned = 0;
   std::vector<StorageRef> found = member.pool(lack.device).movable(&pinned);
-  // Its own uploads are bound by what comes behind the instruction that waits.
+  // The session's own pinned uploads are bound only by commands after the waiting instruction, so
+  // waiting for them is useless.
   const bool waits = &member == request.member && !request.done;
   request.tried[{&member, lack.device}].pinned = waits ? 0 : pinned;
   std::erase_if(found, [&](const StorageRef& each) { return stay.contains(each.get()); });
@@ -506,7 +510,7 @@ bool Tiers::move_away(Request& request, Member& member, const Lack& lack, bool k
     if (moved >= goal && lack.met()) break;
     const Status status =
         timed(request, *storage, [&] { return move_one(member, lack.device, *storage, go_on); });
-    // A smaller one may fit where this one does not.
+    // A smaller storage may fit where this one does not.
     if (status.code() == Code::kResourceExhausted && disk_ == nullptr) continue;
     if (!status.ok()) break;
     moved += storage->bytes();
@@ -514,7 +518,8 @@ bool Tiers::move_away(Request& request, Member& member, const Lack& lack, bool k
   return moved > 0;
 }
 
-// A device's to the host, and where that has no room, like the host's own to the disk.
+// Moves a storage of a device to the host, or if that has no room, to the disk, like a storage of
+// the host.
 Status Tiers::move_one(Member& member, std::size_t device, memory::Storage& storage,
                        const std::function<bool()>& go_on) {
   Pool& from = member.pool(device);
@@ -535,8 +540,9 @@ void Tiers::answer(Request& request, StorageRef storage, bool room,
       member.transfers_ = {};
       member.part_ = 0;
     }
-    // All of its memory, there and back, counts: one that is larger than the memory moves all the
-    // time, and would have its turn for ever.
+    // A turn counts transfers of at most all of the session's memory, out and in. Otherwise a
+    // session that is larger than the memory, and therefore moves all the time, would have an
+    // endless turn.
     if (member.part_ < 2) member.transfers_ += request.transfers;
     member.part_ += request.part;
     member.turn_ends_ = member.turn_began_ + kTurns * member.transfers_;
@@ -550,12 +556,13 @@ void Tiers::answer(Request& request, StorageRef storage, bool room,
     requests_.erase(found);
   }
   if (request.done) return request.done(std::move(storage));
-  request.need = {};  // before it runs: it looks who else holds its operands
+  // Released first, because the session checks for other references to its operands.
+  request.need = {};
   member.active(Clock::now());
   member.go_on(room, std::move(granted));
 }
 
-// Those that stopped for somebody who needs nothing of them any more.
+// Resumes members that yielded for requests which need nothing from them any more.
 void Tiers::thaw_yielded(bool all) {
   std::vector<Member*> members;
   {

@@ -1,19 +1,20 @@
-// Tiers: moves storages from devices to the host and from there to the disk, and back, on a thread
-// of its own.
+// Tiers: moves storages from devices to the host, on to the disk, and back. A thread of its own,
+// the spiller, does this.
 //
-// A session that lacks room, or operands that are elsewhere, stops before the instruction, with
-// nothing done, and waits here without a lane; the mover makes room, brings the operands back and
-// lets it go on, with the room reserved for it. While the mover works on a session it is that
-// session's strand: nothing of the session runs, and nobody waits for the mover with a lane or a
-// lock in hand.
+// A session that lacks memory, or whose operands were moved away, stops before the instruction,
+// without side effects, and waits here without a lane. The spiller makes room, brings the operands
+// back, and lets the session continue with the room reserved for it. While the spiller works on a
+// session it acts as that session's task: nothing of the session runs. No thread waits for the
+// spiller while it has a lane or a lock.
 //
-// Room is made by moving away, one after the other until it suffices: storages of sessions that
-// have nothing to do, least recently used first, kept ones last; of others that wait here; of
-// sessions that run, which stop for it at the end of a plan; and the session's own that the
-// instruction does not need. Who was brought back has a turn of kTurns times what its transfers
-// took before others may move it away again. What a device has no room for goes to the host, and
-// where that has none either, straight to the disk. Where nothing is left to move but what is
-// pinned for now, by an upload, a download, another process, it is waited for, for a while.
+// The spiller makes room by moving storages away, in this order, until there is enough: storages of
+// sessions without work, least recently used first and those kept by name last; of other sessions
+// that wait here; of running sessions, which stop for this at the end of a plan; and the waiting
+// session's own storages that the instruction does not need. A session whose storages were brought
+// back has a turn, of kTurns times the duration of its transfers, before they may be moved away
+// again. Storages of a device are moved to the host, or if that has no room, to the disk directly.
+// If only pinned storages are left (by an upload, a download or another process), the spiller waits
+// for them for a limited time.
 #pragma once
 
 #include <atomic>
@@ -38,41 +39,44 @@ namespace teletensor::runtime {
 class Tiers {
  public:
   static constexpr int kTurns = 10;
-  // So long a request waits for what is pinned: longer than it takes to notice that a client is
-  // gone (8 s).
+  // The time for which a request waits for pinned storages: longer than it takes to detect that a
+  // client is gone (8 s).
   static constexpr std::chrono::milliseconds kPatience{10'000};
   using StorageRef = core::Ref<memory::Storage>;
   using Clock = std::chrono::steady_clock;
 
-  // What an instruction needs before it can run.
+  // The memory that an instruction needs before it can run.
   struct Need {
-    std::vector<StorageRef> operands;  // all of them in their memory
-    std::vector<StorageRef> wished;    // these as well, where there is room anyway
-    std::vector<std::size_t> bytes;    // and room for so many bytes more, by device; or empty
+    std::vector<StorageRef> operands;  // must be in their own memory
+    std::vector<StorageRef> wished;    // are brought back as well if there is room anyway
+    std::vector<std::size_t> bytes;    // additional bytes, by device; or empty
   };
 
-  // A session. Called by the mover, but for what stands below.
+  // A session. Unless stated otherwise, the functions are called by the spiller.
   class Member {
    public:
     virtual ~Member() = default;
-    // Takes the strand. False: the session has something to do.
+    // Stops the session task. Returns false if the session has work.
     virtual bool freeze() = 0;
-    // Gives it back.
+    // Lets the session task run again.
     virtual void thaw() = 0;
-    // While it is frozen: something has come that it could do.
+    // Returns true if a frozen session has received work.
     virtual bool has_work() const = 0;
-    // It is to give the strand to the mover, by yielded(), at the end of a plan. Any thread.
+    // Requests that the session calls yielded() at the end of a plan, or cancels the request. Any
+    // thread.
     virtual void ask_to_yield(bool yes) = 0;
-    // It goes on. `room`: what it needed is there, `granted` of it reserved with its pools, by
-    // device; false: it cannot be had, and what still lacks it fails.
+    // Lets a waiting session continue. `room`: its need is satisfied, with `granted` bytes reserved
+    // in its pools, by device. Otherwise the need cannot be satisfied, and instructions that lack
+    // memory fail.
     virtual void go_on(bool room, std::vector<std::uint64_t> granted) = 0;
     virtual memory::Pool& pool(std::size_t device) = 0;
     virtual std::size_t device_of(const memory::Storage& storage) const = 0;
-    // Storages that its kept names stand for. False: that cannot be said now. Precondition: frozen.
+    // Adds the storages of the session's kept names. Returns false if they cannot be determined
+    // now. Precondition: frozen.
     virtual bool kept(std::unordered_set<const void*>& storages) = 0;
 
    protected:
-    // It does something now.
+    // Records that the session has work now.
     void active(Clock::time_point now) {
       active_at_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
     }
@@ -82,60 +86,65 @@ class Tiers {
     std::atomic<Clock::rep> active_at_{0};
     std::shared_ptr<memory::DiskShare> share_;
     Clock::time_point turn_began_{}, turn_ends_{};
-    std::chrono::nanoseconds transfers_{0};  // of the turn
-    double part_ = 0;                        // of its memory, that the turn has moved
-    bool yielded_ = false, seen_ = false;    // guarded by Tiers::mu_
-    bool asked_ = false;                     // to yield
+    std::chrono::nanoseconds transfers_{0};  // duration of the transfers of the turn
+    double part_ = 0;  // the fraction of the session's memory that the turn has moved
+    bool yielded_ = false, seen_ = false;  // guarded by Tiers::mu_
+    bool asked_ = false;                   // was asked to yield
   };
 
-  // The disk outlives it; null: nothing moves there.
+  // `disk` must outlive this object; null: nothing is moved to a disk.
   explicit Tiers(memory::Disk* disk, std::chrono::milliseconds patience = kPatience);
-  // Precondition: no members.
+  // Precondition: there are no members.
   ~Tiers();
 
-  // ---- Any thread
+  // ---- Functions for any thread
   void join(Member* member, const std::string& user);
-  // The mover does not touch it any more. True when it had the strand, which the caller has then.
+  // Removes a member, which the spiller does not access afterwards. Returns true if the spiller had
+  // the session task; the caller has it then.
   bool leave(Member* member);
-  // The strand, which it gives to the mover until go_on(). False: not a member (any more).
+  // wait() and yielded() pass the session task to the spiller until go_on(). They return false if
+  // the member was removed.
   bool wait(Member* member, Need need);
   bool yielded(Member* member);
-  // A member that waits goes on now, as if it had what it needs.
+  // Lets a waiting member continue now, as if its need was satisfied.
   void hurry(Member* member);
-  // A storage for somebody who is not the strand; null: there is no room, or the member left.
-  // `done` runs on the mover's thread.
+  // Allocates a storage for a thread that does not run the session task. The result is null if
+  // there is no room or the member was removed. `done` runs on the spiller's thread.
   void allocate(Member* member, std::size_t device, std::size_t bytes, std::uint64_t seq,
                 std::function<void(StorageRef)> done);
-  // The same for a thread that may wait. Not a lane, nor one that the mover may need.
+  // Like the function above, but waits. Must not be called on a lane or on a thread that the
+  // spiller may need.
   StorageRef allocate(Member* member, std::size_t device, std::size_t bytes, std::uint64_t seq);
 
  private:
   struct Request {
     Member* member = nullptr;
     Need need;
-    std::function<void(StorageRef)> done;  // with it: for room alone, and the strand is not here
+    // Set for a request of allocate(): it needs memory only, and does not hold the session task.
+    std::function<void(StorageRef)> done;
     std::uint64_t seq = 0;
     std::chrono::nanoseconds transfers{0};
-    double part = 0;  // of the member's memory, that they moved
-    // From whom there was nothing to be had on which device.
+    double part = 0;  // the fraction of the member's memory that these transfers moved
+    // Attempts that found no storage to move away, by member and device.
     struct Tried {
-      std::uint64_t used = 0;  // by it, then
+      std::uint64_t used = 0;  // bytes used by the member at that time
       int times = 0;
-      std::uint64_t pinned = 0;  // bytes that may be had once they are not pinned any more
+      std::uint64_t pinned = 0;  // bytes that can be moved once they are no longer pinned
     };
     std::map<std::pair<const Member*, std::size_t>, Tried> tried;
-    Clock::time_point patient_until{};  // of what is pinned; none: it has not come to that
+    Clock::time_point patient_until{};  // deadline for waiting for pins; not set until needed
     bool hurry = false;                 // guarded by mu_
   };
   using RequestRef = std::shared_ptr<Request>;
   enum class Found : std::uint8_t { kRoom, kLater, kNever };
 
   void work();
-  // False: not now.
+  // Returns false if the request must be tried again later.
   bool serve(Request& request);
   Found bring_back(Request& request);
   void bring_wished(Request& request);
-  // What it needs there beside its operands, reserved in `granted`, or in `storage`.
+  // Finds the memory that is needed in addition to the operands: reserves it in `granted`, or
+  // allocates `storage`.
   Found find_room(Request& request, std::size_t device, std::vector<std::uint64_t>& granted,
                   StorageRef& storage);
   Found make_room(Request& request, std::size_t device, std::size_t bytes);
@@ -145,34 +154,36 @@ class Tiers {
   struct Lack {
     std::size_t device, bytes;
     memory::Pool::Short why;
-    memory::Pool& pool;  // the request's, on the device
+    memory::Pool& pool;  // the requesting session's pool on the device
     bool met() const { return pool.room_for(bytes) == memory::Pool::Short::kNothing; }
   };
   static bool may_lose(Member& member, const Lack& lack);
-  // Unless it has something that is pinned, and there is time to wait for that.
+  // Records that the member has nothing to move, unless it has pinned storages and there is time to
+  // wait for them.
   void note_nothing(Request& request, Member& member, std::size_t device);
-  // There is still nothing: it has no more than when it was tried.
+  // Returns true if the member had nothing to move and uses no more memory than at that time.
   static bool has_nothing(const Request& request, Member& member, std::size_t device);
-  // From one that has nothing to do. False: not before its turn is over.
+  // Takes memory from a member without work. Returns false if its turn is not over.
   bool take_idle(Request& request, Member& member, const Lack& lack, bool kept);
-  // From one that waits behind the request, or for its turn to end, or runs: that is asked to stop
-  // for it. False: not now.
+  // Takes memory from a member that waits after the request or for the end of its turn, or asks a
+  // running member to yield. Returns false if it must be tried again later.
   bool take_busy(Request& request, Member& member, const Lack& lack);
   Found take_own(Request& request, const Lack& lack);
-  // What was found pinned, and is worth a wait yet, would be enough.
+  // Returns true if the pinned storages that are worth waiting for would be enough.
   static bool pins_suffice(const Request& request, const Lack& lack);
-  // Moves storages of a frozen member away until the lack is met; only those that it does not keep
-  // by name unless `kept`. Was there anything?
+  // Moves storages of a frozen member away until there is enough memory; storages kept by name only
+  // if `kept`. Returns true if any was moved.
   bool move_away(Request& request, Member& member, const Lack& lack, bool kept, bool idle);
   bool move_all_away(Request& request, Member& member, const Lack& lack);
   core::Status move_one(Member& member, std::size_t device, memory::Storage& storage,
                         const std::function<bool()>& go_on);
   core::Status move_in(Request& request, memory::Storage& storage);
-  // Counts a transfer of the request's.
+  // Runs a transfer and adds its duration to the request.
   static core::Status timed(Request& request, const memory::Storage& storage,
                             const std::function<core::Status()>& move);
   enum class Place : std::uint8_t { kNone, kAhead, kBehind };
-  Place place(const Request& request, const Member& member);  // of what it waits for
+  // The position of the member's request.
+  Place place(const Request& request, const Member& member);
   bool stopped(const Request& request);
   bool take_victim(Member* member);
   void leave_victim();
@@ -181,16 +192,16 @@ class Tiers {
   void thaw_yielded(bool all);
   bool in_turn(const Member& member, bool idle) const;
 
-  memory::Disk* const disk_;  // null: none
+  memory::Disk* const disk_;  // null if there is no disk
   const std::chrono::milliseconds patience_;
   mutable core::Mutex mu_;
   core::CondVar changed_, released_;
   std::vector<Member*> members_ TT_GUARDED_BY(mu_);
   std::deque<RequestRef> requests_ TT_GUARDED_BY(mu_);
-  // Who the mover is working on: nobody but it touches them meanwhile.
+  // The members that the spiller works on; no other thread accesses them meanwhile.
   Member* busy_with_ TT_GUARDED_BY(mu_) = nullptr;
   Member* victim_ TT_GUARDED_BY(mu_) = nullptr;
-  // The work under way is not wanted any more: the request, or the one that loses.
+  // The current work must stop, for the request or for the member that loses memory.
   std::atomic<bool> stop_request_{false}, stop_victim_{false};
   bool stopping_ TT_GUARDED_BY(mu_) = false;
   std::thread mover_;

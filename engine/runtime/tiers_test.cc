@@ -17,12 +17,12 @@
 namespace teletensor::runtime {
 namespace {
 
-using namespace testing;  // the kit
+using namespace testing;  // for the helpers of kit_test.h
 using program::ValueRef;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kMillion = 1 << 20;  // elements: 4 MiB
+constexpr std::int64_t kMillion = 1 << 20;  // number of elements: 4 MiB
 
 class Quiet : public BackEvents {
  public:
@@ -43,7 +43,7 @@ class Quiet : public BackEvents {
   core::Status last;
 };
 
-// A session whose values lie on one device.
+// A session whose values are on one device.
 class Client {
  public:
   Client(Box& box, Lanes& lanes, Tiers* tiers, memory::OwnerId owner, core::Device device)
@@ -80,7 +80,7 @@ class Client {
   bool away(const ValueRef& value) const {
     return static_cast<memory::Storage*>(value->contents.get())->data() == nullptr;
   }
-  // The contents, wherever they are.
+  // Reads an element, wherever the contents are.
   float at(const ValueRef& value, std::size_t i) const {
     float x = -1;
     EXPECT_TRUE(static_cast<memory::Storage*>(value->contents.get())->read(i * 4, &x, 4).ok());
@@ -129,7 +129,8 @@ class TiersTest : public ::testing::Test {
   std::unique_ptr<Client> a, b;
 };
 
-// Of the host to the disk, and of a device to the host and on to the disk.
+// Tests storages of the host, which are moved to the disk, and of a device, which are moved to the
+// host and then to the disk.
 class TiersOn : public TiersTest, public ::testing::WithParamInterface<core::Device> {};
 INSTANTIATE_TEST_SUITE_P(Devices, TiersOn, ::testing::Values(kHost, kSim),
                          [](const auto& on) { return on.index == 0 ? "Host" : "Sim"; });
@@ -144,7 +145,7 @@ TEST_P(TiersOn, AnIdleSessionGivesWayAndGetsItsValuesBack) {
   b->drain();
   EXPECT_TRUE(a->away(first[0]));
   EXPECT_FALSE(b->away(second[5]));
-  EXPECT_EQ(a->at(first[0], 8), 1.0f);  // where it is
+  EXPECT_EQ(a->at(first[0], 8), 1.0f);  // read where it is, without moving it back
   std::vector<ValueRef> sums;
   for (int k = 0; k < 6; ++k) sums.push_back(a->add(first[static_cast<std::size_t>(k)], 0.5));
   a->drain();
@@ -167,7 +168,7 @@ TEST_P(TiersOn, ASessionMovesItsOwnWhereNobodyElseHasAny) {
 }
 
 TEST_F(TiersTest, WhereNothingIsLeftToMoveItIsOutOfMemory) {
-  open(3u << 20);  // not even one of them
+  open(3u << 20);  // not enough for a single tensor
   two(kHost);
   std::vector<ValueRef> values;
   for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
@@ -199,7 +200,8 @@ TEST_P(TiersOn, BothRunAndTakeTurns) {
   EXPECT_EQ(second, 1040.0f);
 }
 
-// Who has its turn goes on, though the other asked first for what both need.
+// A session within its turn continues, although the other session was first to request memory that
+// both need.
 TEST_P(TiersOn, TurnsAreNotSpentWaiting) {
   open();
   two(GetParam());
@@ -249,11 +251,12 @@ TEST_P(TiersOn, StoragesForOthersThanTheStrand) {
     later.set_value(static_cast<bool>(storage));
   });
   EXPECT_TRUE(later.get_future().get());
-  EXPECT_FALSE(b->back.allocate_now(device, 33u << 20, 1));  // more than there is
+  EXPECT_FALSE(b->back.allocate_now(device, 33u << 20, 1));  // more than the device has
   now = nullptr;
 }
 
-// Of a device without a disk.
+// Storages of a device without a disk are moved to the host only; when that is full as well, the
+// error is "out of memory".
 TEST_F(TiersTest, WhatNeitherTheDeviceNorTheHostHasRoomForIsOutOfMemory) {
   tiers = std::make_unique<Tiers>(nullptr);
   two(kSim);
@@ -266,20 +269,20 @@ TEST_F(TiersTest, WhatNeitherTheDeviceNorTheHostHasRoomForIsOutOfMemory) {
                                HasSubstr("quota of 32.0 MiB"), HasSubstr("(moved away)")));
   EXPECT_EQ(box.devices.at(0).pool().budget().used(), 32u << 20);
   EXPECT_NE(values[19]->failure, nullptr);
-  // Eight fit on the host, and seven there, where the records of those are.
+  // The host has room for eight storages, and the device for seven besides its records.
   for (std::size_t k = 0; k < 15; ++k) {
     ASSERT_EQ(values[k]->failure, nullptr) << k;
     EXPECT_EQ(a->at(values[k], 9), static_cast<float>(k) + 2.0f);
   }
 }
 
-// Each instruction of either needs all but a part of the memory, so that they cannot both have
-// what they need. What one has been found is not the other's.
+// Each instruction of both sessions needs most of the memory, so that only one session at a time
+// can have what it needs. Memory reserved for one session must not be given to the other.
 TEST_F(TiersTest, TwoThatNeedNearlyAllOfItGoOnByTurns) {
   open();
   a = std::make_unique<Client>(box, lanes, tiers.get(), 1, kSim);
   b = std::make_unique<Client>(box, lanes, tiers.get(), 2, kSim);
-  // 20 MiB are left: two of each, and one more.
+  // 20 MiB are left: two tensors of each session, and one more.
   auto* const taken = memory::Pool::create(sim(), 3, 0);
   ASSERT_TRUE(taken->reserve(12u << 20));
   std::vector<ValueRef> first, second;
@@ -298,7 +301,7 @@ TEST_F(TiersTest, TwoThatNeedNearlyAllOfItGoOnByTurns) {
   taken->close();
 }
 
-// A session whose strand is the test's.
+// A member of Tiers that is controlled by the test.
 class Stub : public Tiers::Member {
  public:
   Stub(Box& box, Tiers& tiers, memory::OwnerId owner) : tiers_(tiers) {
@@ -328,7 +331,7 @@ class Stub : public Tiers::Member {
     return result;
   }
 
-  std::function<void()> on_freeze;  // the mover's thread
+  std::function<void()> on_freeze;  // called on the spiller's thread
   std::atomic<bool> idle{true}, asked{false};
   std::atomic<int> frozen{0};
 
@@ -343,7 +346,7 @@ class Stub : public Tiers::Member {
   void ask_to_yield(bool yes) override { asked = asked || yes; }
   void go_on(bool room, std::vector<std::uint64_t> granted) override {
     for (std::size_t i = 0; i < granted.size(); ++i) pools_[i]->release(granted[i]);
-    std::promise<bool> went_on = std::move(went_on_);  // the next may begin
+    std::promise<bool> went_on = std::move(went_on_);  // the next request may begin
     went_on.set_value(room);
   }
   memory::Pool& pool(std::size_t device) override { return *pools_[device]; }
@@ -356,7 +359,8 @@ class Stub : public Tiers::Member {
   std::promise<bool> went_on_;
 };
 
-// One that had nothing when it was looked at has come back by the time that the others are there.
+// A session that had nothing to move is examined again after the other sessions, because it may
+// have storages by then.
 TEST_F(TiersTest, WhoHadNothingToGiveMayHaveSomethingLater) {
   open();
   Stub first(box, *tiers, 1), second(box, *tiers, 2), poor(box, *tiers, 3);
@@ -364,7 +368,7 @@ TEST_F(TiersTest, WhoHadNothingToGiveMayHaveSomethingLater) {
   second.idle = false;
   std::future<bool> room = poor.wait_for_room(24u << 20);
   while (first.frozen < 2 || !second.asked) std::this_thread::yield();
-  first.idle = false;  // nobody finds memory that is not yet to be moved
+  first.idle = false;  // keeps its new memory from being moved too early
   first.hold(16u << 20);
   second.drop();
   first.idle = second.idle = true;
@@ -372,7 +376,7 @@ TEST_F(TiersTest, WhoHadNothingToGiveMayHaveSomethingLater) {
   EXPECT_TRUE(first.away());
 }
 
-// One leaves in the middle of its move, which ends that: not what comes next.
+// A session leaves while its storages are moved: that stops only this move, not the next one.
 TEST_F(TiersTest, WhoLeavesWhileItMovesStopsNobodyElse) {
   open();
   Stub leaves(box, *tiers, 1), poor(box, *tiers, 2);
@@ -381,7 +385,7 @@ TEST_F(TiersTest, WhoLeavesWhileItMovesStopsNobodyElse) {
   std::thread leaving;
   leaves.on_freeze = [&] {
     leaving = std::thread([&] { tiers->leave(&leaves); });
-    while (tiers->yielded(&leaves)) std::this_thread::yield();  // a member yet
+    while (tiers->yielded(&leaves)) std::this_thread::yield();  // until it is no longer a member
   };
   EXPECT_TRUE(poor.wait_for_room(16u << 20).get());
   EXPECT_TRUE(poor.away());
@@ -389,7 +393,7 @@ TEST_F(TiersTest, WhoLeavesWhileItMovesStopsNobodyElse) {
   leaving.join();
 }
 
-// An upload under way, a download: it is waited for.
+// Memory that is pinned, as by an upload or download in progress, is waited for.
 TEST_F(TiersTest, WhatIsPinnedIsToBeHadOnceItIsNot) {
   disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
   tiers = std::make_unique<Tiers>(disk.get(), 24h);
@@ -404,7 +408,7 @@ TEST_F(TiersTest, WhatIsPinnedIsToBeHadOnceItIsNot) {
   EXPECT_TRUE(first.away());
 }
 
-// Not even where two have pinned what the other one waits for.
+// The wait ends even if two sessions have pinned the memory that the other one waits for.
 TEST_F(TiersTest, WhatStaysPinnedIsNotWaitedForForEver) {
   disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
   tiers = std::make_unique<Tiers>(disk.get(), 100ms);
@@ -414,17 +418,19 @@ TEST_F(TiersTest, WhatStaysPinnedIsNotWaitedForForEver) {
   std::future<bool> room = first.wait_for_room(16u << 20);
   EXPECT_FALSE(second.wait_for_room(16u << 20).get());
   EXPECT_FALSE(room.get());
-  // Nor again by the next: each is looked at once for what it does not keep, and once for that.
+  // The next request does not wait again: it examines each session twice, first without the
+  // storages kept by name, then with them.
   const int before = first.frozen;
   EXPECT_FALSE(third.wait_for_room(16u << 20).get());
   EXPECT_EQ(first.frozen - before, 2);
-  // Until it has been unpinned.
+  // After unpinning, the memory can be used again.
   first.unpin();
   EXPECT_TRUE(third.wait_for_room(16u << 20).get());
   EXPECT_TRUE(first.away());
 }
 
-// Its own, which what waits behind it would unpin; what would not do; and what stays.
+// A request does not wait for pins that cannot help: the session's own, which only later commands
+// would unpin; storages that are too small; and pins that last.
 TEST_F(TiersTest, WhatCannotHelpIsNotWaitedFor) {
   disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
   tiers = std::make_unique<Tiers>(disk.get(), 24h);
@@ -439,7 +445,7 @@ TEST_F(TiersTest, WhatCannotHelpIsNotWaitedFor) {
   EXPECT_FALSE(poor.wait_for_room(16u << 20).get());
 }
 
-// More than the device has, whatever moves: nobody has to move for it.
+// If an instruction needs more than the device has, nothing is moved for it.
 TEST_F(TiersTest, AnInstructionLargerThanTheMemoryFailsAtOnce) {
   open();
   two(kSim);

@@ -1,4 +1,5 @@
-// Copies of tensors: strided within a device (with a cast), and between devices. The strand only.
+// Copies of tensors: strided copies within a device (with a cast), and copies between devices. Used
+// by the session task only.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +23,22 @@ struct View {
   }
 };
 
-// Row-major contents, which stay in memory.
+// Row-major contents that stay in memory.
 struct RowMajor {
   memory::Pinned storage;
   std::size_t offset = 0, bytes = 0;
   char* data() const { return static_cast<char*>(storage->data()) + offset; }
 };
 
-// numel * size_of(dtype); SIZE_MAX where that is more than memory can hold.
+// numel * size_of(dtype); SIZE_MAX if that overflows.
 std::size_t bytes_of(std::int64_t elements, core::DType dtype);
 
 class CopyKernels {
  public:
-  // The catalog's "clone" and "cast" do the strided work.
+  // Uses the catalog's "clone" and "cast" for strided copies.
   explicit CopyKernels(const ops::Catalog& catalog);
-  // Precondition: equal shapes, one device; memory not shared except at equal views.
+  // Precondition: both views have the same shape and device, and do not overlap unless they are
+  // equal.
   core::Status copy(Device& device, const View& from, const View& to, backends::Parallel& parallel,
                     backends::Scratch& scratch) const;
 
@@ -46,7 +48,7 @@ class CopyKernels {
   const ops::OpDef* cast_;
 };
 
-// Bytes of one device to another, through the host where both are elsewhere.
+// Copies bytes from one device to another, through the host if neither of them is the host.
 core::Status copy_between(Device& from_device, const void* from, Device& to_device, void* to,
                           std::size_t bytes);
 

@@ -15,7 +15,7 @@ using program::Value;
 
 namespace {
 
-constexpr std::uint32_t kMaxValues = 2048;  // of one window
+constexpr std::uint32_t kMaxValues = 2048;  // per window
 constexpr std::uint32_t kNoLayout = ~0u;
 
 bool integer_division(const Instruction& i, const ops::OpDef& op) {
@@ -29,7 +29,7 @@ bool integer_division(const Instruction& i, const ops::OpDef& op) {
   return true;
 }
 
-// A view reads the value's bytes as another dtype.
+// Returns true if the operand views the value's bytes as another dtype.
 bool other_dtype(const Operand& operand) { return operand.dtype != operand.value->dtype; }
 
 bool whole(const core::Geometry& geometry, const Value& value) {
@@ -38,7 +38,7 @@ bool whole(const core::Geometry& geometry, const Value& value) {
 
 }  // namespace
 
-// Numbers of values in the order in which a window names them.
+// Numbers the values in the order in which a window refers to them.
 std::uint32_t WindowPlans::number_of(const Value* value) {
   std::size_t at = (reinterpret_cast<std::uintptr_t>(value) >> 4) * 0x9e3779b97f4a7c15ull >> 32;
   for (std::size_t tries = 0; tries <= places_; ++tries, ++at) {
@@ -53,11 +53,12 @@ std::uint32_t WindowPlans::number_of(const Value* value) {
   return values_++;
 }
 
-// Lists of thousands of operands: more values than the table holds.
+// Lists with thousands of operands can have more values than the table can hold.
 bool WindowPlans::too_many() const { return values_ > kMaxValues; }
 
 void WindowPlans::make_key(std::span<Instruction* const> window) {
-  // Twice as many places as names: the table of a usual window stays in the nearest cache.
+  // The table has twice as many places as references, so that for a usual window it stays in the
+  // first-level cache.
   std::size_t names = 0;
   for (const Instruction* i : window) {
     if (i != nullptr) names += i->operands.size() + i->results.size();
@@ -96,7 +97,7 @@ void WindowPlans::make_key(std::span<Instruction* const> window) {
       key_.push_back(reinterpret_cast<std::uintptr_t>(result.geometry));
       key_.push_back(static_cast<std::uint64_t>(result.value->elements));
     }
-    // Which dimensions a fold takes.
+    // For a reduction, the key contains the attributes with the reduced dimensions.
     const int device = i.results.empty() ? -1 : devices_.find(i.results[0].value->device);
     if (device >= 0 &&
         devices_.at(static_cast<std::size_t>(device)).backend().role(i.op) == LoopRole::kFold) {
@@ -151,7 +152,7 @@ WindowPlans::Plan WindowPlans::make(std::span<Instruction* const> window) {
     const ops::OpDef& op = catalog_.at(i.op);
     for (const Operand& operand : i.operands) {
       if (operand.kind != Operand::Kind::kTensor) continue;
-      // What a loop makes, only its memory shows as another dtype.
+      // A value made in a loop can be read as another dtype only from memory.
       step.reads.push_back({number_of(operand.value.get()),
                             other_dtype(operand) ? kNoLayout : layout(operand.geometry)});
     }

@@ -1,10 +1,10 @@
-// Window: instructions of a session between two marks of its stream, and the plans that are made of
-// them. A plan says in which order they run and which run as one loop; it depends on the window's
-// structure alone (ops, layouts, dtypes, which value is whose operand), never on numbers,
-// attributes that only kernels read, or what else holds a value. So a training loop plans its step
-// once.
+// WindowPlans: plans of windows, which are the instructions of a session between two marks of its
+// stream. A plan determines in which order the instructions run and which of them run as one loop.
+// It depends only on the structure of the window (ops, layouts, dtypes, which value is whose
+// operand), never on numbers, on attributes that only kernels read, or on other references to a
+// value. Therefore a training loop plans its step only once.
 //
-// The strand's; not thread-safe.
+// Used by the session task only; not thread-safe.
 #pragma once
 
 #include <atomic>
@@ -20,10 +20,10 @@
 
 namespace teletensor::runtime {
 
-// Counted by the strand, read by anybody.
+// Written by the session task, read by any thread.
 struct PlanStats {
-  std::atomic<std::uint64_t> hits{0}, misses{0};       // windows whose plan was known, or made
-  std::atomic<std::uint64_t> loops{0}, loop_steps{0};  // run as loops, and instructions in them
+  std::atomic<std::uint64_t> hits{0}, misses{0};  // windows with a known plan, and with a new one
+  std::atomic<std::uint64_t> loops{0}, loop_steps{0};  // loops that ran, and instructions in them
 
   static void add(std::atomic<std::uint64_t>& count, std::uint64_t n = 1) {
     count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
@@ -34,18 +34,18 @@ class WindowPlans {
  public:
   static constexpr std::size_t kMaxPlans = 256;
 
-  // Both outlive it.
+  // Both must outlive this object.
   WindowPlans(const ops::Catalog& catalog, const Devices& devices)
       : catalog_(catalog), devices_(devices) {}
 
   struct Plan {
     std::vector<passes::Unit> units;  // steps are indices into the window
-    std::vector<bool> never;          // by unit: a loop that this device cannot run
+    std::vector<bool> never;          // by unit: true for a loop that this device cannot run
   };
-  // Null instructions are entries that are none; they stay where they are. The plan lives until the
-  // next call.
+  // Returns the plan of a window. Null instructions stand for entries without an instruction; they
+  // keep their position. The plan is valid until the next call.
   Plan& plan(std::span<program::Instruction* const> window);
-  // Pointers into an interner are no longer valid.
+  // Must be called when pointers into an interner become invalid.
   void clear() { plans_.clear(); }
   const PlanStats& stats() const { return stats_; }
   PlanStats& stats() { return stats_; }
@@ -66,7 +66,7 @@ class WindowPlans {
   Plan one_by_one_;
   PlanStats stats_;
 
-  // Of the window being looked at; kept to reuse their memory.
+  // Data of the current window; kept to reuse their memory.
   std::vector<std::uint64_t> key_;
   std::uint64_t hash_ = 0;
   struct Numbered {
@@ -74,7 +74,7 @@ class WindowPlans {
     std::uint32_t window = 0, number = 0;
   };
   std::vector<Numbered> numbers_;  // open addressing
-  std::size_t places_ = 0;         // of them in use, less one: a power of two less one
+  std::size_t places_ = 0;         // table size minus one, which is a power of two minus one
   std::uint32_t window_ = 0, values_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Windows and loops against instructions one by one: equal bits, equal errors, nothing left over.
+// Tests that compare windows and loops with single instructions: equal bits, equal errors, and no
+// memory left over.
 #include "engine/runtime/window.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +24,7 @@ using core::Geometry;
 using program::Operand;
 using program::ValueRef;
 
-// The host without loops.
+// A host backend without loops.
 class OneByOne final : public backends::cpu::CpuBackend {
  public:
   using CpuBackend::CpuBackend;
@@ -49,7 +50,7 @@ struct Tensor {
   DType dtype() const { return value->dtype; }
 };
 
-// A session's back, driven by hand.
+// A session's back end, driven by the test.
 class Client : public BackEvents {
  public:
   Client(bool loops, std::uint64_t budget = 64u << 20, int lanes = 2)
@@ -99,7 +100,7 @@ class Client : public BackEvents {
                               .results = {}};
     return op.infer(context).ok();
   }
-  // With `inplace` the first argument is rebound to the result.
+  // If `inplace`, the first argument is rebound to the result.
   Tensor call(const char* name, const std::vector<Argument>& arguments, Attributes given = {},
               bool inplace = false) {
     const ops::OpDef& op = *ops::catalog().find(name);
@@ -158,7 +159,7 @@ class Client : public BackEvents {
         {Operand::Kind::kTensor, t.value, t.dtype(), back_.interner().geometry(t.geometry), {}});
   }
   void publish() { back_.publish(seq_); }
-  // What comes from here on runs once it is all there: windows are whole.
+  // Later entries run only once all of them are queued, so that windows are complete.
   void hold(const Tensor& t) {
     held_ = true;
     fetch(t);
@@ -215,7 +216,8 @@ std::string random_bytes(std::mt19937& rng, std::int64_t n, DType dtype) {
   return bytes;
 }
 
-// A random program; equal seeds, equal programs. Tensors are dropped as it goes, as Python does it.
+// Runs a random program determined by the seed. Tensors are dropped during the program, as Python
+// does it.
 std::vector<std::string> run(Client& client, unsigned seed, bool waits) {
   std::mt19937 rng(seed), waiting(seed);
   const auto pick = [&](std::size_t n) { return static_cast<std::size_t>(rng() % n); };
@@ -227,7 +229,7 @@ std::vector<std::string> run(Client& client, unsigned seed, bool waits) {
     const Geometry geometry(shape);
     live.push_back(client.constant(geometry, dtype, random_bytes(rng, geometry.numel(), dtype)));
   }
-  if (shape.size() == 2) {  // a row, a column, and the whole transposed
+  if (shape.size() == 2) {  // a row, a column, and a transposed tensor
     live.push_back(client.constant(Geometry({1, shape[1]}), DType::kF32,
                                    random_bytes(rng, shape[1], DType::kF32)));
     live.push_back(client.constant(Geometry({shape[0], 1}), DType::kF32,
@@ -283,7 +285,7 @@ std::vector<std::string> run(Client& client, unsigned seed, bool waits) {
       case 9:
         made = client.call("gelu", {a});
         break;
-      case 10:  // in place; other readers of the old value keep it
+      case 10:  // in place; other references keep the old value
         if (fits(b) && b.dtype() == a.dtype() && a.geometry.contiguous()) {
           made = client.call(pick(2) == 0 ? "mul" : "add", {a, b}, {}, true);
           for (Tensor& t : live) {
@@ -325,7 +327,8 @@ TEST(Windows, RandomProgramsGiveTheBitsOfInstructionsOneByOne) {
   EXPECT_GT(loop_steps, 600u);
 }
 
-// Every op that may be a step, between two others, for every dtype that it takes.
+// Tests every op that can be a step of a loop, between two other ops, for every dtype that it
+// accepts.
 TEST(Windows, EveryStepHasTheBitsOfItsKernel) {
   const ops::Catalog& catalog = ops::catalog();
   const backends::KernelTable kernels = backends::cpu::make_kernels(catalog);
@@ -344,7 +347,7 @@ TEST(Windows, EveryStepHasTheBitsOfItsKernel) {
                                : op.parameters[p].fallback);
     }
     for (const DType dtype : dtypes) {
-      // Operands: from inside the loop, a row from outside, a number.
+      // The forms of operands: from inside the loop, a row from outside, a number.
       for (int form = 0; form < 4; ++form) {
         std::vector<std::string> got[2];
         bool taken = true;
@@ -357,7 +360,7 @@ TEST(Windows, EveryStepHasTheBitsOfItsKernel) {
           const Tensor row = client.constant(Geometry({310}), dtype, random_bytes(rng, 310, dtype));
           const Tensor mask =
               client.constant(geometry, DType::kBool, random_bytes(rng, 2790, DType::kBool));
-          client.fetch(mask);  // a mark
+          client.fetch(mask);  // ends the window
           client.take();
           const Tensor before = client.call("maximum", {x, x});
           const Tensor flags = client.call("logical_not", {mask});

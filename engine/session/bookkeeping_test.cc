@@ -1,4 +1,4 @@
-// Names, tape and queue are charged to the session, and run out like memory.
+// Tests that names, tape and queue are charged to the session and can run out like memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace teletensor::session {
 namespace {
 
-using namespace testing;  // the client
+using namespace testing;  // for Client
 using core::Code;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -16,7 +16,8 @@ using ::testing::IsEmpty;
 
 constexpr std::uint64_t kQuota = 16u << 20;
 
-// x = x + 1, recorded, each name released but the last: only the tape grows.
+// Repeats x = x + 1 with recording and releases all names but the last, so that only the tape
+// grows.
 std::vector<HandleId> grow_tape(Client& client, int steps) {
   HandleId x = client.constant({1}, {0});
   client.requires_grad(x);
@@ -64,7 +65,7 @@ TEST(Bookkeeping, RunsOutLikeMemory) {
   EXPECT_THAT(client.last.status.message(),
               HasSubstr("recorded operations): out of memory on cpu"));
   EXPECT_LE(daemon.used(kHostDevice), kQuota);
-  // The in-place write failed as well: it did not happen. Without the tape, all goes on.
+  // The in-place write failed and had no effect. The session continues once the tape is freed.
   client.release(kept);
   client.raise(client.last.root);
   EXPECT_THAT(client.read(other), ElementsAre(1, 2));
@@ -89,8 +90,8 @@ TEST(Bookkeeping, ASecondRefusalIsAnErrorOfItsOwn) {
   }
 }
 
-// A client that looks at no error and makes names for ever: its session ends, the daemon's memory
-// does not.
+// A client that ignores errors and creates names without end loses its session; the daemon keeps
+// its memory.
 TEST(Bookkeeping, WithoutEndEndsTheSession) {
   Daemon daemon;
   Client client(daemon, kSimDevice, kQuota);

@@ -1,4 +1,5 @@
-// Values on their way in and out of a session: uploads, which a command binds, and what is fetched.
+// Session's transfers of large values: uploads, which a command binds, and downloads of fetched
+// values.
 #include <algorithm>
 #include <utility>
 
@@ -49,10 +50,10 @@ core::Result<std::uint64_t> Session::begin_staged(memory::Pool& pool, std::uint6
   runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(pool.device_id())));
   Status status;
   if (!storage) {
-    status = device.backend().health();  // one that is lost has no memory either
+    status = device.backend().health();  // a lost device refuses memory as well
     if (status.ok()) status = pool.refusal("upload", bytes);
   } else if (auto* const accelerator = device.accelerator()) {
-    // The memory may be what the session has just freed.
+    // The memory may have been freed just now by the session itself.
     status = accelerator->begin_beside(storage->owner());
   }
   const auto upload = std::make_shared<Upload>();
@@ -129,7 +130,7 @@ Status Session::finish_upload(std::uint64_t id) {
     return core::invalid(name + ": " + std::to_string(upload.received) + " of the declared " +
                          std::to_string(upload.storage->bytes()) + " bytes came");
   }
-  // The session may go on elsewhere, from an image that has only what was finished before.
+  // The session may continue elsewhere from an image that contains only uploads finished earlier.
   if (still_ && picture_.after != After::kGoOn) {
     return Status(Code::kUnavailable, name + ": the session stands still");
   }
@@ -170,7 +171,7 @@ core::Result<core::Ref<memory::Storage>> Session::take_upload(const program::Upl
   return storage;
 }
 
-// An upload that is missing or does not match fails this command alone: the session's other values
+// An upload that is missing or does not match fails only this command: the session's other values
 // do not depend on it.
 Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                          program::ValueRef value) {
@@ -191,7 +192,7 @@ Status Session::uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
 
 void Session::taken(std::uint64_t fetch) {
   {
-    // A download that waits for the value is ended below; the value itself is still to come.
+    // A download that waits for the value is ended below; the value itself does not exist yet.
     core::MutexLock lock(mu_);
     const auto found = downloads_.find(fetch);
     const bool bound = found != downloads_.end() && found->second.bound;
@@ -247,13 +248,14 @@ void Session::on_fetched(runtime::FetchResult result) {
   Ready ready;
   {
     core::MutexLock lock(mu_);
-    if (given_up_.contains(result.seq)) return;  // until it has completed, for a late download
+    // Kept until the command has completed, for a late download.
+    if (given_up_.contains(result.seq)) return;
     const Status noted =
         core::with_memory("a download", [&]() TT_ANNOTATION(no_thread_safety_analysis) {
           downloads_.try_emplace(result.seq);
           return Status();
         });
-    if (!noted.ok()) return;  // begin_download() finds none
+    if (!noted.ok()) return;  // begin_download() then reports that there is none
     Download& download = downloads_.find(result.seq)->second;
     if (downloads_.size() > kMaxDownloads && !download.ready) {
       result.contents.storage = nullptr;
@@ -293,7 +295,7 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
     core::MutexLock lock(mu_);
     auto found = downloads_.find(seq);
     if (found == downloads_.end()) {
-      if (seq <= completed_upto()) {  // read under the lock: refuse_downloads() is yet to look
+      if (seq <= completed_upto()) {  // read under the lock; refuse_downloads() takes it afterwards
         refused = no_bulk_fetch(seq);
       } else if (given_up_.contains(seq)) {
         refused = Status(Code::kCancelled, "download: its client has given the value up");
@@ -355,7 +357,7 @@ Status Session::upload_shared(std::uint64_t upload, std::uint64_t offset, std::u
   if (from > memory->bytes() || bytes > memory->bytes() - from) {
     return Status(Code::kOutOfRange, "upload: outside of the shared memory");
   }
-  // Somebody may write there meanwhile: it is read once, and what was read is what counts.
+  // Another process may write there concurrently: each byte is read only once.
   return upload_chunk(upload, offset, {static_cast<const char*>(memory->data()) + from, bytes});
 }
 

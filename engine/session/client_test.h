@@ -1,4 +1,5 @@
-// For the session's tests: a client that names results as the Python client does, and waits.
+// Client for the session's tests: it assigns handles as the Python client does, and waits for
+// results.
 #pragma once
 
 #include <future>
@@ -22,7 +23,7 @@ using program::HandleId;
 inline constexpr core::Device kHostDevice{};
 inline constexpr core::Device kSimDevice{core::DeviceKind::kSim, 0};
 
-// The real catalog and kernels on the host and on one simulated device.
+// The real catalog and kernels, on the host and on one simulated device.
 struct Daemon {
   explicit Daemon(std::uint64_t memory = 256u << 20, int lanes = 2, bool null_mode = false);
   backends::sim::SimBackend* sim;
@@ -35,7 +36,7 @@ struct Listener : engine::SessionListener {
   void on_fetched(engine::Fetched value) override;
   void on_error(engine::LateError error) override;
   void on_raised(engine::Raised effects) override;
-  // Wait for it.
+  // Wait for the event and return it.
   engine::Fetched fetched(std::uint64_t seq);
   engine::Raised raised(std::uint64_t seq);
   void completed(std::uint64_t seq);
@@ -54,8 +55,8 @@ class Client {
   explicit Client(Daemon& daemon, core::Device device = kSimDevice, std::uint64_t quota = 0,
                   const program::Amounts& limits = program::kUsualLimits);
 
-  // Commands gather until send() (or a wait). All tensors are f32; attributes left out have
-  // defaults.
+  // Commands are collected until send() or a call that waits. All tensors are f32; omitted
+  // attributes have their defaults.
   HandleId constant(const core::Dims& shape, std::vector<float> elements);
   HandleId apply(std::string_view op, std::vector<Argument> arguments,
                  core::Attributes attributes = {}, bool record = false);
@@ -69,7 +70,7 @@ class Client {
 
   core::Status send();  // waits until the frame is consumed
   std::future<core::Status> send_later();
-  std::vector<float> read(HandleId h);  // empty when the value failed; then see last
+  std::vector<float> read(HandleId h);  // empty if the value failed; `last` then has the error
   engine::Fetched last;
   engine::Raised raise(std::uint64_t root);
   void synchronize();

@@ -43,7 +43,7 @@ StorageResult Commons::put_up(const engine::Common& facts, std::uint64_t user_qu
   }
   runtime::Device& device = devices_.at(static_cast<std::size_t>(found));
   device.pool().enroll(facts.owner, facts.user, user_quota);
-  // Goes with the storage.
+  // The pool is deleted with its last storage.
   const memory::PoolHandle pool(memory::Pool::create(device.pool(), facts.owner, 0));
   pool->exempt(true);
   core::Ref<memory::Storage> made = pool->allocate_shared(facts.bytes, 0);

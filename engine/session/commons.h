@@ -1,7 +1,7 @@
-// Commons: published storages that an earlier life has left behind, until the sessions that had
-// them are there again.
+// Commons: shared storages restored after a restart of the daemon, kept until the sessions that
+// used them are restored as well.
 //
-// Each is charged to its publisher's user, and to no session. One thread.
+// Each storage is charged to its publisher's user, but to no session. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ class Commons {
   Commons(runtime::Devices& devices, runtime::Publications& publications)
       : devices_(devices), publications_(publications) {}
 
-  // As Engine's of these names.
+  // See Engine::restore_common() and Engine::restore_publication().
   core::Status restore(const engine::Common& facts, std::uint64_t user_quota,
                        const engine::Engine::ReadBytes& read);
   void restore(engine::Publication publication);
-  // The one that an image means, or why it is not there.
+  // Returns the storage that an image refers to, or the error why it is missing.
   core::Result<core::Ref<memory::Storage>> find(const program::Image::Storage& wanted) const;
   void clear() { found_.clear(); }
 
@@ -37,7 +37,8 @@ class Commons {
   std::map<std::uint64_t, core::Result<core::Ref<memory::Storage>>> found_;
 };
 
-// The bytes of `storage`, piece by piece. `gone`: there are no more, and why.
+// Reads the bytes of `storage` from a snapshot piece by piece. `gone` receives the error if the
+// snapshot lacks the rest of the bytes.
 core::Status read_into(memory::Storage& storage, runtime::Device& device,
                        const engine::Engine::ReadBytes& read, core::Status& gone);
 

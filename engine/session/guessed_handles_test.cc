@@ -1,4 +1,4 @@
-// Handles that nobody was given name nothing.
+// Tests that handles which the client did not create refer to nothing.
 #include <gtest/gtest.h>
 
 #include <random>

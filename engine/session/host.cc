@@ -18,10 +18,10 @@ bool Publication::open_to(std::string_view whom) const {
 namespace teletensor::session {
 namespace {
 
-// What a file says is believed up to here.
+// The largest owner number that is accepted from a file.
 constexpr memory::OwnerId kMaxOwner = memory::OwnerId{1} << 62;
 constexpr memory::OwnerId kGroupsOwner = kMaxOwner + 1;
-constexpr char kGroupsUser[] = " groups";  // no user's name
+constexpr char kGroupsUser[] = " groups";  // cannot be a user's name
 
 }  // namespace
 
@@ -91,7 +91,7 @@ std::vector<engine::MemoryUse> Host::memory() const {
   return uses;
 }
 
-// A GPU's memory is kept: freeing it would wait for everything that runs there.
+// Applies to the host only: freeing a GPU's memory would wait for everything that runs there.
 void Host::release_idle() {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if (devices_.at(i).id() == core::Device{}) devices_.at(i).pool().release_idle();

@@ -1,4 +1,5 @@
-// Host: the Engine over given devices. Engine::create() wires the real ones, tests their own.
+// Host: the implementation of Engine over a given list of devices. Engine::create() passes the real
+// devices, tests pass their own.
 #pragma once
 
 #include <memory>
@@ -16,13 +17,14 @@
 
 namespace teletensor::session {
 
-// Keeps so many bytes free for the sums of groups. Before a Host is made with this pool.
+// Reserves memory of the host for reductions of groups. Must be called before a Host is created
+// with this pool.
 core::Status keep_for_groups(memory::DevicePool& host, std::uint64_t bytes);
 
 class Host final : public engine::Engine {
  public:
-  // lanes <= 0: one per core. The catalog outlives the host. `disk`: where memory moves to when it
-  // is short; null: nowhere.
+  // lanes <= 0 means one per core. The catalog must outlive the host. `disk` is where storages are
+  // moved when memory is short; null: they are not moved.
   Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Device>> devices,
        int lanes, std::unique_ptr<memory::Disk> disk = nullptr);
 
@@ -59,22 +61,23 @@ class Host final : public engine::Engine {
                                                          const ReadBytes& read) override;
 
  private:
-  // `owner`: what it was in an earlier life; another one where that is somebody's, or 0.
+  // Chooses the session's owner number: `owner`, the number before the restart, if it is not 0 and
+  // not in use; else a new one.
   memory::OwnerId enroll(const engine::SessionOptions& options, memory::OwnerId owner = 0);
 
   const ops::Catalog& catalog_;
-  const std::unique_ptr<memory::Disk> disk_;  // null: none
+  const std::unique_ptr<memory::Disk> disk_;  // null if there is no disk
   runtime::Publications publications_;
   mutable runtime::Devices devices_;
   runtime::Lanes lanes_;
   runtime::GroupAdder adder_;
   runtime::Groups groups_;
-  std::unique_ptr<runtime::Tiers> tiers_;  // null: nothing moves
+  std::unique_ptr<runtime::Tiers> tiers_;  // null if nothing is moved
   core::Mutex mu_;
   memory::OwnerId next_owner_ TT_GUARDED_BY(mu_) = 1;
   bool restoring_ TT_GUARDED_BY(mu_) = true;
-  std::set<memory::OwnerId> taken_ TT_GUARDED_BY(mu_);  // while restoring
-  Commons commons_;                                     // restored, and not taken yet
+  std::set<memory::OwnerId> taken_ TT_GUARDED_BY(mu_);  // numbers in use during the restoration
+  Commons commons_;  // restored storages that no session has claimed yet
 };
 
 }  // namespace teletensor::session

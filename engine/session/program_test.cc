@@ -1,4 +1,4 @@
-// Programs through a whole session: define, call, branches, loops, failures, limits.
+// Tests of programs in a session: define, call, branches, loops, failures, limits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace teletensor::session {
 namespace {
 
-using namespace testing;  // the client
+using namespace testing;  // for Client
 using core::Code;
 using core::DType;
 using core::Geometry;
@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Steps of f32 values of one shape, and 0-d bools.
+// Builds programs of f32 values of one shape and 0-d bools.
 struct Builder {
   core::Device device;
   core::Dims shape;
@@ -70,7 +70,8 @@ struct Builder {
   std::string bytes() const { return program::serialize(p, ops::op_names(ops::catalog())); }
 };
 
-// Doubles its parameter while the sum is below a number of the call: a loop on the daemon.
+// Doubles its parameter while the sum is below a number given by the call: a loop that runs on the
+// daemon.
 Builder doubling(core::Device device) {
   Builder b{device, {2}};
   const View x = b.parameter();
@@ -109,7 +110,7 @@ TEST(Program, LoopsAndBranchesRunOnTheDaemon) {
   Daemon daemon;
   Client client(daemon);
   client.add(program::Define{1, doubling(kSimDevice).bytes()});
-  // A branch: where the sum is below 4, x + 1, else x * 10.
+  // A branch: x + 1 if the sum is below 4, x * 10 otherwise.
   Builder b{kSimDevice, {2}};
   const View x = b.parameter();
   const View sum = b.add(b.p.body, "sum", {Builder::of(x)}, DType::kF32, true);
@@ -125,7 +126,7 @@ TEST(Program, LoopsAndBranchesRunOnTheDaemon) {
   branch.blocks = {yes, no};
   b.p.body.steps.push_back(branch);
   b.p.body.results = {out};
-  // `add` may have an alpha or not: as the catalog says.
+  // Whether `add` has an operand `alpha` depends on the catalog.
   if (ops::catalog().find("add")->operand_parameters == 2) {
     auto& operands = b.p.body.steps.back().blocks[0].steps[0].operands;
     operands.pop_back();
@@ -148,7 +149,7 @@ TEST(Program, LoopsAndBranchesRunOnTheDaemon) {
   EXPECT_EQ(client.used(), 0u);
 }
 
-// x += n, as a program that rebinds its parameter.
+// Computes x *= n, then x += 1 as a program that rebinds its parameter.
 Builder bump(core::Device device) {
   Builder b{device, {2}};
   const View x = b.parameter();
@@ -173,7 +174,7 @@ TEST(Program, RebindsAreWritesThatViewsSee) {
   EXPECT_THAT(client.read(same), ElementsAre(30, 40));
   const std::uint64_t copied = client.daemon.used(kSimDevice);
   EXPECT_GT(copied, 0u);
-  // A loop of calls, each on what the last has left.
+  // A loop of calls, each on the result of the previous one.
   program::Call loop;
   loop.program = 7;
   loop.inputs = {row};
@@ -199,7 +200,7 @@ TEST(Program, AFailureInsideIsRaisedAndTheParameterIsAsItWas) {
   daemon.sim->faults().fail_instruction(1, core::Status(Code::kUnavailable, "injected"));
   const HandleId same = call(client, 1, {x}, {3});
   const std::uint64_t root = client.last_seq();
-  const HandleId doubled = call(client, 2, {x}, {100});  // of a failed value: the loop ends
+  const HandleId doubled = call(client, 2, {x}, {100});  // its operand failed, so the loop ends
   EXPECT_THAT(client.read(doubled), IsEmpty());
   EXPECT_EQ(client.last.root, root);
   EXPECT_THAT(client.read(same), IsEmpty());
@@ -222,7 +223,7 @@ TEST(Program, AnEndlessLoopSharesItsLaneAndEndsWhenInterrupted) {
   client.session->interrupt(0);
   EXPECT_THAT(client.read(never), IsEmpty());
   EXPECT_EQ(client.last.status.code(), Code::kCancelled);
-  // And one that nobody interrupts ends with its session.
+  // A program that is not interrupted ends with its session.
   Client other(daemon);
   other.add(program::Define{1, doubling(kSimDevice).bytes()});
   const HandleId z = other.constant({2}, {0, 0});
@@ -266,7 +267,7 @@ TEST(Program, HostileCallsEndTheirSessionAlone) {
         c.inputs = {client.apply("expand", {h(one)}, {core::Attribute::of(core::Dims{2})})};
       },
       "strides");
-  {  // A program whose values are larger than what it is given.
+  {  // a program whose values are larger than its arguments
     Client client(daemon);
     Builder b = bump(kSimDevice);
     b.p.values[0].elements = b.p.values[1].elements = 1'000'000;
@@ -283,8 +284,8 @@ TEST(Program, HostileCallsEndTheirSessionAlone) {
   EXPECT_EQ(daemon.used(kSimDevice), 0u);
 }
 
-// Programs with a few spoiled bytes: refused, or run within their own memory (the sanitizers look);
-// every other one is not checked, for want of time, and does not run.
+// Programs with a few corrupted bytes are refused, or run within their own memory (checked by the
+// sanitizers). Every second program has no time for the check and therefore does not run.
 TEST(Program, SpoiledProgramsAreRefusedOrHarmless) {
   Daemon daemon;
   std::mt19937_64 random(3);

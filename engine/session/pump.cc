@@ -1,5 +1,5 @@
-// The pump: a frame's commands go through the front to the back's queue, on whatever thread can go
-// on with them; names, tape and queue are charged on the way.
+// Session's frame consumer: passes the commands of a frame through the front end to the queue of
+// the back end, on any thread that can continue, and charges names, tape and queue.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -25,7 +25,7 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
   bool waits = false;
   {
     core::MutexLock lock(mu_);
-    // The image that the session was restored from was taken in the middle of this frame.
+    // The image from which the session was restored was taken in the middle of this frame.
     if (next_seq_ == restored_at_ && first_seq < next_seq_ && first_id <= next_id_ &&
         first_seq + commands.size() > next_seq_) {
       commands.erase(commands.begin(),
@@ -59,12 +59,14 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
 }
 
 void Session::pump() {
-  while (!try_take_front()) std::this_thread::yield();  // somebody tells the front of progress
+  // Another thread reports progress to the front end.
+  while (!try_take_front()) std::this_thread::yield();
   pump_frame();
 }
 
-// The front is taken; this thread is the pump until it gives it back. Once the back has been asked
-// to call on_continue(), another thread takes over: then only that is left to do.
+// Precondition: this thread owns the front end; it is the frame consumer until it gives it back. If
+// the back end was asked to call on_continue(), another thread continues the frame, and this one
+// only returns.
 void Session::pump_frame() {
   bool over = true;
   Status status = core::with_memory("a session's queue", [&] {
@@ -75,9 +77,9 @@ void Session::pump_frame() {
   if (over) finish_frame(std::move(status));
 }
 
-// False: another thread goes on with it.
+// Returns false if another thread continues the frame.
 bool Session::consume_frame(Status& status) {
-  // Who reads a value finds what the session holds up to date.
+  // Published before the values, so that a client that reads a value finds current counts.
   const auto publish = [this](bool here = false) {
     handles_ = front_.handles();
     {
@@ -104,7 +106,7 @@ bool Session::consume_frame(Status& status) {
         !front_.busy() && std::holds_alternative<program::Raise>(frame_.commands[frame_.position]);
     const bool charged =
         within_limits() && ((unpublished > 0 && !back_.refusing()) || charge_bookkeeping());
-    const bool drain = raise || (!charged && !back_.refusing());  // the queue costs, too
+    const bool drain = raise || (!charged && !back_.refusing());  // the queue is charged as well
     if (drain || back_.full()) {
       publish();
       unpublished = 0;
@@ -131,12 +133,13 @@ bool Session::consume_frame(Status& status) {
 }
 
 void Session::give_front_back() {
-  // A read-modify-write: whoever found the front taken before it has published its progress to us.
+  // A read-modify-write: a thread that found the front end taken earlier has published its progress
+  // to this thread.
   front_taken_.exchange(false, std::memory_order_acq_rel);
 }
 
-// Values that a Raise could have brought back are held until then: also in a session that sends
-// nothing any more.
+// Values that a Raise could restore are kept until their commands have run; this frees them also in
+// a session that sends no more frames.
 void Session::forget_completed() {
   while (true) {
     const std::uint64_t completed = back_.completed_upto();
@@ -149,7 +152,7 @@ void Session::forget_completed() {
 void Session::forget_upto(std::uint64_t completed) {
   front_.completed(completed);
   forgotten_ = completed;
-  (void)charge_bookkeeping();  // it shrinks
+  (void)charge_bookkeeping();  // cannot fail, because it shrinks
 }
 
 bool Session::charge_bookkeeping() {
@@ -203,7 +206,7 @@ Status Session::beyond_limits() const {
                              "delete tensors, or call backward() or detach() on what is recorded");
 }
 
-// Nothing is queued, or entries are refused already.
+// Precondition: nothing is queued, or entries are refused already.
 Status Session::refuse_or_resume() {
   if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
   if (!within_limits()) {
@@ -241,7 +244,7 @@ Status Session::pump_one() {
   return status;
 }
 
-// May the command have a collective, or change a group?
+// Returns true if the command may contain a collective or change a group.
 bool Session::may_meet(const program::Command& command) const {
   if (const auto* apply = std::get_if<program::Apply>(&command)) {
     return apply->op < catalog_.size() && catalog_.at(apply->op).collective;
@@ -252,7 +255,7 @@ bool Session::may_meet(const program::Command& command) const {
          std::holds_alternative<program::Leave>(command);
 }
 
-// True: the session stops before its next command, and come_to_rest() lets it continue.
+// Returns true if the session pauses before its next command until come_to_rest() lets it continue.
 bool Session::pause() {
   core::MutexLock lock(mu_);
   paused_ = !may_go_;

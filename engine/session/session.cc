@@ -66,7 +66,7 @@ Session::~Session() {
   for (Ready& ready : waiting) ready(Status(Code::kCancelled, "the session is closed"));
 }
 
-// ---------------------------------------------------------------- from client to client
+// ---------------------------------------------------------------- take-over and interruption
 
 void Session::take_over(std::function<void(core::Result<engine::TakenOver>)> done) {
   {
@@ -95,7 +95,9 @@ void Session::hand_over() {
   give_front_back();
   Uploads uploads;
   std::map<std::uint64_t, Download> downloads;
-  Picture picture;  // what the client before wanted to have written down is not what is there now
+  // A snapshot that the old client requested is cancelled: the session's state now belongs to the
+  // new client.
+  Picture picture;
   Status broken;
   {
     core::MutexLock lock(mu_);
@@ -130,7 +132,7 @@ void Session::interrupt(std::uint64_t upto) {
   back_.cancel_upto(upto != 0 ? upto : accepted_upto_.load());
 }
 
-// ---------------------------------------------------------------- what the front asks for
+// ---------------------------------------------------------------- commands from the front end
 
 Status Session::constant(std::uint64_t seq, program::Constant constant, program::ValueRef value) {
   if (devices_.find(constant.device) < 0) {
@@ -189,7 +191,7 @@ void Session::join(std::uint64_t seq, program::Join join) {
   back_.change_group(seq, join.group, std::move(wanted));
 }
 
-// For texts of errors on other ranks.
+// Names the session in error messages on other ranks.
 std::string Session::who() const {
   return name_.empty() ? "a session without a name" : "session \"" + name_ + "\"";
 }
@@ -207,7 +209,7 @@ void Session::raised(std::uint64_t seq, std::uint64_t root,
   listener_->on_raised({seq, root, rebinds});
 }
 
-// ---------------------------------------------------------------- what the back tells
+// ---------------------------------------------------------------- events from the back end
 
 void Session::on_completed(std::uint64_t seq) {
   forget_completed();
@@ -232,7 +234,7 @@ void Session::on_slow(std::uint64_t seq, program::OpId op, std::uint64_t ns) {
       {seq, op == runtime::kNoOp ? "transfer" : std::string(catalog_.at(op).name), ns});
 }
 
-// ---------------------------------------------------------------- facts
+// ---------------------------------------------------------------- reports
 
 std::vector<engine::Holding> Session::largest(std::size_t most) const {
   std::vector<engine::Holding> all;

@@ -1,9 +1,9 @@
-// Session: one client's world. The front (names, tape) runs in the pump, the back (kernels) on
-// lanes.
+// Session: the state and the execution of one client's commands. Its front end (names and tape)
+// runs in the frame consumer; its back end (kernels) runs on lanes.
 //
-// The pump executes the commands of one frame at a time, on the thread that submitted it; where it
-// has to wait (a full queue, a Raise) it returns, and the lane that ends the wait goes on with it.
-// So no thread ever waits for kernels here, except the destructor.
+// The frame consumer executes the commands of one frame at a time, on the thread that submitted it.
+// If it must wait (for room in the queue, or for a Raise), it returns, and the lane that ends the
+// wait continues the frame. Hence no thread except the destructor's ever waits for kernels here.
 #pragma once
 
 #include <atomic>
@@ -27,21 +27,24 @@ namespace teletensor::session {
 
 class Session final : public engine::Session, private runtime::BackEvents, private autograd::Sink {
  public:
-  static constexpr std::size_t kMaxUploads = 256;     // begun and not yet bound
-  static constexpr std::size_t kMaxDownloads = 1024;  // asked for, bound or not
-  // While an error waits to be raised, failures and what they could take back are remembered.
+  // Maximum number of uploads that have begun and are not yet bound by a command.
+  static constexpr std::size_t kMaxUploads = 256;
+  // Maximum number of requested downloads, whether or not their Fetch has run.
+  static constexpr std::size_t kMaxDownloads = 1024;
+  // While an error waits for its Raise, later failures and the values that the Raise could restore
+  // are kept, up to these limits.
   static constexpr std::size_t kMaxFailures = 1u << 20;
   static constexpr std::uint64_t kMaxCommandsKept = 1u << 22;
-  // What names, tape and queue cost is charged like tensors on the host, in steps, but for the
-  // first few MiB. Where the account refuses, instructions fail; a client that adds names all the
-  // same loses its session in the end.
+  // The memory of names, tape and queue is charged to the host's account in steps, except for the
+  // first few MiB. If the account refuses, instructions fail. A client that still adds names breaks
+  // its session once more than kMaxUnpaid bytes could not be charged.
   static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
   static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
   static constexpr std::uint64_t kMaxUnpaid = 256u << 20;
-  // The same for a client beyond its limit of handles.
+  // The excess over the limit of handles at which the session is broken.
   static constexpr std::uint64_t kMaxExcess = 1u << 18;
 
-  // `owner` > 0 is unique in the process. The others outlive the session.
+  // `owner` > 0 is unique in the process. The other arguments must outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
           runtime::Publications& publications, memory::OwnerId owner,
           const engine::SessionOptions& options, engine::SessionListener* listener,
@@ -78,8 +81,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void resume() override;
   engine::Rest come_to_rest(bool push) override;
   void stay_at_rest() override;
-  // A session that has begun nothing becomes the one that the image was taken of. On failure it is
-  // of no use.
+  // Restores the session from an image. Precondition: the session is new. If this fails, the
+  // session must not be used.
   core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read,
                       const Commons& commons);
   std::vector<engine::MemoryUse> memory() const override;
@@ -99,35 +102,37 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   const runtime::Back& back() const { return back_; }
 
  private:
-  // What the pump works on. Owned by whoever is the pump.
+  // The frame that is being consumed. Owned by the thread that is the frame consumer.
   struct Frame {
     std::uint64_t first_seq = 0;
     std::vector<program::Command> commands;
-    std::size_t position = 0;  // of the next command; the ones before it are consumed
+    std::size_t position = 0;  // index of the next command; the earlier ones are consumed
     std::function<void(core::Status)> done;
-    std::uint64_t consumed() const { return first_seq + position - 1; }  // seq
+    // Seq of the last consumed command.
+    std::uint64_t consumed() const { return first_seq + position - 1; }
   };
   struct Upload {
     core::Mutex mu;
     core::Ref<memory::Storage> storage TT_GUARDED_BY(mu);
     std::uint64_t received TT_GUARDED_BY(mu) = 0;
     bool finished TT_GUARDED_BY(mu) = false;
-    std::uint64_t bytes = 0;  // of the storage
+    std::uint64_t bytes = 0;  // size of the storage
   };
   using Uploads = std::map<std::uint64_t, std::shared_ptr<Upload>>;
   using Ready = std::function<void(core::Result<engine::Fetched>)>;
   struct Download {
-    bool bound = false;  // the stream has come to its Fetch
+    bool bound = false;  // its Fetch was executed
     runtime::FetchResult result;
-    Ready ready;  // waits until then
+    Ready ready;  // called when the Fetch was executed
   };
 
-  // The front is used by one thread at a time: the pump, and between two frames whoever tells it
-  // what has run. Whoever gives it back looks again for progress that came meanwhile.
+  // Takes the exclusive use of the front end, which belongs to one thread at a time: the frame
+  // consumer, or between frames a thread that reports progress to it. After give_front_back(), that
+  // thread checks again for progress that happened meanwhile.
   bool try_take_front() { return !front_taken_.exchange(true, std::memory_order_acq_rel); }
   void give_front_back();
   void forget_completed();
-  // Ends the wait of downloads for commands that have run by now and were no bulk fetches.
+  // Refuses downloads that wait for commands which have run by now and were no bulk fetches.
   void refuse_downloads(std::uint64_t completed);
   void pump();
   void pump_frame();
@@ -143,7 +148,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
   bool charge_bookkeeping();
-  // Does the next command stay within the limits of handles and tape?
+  // Returns true if the next command stays within the limits of handles and tape.
   bool handles_fit() const;
   bool within_limits() const {
     return handles_fit() && (limits_.tape_bytes == 0 || bookkeeping() <= limits_.tape_bytes);
@@ -155,8 +160,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
     return back_.executor().pool(static_cast<std::size_t>(devices_.find(core::Device{})));
   }
   core::Result<memory::Pool*> upload_pool(core::Device device);
-  // Counts the bytes of an upload that begins, and says whose it is, by takeovers_; with that
-  // begin_staged() makes it an upload, or gives the bytes back.
+  // Counts the bytes of an upload before it begins, and returns the number of the current client
+  // (takeovers_). begin_staged() then creates the upload, or subtracts the bytes again.
   core::Result<std::uint64_t> stage(std::uint64_t bytes);
   core::Result<std::uint64_t> begin_staged(memory::Pool& pool, std::uint64_t bytes,
                                            std::uint64_t client,
@@ -176,7 +181,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   program::Interner& interner() override { return back_.interner(); }
   core::Status constant(std::uint64_t seq, program::Constant constant,
                         program::ValueRef value) override;
-  // The bytes of a finished upload, which then is one no more.
+  // Takes the bytes of a finished upload and removes the upload.
   core::Result<core::Ref<memory::Storage>> take_upload(const program::Uploaded& uploaded,
                                                        std::uint64_t bytes);
   core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
@@ -200,25 +205,26 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   runtime::Devices& devices_;
   const runtime::Lanes& lanes_;
   const runtime::Publications& publications_;
-  const std::string user_;  // "": may not share
-  const std::string name_;  // "" or for people
+  const std::string user_;  // empty: the session may not share
+  const std::string name_;  // empty or a name for display
   const program::Amounts limits_;
   const memory::OwnerId owner_;
   engine::SessionListener* const listener_;
   std::atomic<bool> closing_{false};
   std::atomic<std::size_t> handles_{0};
-  std::atomic<std::uint64_t> bookkeeping_{0};    // as it was last looked at
+  std::atomic<std::uint64_t> bookkeeping_{0};    // bytes at the last check
   std::atomic<std::uint64_t> accepted_upto_{0};  // seq of the last command of the last frame
 
   runtime::Back back_;
   std::atomic<bool> front_taken_{false};
   std::atomic<std::uint64_t> forgotten_{
-      0};                       // the front was told that everything up to here has run
-  autograd::Front front_;       // dies before the back, whose values it holds
-  std::uint64_t charged_ = 0;   // for bookkeeping; of whoever has the front
-  std::uint64_t programs_ = 0;  // as of the last frame; the pump's
-  std::atomic<std::uint64_t> planned_ms_{0};  // as it was last looked at
-  Frame frame_;                               // the pump's
+      0};                  // the front end knows that all commands up to here have run
+  autograd::Front front_;  // destroyed before the back end, whose values it refers to
+  // Bytes charged for bookkeeping; belongs to the owner of the front end.
+  std::uint64_t charged_ = 0;
+  std::uint64_t programs_ = 0;                // at the last frame; used by the frame consumer only
+  std::atomic<std::uint64_t> planned_ms_{0};  // at the last check
+  Frame frame_;                               // used by the frame consumer only
   const std::shared_ptr<Shares> shares_ = std::make_shared<Shares>();
 
   mutable core::Mutex mu_;
@@ -229,13 +235,16 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t takeovers_ TT_GUARDED_BY(mu_) = 0;
   std::uint64_t next_upload_ TT_GUARDED_BY(mu_) = 1;
   Uploads uploads_ TT_GUARDED_BY(mu_);
-  std::uint64_t staged_ TT_GUARDED_BY(mu_) = 0;  // bytes of those, and of those that wait
-  program::Amounts amounts_ TT_GUARDED_BY(mu_);  // the front's, when it last published
+  // Bytes of all uploads, including those that wait for memory.
+  std::uint64_t staged_ TT_GUARDED_BY(mu_) = 0;
+  // The front end's counts when it last published them.
+  program::Amounts amounts_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Download> downloads_ TT_GUARDED_BY(mu_);
-  std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);  // waits
-  // What the session does after a snapshot: it goes on, stands still for good, or until resume().
+  // A waiting take_over().
+  std::function<void(core::Result<engine::TakenOver>)> successor_ TT_GUARDED_BY(mu_);
+  // The action after a snapshot: continue, pause for good, or pause until resume().
   enum class After : std::uint8_t { kGoOn, kHold, kRest };
-  struct Picture {  // a snapshot that is wanted
+  struct Picture {  // a requested snapshot
     std::function<void(core::Result<program::Image>)> done;
     After after = After::kGoOn;
     std::uint64_t next_seq = 0;
@@ -244,15 +253,18 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void go_on();
   Picture picture_ TT_GUARDED_BY(mu_);
   bool resting_ TT_GUARDED_BY(mu_) = false;
-  // Until its groups are at rest, the session stops before each command, and goes on as far as
-  // come_to_rest() allows: up to and with the next command that may have a collective.
+  // While stops_ is set, the session pauses before each command, and continues only as far as
+  // come_to_rest() allows: through the next command that may contain a collective.
   std::atomic<bool> stops_{false};
   bool may_go_ TT_GUARDED_BY(mu_) = false;
-  bool paused_ TT_GUARDED_BY(mu_) = false;            // before a command of frame_
-  std::uint64_t restored_at_ TT_GUARDED_BY(mu_) = 0;  // next_seq_ of the image; 0: there was none
-  bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a frame that comes lies in frame_
-  std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;   // fetches that nobody asks for any more
-  std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);  // bulk fetches that have not run yet
+  bool paused_ TT_GUARDED_BY(mu_) = false;  // before a command of frame_
+  // next_seq_ of the restored image; 0: the session was not restored.
+  std::uint64_t restored_at_ TT_GUARDED_BY(mu_) = 0;
+  bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a submitted frame waits in frame_
+  // The commands up to this one belong to earlier clients, whose fetches are never downloaded.
+  std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;
+  // Bulk fetches that were acknowledged before they ran.
+  std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);
 };
 
 engine::Publication to_engine(runtime::Publications::Facts facts);

@@ -11,7 +11,7 @@
 namespace teletensor::session {
 namespace {
 
-using namespace testing;  // the client
+using namespace testing;  // for Client
 using core::Attribute;
 using core::Code;
 using ::testing::Each;
@@ -81,14 +81,14 @@ TEST(Session, ALongBackwardAndALongFrameWaitForRoom) {
 TEST(Session, AFailureIsRaisedAndNamesHaveTheirGoodValues) {
   Daemon daemon;
   Client client(daemon);
-  const HandleId x = client.constant({2}, {1, 2});  // 1
-  client.inplace("add", {h(x), number(1)});         // 2
+  const HandleId x = client.constant({2}, {1, 2});  // command 1
+  client.inplace("add", {h(x), number(1)});         // command 2
   client.synchronize();
   daemon.sim->faults().fail_instruction(1, core::Status(Code::kUnavailable, "injected"));
-  client.inplace("mul", {h(x), number(3)});                   // 3: fails
-  const HandleId y = client.apply("add", {h(x), number(1)});  // 4
-  client.inplace("add", {h(x), number(5)});                   // 5
-  EXPECT_THAT(client.read(y), IsEmpty());                     // 6
+  client.inplace("mul", {h(x), number(3)});                   // command 3, which fails
+  const HandleId y = client.apply("add", {h(x), number(1)});  // command 4
+  client.inplace("add", {h(x), number(5)});                   // command 5
+  EXPECT_THAT(client.read(y), IsEmpty());                     // command 6
   EXPECT_EQ(client.last.status.code(), Code::kUnavailable);
   EXPECT_EQ(client.last.root, 3u);
   const std::vector<engine::LateError> errors = client.listener.take_errors();
@@ -96,7 +96,7 @@ TEST(Session, AFailureIsRaisedAndNamesHaveTheirGoodValues) {
   EXPECT_EQ(errors[0].root, 3u);
   EXPECT_THAT(client.raise(3).rebinds, ElementsAre(3, 5));
   EXPECT_THAT(client.read(x), ElementsAre(2, 3));
-  EXPECT_THAT(client.read(y), IsEmpty());  // a new name stays an error
+  EXPECT_THAT(client.read(y), IsEmpty());  // a new name keeps the error
   client.inplace("mul", {h(x), number(3)});
   EXPECT_THAT(client.read(x), ElementsAre(6, 9));
   client.release({x, y});
@@ -104,7 +104,7 @@ TEST(Session, AFailureIsRaisedAndNamesHaveTheirGoodValues) {
   EXPECT_EQ(client.used(), 0u);
 }
 
-// What a Raise could have brought back is freed once it has run, without another frame.
+// Values that a Raise could restore are freed once it has run, without another frame.
 TEST(Session, AnIdleSessionHoldsNoOldValues) {
   Daemon daemon(256u << 20, 1);
   Client client(daemon);
@@ -134,8 +134,8 @@ TEST(Session, OutOfMemoryFailsOneInstruction) {
   EXPECT_THAT(client.read(z), ElementsAre(1, 2));
 }
 
-// Fails every k-th instruction of a training-like program on the simulated device: what the client
-// raises leaves its names at their last good values, and nothing leaks.
+// Fails every k-th instruction of a training-like program on the simulated device. After the
+// client's Raise, its names have their last good values, and no memory leaks.
 TEST(Session, FaultSweep) {
   for (std::uint64_t k = 1; k <= 14; ++k) {
     Daemon daemon;
@@ -160,7 +160,7 @@ TEST(Session, FaultSweep) {
         ++failures;
         client.raise(error.root);
         EXPECT_EQ(read_failed, error.root != first + 2);
-        updated = error.root == first + 1;  // neither w's new value nor what it was made of
+        updated = error.root == first + 1;  // the new value of w and its operand both failed
       }
       for (int i = 0; updated && i < 4; ++i) expected[i] *= static_cast<float>(2 + i);
       EXPECT_EQ(client.read(w), expected) << "k " << k << " step " << step;
@@ -209,7 +209,8 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
   EXPECT_TRUE(session.upload_chunk(id, 0, bytes.substr(0, 3)).ok());
   EXPECT_EQ(session.upload_chunk(id, 2, bytes.substr(2)).code(), Code::kOutOfRange);
   EXPECT_EQ(session.finish_upload(id).code(), Code::kInvalidArgument);  // shorter than declared
-  EXPECT_EQ(session.upload_chunk(id, 3, "123456").code(), Code::kOutOfRange);  // longer
+  // Longer than declared.
+  EXPECT_EQ(session.upload_chunk(id, 3, "123456").code(), Code::kOutOfRange);
   EXPECT_TRUE(session.upload_chunk(id, 3, bytes.substr(3)).ok());
   EXPECT_TRUE(session.finish_upload(id).ok());
   EXPECT_EQ(session.upload_chunk(77, 0, bytes).code(), Code::kNotFound);
@@ -222,7 +223,8 @@ TEST(Session, UploadsAreCheckedAdmittedAndBound) {
   EXPECT_EQ(client.used(), 256u);
 }
 
-// Its value has the error, which a Raise takes back; nothing else of the session is touched.
+// The value of that command has the error, which a Raise clears; nothing else in the session is
+// affected.
 TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
   Daemon daemon;
   Client client(daemon);
@@ -239,14 +241,14 @@ TEST(Session, AnUploadThatIsNotThereFailsItsCommandAlone) {
     return client.last.status.code();
   };
   EXPECT_EQ(bind(77), Code::kNotFound);
-  EXPECT_EQ(bind(other), Code::kFailedPrecondition);  // not finished
+  EXPECT_EQ(bind(other), Code::kFailedPrecondition);  // the upload is not finished
   EXPECT_TRUE(session.finish_upload(other).ok());
-  EXPECT_EQ(bind(other), Code::kInvalidArgument);  // of another size
+  EXPECT_EQ(bind(other), Code::kInvalidArgument);  // wrong size
   session.abort_upload(other);
   EXPECT_EQ(bind(other), Code::kNotFound);
   EXPECT_THAT(client.read(kept), ElementsAre(7));
   EXPECT_EQ(client.listener.take_errors().size(), 4u);
-  // A device that the daemon does not have is no matter of the upload.
+  // A device that the daemon lacks is an error of the whole frame.
   client.add(program::Uploaded{77, core::DType::kF32, {core::DeviceKind::kCuda, 0}, {2}});
   EXPECT_EQ(client.send().code(), Code::kInvalidArgument);
 }
@@ -274,7 +276,7 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   std::promise<core::Result<engine::Fetched>> early;
   client.session->begin_download(2, [&](auto result) { early.set_value(std::move(result)); });
   const HandleId x = client.constant({2, 2}, {1, 2, 3, 4});
-  client.add(program::Fetch{x, true});  // 2
+  client.add(program::Fetch{x, true});  // command 2
   client.inplace("add", {h(x), number(1)});
   client.synchronize();
   const core::Result<engine::Fetched> fetched = early.get_future().get();
@@ -295,13 +297,13 @@ TEST(Session, DownloadsAreBoundAtTheirFetch) {
   client.session->begin_download(
       1, [&](auto result) { told = result.status().code() == Code::kNotFound; });
   EXPECT_TRUE(told);
-  // One of a command that is yet to run, and is no fetch.
+  // A download of a command that has not run yet and is no fetch.
   std::promise<Code> none;
   client.session->begin_download(4, [&](auto result) { none.set_value(result.status().code()); });
-  client.inplace("add", {h(x), number(1)});  // 4
+  client.inplace("add", {h(x), number(1)});  // command 4
   client.synchronize();
   EXPECT_EQ(none.get_future().get(), Code::kNotFound);
-  // One that never comes ends with the session.
+  // A download whose command never comes ends with the session.
   std::promise<Code> ended;
   client.session->begin_download(1000,
                                  [&](auto result) { ended.set_value(result.status().code()); });
@@ -322,11 +324,11 @@ TEST(Session, AValueThatIsGivenUpWhileADownloadWaitsIsNotKept) {
   client.session->begin_download(fetch,
                                  [&](auto result) { early.set_value(result.status().code()); });
   client.add(program::Taken{fetch});
-  client.inplace("add", {h(x), number(1)});  // into other memory, where the value is kept
+  client.inplace("add", {h(x), number(1)});  // writes to other memory, because the value is kept
   client.synchronize();
-  early.get_future().get();  // cancelled, or with the value where that was quicker
+  early.get_future().get();  // cancelled, or with the value if that was faster
   EXPECT_EQ(client.used(), used);
-  // One that comes late waits for nothing.
+  // A late download is refused at once.
   std::promise<Code> late;
   client.session->begin_download(fetch,
                                  [&](auto result) { late.set_value(result.status().code()); });
@@ -352,7 +354,7 @@ TEST(Session, FramesOutOfOrderChangeNothing) {
   EXPECT_THAT(client.read(x), ElementsAre(1));
   client.release({x + 10});
   EXPECT_EQ(client.send().code(), Code::kNotFound);
-  EXPECT_EQ(client.send().code(), Code::kNotFound);  // broken
+  EXPECT_EQ(client.send().code(), Code::kNotFound);  // the session is broken
 }
 
 TEST(Session, TwoDevices) {
@@ -381,7 +383,8 @@ TEST(Session, AnotherSessionsReadsGoOnDuringAFlood) {
     EXPECT_THAT(victim.read(x), ElementsAre(i));
   }
   EXPECT_GT(flood.session->queued(), 1000u);
-  // Closing in the middle returns everything at once; the other goes on.
+  // Closing a session in the middle of its work frees everything at once; the other session
+  // continues.
   flood.session.reset();
   EXPECT_THAT(victim.read(x), ElementsAre(100));
   EXPECT_EQ(daemon.used(kSimDevice), 256u);
@@ -404,7 +407,7 @@ TEST(Session, InterruptDropsWhatIsQueuedAndTheSessionGoesOn) {
   const engine::Raised raised = client.raise(errors[0].root);
   ASSERT_FALSE(raised.rebinds.empty());
   EXPECT_EQ(raised.rebinds.back(), last);
-  // Everything before the first dropped command happened.
+  // Everything before the first dropped command took effect.
   const float done = static_cast<float>(raised.rebinds.front() - 2);
   EXPECT_THAT(client.read(x), Each(1 + done));
 }

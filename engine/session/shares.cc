@@ -40,7 +40,7 @@ Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage, s
   if (descriptor < 0) {
     return Status(Code::kUnimplemented, "share: this memory cannot be mapped by others");
   }
-  storage->stays();  // a program may look at it for hours
+  storage->stays();  // a program may keep the mapping for hours
   return keep(std::move(storage), descriptor, false, offset, bytes);
 }
 

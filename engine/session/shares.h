@@ -1,4 +1,4 @@
-// Shares: the memory of a session that other processes of this machine have mapped. Any thread.
+// Shares: the memory of a session that other processes have mapped. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,19 @@ namespace teletensor::session {
 
 class Shares : public std::enable_shared_from_this<Shares> {
  public:
-  static constexpr std::size_t kMax = 256;  // at once: each has a descriptor or two
+  static constexpr std::size_t kMax = 256;  // at the same time; each has one or two descriptors
 
-  // Holds the storage, which is the pool's, as long as `hold` is there. UNIMPLEMENTED where it
-  // cannot be shared, RESOURCE_EXHAUSTED where there are too many.
+  // Shares a part of a storage of `pool` and keeps the storage as long as the result's `hold`
+  // exists. Returns UNIMPLEMENTED if it cannot be shared and RESOURCE_EXHAUSTED if too many
+  // storages are shared.
   core::Result<engine::Shared> add(memory::Pool& pool, memory::Pinned storage, std::uint64_t offset,
                                    std::uint64_t bytes);
-  // A copy of the contents, which others may write to and nothing here reads.
+  // Shares a copy of the contents, which other processes may write to and this process never reads.
   core::Result<engine::Shared> copy(memory::Pool& pool, backends::Accelerator& gpu,
                                     const runtime::RowMajor& contents, std::uint64_t seq);
-  // New memory that others may write to.
+  // Shares new memory that other processes may write to.
   core::Result<engine::Shared> open(memory::Pool& pool, std::uint64_t bytes, std::uint64_t seq);
-  // The memory of open(); null where there is none such.
+  // Returns the memory of open(), or null if `id` does not refer to such memory.
   core::Ref<memory::Storage> opened(std::uint64_t id) const;
   void end_open();
   void clear();

@@ -15,13 +15,14 @@ class Pages : public memory::Source {
   void zero(void*, std::size_t, memory::OwnerId, memory::OwnerId) override {}
 };
 
-// Whoever lacks memory waits for an upload or a download to end, not for a program that looks at a
-// tensor.
+// A request for memory waits for the end of an upload or download, but not for a program that has
+// mapped a tensor.
 TEST(Shares, WhatIsMappedIsNotWaitedFor) {
   Pages pages;
   memory::DevicePool device({}, 64 << 20, &pages);
   memory::PoolHandle pool(memory::Pool::create(device, 1, 0));
-  const core::Ref<memory::Storage> storage = pool->allocate_shared(4 << 20, 1);  // it is pinned
+  // Pinned by allocation.
+  const core::Ref<memory::Storage> storage = pool->allocate_shared(4 << 20, 1);
   const auto shares = std::make_shared<Shares>();
   std::uint64_t pinned = 0;
   EXPECT_TRUE(pool->movable(&pinned).empty());
@@ -35,7 +36,7 @@ TEST(Shares, WhatIsMappedIsNotWaitedFor) {
   EXPECT_EQ(pinned, 0u);
   shared->hold.reset();
   EXPECT_EQ(pool->movable(&pinned).size(), 1u);
-  storage->pin();  // by a download: it is as any other again
+  storage->pin();  // as a download does; this ends the special treatment
   EXPECT_TRUE(pool->movable(&pinned).empty());
   EXPECT_EQ(pinned, storage->bytes());
   storage->unpin();

@@ -1,4 +1,5 @@
-// What a session is, taken down at a moment when nothing of it runs, and put up again.
+// Session's snapshots: taking an image at a moment when nothing runs, and restoring a session from
+// an image.
 #include <algorithm>
 #include <set>
 #include <thread>
@@ -16,8 +17,8 @@ using program::Image;
 
 namespace {
 
-// A storage that is lost (`why`, one for each, not OK) is no tensor any more but the error that
-// says so.
+// Removes lost storages (`why` has one status for each storage; an error means lost) from the
+// image. Values in them become failed values with that error.
 void drop_lost(Image& image, const std::vector<Status>& why) {
   std::vector<Image::Index> place(image.storages.size(), Image::kNone), failure = place;
   std::vector<Image::Storage> kept;
@@ -53,7 +54,7 @@ void drop_lost(Image& image, const std::vector<Status>& why) {
   image.storages = std::move(kept);
 }
 
-// What has moved away from a device outlives it.
+// The health of each storage's device. Storages that were moved away from a device outlive it.
 std::vector<Status> health_of(const Image& image, const runtime::Devices& devices) {
   std::vector<Status> health;
   for (const Image::Storage& storage : image.storages) {
@@ -66,7 +67,7 @@ std::vector<Status> health_of(const Image& image, const runtime::Devices& device
   return health;
 }
 
-// Reports tell the storages by the tensors that fill them.
+// Records for reports the dtype and shape of the tensors that fill a whole storage.
 void describe(const Image& image) {
   for (const Image::Handle& handle : image.handles) {
     if (handle.cell >= image.clocks.size()) continue;
@@ -82,7 +83,8 @@ void describe(const Image& image) {
   }
 }
 
-// Tensors that are kept by name come first, in case there is no time for all.
+// Sorts the storages of tensors that are kept by name to the front, in case there is not enough
+// time for all.
 void put_kept_first(Image& image) {
   std::vector<bool> first(image.storages.size(), false);
   for (const auto& [name, handle] : image.kept) {
@@ -119,7 +121,7 @@ Status in_a_group() {
                 "group first (destroy_process_group)");
 }
 
-// While it lives, no limit but the devices' own memory holds for the session.
+// While it exists, only the devices' memory limits the session, not its quotas.
 class Exempt {
  public:
   Exempt(const runtime::Executor& executor, std::size_t devices)
@@ -233,7 +235,7 @@ void Session::on_continue() {
   }
 }
 
-// Everything has run, and nobody else consumes anything.
+// Precondition: everything has run, and no other thread consumes commands.
 void Session::take_image() noexcept {
   if (closing_) return;
   while (!try_take_front()) std::this_thread::yield();
@@ -245,7 +247,7 @@ void Session::take_image() noexcept {
     picture.done = std::exchange(picture_.done, nullptr);
     picture.after = picture_.after;
     if (picture.after == After::kRest) {
-      if (image.ok() && back_.has_groups()) image = in_a_group();  // joined meanwhile
+      if (image.ok() && back_.has_groups()) image = in_a_group();  // a group was joined meanwhile
       resting_ = image.ok();
       if (!resting_) picture.after = After::kGoOn;
     }
@@ -254,7 +256,7 @@ void Session::take_image() noexcept {
   if (picture.after == After::kGoOn) go_on();
 }
 
-// After standing still.
+// Ends a pause after a snapshot.
 void Session::go_on() {
   bool waiting = false;
   {
@@ -267,7 +269,7 @@ void Session::go_on() {
   hand_over();
 }
 
-// The front is taken.
+// Precondition: this thread owns the front end.
 core::Result<Image> Session::make_image() {
   if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
   Image image;
@@ -321,7 +323,8 @@ core::Result<Image> Session::make_image() {
 
 Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const Commons& commons) {
   const Exempt exempt(back_.executor(), devices_.size());
-  std::set<const Image::Storage*> stays;  // in memory: uploads until they are bound, downloads
+  // Stay in memory: uploads until they are bound, and downloads.
+  std::set<const Image::Storage*> stays;
   for (const Image::Upload& item : image.uploads) {
     if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);
   }

@@ -1,4 +1,4 @@
-// A session that goes to another client: what the one before had under way.
+// Tests of take-over: what happens to the old client's pending operations.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kMemory = 16u << 20;
 
-// Holds the lane while it is told of a value.
+// Blocks the lane in on_fetched() until it is released.
 struct Holding : testing::Listener {
   void on_fetched(engine::Fetched value) override {
     told.set_value();
@@ -70,10 +70,10 @@ TEST_F(TakeOver, AnUploadThatWaitsForMemoryIsNotTheNextClients) {
     admitted.set_value(upload.status());
   });
   take_over(*session);
-  other->abort_upload(pinned);  // there is memory for it now
+  other->abort_upload(pinned);  // frees memory for the waiting upload
   EXPECT_EQ(admitted.get_future().get().code(), core::Code::kAborted);
   EXPECT_EQ(used(), 0u);
-  EXPECT_TRUE(session->begin_upload({}, 8).ok());  // and its client's bytes are not counted
+  EXPECT_TRUE(session->begin_upload({}, 8).ok());  // the old client's bytes are not counted
 }
 
 TEST_F(TakeOver, MemoryThatTheClientBeforeWritesToIsGivenBack) {
@@ -85,14 +85,14 @@ TEST_F(TakeOver, MemoryThatTheClientBeforeWritesToIsGivenBack) {
   EXPECT_EQ(used(), 0u);
 }
 
-// What would be written down as the old client's is the next one's by then.
+// When the snapshot could be taken, the state already belongs to the new client.
 TEST_F(TakeOver, ASnapshotThatTheClientBeforeWaitsForIsCancelled) {
   Holding held;
   const auto session = open(held);
   std::vector<program::Command> commands;
   commands.emplace_back(program::Constant{core::DType::kF32, {}, core::Dims{1}, std::string(4, 0)});
   commands.emplace_back(program::Fetch{1, false});
-  commands.emplace_back(program::Raise{1});  // is consumed when all before it has run
+  commands.emplace_back(program::Raise{1});  // consumed when all earlier commands have run
   std::promise<core::Status> consumed;
   session->submit(1, 1, std::move(commands), [&](core::Status s) { consumed.set_value(s); });
   held.told.get_future().wait();
@@ -128,13 +128,13 @@ TEST_F(TakeOver, ASessionAtRestConsumesNothingUntilItIsResumed) {
   EXPECT_EQ(other.get_future().get().code(), core::Code::kAborted);
   session->resume();
   EXPECT_TRUE(done.get().ok());
-  session->resume();  // once more does nothing
+  session->resume();  // a second call does nothing
   std::promise<core::Status> next;
   session->snapshot(false, [&](const auto& image) { next.set_value(image.status()); });
   EXPECT_TRUE(next.get_future().get().ok());
 }
 
-// It would complete in no image.
+// Such an upload would be contained in no image.
 TEST_F(TakeOver, NoUploadCompletesInASessionAtRest) {
   const auto session = open();
   const std::uint64_t upload = *session->begin_upload({}, 4);
