@@ -615,8 +615,8 @@ TEST(Rematerialise, NotWhereItTakesTooMuchOfTheTime) {
             m.program());
 }
 
-// Beside products that a GPU makes of the same values, an op on one element costs relatively more
-// there than on a core.
+// Compared with products of the same values, an elementwise op costs more on a GPU than on a CPU
+// core, so on the GPU the same step is not worth repeating.
 TEST(Rematerialise, ByTheTimesOfTheDevice) {
   for (const bool on_gpu : {false, true}) {
     Maker m;

@@ -1,4 +1,4 @@
-// A convolution as a library of convolutions takes it: a pure description.
+// Convolution: the description of a convolution for a library such as cuDNN.
 #pragma once
 
 #include <cstddef>
