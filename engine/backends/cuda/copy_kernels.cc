@@ -162,7 +162,7 @@ Status add_region(KernelCall& call, Work& work) {
   return describe_loop({&step, 1}, call.parallel, call.scratch, work);
 }
 
-// What is stored where it refuses, nobody sees.
+// If the check fails, the copied result is never used.
 Status require(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(describe_check(call, call.in[1], /*zero=*/true, 0, 0, work));
   return describe_copy(call, call.in[0], call.out[0], work);

@@ -1,5 +1,5 @@
 // Device kernels for sorting lines: blocks sort runs of 512 elements, which are then merged. If few
-// elements of a line are wanted, only so many of each run are kept.
+// elements of a line are wanted, only that number of elements is kept of each run.
 #include <utility>
 
 #include "engine/backends/cuda/describe.h"
