@@ -118,7 +118,7 @@ KernelSource print_fold(const FoldGraph& g) {
                      " reduced_divide[" + reduced + "];\n  std::int64_t reduced_in[" + reduced +
                      "];\n};\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
                      "(const Params p) {\n";
-  // What the kernel does with a value that a thread has computed.
+  // The code that stores or passes on a value that a thread has computed.
   if (g.last) text += position("kept", g.kept, "out");
   text += "  const auto emit = [&](I output, I leaf, V value) {\n";
   if (!g.last) {
