@@ -24,7 +24,7 @@ using StoreBlock = void (*)(const A* from, std::int64_t n, void* to, std::int64_
 
 template <class A>
 LoadBlock<A> load_block(core::DType dtype);
-// Loads 1 for each element that is not zero (NaN is not zero), else 0 for it.
+// Loads 1 for each element that is not zero (NaN is not zero) and 0 for each zero.
 template <class A>
 LoadBlock<A> load_nonzero(core::DType dtype);
 template <class A>

@@ -162,8 +162,7 @@ void FftPlan<T>::passes(SplitLines<T>& x, std::int64_t lines) const {
 template <class T>
 void FftPlan<T>::bluestein(SplitLines<T>& x, std::int64_t lines) const {
   const std::int64_t m = inner_->n();
-  // Multiplies element k of every line by wr + i wi, and negates the imaginary part so that the
-  // result is conjugated as needed.
+  // Multiplies element k of every line by wr + i wi.
   const auto multiply = [&](std::int64_t k, T wr, T wi) {
     T* const re = x.re + k * lines;
     T* const im = x.im + k * lines;

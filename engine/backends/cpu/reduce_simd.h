@@ -41,8 +41,8 @@ enum class Map {
   kAbsPower,  // |x|^p
   kNonZero,   // 1 or 0
 };
-// y[i] = map(x[i]) with center[i * center_step]. x may be y. A is float or double (for others only
-// kNone).
+// y[i] = map(x[i]) with center[i * center_step]. x may be y. A is float or double (for other types
+// only kNone).
 template <class A>
 void apply_map(Map map, const A* x, std::int64_t n, const A* center, std::int64_t center_step,
                double p, A* y);

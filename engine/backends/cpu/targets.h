@@ -1,6 +1,6 @@
 // The instruction sets that kernels are compiled for; Highway selects one at run time. They are the
-// baseline (as plain C++), AVX2 and AVX-512. Include this before hwy/foreach_target.h. (There is no
-// include guard, because foreach_target.h includes files several times.)
+// baseline (as plain C++), AVX2 and AVX-512. Include this before hwy/foreach_target.h. It needs no
+// include guard, because it only defines macros that are not defined yet.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #endif
