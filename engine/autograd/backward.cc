@@ -405,7 +405,8 @@ Status Backward::hooks_of(Issuer& issuer, Target& target) {
     return {};
   };
   if (target.leaf != nullptr) {
-    const std::vector<HookId> hooks = target.leaf->hooks;  // a hook may remove itself
+    // copied, because a hook may remove itself
+    const std::vector<HookId> hooks = target.leaf->hooks;
     for (HookId hook : hooks) TT_RETURN_IF_ERROR(run(hook, sums_[target.first_sum]));
     return {};
   }

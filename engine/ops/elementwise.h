@@ -9,12 +9,12 @@
 
 namespace teletensor::ops {
 
-// What a derivative reads: kX is the operand, kY the result.
+// Values that a derivative reads: kX is the operand, kY the result, kBoth are both operands.
 inline const Save kX{0};
 inline const Save kY{kResult};
 inline const std::vector<Save> kBoth = {{0}, {1}};
 
-// row() declares an op with a derivative; the other form declares one without.
+// row() declares an op with a derivative, plain() an op without one.
 inline OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
                  std::vector<Save> saves = {}) {
   return {.signature = signature,

@@ -117,8 +117,8 @@ struct Heaviside {
     return x == T(0) ? y : static_cast<T>(x > T(0));
   }
 };
-// The neighbour of x in the direction of y, among the values of a 16-bit type if the computation is
-// for one.
+// The next representable number after x in the direction of y. If the computation is for a 16-bit
+// type, only the values of that type count.
 struct NextAfter {
   static constexpr std::string_view kOp = "nextafter";
   static constexpr Types kTypes = kReal;

@@ -32,7 +32,7 @@ struct Image {
     core::Ref<core::Shared> contents;  // only in the image of a live session
     std::uint64_t common = 0;          // number in the shared tensor store; 0 if it is not shared
     std::uint64_t writes = 0;          // lower bound of the number of writes to that storage
-    std::string gone;                  // if its stored bytes are outdated: why the tensor is lost
+    std::string gone;                  // why the tensor is lost, if its stored bytes are outdated
   };
   struct Value {
     core::DType dtype = core::DType::kF32;

@@ -346,8 +346,7 @@ bool fits_onednn(const Conv& c) {
         c.in[d] + c.padding[d] + right < span || right < -c.stride[d]) {
       return false;
     }
-    // oneDNN requires that y has all windows that fit, which is not so if windows at the end were
-    // left out.
+    // Refuses a y with more windows than fit with equal padding on both sides.
     if ((c.in[d] + 2 * c.padding[d] - span) / c.stride[d] + 1 < c.out[d]) return false;
   }
   return true;

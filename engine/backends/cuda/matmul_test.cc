@@ -68,9 +68,8 @@ TEST(Rows, OfEveryLength) {
   std::mt19937 random(33);
   DeviceCases cases;
   const auto d = Attribute::of(1);
-  const auto little = [&](DType dtype,
-                          // small values, so that long sums keep enough digits
-                          const Geometry& g) {
+  // Small values, so that long sums keep enough digits.
+  const auto little = [&](DType dtype, const Geometry& g) {
     TestTensor t = sample(dtype, g, random, false);
     std::vector<double> values = t.values();
     for (double& v : values) v /= 64;
