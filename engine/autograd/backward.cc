@@ -510,7 +510,7 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
       if (link.target < 0) continue;
       Var g = context.given()[e];
       if (g.absent()) {
-        // a gradient of None from the client's own function stays None
+        // A gradient of None from the client's own function stays None.
         if (graph_.is_client_node(node)) continue;
         g = ops::zeros(issuer, node.operands[e].layout);
       }

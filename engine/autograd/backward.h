@@ -56,7 +56,7 @@ class Issuer : public ops::Builder {
 struct BackwardCall {
   std::vector<HandleRef> roots;
   std::vector<HandleRef> seeds;  // a null seed means ones
-  // used if has_inputs: the call returns their gradients and leaves .grad unchanged
+  // Used if has_inputs: the call returns their gradients and leaves .grad unchanged.
   std::vector<HandleRef> inputs;
   bool has_inputs = false;
   bool retain_graph = false;

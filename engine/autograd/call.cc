@@ -221,7 +221,7 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     const auto size = static_cast<std::int64_t>(core::size_of(type.dtype));
     results.push_back(new_handle(core::make_ref<Cell>(elements * size, std::move(value)), layout));
   }
-  // a published parameter, whose shared storage gets the new value when the program has run
+  // A published parameter, whose shared storage gets the new value when the program has run.
   struct Through {
     Handle* h;
     ValueRef old, result, value;

@@ -24,7 +24,7 @@ class Callable {
     bool aliases = false, of_parameter = false, is_gradient = false;
     std::uint32_t index = 0;     // index of the parameter or result whose memory this result shares
     std::uint32_t root = kNone;  // the leader parameter whose storage holds this result, if any
-    // with root: the result is that parameter's value, which no step has overwritten
+    // With root: the result is that parameter's value, which no step has overwritten.
     bool untouched = false;
   };
 

@@ -349,7 +349,7 @@ class Front::Impl final : public Issuer {
       if (id != 0) TT_RETURN_IF_ERROR(find(id, seed));
     }
     auto plan = Backward::plan(graph_, std::move(call));
-    // the client has run this backward itself; a backward that it refused is never sent
+    // The client has run this backward itself; a backward that it refused is never sent.
     if (c.expanded) {
       if (plan.ok()) (*plan)->free_saved();
       return {};
@@ -536,7 +536,7 @@ class Front::Impl final : public Issuer {
   const ops::OpId relayout_;
   Names names_;
   KeptNames kept_;
-  // always empty on the daemon; used by a trace's replay
+  // Always empty on the daemon; used by a trace's replay.
   std::unordered_map<HandleId, HandleRef> strangers_;
   std::unique_ptr<Backward> backward_;
   struct Defined {
@@ -544,7 +544,7 @@ class Front::Impl final : public Issuer {
     std::uint64_t bytes, steps, checked_ns;
   };
   std::unordered_map<std::uint64_t, Defined> programs_;
-  // programs whose verification ran out of time
+  // Programs whose verification ran out of time.
   std::unordered_set<const program::Program*> unchecked_;
   std::uint64_t program_bytes_ = 0, steps_ = 0, checked_ns_ = 0;
   std::uint64_t seq_ = 0;

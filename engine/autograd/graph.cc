@@ -592,7 +592,7 @@ Status Graph::apply_inplace(const Call& call) {
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
   const bool any = call.op == fill_ || call.op == copy_;
   TT_RETURN_IF_ERROR(fits_into(h, context.results[0], def, any));
-  // as in PyTorch, filling with a number may write a tensor that overlaps itself
+  // As in PyTorch, filling with a number may write a tensor that overlaps itself.
   bool fill = call.op == fill_ && !call.arguments[1].is_tensor();
   if (call.op == copy_ && call.arguments[1].is_tensor()) {
     const Handle& from = handle_of(call.arguments[1]);

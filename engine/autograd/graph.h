@@ -55,7 +55,7 @@ class GraphObject : public ops::Named {
  private:
   GraphObject* before_ = nullptr;  // doubly linked list of all objects of the graph
   GraphObject* after_ = nullptr;
-  // list of the objects that the graph destroys next
+  // List of the objects that the graph destroys next.
   mutable const GraphObject* next_dead_ = nullptr;
 };
 
@@ -126,14 +126,14 @@ class Handle final : public GraphObject {
   core::Ref<Node> node;      // valid if `seen` is current; use Graph::node_of to read it
   std::uint32_t output = 0;  // index among the results of `node`
   std::uint32_t seen = 0;    // time of `clock` when `node` was set
-  // the leaf that gets the gradients (the original of a saved leaf); null: this one
+  // The leaf that gets the gradients (the original of a saved leaf); null: this one.
   HandleRef leaf;
   HandleRef grad;
   std::vector<HookId> hooks;       // hooks of a leaf
   std::vector<HookId> post_hooks;  // hooks of a leaf that run after its .grad was written
   void* owner = nullptr;           // the client's Python object; not reference-counted
   bool inference = false;  // created in inference mode: it cannot be saved, nor require grad
-  // on a client: what its function transforms know about this tensor
+  // On a client: what its function transforms know about this tensor.
   core::Ref<core::Counted> extra;
   std::uint64_t visit = 0;  // scratch space of the Backward search
   std::uint32_t visit_index = 0;
@@ -200,7 +200,7 @@ class Node final : public GraphObject {
   // (output, handle) for which retain_grad() was called
   std::vector<std::pair<std::uint32_t, Handle*>> retained;
   Handle* remade_for = nullptr;  // the live view for which this node was rebuilt
-  // on a client: its own backward function or its record of this node
+  // On a client: its own backward function or its record of this node.
   core::Ref<core::Counted> extra;
   bool forgotten = false;     // the saved values were dropped: only the client can run the vjp
   bool keeps_number = false;  // the vjp reads a number: like a saved value, a backward uses it up
@@ -442,7 +442,7 @@ class Graph {
   std::deque<Undo> undo_;
   std::deque<Remade> remade_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
-  // number of entries that were removed from the front of recorded_
+  // Number of entries that were removed from the front of recorded_.
   std::uint64_t recorded_gone_ = 0;
   Memory<Handle, 64> handles_;
   Memory<Node, 16> nodes_;

@@ -38,7 +38,7 @@ ValueId ProgramMaker::copied_as(ValueId value, core::DType dtype) {
   const program::ValueType type = program_->values[value];
   const auto from = static_cast<std::int64_t>(core::size_of(type.dtype));
   const auto to = static_cast<std::int64_t>(core::size_of(dtype));
-  // how many elements of `type` make one element of `dtype`
+  // How many elements of `type` make one element of `dtype`.
   const std::int64_t each = std::max<std::int64_t>(to / from, 1);
   const std::int64_t skip = (each - base_[value] % each) % each;
   const std::int64_t count = std::max<std::int64_t>(type.elements - skip, 0) / each * each;
@@ -156,7 +156,7 @@ core::Status ProgramMaker::step(const Instruction& instruction,
 void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
                         const ops::Catalog& catalog) {
   const Program& called = *call.program;
-  // for each value of the called program: the value here, and its displacement
+  // For each value of the called program: the value here, and its displacement.
   std::vector<View> at(called.values.size());
   const auto moved = [&](View& v) {
     const View& to = at[v.value];
@@ -194,7 +194,7 @@ void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
         if (operand.kind == Operand::Kind::kTensor) moved(operand.view);
       }
       for (program::StepResult& result : step.results) {
-        // the result uses the storage of the operand that it overwrites
+        // The result uses the storage of the operand that it overwrites.
         if (result.overwrites >= 0) {
           const auto o = static_cast<std::size_t>(result.overwrites);
           const View& old = step.operands[o].view;

@@ -16,7 +16,7 @@
 
 namespace teletensor::autograd {
 
-// in a replay: the op of an instruction that stands for a call
+// In a replay: the op of an instruction that stands for a call.
 constexpr program::OpId kCall = 0xffff;
 
 // A tensor that existed before the trace, in its state at its first use.

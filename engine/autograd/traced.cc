@@ -121,13 +121,13 @@ class Tracer::Ending {
   std::map<std::uint32_t, std::uint32_t> numbers_;  // tag -> index of the number
   std::vector<core::Number> examples_;
   std::vector<std::size_t> order_;  // outer tensors in the order of the parameters
-  // range of elements that the parameters on a cell cover
+  // Range of elements that the parameters on a cell cover.
   std::map<const Cell*, std::pair<std::int64_t, std::int64_t>> extent_;
   std::map<std::size_t, std::uint32_t> input_of_;  // index of the outer tensor -> parameter
   std::map<const Cell*, std::uint32_t> parameter_of_cell_;
   std::map<const Cell*, ValueId> rebound_;  // the final contents of the parameters' storages
   std::map<const Handle*, std::uint32_t> result_of_;
-  // key: cell and dtype
+  // Key: cell and dtype.
   std::map<std::pair<const Cell*, core::DType>, std::uint32_t> result_of_cell_;
   ProgramMaker forward_;
 };

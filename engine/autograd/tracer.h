@@ -115,7 +115,7 @@ class Tracer {
   std::unordered_map<program::HandleId, std::size_t> by_id_;
   std::vector<Recorded> commands_;
   std::map<std::uint64_t, std::shared_ptr<const program::Program>> programs_;
-  // ids of the new handles, as (first, count), ascending
+  // Ids of the new handles, as (first, count), ascending.
   std::vector<std::pair<program::HandleId, std::uint32_t>> ranges_;
   std::map<program::HandleId, Handle*> alive_;
   std::unordered_map<program::HandleId, program::HandleId> owner_of_grad_;

@@ -119,7 +119,7 @@ struct LoopStep {
   Kernel kernel = nullptr;
   LoopRole role = LoopRole::kElement;
   std::span<const TensorArg> in;
-  // null data: the result is not stored, because only later steps of the loop read it
+  // Null data: the result is not stored, because only later steps of the loop read it.
   TensorArg out;
   std::span<const std::uint32_t> counts;
   const core::Attributes* attributes = nullptr;

@@ -50,7 +50,7 @@ struct Parameter {
 // One operand as infer sees it.
 struct OperandInfo {
   const core::Layout* layout = nullptr;  // set for tensors
-  // set for Python numbers; if both are null, the operand is absent
+  // Set for Python numbers; if both are null, the operand is absent.
   const core::Number* number = nullptr;
   bool tensor() const { return layout != nullptr; }
   bool absent() const { return !layout && !number; }
@@ -172,7 +172,7 @@ enum class Tangent : std::uint8_t {
   kTransposed,  // transposes the vjp: correct if the vjp is differentiable, but slow
   kDiagonal,    // each operand element affects one result element: the vjp, applied to the tangents
   kLinear,      // the op applied to the tangents; the tangents of constant operands are zeros
-  // linear in each operand: the sum over operands of the op with that operand's tangent
+  // Linear in each operand: the sum over operands of the op with that operand's tangent.
   kMultilinear,
 };
 
@@ -217,7 +217,7 @@ enum class Batching : std::uint8_t {
 enum class Inplace : std::uint8_t {
   kTemporary,    // operand and result must not share memory, so a temporary is used
   kElementwise,  // an operand with exactly the result's geometry may share the result's memory
-  // the result already contains operand 0, and the kernel writes only the elements that change
+  // The result already contains operand 0, and the kernel writes only the elements that change.
   kRegion,
 };
 
@@ -233,8 +233,8 @@ struct OpDef {
   std::uint32_t refused = 0;
   std::vector<Save> saves{};
   Inplace inplace = Inplace::kTemporary;
-  // indices of parameters whose tensors are overwritten (list ops: sgd_step, ...); they are the
-  // results, in this order
+  // Indices of parameters whose tensors are overwritten (list ops: sgd_step, ...); they are the
+  // results, in this order.
   std::vector<int> mutates{};
   bool random = false;      // the last two attributes are (int seed, int ordinal)
   bool internal = false;    // a helper of derivatives; not a Python function

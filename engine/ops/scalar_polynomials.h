@@ -9,12 +9,12 @@
 
 namespace teletensor::ops::scalar {
 
-// above this degree the result is NaN, because a recurrence may not end early
+// Above this degree the result is NaN, because a recurrence may not end early.
 inline constexpr Int kMaxTerms = 1'000'000;
 
 enum class Chebyshev { kT, kU, kV, kW };
 
-// precondition: |x| is 1
+// Precondition: |x| is 1.
 inline double chebyshev_at_end(Chebyshev kind, double x, std::int64_t n) {
   const bool even = n % 2 == 0;
   const double wide = static_cast<double>(n) + static_cast<double>(n) + 1;
@@ -54,7 +54,7 @@ inline double chebyshev(Chebyshev kind, double x, double degree) {
   if (n == 0) return 1;
   if (n > kMaxTerms) return kNaN;
   double p = 1, q = first;
-  // outside of [-1, 1] it soon overflows and then becomes NaN
+  // Outside of [-1, 1] it soon overflows and then becomes NaN.
   for (Int k = 2; k <= n && q == q; ++k) {
     const double r = (x + x) * q - p;
     p = q;

@@ -53,7 +53,7 @@ class Verifier {
  private:
   struct Fact {
     bool made = false, visible = false;
-    // the parameter's value that this value overwrites, or itself if it is a parameter's value
+    // The parameter's value that this value overwrites, or itself if it is a parameter's value.
     ValueId root = kNoValue;
     ValueId latest = kNoValue;  // for a parameter's value: the value that replaces it now
   };

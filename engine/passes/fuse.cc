@@ -16,7 +16,7 @@ struct Open {
   std::uint32_t layout = 0;
   std::vector<std::uint32_t> steps;
   std::vector<std::uint32_t> writes;  // values written by elementwise steps
-  // values written by reductions: known only when the loop has ended
+  // Values written by reductions: known only when the loop has ended.
   std::vector<std::uint32_t> folded;
   std::vector<FuseStep::Read> reads;  // values that are made outside of the loop
   bool empty() const { return steps.empty(); }

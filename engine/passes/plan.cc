@@ -198,9 +198,9 @@ class Planner {
   const ops::Catalog& catalog_;
   std::vector<std::uint32_t> last_;  // by value: the unit that reads it last
   std::vector<bool> returned_, given_;
-  // by unit: the values that are read last there
+  // By unit: the values that are read last there.
   std::vector<std::vector<program::ValueId>> ending_;
-  // values of the current unit whose memory a result has reused
+  // Values of the current unit whose memory a result has reused.
   std::vector<program::ValueId> passed_on_;
   Space space_;
   std::uint64_t held_ = 0;

@@ -11,7 +11,7 @@
 namespace teletensor::passes {
 
 struct MemoryPlan {
-  // without a place: parameters, literals and values that are never stored
+  // Without a place: parameters, literals and values that are never stored.
   static constexpr std::uint64_t kNone = ~0ull;
   std::vector<std::uint64_t> offsets;  // by value
   std::uint64_t peak = 0;              // size of the block in bytes; pieces are 64-byte aligned

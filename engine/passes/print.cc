@@ -31,7 +31,7 @@ std::string text_of(double x) {
     std::snprintf(text, sizeof text, "%.*g", digits, x);
     if (std::strtod(text, nullptr) == x) break;
   }
-  // true if the text is none of 1.5, 1e9, inf and nan
+  // True if the text is none of 1.5, 1e9, inf and nan.
   const bool plain = std::strpbrk(text, ".en") == nullptr;
   return plain ? std::string(text) + ".0" : text;
 }

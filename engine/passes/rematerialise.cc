@@ -47,11 +47,11 @@ struct Looked {
 
   Program program;
   std::vector<std::uint32_t> unit_of;  // by step
-  // by value: a step; kNever if it is a parameter or made in a nested block
+  // By value: a step; kNever if it is a parameter or made in a nested block.
   std::vector<std::uint32_t> made_by;
   std::vector<std::uint32_t> overwritten;  // by value: the step that overwrites it
   std::vector<std::uint32_t> last;         // by value: the unit that reads it last
-  // by value: must stay in memory (parameter, overwritten, returned, read by a nested block)
+  // By value: must stay in memory (parameter, overwritten, returned, read by a nested block).
   std::vector<bool> stays;
   std::vector<std::uint64_t> held;  // by unit: bytes, see MemoryPlan
   std::uint64_t most = 0;           // maximum of `held`
@@ -133,7 +133,7 @@ struct Looked {
 struct Choice {
   ValueId value = kNoValue;
   std::uint32_t before = 0;  // the value is recomputed before this step
-  // steps that are repeated, in this order, to recompute the value
+  // Steps that are repeated, in this order, to recompute the value.
   std::vector<std::uint32_t> chain;
   double cost = 0, gain = 0;
 };
@@ -217,7 +217,7 @@ class Rematerialiser {
     const std::vector<Step>& steps = look.program.body.steps;
     const std::size_t values = look.program.values.size();
     constexpr std::uint32_t kNever = Looked::kNever;
-    // by value: the first step after the peak that reads it
+    // By value: the first step after the peak that reads it.
     std::vector<std::uint32_t> later(values, kNever);
     std::vector<bool> busy(values, false), earlier(values, false);
     for (std::uint32_t s = 0; s < steps.size(); ++s) {

@@ -144,7 +144,7 @@ struct Image {
   std::vector<Download> downloads;
   std::vector<std::uint64_t> given_up;  // bulk fetches that the client no longer wants
   std::uint64_t forsaken_upto = 0;
-  // commands with smaller numbers are cancelled, including those that arrive later
+  // Commands with smaller numbers are cancelled, including those that arrive later.
   std::uint64_t cancelled_below = 0;
   // A group of the session that continues after a restart. All of its ranks were idle at the time
   // of the snapshot. All sessions of this daemon that belong to the group store the same

@@ -138,7 +138,7 @@ struct Program {
   std::vector<Rebind> rebinds;
   std::vector<Gradient> gradients;
   std::vector<Alias> aliases;  // ascending by result
-  // numbers that a call passes: their kinds, each with an example
+  // Numbers that a call passes: their kinds, each with an example.
   std::vector<core::Number> numbers;
   std::vector<std::string> parameter_names;  // one per body.parameters
   // Lines of source as "file:line: text". A step's origin is an index into this list; index 0 means

@@ -22,7 +22,7 @@ struct ProgramLimits {
   int depth = 8;                // nesting depth of blocks
 };
 
-// returns the name and revision of an op
+// Returns the name and revision of an op.
 using NameOp = std::function<std::pair<std::string, int>(OpId)>;
 // Returns the op, or an error that says why this side does not have it.
 using FindOp = std::function<core::Result<OpId>(std::string_view name, int revision)>;

@@ -36,7 +36,7 @@ class Value : public core::Shared {
   // instruction has run.
   core::Ref<core::Shared> contents;
   std::shared_ptr<const Failure> failure;
-  // with failure: the value that the failed in-place write would have replaced
+  // With failure: the value that the failed in-place write would have replaced.
   core::Ref<Value> good;
 
   // Set by the back end on the result of a collective: the storage was newly made for this value.

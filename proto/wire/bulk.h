@@ -22,7 +22,7 @@ struct UploadHeader {
 };
 
 struct DownloadHeader {
-  // size of the whole download; like dtype and shape, only in the first chunk
+  // Size of the whole download; like dtype and shape, only in the first chunk.
   std::uint64_t bytes = 0;
   core::DType dtype = core::DType::kF32;
   core::Dims shape;

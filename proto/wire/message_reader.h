@@ -97,7 +97,7 @@ class PartReader {
       : context_(context), fields_(fields), out_(out) {}
 
  protected:
-  // maximum number of ids that one command makes
+  // Maximum number of ids that one command makes.
   static constexpr std::uint32_t kMaxMade = 1 << 20;
   static constexpr int kMaxDeviceIndex = 255;
 

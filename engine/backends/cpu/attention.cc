@@ -22,7 +22,7 @@ namespace {
 using core::Status;
 
 constexpr std::int64_t kRows = 64;  // rows per block
-// maximum number of parts, because each has its own temporary memory
+// Maximum number of parts, because each has its own temporary memory.
 constexpr std::int64_t kMaxParts = 16;
 // The logarithm of a query row that sees no key.
 template <class A>

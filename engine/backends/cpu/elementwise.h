@@ -37,7 +37,7 @@ struct Plan {
   const Loops* loops = nullptr;
   const void* functor = nullptr;
   std::size_t functor_bytes = 0;  // size, for copying it
-  // operands are converted to this dtype, and the result has it
+  // Operands are converted to this dtype, and the result has it.
   core::DType dtype = core::DType::kF32;
   bool condition = false;  // operand 0 is a condition
   // Number operands are used unrounded, not as the nearest value of `dtype`: for arithmetic with

@@ -35,7 +35,7 @@ struct Tables {
 template <class T>
 class Plans {
  public:
-  // maximum size in bytes of a plan in the cache
+  // Maximum size in bytes of a plan in the cache.
   static constexpr std::size_t kLargest = std::size_t{24} << 20;
   static constexpr std::size_t kKept = std::size_t{64} << 20;
 

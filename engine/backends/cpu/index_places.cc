@@ -200,7 +200,7 @@ template <class F>
 void each_run(const Parallel& parallel, const Places& p, std::int64_t begin, std::int64_t end,
               F&& f) {
   const std::size_t count = p.indices.size();
-  // elements between two checks for cancellation, about half a millisecond
+  // Elements between two checks for cancellation, about half a millisecond.
   constexpr std::int64_t kLook = 1 << 20;
   const std::int64_t piece_size = static_cast<std::int64_t>(p.runs.size()) * p.length;
   std::int64_t left = kLook;

@@ -199,7 +199,7 @@ class Loop final : public LoopMaker {
   struct Work {
     std::unique_ptr<Element, EndElement> element;  // null for reductions
     alignas(16) std::byte functor[kMaxFunctorBytes];
-    // the steps that compute the operands; -1: in memory
+    // The steps that compute the operands; -1: in memory.
     std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};
     std::size_t operands = 0;
     std::size_t last = 0;    // the last step that reads it

@@ -101,7 +101,7 @@ inline constexpr int cost_of = [] {
 // The name of a type, for example "teletensor::ops::scalar::Add".
 template <class F>
 constexpr std::string_view type_name() {
-  // has the form "... [with F = NAME; ...]" or "[F = NAME]"
+  // Has the form "... [with F = NAME; ...]" or "[F = NAME]".
   const std::string_view text = __PRETTY_FUNCTION__;
   const std::size_t from = text.find("F = ") + 4;
   return text.substr(from, text.find_first_of(";]", from) - from);

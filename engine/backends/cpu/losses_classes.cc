@@ -250,7 +250,7 @@ class Classes {
   const bool probabilities_;
   LoadBlock<std::int64_t> load_target_ = nullptr;
   std::int64_t target_size_ = 0;
-  // the targets of all lines, if they are a contiguous int64 tensor
+  // The targets of all lines, if they are a contiguous int64 tensor.
   const std::int64_t* targets_ = nullptr;
   const A* x_ = nullptr;  // the input's first element, if the input has type A
   const A* weights_ = nullptr;

@@ -38,7 +38,7 @@ struct Product {
 
 // ---------------------------------------------------------------- one matrix
 
-// for fewer multiplications than this our own kernel is faster than a call
+// For fewer multiplications than this our own kernel is faster than a call.
 constexpr double kOwn = 32 * 32 * 32;
 
 constexpr std::int64_t kLong = std::int64_t{1} << 20;

@@ -120,7 +120,7 @@ void order(E* x, E* spare, std::int64_t n, const Job& job) {
     }
     n = job.keep;
   }
-  // items are in their original order, so a stable sort keeps ties
+  // Items are in their original order, so a stable sort keeps ties.
   const bool in_order = job.what == Job::What::kSort;
   if (in_order && n >= (sizeof(E) == 8 ? kMinRadix : 8 * kMinRadix)) {
     return radix_sort(x, spare, n);

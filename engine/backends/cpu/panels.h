@@ -36,7 +36,7 @@ class Panels {
   core::Status run(F&& work) {
     const std::int64_t n = lines_.length(), panels = lines_.count() / columns_ * across_;
     if (panels == 0 || n == 0) return {};
-    // with a distance of a power of two, lines would share cache sets
+    // With a distance of a power of two, lines would share cache sets.
     const std::int64_t pitch = n + 16;
     const std::int64_t parts = std::clamp<std::int64_t>(lines_.count() * n / 100'000, 1,
                                                         std::min<std::int64_t>(panels, 16));

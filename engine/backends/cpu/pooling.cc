@@ -189,7 +189,7 @@ Status fractional_max_pool(KernelCall& call) {
 
 Status max_unpool(KernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
-  // the planes of `in` belong to a result
+  // planes.in is the number of elements per plane of the result.
   const Planes planes(out.geometry->shape, in.geometry->shape);
   if (in.geometry->numel() == 0 && out.geometry->numel() == 0) return {};
   const bool accumulate = call.attributes.boolean(1);

@@ -14,7 +14,7 @@ namespace teletensor::backends::cpu {
 struct Side {
   const void* data = nullptr;  // address of the first element
   std::int64_t row = 0, column = 0;
-  // stride of each batch dimension of the result; 0 if the operand is repeated along it
+  // Stride of each batch dimension of the result; 0 if the operand is repeated along it.
   core::Dims batch;
 };
 

@@ -350,7 +350,7 @@ Status multinomial(KernelCall& call) {
         numbers(s, 1, &u);
         const double at = u * sums[categories - 1];
         std::int64_t i = std::upper_bound(sums, sums + categories, at) - sums;
-        // the number can exceed the sum because of rounding
+        // The number can exceed the sum because of rounding.
         while (i == categories || w[i] == 0) --i;
         *to++ = i;
       }

@@ -22,7 +22,7 @@ struct ReducePlan {
 
   int kept_count = 0, reduced_count = 0;               // number of axes; all are longer than 1
   Axis kept[core::kMaxRank], reduced[core::kMaxRank];  // the fastest axis is the last
-  // number of results, and of elements that are reduced into each
+  // Number of results, and of elements that are reduced into each.
   std::int64_t outputs = 1, count = 1;
 
   // The strides {in, out} to position `index`, counted in the order of the axes.

@@ -39,7 +39,7 @@ void scan_lines(const std::array<Line<A>, kLines>& x, const std::array<Line<A>, 
                 std::int64_t length) {
   constexpr std::int64_t kBlock = 1024;
   constexpr bool kReverse = kScan == Scan::kReverseSum;
-  // with a distance of a power of two, blocks would share cache sets
+  // With a distance of a power of two, blocks would share cache sets.
   A buffer[kLines][kBlock + 16];
   A running[kLines];
   std::fill_n(running, kLines, kScan == Scan::kProduct ? A(1) : A(0));

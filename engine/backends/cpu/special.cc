@@ -106,7 +106,7 @@ void add_tables(KernelTable& table, List<F...>) {
 // the same.
 template <s::Chebyshev kKind, bool kShifted>
 struct ChebyshevSteps {
-  // higher degrees are computed with cosines
+  // Higher degrees are computed with cosines.
   static constexpr int kMax = kKind == s::Chebyshev::kT ? 6 : 8;
   static double argument(double x) { return kShifted ? x + x - 1 : x; }
   static double first(double x) {

@@ -62,7 +62,7 @@ inline constexpr int kMaxWorkspace = 1;
 inline constexpr int kReductions = 3;
 inline constexpr int kAlignmentA = 5;  // those of B, C and D follow
 inline constexpr std::uint32_t kEpilogueBias = 4;
-// parts of a sum are added in the compute type
+// Parts of a sum are added in the compute type.
 inline constexpr std::uint32_t kReduceAsComputed = 2;
 
 // X(member, exported name, arguments). All functions return cublasStatus_t.

@@ -11,7 +11,7 @@ namespace teletensor::backends::cuda {
 
 struct DnnPlan;
 
-// which of the three tensors is computed
+// Which of the three tensors is computed.
 enum class ConvolutionPass : std::uint8_t { kOutput, kInput, kWeight };
 
 // x [N, C, ...], weight [K, C / groups, ...] and y [N, K, ...] with two or three spatial

@@ -54,7 +54,7 @@ class Convolutions final : public Library {
   core::Mutex running_;
   DnnHandle runner_ = nullptr;
   core::Mutex mu_;
-  // null if the library refused
+  // Null if the library refused.
   std::map<Key, std::shared_ptr<const DnnPlan>> plans_ TT_GUARDED_BY(mu_);
 };
 

@@ -21,7 +21,7 @@ enum class Skeleton : std::uint8_t {
   kScan,
   kRandom,
   kMatmul,
-  // an element follows from its position and a few others: windows, ranges, gates, optimizer steps
+  // An element follows from its position and a few others: windows, ranges, gates, optimizer steps.
   kCell,
 };
 std::string_view name_of(Skeleton skeleton);

@@ -89,7 +89,7 @@ class DeviceCases {
     c.op = op;
     c.name = op + what;
     c.operands = operands;
-    // the op may write to its operands, so the device gets copies
+    // The op may write to its operands, so the device gets copies.
     for (TestOperand& operand : c.operands) {
       if (operand.kind != TensorArg::Kind::kTensor) continue;
       operand.tensor = copied(operand.tensor);

@@ -8,7 +8,7 @@ namespace {
 using core::Code;
 using core::Status;
 
-// in another major version the numbers in dnn.h may have other meanings
+// In another major version the numbers in dnn.h may have other meanings.
 constexpr std::size_t kMajor = 9;
 
 Status load(const std::string& path, std::size_t most_cuda, Dnn* dnn) {

@@ -50,7 +50,7 @@ class DnnObject {
 };
 
 struct DnnPlan {
-  // the descriptors that the plan was made from, and the plan itself at the end
+  // The descriptors that the plan was made from, and the plan itself at the end.
   std::vector<DnnObject> parts;
   std::size_t workspace = 0;
   mutable std::atomic<bool> started{false};  // set once the plan has been started successfully

@@ -34,7 +34,7 @@ using GraphExec = CUgraphExec_st*;
 using Program = _nvrtcProgram*;
 using Address = unsigned long long;  // an address in device memory (CUdeviceptr)
 inline Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
-// physical memory without an address (CUmemGenericAllocationHandle)
+// Physical memory without an address (CUmemGenericAllocationHandle).
 using Physical = unsigned long long;
 
 // The values of CUresult that the backend distinguishes.
@@ -182,7 +182,7 @@ struct Driver {
 #define TT_MEMBER(member, name, arguments) int(*member) arguments = nullptr;
   TT_CUDA_FUNCTIONS(TT_MEMBER)
   int version = 0;  // 12040 means CUDA 12.4
-  // the library also exports NVRTC's functions (true for the tests' fake driver)
+  // The library also exports NVRTC's functions (true for the tests' fake driver).
   bool compiles = false;
   std::string path;
 };

@@ -17,7 +17,7 @@ using cpu::Axis;
 using cpu::ReducePlan;
 using Stage = FoldGraph::Stage;
 
-// with so many results one thread for each is enough
+// With so many results one thread for each is enough.
 constexpr std::int64_t kManyOutputs = 1 << 12;
 constexpr std::int64_t kFewLeaves = 4;
 

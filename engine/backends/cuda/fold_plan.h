@@ -71,9 +71,9 @@ struct FoldPass {
   core::DType compute = core::DType::kF32;
   double number = 0;  // the number that `finish` uses
   double power = 0;   // the exponent that `map` uses
-  // for each result one value of the compute type, in the plan's order
+  // For each result one value of the compute type, in the plan's order.
   const void* center = nullptr;
-  // if not null, the values are stored here without gaps, instead of in the result
+  // If not null, the values are stored here without gaps, instead of in the result.
   void* to = nullptr;
   void* places = nullptr;  // kBoth: the second result, with the positions
 };

@@ -120,9 +120,9 @@ class Gpu {
   static constexpr std::size_t kSlot = std::size_t{1} << 20;
   static constexpr int kSlots = 8;
   static constexpr int kOuts = 4;
-  // size of one part of a copy without a slot
+  // Size of one part of a copy without a slot.
   static constexpr std::size_t kPart = std::size_t{32} << 20;
-  // up to this size, copies use the session's own stream
+  // Up to this size, copies use the session's own stream.
   static constexpr std::size_t kSmall = std::size_t{64} << 10;
   struct Slot {
     char* data = nullptr;
@@ -179,7 +179,7 @@ class Gpu {
   Slot slots_[kSlots] TT_GUARDED_BY(in_mu_);
   int slot_ TT_GUARDED_BY(in_mu_) = 0;
   std::size_t filled_ TT_GUARDED_BY(in_mu_) = 0;  // used bytes of the current slot
-  // users of the current slot; true: with their uploads' stream
+  // Users of the current slot; true: with their uploads' stream.
   std::vector<std::pair<Queues::QueueRef, bool>> in_use_ TT_GUARDED_BY(in_mu_);
   Stream ins_ = nullptr;  // only waits for the users of slots
 

@@ -150,7 +150,7 @@ TEST(Gpu, LockedMemoryIsCopiedStraight) {
   }
   EXPECT_TRUE(gpu.unlock(host.data()));
   EXPECT_FALSE(gpu.unlock(host.data()));
-  // The fake driver refuses other memory here.
+  // The memory is no longer locked, so the fake driver refuses it.
   EXPECT_EQ(gpu.copy_out_locked(host.data(), memory, bytes, go_on).code(), core::Code::kInternal);
   EXPECT_TRUE(gpu.health().ok());
   gpu.free(memory);
@@ -238,7 +238,7 @@ TEST(Gpu, CopiesFromAnotherDeviceWaitForItAndHoldItUp) {
     const std::vector<int> source = numbers(1000, i);
     ASSERT_TRUE(one.gpu->copy_in(from, source.data(), 4000).ok());
     ASSERT_TRUE(two.gpu->copy_from(*one.gpu, to, from, 4000).ok());
-    // runs after the copy, in whatever order the streams run
+    // Runs after the copy, in whatever order the streams run.
     ASSERT_TRUE(one.gpu->zero(from, 4000).ok());
     EXPECT_EQ(read(*two.gpu, to, 1000), source) << i;
   }

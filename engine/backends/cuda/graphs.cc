@@ -7,7 +7,7 @@
 namespace teletensor::backends::cuda {
 namespace {
 
-// stored as the number of sightings: the driver cannot make a graph of this list
+// Stored as the number of sightings: the driver cannot make a graph of this list.
 constexpr int kNotWorthIt = -1;
 constexpr std::size_t kMaxSeen = 4096;
 

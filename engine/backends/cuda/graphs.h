@@ -88,7 +88,7 @@ class TaskList {
 class Graphs {
  public:
   static constexpr std::size_t kMin = 4;  // minimum number of tasks for a graph
-  // a structure gets a graph when it occurs for this many times
+  // A structure gets a graph when it occurs for this many times.
   static constexpr int kSightings = 3;
   static constexpr std::size_t kVariants = 4;  // maximum number of graphs with the same structure
   static constexpr std::size_t kMax = 64;

@@ -17,7 +17,7 @@ using core::Status;
 using ops::scalar::Loss;
 
 constexpr std::int64_t kLeaf = 2048;
-// leaves in one part of the CPU's sums
+// Leaves in one part of the CPU's sums.
 constexpr std::int64_t kPart = (std::int64_t{1} << 19) / kLeaf;
 constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;  // number of elements
 

@@ -95,7 +95,7 @@ calls::ChannelCall channels_of(const Dims& shape, double eps) {
   return p;
 }
 
-// same values as in text/norms.cuh
+// Same values as in text/norms.cuh.
 enum ChannelSum : std::uint8_t { kOfX, kOfSquares, kOfGradients };
 
 // Adds the launches for the leaves of the sums and for the results that follow from the sums.

@@ -63,7 +63,7 @@ struct Products::Plan {
   BlasAnswer answers[kMaxAnswers];
   std::size_t answered = 0;
   std::atomic<std::size_t> used{0};
-  // set once it has been started successfully; then such products may be gathered
+  // Set once it has been started successfully; then such products may be gathered.
   std::atomic<bool> started{false};
 
   const BlasAnswer* answer() const {

@@ -51,7 +51,7 @@ class Products final : public Library {
   Gpu& gpu_;
   BlasHandle handle_ = nullptr;
   core::Mutex planning_;  // only one thread asks for a plan at a time; taken before mu_
-  // held while a product is started, because the address of the bias is set in the plan
+  // Held while a product is started, because the address of the bias is set in the plan.
   core::Mutex mu_;
   std::map<Key, std::shared_ptr<Plan>> plans_ TT_GUARDED_BY(mu_);
 };

@@ -80,7 +80,7 @@ class Queues {
     const Driver& driver;
     std::function<core::Status(int code, const char* what)> check;
     std::function<core::Status(Event event)> wait;
-    // returns the error that all later calls get
+    // Returns the error that all later calls get.
     std::function<core::Status(std::string cause)> lose;
   };
 
@@ -148,7 +148,7 @@ class Queues {
   std::atomic<std::uint64_t> device_ns_{0}, starts_{0}, graph_starts_{0};
   mutable core::Mutex mu_;
   std::map<OwnerId, QueueRef> queues_ TT_GUARDED_BY(mu_);
-  // ended sessions; a thread may still hold a reference
+  // Ended sessions; a thread may still hold a reference.
   std::vector<QueueRef> ended_ TT_GUARDED_BY(mu_);
 };
 

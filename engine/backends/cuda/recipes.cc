@@ -180,7 +180,7 @@ std::string bounds_of(const RecipeGraph& graph) {
       large = true;
       break;
     case Recipe::kCrossEntropyLines:
-    // for long lines more threads hide the latency of the memory
+    // For long lines more threads hide the latency of the memory.
     case Recipe::kCrossEntropyGradient:
       if (graph.option > 1 && graph.types[1] == DType::kF32) return "__launch_bounds__(256, 5) ";
       break;

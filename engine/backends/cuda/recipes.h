@@ -146,7 +146,7 @@ class RowMajorCall {
 
 // The dtype in which elements of `dtype` are computed if integers are only added and multiplied.
 core::DType modular_of(core::DType dtype);
-// for f64, f64; for all other dtypes, f32
+// The dtype for floating-point results: f64 for f64, and f32 for all other dtypes.
 core::DType float_of(core::DType dtype);
 
 }  // namespace teletensor::backends::cuda

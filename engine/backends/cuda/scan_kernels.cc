@@ -13,7 +13,7 @@ namespace {
 using core::DType;
 using core::Status;
 
-// same values as in text/scan.cuh
+// Same values as in text/scan.cuh.
 enum ScanKind : std::uint8_t { kSum, kReverseSum, kProduct, kMax, kMin, kLogSum };
 
 constexpr std::int64_t kManyScans = 256, kShortScan = 4096;

@@ -22,7 +22,7 @@ constexpr std::int64_t kMaxChained = std::int64_t{1} << 19;
 // are short.
 constexpr std::int64_t kManyLines = 256, kShortLine = 4096;
 
-// same values as in text/scatter.cuh
+// Same values as in text/scatter.cuh.
 enum class Write : std::uint8_t { kCopy, kAdd, kProduct, kMax, kMin };
 
 Status fill_zero(KernelCall& call, Work& work, void* memory, std::int64_t elements, DType dtype) {

@@ -8,7 +8,7 @@
 namespace teletensor::backends::cuda {
 
 inline constexpr std::uint32_t kBlockThreads = 256;
-// maximum number of blocks along x
+// Maximum number of blocks along x.
 inline constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;
 // Counts and offsets below this are computed in 32 bits. The margin is needed because the first
 // element of a thread may be a block beyond the last element.

@@ -187,7 +187,7 @@ struct ScatterCall {
   std::int64_t shape[kScatterRank], index_strides[kScatterRank], x_strides[kScatterRank],
       y_strides[kScatterRank];
   int rank, dim;
-  // number of writes so far to each element of a row-major y; null if not counted
+  // Number of writes so far to each element of a row-major y; null if not counted.
   std::int64_t* counts;
   bool fill, fresh, mean;
 };

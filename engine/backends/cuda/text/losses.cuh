@@ -79,7 +79,7 @@ void mse_gradient(const calls::LossCall& p, std::int64_t at) {
 template <class A>
 struct ClassLine {
   const calls::ClassCall& p;
-  // index of the line, and of its first element; elements are `step` apart
+  // Index of the line, and of its first element; elements are `step` apart.
   std::int64_t line, first;
   std::int64_t target;
   const A* weights;

@@ -66,7 +66,7 @@ inline std::int64_t divisor_of(const calls::PoolCall& p, const Windows& all) {
   for (int d = 0; d < 3; ++d) {
     const Window& w = all.w[d];
     const std::int64_t size = p.include_padding ? w.extent : w.end - w.begin;
-    // a window of mostly padding; the value is not used
+    // A window of mostly padding; the value is not used.
     const std::int64_t high = __mul64hi(n, size);
     n = high == 0 && n * size >= 0 ? n * size : INT64_MAX;
     if (n == INT64_MAX) return n;

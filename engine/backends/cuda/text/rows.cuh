@@ -94,7 +94,7 @@ struct Row {
 template <class Op, int kLanes, class A>
 A fold_row(A* acc, A mine) {
   constexpr int kWarps = kLanes / 32;
-  // each thread first reduces the values at its own position in all warps
+  // Each thread first reduces the values at its own position in all warps.
   if constexpr (kWarps > 1) {
     const int lane = threadIdx.x % kLanes;
     A* const row = acc + (threadIdx.x - lane);

@@ -69,7 +69,7 @@ void sort_runs(const calls::SortCall& p) {
     }
     items[i] = item;
   }
-  // items after the run's end are already in order
+  // Items after the run's end are already in order.
   for (int size = 2; size < 2 * count; size *= 2) {
     for (int apart = size / 2; apart > 0; apart /= 2) {
       __syncthreads();

@@ -161,7 +161,7 @@ inline bool isnan(double x) { return x != x; }
 
 namespace teletensor::core {
 enum class DType : std::uint8_t { kF16 = 7, kBF16 = 8, kF32 = 9, kF64 = 10 };  // core/dtype.h
-// functors are created on the host; here only the type in their constructors is needed
+// Functors are created on the host; here only the type in their constructors is needed.
 struct Attributes {
   double real(int at) const;
   std::int64_t integer(int at) const;
