@@ -58,13 +58,13 @@ inline core::DType real_type(const InferContext& c) {
 // Refuses a number as operand `i` that is out of the range of `dtype`.
 core::Status check_number(const InferContext& c, std::size_t i, core::DType dtype);
 
-// Inference rules. These refuse complex operands:
+// Inference rules that refuse complex operands.
 core::Status infer_same(InferContext& c);          // dtype is result_type()
 core::Status infer_no_bool(InferContext& c);       // dtype is result_type(), never bool
 core::Status infer_real(InferContext& c);          // dtype is real_type()
 core::Status infer_floating(InferContext& c);      // refuses dtypes that are not floating
 core::Status infer_ordered_test(InferContext& c);  // dtype is bool
-// and these accept complex operands:
+// Inference rules that accept complex operands.
 core::Status infer_number(InferContext& c);          // dtype is result_type()
 core::Status infer_number_no_bool(InferContext& c);  // dtype is result_type(), never bool
 core::Status infer_inexact(InferContext& c);         // dtype is real_type(), or complex

@@ -68,7 +68,7 @@ Status topk_infer(InferContext& c) {
   return {};
 }
 
-// One element of each line is picked.
+// For ops that pick one element of each line (kthvalue, median).
 Status pick_infer(InferContext& c, std::int64_t dim, std::size_t keepdim) {
   TT_RETURN_IF_ERROR(c.not_complex());
   const auto at = core::normalize_dim(dim, c.rank(0), c.op);

@@ -45,7 +45,7 @@ class Problem {
   std::int64_t samples() const { return shape_[1]; }
   std::int64_t classes() const { return shape_[2]; }
   const Lengths& of(std::int64_t n) const { return samples_[static_cast<std::size_t>(n)]; }
-  // The class of a state.
+  // The class that a state stands for: the blank or a label.
   std::int64_t label(const Lengths& l, std::int64_t state) const {
     return state % 2 == 0 ? blank_ : l.labels[state / 2];
   }

@@ -51,12 +51,12 @@ TEST(Index, SeveralDimensionsBroadcast) {
   EXPECT_EQ(pairs[0].geometry.shape, (Dims{2, 3, 4}));
   EXPECT_EQ(pairs[0].values()[0], 8);
   EXPECT_EQ(pairs[0].values()[12], 20);
-  // Indexed dimensions that are adjacent are replaced in place ...
+  // Indexed dimensions that are adjacent are replaced in place.
   const TestResult tail =
       call_op("index", {x, ints({2}, {0, 2}), ints({2}, {3, 1})}, {dims({1, 2})}, {2});
   EXPECT_EQ(tail[0].geometry.shape, (Dims{2, 2}));
   EXPECT_EQ(tail[0].values(), (Values{3, 9, 15, 21}));
-  // ... and otherwise the dimensions of the indices come first.
+  // If they are not adjacent, the dimensions of the indices come first.
   const TestResult apart =
       call_op("index", {x, ints({2}, {1, 0}), ints({2}, {3, 1})}, {dims({0, 2})}, {2});
   EXPECT_EQ(apart[0].geometry.shape, (Dims{2, 3}));

@@ -339,7 +339,7 @@ class Loop final : public LoopMaker {
   std::int64_t leaf_offset(std::int64_t at) const { return at % folds_[0].row % kLeaf; }
 
   void range(std::int64_t begin, std::int64_t end) {
-    // Kept for the next loop on this lane.
+    // Thread-local, so that the next loop on this lane reuses the memory.
     static thread_local std::unique_ptr<Room> room;
     static thread_local std::vector<std::byte> memory;
     if (!room) room.reset(new Room);

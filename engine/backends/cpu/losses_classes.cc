@@ -146,7 +146,7 @@ class Classes {
   // The factor of the softmax in the gradient of a line.
   A softmax_factor(std::int64_t i) const { return ignored(i) ? A(0) : factor(i) * target_sum(i); }
 
-  // The losses of all lines.
+  // Computes the negative log-likelihood losses of all lines.
   void nll(A* losses) const {
     const std::int64_t count = lines_.count(), ignore = s_.ignore;
     const core::Geometry& g = *s_.input->geometry;

@@ -94,7 +94,7 @@ inline void join_places(const calls::JoinCall& p, std::int64_t at) {
 inline void chain_links(const calls::ChainCall& p, std::int64_t i) {
   if (*p.flag != 0) return;
   const std::int64_t value = p.index[i];
-  // The other index of the same position.
+  // Both the negative and the nonnegative index name the same position.
   const std::int64_t other = value < 0 ? value + p.size : value - p.size;
   std::int64_t j = i + 1;
   while (j < p.count && p.index[j] != value && p.index[j] != other) ++j;

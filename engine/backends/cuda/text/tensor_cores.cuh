@@ -1,6 +1,7 @@
 // Products of 16-bit matrices on tensor cores; the 32 threads of a warp compute them together. The
-// matrices are split into the pieces of the PTX instruction mma.m16n8k16 (PTX ISA, "Matrix Fragments
-// for mma.m16n8k16"). With quad = lane / 4 and pair = lane % 4 * 2, a thread has these elements:
+// matrices are split into the pieces of the PTX instruction mma.m16n8k16 (PTX ISA, "Matrix
+// Fragments for mma.m16n8k16"). With quad = lane / 4 and pair = lane % 4 * 2, a thread has these
+// elements:
 //   left piece, 16 rows x 16 columns:  {quad, pair}, {quad + 8, pair}, {quad, pair + 8},
 //                                      {quad + 8, pair + 8}
 //   right piece, 16 rows x 8 columns:  {pair, quad}, {pair + 8, quad}
