@@ -44,8 +44,8 @@ std::int32_t Backward::visit(const Edge& edge) {
   return static_cast<std::int32_t>(leaf.visit_index);
 }
 
-// Refuses a node that would have to give a gradient which its op does not implement. `key`: targets
-// that are inputs.
+// Refuses a node whose op does not implement a gradient that this backward needs. `key` marks the
+// targets that are inputs of the call.
 Status Backward::check_derivative(const Target& target, const std::vector<bool>& key) const {
   const ops::OpDef& def = graph_.catalog_.at(target.node->op);
   for (std::uint32_t e = 0; def.refused != 0 && e < target.edges; ++e) {
@@ -117,7 +117,7 @@ Status Backward::search() {
   }
 
   for (const Edge& start : starts) roots_.push_back({visit(start), start.output});
-  for (std::size_t t = 0; t < targets_.size(); ++t) {  // grows while it runs
+  for (std::size_t t = 0; t < targets_.size(); ++t) {  // targets_ grows during this loop
     Node* node = targets_[t].node;
     if (node == nullptr) continue;
     targets_[t].first_edge = static_cast<std::uint32_t>(links_.size());
@@ -143,8 +143,8 @@ Status Backward::search() {
            targets_[static_cast<std::size_t>(b)].node->at;
   });
 
-  // What runs: everything, or with inputs only what leads to one of them. Hooks run there, at
-  // inputs and at roots.
+  // Which nodes run: all of them or, if the call has inputs, only those on a path to an input.
+  // Hooks run on the nodes that run, at the inputs and at the roots.
   std::vector<bool> key(targets_.size(), false);
   for (const Edge& edge : wanted) {
     Link link;
@@ -240,7 +240,7 @@ void Backward::free_saved() {
   }
 }
 
-// ---------------------------------------------------------------- the mirror's half
+// ---------------------------------------------------------------- settling the client's mirror
 
 void Backward::settle(const std::function<void(Handle&)>& name) {
   const auto fresh = [&](const Handle& like, const core::Dims& strides) {
@@ -295,7 +295,7 @@ void Backward::settle(const std::function<void(Handle&)>& name) {
 
 namespace {
 
-// What a vjp sees, over a node and the sums that arrived for it.
+// The context that a node's vjp gets: the recorded node, and the summed gradients of its outputs.
 class NodeContext final : public ops::VjpContext {
  public:
   NodeContext(Node& node, Issuer& issuer, std::span<Var> gradients)
@@ -405,7 +405,8 @@ Status Backward::hooks_of(Issuer& issuer, Target& target) {
     return {};
   };
   if (target.leaf != nullptr) {
-    const std::vector<HookId> hooks = target.leaf->hooks;  // a hook may remove itself
+    // copied, because a hook may remove itself
+    const std::vector<HookId> hooks = target.leaf->hooks;
     for (HookId hook : hooks) TT_RETURN_IF_ERROR(run(hook, sums_[target.first_sum]));
     return {};
   }
@@ -432,7 +433,8 @@ Status Backward::hooks_of(Issuer& issuer, Target& target) {
   return {};
 }
 
-// RULE (PyTorch's): a hook changes an input only if nothing behind it runs.
+// RULE (as in PyTorch): the result for an input shows the changes of its hooks only if the node of
+// the input does not run itself.
 void Backward::capture(const Target& target, std::span<const Var> before) {
   const auto index = static_cast<std::int32_t>(&target - targets_.data());
   for (std::size_t i = 0; i < wanted_.size(); ++i) {
@@ -457,8 +459,9 @@ Status Backward::run_leaf(Issuer& issuer, Target& target) {
   return issuer.status();
 }
 
-// The gradient of a view of a tensor whose gradient has begun is added to its elements alone: what
-// a loop over the parts of a tensor costs does not grow with their number squared.
+// If the gradient of a base already has a sum, the gradient of a view is added to the view's
+// elements of that sum alone. So the cost of a loop over the parts of a tensor does not grow with
+// the square of their number.
 bool Backward::add_to_region(const Target& target) {
   const Node& node = *target.node;
   const Link& link = links_[target.first_edge];
@@ -482,7 +485,7 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
   }
   if (any && target.hooked) TT_RETURN_IF_ERROR(hooks_of(issuer, target));
   if (call_.has_inputs) capture(target, {before.data(), before.size()});
-  before.clear();  // lets the sums be the only holders, so that their buffers can be reused
+  before.clear();  // drops the extra references, so that the buffers of the sums can be reused
   if (target.runs && any && add_to_region(target)) {
     if (!call_.retain_graph) free_node(node);
   } else if (target.runs && any) {
@@ -507,7 +510,8 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
       if (link.target < 0) continue;
       Var g = context.given()[e];
       if (g.absent()) {
-        if (graph_.is_client_node(node)) continue;  // None stays None
+        // A gradient of None from the client's own function stays None.
+        if (graph_.is_client_node(node)) continue;
         g = ops::zeros(issuer, node.operands[e].layout);
       }
       const Target& to = targets_[static_cast<std::size_t>(link.target)];
@@ -526,7 +530,8 @@ Status Backward::run_node(Issuer& issuer, Target& target) {
   return issuer.status();
 }
 
-// RULE: without a graph .grad is written in place (who holds it sees it), with one it is replaced.
+// RULE: without create_graph .grad is written in place, so every holder of that tensor sees the
+// sum; with create_graph .grad is replaced.
 Status Backward::accumulate(Issuer& issuer, Handle& leaf, const Var& g) {
   if (!graph_.requires_grad(leaf)) return {};
   if (leaf.grad == nullptr) {

@@ -1,6 +1,6 @@
-// Backward: one reverse pass over the tape, in three uses of one plan:
-// the daemon runs it (vjps become instructions), the client's mirror settles it (only its effects
-// on names), and a client with hooks or create_graph runs it itself through an Issuer that sends
+// Backward: one reverse pass over the tape. One plan serves three uses: the daemon runs it (the
+// vjps become instructions), the client's mirror settles it (it applies only the effects on
+// handles), and a client with hooks or create_graph runs it itself through an Issuer that sends
 // instructions.
 #pragma once
 
@@ -12,23 +12,26 @@
 
 namespace teletensor::autograd {
 
-// What a running backward may do to the session. The daemon's applies to its graph; the client's
-// also puts the command on the wire.
+// The effects that a running backward may have on the session. The daemon's implementation changes
+// its graph; the client's implementation also sends each command to the daemon.
 class Issuer : public ops::Builder {
  public:
-  // create_graph: what is issued is recorded, and .grad is replaced instead of written.
+  // True under create_graph: the issued ops are recorded on the tape, and .grad is replaced instead
+  // of written.
   virtual bool recording() const = 0;
-  // Through argument 0.
+  // Runs an op in place: it overwrites argument 0.
   virtual core::Status inplace(ops::OpId op, std::span<const ops::Var> arguments) = 0;
   virtual core::Status set_grad(Handle& h, const HandleRef& grad) = 0;
   virtual ops::Var saved(const Node::SavedSlot& slot, Node& node) = 0;
-  // As saved(), where the node's values were dropped; absent where it kept nothing in that slot.
+  // Like saved(), for a node whose saved values were dropped and are computed again. The result is
+  // absent if the node kept nothing in that slot.
   virtual ops::Var saved_again(int, Node&) { return {}; }
-  // What the hook makes of g (g itself where it returned None).
+  // Returns the gradient after the hook: the hook's result, or g if the hook returned None.
   virtual core::Result<ops::Var> run_hook(HookId hook, const ops::Var& g) = 0;
-  // Only on a client: a node that is its own, hooks of whole nodes and of leaves' .grad, and
-  // looking at a node's gradients after its vjp. `gradients` and `given` may be changed; absent:
-  // none.
+  // The next five functions have a meaning only on a client: nodes with the client's own backward,
+  // hooks of whole nodes, hooks that run after a leaf's .grad was written, and a look at a node's
+  // gradients after its vjp. The functions may change `gradients` and `given`; an absent entry
+  // means no gradient.
   virtual core::Status run_function(Node& node, std::span<ops::Var> gradients,
                                     std::span<ops::Var> given) = 0;
   virtual core::Status run_pre_hook(HookId, Node&, std::span<ops::Var>) { return {}; }
@@ -40,18 +43,21 @@ class Issuer : public ops::Builder {
   virtual core::Status ran(Node&, std::span<const ops::Var> /*given*/, bool /*retain_graph*/) {
     return {};
   }
-  // A leaf has its gradient; false: step() returns here.
+  // Called when a leaf has received its gradient. If it returns false, step() returns at this
+  // point.
   virtual bool leaf_done(Handle&) { return true; }
-  // g as a fresh base with a cell of its own and these dense strides.
+  // Returns g as a new base with its own cell and the given dense strides.
   virtual core::Result<HandleRef> own(const ops::Var& g, const core::Dims& strides) = 0;
-  // Gives the client's next id to h, which it will find as .grad or as a result.
+  // Gives h the next handle id. The client assigns the same id to the .grad or to the result that
+  // it expects.
   virtual void name(Handle& h) = 0;
 };
 
 struct BackwardCall {
   std::vector<HandleRef> roots;
-  std::vector<HandleRef> seeds;   // null: ones
-  std::vector<HandleRef> inputs;  // with has_inputs: gradients of these, and .grad stays alone
+  std::vector<HandleRef> seeds;  // a null seed means ones
+  // Used if has_inputs: the call returns their gradients and leaves .grad unchanged.
+  std::vector<HandleRef> inputs;
   bool has_inputs = false;
   bool retain_graph = false;
   bool allow_unused = false;
@@ -59,34 +65,38 @@ struct BackwardCall {
 
 class Backward {
  public:
-  // Searches the graph and refuses (no history, not scalar, freed, unused, moved leaf) before any
-  // effect.
+  // Searches the graph. All errors come here, before any effect: no history, not a scalar, freed
+  // values, an unused input, or a leaf whose data or history has changed since it was recorded.
   static core::Result<std::unique_ptr<Backward>> plan(Graph& graph, BackwardCall call);
 
-  // True if a hook or a node of the client's own lies on the path, so that only it can run this.
+  // True if a hook or a node with the client's own backward lies on the path. Then only the client
+  // can run this backward.
   bool has_hooks() const { return has_hooks_; }
 
-  // The effects on names without gradients: marks nodes freed, makes .grad handles (or the results
-  // for the inputs), each passed to `name` in the order in which step() makes them.
+  // Applies the effects on handles without computing gradients: marks nodes as freed, and makes the
+  // .grad handles (or the results for the inputs). Passes each new handle to `name`, in the order
+  // in which step() makes them.
   void settle(const std::function<void(Handle&)>& name);
 
-  // Runs about `nodes` more nodes. Errors are our own bugs, or a Python hook's.
+  // Runs about `nodes` more nodes. An error is either an internal error or the error of a Python
+  // hook.
   core::Status step(Issuer& issuer, int nodes);
   bool done() const { return done_; }
-  // With inputs, once done: one per input, null where it was not used.
+  // One result per input of the call, null if the graph does not use that input. Valid once done().
   const std::vector<HandleRef>& results() const { return results_; }
 
-  // After a client ran this itself: frees what step() would have.
+  // Frees the saved values that step() would have freed, after a client has run this backward
+  // itself.
   void free_saved();
 
  private:
   struct Target {
-    Node* node = nullptr;  // or
+    Node* node = nullptr;  // either a node or a leaf is set
     Handle* leaf = nullptr;
     std::uint32_t uses = 0;
     std::uint32_t first_edge = 0, edges = 0;
     std::uint32_t first_sum = 0, outputs = 1;
-    std::uint64_t reached = 0;  // outputs that some edge or root names
+    std::uint64_t reached = 0;  // bit set of the outputs that an edge or a root refers to
     bool runs = false, hooked = false;
   };
   struct Link {
@@ -112,11 +122,11 @@ class Backward {
   Graph& graph_;
   BackwardCall call_;
   std::vector<Target> targets_;
-  std::vector<Link> links_;  // edges of all targets
+  std::vector<Link> links_;  // the edges of all targets, one after another
   std::vector<Link> roots_, wanted_;
-  std::vector<std::int32_t> order_;  // nodes by descending position
+  std::vector<std::int32_t> order_;  // indices of the nodes, latest on the tape first
   std::vector<ops::Var> sums_;
-  std::vector<ops::Var> captured_;  // one per input
+  std::vector<ops::Var> captured_;  // one gradient per input of the call
   std::vector<HandleRef> results_;
   std::size_t at_ = 0;
   bool has_hooks_ = false, started_ = false, done_ = false, pause_ = false;

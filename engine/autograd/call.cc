@@ -1,4 +1,5 @@
-// A call of a program: what it does to names, and the one entry that goes to the back.
+// Calls of programs: the effects on handles, and the one queue entry that the session back end
+// gets.
 
 #include <algorithm>
 #include <utility>
@@ -65,7 +66,7 @@ bool is_sliced(const program::Call& call, std::size_t i) {
 
 }  // namespace
 
-// The layouts of the inputs, and where their storages begin.
+// Checks the layouts of the inputs, and computes where the storage of each parameter begins.
 Status Graph::check_call(const Callable& callable, const program::Call& call,
                          std::span<const HandleRef> inputs,
                          std::vector<std::int64_t>& displacement) const {
@@ -120,7 +121,7 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
         (inputs[leader]->cell != h.cell || displacement[leader] != displacement[i] || sliced)) {
       return refused(p, i, "shares its memory otherwise than the program's");
     }
-    // Every view of the program on this value lies within type.elements.
+    // Every view that the program has on this value lies within its first type.elements elements.
     std::int64_t end = 0;
     const std::int64_t most = sliced ? g.shape[0] - 1 : 0;
     if (displacement[i] < 0 || __builtin_mul_overflow(most, sliced ? g.strides[0] : 0, &end) ||
@@ -174,7 +175,8 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     const bool stacked = call.times != 0 && !how.is_gradient;
     if (how.aliases && !stacked) {
       Handle& source = how.of_parameter ? *inputs[how.index] : *results[how.index];
-      // A result's own views lie where that result lies; its root's displacement is in its offset.
+      // A result that aliases another result gets that result's displacement, which is the one of
+      // its root parameter.
       if (how.of_parameter) {
         layout.geometry.offset += displacement[how.index];
       } else if (how.root != Callable::kNone) {
@@ -219,7 +221,8 @@ Status Graph::call(const Callable& callable, const program::Call& call,
     const auto size = static_cast<std::int64_t>(core::size_of(type.dtype));
     results.push_back(new_handle(core::make_ref<Cell>(elements * size, std::move(value)), layout));
   }
-  struct Through {  // of a published parameter: what it gets when the program is through
+  // A published parameter, whose shared storage gets the new value when the program has run.
+  struct Through {
     Handle* h;
     ValueRef old, result, value;
   };

@@ -1,4 +1,5 @@
-// Callable: a verified program and what a call of it does to names, worked out once.
+// Callable: a verified program, with the facts about its effect on handles that every call needs.
+// They are computed once.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,15 @@ class Callable {
 
   static constexpr std::uint32_t kNone = ~0u;
   struct Parameter {
-    std::uint32_t leader;          // the first parameter that is a view of the same value
-    std::uint32_t rebind = kNone;  // of a leader: index into rebinds
+    std::uint32_t leader;          // index of the first parameter that is a view of the same value
+    std::uint32_t rebind = kNone;  // for a leader: index into the program's rebinds
   };
   struct Result {
     bool aliases = false, of_parameter = false, is_gradient = false;
-    std::uint32_t index = 0;     // of the parameter or result whose memory it shares
-    std::uint32_t root = kNone;  // the parameter (a leader) on whose storage its value lies
-    bool untouched = false;      // with root: that parameter's very value
+    std::uint32_t index = 0;     // index of the parameter or result whose memory this result shares
+    std::uint32_t root = kNone;  // the leader parameter whose storage holds this result, if any
+    // With root: the result is that parameter's value, which no step has overwritten.
+    bool untouched = false;
   };
 
   const program::Program& program() const { return *program_; }

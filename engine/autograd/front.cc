@@ -151,7 +151,7 @@ class Front::Impl final : public Issuer {
     return {};
   }
 
-  // ---- Issuer: effects of a running Backward, nothing recorded
+  // ---- Issuer: the effects of a running Backward. Nothing is recorded on the tape.
   bool recording() const override { return false; }
   ops::Vars call(ops::OpId op, std::span<const Var> arguments, core::Attributes attributes,
                  std::span<const std::uint32_t> counts) override {
@@ -178,7 +178,8 @@ class Front::Impl final : public Issuer {
     Call call;
     call.op = op;
     call.arguments = arguments;
-    // Attributes beyond the operands have defaults in every op that a backward writes with.
+    // All attributes that follow the operands have defaults, in every op that a backward runs in
+    // place.
     const ops::OpDef& def = catalog_.at(op);
     core::Attributes attributes;
     for (std::size_t p = static_cast<std::size_t>(def.operand_parameters);
@@ -205,7 +206,8 @@ class Front::Impl final : public Issuer {
   core::Result<HandleRef> own(const Var& g, const core::Dims& strides) override {
     const Layout& layout = g.layout();
     Handle& h = handle_of(g);
-    // A value never changes, so another cell may share it: the copy costs nothing until a write.
+    // Values are immutable, so a second cell can share this one. Nothing is copied until one of the
+    // cells is written.
     if (!h.cell->shared && layout.geometry.strides == strides && layout.geometry.offset == 0 &&
         h.stored() == layout.geometry.numel()) {
       return graph_.adopt(layout, h.cell->value);
@@ -226,7 +228,7 @@ class Front::Impl final : public Issuer {
     return h ? Status() : unknown(id);
   }
 
-  // Which kinds each operand may be, by the signature; lists flattened.
+  // Checks the kind of each argument against the op's signature; lists of tensors are flattened.
   Status check_kinds(const program::Apply& c) const {
     const ops::OpDef& def = catalog_.at(c.op);
     std::size_t at = 0, list = 0;
@@ -347,7 +349,8 @@ class Front::Impl final : public Issuer {
       if (id != 0) TT_RETURN_IF_ERROR(find(id, seed));
     }
     auto plan = Backward::plan(graph_, std::move(call));
-    if (c.expanded) {  // the client has run it; what it refused to itself never arrives here
+    // The client has run this backward itself; a backward that it refused is never sent.
+    if (c.expanded) {
       if (plan.ok()) (*plan)->free_saved();
       return {};
     }
@@ -511,7 +514,8 @@ class Front::Impl final : public Issuer {
     const std::uint64_t all = std::min(limits_.plan_ms, kDayMs) * 1'000'000;
     return std::chrono::nanoseconds(all - std::min(all, checked_ns_));
   }
-  // A client that knows its limits never gets here.
+  // A client that knows the daemon's limits refuses the call itself, so only other clients get this
+  // error.
   Status fits(std::string_view what, std::uint64_t program::Amounts::*field, std::uint64_t used,
               std::uint64_t more) const {
     const std::uint64_t limit = limits_.*field;
@@ -532,14 +536,16 @@ class Front::Impl final : public Issuer {
   const ops::OpId relayout_;
   Names names_;
   KeptNames kept_;
-  std::unordered_map<HandleId, HandleRef> strangers_;  // empty on the daemon
+  // Always empty on the daemon; used by a trace's replay.
+  std::unordered_map<HandleId, HandleRef> strangers_;
   std::unique_ptr<Backward> backward_;
   struct Defined {
     std::unique_ptr<Callable> callable;
     std::uint64_t bytes, steps, checked_ns;
   };
   std::unordered_map<std::uint64_t, Defined> programs_;
-  std::unordered_set<const program::Program*> unchecked_;  // those whose check was given up
+  // Programs whose verification ran out of time.
+  std::unordered_set<const program::Program*> unchecked_;
   std::uint64_t program_bytes_ = 0, steps_ = 0, checked_ns_ = 0;
   std::uint64_t seq_ = 0;
   HandleId first_made_ = 0;

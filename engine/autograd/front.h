@@ -1,7 +1,9 @@
-// Front: executes commands over ids. The daemon's authority on names, cells and tape; it computes
-// nothing and waits for nothing: instructions over values go to a Sink.
+// Front: the session front end. It executes the commands of a client on handle ids, and is the
+// daemon's authority on handles, cells and the tape. It computes nothing and never waits: it passes
+// instructions over values to a Sink.
 //
-// Not thread-safe: one thread at a time (the session's pump).
+// Not thread-safe: only one thread at a time may use it (in the daemon, the session's frame
+// consumer).
 #pragma once
 
 #include <cstdint>
@@ -23,49 +25,51 @@
 
 namespace teletensor::autograd {
 
-// Where the front's instructions go (the session's back).
+// Receives the instructions of the front end. In the daemon this is the session back end.
 class Sink {
  public:
   virtual ~Sink() = default;
-  // A cleared instruction at the end of the queue, with its number; the front fills it in place
-  // before its next call into the sink.
+  // Appends an empty instruction with sequence number `seq` to the queue. The front end fills it in
+  // place, before its next call of the sink.
   virtual program::Instruction& instruction(std::uint64_t seq) = 0;
-  // Of the layouts and attributes of what is filled in next.
+  // Interns the layouts and attributes of the instruction that is filled in next.
   virtual program::Interner& interner() = 0;
-  // Gives `value` its contents. constant: the frame's bytes. uploaded: the finished upload's
-  // storage; refuses an upload that is unknown, unfinished, or of another size.
+  // Both functions give `value` its contents. constant() takes the bytes that came in the frame.
+  // uploaded() takes the storage of a finished upload; it refuses an upload that is unknown,
+  // unfinished or of another size.
   virtual core::Status constant(std::uint64_t seq, program::Constant constant,
                                 program::ValueRef value) = 0;
   virtual core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
   virtual void taken(std::uint64_t fetch) { (void)fetch; }
-  // `value` becomes what `operand` is and, where that goes well, a publication; with handle 0 in
-  // `publish` a name is withdrawn, without either. What goes wrong is a late error.
+  // `value` gets the contents of `operand` and, if that succeeds, is published under the name. If
+  // `publish` has handle 0, the name is withdrawn and no value is involved. Failures are late
+  // errors.
   virtual void publish(std::uint64_t seq, program::Publish publish, program::Operand operand,
                        program::ValueRef value) {
     (void)seq, (void)publish, (void)operand, (void)value;
   }
-  // Gives `value` the storage of a publication.
+  // Gives `value` the storage of a published tensor.
   virtual void published(std::uint64_t seq, const program::Published& published,
                          program::ValueRef value) {
     (void)seq, (void)published, (void)value;
   }
   virtual void join(std::uint64_t seq, program::Join join) { (void)seq, (void)join; }
   virtual void leave(std::uint64_t seq, std::uint64_t group) { (void)seq, (void)group; }
-  // Runs a program, later, in its turn.
+  // Queues the run of a program.
   virtual core::Status call(std::uint64_t seq, program::Invocation invocation) {
     (void)seq, (void)invocation;
     return core::Status(core::Code::kUnimplemented, "programs cannot be called here");
   }
-  // A backward has met a node of this command whose vjp is the client's own code; why it cannot go
-  // on.
+  // Called when a backward reaches a node, recorded by this command, whose vjp is the client's own
+  // code. The returned status says why the backward cannot continue.
   virtual core::Status own_backward(std::uint64_t seq) {
     return core::internal("backward: the vjp of command " + std::to_string(seq) +
                           " is the client's own code");
   }
-  // In-place commands (ascending seqs) that failed with this root. Called for a Raise, when
-  // everything before it has run.
+  // Returns the sequence numbers, in ascending order, of the in-place commands that failed because
+  // of error `root`. Called for a Raise command, when all earlier commands have run.
   virtual std::vector<std::uint64_t> failed_rebinds(std::uint64_t root) = 0;
   virtual void raised(std::uint64_t seq, std::uint64_t root,
                       const std::vector<std::uint64_t>& rebinds) = 0;
@@ -77,62 +81,63 @@ class ImageMaker;
 
 class Front {
  public:
-  // `limits`: of programs and kept names, which whoever sends the commands must know; what else is
-  // bounded is up to the caller.
+  // `limits` bounds the number and size of programs and kept names; the client has to know these
+  // limits. The caller enforces all other bounds.
   Front(const ops::Catalog& catalog, Sink* sink,
         const program::Amounts& limits = program::kUsualLimits);
   ~Front();
 
-  // Executes one command with sequence number `seq`. Precondition for a Raise: everything before it
-  // has run. Errors mean a hostile client or a disagreeing mirror; the session ends.
-  // What the command holds is used up.
+  // Executes one command with sequence number `seq` and consumes its contents. Precondition for a
+  // Raise: all earlier commands have run. An error means that the client is hostile or that its
+  // mirror disagrees with the daemon; the session ends.
   core::Status execute(std::uint64_t seq, program::Command&& command);
-  // A Backward may have more instructions to come than fit the queue: while busy(), call resume()
-  // (which issues those of about `nodes` tape nodes) before the next execute().
+  // A Backward may issue more instructions than the queue has room for. While busy(), call resume()
+  // before the next execute(); each call issues the instructions of about `nodes` tape nodes.
   bool busy() const;
   core::Status resume(int nodes);
-  // Everything up to seq has run; forgets what a Raise could have taken back. Not called while an
-  // error has not been raised.
+  // All commands up to seq have run, so the data for undoing them is dropped. Must not be called
+  // while an error is waiting for its Raise.
   void completed(std::uint64_t seq);
 
-  // ---- For a front that follows a part of another session's stream (tracer.h).
+  // ---- For a front end that replays a part of another session's stream (tracer.h).
   Graph& graph();
-  // The next handle that a command makes gets this id. Ids only grow.
+  // Sets the id that the next new handle gets. Ids only grow.
   void skip_to(program::HandleId next);
-  // A name for what was there before.
+  // Adds a handle that existed before the replayed commands, under this id.
   void introduce(program::HandleId id, core::Ref<Handle> h);
-  // Null where there is none.
+  // Returns null if there is no such handle.
   core::Ref<Handle> find(program::HandleId id) const;
   bool differentiable(const core::Ref<Handle>& root, const core::Ref<Handle>& seed,
                       const std::vector<core::Ref<Handle>>& inputs);
-  // Gradients of `roots` with respect to `inputs`, by instructions; null where there is none.
+  // Issues the instructions that compute the gradients of `roots` with respect to `inputs`. A
+  // result is null if there is no gradient.
   core::Status gradients(std::vector<core::Ref<Handle>> roots, std::vector<core::Ref<Handle>> seeds,
                          std::vector<core::Ref<Handle>> inputs,
                          std::vector<core::Ref<Handle>>& results);
 
   std::uint64_t next_id() const;
-  std::size_t handles() const;  // ids alive
-  // A new client takes the session over: kept tensors stay, without history, all other names go.
-  // Precondition: not busy().
+  std::size_t handles() const;  // number of live ids
+  // A new client takes the session over: kept tensors stay, without their history; all other
+  // handles are released. Precondition: not busy().
   program::Inventory take_over();
-  // What the tensors that it keeps by name, and their gradients, have in memory.
+  // Adds the storages of all kept tensors and of their gradients to `contents`.
   void kept_contents(std::unordered_set<const void*>& contents) const;
-  // Everything, for a snapshot: fills `image` up to `next_id`. The front stays as it is.
-  // Preconditions: not busy(); everything has run.
+  // Captures the complete state for a snapshot: fills `image` up to `next_id`. The front end does
+  // not change. Preconditions: not busy(), and all commands have run.
   void take_image(ImageMaker& maker, program::Image& image) const;
-  // A front that has begun nothing becomes what the image says; `values` are the image's. On
-  // failure it is of no use.
+  // Restores a front end, which has executed nothing so far, from a snapshot. `values` are the
+  // values of the image. After an error the front end must not be used.
   core::Status put_up_image(const program::Image& image,
                             const std::vector<program::ValueRef>& values);
-  std::size_t tape_nodes() const;  // nodes alive
-  // What names and tape cost beside the values, about.
+  std::size_t tape_nodes() const;  // number of live nodes
+  // Approximate memory that handles and tape use, without the tensors' values.
   std::size_t bookkeeping_bytes() const;
-  // How much there is of handles, programs and kept names.
+  // The current number of handles, programs and kept names.
   program::Amounts amounts() const;
-  // How long checking its programs has taken.
+  // Total time that the verification of its programs has taken.
   std::uint64_t checked_ns() const;
-  // False: that was given up for want of time; the program must not run. Precondition: it is
-  // defined.
+  // Returns false if the verification of the program ran out of time; such a program must not run.
+  // Precondition: the program is defined.
   bool is_checked(const program::Program& program) const;
 
  private:

@@ -16,7 +16,7 @@ using ops::Var;
 using program::Instruction;
 using program::ValueRef;
 
-// ---------------------------------------------------------------- objects and their end
+// ---------------------------------------------------------------- objects and their destruction
 
 GraphObject::GraphObject(Graph* graph) : graph_(graph), after_(graph->objects_) {
   if (after_) after_->before_ = this;
@@ -32,7 +32,7 @@ void GraphObject::last_reference_dropped() const { graph_->bury(this); }
 
 namespace {
 
-// With a cell and a value of its own, which most have.
+// Counts one cell and one value per handle, which is right for most handles.
 constexpr std::size_t kHandleBytes = sizeof(Handle) + sizeof(Cell) + sizeof(program::Value);
 
 }  // namespace
@@ -113,8 +113,8 @@ void Graph::bury_dead() {
 
 namespace {
 
-// The history of a view that is complex where its base is not, or the reverse, goes by way of the
-// complex one's parts, which have a dimension more.
+// Checks the rank limit for views that are complex on a real base, or the reverse. The tape records
+// such a view through a view of the complex tensor as real parts, which has one more dimension.
 Status check_parts(const std::string& what, const Layout& base, core::DType dtype,
                    std::span<const Geometry> views) {
   if (core::is_complex(base.dtype) == core::is_complex(dtype)) return {};
@@ -133,7 +133,7 @@ ops::OpId require(const ops::Catalog& catalog, std::string_view name) {
   return catalog.id(*catalog.find(name));
 }
 
-// Without operands and device, which infer() adds.
+// Leaves operands and device empty; infer() fills them in.
 ops::InferContext context_of(const Call& call, const OpDef& def) {
   return {.op = def.name,
           .operands = {},
@@ -165,12 +165,12 @@ Graph::~Graph() {
   on_record = on_save = nullptr;
   undo_.clear();
   remade_.clear();
-  burying_ = true;  // once all have let go of each other: some do so in a circle
+  burying_ = true;  // delays all destruction until let_go() has broken the reference cycles
   for (GraphObject* object = objects_; object; object = object->after_) object->let_go();
   bury_dead();
 }
 
-// ---------------------------------------------------------------- making names
+// ---------------------------------------------------------------- making handles
 
 ValueRef Graph::new_value(const Layout& layout, std::int64_t elements) const {
   if (is_mirror()) return nullptr;
@@ -194,7 +194,8 @@ HandleRef Graph::adopt_published(const Layout& layout, ValueRef value, bool writ
   return h;
 }
 
-// A part of the storage that is no whole element of h's dtype would be lost.
+// Refuses a write that would lose the end of the storage, because it is not a whole number of
+// elements of h's dtype.
 Status Graph::may_write(const Handle& h, const std::string& what) const {
   if (h.cell->read_only) {
     return invalid(what + ": the tensor is published read-only by another session");
@@ -310,7 +311,7 @@ Status Graph::apply(const Call& call, Handles& results) {
   ops::InferContext context = context_of(call, def);
   if (def.view != nullptr) {
     const Status status = apply_view(call, def, context, results);
-    // A view that needs a copy (reshape): the op also computes.
+    // This view needs a copy (as in reshape), so the op computes its result.
     if (status.code() != core::Code::kFailedPrecondition || def.infer == nullptr) return status;
   }
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
@@ -364,10 +365,11 @@ Status Graph::apply(const Call& call, Handles& results) {
 Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& context,
                          Handles& results) {
   Handle& source = handle_of(call.arguments[0]);
-  // Ops that cut the history, on purpose or since they see bytes, start another group.
+  // Ops that cut the history start an alias group of their own: either that is their purpose, or
+  // they reinterpret bytes.
   const bool detached = def.vjp == nullptr && !def.not_differentiable.empty();
   if (call.record && !detached && requires_grad(source)) {
-    const auto node = node_of(source);  // a refused view says so first
+    const auto node = node_of(source);  // if this view may not be used, report that first
     if (!node.ok()) return node.status();
   }
   ops::OperandInfo info{&source.layout, nullptr};
@@ -380,8 +382,7 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   if (!detached) TT_RETURN_IF_ERROR(check_parts(def.name, source.group().layout, dtype, views));
 
   const bool record = call.record && !detached && requires_grad(source);
-  // The same views over a row-major operand: what the tape keeps for ops without a vjp of their
-  // own.
+  // The same views of a row-major operand: the tape keeps these for ops that have no vjp.
   const Layout row_major{source.layout.dtype, source.layout.device, Geometry(source.shape())};
   std::vector<Geometry> regions;
   Edge edge;
@@ -397,7 +398,8 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
     const core::Ref<Clock> clock = call.op == data_ ? core::make_ref<Clock>() : source.clock;
     HandleRef h = new_handle(source.cell, layout, clock);
     if (!detached) {
-      // RULE: a view joins its base's group, also under no_grad; how it was made is remembered.
+      // RULE: a view joins the alias group of its base, also under no_grad. The handle remembers
+      // under which mode it was made.
       h->base = HandleRef(&source.group());
       ++h->base->views;
       const Handle::Made made = !call.record      ? Handle::Made::kNoGrad
@@ -417,7 +419,8 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   return {};
 }
 
-// The results are names of the values' memory, in groups of their own, with one node.
+// The results share the memory of the given values. Each is a base of its own, and all have one
+// node.
 Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& results) {
   const std::size_t inputs = call.counts[0], values = call.counts[1];
   bool record = false;
@@ -464,7 +467,7 @@ Status Graph::apply_client_node(const Call& call, const OpDef& def, Handles& res
 }
 
 Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& results) {
-  // Which operands are overwritten: whole parameters of the signature.
+  // The operands that the op overwrites: all operands of each mutated parameter of the signature.
   core::InlineVector<std::uint32_t, 8> written;
   std::uint32_t at = 0;
   std::size_t list = 0;
@@ -514,7 +517,7 @@ Status Graph::apply_mutating(const Call& call, const OpDef& def, Handles& result
 
 namespace {
 
-// Does autograd let an op that is recorded write h in place?
+// Checks whether autograd allows a recorded op to write h in place.
 Status may_rewrite(Graph& graph, Handle& h, const OpDef& def) {
   const auto refuse_leaf = [&](Handle& of, const char* what) -> Status {
     const auto leaf = graph.is_leaf(of);
@@ -547,7 +550,7 @@ Status may_rewrite(Graph& graph, Handle& h, const OpDef& def) {
   return {};
 }
 
-// Does what the op gives fit where it goes? With `any` of any dtype.
+// Checks whether the op's result can be written into h. With `any`, the result may have any dtype.
 Status fits_into(const Handle& h, const Layout& result, const OpDef& def, bool any) {
   if (!(result.geometry.shape == h.shape())) {
     return invalid(def.name + "_: the result's shape " + core::to_string(result.geometry.shape) +
@@ -589,7 +592,8 @@ Status Graph::apply_inplace(const Call& call) {
   TT_RETURN_IF_ERROR(infer(call, def, context, infos));
   const bool any = call.op == fill_ || call.op == copy_;
   TT_RETURN_IF_ERROR(fits_into(h, context.results[0], def, any));
-  bool fill = call.op == fill_ && !call.arguments[1].is_tensor();  // as PyTorch
+  // As in PyTorch, filling with a number may write a tensor that overlaps itself.
+  bool fill = call.op == fill_ && !call.arguments[1].is_tensor();
   if (call.op == copy_ && call.arguments[1].is_tensor()) {
     const Handle& from = handle_of(call.arguments[1]);
     fill = from.cell == h.cell && from.geometry() == h.geometry();
@@ -610,14 +614,14 @@ Status Graph::apply_inplace(const Call& call) {
     }
     if (is_view) {
       TT_RETURN_IF_ERROR(edge_of(base, base_edge));
-      if (base_edge) {  // read the old region through a node of its own
+      if (base_edge) {  // the old region is read through its own node
         edges[0] = {record_reading(index_region_, base.layout, base_edge, h.layout)};
       }
     }
     if (def.vjp != nullptr) TT_RETURN_IF_ERROR(may_save(def, call, {edges.data(), edges.size()}));
   }
 
-  // RULE: refuse, compute, record, rebind the cell, rewrite history.
+  // RULE: the order is: refuse, compute, record, rebind the cell, rewrite the history.
   const core::Ref<Node> old_node = base.node;
   const std::uint32_t old_output = base.output;
   const ValueRef value = written_value(h);
@@ -627,7 +631,7 @@ Status Graph::apply_inplace(const Call& call) {
   core::Ref<Node> node, update;
   if (record && def.vjp != nullptr) {
     node = this->record(call, std::move(edges));
-    // What the vjp reads of the result is the new value seen through h.
+    // If the vjp reads the result, it reads the new value through h's view.
     const HandleRef result(new Handle(this, core::make_ref<Cell>(h.cell->bytes, value), h.layout));
     save(*node, def, call, std::span<const HandleRef>(&result, 1));
     update = is_view ? record_writing(base.layout, base_edge, h.layout, {node}) : node;

@@ -1,12 +1,12 @@
-// Graph: names, cells, alias groups and the tape of one session.
+// Graph: the handles, cells, alias groups and tape of one session.
 //
-// The same code is the daemon's front (values behind cells, instructions go to a Sink) and the
-// client's mirror (no sink, no values): so the client answers every question about shape,
-// requires_grad, is_leaf, .grad and raises every eager error without I/O. Lines marked RULE come
-// from the executable specification of names, views, in-place and tape, which is fuzzed against
-// PyTorch.
+// The same code is the daemon's front end (cells have values, and instructions go to a Sink) and
+// the client's mirror (no sink and no values). So the client answers every question about shape,
+// requires_grad, is_leaf and .grad, and raises every eager error, without I/O. Comments marked RULE
+// state rules of the executable specification of handles, views, in-place writes and tape, which is
+// fuzzed against PyTorch.
 //
-// One thread at a time. Handles must not outlive their Graph.
+// Not thread-safe. Handles must not outlive their Graph.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +33,16 @@ class Node;
 using HandleRef = core::Ref<Handle>;
 using Handles = core::InlineVector<HandleRef, 1>;
 
-// Freed through the graph's list, never recursively: a chain may be 10^6 long.
+// An object of the graph. The graph destroys its objects from a list, never recursively, because a
+// chain of nodes may be a million long.
 class GraphObject : public ops::Named {
  public:
   explicit GraphObject(Graph* graph);
   ~GraphObject() override;
   Graph* graph() const { return graph_; }
-  // Lets go of every other object, so that a graph can end although some refer to each other in a
-  // circle (a leaf that requires grad and was written with what was computed from it).
+  // Drops the references to all other objects. The graph calls it at its end, because objects can
+  // refer to each other in a cycle (a leaf that requires grad and was overwritten with a value
+  // computed from itself).
   virtual void let_go() = 0;
 
  protected:
@@ -51,18 +53,19 @@ class GraphObject : public ops::Named {
   Graph* const graph_;
 
  private:
-  GraphObject* before_ = nullptr;  // all of a graph's objects
+  GraphObject* before_ = nullptr;  // doubly linked list of all objects of the graph
   GraphObject* after_ = nullptr;
-  mutable const GraphObject* next_dead_ = nullptr;  // of those that the graph buries
+  // List of the objects that the graph destroys next.
+  mutable const GraphObject* next_dead_ = nullptr;
 };
 
-// Counts the writes to a base, its views and its detach()ed names. A cell is the clock of those;
-// `.data` starts another.
+// Counts the writes to a base, to its views and to its detach()ed aliases. A cell is the clock of
+// all of them; assigning `.data` starts another clock.
 class Clock : public core::Counted {
  public:
   std::uint32_t now() const { return now_; }
   std::uint32_t tick() { return ++now_; }
-  // `tick` belonged to a write that did not happen.
+  // Marks `tick` as a write that failed and therefore did not happen.
   void take_back(std::uint32_t tick);
   bool moved_since(std::uint32_t seen) const { return moved_between(seen, now_); }
   bool moved_between(std::uint32_t from, std::uint32_t to) const {
@@ -76,20 +79,21 @@ class Clock : public core::Counted {
   friend class ImageBuilder;
 
   std::uint32_t now_ = 0;
-  std::vector<std::uint32_t> void_;  // ascending
+  std::vector<std::uint32_t> void_;  // ticks of failed writes, ascending
 };
 
-// One storage identity. On the client `value` is null.
+// One storage. On the client `value` is null.
 class Cell final : public Clock {
  public:
   Cell(std::int64_t bytes, program::ValueRef value) : bytes(bytes), value(std::move(value)) {}
-  const std::int64_t bytes;  // its names may be of several dtypes
+  const std::int64_t bytes;  // in bytes, because its handles may have several dtypes
   program::ValueRef value;
-  bool shared = false;     // published: its storage is other sessions' as well
-  bool read_only = false;  // by another session, which has not made it writable
+  bool shared = false;     // published: other sessions use the same storage
+  bool read_only = false;  // published by another session, which does not allow writes
 };
 
-// Where a gradient goes: output `output` of a node, or a leaf. Neither: nowhere.
+// The destination of a gradient: output `output` of a node, or a leaf. If both are null, the
+// gradient is not needed.
 struct Edge {
   core::Ref<Node> node{};
   HandleRef leaf{};
@@ -97,43 +101,46 @@ struct Edge {
   explicit operator bool() const { return node != nullptr || leaf != nullptr; }
 };
 
-using HookId = std::uint64_t;  // of a Python callable; only the client has any
+using HookId = std::uint64_t;  // identifies a Python callable; only clients have hooks
 
-// A client's name. Everything here but cell and geometry is the handle's own, never its group's.
+// One tensor as the client names it. Its autograd state (flag, node, grad, hooks) belongs to this
+// handle alone and is never shared within its alias group.
 class Handle final : public GraphObject {
  public:
-  // How a view came to be: a view made under no_grad and one of several outputs refuse recorded
-  // writes.
+  // How a view was created. Recorded in-place writes refuse views that were created under no_grad,
+  // and views that are one of several results of an op.
   enum class Made : std::uint8_t { kDefault, kNoGrad, kMulti };
 
-  // With the cell's own clock, unless another is given.
+  // Uses the cell as its clock unless `clock` is given.
   Handle(Graph* graph, core::Ref<Cell> cell, const core::Layout& layout,
          core::Ref<Clock> clock = nullptr);
 
   program::HandleId id = 0;
   core::Ref<Cell> cell;
   core::Ref<Clock> clock;
-  HandleRef base;           // null: not a view. A base is kept alive by its views.
-  std::uint32_t views = 0;  // of a base: how many live
+  HandleRef base;           // null if this handle is no view; a view keeps its base alive
+  std::uint32_t views = 0;  // number of live views of this base
   Made made = Made::kDefault;
-  bool flag = false;         // its own requires_grad_()
-  bool retains = false;      // retain_grad(): `node` points back here
-  core::Ref<Node> node;      // as of `seen`; ask Graph::node_of
-  std::uint32_t output = 0;  // which result of node
-  std::uint32_t seen = 0;    // the clock when node was made
-  HandleRef leaf;            // null: gradients of this leaf go to itself (a saved leaf's do not)
+  bool flag = false;         // set by requires_grad_()
+  bool retains = false;      // retain_grad() was called; `node` lists this handle in `retained`
+  core::Ref<Node> node;      // valid if `seen` is current; use Graph::node_of to read it
+  std::uint32_t output = 0;  // index among the results of `node`
+  std::uint32_t seen = 0;    // time of `clock` when `node` was set
+  // The leaf that gets the gradients (the original of a saved leaf); null: this one.
+  HandleRef leaf;
   HandleRef grad;
-  std::vector<HookId> hooks;       // of a leaf
-  std::vector<HookId> post_hooks;  // of a leaf, after its .grad was written
-  void* owner = nullptr;           // the client's Python object, not counted
-  bool inference = false;  // made in the client's inference mode: refuses to be saved or flagged
-  core::Ref<core::Counted> extra;  // the client's: what its transforms know of this name
-  std::uint64_t visit = 0;         // scratch of Backward's search
+  std::vector<HookId> hooks;       // hooks of a leaf
+  std::vector<HookId> post_hooks;  // hooks of a leaf that run after its .grad was written
+  void* owner = nullptr;           // the client's Python object; not reference-counted
+  bool inference = false;  // created in inference mode: it cannot be saved, nor require grad
+  // On a client: what its function transforms know about this tensor.
+  core::Ref<core::Counted> extra;
+  std::uint64_t visit = 0;  // scratch space of the Backward search
   std::uint32_t visit_index = 0;
 
   const core::Geometry& geometry() const { return layout.geometry; }
   const core::Dims& shape() const { return layout.geometry.shape; }
-  // How many elements of its dtype the whole storage has.
+  // The number of elements of this handle's dtype that the whole storage holds.
   std::int64_t stored() const {
     return cell->bytes / static_cast<std::int64_t>(core::size_of(layout.dtype));
   }
@@ -146,25 +153,25 @@ class Handle final : public GraphObject {
   bool is_handle() const override { return true; }
 };
 
-// One recorded instruction.
+// One instruction recorded on the tape.
 class Node final : public GraphObject {
  public:
   struct Operand {
-    core::Layout layout;  // of tensors
+    core::Layout layout;  // only for tensors
     core::Number number;
     bool is_number = false;
   };
   struct SavedSlot {
-    int slot;                 // operand number, or ops::kResult + result number
+    int slot;                 // operand index, or ops::kResult + result index
     program::ValueRef value;  // null on the client
-    std::int64_t elements;    // of its storage
+    std::int64_t elements;    // number of elements in the storage
     core::Layout layout;
-    Edge edge;  // as of the save; of a result: this node itself (not counted)
+    Edge edge;  // at the time of the save; empty for a result, which belongs to this node
     bool requires_grad;
-    const Cell* cell = nullptr;  // as of the save, for on_save alone
+    const Cell* cell = nullptr;  // at the time of the save; read only by on_save
   };
   struct Hook {
-    std::uint32_t output;  // or kWhole: it sees the gradients of all outputs
+    std::uint32_t output;  // kWhole for a hook that gets the gradients of all outputs
     HookId id;
   };
   static constexpr std::uint32_t kWhole = ~0u;
@@ -174,35 +181,38 @@ class Node final : public GraphObject {
   ~Node() override;
   void let_go() override;
 
-  // Bytes, with what its lists hold beyond their own room.
+  // Size in bytes, with the heap memory of its lists.
   std::size_t size() const;
-  std::size_t saved_size() const;  // of it, what `saved` adds
+  std::size_t saved_size() const;  // the part of size() that `saved` adds
 
   const std::uint64_t at;  // position on the tape
   ops::OpId op;
-  ops::OpId label;                    // what the user called (views record a region op)
-  std::uint64_t seq = 0;              // of the command; names the node on the wire
+  ops::OpId label;        // the op that the user called (a view is recorded as a region op)
+  std::uint64_t seq = 0;  // of the command that recorded it; identifies the node in the protocol
   core::InlineVector<Edge, 2> edges;  // one per operand
   core::InlineVector<Operand, 2> operands;
   core::InlineVector<std::uint32_t, 1> counts;
   core::Attributes attributes;
   core::InlineVector<SavedSlot, 2> saved;
-  std::vector<core::Layout> results;                        // only of nodes with several
-  std::vector<Hook> hooks;                                  // before the vjp
-  std::vector<HookId> post_hooks;                           // after it
-  std::vector<std::pair<std::uint32_t, Handle*>> retained;  // (output, who)
-  Handle* remade_for = nullptr;    // the living view whose node was made again as this one
-  core::Ref<core::Counted> extra;  // the client's: its own backward, where the node was recorded
-  bool forgotten = false;          // what it saved was dropped: only the client can run its vjp
-  bool keeps_number = false;  // its vjp reads a number: used up by a backward like a saved value
+  std::vector<core::Layout> results;  // filled only for nodes with several results
+  std::vector<Hook> hooks;            // run before the vjp
+  std::vector<HookId> post_hooks;     // run after the vjp
+  // (output, handle) for which retain_grad() was called
+  std::vector<std::pair<std::uint32_t, Handle*>> retained;
+  Handle* remade_for = nullptr;  // the live view for which this node was rebuilt
+  // On a client: its own backward function or its record of this node.
+  core::Ref<core::Counted> extra;
+  bool forgotten = false;     // the saved values were dropped: only the client can run the vjp
+  bool keeps_number = false;  // the vjp reads a number: like a saved value, a backward uses it up
   bool freed = false;
-  std::uint64_t visit = 0;  // scratch of Backward's search
+  std::uint64_t visit = 0;  // scratch space of the Backward search
   std::uint32_t visit_index = 0;
-  std::size_t counted = 0;  // of size(), in its graph's sum
-  std::uint64_t place = 0;  // in its graph's list of nodes that have saved; 0: it is not there
+  std::size_t counted = 0;  // the part of size() that is in the graph's total
+  std::uint64_t place = 0;  // position in the graph's list of nodes with saved values; 0 if absent
 };
 
-// Memory for objects that come and go with every instruction. To give it back takes none.
+// Free list for objects that are created and destroyed with every instruction. Returning memory to
+// it never allocates.
 template <class T, std::size_t kMax>
 class Memory {
  public:
@@ -233,7 +243,7 @@ class Memory {
 
 struct Call {
   ops::OpId op = 0;
-  bool record = false;  // grad mode
+  bool record = false;  // whether grad mode is on
   core::DType default_dtype = core::DType::kF32;
   std::span<const ops::Var> arguments;
   std::span<const std::uint32_t> counts;
@@ -244,7 +254,8 @@ struct Call {
 
 class Graph {
  public:
-  // `sink` null: a mirror. Precondition: the catalog outlives the graph.
+  // If `sink` is null, the graph is a client's mirror. Precondition: the catalog outlives the
+  // graph.
   Graph(const ops::Catalog& catalog, Sink* sink);
   ~Graph();
   Graph(const Graph&) = delete;
@@ -253,27 +264,28 @@ class Graph {
   const ops::Catalog& catalog() const { return catalog_; }
   bool is_mirror() const { return sink_ == nullptr; }
 
-  // ---- names. All refusals come before any effect.
-  // A fresh base; `value` null on the client.
+  // ---- handles. All errors come before any effect.
+  // Makes a new base; `value` is null on the client.
   HandleRef adopt(const core::Layout& layout, program::ValueRef value);
   HandleRef new_handle(core::Ref<Cell> cell, const core::Layout& layout,
                        core::Ref<Clock> clock = nullptr) {
     return HandleRef(new (handles_.take()) Handle(this, std::move(cell), layout, std::move(clock)));
   }
-  // A base on another session's publication.
+  // Makes a base on the storage that another session has published.
   HandleRef adopt_published(const core::Layout& layout, program::ValueRef value, bool writable);
-  // May its cell be published? Then, on the daemon, the cell gets `value`, which takes the place of
-  // the one it had.
+  // may_publish() checks whether the handle's cell can be published. publish() then marks the cell
+  // as shared and, on the daemon, replaces its value by the returned one.
   core::Status may_publish(const Handle& h) const;
   program::ValueRef publish(Handle& h);
-  // Out of place, views, and list ops that mutate (then the results are the mutated handles).
+  // Runs an op out of place: ops that compute, views, and ops that mutate lists of tensors, whose
+  // results are the mutated handles.
   core::Status apply(const Call& call, Handles& results);
-  // Through argument 0, which is the result.
+  // Runs an op in place: it overwrites argument 0, which is also the result.
   core::Status apply_inplace(const Call& call);
-  // Runs a program over inputs: `results` are its new names. Nothing is recorded.
+  // Runs a program on inputs; `results` are the new handles. Nothing is recorded on the tape.
   core::Status call(const Callable& callable, const program::Call& call,
                     std::span<const HandleRef> inputs, Handles& results);
-  static constexpr std::uint32_t kMaxRounds = 1 << 20;  // of a loop
+  static constexpr std::uint32_t kMaxRounds = 1 << 20;  // maximum number of rounds of a loop
   core::Status set_data(Handle& h, Handle& other);
   core::Status set_requires_grad(Handle& h, bool on);
   core::Status set_grad(Handle& h, Handle* grad);
@@ -281,22 +293,24 @@ class Graph {
   core::Status register_hook(Handle& h, HookId hook);
   void remove_hook(Handle& h, HookId hook);
 
-  // ---- facts
+  // ---- queries
   bool requires_grad(Handle& h);
-  // nullptr for a leaf. May make a view's node again; refuses for marked views whose base was
-  // written.
+  // Returns nullptr for a leaf. If the base was written, the node of a view is rebuilt; a view that
+  // was created under no_grad or as one of several results is refused instead.
   core::Result<Node*> node_of(Handle& h);
   core::Result<bool> is_leaf(Handle& h);
 
   // ---- failures
-  // The sequence number of the command now executed.
+  // Sets the sequence number of the command that is executed now.
   void set_seq(std::uint64_t seq) { seq_ = seq; }
-  // Everything up to seq has happened; forgets how to take it back.
+  // All commands up to seq have run; drops the data for undoing them.
   void completed(std::uint64_t seq);
-  // The in-place commands `rebinds` (ascending) did not happen.
+  // Undoes the in-place commands `rebinds` (ascending), which failed because of the error of
+  // command `root`.
   void take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t root);
 
-  // A failed rewrite will only get its value back, no history: the names that had one are gone.
+  // After this, undoing a failed write restores only the value and not the history, because the
+  // handles that had a history are gone.
   void forget_history() {
     for (Undo& undo : undo_) {
       undo.base = nullptr;
@@ -305,25 +319,27 @@ class Graph {
     remade_.clear();
   }
 
-  // The node recorded by the command `seq` that has saved values; nullptr if it is gone.
+  // Returns the node with saved values that command `seq` recorded, or nullptr if it is gone.
   Node* recorded_by(std::uint64_t seq) const;
-  // A name for what a node saved: a new handle with the edge it was saved with.
+  // Makes a new handle for a saved value, with the edge that was saved with it.
   HandleRef name_saved(const Node::SavedSlot& saved, Node& node);
-  // Drops what it saved; the client computes that again for its backward.
+  // Drops the saved values of the node; the client recomputes them for its backward.
   void forget_saved(Node& node);
   bool is_client_node(const Node& node) const { return node.op == client_node_; }
 
   std::size_t live_nodes() const { return live_nodes_; }
-  // What names, cells, tape and the means to take back cost, about.
+  // Approximate memory of handles, cells, tape and undo data.
   std::size_t bookkeeping_bytes() const {
     return object_bytes_ + undo_.size() * sizeof(Undo) + remade_.size() * sizeof(Remade) +
            recorded_.size() * sizeof(recorded_[0]);
   }
-  // Bytes above which a result is refused at its line; 0: no limit here (the daemon admits later).
+  // A result of more bytes than this is refused when its op is called. 0 means no limit here (on
+  // the daemon, where admission comes later).
   std::uint64_t largest_result = 0;
-  // Called when a handle with an id has died (the client releases the id).
+  // Called when a handle with an id was destroyed (the client then releases the id).
   std::function<void(program::HandleId)> on_death;
-  // Called for every node as it is recorded, and for one that has saved something.
+  // on_record is called for every node when it is recorded, on_save for every node that has saved
+  // values.
   std::function<void(Node&)> on_record, on_save;
 
  private:
@@ -339,13 +355,13 @@ class Graph {
     core::Ref<Cell> cell;
     core::Ref<Clock> clock;
     std::uint32_t tick;
-    HandleRef base;        // whose history changed; null: not recorded
-    core::Ref<Node> node;  // the new one
+    HandleRef base;        // the base whose history changed; null if the write was not recorded
+    core::Ref<Node> node;  // the node that the write recorded
     core::Ref<Node> old_node;
     std::uint32_t old_output;
   };
-  // A view's node that was made again because the clock had moved; by writes which may yet turn out
-  // not to have happened.
+  // A node of a view that was rebuilt because the clock had advanced, by writes that may still turn
+  // out to have failed.
   struct Remade {
     std::uint64_t seq;
     core::Ref<Clock> clock;
@@ -353,11 +369,11 @@ class Graph {
     Edge old;
     std::uint32_t old_seen, seen;
   };
-  // A node of a history that was taken back, and what stood in its place.
+  // A node whose write was undone, and the edge that replaces it.
   struct Lost {
     core::Ref<Node> node;
     Edge old;
-    HandleRef base;  // null: the node was a view's
+    HandleRef base;  // null if it was the node of a view
   };
 
   void bury(const GraphObject* object);
@@ -372,23 +388,25 @@ class Graph {
                           std::span<const HandleRef> inputs,
                           std::vector<std::int64_t>& displacement) const;
   core::Status apply_mutating(const Call& call, const ops::OpDef& def, Handles& results);
-  // The next instruction of the sink, with the call's operands as they are now.
+  // Appends an instruction to the sink, with the current values of the call's operands.
   program::Instruction& instruction_of(const Call& call) const;
   program::ValueRef new_value(const core::Layout& layout, std::int64_t elements) const;
-  // What a write through h makes of its storage: a value of h's dtype.
+  // The value that replaces the whole storage after a write through h; it has h's dtype.
   program::ValueRef written_value(const Handle& h) const { return new_value(h.layout, h.stored()); }
   core::Status may_write(const Handle& h, const std::string& what) const;
-  // `elements`: of its storage.
+  // `elements` is the size of the storage.
   HandleRef make(const core::Layout& layout, program::ValueRef value, std::int64_t elements);
 
-  // edge(h): where a gradient of h goes. Precondition: `edge` leads nowhere.
+  // Sets `edge` to the destination of h's gradient. Precondition: `edge` is empty.
   core::Status edge_of(Handle& h, Edge& edge);
   core::Ref<Node> new_node(ops::OpId op) {
     return core::Ref<Node>(new (nodes_.take()) Node(this, ++tape_length_, op));
   }
   core::Ref<Node> record(const Call& call, core::InlineVector<Edge, 2>&& edges);
-  // What of the base's history a view's is, and what becomes of it by a write through the view
-  // whose history `written` is. Where one is complex and the other of parts, by way of the parts.
+  // record_reading() records how a view's history follows from its base's history. record_writing()
+  // records the base's history after a write through the view, where `written` is the history of
+  // the written value. If one of them is complex and the other real, both go through a view of the
+  // complex tensor as real parts.
   core::Ref<Node> record_reading(ops::OpId label, const core::Layout& base, Edge edge,
                                  const core::Layout& view);
   core::Ref<Node> record_writing(const core::Layout& base, Edge edge, const core::Layout& view,
@@ -400,7 +418,8 @@ class Graph {
   void save(Node& node, const ops::OpDef& def, const Call& call,
             std::span<const HandleRef> results);
   void saved(Node& node);
-  // The node has saved something. Precondition: no later command's node was noted.
+  // Remembers a node that has saved values. Precondition: `seq` is not smaller than in earlier
+  // calls.
   void note_recorded(std::uint64_t seq, Node& node) {
     recorded_.emplace_back(seq, &node);
     node.place = recorded_gone_ + recorded_.size();
@@ -423,7 +442,8 @@ class Graph {
   std::deque<Undo> undo_;
   std::deque<Remade> remade_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
-  std::uint64_t recorded_gone_ = 0;  // how many have left its front
+  // Number of entries that were removed from the front of recorded_.
+  std::uint64_t recorded_gone_ = 0;
   Memory<Handle, 64> handles_;
   Memory<Node, 16> nodes_;
   GraphObject* objects_ = nullptr;
@@ -431,7 +451,7 @@ class Graph {
   bool burying_ = false;
 };
 
-// The handle behind a Var that this graph's builder made.
+// The handle of a Var that was made by this graph's builder.
 inline Handle& handle_of(const ops::Var& var) { return *static_cast<Handle*>(var.named().get()); }
 
 }  // namespace teletensor::autograd

@@ -12,7 +12,7 @@ using Index = Image::Index;
 
 namespace {
 
-// An image counts a cell's elements in those of its value.
+// Bytes per element of the value. A snapshot measures a cell in elements of its value.
 std::int64_t unit_of(const program::Value* value) {
   return value == nullptr ? 1 : static_cast<std::int64_t>(core::size_of(value->dtype));
 }
@@ -23,7 +23,7 @@ __int128 bytes_of(std::int64_t elements, core::DType dtype) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- taking it down
+// ---------------------------------------------------------------- capture
 
 Index ImageMaker::storage(const core::Ref<core::Shared>& contents, core::Device device) {
   const auto [entry, is_new] =
@@ -34,7 +34,7 @@ Index ImageMaker::storage(const core::Ref<core::Shared>& contents, core::Device 
 
 Index ImageMaker::value(const program::Value* value) {
   if (value == nullptr) return Image::kNone;
-  // A chain of rewrites that failed is as long as the client lets it grow: no recursion.
+  // Iterative, because a client can make the chain of failed writes arbitrarily long.
   std::vector<const program::Value*> waiting{value};
   while (!waiting.empty()) {
     const program::Value& next = *waiting.back();
@@ -125,7 +125,7 @@ class ImageTaker {
       Image::Clock& item = image_.clocks.emplace_back();
       item.now = clock->now_;
       item.taken_back = clock->void_;
-      // A clock may be a cell that only its clock is left of.
+      // A clock may be a cell that is no longer in use as a cell and is kept only as a clock.
       if (const auto* cell = dynamic_cast<const Cell*>(clock)) {
         item.elements = cell->bytes / unit_of(cell->value.get());
         item.shared = cell->shared;
@@ -182,7 +182,7 @@ void take_image(Graph& graph, const KeptNames& kept,
   ImageTaker(graph, maker, image).take(kept, named);
 }
 
-// ---------------------------------------------------------------- putting it up again
+// ---------------------------------------------------------------- restore
 
 core::Result<std::vector<ValueRef>> values_of(const Image& image) {
   const auto broken = [] {
@@ -214,7 +214,8 @@ core::Result<std::vector<ValueRef>> values_of(const Image& image) {
       value->contents = storage.contents;
     }
     if (item.failure != Image::kNone) value->failure = failures[item.failure];
-    // Nothing runs that could still fill it in.
+    // A value without contents would never get any, because no instruction is running after a
+    // restore.
     if (!value->contents && !value->failure) return broken();
     if (item.good != Image::kNone) value->good = values[item.good];
     values.push_back(std::move(value));
@@ -228,7 +229,7 @@ class ImageBuilder {
 
   Status put_up(const std::vector<ValueRef>& values, std::vector<HandleRef>& handles) {
     TT_RETURN_IF_ERROR(put_up_clocks(values));
-    // All objects first, then what they refer to.
+    // Creates all objects first, and then sets the references between them.
     for (const Image::Handle& item : image_.handles) {
       if (item.cell >= clocks_.size() || image_.clocks[item.cell].elements < 0 ||
           item.clock >= clocks_.size() || item.made > 2 || !fits(item)) {
@@ -318,7 +319,7 @@ class ImageBuilder {
     return {};
   }
 
-  // Whatever reads it stays inside the cell.
+  // Returns true if all elements that this view can read lie inside its cell.
   bool fits(const Image::Handle& item) const {
     const core::Geometry& geometry = item.layout.geometry;
     if (geometry.shape.size() != geometry.strides.size() || geometry.offset < 0) return false;
@@ -414,7 +415,7 @@ class ImageBuilder {
     return {};
   }
 
-  // An operation's operands come before it on the tape.
+  // Checks that every node refers only to nodes that are earlier on the tape.
   bool acyclic(const std::vector<core::Ref<Node>>& nodes) const {
     for (const auto& node : nodes) {
       for (const Edge& edge : node->edges) {

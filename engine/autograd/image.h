@@ -1,4 +1,5 @@
-// Names, cells and tape as an Image, and a graph made of one: the daemon's, with values.
+// Captures the handles, cells and tape of a graph in a snapshot (program::Image), and restores a
+// daemon's graph from one.
 #pragma once
 
 #include <functional>
@@ -11,12 +12,12 @@
 
 namespace teletensor::autograd {
 
-// Values and storages by their place in an image.
+// Assigns indices in a snapshot to values and storages.
 class ImageMaker {
  public:
   explicit ImageMaker(program::Image& image) : image_(image) {}
   program::Image::Index value(const program::Value* value);
-  // Bytes and seq of a new one are left to whoever knows what a storage is.
+  // Leaves bytes and seq of a new entry unset; the caller, which knows the storage, fills them in.
   program::Image::Index storage(const core::Ref<core::Shared>& contents, core::Device device);
 
  private:
@@ -24,18 +25,18 @@ class ImageMaker {
   std::unordered_map<const void*, program::Image::Index> values_, storages_, failures_;
 };
 
-// Everything in the graph and the kept names; of `image` the lists up to `kept`, and tape_length.
-// A handle's id is kept where `named` says that it is one.
+// Captures all objects of the graph and the kept names: fills the lists of `image` up to `kept`,
+// and tape_length. Stores a handle's id only if `named` returns true for the handle.
 void take_image(Graph& graph, const KeptNames& kept,
                 const std::function<bool(const Handle&)>& named, ImageMaker& maker,
                 program::Image& image);
 
-// The image's values, with the contents of its storages, which are in place.
-// INVALID_ARGUMENT where the image makes no sense.
+// Makes the values of a snapshot, whose storages already have their contents. Returns
+// INVALID_ARGUMENT if the snapshot is inconsistent.
 core::Result<std::vector<program::ValueRef>> values_of(const program::Image& image);
 
-// Fills an empty graph; `handles` holds each of them, in the image's order. INVALID_ARGUMENT where
-// the image makes no sense; the graph is then of no use.
+// Fills an empty graph from a snapshot; `handles` gets all handles, in the order of the snapshot.
+// Returns INVALID_ARGUMENT if the snapshot is inconsistent; then the graph must not be used.
 core::Status put_up_image(Graph& graph, const program::Image& image,
                           const std::vector<program::ValueRef>& values,
                           std::vector<HandleRef>& handles);

@@ -71,7 +71,8 @@ core::Result<std::vector<HandleRef>> restore(Graph& graph, const Inventory& inve
   std::unordered_map<std::uint64_t, core::Ref<Cell>> cells;
   std::unordered_map<std::uint64_t, core::Ref<Clock>> clocks;
   std::unordered_map<HandleId, Handle*> by_id;
-  std::unordered_map<std::uint64_t, std::int64_t> bytes;  // a name's elements may not fill them
+  // Maximum over the handles of a cell, because one handle may not cover the whole cell.
+  std::unordered_map<std::uint64_t, std::int64_t> bytes;
   for (const Inventory::Item& item : inventory.items) {
     std::int64_t own;
     if (__builtin_mul_overflow(item.elements,

@@ -1,4 +1,5 @@
-// Handles that outlive their client: taken down by the daemon, put up again in a new mirror.
+// Tensors that outlive their client: the daemon lists the kept handles in an inventory, and the
+// mirror of the next client restores them from it.
 #pragma once
 
 #include <map>
@@ -12,14 +13,15 @@ namespace teletensor::autograd {
 
 using KeptNames = std::map<std::string, HandleRef>;
 
-// The named handles with their bases and gradients, each once, a base before its views. They lose
-// their history: what was computed becomes a leaf.
+// Returns the kept handles with their bases and gradients. Each occurs once, and a base comes
+// before its views. Removes their history, so computed tensors become leaves.
 std::vector<HandleRef> strip(const KeptNames& kept);
 
-// What strip() gave, after all have their ids.
+// Describes the handles that strip() returned. Precondition: each of them has an id.
 program::Inventory take_inventory(const KeptNames& kept, const std::vector<HandleRef>& handles);
 
-// The same handles in a mirror, in order of the items. INVALID_ARGUMENT where it makes no sense.
+// Makes the same handles in a mirror, in the order of the items. Returns INVALID_ARGUMENT if the
+// inventory is inconsistent.
 core::Result<std::vector<HandleRef>> restore(Graph& graph, const program::Inventory& inventory);
 
 }  // namespace teletensor::autograd

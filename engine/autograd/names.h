@@ -1,4 +1,4 @@
-// The handles that a front has given, by id.
+// The table of a session's handles by id.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace teletensor::autograd {
 
 using program::HandleId;
 
-// Ids grow by one: a chunked array, whose chunks go with their last handles.
+// A chunked array, because ids grow by one. A chunk is freed with its last handle.
 class Names {
  public:
   HandleId next() const { return next_; }
@@ -37,7 +37,7 @@ class Names {
     ++chunk->alive;
     ++alive_;
   }
-  // nullptr for ids never given or released.
+  // Returns nullptr for an id that was never assigned or is released.
   Handle* find(HandleId id) const {
     if (id < first_ || id >= next_) return nullptr;
     const std::size_t at = (id - first_) / kChunk;
@@ -56,7 +56,8 @@ class Names {
     }
     return ids;
   }
-  // Of a session that goes on elsewhere: ids ascend. Precondition: none is below next().
+  // Restores the handle with this id, for a session that was saved elsewhere. Ids have to ascend.
+  // Precondition: id >= next().
   void put(HandleId id, HandleRef h) {
     if (chunks_.empty()) first_ = next_ = id;
     next_ = id;

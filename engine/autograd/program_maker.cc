@@ -38,7 +38,8 @@ ValueId ProgramMaker::copied_as(ValueId value, core::DType dtype) {
   const program::ValueType type = program_->values[value];
   const auto from = static_cast<std::int64_t>(core::size_of(type.dtype));
   const auto to = static_cast<std::int64_t>(core::size_of(dtype));
-  const std::int64_t each = std::max<std::int64_t>(to / from, 1);  // elements of the value in one
+  // How many elements of `type` make one element of `dtype`.
+  const std::int64_t each = std::max<std::int64_t>(to / from, 1);
   const std::int64_t skip = (each - base_[value] % each) % each;
   const std::int64_t count = std::max<std::int64_t>(type.elements - skip, 0) / each * each;
   program::Step step;
@@ -155,7 +156,8 @@ core::Status ProgramMaker::step(const Instruction& instruction,
 void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
                         const ops::Catalog& catalog) {
   const Program& called = *call.program;
-  std::vector<View> at(called.values.size());  // by value: its place here, and how far it is off
+  // For each value of the called program: the value here, and its displacement.
+  std::vector<View> at(called.values.size());
   const auto moved = [&](View& v) {
     const View& to = at[v.value];
     v.value = to.value;
@@ -192,7 +194,8 @@ void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
         if (operand.kind == Operand::Kind::kTensor) moved(operand.view);
       }
       for (program::StepResult& result : step.results) {
-        if (result.overwrites >= 0) {  // it lies where that lies
+        // The result uses the storage of the operand that it overwrites.
+        if (result.overwrites >= 0) {
           const auto o = static_cast<std::size_t>(result.overwrites);
           const View& old = step.operands[o].view;
           View& to = at[result.view.value];

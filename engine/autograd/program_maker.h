@@ -1,8 +1,10 @@
-// ProgramMaker: makes a Program of instructions over values. Values are numbered as they come; the
-// storages of parameters may begin inside those of the values that they stand for.
+// ProgramMaker: builds a Program from instructions over values. Values get their numbers in the
+// order in which they occur. The storage of a parameter may begin inside the storage of the value
+// that it stands for.
 //
-// A program's value has one dtype. What the instructions read of one as another dtype, the program
-// reads of a copy; what they write as another, it writes into a copy, which goes on as the storage.
+// In a program each value has one dtype. If an instruction reads a value as another dtype, the
+// program reads a copy of it; if an instruction writes a value as another dtype, the program writes
+// into a copy, which then serves as the storage.
 #pragma once
 
 #include <cstdint>
@@ -30,25 +32,29 @@ class ProgramMaker {
   std::int64_t base_of(program::ValueId id) const { return base_[id]; }
   program::View view(const program::Value& value, const core::Geometry& geometry,
                      core::DType dtype);
-  // The number in origins of this line of source; 0 for none.
+  // Returns the index of this source line in `origins`; 0 for an empty line.
   std::uint32_t origin(const std::string& line);
 
-  // A parameter whose storage begins `base` elements into the value's; its place.
+  // Adds a parameter whose storage begins at element `base` of the value's storage. Returns its
+  // index.
   std::uint32_t parameter(const program::Value& value, const core::Geometry& geometry,
                           std::int64_t base, std::int64_t elements);
-  // What overwrites parameter `p`, the first of its value, with what `value` holds.
+  // Returns the value that replaces the storage of parameter `p` (the first of its value) and has
+  // the contents of `value`.
   program::ValueId rebound(std::uint32_t p, const program::Value& value);
   void literal(const program::Value& value, const std::string& bytes);
-  // `numbers`: a tag's place. Tags that are not there are constants.
+  // `numbers` maps a tag to the index of the program's number. Tags that are not in the map become
+  // constants.
   core::Status step(const program::Instruction& instruction,
                     const std::map<std::uint32_t, std::uint32_t>& numbers, std::uint32_t origin);
-  // A called program's steps. `begun`: the ordinal that the trace's first random step has.
+  // Adds the steps of a called program. `begun` is the ordinal of the first random step of the
+  // trace.
   void call(const program::Invocation& call, std::uint64_t begun, const ops::Catalog& catalog);
 
  private:
   program::ValueId add(core::DType dtype, core::Device device, std::int64_t elements,
                        std::int64_t base);
-  // A copy of the value as another dtype, as much of it as is whole elements of that.
+  // Adds a step that copies the value as another dtype, as far as its bytes make whole elements.
   program::ValueId copied_as(program::ValueId value, core::DType dtype);
 
   std::shared_ptr<program::Program> program_;

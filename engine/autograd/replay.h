@@ -1,5 +1,5 @@
-// Replay: the commands that a Tracer has recorded, executed once more by a front of their own, over
-// stand-ins for what was there before.
+// Replay: executes the commands that a Tracer has recorded once more, in a front end of its own,
+// with stand-ins for the tensors that existed before the trace.
 #pragma once
 
 #include <deque>
@@ -16,9 +16,10 @@
 
 namespace teletensor::autograd {
 
-constexpr program::OpId kCall = 0xffff;  // in a replay: an instruction that is a call
+// In a replay: the op of an instruction that stands for a call.
+constexpr program::OpId kCall = 0xffff;
 
-// A name from before the trace, as it was at its first use.
+// A tensor that existed before the trace, in its state at its first use.
 struct Tracer::Known {
   HandleRef handle;
   core::Layout layout;
@@ -29,10 +30,10 @@ struct Tracer::Known {
   int argument = -1;
 };
 
-// One execution of the recorded commands, with some value for each of the numbers.
+// One execution of the recorded commands, with chosen values for the numbers.
 class Tracer::Replay final : public Sink {
  public:
-  // With other values for the numbers of these tags.
+  // The numbers with the tags in `varied` get other values than in the trace.
   Replay(const Tracer& tracer, std::set<std::uint32_t> varied)
       : tracer_(tracer), varied_(std::move(varied)), front_(tracer.graph_.catalog(), this) {}
   ~Replay() override { strangers_.clear(); }
@@ -48,12 +49,13 @@ class Tracer::Replay final : public Sink {
     return literals_;
   }
   const program::ValueRef& original(const Cell* cell) const { return originals_.at(cell); }
-  // What an instruction of kCall stands for.
+  // The call that an instruction of op kCall stands for.
   const program::Invocation& call_of(const program::Instruction& instruction) const {
     return calls_.at(&instruction);
   }
 
-  // The command whose backward is the client's own code, where a backward met one.
+  // If a backward reached a node whose backward is the client's own code: the command that recorded
+  // the node.
   std::optional<std::uint64_t> stopped_at() const { return stopped_at_; }
 
   // ---- Sink
@@ -65,7 +67,8 @@ class Tracer::Replay final : public Sink {
   }
   core::Status constant(std::uint64_t, program::Constant constant,
                         program::ValueRef value) override;
-  // It stands among the instructions, with its inputs as operands and what it makes as results.
+  // Stores the call as an instruction of op kCall, with its inputs as operands and its outcomes as
+  // results.
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
   core::Status own_backward(std::uint64_t seq) override;
   core::Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {

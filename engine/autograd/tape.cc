@@ -1,4 +1,5 @@
-// The Graph's tape: recording, lazily made nodes of views, flags, and taking back.
+// The tape of a Graph: recording, the lazily rebuilt nodes of views, requires_grad and .grad, and
+// undoing failed writes.
 
 #include <algorithm>
 
@@ -152,12 +153,12 @@ Status Graph::may_save(const ops::OpDef& def, const Call& call, std::span<const 
   return {};
 }
 
-// RULE: the tape keeps values, never names, each with its edge as of now, and only what the
-// gradients that are wanted read.
+// RULE: the tape keeps values and never handles, each with its edge at this time, and only the
+// values that the wanted gradients read.
 void Graph::save(Node& node, const ops::OpDef& def, const Call& call,
                  std::span<const HandleRef> results) {
-  // RULE: a node of one operand keeps what it reads also where no gradient leaves it (a view made
-  // in no_grad mode): as in PyTorch, a backward uses it up.
+  // RULE: a node with one operand keeps what its vjp reads even if no gradient leaves it (a view
+  // made in no_grad mode). As in PyTorch, a backward uses it up.
   const std::uint32_t wanted =
       node.edges.size() == 1 ? 1 : wanted_of({node.edges.data(), node.edges.size()});
   for (const ops::Save& rule : def.saves) {
@@ -222,7 +223,7 @@ HandleRef Graph::name_saved(const Node::SavedSlot& saved, Node& node) {
 
 namespace {
 
-// Precondition: the edge leads nowhere.
+// Precondition: the edge is empty.
 void set_present(Handle& h, Edge& edge) {
   if (h.node) {
     edge.node = h.node;
@@ -238,8 +239,9 @@ bool Graph::requires_grad(Handle& h) {
   return h.flag || h.node != nullptr || (h.is_view() && requires_grad(*h.base));
 }
 
-// RULE: a view's node is made again, as a region of the base's present history, when the clock has
-// moved since it was made. A view made under no_grad, or one of several outputs, refuses instead.
+// RULE: the node of a view is rebuilt, as a region of the base's current history, if the clock has
+// advanced since the node was made. A view that was made under no_grad, or as one of several
+// results, is refused instead.
 core::Result<Node*> Graph::node_of(Handle& h) {
   Handle& base = h.group();
   if (!h.is_view() || (h.node == nullptr && !requires_grad(base))) return h.node.get();
@@ -271,7 +273,7 @@ core::Result<bool> Graph::is_leaf(Handle& h) {
   return *node == nullptr;
 }
 
-// RULE: retain_grad moves to the new node; hooks stay with the old one.
+// RULE: retain_grad moves to the new node; hooks stay with the old node.
 void Graph::set_node(Handle& h, core::Ref<Node> node, std::uint32_t output) {
   if (h.retains) {
     if (h.node) std::erase_if(h.node->retained, [&](const auto& e) { return e.second == &h; });
@@ -283,7 +285,8 @@ void Graph::set_node(Handle& h, core::Ref<Node> node, std::uint32_t output) {
   h.seen = h.clock->now();
 }
 
-// A leaf that requires grad only through its base gets nothing.
+// A view that requires grad only because its base does is no leaf of its own: its edge comes from
+// its node.
 Status Graph::edge_of(Handle& h, Edge& edge) {
   if (h.is_view()) TT_RETURN_IF_ERROR(node_of(h).status());
   set_present(h, edge);
@@ -377,7 +380,8 @@ Status Graph::set_data(Handle& h, Handle& other) {
     return invalid("data: a tensor that requires grad cannot become " +
                    std::string(core::name_of(other.layout.dtype)));
   }
-  // Only h knew the old cell, which stays as its clock: the contents need not.
+  // If no other handle uses the old cell, it stays alive only as h's clock, so its contents can be
+  // freed.
   const bool only = h.cell->references() == 2 && h.clock.get() == h.cell.get();
   if (only && other.cell.get() != h.cell.get()) h.cell->value = nullptr;
   h.cell = other.cell;
@@ -385,7 +389,7 @@ Status Graph::set_data(Handle& h, Handle& other) {
   return {};
 }
 
-// ---------------------------------------------------------------- taking back
+// ---------------------------------------------------------------- undoing failed writes
 
 void Clock::take_back(std::uint32_t tick) {
   void_.insert(std::upper_bound(void_.begin(), void_.end(), tick), tick);
@@ -401,8 +405,9 @@ void Graph::completed(std::uint64_t seq) {
   while (!remade_.empty() && remade_.front().seq <= seq) remade_.pop_front();
 }
 
-// RULE: a failed rewrite did not happen: the base has its former history and its views theirs. What
-// was made on the lost history since then, mostly views, stands on the former one.
+// RULE: a failed write did not happen: the base gets its former history back, and so do its views.
+// Nodes that were recorded on the lost history since then, mostly of views, are connected to the
+// former one.
 void Graph::take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t root) {
   if (rebinds.empty()) return;
   std::vector<Lost> lost;
@@ -471,7 +476,7 @@ void Graph::replace(std::vector<Lost>& lost) {
     if (found != lost.end() && found->node == edge.node) edge = Edge(found->old);
   };
   for (Lost& entry : lost) redirect(entry.old);
-  // Nothing older than the first lost node refers to one.
+  // Objects older than the first lost node cannot refer to a lost node.
   std::vector<Node*> nodes;
   std::vector<HandleRef> views;
   for (GraphObject* object = objects_; object != lost[0].node.get(); object = object->after_) {
@@ -483,7 +488,8 @@ void Graph::replace(std::vector<Lost>& lost) {
       views.emplace_back(h);
     }
   }
-  // A view made meanwhile of a base that now requires no gradient would have got no node.
+  // A view that was made in the meantime, of a base that no longer requires grad, loses its node:
+  // without the failed write it would not have got one.
   const std::uint64_t nowhere = ++visits_;
   for (const Lost& entry : lost) {
     if (entry.base) entry.base->visit = nowhere;
@@ -500,7 +506,7 @@ void Graph::replace(std::vector<Lost>& lost) {
     Handle* h = remade->node->remade_for;
     if (h == nullptr || !in_vain(*h)) continue;
     if (remade->old.node && remade->old.node->visit != nowhere) {
-      h->node->visit = 0;  // it had a node before
+      h->node->visit = 0;  // the view already had a node before
     } else {
       unmake(*h, *remade);
     }

@@ -1,5 +1,6 @@
-// The end of a trace: what was recorded runs again (replay.h), and what comes of that becomes the
-// program, and the program of its outputs' gradients.
+// The end of a trace: the recorded commands are executed again (replay.h), and the resulting
+// instructions become the program and, for outputs that require grad, the program of their
+// gradients.
 
 #include <algorithm>
 
@@ -21,7 +22,7 @@ using program::ValueId;
 
 namespace {
 
-// Equal but for the numbers that calls give.
+// Returns true if the operands are equal, apart from numbers that the call supplies.
 bool same_operand(const Operand& a, const Operand& b) {
   if (a.kind != b.kind) return false;
   if (a.kind == Operand::Kind::kTensor) return *a.geometry == *b.geometry;
@@ -74,8 +75,8 @@ class Tracer::Ending {
   }
 
  private:
-  // The backward of the outputs, behind the commands: instructions and what they start and end
-  // with.
+  // The instructions of the outputs' backward, which follow those of the recorded commands, and the
+  // tensors that this backward starts from and computes.
   struct Expansion {
     std::vector<HandleRef> roots, seeds, wanted, gradients;
   };
@@ -91,7 +92,7 @@ class Tracer::Ending {
   Status add_gradients();
   Status add_backward();
 
-  // The .grad of a stranger, where the function has set it.
+  // The new .grad of outer tensor k, or null if the function has not set one.
   HandleRef new_grad(std::size_t k) {
     const HandleRef& h = replay_.strangers()[k];
     const HandleRef before =
@@ -102,7 +103,7 @@ class Tracer::Ending {
     return replay_.original(known_[k].cell);
   }
   std::uint32_t add_result(const HandleRef& h);
-  // The backward's parameter for a value that it does not make.
+  // Adds a parameter to the backward program for a value that it reads and does not compute.
   void save(const program::Value& value, ProgramMaker& backward);
 
   const Tracer& tracer_;
@@ -116,16 +117,18 @@ class Tracer::Ending {
   std::vector<HandleRef> results_;
   Expansion own_;
   Traced out_;
-  std::map<std::uint32_t, core::Number> values_;    // of numbers, by tag
-  std::map<std::uint32_t, std::uint32_t> numbers_;  // tag -> place
+  std::map<std::uint32_t, core::Number> values_;    // value of each number, by tag
+  std::map<std::uint32_t, std::uint32_t> numbers_;  // tag -> index of the number
   std::vector<core::Number> examples_;
-  std::vector<std::size_t> order_;                                       // of the strangers
-  std::map<const Cell*, std::pair<std::int64_t, std::int64_t>> extent_;  // of a cell's parameters
-  std::map<std::size_t, std::uint32_t> input_of_;                        // stranger -> parameter
+  std::vector<std::size_t> order_;  // outer tensors in the order of the parameters
+  // Range of elements that the parameters on a cell cover.
+  std::map<const Cell*, std::pair<std::int64_t, std::int64_t>> extent_;
+  std::map<std::size_t, std::uint32_t> input_of_;  // index of the outer tensor -> parameter
   std::map<const Cell*, std::uint32_t> parameter_of_cell_;
-  std::map<const Cell*, ValueId> rebound_;  // what their parameters' storages hold at the end
+  std::map<const Cell*, ValueId> rebound_;  // the final contents of the parameters' storages
   std::map<const Handle*, std::uint32_t> result_of_;
-  std::map<std::pair<const Cell*, core::DType>, std::uint32_t> result_of_cell_;  // as a dtype
+  // Key: cell and dtype.
+  std::map<std::pair<const Cell*, core::DType>, std::uint32_t> result_of_cell_;
   ProgramMaker forward_;
 };
 
@@ -149,7 +152,7 @@ Status Tracer::Ending::expand(Replay& run, Expansion& to) const {
     if (known_[k].requires_grad) to.wanted.push_back(run.strangers()[k]);
   }
   if (to.roots.empty() || to.wanted.empty()) return {};
-  // One whose history a backward() inside has used up comes out without.
+  // Leaves out the outputs whose history a backward() inside the function has used up.
   for (std::size_t i = to.roots.size(); i-- > 0;) {
     if (f.differentiable(to.roots[i], to.seeds[i], to.wanted)) continue;
     to.roots.erase(to.roots.begin() + static_cast<std::ptrdiff_t>(i));
@@ -171,7 +174,8 @@ Status Tracer::Ending::expand(Replay& run, Expansion& to) const {
 
 // ---------------------------------------------------------------- numbers
 
-// The values of numbers must not have become anything else than numbers.
+// Determines which tagged numbers can be arguments of the program: those whose value is used only
+// as a number.
 void Tracer::Ending::number_values() {
   std::set<std::uint32_t> tags;
   for (const Recorded& each : tracer_.commands_) {
@@ -199,8 +203,8 @@ void Tracer::Ending::number_values() {
   }
 }
 
-// A second run with other numbers shows where a number's value has gone elsewhere: into an
-// attribute, another number, or another course.
+// Replays with other values for the tagged numbers. Returns false if an attribute, an untagged
+// number or the sequence of instructions depends on them.
 bool Tracer::Ending::only_numbers(const std::set<std::uint32_t>& tags) const {
   Replay other(tracer_, tags);
   Expansion others;
@@ -218,7 +222,8 @@ bool Tracer::Ending::only_numbers(const std::set<std::uint32_t>& tags) const {
     for (std::size_t k = 0; k < a.operands.size(); ++k) {
       if (!same_operand(a.operands[k], b.operands[k])) return false;
       const core::Number& n = a.operands[k].number;
-      // A tag on a number that is not that tag's value is a constant made from it.
+      // A number that has a tag but not the tag's value is a constant that was computed from the
+      // value.
       if (a.operands[k].kind == Operand::Kind::kNumber && tags.contains(n.argument) &&
           !(n == values_.at(n.argument))) {
         return false;
@@ -228,7 +233,7 @@ bool Tracer::Ending::only_numbers(const std::set<std::uint32_t>& tags) const {
   return true;
 }
 
-// Random instructions: counted from the program's first.
+// Makes the ordinals of random instructions relative to the first one of the program.
 Status Tracer::Ending::count_draws() {
   for (Instruction& instruction : replay_.instructions()) {
     if (instruction.op == kCall) {
@@ -259,7 +264,8 @@ Status Tracer::Ending::count_draws() {
 
 // ---------------------------------------------------------------- the forward program
 
-// Which strangers are parameters: arguments, and those that something reads or writes.
+// Selects the outer tensors that become parameters: the arguments, and all that an instruction
+// reads or writes.
 void Tracer::Ending::choose_inputs() {
   std::set<const program::Value*> used;
   for (const Instruction& instruction : replay_.instructions()) {
@@ -359,7 +365,8 @@ std::uint32_t Tracer::Ending::add_result(const HandleRef& h) {
   Program& program = forward_.program();
   const auto index = static_cast<std::uint32_t>(program.body.results.size());
   result_of_[h.get()] = index;
-  // What a parameter or another result shows as another dtype is a copy.
+  // If a result shows the storage of a parameter or of another result as another dtype, it is a
+  // copy.
   const auto parameter = parameter_of_cell_.find(h->cell.get());
   const bool shared =
       parameter != parameter_of_cell_.end() &&
@@ -403,7 +410,8 @@ Status Tracer::Ending::add_results() {
 Status Tracer::Ending::add_gradients() {
   for (const std::size_t k : order_) {
     const HandleRef grad = new_grad(k);
-    // Gone afterwards and there before: the next call finds none, and is another program.
+    // A .grad that the function removed needs no entry: the next call finds no .grad, so it uses
+    // another program.
     if (!grad) continue;
     if (known_[k].has_history) {
       return invalid(
@@ -420,7 +428,8 @@ Status Tracer::Ending::add_gradients() {
 
 // ---------------------------------------------------------------- the backward of the outputs
 
-// From the forward: an input that nobody has written, or one more result.
+// The saved value is either a parameter of the forward program that no step has overwritten, or it
+// becomes one more result of the forward program.
 void Tracer::Ending::save(const program::Value& value, ProgramMaker& backward) {
   for (const std::size_t k : order_) {
     if (original(k).get() != &value || rebound_.contains(replay_.strangers()[k]->cell.get())) {

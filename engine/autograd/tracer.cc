@@ -72,7 +72,7 @@ void Tracer::record(program::Command command, std::uint64_t seq, HandleId first,
   }
   if (std::holds_alternative<program::Define>(command) ||
       std::holds_alternative<program::Undefine>(command)) {
-    return;  // the session's, not the trace's
+    return;  // belongs to the session and not to the trace
   }
   if (const auto* release = std::get_if<program::Release>(&command)) {
     program::Release own;
@@ -88,7 +88,7 @@ void Tracer::record(program::Command command, std::uint64_t seq, HandleId first,
     }
   }
   if (const auto* flag = std::get_if<program::SetFlag>(&command)) {
-    if (flag->what == program::SetFlag::What::kNode) return;  // only looks
+    if (flag->what == program::SetFlag::What::kNode) return;  // a query without effect
     const auto found = by_id_.find(flag->handle);
     if (found != by_id_.end()) {
       if (flag->what != program::SetFlag::What::kRequiresGrad ||

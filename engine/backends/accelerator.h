@@ -1,5 +1,6 @@
-// Accelerator: a backend with a processor of its own. What is asked of it runs later than the call:
-// what one session asks (memory::OnBehalf) in its order, beside what others ask. Thread-safe.
+// Accelerator: a backend with a processor of its own. Work is queued and runs after the call
+// returns. The work of one session (memory::OnBehalf) runs in its order, concurrently with the work
+// of other sessions. Thread-safe.
 #pragma once
 
 #include <array>
@@ -16,44 +17,46 @@ namespace teletensor::backends {
 class Accelerator : public Backend {
  public:
   struct Facts {
-    std::string model;   // "NVIDIA H100 80GB HBM3"
-    int capability = 0;  // 90: 9.0
+    std::string model;   // for example "NVIDIA H100 80GB HBM3"
+    int capability = 0;  // 90 means compute capability 9.0
     int multiprocessors = 0;
-    std::uint64_t memory = 0;  // bytes, those of others included
+    std::uint64_t memory = 0;  // total in bytes, including memory that other processes use
     std::array<std::uint64_t, 2> uuid{};
   };
   virtual Facts facts() const = 0;
   virtual core::Activity activity() const = 0;
 
-  // Clears memory that session `from` has left, for session `to`: after what the one has asked.
+  // Clears memory that session `from` has released, for use by session `to`. The clearing runs
+  // after all work that `from` has queued.
   virtual void hand_over(void* memory, std::size_t bytes, memory::OwnerId from,
                          memory::OwnerId to) = 0;
-  // Around what the calling thread's session asks of memory that others use as well: after all that
-  // they have asked, and before all that they ask later.
+  // Enclose the calling thread's work on memory that other sessions use as well: it runs after
+  // everything that all sessions have queued before, and before everything that they queue later.
   virtual core::Status begin_shared() = 0;
   virtual core::Status end_shared() = 0;
-  // Uploads beside the session's own work (memory::beside) begin after what it has asked so far.
+  // Lets uploads that run beside the session's own work (memory::beside) start after the work that
+  // the session has queued so far.
   virtual core::Status begin_beside(memory::OwnerId owner) = 0;
-  // The strand runs a program from now on, or ends doing so: what is asked meanwhile may be handed
-  // over together. An error shows where the device is used next.
+  // Called when the session task starts or ends a program. Work that is queued in between may be
+  // sent to the device in groups. An error is reported by the next use of the device.
   virtual void gather(memory::OwnerId owner, bool on) = 0;
-  // As copy(); the bytes are there when it returns.
+  // Like copy(), but the copy is complete when it returns.
   virtual core::Status copy_now(void* to, const void* from, std::size_t bytes) = 0;
-  // Memory that other processes of this machine may map: memory::Source says how.
+  // Memory that other processes of this machine can map; see memory::Source.
   virtual std::size_t open_unit() const = 0;
   virtual int open_memory(std::size_t bytes, void** memory) = 0;
   virtual void withdraw(int descriptor, void* memory, std::size_t bytes) = 0;
-  // Memory of the host that copies reach without a way between: memory::Source says how.
+  // Page-locked host memory, which the device can copy directly; see memory::Source.
   virtual bool lock(void* host, std::size_t bytes) = 0;
   virtual bool unlock(void* host) = 0;
   virtual core::Status copy_in_locked(void* memory, const void* host, std::size_t bytes,
                                       const std::function<bool()>& go_on) = 0;
   virtual core::Status copy_out_locked(void* host, const void* memory, std::size_t bytes,
                                        const std::function<bool()>& go_on) = 0;
-  // The session asks no more.
+  // Called when the session queues no more work.
   virtual void end(memory::OwnerId owner) = 0;
-  // Of the session, since the last call: time of the device, and time that the session's thread has
-  // waited because too much of it was in flight.
+  // Times of one session since the last call: time that the device worked for it, and time that the
+  // session's thread waited because too much of its work was in flight.
   struct Time {
     std::uint64_t device_ns = 0, waited_ns = 0;
   };

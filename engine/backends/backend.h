@@ -1,4 +1,5 @@
-// Backend: what a device can do. Kernels are plain functions found by op name in a KernelTable.
+// Backend: the memory and the kernels of a device. Kernels are plain functions; a KernelTable finds
+// them by the op's name.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@
 
 namespace teletensor::backends {
 
-// One operand or result as a kernel sees it: memory, dtype, view. `data` is the start of the
-// storage, so element (i, j) lies at data + (geometry.offset + i*stride0 + j*stride1) *
+// One operand or result as a kernel sees it: memory, dtype and view. `data` is the start of the
+// storage, so element (i, j) is at data + (geometry.offset + i*stride0 + j*stride1) *
 // size_of(dtype).
 struct TensorArg {
   enum class Kind : std::uint8_t { kAbsent, kTensor, kNumber };
@@ -27,12 +28,13 @@ struct TensorArg {
   core::DType dtype = core::DType::kF32;
   const core::Geometry* geometry = nullptr;
   core::Number number;
-  // What is known of all the numbers in the storage; null: nothing, and nobody keeps it. A kernel
-  // that has looked at them all may narrow it: a view that is `whole` shows them all.
+  // Known bounds of all numbers in the storage. Null: nothing is known, and nothing that a kernel
+  // finds out would be kept. A kernel that has read all numbers may narrow the bounds; it has if
+  // the view is `whole`, which means that it covers the storage.
   core::Bounds* bounds = nullptr;
   bool whole = false;
 
-  // Address of the first element.
+  // The address of the first element.
   template <class T = void>
   T* first() const {
     return reinterpret_cast<T*>(static_cast<char*>(data) +
@@ -40,51 +42,56 @@ struct TensorArg {
   }
 };
 
-// Splits work into parts whose number depends on the work alone (never on load: the bits rule) and
-// runs them on whatever lanes are free, the calling one included. Returns when all are done.
+// Splits work into parts and runs them on the free lanes and the calling thread; returns when all
+// parts are done. The number of parts depends only on the work and never on the load, so that the
+// bits of the result do not depend on the load.
 class Parallel {
  public:
   virtual ~Parallel() = default;
   virtual void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) = 0;
-  // True once the instruction's session is being interrupted; long kernels look between parts.
+  // Returns true once the instruction's session is being interrupted. Long kernels check this
+  // between parts.
   virtual bool cancelled() const { return false; }
 };
 
-// Temporary memory of one kernel call, charged to the session; freed when the call returns.
+// Temporary memory of one kernel call. It counts towards the session's memory and is freed when the
+// call returns.
 class Scratch {
  public:
   virtual ~Scratch() = default;
-  // 64-byte aligned, not zeroed; nullptr when the session's budget does not allow it (the kernel
-  // then returns `out_of_scratch(bytes)`).
+  // Returns 64-byte aligned memory that is not zeroed, or nullptr if the session's budget does not
+  // allow it (the kernel then returns `out_of_scratch(bytes)`).
   virtual void* allocate(std::size_t bytes) = 0;
-  // The same of the host's memory, where the device has its own.
+  // The same in host memory, for devices that have their own memory.
   virtual void* allocate_on_host(std::size_t bytes) { return allocate(bytes); }
 };
 core::Status out_of_scratch(std::string_view op, std::size_t bytes);
 
-// What the kernels of one backend describe their work to while a loop is made of them; its own.
+// While a loop is built, its kernels describe their computation to a LoopMaker instead of running.
+// Each backend defines its own LoopMaker.
 class LoopMaker;
 class Backend;
 
 struct KernelCall {
   const ops::OpDef& op;
-  std::span<const TensorArg> in;          // lists flattened
-  std::span<const TensorArg> out;         // layouts exactly as inferred
+  std::span<const TensorArg> in;          // lists of tensors are flattened
+  std::span<const TensorArg> out;         // with exactly the inferred layouts
   std::span<const std::uint32_t> counts;  // lengths of list arguments
   const core::Attributes& attributes;
   Parallel& parallel;
   Scratch& scratch;
-  // Not null: the kernel (one with LoopRole::kElement) says what it would compute, and computes
-  // nothing; memory may be null.
+  // If not null, the kernel (one with LoopRole::kElement) describes its computation to the
+  // LoopMaker and computes nothing; the memory of the operands may then be null.
   LoopMaker* loop = nullptr;
-  // Whose kernel this is; null where the kernel does not ask (the host's).
+  // The backend that runs this kernel; null for the host's kernels, which do not use it.
   Backend* backend = nullptr;
 };
-// Data-dependent refusals (an index out of range, integer division by zero) must be found before
-// the first store. The out memory may be uninitialised unless op.inplace is kRegion.
+// A kernel. Errors that depend on the data (an index out of range, an integer division by zero)
+// must be found before the first store. The memory of `out` may be uninitialised, unless op.inplace
+// is kRegion.
 using Kernel = core::Status (*)(KernelCall&);
 
-// What a kernel can be in a loop (passes/loop.h).
+// The role that a kernel can have in a loop (passes/loop.h).
 enum class LoopRole : std::uint8_t { kNone, kElement, kFold };
 
 class KernelTable {
@@ -93,7 +100,8 @@ class KernelTable {
       : catalog_(catalog),
         kernels_(catalog.size(), nullptr),
         roles_(catalog.size(), LoopRole::kNone) {}
-  // Our own bug when the catalog has no such op or it has a kernel already.
+  // Precondition: the catalog has the op, and the op has no kernel yet. Otherwise it is an internal
+  // error.
   void add(std::string_view op, Kernel kernel, LoopRole role = LoopRole::kNone);
   Kernel find(ops::OpId op) const { return kernels_[op]; }
   LoopRole role(ops::OpId op) const { return roles_[op]; }
@@ -104,49 +112,52 @@ class KernelTable {
   std::vector<LoopRole> roles_;
 };
 
-// One step of a loop. An operand that an earlier step makes, stored or not, has no data, and that
-// step's index as `number.integer`.
+// One step of a loop. An operand that an earlier step computes, whether it is stored or not, has
+// null `data` and the index of that step in `number.integer`.
 struct LoopStep {
   const ops::OpDef* op = nullptr;
   Kernel kernel = nullptr;
   LoopRole role = LoopRole::kElement;
   std::span<const TensorArg> in;
-  TensorArg out;  // data null: never stored, later steps of the loop alone read it
+  // Null data: the result is not stored, because only later steps of the loop read it.
+  TensorArg out;
   std::span<const std::uint32_t> counts;
   const core::Attributes* attributes = nullptr;
 };
 
-// A device: memory and kernels. Thread-safe after construction.
+// A device with its memory and its kernels. Thread-safe after construction.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual core::Device device() const = 0;
   virtual Kernel find(ops::OpId op) const = 0;
   virtual LoopRole role(ops::OpId op) const { return (void)op, LoopRole::kNone; }
-  // Runs steps of one layout as one loop, with the bits of their kernels one by one. Fails only
-  // before the first store.
+  // Runs steps of one layout as one loop. The bits are the same as if their kernels ran one by one.
+  // It can fail only before the first store.
   virtual core::Status run_loop(std::span<const LoopStep> steps, Parallel& parallel,
                                 Scratch& scratch);
-  // Device memory. 64-byte aligned, contents zero (fresh pages of the host are); nullptr when the
-  // device has none left.
+  // Device memory: 64-byte aligned and zeroed (as fresh pages of the host are). Returns nullptr if
+  // the device has no memory left.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void deallocate(void* memory, std::size_t bytes) = 0;
   virtual void zero(void* memory, std::size_t bytes) = 0;
-  // Host to device, device to host and within the device. The host's memory is free to change on
-  // return; what the device does, it does in the order in which it was asked, kernels included.
+  // Copies from host to device, from device to host, and within the device. The host memory may be
+  // changed as soon as the call returns. The device runs copies and kernels in the order in which
+  // they were queued.
   virtual core::Status copy_in(void* device, const void* host, std::size_t bytes) = 0;
   virtual core::Status copy_out(void* host, const void* device, std::size_t bytes) = 0;
   virtual core::Status copy(void* to, const void* from, std::size_t bytes) = 0;
-  // From another device straight to this one. UNIMPLEMENTED: there is no such way.
+  // Copies directly from another device. Returns UNIMPLEMENTED if the devices cannot do that.
   virtual core::Status copy_from(Backend& other, void* to, const void* from, std::size_t bytes) {
     (void)other, (void)to, (void)from, (void)bytes;
     return core::Status(core::Code::kUnimplemented, "no way from device to device");
   }
-  // Not ok once the device is lost, with the cause: it computes nothing any more. Any thread.
+  // Returns an error with the cause once the device is lost; then it computes nothing any more. Any
+  // thread may call it.
   virtual core::Status health() const { return {}; }
-  // Called before each instruction: the seam for device failures and injected faults.
+  // Called before each instruction. Device failures and injected faults are reported here.
   virtual core::Status before(const ops::OpDef& op) { return (void)op, core::Status(); }
-  // The same for each storage that an instruction needs.
+  // Called for each storage that an instruction allocates, like before().
   virtual core::Status admit(std::size_t bytes) { return (void)bytes, core::Status(); }
 };
 

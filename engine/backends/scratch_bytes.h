@@ -1,4 +1,4 @@
-// The one place where kernels multiply the sizes of their temporary memory.
+// Overflow-checked sizes of temporary memory. All kernels multiply such sizes with these functions.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,13 @@
 
 namespace teletensor::backends {
 
-// More than any Scratch has, and far enough from what std::size_t holds that padding does not wrap.
+// More bytes than any Scratch has, and far enough below the maximum of std::size_t that padding it
+// does not overflow.
 inline constexpr std::size_t kNoSuchScratch = std::numeric_limits<std::int64_t>::max();
 
-// The product of the factors, kNoSuchScratch where that is more than 63 bits count or a factor is
-// negative. Factors must themselves be checked: write scratch_bytes(rows, columns, size), not
-// scratch_bytes(rows * columns, size).
+// Returns the product of the factors, or kNoSuchScratch if it exceeds 63 bits or a factor is
+// negative. Each factor must be free of overflow itself: write scratch_bytes(rows, columns, size),
+// not scratch_bytes(rows * columns, size).
 template <std::integral... Factors>
 std::size_t scratch_bytes(Factors... factors) {
   std::int64_t bytes = 1;
@@ -30,13 +31,13 @@ std::size_t scratch_bytes(Factors... factors) {
   return fits ? static_cast<std::size_t>(bytes) : kNoSuchScratch;
 }
 
-// Of a tensor of this shape, which nobody need have checked.
+// Returns the size of a tensor of this shape. The shape may be unchecked.
 inline std::size_t scratch_bytes(const core::Dims& shape, std::size_t size) {
   const auto count = core::checked_numel(shape.span());
   return count.ok() ? scratch_bytes(*count, size) : kNoSuchScratch;
 }
 
-// a + b, kNoSuchScratch where either is or the sum would be more.
+// Returns a + b, or kNoSuchScratch if one of them is kNoSuchScratch or the sum exceeds it.
 inline std::size_t add_scratch_bytes(std::size_t a, std::size_t b) {
   return a > kNoSuchScratch - std::min(b, kNoSuchScratch) ? kNoSuchScratch : a + b;
 }

@@ -1,4 +1,4 @@
-// Scaled dot-product attention that never holds its score matrix, and its derivatives.
+// Scaled dot-product attention, whose score matrix is never stored, and its derivatives.
 #include <limits>
 #include <string>
 
@@ -13,10 +13,11 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// Scores, their logarithms and what is added to them; 16-bit heads are summed in float32.
+// The dtype of scores, their logarithms and the mask; heads of 16-bit floats are summed in float32.
 DType score_dtype(DType heads) { return heads == DType::kF64 ? heads : DType::kF32; }
 
-// query [..., L, E], key [..., S, E], value [..., S, V] from operand `first` on.
+// Checks query [..., L, E], key [..., S, E] and value [..., S, V], which are the operands from
+// `first` on.
 Status check_heads(InferContext& c, std::size_t first) {
   const Dims &q = c.shape(first), &k = c.shape(first + 1), &v = c.shape(first + 2);
   const std::string shapes =
@@ -36,7 +37,7 @@ Status check_heads(InferContext& c, std::size_t first) {
   return {};
 }
 
-// A mask of the query's rank, whose sizes are those of the scores [..., L, S] or 1.
+// Checks a mask of the query's rank, whose sizes are those of the scores [..., L, S] or 1.
 Status check_mask(InferContext& c, std::size_t i, std::size_t query) {
   if (c.operands[i].absent()) return {};
   Dims scores = c.shape(query);
@@ -62,8 +63,8 @@ Status infer_attention(InferContext& c) {
   Dims out = c.shape(0), rows = c.shape(0);
   out[out.size() - 1] = c.shape(2).back();
   rows.erase(rows.size() - 1);
-  // In the query's order of strides, so that heads which are views of one product lie together
-  // again without a copy; the elements of a row always do.
+  // The result has the query's order of strides, so that heads which are views of one product are
+  // adjacent again without a copy. The elements of a row are always adjacent.
   core::Geometry result(out);
   const core::Geometry order(out, c.geometry(0).strides);
   const core::Geometry* const inputs[] = {&order};
@@ -94,7 +95,7 @@ Status infer_attention_backward(InferContext& c) {
   return {};
 }
 
-// An operand in the scores' dtype.
+// An operand in the dtype of the scores.
 Var wide(const Var& x) {
   const DType dtype = score_dtype(x.dtype());
   return x.dtype() == dtype ? x : cast(x, dtype);
@@ -104,7 +105,7 @@ Var as(const Var& x, DType dtype) { return x.dtype() == dtype ? x : cast(x, dtyp
 Var turned(const Var& x) { return transpose(x, x.rank() - 2, x.rank() - 1); }
 Var row_sum(const Var& x) { return sum(x, {x.rank() - 1}, true); }
 
-// scale * q k^T + mask, whole; -infinity where a query does not see a key.
+// The whole matrix scale * q k^T + mask; -infinity where a query may not see a key.
 Var scores_of(VjpContext& c, std::size_t query, const Var& q, const Var& k, const Var& mask) {
   static const OpRef tril("tril");
   Var scores = matmul(q, turned(k)) * Var(c.attributes().real(1));
@@ -119,7 +120,7 @@ Var scores_of(VjpContext& c, std::size_t query, const Var& q, const Var& k, cons
   return mask.absent() ? scores : scores + mask;
 }
 
-// softmax(scores); 0 in rows where nothing is seen, which a mask alone can do.
+// softmax(scores), with 0 in rows that see no key; only a mask can cause such rows.
 Var weights_of(const Var& scores, const Var& mask, const Var& logsumexp) {
   static const OpRef softmax("softmax");
   if (mask.absent()) return apply(softmax, {scores}, {Attribute::of(-1)});
@@ -140,7 +141,7 @@ void attention_vjp(VjpContext& c) {
       if (c.needs(i)) c.give(i, given[static_cast<std::size_t>(i)]);
     }
   }
-  if (c.needs(3)) {  // of the mask, dS, as below: made whole
+  if (c.needs(3)) {  // the gradient of the mask is dS (see below), computed as a whole
     const Var p = weights_of(scores_of(c, 0, wide(q), wide(k), mask), mask, logs);
     const Var gw = wide(g);
     c.give(3, sum_to(p * (matmul(gw, turned(wide(v))) - row_sum(gw * wide(y))), mask.shape()));
@@ -148,7 +149,8 @@ void attention_vjp(VjpContext& c) {
 }
 
 // With the weights P = softmax(scale * q k^T + mask), dP = g v^T and dS = P (dP - sum(P dP)), the
-// backward gives dq = scale dS k, dk = scale dS^T q, dv = P^T g. Here the weights are made whole.
+// backward gives dq = scale dS k, dk = scale dS^T q, dv = P^T g. This function computes the whole
+// matrix of weights.
 void attention_backward_vjp(VjpContext& c) {
   const DType dtype = c.operand(1).dtype();
   const Var g = wide(c.operand(0)), q = wide(c.operand(1)), k = wide(c.operand(2)),
@@ -161,7 +163,7 @@ void attention_backward_vjp(VjpContext& c) {
   const Var a = wide(c.gradient(0)), b = wide(c.gradient(1)), e = wide(c.gradient(2));
   const Var x = (matmul(a, turned(k)) + matmul(q, turned(b))) * scale;  // cotangent of dS
   const Var px = row_sum(p * x);
-  const Var y = p * (x - px);  // of dP
+  const Var y = p * (x - px);  // cotangent of dP
   const Var of_p = x * centred - px * dp + matmul(g, turned(e));
   const Var of_mask = p * (of_p - row_sum(p * of_p));
   const Var of_scores = of_mask * scale;

@@ -1,5 +1,6 @@
-// Elementwise ops of two operands, each a tensor or a Python number: arithmetic, comparison, logic,
-// bits. The functors are in scalar_binary.h, the kernels' list of them in backends/cpu/binary*.cc.
+// Elementwise ops with two operands, each a tensor or a Python number: arithmetic, comparison,
+// logic, bits. The functors are in scalar_binary.h, and the list of kernels is in
+// backends/cpu/binary*.cc.
 
 #include <cmath>
 #include <complex>
@@ -61,7 +62,7 @@ Status infer_pow(InferContext& c) {
   }
   if (dtype == DType::kBool && exponent == nullptr) return c.not_defined_for(dtype);
   TT_RETURN_IF_ERROR(infer_number(c));
-  // RULE: a number to the power of a tensor is row-major, whatever the tensor's strides.
+  // RULE: a number to the power of a tensor is row-major, whatever the tensor's strides are.
   if (c.operands[0].number) c.results[0].geometry = core::Geometry(c.results[0].geometry.shape);
   return {};
 }
@@ -138,14 +139,14 @@ bool is_complex(const Var& x) {
   return x.is_tensor() ? core::is_complex(x.dtype()) : x.number().is_complex();
 }
 
-// log(x) of a number, complex where the power is.
+// log(x) of a number; complex if the power is complex.
 Var log_of(const core::Number& x, bool complex) {
   if (!complex) return Var(std::log(x.as_double()));
   const std::complex<double> log = std::log(std::complex<double>(x.as_double(), x.imaginary));
   return core::Number::of_complex(log.real(), log.imag());
 }
 
-// The derivative by an exponent of 0 is 0, also where the base is 0.
+// With an exponent of 0 the derivative by the base is 0, even if the base is 0.
 void pow_vjp(VjpContext& c) {
   const Var g = c.gradient(), a = c.operand(0), b = c.operand(1);
   if (c.needs(0)) {
@@ -180,7 +181,7 @@ void pow_vjp(VjpContext& c) {
   }
 }
 
-// Ties share the gradient.
+// Equal operands share the gradient.
 void extremum_vjp(VjpContext& c, std::string_view loses) {
   const Var a = c.operand(0), b = c.operand(1), g = c.gradient();
   const Var shared = where(binary("eq", a, b), g * Var(0.5), g);
@@ -188,7 +189,7 @@ void extremum_vjp(VjpContext& c, std::string_view loses) {
   if (c.needs(1)) c.give(1, where(binary(loses, b, a), Var(0.0), shared));
 }
 
-// A NaN never wins, and equal operands share the gradient.
+// NaN never wins, and equal operands share the gradient.
 void extremum_of_numbers_vjp(VjpContext& c, std::string_view wins) {
   const Var a = c.operand(0), b = c.operand(1), g = c.gradient();
   Var first = binary(wins, a, b);

@@ -11,7 +11,7 @@
 namespace teletensor::ops {
 namespace {
 
-// A wrong table is our own bug, found by the first test that runs.
+// An inconsistent table is an internal error; the first test that runs finds it.
 [[noreturn]] void broken(const std::string& why) {
   std::fprintf(stderr, "teletensor: the op catalog is broken: %s\n", why.c_str());
   std::abort();

@@ -82,12 +82,12 @@ TEST(Catalog, ChecksCountsAndKinds) {
   EXPECT_FALSE(c.check(cat, 4, three, {Attribute::of(0)}).ok());
   EXPECT_FALSE(c.check(cat, 4, two, {Attribute::of(0)}).ok());
   EXPECT_FALSE(c.check(cat, 3, {}, {Attribute::of(0)}).ok());
-  EXPECT_TRUE(c.check(add, 2, {}, {Attribute::of(2)}).ok());  // an integer fits a float
+  EXPECT_TRUE(c.check(add, 2, {}, {Attribute::of(2)}).ok());  // an integer is accepted as a float
   Attribute unknown = Attribute::of(DType::kF32);
   unknown.integer = 77;
   EXPECT_FALSE(c.check(cast, 1, {}, {unknown}).ok());
   EXPECT_FALSE(c.check(static_cast<OpId>(c.size()), 1, {}, {}).ok());
-  // A flag that came later: calls of before it leave it off.
+  // A flag that was added to the op later: calls of older clients leave it out.
   const OpId addmm = OpRef("addmm");
   core::Attributes given{Attribute::of(1.0)};
   EXPECT_FALSE(c.check(addmm, 3, {}, given).ok());

@@ -1,11 +1,12 @@
-// The node of a function whose backward is the client's own code (a Python autograd.Function).
+// The op of a node whose backward is the client's own code (a Python autograd.Function).
 
 #include "engine/ops/families.h"
 
 namespace teletensor::ops {
 namespace {
 
-// The graph makes the results (names of the values' own memory) and never asks.
+// The graph creates the results itself (handles on the memory of the values), so it never calls
+// this.
 core::Status never(InferContext& c, std::vector<core::Geometry>&) {
   return c.fail("is made by the graph");
 }

@@ -1,7 +1,7 @@
-// Collectives: ops that run once all ranks of a group have come to them; and sends and receives
-// between two ranks. `group` is the session's number of the group (program::Join), `site` the
-// client's line for errors on other ranks. They have no kernels: the executor hands their operand
-// to the group (runtime/groups.h).
+// Collectives: ops that run when all ranks of a group have reached them, and sends and receives
+// between two ranks. `group` is the session's number for the group (program::Join), and `site` is
+// the client's source line, for errors on other ranks. Collectives have no kernels: the executor
+// passes their operand to the group (runtime/groups.h).
 #include <algorithm>
 #include <string>
 
@@ -148,7 +148,7 @@ void all_to_all_vjp(VjpContext& c) {
                    Attribute::of(c.attributes().ints(1)), site_of(c)}));
 }
 
-// An op of this family, whose derivative is another one.
+// Makes an op of this family; its derivative is another collective.
 OpDef collective(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
                  std::string_view why_not = "it is not linear") {
   OpDef def;

@@ -1,5 +1,6 @@
-// Ops that make complex numbers or take them apart. Derivatives are PyTorch's: the gradient of a
-// real L by z = x + iy is dL/dx + i dL/dy, so a holomorphic op's vjp is g * conj(f'(z)).
+// Ops that compose complex numbers or extract their parts. The derivatives follow PyTorch's
+// convention: the gradient of a real L by z = x + iy is dL/dx + i dL/dy, so the vjp of a
+// holomorphic op is g * conj(f'(z)).
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
@@ -30,7 +31,7 @@ Status infer_angle(InferContext& c) {
   return infer_elementwise(c, core::real_of(dtype), dtype);
 }
 
-// Two tensors of one real float dtype.
+// Checks two tensors of the same real floating dtype.
 Status infer_from_parts(InferContext& c) {
   const DType dtype = c.dtype(0);
   if (!core::is_floating(dtype) || c.dtype(1) != dtype) {
@@ -66,7 +67,7 @@ Status infer_as_complex(InferContext& c) {
   return {};
 }
 
-// RULE: a view of another dtype leaves what infer says of it in the results.
+// RULE: for a view of another dtype, infer's result stays in the context and gives the dtype.
 Status view_as_real(InferContext& c, std::vector<core::Geometry>& views) {
   TT_RETURN_IF_ERROR(infer_as_real(c));
   views.push_back(parts_of(c.geometry(0)));
@@ -89,7 +90,7 @@ Status view_as_complex(InferContext& c, std::vector<core::Geometry>& views) {
   return {};
 }
 
-// A gradient as complex numbers, wherever it lies.
+// Converts a gradient in real parts to complex numbers, whatever its layout.
 Var as_complex(const Var& parts) {
   if (!parts.is_tensor()) return parts;
   const core::Geometry& g = parts.layout().geometry;
@@ -101,7 +102,7 @@ Var unless_zero(const Var& what, const Var& value) {
   return where(binary("eq", what, Var(0)), Var(0), value);
 }
 
-// x / |x| moves only across its own direction.
+// x / |x| changes only if x moves perpendicular to its own direction.
 void sgn_vjp(VjpContext& c) {
   if (!core::is_complex(c.operand_layout(0).dtype)) {
     return c.give(0, zeros(c.builder(), c.operand_layout(0)));

@@ -1,6 +1,6 @@
-// Convolutions of 1 to 3 dimensions. Three bilinear maps of input, weight and output, each the
-// derivative of the others: convolution, its transpose, and the one that gives the weight's
-// gradient. Kernels: backends/cpu/conv.cc.
+// Convolutions of 1 to 3 dimensions. There are three bilinear maps of input, weight and output, and
+// each is the derivative of the others: the convolution, its transpose, and the map that gives the
+// gradient of the weight. Kernels: backends/cpu/conv.cc.
 #include <algorithm>
 
 #include "engine/ops/families.h"
@@ -15,7 +15,7 @@ using core::Attributes;
 using core::Dims;
 using core::Status;
 
-// Attributes of convolution.
+// The attributes of convolution.
 enum : std::size_t { kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups, kTf32 };
 
 Status check_dtypes(InferContext& c) {
@@ -168,7 +168,7 @@ Attributes with_tf32(Attributes attributes, const Settings& s) {
 
 Attribute same(int count, std::int64_t value) { return Attribute::of(Dims(count, value)); }
 
-// x cut to the spatial sizes of `shape`.
+// Cuts x to the spatial sizes of `shape`.
 Var cut(Var x, const Dims& shape) {
   static const OpRef slice("slice");
   if (!x.is_tensor()) return x;
@@ -179,7 +179,7 @@ Var cut(Var x, const Dims& shape) {
   return x;
 }
 
-// The output side from the input side.
+// Computes the output from the input.
 Var output_of(const Var& x, const Var& weight, const Settings& s, const Dims& shape) {
   static const OpRef op("convolution");
   if (!weight.is_tensor()) return {};
@@ -190,7 +190,7 @@ Var output_of(const Var& x, const Var& weight, const Settings& s, const Dims& sh
              shape);
 }
 
-// The input side, of the given shape, from the output side.
+// Computes the input, of the given shape, from the output.
 Var input_of(const Var& g, const Var& weight, const Settings& s, const Dims& shape) {
   static const OpRef op("convolution");
   if (!weight.is_tensor() || !g.is_tensor()) return {};
@@ -220,7 +220,8 @@ void convolution_vjp(VjpContext& c) {
   const bool transposed = a.boolean(kTransposed);
   const Dims &x = c.operand_layout(0).geometry.shape, &weight = c.operand_layout(1).geometry.shape;
   const Var g = c.gradient();
-  // The weight's first: then the input may die before its gradient takes memory.
+  // The weight's gradient is computed first: then the input can be freed before the gradient of the
+  // input takes memory.
   if (c.needs(1)) {
     c.give(1, transposed ? weight_of(g, c.operand(0), s, weight)
                          : weight_of(c.operand(0), g, s, weight));

@@ -1,4 +1,4 @@
-// Copies: the same elements in another layout, dtype or place.
+// Copies: the same elements with another layout, dtype or device.
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
@@ -47,7 +47,8 @@ Status infer_fill(InferContext& c) {
   return infer_clone(c);
 }
 
-// RULE (PyTorch's view(dtype)): the last dimension takes up the difference of the sizes.
+// RULE (as in PyTorch's view(dtype)): the last dimension absorbs the difference of the element
+// sizes.
 Status infer_bitcast(InferContext& c) {
   const core::DType to = c.attributes.dtype(0);
   const auto from_size = static_cast<std::int64_t>(core::size_of(c.dtype(0)));
@@ -72,7 +73,8 @@ Status infer_bitcast(InferContext& c) {
   return {};
 }
 
-// RULE: bytes that are no bool (0 or 1) are no bool's memory, so a bool is never shared.
+// RULE: a bool never shares its memory with another dtype, because bytes other than 0 and 1 are no
+// bools.
 Status view_bitcast(InferContext& c, std::vector<core::Geometry>& views) {
   TT_RETURN_IF_ERROR(infer_bitcast(c));
   const core::DType from = c.dtype(0), to = c.results[0].dtype;

@@ -1,5 +1,4 @@
-// Tensors from nothing (full, arange, eye, ...) and the structure ops that go with them (tril,
-// one_hot).
+// Ops that create tensors (full, arange, eye, ...) and related ops (tril, one_hot).
 
 #include <cmath>
 
@@ -43,7 +42,7 @@ Status infer_empty(InferContext& c) {
   return {};
 }
 
-// start, end and step as numbers; true in `whole` when all are integers.
+// Reads start, end and step as numbers; sets `whole` if all of them are integers.
 Status read_numbers(InferContext& c, std::size_t count, bool& whole) {
   whole = true;
   for (std::size_t i = 0; i < count; ++i) {
@@ -136,7 +135,8 @@ Status infer_one_hot(InferContext& c) {
   return {};
 }
 
-// A vector makes a matrix with it on a diagonal; a matrix gives the vector of that diagonal.
+// A vector gives a matrix with that vector on a diagonal; a matrix gives the vector on its
+// diagonal.
 Status infer_diag(InferContext& c) {
   const std::int64_t k = c.attributes.integer(0);
   const Dims& shape = c.shape(0);
@@ -156,7 +156,7 @@ Status infer_diag(InferContext& c) {
   return {};
 }
 
-// The diagonal of a matrix of zeros: the region that a gradient of a matrix's diagonal goes to.
+// The gradient of a matrix's diagonal is scattered into the diagonal of a matrix of zeros.
 void diag_vjp(VjpContext& c) {
   static const OpRef diag("diag"), scatter("scatter_region");
   const Var g = c.gradient();

@@ -1,4 +1,4 @@
-// Connectionist temporal classification. Kernels: backends/cpu/ctc.cc.
+// Connectionist temporal classification (CTC). Kernels: backends/cpu/ctc.cc.
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
 
@@ -9,7 +9,7 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// log_probs [T, N, C] is operand `first`; then targets, input_lengths, target_lengths.
+// log_probs [T, N, C] is operand `first`; targets, input_lengths and target_lengths follow.
 Status check_ctc(InferContext& c, std::size_t first) {
   const Dims &x = c.shape(first), &targets = c.shape(first + 1);
   if (!core::is_floating(c.dtype(first))) {

@@ -1,4 +1,4 @@
-// Random operands and attributes of ops: of the right kinds, and of any values.
+// Random operands and attributes of ops, of the right kinds but with arbitrary values.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace teletensor::ops {
 
 class Dice {
  public:
-  // `length` > 0: of lists, else they are short ones of any length.
+  // If `length` > 0, all lists have this length; otherwise they are short with random lengths.
   explicit Dice(std::uint64_t seed, std::int64_t length = 0) : length_(length), engine_(seed) {}
   std::int64_t length() { return length_ > 0 ? length_ : below(4); }
   bool long_ones() const { return length_ > 0; }
@@ -38,7 +38,7 @@ class Dice {
   }
   core::DType dtype() { return core::kAllDTypes[below(std::size(core::kAllDTypes))]; }
 
-  // A geometry that a view can have: sizes whose product fits, strides on a storage that fits.
+  // A geometry that a view can have: the product of the sizes and the strides fit into a storage.
   core::Geometry geometry(const core::Dims* like) {
     core::Dims shape;
     if (like != nullptr && chance(60)) {

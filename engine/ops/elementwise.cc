@@ -15,8 +15,8 @@ core::Geometry preserved_layout(const core::Geometry& x) {
 
 namespace {
 
-// The usual case: all tensors are row-major (sizes of 1 included) and of one shape. Then so is the
-// result, whatever their dtypes and whatever numbers are beside them.
+// The common case: all tensors have the same shape and are row-major (including sizes of 1). Then
+// the result is row-major as well, whatever the dtypes and the numbers are.
 const core::Geometry* plain(const InferContext& c) {
   const core::Geometry* first = nullptr;
   for (const OperandInfo& operand : c.operands) {
@@ -42,7 +42,7 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
     return {};
   }
   core::InlineVector<const core::Geometry*, 4> inputs;
-  // RULE: the order of strides is that of the operands after their conversion, which packs them.
+  // RULE: the order of strides is that of the operands after they were converted, which packs them.
   core::Geometry packed[4];  // elementwise ops have at most 4 operands
   std::size_t packs = 0;
   for (const OperandInfo& operand : c.operands) {
@@ -57,8 +57,8 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
     }
   }
   if (inputs.empty()) return c.fail("needs at least one tensor");
-  // RULE: a number takes part like a 0-d tensor (but as an exponent). It shows only in the strides
-  // of dims of size 1.
+  // RULE: a number counts like a 0-d tensor (except as an exponent). That affects only the strides
+  // of dimensions of size 1.
   static const core::Geometry kNumber{core::Dims()};
   const core::Geometry& first = *inputs[0];
   if (inputs.size() == 1 && c.operands.size() == 2 && !first.shape.empty() && first.contiguous() &&
@@ -74,7 +74,7 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
     broadcast = *both;
     shape = &broadcast;
   }
-  // The layout rule may walk sizes that no memory could hold.
+  // The layout rule may iterate over sizes that would not fit into memory.
   const auto count = core::checked_numel(shape->span());
   if (!count.ok()) return c.fail(count.status().message());
   c.add_result(dtype, core::elementwise_layout(*shape, {inputs.data(), inputs.size()}));
@@ -83,8 +83,8 @@ Status infer_elementwise(InferContext& c, DType dtype, DType common, bool condit
 
 namespace {
 
-// Is a real number beyond what dtype holds? Negative integers wrap into unsigned ones; bool holds
-// all, and a floating dtype infinities and NaN.
+// Returns true if a real number exceeds the range of `dtype`. Negative integers wrap in unsigned
+// dtypes; a bool accepts all numbers, and a floating dtype accepts infinities and NaN.
 bool beyond(const core::Number& number, DType dtype) {
   const double value = number.as_double(), magnitude = value < 0 ? -value : value;
   if (dtype == DType::kBool || core::is_complex(dtype)) return false;

@@ -1,4 +1,4 @@
-// Rows and inference shared by the elementwise families.
+// Rows and inference rules that the elementwise families share.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace teletensor::ops {
 
-// What a derivative reads: the operand, the result, both operands.
+// Values that a derivative reads: kX is the operand, kY the result, kBoth are both operands.
 inline const Save kX{0};
 inline const Save kY{kResult};
 inline const std::vector<Save> kBoth = {{0}, {1}};
 
-// An op that has a derivative, and one that has none.
+// row() declares an op with a derivative, plain() an op without one.
 inline OpDef row(std::string_view signature, std::string_view doc, Infer infer, Vjp vjp,
                  std::vector<Save> saves = {}) {
   return {.signature = signature,
@@ -34,41 +34,41 @@ inline OpDef plain(std::string_view signature, std::string_view doc, Infer infer
 }
 
 // Adds the result of broadcasting all tensor operands, with the strides that PyTorch gives it.
-// Refuses shapes that do not broadcast, and calls without any tensor. `common` is the dtype that
-// the operands are converted to, where it is not the result's; operand 0 is not converted where it
-// is a condition.
+// Refuses shapes that do not broadcast, and calls without a tensor. `common` is the dtype that the
+// operands are converted to, if it differs from the result's; with `condition`, operand 0 is not
+// converted.
 core::Status infer_elementwise(InferContext& c, core::DType dtype, core::DType common,
                                bool condition = false);
 inline core::Status infer_elementwise(InferContext& c, core::DType dtype) {
   return infer_elementwise(c, dtype, dtype);
 }
-// The dense layout of a copy of x in the order of its strides (PyTorch's preserve_format).
+// The dense layout of a copy of x, in the order of its strides (PyTorch's preserve_format).
 core::Geometry preserved_layout(const core::Geometry& x);
 
-// What the operands promote to.
+// The dtype that the operands promote to.
 inline core::DType result_type(const InferContext& c) {
   return result_type(c.operands, c.default_dtype);
 }
-// The same, an integer or bool result becoming the default dtype.
+// The same, but the default dtype instead of an integer or bool dtype.
 inline core::DType real_type(const InferContext& c) {
   const core::DType dtype = result_type(c);
   return core::is_inexact(dtype) ? dtype : c.default_dtype;
 }
 
-// Refuses a number as operand `i` that dtype does not hold.
+// Refuses a number as operand `i` that is out of the range of `dtype`.
 core::Status check_number(const InferContext& c, std::size_t i, core::DType dtype);
 
-// Ready-made rules. These refuse complex operands:
-core::Status infer_same(InferContext& c);          // result_type
-core::Status infer_no_bool(InferContext& c);       // result_type, never bool
-core::Status infer_real(InferContext& c);          // real_type
-core::Status infer_floating(InferContext& c);      // refuses what is not floating
-core::Status infer_ordered_test(InferContext& c);  // a bool
-// and these take them:
-core::Status infer_number(InferContext& c);          // result_type
-core::Status infer_number_no_bool(InferContext& c);  // result_type, never bool
-core::Status infer_inexact(InferContext& c);         // real_type, or complex
+// Inference rules that refuse complex operands.
+core::Status infer_same(InferContext& c);          // dtype is result_type()
+core::Status infer_no_bool(InferContext& c);       // dtype is result_type(), never bool
+core::Status infer_real(InferContext& c);          // dtype is real_type()
+core::Status infer_floating(InferContext& c);      // refuses dtypes that are not floating
+core::Status infer_ordered_test(InferContext& c);  // dtype is bool
+// Inference rules that accept complex operands.
+core::Status infer_number(InferContext& c);          // dtype is result_type()
+core::Status infer_number_no_bool(InferContext& c);  // dtype is result_type(), never bool
+core::Status infer_inexact(InferContext& c);         // dtype is real_type(), or complex
 core::Status infer_inexact_only(InferContext& c);    // refuses integers and bool
-core::Status infer_test(InferContext& c);            // a bool
+core::Status infer_test(InferContext& c);            // dtype is bool
 
 }  // namespace teletensor::ops

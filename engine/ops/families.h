@@ -1,4 +1,5 @@
-// The op families, in the order in which the catalog lists them. One function a file.
+// The families of ops, in the order in which the catalog lists them. There is one function per
+// file.
 #pragma once
 
 #include <vector>

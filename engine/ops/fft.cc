@@ -1,5 +1,5 @@
-// Fourier transforms along dims: complex to complex, real to half complex, half complex to real.
-// Kernel: backends/cpu/fft.cc.
+// Fourier transforms along dimensions: complex to complex, real to half complex, half complex to
+// real. Kernel: backends/cpu/fft.cc.
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
 
@@ -11,7 +11,8 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// Attribute 0, the dims: in range, different, of at least one element each; normalised to `dims`.
+// Checks the dimensions in attribute 0: in range, all different, with at least one element each.
+// `dims` receives them normalised.
 Status check_dims(InferContext& c, Dims& dims) {
   const auto given = c.attributes.ints(0);
   if (given.empty()) return c.fail("at least one dim must be transformed");
@@ -85,7 +86,8 @@ int last_dim(const core::Attributes& attributes, int rank) {
   return static_cast<int>(last < 0 ? last + rank : last);
 }
 
-// x times `factor` in the elements of a half spectrum that stand for two.
+// Multiplies those elements of a half spectrum that stand for two elements of the full spectrum by
+// `factor`.
 Var scaled_pairs(VjpContext& c, const Var& x, int dim, std::int64_t n, double factor) {
   static const OpRef cat("cat");
   if (!x.is_tensor()) return x;
@@ -102,7 +104,8 @@ Var scaled_pairs(VjpContext& c, const Var& x, int dim, std::int64_t n, double fa
   return x * reshape(weights[0], shape);
 }
 
-// The result holds half of the sums that x gives: each of the other half is one's conjugate.
+// The result has half of the spectrum of x; each element of the other half is the conjugate of one
+// in this half.
 void r2c_vjp(VjpContext& c) {
   static const OpRef op("fft_c2r");
   const core::Layout& x = c.operand_layout(0);

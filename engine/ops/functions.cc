@@ -6,7 +6,7 @@
 namespace teletensor::ops {
 namespace {
 
-// vjps name ops by text: one hash look-up a call.
+// Derivatives name ops by text, which costs one hash lookup per call.
 OpId by_name(std::string_view name) {
   static const auto* const table = [] {
     auto* map = new std::unordered_map<std::string_view, OpId>();
@@ -18,7 +18,7 @@ OpId by_name(std::string_view name) {
   return table->at(name);
 }
 
-// Attributes given by position; the rest take the signature's defaults.
+// Attributes given by position; the remaining ones get the defaults of the signature.
 core::Attributes complete(OpId id, core::Attributes attributes) {
   const OpDef& op = catalog().at(id);
   for (std::size_t i = op.operand_parameters + attributes.size(); i < op.parameters.size(); ++i) {
@@ -190,7 +190,7 @@ Var zeros(Builder& builder, const core::Layout& like) {
 
 core::Geometry parts_of(const core::Geometry& g) {
   core::Geometry parts = g;
-  // Strides that no element takes may be anything.
+  // Strides of a tensor without elements may be arbitrary, so doubling them must not overflow.
   for (std::int64_t& stride : parts.strides) stride = std::min(stride, INT64_MAX / 2) * 2;
   parts.shape.push_back(2);
   parts.strides.push_back(1);

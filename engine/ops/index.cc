@@ -1,5 +1,5 @@
-// Reading and writing at places that tensors name: index, gather, scatter, index_select, embedding,
-// ... An index out of range is found by the kernel before its first store.
+// Reading and writing at positions given by tensors: index, gather, scatter, index_select,
+// embedding and others. The kernel finds an index out of range before its first store.
 
 #include <algorithm>
 #include <iterator>
@@ -33,10 +33,10 @@ Status check_same_dtype(const InferContext& c, std::size_t a, std::size_t b) {
   return c.fail("dtypes differ: " + name(c.dtype(a)) + " and " + name(c.dtype(b)));
 }
 
-// A 0-d tensor counts as one of shape [1].
 // ---------------------------------------------------------------- index, index_put
 
-// The shape of x[indices], where operands first .. first + dims.size() index x's dimensions `dims`.
+// The shape of x[indices], where the operands first .. first + dims.size() index the dimensions
+// `dims` of x.
 Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, Dims& out) {
   const auto refuse = [&](std::string text) {
     return Status(core::Code::kOutOfRange, std::string(c.op) + ": " + std::move(text));
@@ -66,8 +66,8 @@ Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, 
     broad = *next;
     largest = std::max(largest, c.geometry(first + i).numel());
   }
-  // Neither result bounds it: index_put's is x, and index's may have no elements. A single index
-  // has been looked at as an operand.
+  // This bounds the number of indices, because neither result does: the result of index_put is x,
+  // and the result of index may have no elements. A single index has been checked as an operand.
   const auto places = core::checked_numel(broad.span());
   if (!places.ok() || (*places > kMaxRepeated && *places > largest)) {
     return c.fail("indexing tensors broadcast to shape " + core::to_string(broad) +
@@ -76,8 +76,8 @@ Status indexed_shape(InferContext& c, std::size_t first, std::size_t attribute, 
   if (x.size() - static_cast<int>(count) + broad.size() > core::kMaxRank) {
     return c.fail("the result's rank is above the limit of 12");
   }
-  // RULE (NumPy's): indexed dimensions that are neighbours are replaced in place, others come
-  // first.
+  // RULE (as in NumPy): indexed dimensions that are adjacent are replaced in place; otherwise the
+  // dimensions of the indices come first.
   const bool neighbours = dims[count - 1] - dims[0] + 1 == static_cast<std::int64_t>(count);
   out = Dims();
   std::size_t next = 0;
@@ -120,7 +120,8 @@ Status infer_index_put(InferContext& c) {
   return {};
 }
 
-// Operands first, first + 1, ... as the list of indices behind `lead`.
+// Calls the op with the operands `lead`, followed by the operands from `first` on as the list of
+// indices.
 Var with_indices(VjpContext& c, std::string_view op, std::initializer_list<Var> lead,
                  std::size_t first, core::Attributes attributes) {
   const OpRef id(op);
@@ -204,7 +205,8 @@ Status infer_masked_pack(InferContext& c) {
 
 // ---------------------------------------------------------------- gather, scatter
 
-// index may be smaller than x outside of dim; `also`, where given, must hold it as well.
+// The index may be smaller than x in dimensions other than `dim`; if `also` is given, the index
+// must fit into that shape too.
 Status check_gather(InferContext& c, std::size_t index, const Dims* also) {
   TT_RETURN_IF_ERROR(check_index(c, index));
   const Dims x = at_least_1d(c.shape(0)), at = at_least_1d(c.shape(index));
@@ -247,7 +249,7 @@ Var gather(const Var& x, const Var& index, std::int64_t dim) {
   return apply(op, {x, index}, {Attribute::of(dim)});
 }
 
-// The gradient of a source of which only index.shape has been read.
+// The gradient of a source of which only the part index.shape was read.
 Var padded_gather(VjpContext& c, const Var& g, const Var& index) {
   static const OpRef update("update_region");
   const Var part = gather(g, index, c.attributes().integer(0));
@@ -279,9 +281,9 @@ void gather_vjp(VjpContext& c) {
                   c.attributes()));
 }
 
-// ---------------------------------------------------------------- index_select and its kin
+// ---------------------------------------------------------------- index_select and similar ops
 
-// The dimension that a vector of indices picks from.
+// Checks the dimension from which a vector of indices picks.
 Status check_select(InferContext& c, int& dim) {
   TT_RETURN_IF_ERROR(check_index(c, 1));
   if (c.rank(1) > 1) {
@@ -305,7 +307,7 @@ Status infer_index_select(InferContext& c) {
   return {};
 }
 
-// index_add, index_copy: source is x with the number of indices along dim.
+// index_add and index_copy: the source has the shape of x, with the number of indices along `dim`.
 Status infer_index_write(InferContext& c) {
   int dim;
   TT_RETURN_IF_ERROR(check_select(c, dim));
@@ -372,7 +374,7 @@ void index_fill_vjp(VjpContext& c) {
   const std::int64_t dim = c.attributes().integer(0);
   const Var kept = index_fill(g, index, dim);
   if (c.needs(0)) c.give(0, kept);
-  // Of equal indices the value is written once.
+  // If indices are equal, the value is written only once.
   if (c.needs(2)) c.give(2, g - kept);
 }
 
@@ -429,7 +431,7 @@ void embedding_vjp(VjpContext& c) {
                   {Attribute::of(c.operand_layout(0).geometry.shape[0]), c.attributes().at(0)}));
 }
 
-// Rows of the second gradient, those of the padding index as zeros.
+// Picks the rows of the second gradient; the row of the padding index is zero.
 void embedding_backward_vjp(VjpContext& c) {
   static const OpRef op("embedding");
   Var g = c.gradient();

@@ -1,6 +1,6 @@
-// infer and view of every op of the catalog under operands and attributes of the right kinds and
-// any values: what a hostile client can send. They refuse or give sane layouts; sanitizer builds
-// see the rest. The seed is printed with a failure.
+// Fuzzes infer and view of every op of the catalog with operands and attributes of the right kinds
+// and arbitrary values, as a hostile client can send them. Each call must be refused or give valid
+// layouts; sanitizer builds detect other errors. A failure prints the seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ class Call {
         EXPECT_TRUE(names_op(status.message())) << op_.name << ": " << status.message();
         return;
       }
-      const auto bytes = [](const Geometry& geometry, core::DType dtype) {  // beyond 63 bits too
+      const auto bytes = [](const Geometry& geometry, core::DType dtype) {  // may exceed 63 bits
         return static_cast<long double>(geometry.storage_end()) *
                static_cast<long double>(core::size_of(dtype));
       };
@@ -97,7 +97,8 @@ class Call {
     core::Number number;
     core::Layout layout;
   };
-  // "op: fact"; functions of a submodule by their dotted name, and linalg.inv_ex as linalg.inv.
+  // Messages have the form "op: fact". Functions of a submodule are named with a dot, and
+  // linalg.inv_ex is named linalg.inv.
   bool names_op(std::string_view message) const {
     std::string dotted = op_.name;
     if (dotted.ends_with("_ex")) dotted.resize(dotted.size() - 3);
@@ -126,7 +127,8 @@ TEST(Infer, SurvivesAnyOperandsAndAttributes) {
   }
 }
 
-// As long as a program can have them: what looks at each pair of them would take minutes here.
+// Lists of the maximum length of a program: code that compares each pair of entries would take
+// minutes.
 TEST(Infer, LooksAtLongListsOnce) {
   const Catalog& ops = catalog();
   for (std::size_t id = 0; id < ops.size(); ++id) {

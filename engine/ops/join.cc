@@ -1,4 +1,4 @@
-// cat and stack.
+// Ops that join tensors: cat and stack.
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -10,7 +10,8 @@ using core::Attribute;
 using core::Dims;
 using core::Status;
 
-// RULE (PyTorch's): tensors of shape [0] join anything along any dimension and add nothing.
+// RULE (as in PyTorch): tensors of shape [0] can be joined with any tensors along any dimension and
+// add nothing.
 bool ignored(const Dims& shape) { return shape == Dims{0}; }
 
 Status infer_cat(InferContext& c) {

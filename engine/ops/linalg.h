@@ -1,5 +1,6 @@
-// What the families of linear algebra share: checks with PyTorch's texts, layouts, and the products
-// that their derivatives are made of. Matrices are the last two dimensions, the others a batch.
+// Helpers of the linear algebra families: checks with PyTorch's messages, layouts, and the products
+// that derivatives consist of. Matrices are the last two dimensions; the other dimensions are the
+// batch.
 #pragma once
 
 #include <string>
@@ -11,26 +12,27 @@ namespace teletensor::ops::linalg {
 
 // ---------------------------------------------------------------- inference
 
-// "linalg.inv" for the op linalg_inv_ex.
+// Returns "linalg.inv" for the op linalg_inv_ex.
 std::string dotted(std::string_view op);
 core::Status refuse(const InferContext& c, const std::string& text);
-// Refuses all but f32, f64 and their complex forms.
+// Refuses all dtypes except f32, f64 and their complex forms.
 core::Status check_dtype(const InferContext& c, std::size_t operand);
-// The same dtypes.
+// Checks that both operands have the same dtype.
 core::Status check_same_dtype(const InferContext& c, std::size_t a, std::size_t b);
-// At least 2 dimensions and such a dtype.
+// Checks for at least 2 dimensions and a dtype that check_dtype() accepts.
 core::Status check_matrix(const InferContext& c, std::size_t operand);
 core::Status check_square(const InferContext& c, std::size_t operand);
-// The leading dimensions of two operands, broadcast; `rank_a`, `rank_b` dimensions are their own.
+// The broadcast leading dimensions of two operands, whose last `rank_a` and `rank_b` dimensions do
+// not take part.
 core::Result<core::Dims> broadcast_batch(const InferContext& c, std::size_t a, int rank_a,
                                          std::size_t b, int rank_b);
 
-// All but the last `rank` dimensions.
+// All dimensions except the last `rank`.
 core::Dims batch_of(const core::Dims& shape, int rank);
 core::Dims with(core::Dims batch, std::int64_t n);
 core::Dims with(core::Dims batch, std::int64_t m, std::int64_t n);
-// Adds m x n matrices whose columns are contiguous, as LAPACK gives them. Refuses ranks and sizes
-// above the limits.
+// Adds a result of m x n matrices with contiguous columns, as LAPACK returns them. Refuses ranks
+// and sizes above the limits.
 core::Status add_columns(InferContext& c, core::DType dtype, const core::Dims& batch,
                          std::int64_t m, std::int64_t n);
 
@@ -44,15 +46,15 @@ Var tril(const Var& x, int diagonal = 0);
 Var triu(const Var& x, int diagonal = 0);
 Var narrow(const Var& x, int dim, std::int64_t start, std::int64_t length);
 Var diagonal(const Var& x);
-// x as the diagonal of matrices.
+// Matrices with x as their diagonals.
 Var diag_embed(const Var& x);
-// The identity of x's last size, dtype and device.
+// The identity matrix with the last size, the dtype and the device of x.
 Var identity_like(const Var& x);
 Var join(const Var& a, const Var& b, int dim);
 Var solve(const Var& a, const Var& b);  // a^-1 b
-// op(a) x = b, or x op(a) = b where not `left`.
+// Solves op(a) x = b, or x op(a) = b if `left` is false.
 Var solve_triangular(const Var& a, const Var& b, bool upper, bool left = true, bool unit = false);
-// The gradient of p = pinv(a), of which `g` is the gradient.
+// The gradient of a, where `g` is the gradient of p = pinv(a).
 Var pinv_gradient(const Var& g, const Var& p, const Var& a);
 
 }  // namespace teletensor::ops::linalg

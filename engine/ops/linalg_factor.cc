@@ -1,5 +1,5 @@
-// Factorisations by elimination and reflection: Cholesky, LU, LDL, QR, Householder products.
-// Kernels: backends/cpu/linalg_factor.cc.
+// Factorizations: Cholesky, LU, LDL, QR, and Householder products. Kernels:
+// backends/cpu/linalg_factor.cc.
 #include <algorithm>
 
 #include "engine/ops/families.h"
@@ -25,7 +25,7 @@ Status cholesky_infer(InferContext& c) {
   return {};
 }
 
-// The factor, pivots of `count` a matrix, info.
+// Adds the results of a pivoted factorization: the factor, `count` pivots per matrix, and info.
 Status add_pivoted(InferContext& c, std::int64_t count) {
   const Dims batch = batch_of(c.shape(0), 2);
   TT_RETURN_IF_ERROR(
@@ -124,10 +124,11 @@ Status householder_infer(InferContext& c) {
 
 // ---------------------------------------------------------------- derivatives
 
-// The half that a symmetric function of the lower triangle sees.
+// The lower triangle with half of the diagonal: the part that a symmetric function of the lower
+// triangle depends on.
 Var lower_half(const Var& x) { return (tril(x) + tril(x, -1)) * Var(0.5); }
 
-// S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions".
+// Source: S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions".
 void cholesky_vjp(VjpContext& c) {
   const bool upper = c.attributes().boolean(0);
   const Var l = upper ? adjoint(c.result()) : c.result();
@@ -138,7 +139,7 @@ void cholesky_vjp(VjpContext& c) {
   c.give(0, (g + adjoint(g)) * Var(0.5));
 }
 
-// Rows of x put where the factorisation took them from: P x.
+// P x: moves the rows of x to the positions from which the factorization took them.
 Var permuted_back(const Var& pivots, const Var& x) {
   static const OpRef permutation("linalg_lu_permutation"), gather("gather");
   if (!x.is_tensor()) return x;
@@ -147,7 +148,7 @@ Var permuted_back(const Var& pivots, const Var& x) {
   return apply(gather, {x, expand(unsqueeze(index, -1), x.shape())}, {Attribute::of(-2)});
 }
 
-// A = P L U; of the factor's gradient, the strict lower part is L's, the upper part U's.
+// A = P L U. The strict lower part of the factor's gradient belongs to L, the upper part to U.
 void lu_factor_vjp(VjpContext& c) {
   const Var lu = c.result(0), g = c.gradient(0);
   const core::Layout& a = c.operand_layout(0);
@@ -168,7 +169,7 @@ void lu_factor_vjp(VjpContext& c) {
     }
   } else {
     const Var l = tril(lu, -1), gl = tril(g, -1), gu = triu(narrow(g, -2, 0, k));
-    // L's unit diagonal takes part in L^H gL.
+    // The unit diagonal of L contributes to L^H gL.
     const Var product = matmul(adjoint(l), gl) + narrow(gl, -2, 0, k);
     Var inner = solve_triangular(lh, triu(matmul(gu, uh) - product), true, true, true);
     inner = inner + narrow(gl, -2, 0, k);
@@ -178,8 +179,8 @@ void lu_factor_vjp(VjpContext& c) {
   c.give(0, permuted_back(c.result(1), out));
 }
 
-// S. F. Walter, L. Lehmann; H. Liao et al., "Differentiable programming tensor networks" for wide
-// matrices: there A = [X Y], R = [U V], X = Q U.
+// Source: S. F. Walter, L. Lehmann; for wide matrices H. Liao et al., "Differentiable programming
+// tensor networks": A = [X Y], R = [U V], X = Q U.
 void qr_vjp(VjpContext& c) {
   const core::Layout& a = c.operand_layout(0);
   const std::int64_t m = rows(a), n = columns(a);
@@ -194,7 +195,7 @@ void qr_vjp(VjpContext& c) {
     gr = narrow(gr, -1, 0, m);
   }
   const Var inner = triu(matmul(gr, adjoint(u)) - matmul(adjoint(q), gq));
-  // inner + inner^H with the diagonal's real part taken once
+  // inner + inner^H, where the real part of the diagonal is counted once
   const Var half = (inner + triu(inner, 1)) * Var(0.5);
   Var out = matmul(q, half + adjoint(half)) + gq;
   out = solve_triangular(adjoint(u), out, false, false);

@@ -25,7 +25,7 @@ Status inv_infer(InferContext& c) {
   return {};
 }
 
-// A square, B a matrix that fits on the side where it is solved for.
+// Checks that A is square and B is a matrix that fits the side on which the system is solved.
 core::Result<Dims> system_batch(InferContext& c, bool left) {
   TT_RETURN_IF_ERROR(check_square(c, 0));
   TT_RETURN_IF_ERROR(check_matrix(c, 1));
@@ -101,7 +101,7 @@ void inv_vjp(VjpContext& c) {
   c.give(0, -matmul(ih, matmul(c.gradient(), ih)));
 }
 
-// X = A^-1 B: gB = A^-H gX, gA = -gB X^H; from the right the same, transposed.
+// X = A^-1 B: gB = A^-H gX, gA = -gB X^H; for systems from the right the same, transposed.
 void solve_vjp(VjpContext& c) {
   static const OpRef op("linalg_solve_ex");
   const bool left = c.attributes().boolean(0);
@@ -140,7 +140,7 @@ void cofactor_vjp(VjpContext& c) {
   c.give(0, scale * bh - matmul(conj(cofactors), matmul(transposed(g), bh)));
 }
 
-// The logarithm of the determinant is logabsdet + i times the sign's angle.
+// The logarithm of the determinant is logabsdet + i * (the angle of the sign).
 void slogdet_vjp(VjpContext& c) {
   static const OpRef inverse("linalg_inv_ex");
   Var scale = c.gradient(1);

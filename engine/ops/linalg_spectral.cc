@@ -1,5 +1,5 @@
-// Spectra and functions of matrices: singular values, eigenvalues, pseudo-inverse, exponential.
-// Kernels: backends/cpu/linalg_spectral.cc and linalg_functions.cc.
+// Spectra and matrix functions: singular values, eigenvalues, pseudo-inverse, exponential. Kernels:
+// backends/cpu/linalg_spectral.cc and linalg_functions.cc.
 #include <algorithm>
 
 #include "engine/ops/families.h"
@@ -85,7 +85,8 @@ Status exp_infer(InferContext& c) {
 
 // ---------------------------------------------------------------- derivatives
 
-// x / difference of values; 0 where both are, so that values alone may repeat.
+// x / difference, but 0 where both are 0, so that values may repeat if their vectors have no
+// gradient.
 Var divided(const Var& x, const Var& difference) {
   const Var both = binary("logical_and", binary("eq", difference, Var(0)), binary("eq", x, Var(0)));
   return x / where(both, Var(1), difference);
@@ -93,13 +94,13 @@ Var divided(const Var& x, const Var& difference) {
 
 Var skew(const Var& x) { return x - adjoint(x); }
 
-// J. Townsend, "Differentiating the singular value decomposition".
+// Source: J. Townsend, "Differentiating the singular value decomposition".
 void svd_vjp(VjpContext& c) {
   const core::Layout& a = c.operand_layout(0);
   const std::int64_t m = rows(a), n = columns(a), k = std::min(m, n);
   Var u = c.result(0), vh = c.result(2), gu = c.gradient(0), gvh = c.gradient(2);
   const Var s = c.result(1), gs = c.gradient(1);
-  if (c.attributes().boolean(0)) {  // the columns that span the rest have no gradient
+  if (c.attributes().boolean(0)) {  // the columns that complete the basis have no gradient
     u = narrow(u, -1, 0, k), gu = narrow(gu, -1, 0, k);
     vh = narrow(vh, -2, 0, k), gvh = narrow(gvh, -2, 0, k);
   }
@@ -108,10 +109,10 @@ void svd_vjp(VjpContext& c) {
   const Var gap = row * row - column * column + identity_like(uhgu);
   Var inner = divided(skew(uhgu), gap) * row + column * divided(skew(vhgv), gap);
   inner = inner + diag_embed(gs);
-  if (core::is_complex(a.dtype)) {  // the phases of columns
+  if (core::is_complex(a.dtype)) {  // the phases of the columns
     inner = inner + diag_embed(divided(diagonal(skew(uhgu)), s * Var(2.0)));
   }
-  // Of U beyond its own span, (I - U U^H) gU / S; of V^H alike.
+  // The part of gU outside of the span of U: (I - U U^H) gU / S; the same for V^H.
   if (m > n) {
     const Var scaled = divided(gu, row);
     const Var out = matmul(u, inner) + scaled - matmul(u, matmul(adjoint(u), scaled));
@@ -125,7 +126,7 @@ void svd_vjp(VjpContext& c) {
   }
 }
 
-// M. B. Giles, "An extended collection of matrix derivative results".
+// Source: M. B. Giles, "An extended collection of matrix derivative results".
 void eigh_vjp(VjpContext& c) {
   const Var l = c.result(0), v = c.result(1), gl = c.gradient(0), gv = c.gradient(1);
   const Var vh = adjoint(v), vhgv = matmul(vh, gv), one = identity_like(vhgv);
@@ -134,7 +135,7 @@ void eigh_vjp(VjpContext& c) {
   c.give(0, matmul(v, matmul(divided(off, gap) + diag_embed(gl), vh)));
 }
 
-// Singular values alone: the vectors come from a second decomposition.
+// Only singular values were computed, so the vectors come from a second decomposition.
 void svdvals_vjp(VjpContext& c) {
   static const OpRef svd("linalg_svd");
   const Var a[] = {c.operand(0)};
@@ -149,8 +150,8 @@ void eigvalsh_vjp(VjpContext& c) {
   c.give(0, matmul(v * unsqueeze(c.gradient(), -2), adjoint(v)));
 }
 
-// C. Boeddeker et al., "On the computation of complex-valued gradients with application to
-// statistically optimum beamforming". Vectors have norm 1, hence the second term.
+// Source: C. Boeddeker et al., "On the computation of complex-valued gradients with application to
+// statistically optimum beamforming". The vectors have norm 1, hence the second term.
 void eig_vjp(VjpContext& c) {
   const Var l = c.result(0), v = c.result(1), gl = c.gradient(0), gv = c.gradient(1);
   const Var vh = adjoint(v), vhgv = matmul(vh, gv), one = identity_like(vhgv);
@@ -170,7 +171,7 @@ void eigvals_vjp(VjpContext& c) {
 
 void pinv_vjp(VjpContext& c) { c.give(0, pinv_gradient(c.gradient(), c.result(), c.operand(0))); }
 
-// The upper right block of exp [[A^H, G], [0, A^H]]: I. Najfeld and T. F. Havel.
+// The upper right block of exp [[A^H, G], [0, A^H]]. Source: I. Najfeld and T. F. Havel.
 void exp_vjp(VjpContext& c) {
   static const OpRef op("linalg_matrix_exp");
   const Var ah = adjoint(c.operand(0)), g = c.gradient();
@@ -184,8 +185,8 @@ void exp_vjp(VjpContext& c) {
 
 namespace linalg {
 
-// G. H. Golub and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares
-// problems whose variables separate".
+// Source: G. H. Golub and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least
+// squares problems whose variables separate".
 Var pinv_gradient(const Var& g, const Var& p, const Var& a) {
   if (!a.is_tensor()) return a;
   const Var ph = adjoint(p), gh = adjoint(g);

@@ -1,4 +1,4 @@
-// Losses, each one op. Kernels: backends/cpu/losses*.cc.
+// Losses; each is a single op. Kernels: backends/cpu/losses*.cc.
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
 #include "engine/ops/reduce_dims.h"
@@ -33,7 +33,8 @@ Status check_pair(const InferContext& c, std::size_t a, std::size_t b) {
                 " and " + core::to_string(c.shape(b)));
 }
 
-// input, target, then weights that broadcast to them; the reduction is attribute `at`.
+// Operands: input, target, and then weights that broadcast to them. The reduction is attribute
+// `at`.
 Status pointwise(InferContext& c, std::size_t at) {
   TT_RETURN_IF_ERROR(check_pair(c, 0, 1));
   TT_RETURN_IF_ERROR(check_reduction(c, at));
@@ -82,10 +83,10 @@ Status mse_backward_infer(InferContext& c) {
   return {};
 }
 
-// Shapes of a loss over classes: input (N, C, d1, ...), (N, C) or (C).
+// The shapes of a loss over classes: the input is (N, C, d1, ...), (N, C) or (C).
 struct ClassShapes {
-  int dim = 0;  // of the classes
-  Dims lines;   // shape without it
+  int dim = 0;  // the dimension of the classes
+  Dims lines;   // the shape without that dimension
   std::int64_t classes = 0;
 };
 
@@ -160,7 +161,7 @@ Status check_gradient(const InferContext& c, std::string_view reduction, const D
   return check_floating(c, 0);
 }
 
-// Operands: gradient, input, target, weight. `keep` keeps the class dimension.
+// Operands: gradient, input, target, weight. With `keep` the result keeps the class dimension.
 Status cross_entropy_gradient(InferContext& c, bool keep) {
   TT_RETURN_IF_ERROR(check_floating(c, 1));
   TT_RETURN_IF_ERROR(check_reduction(c, 1));
@@ -190,7 +191,8 @@ Status nll_backward_infer(InferContext& c) {
 
 // ---------------------------------------------------------------- derivatives
 
-// The gradient of one element's loss: what 'mean' divides is divided here.
+// The gradient of each element's loss; for the reduction 'mean' it is divided by the number of
+// elements.
 Var per_element(VjpContext& c, std::size_t reduction_at) {
   const Var g = c.gradient();
   if (c.attributes().text(reduction_at) != "mean") return g;
@@ -204,7 +206,7 @@ void mse_vjp(VjpContext& c) {
   if (c.needs(1)) c.give(1, -d);
 }
 
-// d = s * g * (input - target), s = 2 or 2 / n.
+// d = s * g * (input - target), where s is 2 or 2 / n.
 void mse_backward_vjp(VjpContext& c) {
   static const OpRef op("mse_loss_backward");
   const Var h = c.gradient();
@@ -243,7 +245,7 @@ void huber_vjp(VjpContext& c) {
   give_difference(c, where(inside, z, unary("sign", z) * Var(delta)));
 }
 
-// (x - t) / (x (1 - x)), with the divisor kept away from 0 as in PyTorch.
+// (x - t) / (x (1 - x)), where the divisor is kept away from 0 as in PyTorch.
 void bce_vjp(VjpContext& c) {
   const Var x = c.operand(0), t = c.operand(1), weight = c.operand(2);
   Var g = per_element(c, 0);
@@ -276,7 +278,7 @@ void bce_logits_vjp(VjpContext& c) {
     c.give(2, per_element(c, 0) * apply(op, {x, t, Var(), positive}, {Attribute::of("none")}));
   }
   if (c.needs(1) || c.needs(3)) {
-    // Of -(pos t log(p) + (1 - t) log(1 - p)), by t and by pos.
+    // The derivatives of -(pos t log(p) + (1 - t) log(1 - p)) by t and by pos.
     if (positive.is_tensor()) {
       const Var low = binary("minimum", x, Var(0)) -
                       unary("log1p", unary("exp", -unary("abs", x)));  // log(sigmoid(x))
@@ -304,7 +306,8 @@ void kl_div_vjp(VjpContext& c) {
   }
 }
 
-// d times what multiplies class probabilities: weight * (1 - smoothing) * a line's gradient.
+// Multiplies d by the factor of the class probabilities: weight * (1 - smoothing) * gradient of the
+// line.
 Var per_probability(const core::Attributes& a, const Var& d, const Var& weight, const Var& g) {
   const Dims& shape = d.shape();
   const int dim = shape.size() == 1 ? 0 : 1;
@@ -330,7 +333,7 @@ Var sum_but(const Var& x, int dim) {
   return others.empty() ? x : sum(x, others, false);
 }
 
-// The gradient of g * loss by the weights of the classes, for a loss that is linear in y: y holds
+// The gradient of g * loss by the class weights, for a loss that is linear in y: y contains
 // log-probabilities (or their tangents). Attributes: ignore_index, reduction[, label_smoothing].
 Var by_class_weight(const core::Attributes& a, const Var& y, const Var& target, const Var& weight,
                     const Var& g) {
@@ -349,15 +352,15 @@ Var by_class_weight(const core::Attributes& a, const Var& y, const Var& target, 
   };
   const Var minus_one =
       full(*y.builder(), y.shape(), core::Number::of_int(-1), y.dtype(), y.layout().device);
-  // Of each line; zero where it is ignored.
+  // One value per line; zero for ignored lines.
   Var line = loss(y, Var(), "none") * Var(1 - smoothing);
-  Var spread;  // the smoothed part, of every class
+  Var spread;  // the smoothed part, for every class
   if (smoothing != 0) {
     const Var counts = unsqueeze(loss(minus_one, Var(), "none"), dim);
     spread = where(binary("ne", counts, Var(0)), -(y * Var(smoothing / classes)), Var(0));
   }
   Var factor = g;
-  if (mean) {  // (the sum of the lines) / total, and `total` is the sum of their weights
+  if (mean) {  // the loss is (sum of the lines) / total, where `total` is the sum of their weights
     const Var total = loss(minus_one, weight, "sum");
     Var value = loss(y, weight, "sum") * Var(1 - smoothing);
     if (smoothing != 0) {
@@ -388,7 +391,8 @@ void cross_entropy_vjp(VjpContext& c) {
   if (c.needs(2)) c.give(2, by_class_weight(a, y, target, weight, g));
 }
 
-// Linear in the gradient; by the input, a row's factor times the derivative of its softmax.
+// The op is linear in the gradient. By the input, it is a row's factor times the derivative of its
+// softmax.
 void cross_entropy_backward_vjp(VjpContext& c) {
   static const OpRef op("cross_entropy_backward"), factors("cross_entropy_factors"),
       softmax("softmax"), softmax_backward("softmax_backward");
@@ -412,7 +416,7 @@ void cross_entropy_backward_vjp(VjpContext& c) {
   if (c.needs(2)) {
     c.give(2, per_probability(a, sum(h * p, Dims{dim}, true) - h, weight, g));
   }
-  if (c.needs(3)) {  // h . (the gradient by x) is g times the loss of the tangent of log_softmax
+  if (c.needs(3)) {  // h . (gradient by x) is g times the loss of the tangent of log_softmax
     c.give(3, by_class_weight(a, h - sum(h * p, Dims{dim}, true), target, weight, g));
   }
 }

@@ -1,4 +1,4 @@
-// Matrix products: matmul of all ranks, its named special cases, linear, addmm.
+// Matrix products: matmul of all ranks, its named special cases, linear and addmm.
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -23,7 +23,7 @@ Status check_dtypes(InferContext& c, std::size_t a, std::size_t b) {
   return {};
 }
 
-// Shape of the product of operands a and a + 1, by NumPy's rules of matmul.
+// The shape of the product of operands a and a + 1, by NumPy's rules for matmul.
 Status product(InferContext& c, std::size_t a, Dims& out) {
   const Dims &x = c.shape(a), &y = c.shape(a + 1);
   if (x.empty() || y.empty()) {
@@ -114,7 +114,7 @@ Status infer_outer(InferContext& c) {
 
 Var last_two_swapped(const Var& x) { return transpose(x, -2, -1); }
 
-// x of rank 2 or more as a matrix: all dimensions but the last become one.
+// x of rank 2 or more as a matrix: all dimensions but the last are merged.
 Var flat(const Var& x) {
   if (!x.is_tensor() || x.rank() == 2) return x;
   std::int64_t rows = 1;
@@ -122,8 +122,9 @@ Var flat(const Var& x) {
   return reshape(x, {rows, x.shape().back()});
 }
 
-// In vjps of products the second factor's gradient comes first: that is mostly a weight's, and what
-// it reads (the first factor) dies before the first's gradient takes memory.
+// In the derivatives of products the gradient of the second factor comes first. That factor is
+// usually a weight, and the first factor, which its gradient reads, can be freed before the
+// gradient of the first factor takes memory.
 
 void matmul_vjp(VjpContext& c) {
   const Var g = c.gradient();
@@ -136,7 +137,7 @@ void matmul_vjp(VjpContext& c) {
     if (c.needs(1)) c.give(1, g * x);
     return;
   }
-  // A vector is a matrix of one row (left) or one column (right); so is the gradient then.
+  // A vector counts as a matrix of one row (left) or one column (right); its gradient does too.
   Var grad = g;
   if (rank_x == 1) grad = unsqueeze(grad, -2);
   if (rank_y == 1) grad = unsqueeze(grad, -1);

@@ -52,7 +52,7 @@ Var sum_along(VjpContext& c, const Var& x) {
   return sum(x, Dims{dim}, true);
 }
 
-// Of y * (g - sum(g * y)).
+// The derivative of y * (g - sum(g * y)).
 void softmax_backward_vjp(VjpContext& c) {
   const Var h = c.gradient(), y = c.operand(1);
   if (c.needs(0)) c.give(0, softmax_gradient<false>(h, y, c.attributes().at(0)));
@@ -62,7 +62,7 @@ void softmax_backward_vjp(VjpContext& c) {
   }
 }
 
-// Of g - exp(y) * sum(g).
+// The derivative of g - exp(y) * sum(g).
 void log_softmax_backward_vjp(VjpContext& c) {
   const Var h = c.gradient(), p = unary("exp", c.operand(1));
   if (c.needs(0)) c.give(0, h - sum_along(c, h * p));

@@ -1,5 +1,5 @@
-// layer_norm and batch_norm: elements less their mean, over their standard deviation. Kernels:
-// backends/cpu/norms.cc.
+// layer_norm and batch_norm: elements minus their mean, divided by their standard deviation.
+// Kernels: backends/cpu/norms.cc.
 #include <algorithm>
 
 #include "engine/ops/families.h"
@@ -13,13 +13,13 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// The dtype of means and standard deviations of elements of `dtype`.
+// The dtype of the means and standard deviations of elements of `dtype`.
 DType statistics_type(DType dtype) { return core::size_of(dtype) < 4 ? DType::kF32 : dtype; }
 
 // ---------------------------------------------------------------- layer_norm
 
-// normalized_shape (attribute 0) must be the last dims of `x` and the shape of the operands from
-// `first` to `last`, where present.
+// Checks that normalized_shape (attribute 0) equals the last dimensions of `x` and the shape of the
+// operands from `first` to `last`, as far as they are present.
 Status check_normalized(InferContext& c, std::size_t x, std::size_t first, std::size_t last) {
   if (!core::is_floating(c.dtype(x))) return c.floating_expected(c.dtype(x));
   const auto normalized = c.attributes.ints(0);
@@ -48,7 +48,7 @@ Status check_normalized(InferContext& c, std::size_t x, std::size_t first, std::
   return {};
 }
 
-// Of the mean of each row: the outer dims, then ones.
+// The shape of the statistics of each row: the outer dimensions, then ones.
 Dims layer_statistics(const Dims& x, std::size_t normalized) {
   Dims shape = x;
   for (int d = x.size() - static_cast<int>(normalized); d < x.size(); ++d) shape[d] = 1;
@@ -63,7 +63,7 @@ Status layer_norm_infer(InferContext& c) {
   return {};
 }
 
-// A gradient of x's shape, and floating statistics of the given shape.
+// Checks a gradient of x's shape, and floating statistics of the given shape.
 Status check_saved(InferContext& c, const Dims& statistics) {
   if (c.shape(0) != c.shape(1)) {
     return c.fail("shapes differ: " + core::to_string(c.shape(0)) + " and " +
@@ -92,7 +92,8 @@ Status layer_norm_backward_infer(InferContext& c) {
 
 // ---------------------------------------------------------------- batch_norm
 
-// x [N, C, ...] of floats; operands `first` to `last`, where present, [C] of floats.
+// Checks a floating x [N, C, ...] and the operands `first` to `last`, which are floating and [C] if
+// present.
 Status check_channels(InferContext& c, std::size_t x, std::size_t first, std::size_t last) {
   if (!core::is_floating(c.dtype(x))) return c.floating_expected(c.dtype(x));
   if (c.rank(x) < 2) {
@@ -148,15 +149,15 @@ void norm_vjp(VjpContext& c) {
   }
 }
 
-// Of (dx, dweight, dbias) with cotangents (hx, hw, hb). With P(v) = v - mean(v) - xhat mean(v
-// xhat), dx = r P(gw) where gw = g * weight and r = 1 / sqrt(var + eps). The statistics are made
-// again from x: so this has derivatives itself.
+// The derivative of (dx, dweight, dbias) with the cotangents (hx, hw, hb). With P(v) = v - mean(v)
+// - xhat mean(v xhat), dx = r P(gw) where gw = g * weight and r = 1 / sqrt(var + eps). The
+// statistics are recomputed from x, so this derivative is itself differentiable.
 template <bool kLayer>
 void norm_backward_vjp(VjpContext& c) {
   static const OpRef mean("mean"), var("var"), rsqrt("rsqrt");
   const Var g = c.operand(0), x = c.operand(1);
   const int rank = c.operand_layout(1).geometry.rank();
-  // Dimensions that statistics fold, and those that the gradients of the parameters fold.
+  // inner: the dimensions over which the statistics are computed. outer: the other dimensions.
   Dims inner, outer, spread(rank, 1);
   for (int i = 0; i < rank; ++i) {
     const bool own = kLayer ? i >= rank - static_cast<int>(c.attributes().ints(0).size()) : i != 1;

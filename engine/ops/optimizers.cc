@@ -1,4 +1,4 @@
-// Optimizer steps over lists of parameters: one instruction for a whole model. Formulas and the
+// Optimizer steps over lists of parameters: one instruction for a whole model. The formulas and the
 // order of operations are PyTorch's (torch.optim, single tensor forms).
 
 #include "engine/ops/families.h"
@@ -8,10 +8,10 @@ namespace {
 
 using core::Status;
 
-// Hyperparameters end with `skip`: where it is not 0, nothing changes.
+// The hyperparameters end with `skip`: if it is not 0, nothing changes.
 constexpr std::string_view kStep = "a step of an optimizer happens outside of the graph";
 
-// amp_unscale(grads, found_inf, inv_scale).
+// Checks amp_unscale(grads, found_inf, inv_scale).
 Status infer_unscale(InferContext& c) {
   for (std::size_t i = 0; i < c.counts[0]; ++i) {
     if (!core::is_floating(c.dtype(i))) {
@@ -30,8 +30,9 @@ Status infer_unscale(InferContext& c) {
   return {};
 }
 
-// The lists lead: params, grads, and of each state one tensor for each param, of its shape and a
-// dtype of floats. The first kNeeded lists may not be absent (empty), the others may.
+// The operands begin with lists: params, grads, and for each kind of state a list with one tensor
+// per param, with its shape and a floating dtype. The first kNeeded lists are required; the other
+// lists may be absent (empty).
 template <std::size_t kNeeded>
 Status infer_step(InferContext& c) {
   const std::size_t count = c.counts[0];

@@ -1,4 +1,4 @@
-// Ops that order or scan a dimension: sort, argsort, topk, kthvalue, median, cumsum, cumprod.
+// Ops that sort or scan along a dimension: sort, argsort, topk, kthvalue, median, cumsum, cumprod.
 // Kernels: backends/cpu/order.cc and reductions_scan.cc.
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -68,7 +68,7 @@ Status topk_infer(InferContext& c) {
   return {};
 }
 
-// One element of each line.
+// For ops that pick one element of each line (kthvalue, median).
 Status pick_infer(InferContext& c, std::int64_t dim, std::size_t keepdim) {
   TT_RETURN_IF_ERROR(c.not_complex());
   const auto at = core::normalize_dim(dim, c.rank(0), c.op);
@@ -106,7 +106,7 @@ Status median_infer(InferContext& c) {
   return {};
 }
 
-// One sorted vector for all values, or one for each along the last dimension.
+// There is one sorted vector for all values, or one for each vector along the last dimension.
 Status searchsorted_infer(InferContext& c) {
   const Dims &sorted = c.shape(0), &values = c.shape(1);
   if (c.dtype(0) != c.dtype(1)) {
@@ -137,7 +137,7 @@ Status argsort_rows_infer(InferContext& c) {
 
 // ---------------------------------------------------------------- derivatives
 
-// The gradient goes where the indices (saved result 1) say.
+// Scatters the gradient to the positions that the indices (saved result 1) give.
 void give_scattered(VjpContext& c, std::int64_t dim, bool squeezed) {
   static const OpRef scatter("scatter_add");
   Var g = c.gradient(), index = c.result(1);

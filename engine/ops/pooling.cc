@@ -11,7 +11,8 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// [N, C, ...] with `spatial` more dimensions, none of them empty; a dtype that can be pooled.
+// Checks for [N, C, ...] with `spatial` more dimensions, none of them empty, and a dtype that can
+// be pooled.
 Status check_pooled(const InferContext& c, std::size_t spatial) {
   if (spatial < 1 || spatial > 3) return c.fail("pools 1 to 3 dimensions");
   const Dims& x = c.shape(0);
@@ -32,7 +33,8 @@ Status check_pooled(const InferContext& c, std::size_t spatial) {
   return {};
 }
 
-// kernel_size, stride, padding (attributes 0 to 2) and dilation (`dilation`, or ones).
+// Reads kernel_size, stride, padding (attributes 0 to 2) and dilation (attribute `dilation`, or
+// ones).
 Status pooled_shape(const InferContext& c, int dilation, bool ceil, Dims& shape) {
   const auto spatial = c.attributes.ints(0).size();
   TT_RETURN_IF_ERROR(check_pooled(c, spatial));
@@ -74,7 +76,7 @@ Status max_pool_infer(InferContext& c) {
   return {};
 }
 
-// The sizes in attribute `index` after N and C of operand 0.
+// The sizes of N and C of operand 0, followed by the sizes in attribute `index`.
 Status sized_shape(const InferContext& c, std::size_t index, std::string_view name, Dims& shape) {
   Dims sizes;
   const int n = static_cast<int>(c.attributes.ints(index).size());
@@ -123,7 +125,7 @@ Status fractional_infer(InferContext& c) {
   TT_RETURN_IF_ERROR(window_attribute(c, 0, "kernel_size", n, 1, kernel));
   const Dims& x = c.shape(0);
   for (int d = 0; d < n; ++d) {
-    // As PyTorch, which asks for one element more in three dimensions.
+    // As in PyTorch, which requires one element more in three dimensions.
     if (shape[d + 2] < 1 || kernel[d] + shape[d + 2] - 1 > x[d + 2] - (n == 3)) {
       return c.fail("pool size " + std::to_string(kernel[d]) + " and output size " +
                     std::to_string(shape[d + 2]) + " are too large for dimension " +
@@ -202,7 +204,7 @@ Status avg_pool_backward_infer(InferContext& c) {
 
 Attribute spatial_of(const Dims& shape) { return Attribute::of(shape.span().subspan(2)); }
 
-// [N, C, ...] as [N, C, all].
+// Reshapes [N, C, ...] to [N, C, all].
 Var flat(const Var& x, const Dims& shape) {
   std::int64_t area = 1;
   for (int d = 2; d < shape.size(); ++d) area *= shape[d];
@@ -215,7 +217,7 @@ void indexed_vjp(VjpContext& c) {
                   {spatial_of(c.operand_layout(0).geometry.shape), Attribute::of(true)}));
 }
 
-// The tangent's elements at the places.
+// Picks the tangent's elements at the saved positions.
 void indexed_jvp(JvpContext& c) {
   static const OpRef op("gather");
   const Var dx = c.tangent(0), places = c.result(1);

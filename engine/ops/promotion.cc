@@ -5,7 +5,8 @@ namespace {
 
 using core::DType;
 
-// One rank's dtype so far; nothing while no operand has that rank.
+// The promoted dtype of the operands of one category (tensors, 0-d tensors or numbers); `any` is
+// false while there is no such operand.
 struct Rank {
   bool any = false;
   DType dtype = DType::kBool;
@@ -15,8 +16,8 @@ struct Rank {
   }
 };
 
-// The lower rank counts only where its category is higher; a complex one leaves a higher rank of
-// floats its width.
+// The lower category counts only if its kind of dtype is higher. A complex dtype of the lower
+// category keeps the width of a floating dtype of the higher category.
 Rank combine(const Rank& higher, const Rank& lower) {
   if (!higher.any) return lower;
   if (!lower.any || core::category_of(higher.dtype) >= core::category_of(lower.dtype)) {

@@ -1,6 +1,6 @@
-// Random numbers: Philox4x32-10, counter based. Element i depends on (seed, ordinal, i) alone, so
-// the numbers are the same on every device and however the work is split. (J. Salmon et al.,
-// "Parallel random numbers: as easy as 1, 2, 3", 2011.)
+// Random numbers with Philox4x32-10, which is counter based: element i depends only on (seed,
+// ordinal, i), so the numbers are the same on every device and for every split of the work. (J.
+// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.)
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ Status infer_creation(InferContext& c) {
   return {};
 }
 
-// Fresh numbers in the layout of the operand.
+// Adds a result of random numbers in the layout of the operand.
 Status add_like(InferContext& c) {
   const core::Geometry* const like[] = {&c.geometry(0)};
   c.add_result(c.dtype(0), core::elementwise_layout(c.shape(0), like));

@@ -1,4 +1,4 @@
-// Random counts with a parameter an element: Poisson and binomial.
+// Random counts with one parameter per element: Poisson and binomial.
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"

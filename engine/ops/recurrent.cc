@@ -1,5 +1,5 @@
-// What an LSTM and a GRU do at each time step between their matrix products: one op instead of a
-// dozen. Kernels: backends/cpu/recurrent.cc.
+// The elementwise work of an LSTM or GRU at each time step, between its matrix products: one op
+// instead of a dozen. Kernels: backends/cpu/recurrent.cc.
 #include <array>
 
 #include "engine/ops/families.h"
@@ -12,8 +12,8 @@ using core::Attribute;
 using core::Dims;
 using core::Status;
 
-// Operands from `first` on: two of gates [..., kGates * size], then states [..., size]; all of the
-// dtype of the state. The operands before are gradients of states.
+// Checks the operands from `first` on: two with gates [..., kGates * size], then states [...,
+// size], all of the state's dtype. The operands before `first` are gradients of states.
 template <int kGates>
 Status check_gates(InferContext& c, std::size_t first) {
   const std::size_t state = first + 2;
@@ -41,7 +41,7 @@ Status check_gates(InferContext& c, std::size_t first) {
   return {};
 }
 
-// The parts of gates along the last dimension.
+// Splits gates into their parts along the last dimension.
 template <int kGates>
 std::array<Var, kGates> parts(const Var& gates) {
   static const OpRef slice("slice");
@@ -95,9 +95,9 @@ void lstm_vjp(VjpContext& c) {
   c.give(2, given[1]);
 }
 
-// The derivative's derivative. With i f g o the gates, t = tanh(f c + i g) and
-// D = grad_c + grad_h o (1 - t^2), lstm_gates_backward gives D g i(1 - i), D c f(1 - f),
-// D i (1 - g^2), grad_h t o(1 - o) and D f.
+// The derivative of the derivative. With i f g o the gates, t = tanh(f c + i g) and D = grad_c +
+// grad_h o (1 - t^2), lstm_gates_backward gives D g i(1 - i), D c f(1 - f), D i (1 - g^2), grad_h t
+// o(1 - o) and D f.
 void lstm_backward_vjp(VjpContext& c) {
   const Var gh = c.operand(0), gc = c.operand(1), state = c.operand(4);
   const auto raw = parts<4>(c.operand(2) + c.operand(3));
@@ -111,7 +111,7 @@ void lstm_backward_vjp(VjpContext& c) {
   const Var s = v[0] * g * di + v[1] * state * df + v[2] * i * dg + w * f;
   if (c.needs(0)) c.give(0, s * o * dt + t * v[3] * d_o);
   if (c.needs(1)) c.give(1, s);
-  const Var inner = (gh * v[3] * d_o - Var(2) * s * gh * o * t) * dt;  // towards f c + i g
+  const Var inner = (gh * v[3] * d_o - Var(2) * s * gh * o * t) * dt;  // the cotangent of f c + i g
   const Var d = gc + gh * o * dt;
   if (c.needs(2) || c.needs(3)) {
     const Var by_i = d * (v[0] * g * (Var(1) - Var(2) * i) + v[2] * dg) + inner * g;
@@ -149,9 +149,9 @@ void gru_vjp(VjpContext& c) {
   for (std::size_t i = 0; i < 3; ++i) c.give(i, given[static_cast<int>(i)]);
 }
 
-// With r z n the gates, m the hidden part of n before it is scaled by r, and
-// u = grad (1 - z)(1 - n^2), gru_gates_backward gives [u m r(1 - r), grad (h - n) z(1 - z), u],
-// the same with u r in the last place, and grad z.
+// With r z n the gates, m the hidden part of n before it is scaled by r, and u = grad (1 - z)(1 -
+// n^2), gru_gates_backward gives [u m r(1 - r), grad (h - n) z(1 - z), u], the same with u r in the
+// last place, and grad z.
 void gru_backward_vjp(VjpContext& c) {
   const Var grad = c.operand(0), h = c.operand(3);
   const auto x = parts<3>(c.operand(1)), y = parts<3>(c.operand(2));
@@ -163,7 +163,7 @@ void gru_backward_vjp(VjpContext& c) {
   const Var p = vr * m * dr + a[2] + b[2] * r;
   if (c.needs(0)) c.give(0, rest * dn * p + vz * (h - n) * dz + w * z);
   const Var u = grad * rest * dn;
-  // Towards the argument of tanh.
+  // The cotangent of the argument of tanh.
   const Var inner = (grad * rest * Var(-2) * n * p - grad * vz * dz) * dn;
   if (c.needs(1) || c.needs(2)) {
     const Var by_r = (u * (vr * m * (Var(1) - Var(2) * r) + b[2]) + inner * m) * dr;

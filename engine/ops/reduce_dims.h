@@ -1,4 +1,4 @@
-// Which dimensions a reduction folds, and the shape that is left. Shared by infer, vjps and
+// The dimensions that a reduction reduces, and the shape that remains. Used by infer, vjps and
 // kernels.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace teletensor::ops {
 
-// One bit per dimension. An empty list means all of them. Refuses a dim out of range or named
-// twice.
+// One bit per dimension; an empty list means all dimensions. Refuses a dimension that is out of
+// range or named twice.
 inline core::Result<std::uint32_t> dims_mask(std::span<const std::int64_t> dims, int rank,
                                              std::string_view op) {
   const std::uint32_t all = (1u << rank) - 1;
@@ -31,7 +31,7 @@ inline core::Result<std::uint32_t> dims_mask(std::span<const std::int64_t> dims,
   return mask;
 }
 
-// The attribute may be None, an int or a list of ints.
+// The same for an attribute, which may be None, an int or a list of ints.
 inline core::Result<std::uint32_t> dims_mask(const core::Attributes& attributes, std::size_t i,
                                              int rank, std::string_view op) {
   if (!attributes.has(i)) return dims_mask(std::span<const std::int64_t>(), rank, op);
@@ -62,7 +62,8 @@ inline core::Dims dims_of(std::uint32_t mask) {
   return out;
 }
 
-// Elements folded into one result; saturated (an empty tensor may have dims of any size).
+// The number of elements that are reduced into one result. It is saturated, because an empty tensor
+// may have arbitrarily large dimensions.
 inline std::int64_t reduced_count(const core::Dims& shape, std::uint32_t mask) {
   std::int64_t count = 1;
   for (int i = 0; i < shape.size(); ++i) {

@@ -1,4 +1,4 @@
-// Reductions: many elements into one. Kernels: backends/cpu/reductions*.cc.
+// Reductions of many elements to one. Kernels: backends/cpu/reductions*.cc.
 #include <limits>
 
 #include "engine/ops/families.h"
@@ -79,7 +79,7 @@ Status truth_infer(InferContext& c) {
 
 Status count_infer(InferContext& c) { return add_reduced(c, DType::kI64, 0, 1); }
 
-// An extremum of nothing does not exist.
+// Refuses the extremum of no elements.
 Status not_over_nothing(const InferContext& c, std::uint32_t mask) {
   if (reduced_count(c.shape(0), mask) > 0) return {};
   if (mask == all_dims(c.rank(0))) {
@@ -125,7 +125,7 @@ std::uint32_t mask_of(VjpContext& c, std::size_t dims) {
   return *dims_mask(c.attributes(), dims, x.geometry.rank(), "");
 }
 
-// A reduced tensor with its reduced dims back as ones.
+// A reduced tensor with its reduced dimensions restored as size 1.
 Var restored(VjpContext& c, const Var& reduced, std::uint32_t mask) {
   return reshape(reduced, reduced_shape(c.operand_layout(0).geometry.shape, mask, true));
 }
@@ -161,7 +161,7 @@ void prod_vjp(VjpContext& c) {
   }
 }
 
-// y = before * after, the products of the elements on each side: both are recurrences.
+// y = before * after, the products of the elements on each side; both are recurrences.
 void product_of_others_vjp(VjpContext& c) {
   const Var x = conj(c.operand(0)), g = c.gradient();
   const int rank = x.rank();

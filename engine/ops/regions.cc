@@ -1,7 +1,8 @@
-// What views and writes through views leave on the tape, as ops: a region is a strided view on the
-// memory of a base. Attributes of all three: base shape, base strides, view shape, view strides,
-// view offset relative to the base's. Elements of the base are numbered by its own (row-major)
-// order; the strides only say which of them a view element is. They are never called by people.
+// The ops that the tape records for views and for writes through views. A region is a strided view
+// on the memory of a base. All of these ops have the attributes base shape, base strides, view
+// shape, view strides, and view offset relative to the base's offset. The elements of the base are
+// numbered in its own row-major order; the strides only tell which base element a view element is.
+// Users never call these ops.
 
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -18,7 +19,7 @@ struct Region {
   Geometry base, view;
 };
 
-// Refuses ranks and sizes that no client of ours sends; checks that the view lies within the base.
+// Refuses ranks and sizes that our clients never send, and checks that the view is inside the base.
 Status read_region(InferContext& c, Region& region) {
   const auto& a = c.attributes;
   for (std::size_t i = 0; i < 4; ++i) {

@@ -1,4 +1,4 @@
-// Bessel and Airy functions, in double; see scalar_special.h. J and Y are libm's.
+// Bessel and Airy functions in double; see scalar_special.h. J and Y are those of libm.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace teletensor::ops::scalar {
 inline constexpr double kEuler = 0.57721566490153286061, kRootOfPi = 1.7724538509055160273;
 
 inline double bessel_j(int order, double x) {
-  if (std::isinf(x)) return kNaN;  // PyTorch's and SciPy's
+  if (std::isinf(x)) return kNaN;  // as in PyTorch and SciPy
   return order == 0 ? ::j0(x) : ::j1(x);
 }
 
@@ -21,8 +21,8 @@ inline double bessel_y(int order, double x) {
   return order == 0 ? ::y0(x) : ::y1(x);
 }
 
-// I_0 or I_1 times exp(-|x|) if scaled: the power series (A. and S. 9.6.10; no cancellation), from
-// 30 on the asymptotic one (9.7.1).
+// I_0 or I_1, times exp(-|x|) if scaled: the power series (A. and S. 9.6.10; no cancellation), and
+// from 30 on the asymptotic series (9.7.1).
 inline double bessel_i(int order, double x, bool scaled) {
   const double size = std::abs(x);
   double result;
@@ -46,11 +46,11 @@ inline double bessel_i(int order, double x, bool scaled) {
     result = sum / (std::sqrt(2 * kPi) * std::sqrt(size));
     if (!scaled) result = result * std::exp(size / 2) * std::exp(size / 2);
   }
-  if (std::isinf(size)) result = scaled ? 0.0 : kNaN;  // PyTorch's and SciPy's
+  if (std::isinf(size)) result = scaled ? 0.0 : kNaN;  // as in PyTorch and SciPy
   return order == 1 && x < 0 ? -result : result;
 }
 
-// exp(x) K_order(x), x >= 1: the trapezoidal rule on the integral of exp(-x (cosh t - 1))
+// exp(x) K_order(x) for x >= 1: the trapezoidal rule on the integral of exp(-x (cosh t - 1))
 // cosh(order t), whose error falls exponentially with the step (A. and S. 9.6.24).
 inline double scaled_k_by_integral(double order, double x) {
   const double h = std::fmin(0.2, 0.7 / std::sqrt(x));
@@ -87,7 +87,7 @@ inline constexpr double kScaledK1[] = {
     1.8380935752430454256e-16,  -5.6894628491936483742e-17, 1.7940510478863572914e-17,
     -5.7567444820733024496e-18, 1.8778651901623267386e-18};
 template <std::size_t kTerms>
-double chebyshev_sum(const double (&c)[kTerms], double u) {  // Clenshaw
+double chebyshev_sum(const double (&c)[kTerms], double u) {  // Clenshaw's algorithm
   double b1 = 0, b2 = 0;
   for (std::size_t k = kTerms - 1; k >= 1; --k) {
     const double b = 2 * u * b1 - b2 + c[k];
@@ -97,7 +97,7 @@ double chebyshev_sum(const double (&c)[kTerms], double u) {  // Clenshaw
   return u * b1 - b2 + c[0] / 2;
 }
 
-// K_0 or K_1, times exp(x) if scaled; below 2 the series (A. and S. 9.6.11, 9.6.13).
+// K_0 or K_1, times exp(x) if scaled; below 2 by the series (A. and S. 9.6.11, 9.6.13).
 inline double bessel_k(int order, double x, bool scaled) {
   if (x == 0) return kInfinity;
   if (!(x > 0)) return kNaN;
@@ -134,8 +134,9 @@ inline double spherical_bessel_j0(double x) {
   return std::sin(x) / x;
 }
 
-// Ai: between -10.5 and 3.5 the Taylor series of y'' = x y around the nearest integer, from its
-// value and slope there; above by K_1/3 (A. and S. 10.4.14), below the asymptotic series (10.4.60).
+// Ai: between -10.5 and 3.5 by the Taylor series of y'' = x y around the nearest integer, from its
+// value and slope there; above by K_1/3 (A. and S. 10.4.14), below by the asymptotic series
+// (10.4.60).
 inline double airy_ai(double x) {
   if (std::isinf(x) || x != x) return kNaN;
   const double size = std::abs(x), zeta = 2 * size * std::sqrt(size) / 3;
@@ -176,7 +177,7 @@ inline double airy_ai(double x) {
                                {0.0065911393574607191443, -0.011912976705951318474}};
   const double centre = std::fmin(3, std::fmax(-10, std::rint(x))), h = x - centre;
   const double* const known = kAt[static_cast<int>(centre) + 10];
-  // Coefficients c_n of h^n: (n + 1)(n + 2) c_{n+2} = centre c_n + c_{n-1}.
+  // The coefficients c_n of h^n: (n + 1)(n + 2) c_{n+2} = centre c_n + c_{n-1}.
   double before = 0, c = known[0], after = known[1], power = h;
   double sum = c + after * h;
   for (int n = 0; n < 40; ++n) {

@@ -1,4 +1,4 @@
-// Functors of two arguments; see scalar.h.
+// Functors with two arguments; see scalar.h.
 #pragma once
 
 #include "engine/ops/scalar_common.h"
@@ -64,7 +64,8 @@ struct Div {
   }
 };
 
-// Integer division by 0 gives 0 and the minimum by -1 wraps; the op refuses the former beforehand.
+// Integer division by 0 gives 0, and the minimum divided by -1 wraps. The op refuses a division by
+// 0 before.
 inline Int div_int(Int a, Int b) {
   if (b == 0) return 0;
   return b == -1 ? wrap_sub(Int{0}, a) : a / b;
@@ -85,8 +86,8 @@ struct DivTrunc {
       return trunc(a / b);
   }
 };
-// The functors that need fmod take it as a parameter: AnyFmod, or NearFmod for arguments that pass
-// fmod_is_near (loops of it vectorise; the bits are the same).
+// Functors that need fmod take it as a parameter: AnyFmod, or NearFmod for arguments for which
+// fmod_is_near() is true (its loops vectorise, and the bits are the same).
 struct AnyFmod {
   template <class T>
   static T of(T a, T b) {
@@ -99,8 +100,8 @@ struct NearFmod {
     return fmod_near(a, b);
   }
 };
-// Rounded down. For floats as Python's divmod, so that x == floor_divide * y + remainder nearly
-// holds.
+// The quotient is rounded down. For floats it is that of Python's divmod, so that x == floor_divide
+// * y + remainder nearly holds.
 template <class M>
 struct FloorDivideBy {
   static constexpr std::string_view kOp = "floor_divide";
@@ -128,7 +129,7 @@ struct FloorDivideBy {
 };
 using FloorDivide = FloorDivideBy<AnyFmod>;
 template <class M>
-struct RemainderBy {  // the sign of b, as Python's %
+struct RemainderBy {  // has the sign of b, like Python's %
   static constexpr std::string_view kOp = "remainder";
   static constexpr Types kTypes = kAny;
   static constexpr int kCost = 10;
@@ -149,7 +150,7 @@ struct RemainderBy {  // the sign of b, as Python's %
 };
 using Remainder = RemainderBy<AnyFmod>;
 template <class M>
-struct FmodBy {  // the sign of a, as C's %
+struct FmodBy {  // has the sign of a, like C's %
   static constexpr std::string_view kOp = "fmod";
   static constexpr Types kTypes = kAny;
   static constexpr int kCost = 10;
@@ -211,7 +212,7 @@ struct Minimum {
     return minimum(a, b);
   }
 };
-struct Fmax {  // the other one where one is NaN
+struct Fmax {  // if one argument is NaN, returns the other argument
   static constexpr std::string_view kOp = "fmax";
   static constexpr Types kTypes = kAny;
   template <class T>
@@ -377,7 +378,7 @@ struct BitwiseXor {
     return a ^ b;
   }
 };
-// A shift by a negative count or by the width or more: 0, or the sign.
+// A shift by a negative count, or by the width or more, gives 0 or the sign.
 struct ShiftLeft {
   static constexpr std::string_view kOp = "bitwise_left_shift";
   static constexpr Types kTypes = kInteger;
@@ -401,7 +402,7 @@ struct ShiftRight {
 
 // ---------------------------------------------------------------- gradients as one functor
 
-struct ReluBackward {  // (g, result)
+struct ReluBackward {  // arguments: (g, result)
   static constexpr std::string_view kOp = "relu_backward";
   static constexpr Types kTypes = kReal;
   template <class T>
@@ -409,7 +410,7 @@ struct ReluBackward {  // (g, result)
     return y <= T(0) ? T(0) : g;
   }
 };
-struct TanhBackward {  // (g, result)
+struct TanhBackward {  // arguments: (g, result)
   static constexpr std::string_view kOp = "tanh_backward";
   static constexpr Types kTypes = kInexact;
   template <class T>
@@ -417,7 +418,7 @@ struct TanhBackward {  // (g, result)
     return g * (T(1) - y * y);
   }
 };
-struct SigmoidBackward {  // (g, result)
+struct SigmoidBackward {  // arguments: (g, result)
   static constexpr std::string_view kOp = "sigmoid_backward";
   static constexpr Types kTypes = kInexact;
   template <class T>
@@ -426,7 +427,7 @@ struct SigmoidBackward {  // (g, result)
   }
 };
 
-struct GeluBackward {  // (g, x): g * (Phi(x) + x * phi(x))
+struct GeluBackward {  // arguments: (g, x); g * (Phi(x) + x * phi(x))
   static constexpr std::string_view kOp = "gelu_backward";
   static constexpr Types kTypes = kReal;
   static constexpr bool kLibm = true;

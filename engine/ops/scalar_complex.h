@@ -1,5 +1,5 @@
-// The functions of scalar_math.h for complex numbers, by std::complex (so by libm, with C99's
-// branch cuts and special values); see scalar.h.
+// The functions of scalar_math.h for complex numbers. They use std::complex, and so libm, with
+// C99's branch cuts and special values; see scalar.h.
 #pragma once
 
 #include <complex>
@@ -74,7 +74,7 @@ Complex<T> log1p(Complex<T> x) {
   if (modulus(x) < T(0.5)) return {std::log1p(x.re * (2 + x.re) + x.im * x.im) / 2, angle};
   return {std::log(std::hypot(x.re + 1, x.im)), angle};
 }
-// 0 to the power 0 is 1, as NumPy has it.
+// 0 to the power of 0 is 1, as in NumPy.
 template <class T>
 Complex<T> pow(Complex<T> x, Complex<T> y) {
   if (y == Complex<T>(0)) return Complex<T>(1);

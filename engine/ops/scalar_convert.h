@@ -1,7 +1,7 @@
-// Conversions between the element types and the types that functors compute in: a float becomes an
-// integer by truncation, saturated to 64 bits, NaN as 0 (of u64: negative ones wrap through int64);
-// integers wrap; a bool is "not zero"; a complex number becomes a real one by its real part. See
-// scalar.h.
+// Conversions between element types and compute types. A float becomes an integer by truncation,
+// saturated to 64 bits, with NaN as 0 (for u64, negative values wrap through int64); integers wrap;
+// a bool is true if the value is not zero; a complex number becomes a real one by taking its real
+// part. See scalar.h.
 #pragma once
 
 #include <cstdint>

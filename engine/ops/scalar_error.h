@@ -1,5 +1,5 @@
-// The error function's family, in double: erfcx, the inverses of erf and of the normal
-// distribution, its logarithm. See scalar_special.h.
+// Functions related to the error function, in double: erfcx, the inverses of erf and of the normal
+// distribution function, and its logarithm. See scalar_special.h.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@ namespace teletensor::ops::scalar {
 
 inline constexpr double kRootHalf = 0.70710678118654752440, kRootPi = 1.7724538509055160273;
 
-// exp(x^2) erfc(x). The square is taken in two parts, so that its rounding does not show; beyond 25
-// the asymptotic series (A. and S. 7.1.23).
+// exp(x^2) erfc(x). The square is computed in two parts, so that its rounding has no effect; beyond
+// 25 by the asymptotic series (A. and S. 7.1.23).
 inline double erfcx(double x) {
   if (x > 25) {
     if (x > 1e8) return 1 / (kRootPi * x);
@@ -25,9 +25,9 @@ inline double erfcx(double x) {
   return std::exp(square) * (1 + rest) * std::erfc(x);
 }
 
-// The inverse of the normal distribution function at 0.5 + q, of which `tail` is the smaller side:
-// Wichura's algorithm AS241 (1988), to 1e-16, in a form that vectorises. Without kFar no tail is
-// below exp(-25).
+// The inverse of the normal distribution function at 0.5 + q, where `tail` is the smaller side.
+// Wichura's algorithm AS241 (1988), accurate to 1e-16, in a form that vectorises. Precondition
+// without kFar: tail is at least exp(-25).
 template <bool kFar>
 inline double normal_quantile(double q, double tail) {
   const auto polynomial = [](double r, const double(&a)[8]) {

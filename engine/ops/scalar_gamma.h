@@ -1,4 +1,4 @@
-// The gamma family, in double: digamma, Hurwitz zeta, polygamma, incomplete gamma. See
+// Gamma functions in double: digamma, Hurwitz zeta, polygamma, incomplete gamma. See
 // scalar_special.h.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace teletensor::ops::scalar {
 inline constexpr double kInfinity = __builtin_inf(), kNaN = __builtin_nan("");
 inline constexpr double kPi = 3.14159265358979323846;
 
-// lgamma without the global sign of libm's.
+// lgamma without the global variable for the sign that libm's function sets.
 inline double log_gamma(double x) {
 #if defined(__GLIBC__)
   int sign = 0;
@@ -22,8 +22,8 @@ inline double log_gamma(double x) {
 #endif
 }
 
-// Recurrence up to 10, then the asymptotic series with Bernoulli numbers (Abramowitz and Stegun
-// 6.3.18); reflection below 0.
+// The recurrence up to 10, then the asymptotic series with Bernoulli numbers (Abramowitz and Stegun
+// 6.3.18); the reflection formula below 0.
 inline double digamma(double x) {
   if (x == 0) return std::copysign(kInfinity, -x);
   double sum = 0;
@@ -41,8 +41,8 @@ inline double digamma(double x) {
   return sum + (std::log(x) - 0.5 / x - tail);
 }
 
-// Sum of (q + k)^-s over k >= 0 for q > 0: terms up to q + k = 10 + s, then Euler-Maclaurin (A. and
-// S. 23.1.30). The loop ends early where terms no longer count.
+// The sum of (q + k)^-s over k >= 0 for q > 0: terms up to q + k = 10 + s, then Euler-Maclaurin (A.
+// and S. 23.1.30). The loop ends early when terms no longer matter.
 inline double zeta_above_zero(double s, double q) {
   double sum = 0;
   for (; q < 10 + s; q += 1) {
@@ -74,7 +74,8 @@ inline double zeta_above_zero(double s, double q) {
   return sum + tail;
 }
 
-// Hurwitz. Below 0 only for integer s, there by the terms on both sides of 0.
+// The Hurwitz zeta function. Below 0 it is defined only for integer s, by the terms on both sides
+// of 0.
 inline double zeta(double s, double q) {
   if (s == 1) return kInfinity;
   if (!(s > 1) || q != q) return kNaN;
@@ -120,8 +121,9 @@ inline double gamma_density(double a, double x) {
 }
 
 // Temme's uniform expansion for large a (N. Temme, "The asymptotic expansion of the incomplete
-// gamma functions", 1979): the difference of Q from erfc(eta sqrt(a/2)) / 2. Taylor coefficients
-// of C_0, C_1, C_2 at eta = 0: above a = 1e5 it is 0 where they would not do.
+// gamma functions", 1979): the difference of Q from erfc(eta sqrt(a/2)) / 2. Uses the Taylor
+// coefficients of C_0, C_1, C_2 at eta = 0. Above a = 1e5 the result is 0 where they are not
+// accurate.
 inline double temme_rest(double a, double eta) {
   constexpr double kC[3][9] = {
       {-1.0 / 3, 1.0 / 12, -2.0 / 135, 1.0 / 864, 1.0 / 2835, -1.787551440329218107e-4,
@@ -141,8 +143,8 @@ inline double temme_rest(double a, double eta) {
   return std::exp(-0.5 * a * eta * eta) / std::sqrt(2 * kPi * a) * sum;
 }
 
-// P (lower) or Q (upper), each without cancellation where it is the small one. Terms below
-// `precision` of the sum are left out.
+// P (lower) or Q (upper), each without cancellation where it is the smaller one. Terms below
+// `precision` of the sum are omitted.
 inline double regularised_gamma(double a, double x, bool upper, double precision) {
   if (!(a >= 0) || !(x >= 0)) return kNaN;
   if (a == 0) return x > 0 ? (upper ? 0.0 : 1.0) : kNaN;
@@ -157,7 +159,7 @@ inline double regularised_gamma(double a, double x, bool upper, double precision
     return upper ? 0.5 * std::erfc(normal) + rest : 0.5 * std::erfc(-normal) - rest;
   }
   if (x < a + 1) {
-    if (upper && x < 1.1 && a < 0.5) {  // Q near 0 for small a: its own series
+    if (upper && x < 1.1 && a < 0.5) {  // Q near 0 for small a has its own series
       double sum = 0, term = 1;
       for (int n = 1; n < 100; ++n) {
         term *= -x / n;
@@ -176,7 +178,7 @@ inline double regularised_gamma(double a, double x, bool upper, double precision
     const double p = gamma_density(a, x) * sum;
     return upper ? 1 - p : p;
   }
-  // Legendre's continued fraction by Lentz's method.
+  // Legendre's continued fraction with Lentz's method.
   constexpr double kTiny = 1e-300;
   double b = x + 1 - a, c = 1 / kTiny, d = 1 / b, fraction = d;
   for (int n = 1; n < 20000; ++n) {

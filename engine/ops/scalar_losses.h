@@ -1,4 +1,4 @@
-// Losses of an input and a target, element by element; shared by the kernels of all devices.
+// Losses of one element of an input and a target; the kernels of all devices use them.
 #pragma once
 
 #include <cmath>
@@ -8,19 +8,19 @@ namespace teletensor::ops::scalar {
 
 enum class Loss : std::uint8_t { kMse, kL1, kSmoothL1, kHuber, kBce, kBceLogits, kKlDiv };
 
-// What the losses' ops are called with.
+// The arguments of the losses' ops.
 struct LossSettings {
-  double width = 1;         // smooth_l1's beta, huber's delta
-  bool log_target = false;  // kl_div
+  double width = 1;         // beta of smooth_l1, delta of huber
+  bool log_target = false;  // only kl_div
 };
 
-// std::max: a NaN in `a` stays.
+// Like std::max: a NaN in `a` stays.
 template <class A>
 A larger(A a, A b) {
   return a < b ? b : a;
 }
 
-// The loss of input x and target t; `positive` is the weight of a positive target (kBceLogits).
+// The loss for input x and target t; `positive` is the weight of a positive target (kBceLogits).
 template <Loss kLoss, class A>
 A loss(A x, A t, A positive, const LossSettings& settings) {
   if constexpr (kLoss == Loss::kMse) {

@@ -1,7 +1,7 @@
-// Mathematical functions of scalar.h for float and double, in a form that loops over arrays
-// vectorise: with g++ on x86-64 and glibc 2.35 or later the compiler replaces them by libmvec's
-// vector variants (at most 4 ulp, special values as in libm); elsewhere they are libm's, or the
-// device's.
+// Mathematical functions of scalar.h for float and double, in a form that lets the compiler
+// vectorise loops over arrays: with g++ on x86-64 and glibc 2.35 or later it replaces them by
+// libmvec's vector variants (error at most 4 ulp, special values as in libm). Elsewhere they are
+// libm's functions, or the device's.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@
 #define TT_VECTOR_FORM
 #endif
 
-#if defined(TELETENSOR_DEVICE_TEXT)  // the device's own functions
+#if defined(TELETENSOR_DEVICE_TEXT)  // uses the device's own functions
 #define TT_MATH_1(name)                               \
   namespace teletensor::ops::scalar {                 \
   inline float name(float x) { return ::name##f(x); } \
@@ -28,7 +28,8 @@
   inline double name(double x, double y) { return ::name(x, y); } \
   }
 #else
-// Other names for libm's functions, so that the attribute does not touch <cmath>'s declarations.
+// Declares libm's functions under other names, so that the attribute does not affect the
+// declarations in <cmath>.
 #define TT_MATH_1(name)                                                   \
   extern "C" TT_VECTOR_FORM float tt_##name##f(float) __asm__(#name "f"); \
   extern "C" TT_VECTOR_FORM double tt_##name(double) __asm__(#name);      \
@@ -91,7 +92,7 @@ inline double rint(double x) { return __builtin_rint(x); }
 inline float copysign(float x, float y) { return __builtin_copysignf(x, y); }
 inline double copysign(double x, double y) { return __builtin_copysign(x, y); }
 
-// a - quotient * b, exact where that is representable.
+// a - quotient * b, exact if the result is representable.
 inline float remaining(float a, float quotient, float b) {
   return static_cast<float>(static_cast<double>(a) -
                             static_cast<double>(quotient) * static_cast<double>(b));
@@ -100,12 +101,13 @@ inline double remaining(double a, double quotient, double b) {
   return __builtin_fma(-quotient, b, a);
 }
 
-// Is fmod_near exact? (The quotient is an integer of the type, and b finite.)
+// Returns true if fmod_near is exact for these arguments: the quotient is an integer that the type
+// represents exactly, and b is finite.
 template <class T>
 bool fmod_is_near(T a, T b) {
   return (abs(a / b) < T(sizeof(T) == 4 ? 0x1p23 : 0x1p52)) & (abs(b) < T(0x1p100));
 }
-// a - trunc(a / b) * b. The quotient, rounded to nearest, can only be one too large.
+// a - trunc(a / b) * b. The quotient, rounded to nearest, can be too large by at most one.
 template <class T>
 T fmod_near(T a, T b) {
   const T rest = remaining(a, trunc(a / b), b);
@@ -118,8 +120,8 @@ T fmod(T a, T b) {
   return fmod_is_near(a, b) ? fmod_near(a, b) : std::fmod(a, b);
 }
 
-// erf as an odd over an even polynomial (the minimax pair of Eigen's float erf): an absolute error
-// of 3e-7, enough for gelu, at a fifth of libm's time.
+// erf as the quotient of an odd and an even polynomial (the minimax pair of Eigen's float erf). Its
+// absolute error of 3e-7 is small enough for gelu, and it takes a fifth of libm's time.
 inline float fast_erf(float x) {
   const float limited = x > 4.0f ? 4.0f : (x < -4.0f ? -4.0f : x);
   const float z = limited * limited;

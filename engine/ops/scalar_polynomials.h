@@ -1,6 +1,6 @@
 // Orthogonal polynomials by their three-term recurrences, with PyTorch's conventions: 0 for a
-// negative degree, cos and sin forms of Chebyshev's inside (-1, 1) above a few degrees. See
-// scalar_special.h.
+// negative degree, and the cos and sin forms of Chebyshev's polynomials inside (-1, 1) above a few
+// degrees. See scalar_special.h.
 #pragma once
 
 #include <cmath>
@@ -9,11 +9,13 @@
 
 namespace teletensor::ops::scalar {
 
-inline constexpr Int kMaxTerms = 1'000'000;  // NaN beyond: a recurrence may have no early end
+// Above this degree the result is NaN, because a recurrence may not end early.
+inline constexpr Int kMaxTerms = 1'000'000;
 
 enum class Chebyshev { kT, kU, kV, kW };
 
-inline double chebyshev_at_end(Chebyshev kind, double x, std::int64_t n) {  // |x| is 1
+// Precondition: |x| is 1.
+inline double chebyshev_at_end(Chebyshev kind, double x, std::int64_t n) {
   const bool even = n % 2 == 0;
   const double wide = static_cast<double>(n) + static_cast<double>(n) + 1;
   switch (kind) {
@@ -52,7 +54,8 @@ inline double chebyshev(Chebyshev kind, double x, double degree) {
   if (n == 0) return 1;
   if (n > kMaxTerms) return kNaN;
   double p = 1, q = first;
-  for (Int k = 2; k <= n && q == q; ++k) {  // outside [-1, 1] it soon overflows, then is NaN
+  // Outside of [-1, 1] it soon overflows and then becomes NaN.
+  for (Int k = 2; k <= n && q == q; ++k) {
     const double r = (x + x) * q - p;
     p = q;
     q = r;
@@ -60,7 +63,7 @@ inline double chebyshev(Chebyshev kind, double x, double degree) {
   return q;
 }
 
-// `limit`: a degree above which PyTorch gives NaN.
+// Above the degree `limit` PyTorch gives NaN.
 inline double hermite(double x, double degree, bool physicist, Int limit) {
   const Int n = to_int(degree);
   if (n < 0) return 0;

@@ -1,12 +1,12 @@
-// What normal numbers are made of, shared by the CPU's and the device's kernels: the same bits on
-// every instruction set.
+// The functions from which normal random numbers are computed. The kernels of the CPU and of
+// devices share them, so that the bits are the same on every instruction set.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
-// Into loops of any instruction set (without flatten, std::bit_cast stays a call of another one,
-// and they do not vectorise: six times slower).
+// Inlines a function into loops of any instruction set. Without flatten, std::bit_cast stays a call
+// to code of another instruction set, and the loops do not vectorise (six times slower).
 #if defined(TELETENSOR_DEVICE_TEXT)
 #define TT_INTO_LOOPS inline
 #else
@@ -15,8 +15,8 @@
 
 namespace teletensor::ops::scalar {
 
-// -2 ln(u) for u in (0, 1]: u = 2^e * m with m in [sqrt(1/2), sqrt(2)), ln m as the series of
-// 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.172. Relative error below 2e-7.
+// -2 ln(u) for u in (0, 1]: u = 2^e * m with m in [sqrt(1/2), sqrt(2)), and ln m as the series of 2
+// atanh(s), s = (m - 1) / (m + 1), |s| < 0.172. The relative error is below 2e-7.
 TT_INTO_LOOPS float minus_two_log(float u) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(u);
   const std::uint32_t shifted = bits + (0x3f800000u - 0x3f3504f3u);
@@ -40,7 +40,8 @@ TT_INTO_LOOPS double minus_two_log(double u) {
   return -2.0 * (static_cast<double>(exponent) * 0.6931471805599453 + s * series);
 }
 
-// cos and sin of 2 pi t for t in [0, 1): the angle within an eighth of a turn, then the quadrant.
+// cos and sin of 2 pi t for t in [0, 1): reduces the angle to an eighth of a turn, then selects the
+// quadrant.
 template <int kTerms, class T>
 TT_INTO_LOOPS void turn(T t, T& cosine, T& sine) {
   const T quarter = t * T(4);

@@ -1,5 +1,5 @@
-// Functors of rarer pointwise ops whose loops vectorise; the protocol is that of scalar.h. Where a
-// functor takes double only, 16- and 32-bit floats are computed in double and rounded once.
+// Functors of rarer pointwise ops whose loops vectorise; they follow the protocol of scalar.h. If a
+// functor takes only double, 16- and 32-bit floats are computed in double and rounded once.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ struct Entr {
     return x != x ? x : known;
   }
 };
-// sin(pi x) / (pi x), the argument of sin reduced exactly, to a quarter turn.
+// sin(pi x) / (pi x), where the argument of sin is reduced exactly to a quarter turn.
 struct Sinc {
   static constexpr std::string_view kOp = "sinc";
   static constexpr Types kTypes = kReal;
@@ -56,12 +56,12 @@ struct Erfinv {
   static constexpr bool kLibm = true;
   static constexpr int kCost = 20;
   template <class T>
-  double operator()(T x) const {  // between floats and 1 there is no far tail
+  double operator()(T x) const {  // a float32 is never so near to 1 that the tail is "far"
     const double v = x;
     return normal_quantile<sizeof(T) == 8>(v * 0.5, (1 - abs(v)) * 0.5) * kRootHalf;
   }
 };
-struct Logit {  // of x limited to [eps, 1 - eps] where eps is given
+struct Logit {  // if eps is given, x is first limited to [eps, 1 - eps]
   static constexpr std::string_view kOp = "logit";
   static constexpr Types kTypes = kReal;
   static constexpr bool kLibm = true;
@@ -107,7 +107,7 @@ struct Signbit {
   }
 };
 
-// x = mantissa * 2^exponent with 0.5 <= |mantissa| < 1; 0, infinities and NaN are their own
+// x = mantissa * 2^exponent with 0.5 <= |mantissa| < 1. 0, infinities and NaN are their own
 // mantissa, with exponent 0.
 template <class T>
 struct Parts {
@@ -118,7 +118,7 @@ struct Parts {
 
   explicit Parts(T x) {
     const T least = sizeof(T) == 4 ? T(0x1p-126) : T(0x1p-1022);
-    const bool small = abs(x) < least;  // subnormals become normal
+    const bool small = abs(x) < least;  // scales subnormals so that they become normal
     const T scaled = small ? x * (sizeof(T) == 4 ? T(0x1p25) : T(0x1p54)) : x;
     const Bits bits = std::bit_cast<Bits>(scaled);
     const Bits field = (bits >> kDigits) & kField;
@@ -171,7 +171,7 @@ struct Xlog1py {
     return y != y ? y : known;
   }
 };
-// log of the sum of two powers of `base` (e or 2).
+// The logarithm of the sum of two powers of `base` (e or 2).
 template <bool kBinary>
 struct LogAddOf {
   static constexpr std::string_view kOp = kBinary ? "logaddexp2" : "logaddexp";
@@ -181,7 +181,7 @@ struct LogAddOf {
   template <class T>
   T operator()(T x, T y) const {
     const T most = x > y ? x : y;
-    const T gap = x == y ? T(0) : -abs(x - y);  // also of equal infinities
+    const T gap = x == y ? T(0) : -abs(x - y);  // 0 also for equal infinities
     if constexpr (kBinary) return most + log1p(exp2(gap)) * T(1.4426950408889634074);
     return most + log1p(exp(gap));
   }

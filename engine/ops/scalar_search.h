@@ -1,4 +1,5 @@
-// Places in sorted lines, and the order of rows: for the CPU's kernels and the device's texts.
+// Positions in sorted lines, and the order of rows; used by the CPU's kernels and the device's
+// texts.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace teletensor::ops::scalar {
 
-// The first of n ascending elements that does not come before the value. PyTorch's comparisons: a
-// NaN among the elements, or as the value, moves on.
+// The position of the first of n ascending elements that does not come before the value. As in
+// PyTorch's comparisons, a NaN among the elements, or as the value, moves the position on.
 template <class A>
 std::int64_t place_with_nan(const A* sorted, std::int64_t n, A value, bool right) {
   std::int64_t low = 0, high = n;
@@ -24,7 +25,8 @@ std::int64_t place_with_nan(const A* sorted, std::int64_t n, A value, bool right
   return low;
 }
 
-// The same in as many steps for every value, without branches, where no NaN is among the elements.
+// The same without branches and with the same number of steps for every value. Precondition: no
+// element is NaN.
 template <class A, bool kRight>
 std::int64_t place_of(const A* sorted, std::int64_t n, A value) {
   const A* low = sorted;
@@ -40,13 +42,13 @@ std::int64_t place_of(const A* sorted, std::int64_t n, A value) {
 
 template <class A>
 std::int64_t sorted_place(const A* sorted, std::int64_t n, A value, bool right) {
-  const bool plain = n > 0 && sorted[n - 1] == sorted[n - 1];  // NaNs are the last
+  const bool plain = n > 0 && sorted[n - 1] == sorted[n - 1];  // NaNs are at the end
   if (!plain) return place_with_nan(sorted, n, value, right);
   return right ? place_of<A, true>(sorted, n, value) : place_of<A, false>(sorted, n, value);
 }
 
-// Does row i of `width` elements come before row j? NaN after all numbers; equal rows in their
-// order.
+// Returns true if row i of `width` elements comes before row j. NaN comes after all numbers; equal
+// rows keep their order.
 template <class A>
 bool row_before(const A* rows, std::int64_t width, std::int64_t i, std::int64_t j) {
   for (std::int64_t k = 0; k < width; ++k) {

@@ -1,6 +1,7 @@
-// Functors of special functions and of rare pointwise ops (those whose loops vectorise stand in
-// scalar_rare.h); the protocol is that of scalar.h. They are called once an element and may branch.
-// Where a functor takes double only, 16- and 32-bit floats are computed in double and rounded once.
+// Functors of special functions and of rare pointwise ops; they follow the protocol of scalar.h
+// (ops whose loops vectorise are in scalar_rare.h). They are called once per element and may
+// branch. If a functor takes only double, 16- and 32-bit floats are computed in double and rounded
+// once.
 #pragma once
 
 #include <numeric>
@@ -116,7 +117,8 @@ struct Heaviside {
     return x == T(0) ? y : static_cast<T>(x > T(0));
   }
 };
-// The neighbour of x towards y, among the values of a 16-bit type where one is computed.
+// The next representable number after x in the direction of y. If the computation is for a 16-bit
+// type, only the values of that type count.
 struct NextAfter {
   static constexpr std::string_view kOp = "nextafter";
   static constexpr Types kTypes = kReal;

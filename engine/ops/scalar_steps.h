@@ -1,5 +1,5 @@
-// Optimizer steps: what is equal for all elements, made of an op's hyperparameters; shared by the
-// kernels of all devices.
+// Optimizer steps: the constants that are equal for all elements, computed from an op's
+// hyperparameters; the kernels of all devices use them.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace teletensor::ops::scalar {
 
-// Which memories a rule has beside param (0) and grad (1); in brackets those it may lack.
+// The states of each rule, which follow param (0) and grad (1); those in brackets are optional.
 enum class Rule : std::uint8_t {
   kSgd,       // [2 buffer]
   kAdam,      // 2 average, 3 square, [4 largest square]
@@ -17,34 +17,34 @@ enum class Rule : std::uint8_t {
   kAdagrad,   // 2 sum of squares
   kAdadelta,  // 2 square, 3 square of the changes
   kRmsprop,   // 2 square, [3 buffer], [4 average]
-  kRprop,     // 2 gradient before, 3 step size
+  kRprop,     // 2 previous gradient, 3 step size
   kAsgd,      // 2 average of params
-  kSkip,      // every part stays as it is
-  kUnscale,   // param * lr, no grad; says where param is infinite or NaN
+  kSkip,      // nothing changes
+  kUnscale,   // param * lr, without grad; reports params that are infinite or NaN
 };
 inline constexpr int kStepParts = 5;
 inline constexpr int kMaxHypers = 9;  // without `skip`
 
-// A rule reads what its formula names; all of them begin with
-// g = -g (maximize), g += weight_decay * p, p *= shrink.
+// The constants of a step; each rule reads those that its formula names. All rules begin with g =
+// -g (maximize), g += weight_decay * p, p *= shrink.
 template <class A>
 struct Step {
   Rule rule = Rule::kSgd;
   bool maximize = false;
-  bool first = false, nesterov = false;  // SGD
-  bool rectified = false;                // RAdam: the variance is known well enough
+  bool first = false, nesterov = false;  // for SGD
+  bool rectified = false;                // RAdam: the estimate of the variance is reliable enough
   A weight_decay = 0, shrink = 1;
-  A lr = 0, grad_lr = 0;       // factor of the step; of the gradient's own part (NAdam)
-  A momentum = 0, damped = 1;  // of the buffer, of what is added to it
+  A lr = 0, grad_lr = 0;       // factor of the step, and of the gradient's own part (NAdam)
+  A momentum = 0, damped = 1;  // factor of the buffer, and of the gradient that is added to it
   A weight1 = 0, rest1 = 1;    // averages: 1 - beta1 and beta1
   A beta2 = 0, weight2 = 0;    // squares: beta2 and 1 - beta2
-  A divide1 = 1, divide2 = 1;  // bias corrections (Adam's second one: its root)
-  A rectify = 1, eps = 0;      // RAdam's factor
+  A divide1 = 1, divide2 = 1;  // bias corrections (for Adam's second one, the square root)
+  A rectify = 1, eps = 0;      // rectification factor of RAdam
   A low = 0, high = 0;         // Rprop: limits of the step size, and its factors
   A shorter = 0, longer = 0;
   A mu = 1;  // ASGD: weight of the new param in the average
 
-  // Rounded once from the doubles that hyperparameters are read as.
+  // Converts each constant, with one rounding from the double in which it was computed.
   template <class B>
   Step<B> as() const {
     const auto r = [](A value) { return static_cast<B>(value); };
@@ -56,7 +56,7 @@ struct Step {
   }
 };
 
-// What the relatives of Adam share: lr, beta1, beta2, eps, weight_decay lead their hyperparameters.
+// Optimizers similar to Adam: their hyperparameters begin with lr, beta1, beta2, eps, weight_decay.
 inline void adam_like(Step<double>& s, const double* h, bool decoupled) {
   s.lr = h[0];
   s.weight1 = 1 - h[1];
@@ -66,7 +66,7 @@ inline void adam_like(Step<double>& s, const double* h, bool decoupled) {
   (decoupled ? s.shrink : s.weight_decay) = decoupled ? 1 - s.lr * h[4] : h[4];
 }
 
-// Of the op's operands after its lists, and its boolean attributes.
+// Computes the constants from the op's operands after its lists and from its boolean attributes.
 inline Step<double> make_step(Rule rule, const double* h, const bool* flags) {
   Step<double> s;
   s.rule = rule;
@@ -104,7 +104,7 @@ inline Step<double> make_step(Rule rule, const double* h, const bool* flags) {
       const double t = h[5], power2 = std::pow(s.beta2, t);
       s.divide1 = 1 - std::pow(h[1], t);
       s.divide2 = std::sqrt(1 - power2);
-      // Lengths of the simple moving average: in the limit, and that which approximates step t.
+      // The lengths of the simple moving average: in the limit, and the approximation for step t.
       const double limit = 2 / (1 - s.beta2) - 1;
       const double length = limit - 2 * t * power2 / (1 - power2);
       s.rectified = length > 5;

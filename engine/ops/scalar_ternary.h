@@ -1,4 +1,4 @@
-// Functors of three arguments; see scalar.h. A bool first argument is a condition.
+// Functors with three arguments; see scalar.h. A bool as the first argument is a condition.
 #pragma once
 
 #include "engine/ops/scalar_common.h"
@@ -13,7 +13,7 @@ struct Where {
     return condition ? a : b;
   }
 };
-struct Clamp {  // max wins where min > max; NaN where one is
+struct Clamp {  // if min > max, max wins; NaN if one argument is NaN
   static constexpr std::string_view kOp = "clamp";
   static constexpr Types kTypes = kAny;
   template <class T>
@@ -21,7 +21,7 @@ struct Clamp {  // max wins where min > max; NaN where one is
     return minimum(maximum(x, low), high);
   }
 };
-// start + weight * (end - start), from whichever end is nearer, so that weight 1 gives `end`
+// start + weight * (end - start), computed from the nearer end, so that weight 1 gives `end`
 // exactly.
 struct Lerp {
   static constexpr std::string_view kOp = "lerp";

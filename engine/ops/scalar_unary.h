@@ -1,4 +1,4 @@
-// Functors of one argument; see scalar.h.
+// Functors with one argument; see scalar.h.
 #pragma once
 
 #include "engine/ops/scalar_common.h"
@@ -26,7 +26,7 @@ struct Abs {
     if constexpr (is_int<T>)
       return std::is_signed_v<T> && x < T{0} ? wrap_sub(T{0}, x) : x;
     else if constexpr (is_complex<T>)
-      return T(modulus(x));  // stored as its real part
+      return T(modulus(x));  // the store takes the real part
     else
       return abs(x);
   }
@@ -39,7 +39,7 @@ struct Sign {
     return static_cast<T>((T(0) < x) - (x < T(0)));
   }
 };
-struct Sgn {  // x / |x|, 0 for 0
+struct Sgn {  // x / |x|, and 0 for 0
   static constexpr std::string_view kOp = "sgn";
   static constexpr Types kTypes = kAll;
   template <class T>
@@ -60,7 +60,7 @@ struct Conj {
     return core::conj(x);
   }
 };
-struct Imag {  // stored as its real part
+struct Imag {  // the store takes the real part
   static constexpr std::string_view kOp = "imag";
   static constexpr Types kTypes = kComplex;
   template <class T>
@@ -75,7 +75,7 @@ struct Angle {
   template <class T>
   T operator()(T x) const {
     if constexpr (is_complex<T>) {
-      return T(argument(x));  // stored as its real part
+      return T(argument(x));  // the store takes the real part
     } else {
       return x != x ? x : (x < T(0) ? T(3.141592653589793) : T(0));
     }
@@ -240,7 +240,7 @@ struct LogicalNot {
     return x == T(0);
   }
 };
-struct BitwiseNot {  // of integers; a bool takes LogicalNot
+struct BitwiseNot {  // for integers; bools use LogicalNot
   static constexpr std::string_view kOp = "bitwise_not";
   static constexpr Types kTypes = kInteger;
   template <class T>
@@ -326,7 +326,7 @@ struct Gelu {
     return x * T(0.5) * (T(1) + fast_erf(x * T(0.7071067811865475244)));
   }
 };
-// Hendrycks and Gimpel's approximation: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
+// The approximation of Hendrycks and Gimpel: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
 struct GeluTanh {
   static constexpr std::string_view kOp = "gelu";
   static constexpr Types kTypes = kReal;
@@ -352,7 +352,7 @@ struct Elu {
     return x > T(0) ? x : below;
   }
 };
-// Klambauer et al., 2017.
+// Source: Klambauer et al., 2017.
 struct Selu {
   static constexpr std::string_view kOp = "selu";
   static constexpr Types kTypes = kReal;

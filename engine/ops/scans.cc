@@ -22,7 +22,7 @@ Status running_extremum_infer(InferContext& c) {
   return {};
 }
 
-// Floating (or complex) operands of one shape and dtype; the result is like the first.
+// Checks floating (or complex) operands of one shape and dtype; the result is like the first.
 Status alike(InferContext& c, bool complex) {
   TT_RETURN_IF_ERROR(core::normalize_dim(c.attributes.integer(0), c.rank(0), c.op).status());
   for (std::size_t i = 0; i < c.operands.size(); ++i) {
@@ -49,8 +49,9 @@ void running_extremum_vjp(VjpContext& c) {
                   {c.attributes().at(0)}));
 }
 
-// The sum over i >= j (i <= j if not reverse) of g_i exp(x_j - y_i) (exp(x_i - y_j)): a step of
-// the derivative of y = logcumsumexp(x), never above the sum of the |g|.
+// The sum over i >= j of g_i exp(x_j - y_i); without `reverse`, the sum over i <= j of g_i exp(x_i
+// - y_j). It is a step of the derivative of y = logcumsumexp(x), and never exceeds the sum of the
+// |g|.
 Var weighted(const Var& g, const Var& x, const Var& y, const Attribute& dim, bool reverse) {
   static const OpRef op("logcumsumexp_weighted");
   return apply(op, {g, x, y}, {dim, Attribute::of(reverse)});

@@ -1,4 +1,5 @@
-// scatter_reduce: several sources may fall on one place; a reduction makes one element of them.
+// scatter_reduce: several sources may go to one position, and a reduction combines them into one
+// element.
 
 #include <algorithm>
 
@@ -68,7 +69,7 @@ Var constant(VjpContext& c, const Dims& shape, int value) {
               c.operand_layout(0).device);
 }
 
-// What the index's shape covers of the source.
+// The part of the source that the shape of the index covers.
 Var covered(const Var& source, const Dims& shape) {
   static const OpRef slice("slice");
   Var part = source;
@@ -80,7 +81,7 @@ Var covered(const Var& source, const Dims& shape) {
   return part.is_tensor() && part.rank() != shape.size() ? reshape(part, shape) : part;
 }
 
-// The gradient of what is covered, as that of the source.
+// Gives the gradient of the covered part as the gradient of the source.
 void give_source(VjpContext& c, const Var& part) {
   static const OpRef update("update_region");
   const core::Layout& source = c.operand_layout(2);
@@ -94,7 +95,7 @@ void give_source(VjpContext& c, const Var& part) {
 }
 
 struct Gradients {
-  Var x, source;  // the source's: of the part that is covered
+  Var x, source;  // source: the gradient of the part that is covered
 };
 
 Gradients of_mean(VjpContext& c, const Var& g, const Var& index, const Attribute& dim,
@@ -107,7 +108,7 @@ Gradients of_mean(VjpContext& c, const Var& g, const Var& index, const Attribute
   return {each, gather(each, index, dim)};
 }
 
-// Equal extremes share the gradient.
+// Equal extrema share the gradient.
 Gradients of_extreme(VjpContext& c, const Var& g, const Var& index, const Attribute& dim,
                      bool include_self) {
   const DType dtype = c.operand_layout(0).dtype;
@@ -120,7 +121,8 @@ Gradients of_extreme(VjpContext& c, const Var& g, const Var& index, const Attrib
   return {own * each, hit * gather(each, index, dim)};
 }
 
-// By the product of the others: result / factor, with a single zero among them taken out first.
+// Uses the product of the other factors: result / factor, where a single zero among the factors is
+// handled separately.
 Gradients of_product(VjpContext& c, const Var& g, const Var& index, const Attribute& dim) {
   static const OpRef reduce("scatter_reduce");
   const Var x = c.operand(0), result = c.result(), source = c.operand(2);

@@ -1,4 +1,4 @@
-// Textual signatures -> parameters.
+// Parses the textual signatures of ops.
 #pragma once
 
 #include <string>
@@ -14,25 +14,26 @@ struct Signature {
   std::string name;
   std::vector<Parameter> parameters;
   int operand_parameters = 0;
-  int results = 1;  // -1: as many as infer or view says
+  int results = 1;  // -1: as many as infer or view returns
 };
 
-// Grammar: name "(" [parameter {"," parameter}] ")" "->" results
+// Parses a signature. Grammar: name "(" [parameter {"," parameter}] ")" "->" results
 //   parameter: type ["?"] name ["=" default]; defaults: None True False 1 -2.5 inf 'text' [1, 2]
 //              and dtype names
 //   results:   "Tensor" | "Tensor[]" | "(" Tensor [name] {"," Tensor [name]} ")"
-// Refuses what does not match, attributes before operands, and defaults of another kind, and what
-// stands behind a parameter that calls may leave off.
+// Refuses texts that do not match, attributes before operands, defaults of the wrong kind, and
+// parameters after one that calls may leave out.
 core::Result<Signature> parse_signature(std::string_view text);
 
-// A flag that an op has got later ("bool? name=None", the last one): calls that do not give it
-// leave it off, as those of before do. Readers ask Attributes::has() first.
+// Returns true for a flag that was added to an op later ("bool? name=None" as the last parameter).
+// Calls that do not give it leave it out, as the calls of older clients do. Code that reads it asks
+// Attributes::has() first.
 inline bool left_off(const Parameter& parameter) {
   return parameter.type == Parameter::Type::kBool && parameter.optional;
 }
 
-// Does `value` fit an attribute parameter (an integer fits a float)? Numbers of dtypes and devices
-// are checked too, so readers of attributes need no check of their own.
+// Returns true if `value` fits an attribute parameter (an integer fits a float). The numbers of
+// dtypes and devices are checked too, so code that reads attributes needs no check of its own.
 bool fits(const Parameter& parameter, const core::Attribute& value);
 
 }  // namespace teletensor::ops

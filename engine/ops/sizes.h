@@ -1,4 +1,4 @@
-// Sizes among an op's attributes.
+// Limits and checks of the sizes among an op's attributes.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace teletensor::ops {
 
-// Elements that an instruction may work on where they are not stored: memory bounds the work on
-// what is stored, but an expanded view needs none, so that tt.zeros(1).expand(2**60).sum() would
-// compute for years.
+// The maximum number of elements that an instruction may process if they are not stored. Memory
+// bounds the work on stored elements, but an expanded view needs no memory, so that
+// tt.zeros(1).expand(2**60).sum() would compute for years.
 inline constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 33;
 
-// Attribute i as a shape; refuses negative sizes and what no tensor can have.
+// Reads attribute i as a shape; refuses negative sizes and shapes that no tensor can have.
 inline core::Status read_shape(InferContext& c, std::size_t i, core::Dims& shape) {
   const auto sizes = c.attributes.ints(i);
   if (sizes.size() > core::kMaxRank) {

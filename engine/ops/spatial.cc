@@ -1,4 +1,4 @@
-// Padding, windows as columns, and resampling. Kernels: backends/cpu/spatial.cc.
+// Padding, im2col and col2im, and resampling. Kernels: backends/cpu/spatial.cc.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
 #include "engine/ops/functions.h"
@@ -48,15 +48,15 @@ void pad_vjp(VjpContext& c) {
   c.give(0, apply(op, {c.gradient(), Var(0)}, {turned}));
 }
 
-// ---------------------------------------------------------------- columns of windows
+// ---------------------------------------------------------------- im2col and col2im
 
 struct Columns {
   Windows windows;
-  Dims counts;  // of windows
+  Dims counts;  // number of windows per dimension
   std::int64_t taps = 1, total = 1;
 };
 
-// Attributes from `first` on: kernel_size, dilation, padding, stride.
+// The attributes from `first` on are kernel_size, dilation, padding and stride.
 Status read_columns(const InferContext& c, std::size_t first, const Dims& sizes, Columns& to) {
   Windows& w = to.windows;
   TT_RETURN_IF_ERROR(window_attribute(c, first, "kernel_size", 2, 1, w.kernel));
@@ -191,7 +191,7 @@ std::vector<OpDef> spatial_ops() {
              }
            },
        .batch =
-           [](BatchContext& c) {  // the last dimensions are padded
+           [](BatchContext& c) {  // only the last dimensions are padded
              static const OpRef op("constant_pad_nd");
              c.give(apply(op, {c.front(0), c.own(1)}, c.attributes()));
            }},

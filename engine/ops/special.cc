@@ -64,7 +64,7 @@ Var x_of(VjpContext& c) { return c.operand(0); }
 Var equals(const Var& a, double b) { return binary("eq", a, Var(b)); }
 Var both(const Var& a, const Var& b) { return binary("logical_and", a, b); }
 
-// a + by, of a tensor or a number.
+// a + by, for a tensor or a number.
 Var plus(const Var& a, double by) {
   return a.is_number() ? Var(a.number().as_double() + by) : a + Var(by);
 }
@@ -79,7 +79,7 @@ void polygamma_vjp(VjpContext& c) {
   c.give(0, c.gradient() * polygamma(n < INT64_MAX ? n + 1 : n, x_of(c)));
 }
 
-// I_1(x) / x, also at 0.
+// I_1(x) / x, which is 1/2 at 0.
 Var i1_over_x(const Var& x, const Var& i1) {
   return where(equals(x, 0), Var(0.5), i1 / where(equals(x, 0), Var(1.0), x));
 }
@@ -131,7 +131,7 @@ template <bool kShifted>
 void xlogy_vjp(VjpContext& c) {
   const Var x = c.operand(0), y = c.operand(1), g = c.gradient();
   if (c.needs(0)) {
-    // y as a tensor: its logarithm is an op's.
+    // If y is a tensor, its logarithm is computed by an op.
     const Var log = y.is_tensor() ? unary(kShifted ? "log1p" : "log", y)
                                   : Var(kShifted ? std::log1p(y.number().as_double())
                                                  : std::log(y.number().as_double()));
@@ -146,13 +146,13 @@ template <bool kBinary>
 void logaddexp_vjp(VjpContext& c) {
   const Var a = c.operand(0), b = c.operand(1), g = c.gradient();
   const Var weight = unary("sigmoid", (a - b) * Var(kBinary ? 0.6931471805599453 : 1.0));
-  // Equal infinities share, as equal numbers do.
+  // Equal infinities share the gradient, as equal numbers do.
   const Var share = where(binary("eq", a, b), Var(0.5), weight);
   if (c.needs(0)) c.give(0, g * share);
   if (c.needs(1)) c.give(1, g * (Var(1.0) - share));
 }
 
-// d/dx of P(a, x) is x^(a-1) e^-x / gamma(a); none by a.
+// d/dx of P(a, x) is x^(a-1) e^-x / gamma(a); there is no derivative by a.
 template <int kSign>
 void igamma_vjp(VjpContext& c) {
   if (!c.needs(1)) return;

@@ -1,4 +1,4 @@
-// Elementwise ops of three operands: where, clamp, lerp, addcmul, addcdiv, masked_fill.
+// Elementwise ops with three operands: where, clamp, lerp, addcmul, addcdiv, masked_fill.
 
 #include <cmath>
 #include <cstdint>
@@ -39,7 +39,7 @@ Status infer_masked_fill(InferContext& c) {
                   core::to_string(value.layout->geometry.shape));
   }
   TT_RETURN_IF_ERROR(infer_elementwise(c, c.dtype(0)));
-  // RULE: row-major, unlike other elementwise results.
+  // RULE: row-major, in contrast to other elementwise results.
   c.results[0].geometry = core::Geometry(c.results[0].geometry.shape);
   return {};
 }
@@ -69,7 +69,8 @@ Status infer_clamp(InferContext& c) {
   return infer_no_bool(c);
 }
 
-// RULE: numbers as limits leave x no gradient at a limit; tensors share it with x there.
+// RULE: if limits are numbers, x has no gradient at a limit; if they are tensors, x and the limit
+// share it there.
 void clamp_vjp(VjpContext& c) {
   const Var x = c.operand(0), low = c.operand(1), high = c.operand(2), g = c.gradient();
   const auto both = [](const Var& a, const Var& b) { return binary("logical_and", a, b); };
@@ -94,7 +95,7 @@ void clamp_vjp(VjpContext& c) {
                                high.absent() ? Var() : binary("gt", x, high));
     c.give(0, where(outside, Var(0.0), where(either(at_low, at_high), half, g)));
   }
-  // Not "x < low": a single limit gets the gradient of NaN, too, as an operand of maximum does.
+  // Not "x < low": a single limit also gets the gradient for NaN, as an operand of maximum does.
   if (c.needs(1)) {
     const Var wins = two ? both(binary("lt", x, low), binary("le", low, high))
                          : unary("logical_not", binary("gt", x, low));

@@ -1,6 +1,7 @@
-// Tangents and batches of the ops, in one table: which rule each follows (op.h), and the rules that
-// need code. An op without a row keeps what its OpDef says: elementwise ops need none, others are
-// right without one, only slower (its vjp's transpose; a call a slice).
+// Forward-mode and vmap rules of the ops in one table: which rule each op follows (op.h), and the
+// rules that need code. An op without a row keeps the rules of its OpDef. Elementwise ops need no
+// row; other ops are correct without one, only slower (the transpose of the vjp; one call per
+// slice).
 
 #include "engine/ops/transforms.h"
 
@@ -25,7 +26,8 @@ Attributes with(const Attributes& all, std::size_t at, Attribute value) {
 
 std::int64_t wrapped(std::int64_t dim, int rank) { return dim < 0 ? dim + rank : dim; }
 
-// x has the batch and then `rank` dimensions: 1s behind the batch until these are `wanted`.
+// x has the batch and then its own dimensions: inserts 1s after the batch until it has `wanted` own
+// dimensions.
 Var padded(Var x, int wanted) {
   if (!x.is_tensor() || x.rank() - 1 >= wanted) return x;
   Dims shape{x.shape()[0]};
@@ -44,7 +46,7 @@ bool absent(BatchContext& c, std::size_t i) { return c.own(i).absent(); }
 
 // ---------------------------------------------------------------- tangents
 
-// (values, indices) of sort and the like: the tangent's elements at the same places.
+// For ops that return (values, indices), like sort: the tangent's elements at the same positions.
 template <std::size_t kDim, int kKeepdim>
 void picked_jvp(JvpContext& c) {
   static const OpRef gather("gather");
@@ -106,7 +108,8 @@ void batch_expand(BatchContext& c) {
       apply(expand, {padded(c.front(0), static_cast<int>(sizes.size()))}, {Attribute::of(target)}));
 }
 
-// The region's geometries with the batch in front; storages follow each other.
+// The geometries of the region with the batch in front; the storages of the samples follow each
+// other.
 void batch_region(BatchContext& c, std::string_view op) {
   const OpRef id(op);
   const Attributes& a = c.attributes();
@@ -132,7 +135,7 @@ void batch_relayout(BatchContext& c) {
   c.give(apply(relayout, {x}, {Attribute::of(strides)}));
 }
 
-// x filled with, or overwritten by, a value that may be batched alone.
+// x is filled with, or overwritten by, a value that may be batched even if x is not.
 void batch_overwrite(BatchContext& c) {
   static const OpRef copy("copy");
   const Var value = c.own(1);
@@ -155,7 +158,7 @@ void batch_full(BatchContext& c) {
   c.give(apply(clone, {expand(value, shape)}));
 }
 
-// A sample's memory begins where the batch's stride puts it.
+// The memory of each sample begins at a multiple of the batch's stride.
 void batch_as_strided(BatchContext& c) {
   static const OpRef as_strided("as_strided");
   const Var x = c.front(0);
@@ -215,13 +218,13 @@ void batch_layer_norm(BatchContext& c) {
 
 // ---------------------------------------------------------------- batches: products
 
-// Operand i, of logical rank 2 or more after a vector became a row or a column.
+// Operand i, whose logical rank is 2 or more after a vector has become a row or a column.
 Var matrix(BatchContext& c, std::size_t i, bool row) {
   const Var x = c.own(i);
   return c.rank(i) == 1 ? unsqueeze(x, row ? -2 : -1) : x;
 }
 
-// `flagged`: where the attribute tf32 is.
+// `flagged` is the index of the attribute tf32.
 Var batched_product(BatchContext& c, std::size_t a, std::size_t b, std::size_t flagged) {
   Var x = matrix(c, a, true), y = matrix(c, b, false);
   const int rank_x = std::max(c.rank(a), 2), rank_y = std::max(c.rank(b), 2);
@@ -266,9 +269,10 @@ void batch_addmm(BatchContext& c) {
   c.give(cast(x * Var(c.attributes().real(0)) + product, c.own(0).dtype()));
 }
 
-// ---------------------------------------------------------------- batches: places
+// ---------------------------------------------------------------- batches: indexing
 
-// One index for each sample: a gather (or scatter) along dim with the index repeated over the rest.
+// One index per sample: becomes a gather (or scatter) along dim, with the index repeated over the
+// other dimensions.
 Var spread_index(BatchContext& c, const Var& like, int dim) {
   Var index = c.front(1);
   if (c.rank(1) == 0) index = unsqueeze(index, -1);
@@ -288,7 +292,7 @@ void batch_index_select(BatchContext& c) {
   c.give(apply(gather, {x, spread_index(c, x, static_cast<int>(dim))}, {Attribute::of(dim)}));
 }
 
-// index_add, index_copy, index_fill with one index for all.
+// index_add, index_copy and index_fill with one index for all samples.
 void batch_index_write(BatchContext& c, std::string_view op) {
   const OpRef id(op);
   if (c.batched(1) || c.rank(0) == 0) return c.slices();
@@ -315,7 +319,7 @@ void batch_take(BatchContext& c) {
   c.give(reshape(out, index.shape()));
 }
 
-// A table for each sample: one long table, and indices into it.
+// One table per sample is treated as one long table, and the indices are shifted accordingly.
 Var shifted(BatchContext& c, const Var& indices, std::int64_t rows) {
   static const OpRef arange("arange");
   const Var numbers[] = {Var(core::Number::of_int(0)), Var(core::Number::of_int(c.size() * rows)),
@@ -352,7 +356,8 @@ bool neighbours(std::span<const std::int64_t> dims) {
   return dims.back() - dims.front() + 1 == static_cast<std::int64_t>(dims.size());
 }
 
-// Operands first, ... as indices; the batch's own number comes before them where one is batched.
+// The operands from 1 on are the indices. If one of them is batched, the number of the sample
+// becomes an additional first index.
 void batch_index(BatchContext& c) {
   static const OpRef index("index");
   static const OpRef arange("arange");
@@ -385,10 +390,10 @@ void batch_index(BatchContext& c) {
   const Var out = apply_all(index, {arguments.data(), arguments.size()},
                             {Attribute::of(shifted_dims)}, std::span(&counts, 1))[0];
   if (!out.is_tensor()) return c.give(out);
-  // Where NumPy's rule put the indexed dimensions, and where they belong.
+  // Moves the indexed dimensions from the position that NumPy's rule gives them to the wanted one.
   const bool together = neighbours(dims);
   Dims order;
-  if (any) {  // [batch, indices..., the rest]
+  if (any) {  // now [batch, indices..., the rest]
     const int before = together ? static_cast<int>(dims[0]) : 0;
     if (before == 0) return c.give(out);
     order.push_back(0);
@@ -397,7 +402,7 @@ void batch_index(BatchContext& c) {
     for (int d = 1 + rank + before; d < out.rank(); ++d) order.push_back(d);
   } else {
     if (together) return c.give(out);
-    order.push_back(rank);  // [indices..., batch, the rest]
+    order.push_back(rank);  // now [indices..., batch, the rest]
     for (int d = 0; d < out.rank(); ++d) {
       if (d != rank) order.push_back(d);
     }
@@ -437,7 +442,7 @@ Var reduced(BatchContext& c, const Var& loss, std::string_view how, int rank) {
   return total / Var(static_cast<double>(c.front(0).shape()[1]));
 }
 
-// Attribute 0 is the reduction; operands broadcast.
+// Attribute 0 is the reduction; the operands broadcast.
 void batch_loss(BatchContext& c, std::string_view op, std::size_t reduction) {
   const OpRef id(op);
   const int rank = std::max(c.rank(0), c.rank(1));
@@ -453,7 +458,7 @@ void batch_loss(BatchContext& c, std::string_view op, std::size_t reduction) {
   c.give(reduced(c, loss, c.attributes().text(reduction), rank));
 }
 
-Var merged(const Var& x) {  // [b, n, ...] as [b * n, ...]
+Var merged(const Var& x) {  // reshapes [b, n, ...] to [b * n, ...]
   Dims shape{x.shape()[0] * x.shape()[1]};
   for (int d = 2; d < x.rank(); ++d) shape.push_back(x.shape()[d]);
   return reshape(x, shape);

@@ -1,4 +1,4 @@
-// The table of tangents and batches (transforms.cc).
+// The table of forward-mode and vmap rules (transforms.cc).
 #pragma once
 
 #include <string_view>
@@ -10,8 +10,8 @@ namespace teletensor::ops {
 
 using InlineVars = core::InlineVector<Var, 4>;
 
-// Fills in what the table says of each op, where its OpDef says nothing. Called by the catalog.
-// Returns the name of a row without an op, else nothing.
+// Sets the rules of the table on the ops whose OpDef has none. Called by the catalog. Returns the
+// name of a row for which there is no op, or an empty text.
 std::string_view add_transform_rules(std::vector<OpDef>& all);
 
 }  // namespace teletensor::ops

@@ -1,5 +1,5 @@
-// Elementwise ops of one tensor. The functors are in scalar_unary.h, the kernels' list of them in
-// backends/cpu/unary_*.cc.
+// Elementwise ops with one tensor operand. The functors are in scalar_unary.h, and the list of
+// kernels is in backends/cpu/unary.cc.
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/families.h"
@@ -13,7 +13,7 @@ using core::Status;
 
 constexpr std::string_view kTest = "its result is a bool";
 
-// 0 of x's layout, for steps: torch records these with a gradient of zeros.
+// Zeros in the layout of x, for step functions: PyTorch records them with a gradient of zeros.
 void zero_vjp(VjpContext& c) { c.give(0, zeros(c.builder(), c.operand_layout(0))); }
 
 OpDef test(std::string_view signature, std::string_view doc) {
@@ -26,10 +26,10 @@ OpDef test(std::string_view signature, std::string_view doc) {
 
 Var apply2(std::string_view op, const Var& a, const Var& b) { return binary(op, a, b); }
 
-// g where the condition holds, else 0.
+// g where the condition is true, and 0 elsewhere.
 Var keep(const Var& condition, const Var& g) { return where(condition, g, Var(0.0)); }
 
-Status infer_square(InferContext& c) {  // of a bool: int64, as torch
+Status infer_square(InferContext& c) {  // a bool gives int64, as in PyTorch
   const DType dtype = c.dtype(0);
   return infer_elementwise(c, dtype == DType::kBool ? DType::kI64 : dtype);
 }
@@ -48,7 +48,7 @@ Status infer_abs(InferContext& c) {
   return infer_elementwise(c, core::real_of(dtype), dtype);
 }
 
-// The result is real, so no product with a complex derivative.
+// The result is real, so the tangent is not a product with a complex derivative.
 void abs_jvp(JvpContext& c) {
   const Var x = c.operand(0), t = c.tangent(0);
   const bool complex = core::is_complex(x.dtype());
@@ -248,7 +248,7 @@ void softplus_vjp(VjpContext& c) {
          where(binary("gt", scaled, Var(c.attributes().real(1))), g, g * unary("sigmoid", scaled)));
 }
 
-// 1 strictly between the limits.
+// 1 strictly between the limits, and 0 elsewhere.
 Var inside(const Var& x, double low, double high) {
   return binary("logical_and", binary("gt", x, Var(low)), binary("lt", x, Var(high)));
 }
@@ -318,8 +318,8 @@ std::vector<OpDef> activations() {
 
 // ---------------------------------------------------------------- gradients as one functor
 
-// d/dx of gelu_backward(g, x) by composing: the second derivative of x * Phi(x) is phi(x) (2 -
-// x^2).
+// d/dx of gelu_backward(g, x), composed from ops: the second derivative of x * Phi(x) is phi(x) (2
+// - x^2).
 void gelu_backward_vjp(VjpContext& c) {
   static const OpRef op("gelu_backward");
   const Var x = c.operand(1), gg = c.gradient();

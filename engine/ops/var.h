@@ -1,7 +1,8 @@
-// Var: an operand or result as vjps see it, and Builder: who turns calls into instructions.
+// Var: an operand or result as vjps see it. Builder: turns calls of ops into instructions.
 //
-// vjps are written with ops over Vars, so the same code runs on the daemon (plain backward: nothing
-// is recorded) and on the client (create_graph: ordinary recorded instructions are sent).
+// vjps are written with ops over Vars, so the same code runs on the daemon (a plain backward, where
+// nothing is recorded) and on the client (create_graph, where ordinary recorded instructions are
+// sent).
 #pragma once
 
 #include <initializer_list>
@@ -18,7 +19,8 @@ namespace teletensor::ops {
 
 using program::OpId;
 
-// What a Var points to: the graph's Handle. Counted by the session's thread.
+// The object that a Var refers to: the graph's Handle. Only the session's thread changes its
+// reference count.
 class Named : public core::Counted {
  public:
   core::Layout layout;
@@ -26,7 +28,7 @@ class Named : public core::Counted {
 
 class Builder;
 
-// A tensor, a number, or nothing. Copies are cheap.
+// A tensor, a number, or absent. Cheap to copy.
 class Var {
  public:
   Var() = default;
@@ -42,7 +44,7 @@ class Var {
   const core::Ref<Named>& named() const { return named_; }
   Builder* builder() const { return builder_; }
 
-  // Of a tensor; an empty 0-d f32 layout otherwise (after a failed call).
+  // The layout of a tensor; an empty 0-d f32 layout if it is none (after a failed call).
   const core::Layout& layout() const;
   const core::Dims& shape() const { return layout().geometry.shape; }
   core::DType dtype() const { return layout().dtype; }
@@ -59,8 +61,9 @@ using Vars = core::InlineVector<Var, 2>;
 class Builder {
  public:
   virtual ~Builder() = default;
-  // Applies an op out of place (views included). After a failure (status() is set, the first one
-  // stays) all results are absent and further calls do nothing: callers need not check each call.
+  // Applies an op out of place; views are ops too. After the first failure status() keeps its
+  // error, all results are absent and further calls do nothing, so callers need not check each
+  // call.
   virtual Vars call(OpId op, std::span<const Var> arguments, core::Attributes attributes,
                     std::span<const std::uint32_t> counts) = 0;
   const core::Status& status() const { return status_; }

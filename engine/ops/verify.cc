@@ -53,8 +53,9 @@ class Verifier {
  private:
   struct Fact {
     bool made = false, visible = false;
-    ValueId root = kNoValue;    // the parameter's value that it overwrites, itself where it is one
-    ValueId latest = kNoValue;  // of a parameter's value: what it has become
+    // The parameter's value that this value overwrites, or itself if it is a parameter's value.
+    ValueId root = kNoValue;
+    ValueId latest = kNoValue;  // for a parameter's value: the value that replaces it now
   };
 
   Status fail(std::string text) const {
@@ -62,7 +63,7 @@ class Verifier {
   }
   static std::string name(ValueId v) { return "%" + std::to_string(v); }
 
-  // Shape, strides and offset stay inside `elements`.
+  // Checks that shape, strides and offset stay within `elements`.
   Status inside(const Geometry& g, std::int64_t elements, const char* what) const {
     const auto count = core::checked_numel(g.shape.span());
     if (!count.ok()) return fail(std::string(what) + " has an impossible shape");
@@ -96,7 +97,7 @@ class Verifier {
     return {};
   }
 
-  // Of a body several may be views of one value, of other blocks none.
+  // Several parameters of the body may be views of one value; in other blocks each is a new value.
   Status parameters(const Block& block, bool outer) {
     for (const program::View& p : block.parameters) {
       const bool again = outer && p.value < facts_.size() && facts_[p.value].made;
@@ -232,7 +233,7 @@ class Verifier {
     return type == program::record_type(type.device) && view.geometry == program::record_geometry();
   }
 
-  // A loop's results: one for each operand, and what it records.
+  // Checks the results of a loop: one per operand, and the records.
   Status records(const Step& step) const {
     const std::size_t records = step.counts.size();
     if (step.results.size() != step.operands.size() + records + (records > 0)) {
@@ -325,7 +326,7 @@ class Verifier {
     if (def.infer == nullptr || def.name == "client_node") {
       return fail("computes nothing: it cannot be a step");
     }
-    // Whether other ranks come to it must not depend on data.
+    // Whether this rank reaches a collective must not depend on data.
     if (def.collective && depth > 0) {
       return fail("is a collective, which cannot be in a branch or a loop");
     }
@@ -369,7 +370,7 @@ class Verifier {
         }
       }
     }
-    // The default dtype of its time is not written down: some such dtype must fit.
+    // The program does not contain the default dtype at its creation: one of these must fit.
     static constexpr core::DType kDefaults[] = {core::DType::kF32, core::DType::kF64,
                                                 core::DType::kBF16, core::DType::kF16};
     Status refused;
@@ -505,7 +506,7 @@ class Verifier {
       const ValueId old = step.operands[static_cast<std::size_t>(result.overwrites)].view.value;
       const ValueId root = facts_[old].root;
       if (depth > 0 || root == kNoValue) continue;
-      // Only the latest of a parameter's values goes on being its.
+      // Only the latest value of a parameter can be replaced by the next one.
       if (facts_[root].latest != old) continue;
       facts_[root].latest = result.view.value;
       facts_[result.view.value].root = root;
@@ -513,7 +514,7 @@ class Verifier {
     return {};
   }
 
-  // ---- what a caller sees
+  // ---- the interface that a caller sees
 
   Status surface() {
     where_.clear();

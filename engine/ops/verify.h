@@ -1,7 +1,7 @@
-// Verify: what a Program must be before anything runs it. Whoever wrote it may be hostile: after
-// this every step is a call that its op's infer accepts, with exactly the layouts that infer gives;
-// every view lies inside its storage; every value is made once, before it is read, where the reader
-// can see it.
+// Verify: the checks that a Program must pass before anything runs it. The author of a program may
+// be hostile. After verification every step is a call that the op's infer accepts, with exactly the
+// layouts that infer gives; every view is inside its storage; and every value is made once, before
+// it is read, and is visible where it is read.
 #pragma once
 
 #include "engine/core/clock.h"
@@ -12,16 +12,16 @@
 
 namespace teletensor::ops {
 
-// Steps that are reached after `until` are not looked at, but for which values they make and
-// overwrite: kDeadlineExceeded where nothing else is wrong. What such a program makes of names is
-// well-defined; it must not run.
+// Steps that are reached after `until` are not checked, except for which values they make and
+// overwrite; if there is no other error, the result is kDeadlineExceeded. The effect of such a
+// program on handles is well-defined, but the program must not run.
 core::Status verify(const program::Program& program, const Catalog& catalog,
                     core::Clock::time_point until = core::Clock::time_point::max());
 
-// Has it collectives?
+// Returns true if the program contains collectives.
 bool has_collectives(const program::Program& program, const Catalog& catalog);
 
-// By name and revision, for program::serialize and deserialize.
+// Functions that map ops to names and revisions and back, for program::serialize and deserialize.
 program::NameOp op_names(const Catalog& catalog);
 program::FindOp op_finder(const Catalog& catalog);
 

@@ -1,4 +1,4 @@
-// Programs as bytes, and what hostile ones are refused for.
+// Tests programs as bytes, and the reasons for which hostile programs are refused.
 #include "engine/ops/verify.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ Step add(View a, View b, View out) {
   return step;
 }
 
-// v2 = v0 + v1; v3 = v2 + v2, over [2, 3].
+// v2 = v0 + v1; v3 = v2 + v2, with shape [2, 3].
 Program small() {
   Program p;
   p.name = "small";
@@ -60,7 +60,7 @@ Step fill(View target, View out) {
   return step;
 }
 
-// A loop that adds v1 to its value while v2 (a bool) holds, an `if` after it.
+// A loop that adds v1 to its value while v2 (a bool) is true, followed by an `if`.
 Program controlled() {
   Program p = small();
   p.values.push_back({DType::kBool, {}, 1});
@@ -114,7 +114,7 @@ TEST(Program, RoundTrip) {
   }
 }
 
-// Without time: what a caller of the program relies on is checked all the same.
+// Without time for all checks, the facts that a caller of the program relies on are still checked.
 TEST(Program, NoTimeToCheck) {
   const auto now = core::Clock::now();
   const auto late = [&](const Program& p) { return verify(p, catalog(), now); };
@@ -182,7 +182,7 @@ TEST(Verify, RefusesWhatIsNotThere) {
   p.body.steps[1].results[0].view.value = 2;
   EXPECT_REFUSED(p, "made twice");
   p = controlled();
-  p.body.results = {view(8, {2, 3})};  // of the loop's body alone
+  p.body.results = {view(8, {2, 3})};  // belongs to the body of the loop
   EXPECT_REFUSED(p, "not made here");
 }
 
@@ -205,7 +205,7 @@ TEST(Verify, RefusesViewsOutside) {
   EXPECT_REFUSED(p, "too large");
 }
 
-// The indices broadcast to 2^61 + 8 places, whose bytes wrap to 64.
+// The indices broadcast to 2^61 + 8 positions, whose size in bytes wraps to 64.
 TEST(Verify, RefusesIndicesThatBroadcastBeyondMemory) {
   for (const bool inplace : {false, true}) {
     Program p;
@@ -242,7 +242,7 @@ TEST(Verify, RefusesOtherLayoutsThanInfers) {
   p.values[2].elements = 600;
   EXPECT_REFUSED(p, "another size");
   p = small();
-  p.body.steps[0].results[0].overwrites = 0;  // says nothing of the rebind
+  p.body.steps[0].results[0].overwrites = 0;  // writes the parameter without a rebind
   EXPECT_REFUSED(p, "does not say so");
 }
 
@@ -261,8 +261,8 @@ TEST(Verify, RebindsFollowTheChain) {
   EXPECT_REFUSED(p, "no parameter");
 }
 
-// As many results as a program can have, each of them a view of what a parameter has become in as
-// many steps.
+// The maximum number of results of a program; each is a view on the value that a parameter has
+// after as many overwriting steps as possible.
 TEST(Verify, LongChainsAndManyAliases) {
   constexpr std::uint32_t kSteps = 1 << 14, kResults = 1 << 19;
   Program p;
@@ -343,8 +343,8 @@ TEST(Verify, RandomNumbersAndOthersAreTheProgramsOwn) {
   }
 }
 
-// What is read from spoiled bytes (with a checksum that fits) is refused or in order, and never
-// more than the limits.
+// Bytes are changed at random (with a matching checksum). The program that is read from them is
+// refused or valid, and it never exceeds the limits.
 TEST(Program, SpoiledBytes) {
   std::mt19937_64 random(7);
   const std::string whole[] = {bytes_of(small()), bytes_of(controlled())};

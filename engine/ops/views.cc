@@ -1,7 +1,8 @@
-// Views: another geometry on the same storage. No instruction runs; the front makes a name.
+// Views: another geometry on the same storage. No instruction runs; the front end only makes a
+// handle.
 //
-// A view without a vjp of its own is recorded as a region (regions.cc), which is right for every
-// view; those with one avoid the zero-filled base that a region's gradient needs.
+// A view without a vjp is recorded as a region (regions.cc), which is correct for every view. Views
+// with a vjp avoid the zero-filled base that the gradient of a region needs.
 
 #include <algorithm>
 
@@ -65,7 +66,7 @@ Status transpose(InferContext& c, Views& views) {
   return {};
 }
 
-// The order with negative dims resolved; refuses what is no permutation.
+// The order of dimensions, with negative ones normalised; refuses lists that are no permutation.
 core::Result<Dims> permutation(InferContext& c) {
   const auto given = c.attributes.ints(0);
   const int rank = c.rank(0);
@@ -125,7 +126,7 @@ Status expand(InferContext& c, Views& views) {
   return {};
 }
 
-// A target shape with at most one -1, resolved.
+// A target shape, in which at most one -1 is replaced by the size that fits.
 core::Result<Dims> resolve_sizes(InferContext& c) {
   const auto given = c.attributes.ints(0);
   if (given.size() > core::kMaxRank) return c.fail("rank above the limit of 12");
@@ -175,7 +176,7 @@ Status view(InferContext& c, Views& views) {
   return {};
 }
 
-// As view, but where a copy is needed the graph goes on with infer and a kernel.
+// Like view; but if a copy is needed, the graph continues with infer and a kernel.
 Status reshape_view(InferContext& c, Views& views) {
   const auto target = resolve_sizes(c);
   if (!target.ok()) return target.status();
@@ -239,7 +240,7 @@ Status diagonal(InferContext& c, Views& views) {
   const auto b = core::normalize_dim(c.attributes.integer(2), g.rank(), c.op);
   if (!b.ok()) return b.status();
   if (*a == *b) return c.fail("the two dimensions are the same");
-  // Compared before any subtraction, since offset may be anything.
+  // Compared before any subtraction, because `offset` may be any number.
   const std::int64_t rows = g.shape[*a], columns = g.shape[*b];
   std::int64_t length = 0, start = 0;
   if (offset >= 0 && offset < columns) {
@@ -303,7 +304,7 @@ Status split(InferContext& c, Views& views) {
   return {};
 }
 
-// Any geometry that stays between the first and the last element that x shows.
+// Any geometry that stays between the first and the last element of x.
 Status as_strided(InferContext& c, Views& views) {
   const Geometry& g = c.geometry(0);
   const auto sizes = c.attributes.ints(0), strides = c.attributes.ints(1);
@@ -335,7 +336,7 @@ Status as_strided(InferContext& c, Views& views) {
   return {};
 }
 
-// Elements of x that lie at one place all get the gradient of that place, shared among them.
+// If several elements of x are at one position, they share the gradient of that position.
 void as_strided_vjp(VjpContext& c) {
   static const OpRef scatter("scatter_region");
   const core::Layout& x = c.operand_layout(0);
@@ -370,7 +371,7 @@ Status unfold(InferContext& c, Views& views) {
   if (g.rank() > 0) {
     const std::int64_t stride = g.strides[*dim];
     out.shape[*dim] = (whole - size) / step + 1;
-    // A single window is never stepped over, whatever the step.
+    // If there is only one window, the step does not affect the stride.
     out.strides[*dim] = out.shape[*dim] > 1 ? stride * step : stride;
     out.strides.push_back(stride);
   } else {

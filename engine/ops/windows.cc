@@ -31,14 +31,14 @@ std::int64_t window_count(const Windows& w, int d, std::int64_t size, bool ceil)
   if (room < 0 && !ceil) return 0;
   if (room < 0) return room + w.stride[d] > 0 ? 1 : 0;
   std::int64_t count = room / w.stride[d] + 1;
-  // One more begins in the input or the padding before it.
+  // One more window fits if it begins in the input or in the padding before it.
   if (ceil && room % w.stride[d] != 0 && count * w.stride[d] < size + w.padding[d]) ++count;
   return count;
 }
 
 namespace {
 
-// Dimensions 0 and 1 as one.
+// Merges dimensions 0 and 1.
 Var merged_batch(const Var& x) {
   if (!x.is_tensor()) return x;
   core::Dims shape{x.shape()[0] * x.shape()[1]};

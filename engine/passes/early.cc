@@ -1,5 +1,5 @@
-// Collectives begin as soon as their operands are there, so that what does not need their results
-// runs meanwhile.
+// Moves collectives to the earliest point at which their operands are ready, so that steps that do
+// not need their results run meanwhile.
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -13,13 +13,13 @@ using program::Operand;
 using program::Step;
 using program::StepOperand;
 
-// What lays tensors together for a collective. Other ops stay where they are: the program's memory
-// is planned for their order.
+// Ops that pack tensors for a collective; these may move with it. Other ops stay where they are,
+// because the program's memory is planned for their order.
 constexpr std::string_view kPacks[] = {"cat",        "stack", "reshape", "relayout",
                                        "contiguous", "clone", "cast",    "div"};
 
-// A step may run earlier when its operands are there and it overwrites nothing: no step before it
-// has overwritten what it reads.
+// A step can be moved to an earlier position, after the makers of its operands, if it overwrites
+// nothing.
 bool movable(const Step& step) {
   return step.kind == Step::Kind::kOp &&
          std::all_of(step.results.begin(), step.results.end(),
@@ -42,7 +42,7 @@ Program early(Program program, const ops::Catalog& catalog) {
            std::find(std::begin(kPacks), std::end(kPacks), catalog.at(step.op).name) !=
                std::end(kPacks);
   };
-  // Last first: what a step that moves reads is made by steps before it.
+  // Backwards, because the operands of a moved step are made by earlier steps.
   for (std::size_t s = steps.size(); s-- > 0;) {
     if (!moves[s]) continue;
     for (const StepOperand& operand : steps[s].operands) {
@@ -51,8 +51,8 @@ Program early(Program program, const ops::Catalog& catalog) {
       if (from != kNowhere && packs(steps[from])) moves[from] = true;
     }
   }
-  // The place of each step is after the step of this number, which does not move; 0 is the
-  // beginning. Collectives keep their order.
+  // after[s]: step s is placed after the first after[s] steps of the original order; 0 means at the
+  // beginning. Collectives keep their relative order.
   std::vector<std::size_t> after(steps.size());
   std::size_t collective = 0;
   bool changed = false;

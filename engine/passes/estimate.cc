@@ -8,7 +8,7 @@ using program::Step;
 using program::StepOperand;
 
 constexpr Speed kHost = {.step = 1000, .element = 0.3, .product = 0.018, .computed = 0.7};
-// Of an H200: 3 TB/s, 70 TFLOP/s of convolutions; batch_norm took 7 ps for each element.
+// Measured on an H200: 3 TB/s, 70 TFLOP/s in convolutions, and 7 ps per element in batch_norm.
 constexpr Speed kGpu = {.step = 2000, .element = 0.003, .product = 0.00003, .computed = 0.007};
 
 double per_filter(const core::Geometry& weight) {
@@ -16,7 +16,7 @@ double per_filter(const core::Geometry& weight) {
   return static_cast<double>(weight.numel() / weight.shape[0]);
 }
 
-// How often it multiplies and adds.
+// The number of multiply-add operations.
 double products(const Step& step, std::string_view op) {
   const auto operand = [&](std::size_t i) -> const core::Geometry& {
     return step.operands[i].view.geometry;

@@ -1,4 +1,4 @@
-// How long a step takes, for whoever has to choose before anything has run.
+// Estimates how long a step takes, for decisions before anything has run.
 #pragma once
 
 #include "engine/ops/op.h"
@@ -6,19 +6,20 @@
 
 namespace teletensor::passes {
 
-// Nanoseconds of the parts of a step: of one core, or of a GPU, where memory is 100 times as fast
-// and products are 600 times as fast.
+// Cost model of a step in nanoseconds, for one CPU core or for a GPU. The GPU's memory counts as
+// 100 times and its products as 600 times as fast.
 struct Speed {
-  double step;      // of any step
-  double element;   // that is read or written
-  double product;   // a multiplication and an addition
-  double computed;  // an element that a cheap op makes of others
+  double step;      // constant cost of a step
+  double element;   // per element that is read or written
+  double product;   // per multiply-add
+  double computed;  // per element that a cheap op computes
 };
 const Speed& speed_of(core::Device device);
 
-// Nanoseconds on the device of the step's result, right to a factor of two: products by their
-// multiplications, other ops by the elements that they read and write, which is too little for
-// those that do more with each. What is inside of branches and loops does not count.
+// Estimates the time in nanoseconds on the device of the step's result, within about a factor of
+// two. Products are counted by their multiply-adds, and other ops by the elements that they read
+// and write, which is too low for ops that compute much per element. Steps inside branches and
+// loops are not counted.
 double estimated_ns(const program::Step& step, const program::Program& program,
                     const ops::Catalog& catalog);
 

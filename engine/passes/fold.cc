@@ -1,4 +1,5 @@
-// What literals decide: steps over literals alone, branches with a known condition.
+// Evaluates what literals determine: steps that read only literals, and branches with a known
+// condition.
 #include <algorithm>
 #include <utility>
 
@@ -26,7 +27,8 @@ bool whole(const View& view, const Program& program) {
          view.geometry.numel() == program.values[view.value].elements;
 }
 
-// In a branch that is the branch's own business; in the body of a program its caller would see it.
+// Returns true if the block overwrites a value that it did not make. Inside a branch only the
+// branch sees that; in the body of a program the caller would see it.
 bool overwrites_from_outside(const Block& block) {
   std::vector<ValueId> own;
   for (const Step& step : block.steps) {
@@ -41,8 +43,8 @@ bool overwrites_from_outside(const Block& block) {
   return false;
 }
 
-// Replaces ifs with known conditions in a block; `replacement` gets what their results become.
-// False when nothing changed.
+// Replaces conditionals with a known condition in a block; `replacement` gets the values that their
+// results become. Returns false if nothing changed.
 bool inline_in(Block& block, const std::vector<const std::string*>& known, Program& program,
                std::vector<ValueId>& replacement) {
   bool changed = false;
@@ -54,7 +56,7 @@ bool inline_in(Block& block, const std::vector<const std::string*>& known, Progr
       return bytes != nullptr && bytes->size() == 1 && view.geometry.offset == 0 ? bytes : nullptr;
     };
     const auto becomes = [&](std::size_t result, const View& value) {
-      // A result that is another view of its value stays a step's result.
+      // A result whose view differs from the view that the step declares cannot be replaced.
       return value.geometry == step.results[result].view.geometry &&
              program.values[value.value] == program.values[step.results[result].view.value];
     };
@@ -135,7 +137,7 @@ class Folder {
         ready = ready && (known_[operand.view.value] || maker_[operand.view.value] != nullptr) &&
                 whole(operand.view, program_);
       }
-      if (!reads) {  // cheaper to make than to carry, unless something comes of it
+      if (!reads) {  // such a step (zeros, arange) is cheaper to run than its bytes are to store
         for (const program::StepResult& result : step.results) maker_[result.view.value] = &step;
       } else if (ready) {
         gone[i] = make(step, true);
@@ -155,7 +157,7 @@ class Folder {
   bool foldable(const Step& step) const {
     if (step.kind != Step::Kind::kOp || step.results.empty()) return false;
     const ops::OpDef& op = catalog_.at(step.op);
-    // Two tensors of `empty` need not be equal.
+    // Two results of `empty` need not be equal.
     if (op.random || !op.mutates.empty() || op.name == "empty") return false;
     if (may_fail(step, program_, catalog_)) return false;
     for (const program::StepOperand& operand : step.operands) {
@@ -171,7 +173,8 @@ class Folder {
     return true;
   }
 
-  // The bytes of its results, which become literals of the program or (a maker's) stay a step's.
+  // Evaluates a step. With `literals` its results become literals of the program; without, the step
+  // stays (it is the maker of a value that another evaluated step reads).
   bool make(const Step& step, bool literals) {
     std::vector<std::string_view> operands;
     for (const program::StepOperand& operand : step.operands) {
@@ -199,9 +202,9 @@ class Folder {
   const std::size_t most_;
   const ops::Catalog& catalog_;
   const std::vector<bool> pinned_;
-  std::vector<std::string> bytes_;  // of known values
+  std::vector<std::string> bytes_;  // contents of the known values
   std::vector<bool> known_;
-  std::vector<const Step*> maker_;  // by value: a step that makes it of nothing
+  std::vector<const Step*> maker_;  // by value: the step without tensor operands that makes it
 };
 
 }  // namespace

@@ -11,13 +11,14 @@ namespace {
 
 constexpr std::size_t kMaxOpen = 8;
 
-// A loop that may still grow.
+// A loop that can still get more steps.
 struct Open {
   std::uint32_t layout = 0;
   std::vector<std::uint32_t> steps;
-  std::vector<std::uint32_t> writes;  // by elementwise steps
-  std::vector<std::uint32_t> folded;  // by folds: known only when the loop has ended
-  std::vector<FuseStep::Read> reads;  // of values from outside
+  std::vector<std::uint32_t> writes;  // values written by elementwise steps
+  // Values written by reductions: known only when the loop has ended.
+  std::vector<std::uint32_t> folded;
+  std::vector<FuseStep::Read> reads;  // values that are made outside of the loop
   bool empty() const { return steps.empty(); }
 };
 
@@ -61,8 +62,9 @@ class Fuser {
     while (!open_.empty()) close(0);
   }
 
-  // Does the step need what the loop makes only at its end, or overwrite what the loop reads?
-  // `inside`: it would be a step of that loop.
+  // Returns true if the loop has to end before this step: the step needs a value that the loop
+  // makes only at its end, or overwrites a value that the loop reads. `inside` means that the step
+  // would join this loop.
   bool must_end(const Open& open, const FuseStep& step, bool inside) const {
     for (const FuseStep::Read& read : step.reads) {
       if (has(open.folded, read.value)) return true;
@@ -78,7 +80,8 @@ class Fuser {
     return false;
   }
 
-  // Ends the loops that have to be over before `step` runs outside of them. `kept` is none of them.
+  // Ends the loops that have to end before `step`. The loops in `kept` are those that the step
+  // would join.
   void make_way(const FuseStep& step, const std::vector<std::uint32_t>* kept) {
     for (std::size_t at = 0; at < open_.size();) {
       const bool mine = kept != nullptr && has(*kept, open_[at].steps.front());
@@ -90,8 +93,8 @@ class Fuser {
     }
   }
 
-  // What is made for the step that follows is made as late as can be: the loops that have to end
-  // before that one end first.
+  // If a value is made for the next step, makes it as late as possible: loops that have to end
+  // before the next step are ended first.
   void look_ahead(std::uint32_t i) {
     while (i + 1 < steps_.size() && feeds(steps_[i], steps_[i + 1])) {
       if (steps_[++i].kind == FuseStep::Kind::kPlain) return make_way(steps_[i], nullptr);
@@ -104,8 +107,9 @@ class Fuser {
 
   void join(std::uint32_t i) {
     const FuseStep& step = steps_[i];
-    // The loops that it continues: those that write what it reads at their own layout.
-    std::vector<std::uint32_t> mine;  // first steps
+    // The loops that the step can join: those that write a value which the step reads at the loop's
+    // layout.
+    std::vector<std::uint32_t> mine;  // each loop is identified by its first step
     for (const Open& open : open_) {
       if (open.layout != step.layout) continue;
       for (const FuseStep::Read& read : step.reads) {
@@ -150,7 +154,7 @@ class Fuser {
   std::vector<Unit> units_;
 };
 
-// Elementwise by their declaration, but with kernels that are no loops over functors.
+// These ops are declared as elementwise, but their kernels are not loops over functors.
 constexpr std::string_view kNoLoops[] = {"bernoulli", "dropout",   "random",    "normal",
                                          "uniform",   "rand_like", "to_device", "detach"};
 constexpr std::string_view kFolds[] = {"sum", "mean", "amax", "amin"};
@@ -171,7 +175,7 @@ bool trailing_fold(const ops::OpDef& op, const core::Attributes& attributes,
   if (operand.rank() == 0 || !operand.contiguous() || operand.offset != 0) return false;
   const auto mask = ops::dims_mask(attributes, 0, operand.rank(), op.name);
   if (!mask.ok()) return false;
-  bool kept = false;  // from the last dimension outwards
+  bool kept = false;  // iterates from the last dimension to the first
   for (int d = operand.rank() - 1; d >= 0; --d) {
     if (*mask >> d & 1u) {
       if (kept) return false;

@@ -1,11 +1,12 @@
-// Loops: which steps become one kernel. A loop goes once over the elements of its layout, block by
-// block; what only its own steps read is never written to memory. The rule is the same for captured
-// programs and for windows of the stream: both are described as FuseSteps first.
+// Fusion: decides which steps become one kernel, a loop. A loop runs once over the elements of its
+// layout, block by block; a value that only steps of the loop read is never written to memory. The
+// same rule applies to captured programs and to windows of the stream; both are first described as
+// FuseSteps.
 //
-// A loop holds elementwise steps of one layout, joined by reading each other at exactly that
-// layout, and at its end reductions over trailing dimensions. Only steps that cannot fail by their
-// data are offered. Values are rounded to their dtypes inside the loop too, by the same functors:
-// the bits are those of single kernels.
+// A loop consists of elementwise steps of one layout, connected by reading each other's results at
+// exactly that layout, and at its end of reductions over trailing dimensions. Only steps whose data
+// cannot make them fail are candidates. Inside the loop, values are rounded to their dtypes by the
+// same functors, so the bits are those of separate kernels.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,22 @@ namespace teletensor::passes {
 struct FuseStep {
   enum class Kind : std::uint8_t {
     kPlain,
-    kElement,  // each element of the result needs one of each operand (broadcasts included)
-    kFold,     // operand 0, of layout `layout`, is folded along its trailing dimensions
-    kBarrier,  // everything before ends before it (control flow)
+    kElement,  // each element of the result needs one element of each operand (broadcasts included)
+    kFold,     // operand 0, of layout `layout`, is reduced over its trailing dimensions
+    kBarrier,  // control flow: all earlier loops end before it
   };
   struct Read {
     std::uint32_t value = 0;
-    std::uint32_t layout = 0;  // equal numbers: equal shape, strides and offset
+    std::uint32_t layout = 0;  // equal numbers mean equal shape, strides and offset
   };
   Kind kind = Kind::kPlain;
-  std::uint32_t layout = 0;  // of the loop that it can be part of
+  std::uint32_t layout = 0;  // layout of the loop that the step can join
   std::vector<Read> reads;
   std::vector<std::uint32_t> writes;
-  std::vector<std::uint32_t> overwrites;  // values whose storage a result may take over
+  std::vector<std::uint32_t> overwrites;  // values whose storage a result may reuse
 };
 
-// What runs as one: a single step, or the steps of a loop in their order.
+// Steps that run together: a single step, or the steps of a loop in their order.
 struct Unit {
   std::vector<std::uint32_t> steps;
   bool loop() const { return steps.size() > 1; }
@@ -42,20 +43,24 @@ struct Unit {
 };
 
 inline constexpr std::size_t kMaxLoopSteps = 24;
-inline constexpr std::int64_t kShortRow = 256;    // a shorter one is folded by the op's own kernel
-inline constexpr std::size_t kMaxLoopReads = 32;  // of values from outside
+inline constexpr std::int64_t kShortRow = 256;    // shorter rows are reduced by the op's own kernel
+inline constexpr std::size_t kMaxLoopReads = 32;  // maximum number of values from outside the loop
 
-// Units in an order that respects every reader and every overwrite. Linear in the steps.
+// Returns the units in an order in which readers of a value come before the step that overwrites
+// it. Takes time linear in the number of steps.
 std::vector<Unit> fuse(const std::vector<FuseStep>& steps);
 
-// Steps of a program's block as fuse() wants them; without one, of its body.
+// Describes the steps of a block of the program for fuse(); the second form describes the program's
+// body.
 std::vector<FuseStep> fuse_steps(const program::Block& block, const program::Program& program,
                                  const ops::Catalog& catalog);
 std::vector<FuseStep> fuse_steps(const program::Program& program,
                                  const ops::Catalog& catalog = ops::catalog());
-// May this op be a step of a loop? (Its dtypes decide the rest: may_fail().)
+// Returns true if this op can be a step of a loop. (may_fail() decides whether its dtypes allow
+// that.)
 bool loopable(const ops::OpDef& op);
-// Is it a fold over trailing dimensions of a row-major operand that a loop can end with?
+// Returns true if this is a reduction over the trailing dimensions of a row-major operand, which
+// can end a loop.
 bool trailing_fold(const ops::OpDef& op, const core::Attributes& attributes,
                    const core::Geometry& operand);
 

@@ -1,4 +1,4 @@
-// Each pass on a small graph, before and after, as text.
+// Tests each pass on a small graph by comparing the printed program before and after.
 #include "engine/passes/passes.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using program::StepOperand;
 using program::ValueId;
 using program::View;
 
-// Makes programs line by line; results are laid out by the ops' own rules.
+// Builds programs step by step; the ops' own inference lays out the results.
 class Maker {
  public:
   Maker() { program_.name = "f"; }
@@ -42,7 +42,7 @@ class Maker {
     Step& step = program_.body.steps.emplace_back(make(name, operands, attributes));
     return step.results[0].view;
   }
-  // Operand 0's value becomes the result.
+  // The result replaces the value of operand 0.
   View inplace(const char* name, std::vector<StepOperand> operands, Attributes attributes = {}) {
     Step& step = program_.body.steps.emplace_back(make(name, operands, attributes));
     step.results[0].overwrites = 0;
@@ -182,7 +182,8 @@ TEST(Peephole, CastsCopiesAndDoubleNegation) {
   const View copy = m.call("contiguous", {t(back)});
   const View twice = m.call("neg", {t(m.call("neg", {t(copy)}))});
   const View half = m.call("cast", {t(twice)}, {Attribute::of(DType::kF16)});
-  const View other = m.call("cast", {t(half)}, {Attribute::of(DType::kF32)});  // loses bits: stays
+  // Loses bits, so it stays.
+  const View other = m.call("cast", {t(half)}, {Attribute::of(DType::kF32)});
   m.returns({m.call("exp", {t(other)})});
   EXPECT_EQ(to_string(peephole(m.program())),
             "program f(x: float32[2, 3]):\n"
@@ -305,8 +306,8 @@ TEST(Inline, AKnownConditionChoosesItsBranch) {
             "  return v2\n");
 }
 
-// Inside a branch it is a value of the branch; in the body it would be a change that nobody
-// announced.
+// Inside a branch the write affects a value of the branch only. Moved into the body, it would
+// change the caller's tensor without a rebind.
 TEST(Inline, ABranchThatOverwritesAParameterStays) {
   Maker m;
   const View x = m.parameter("x", {4});
@@ -375,7 +376,7 @@ TEST(Dce, ARecordThatNobodyReadsIsNotKept) {
   EXPECT_EQ(kept.results[2].view.value, record.value);
   m.returns({});
   const Program less = dce(m.program());
-  EXPECT_EQ(less.body.steps.size(), 1u);  // the loop: it may have no end
+  EXPECT_EQ(less.body.steps.size(), 1u);  // the loop: it may not terminate
   EXPECT_TRUE(less.body.steps[0].counts.empty());
   EXPECT_EQ(less.body.steps[0].results.size(), 2u);
 }
@@ -419,7 +420,8 @@ TEST(Fuse, TwoChainsThatMeetAreOneLoop) {
   Maker m;
   const View a = m.parameter("a", {8}), b = m.parameter("b", {8});
   const View x = m.call("sin", {t(a)}), y = m.call("cos", {t(b)});
-  const View p = m.call("matmul", {t(a), t(b)});  // between them, of neither
+  // Stands between the loop's steps and belongs to no loop.
+  const View p = m.call("matmul", {t(a), t(b)});
   m.returns({m.call("add", {t(x), t(y)}), p});
   EXPECT_EQ(fused(m.program()), (Units{{{2}}, {{0, 1, 3}}}));
 }
@@ -433,7 +435,8 @@ TEST(Fuse, ReadersOfAnOverwrittenValueComeFirst) {
   EXPECT_EQ(fused(m.program()), (Units{{{0}}, {{1}}, {{2}}}));
 }
 
-// What is open has to end before the product either way: `x` dies before there are two of it.
+// The open loop has to end before the last product in any case. Ending it before the softmax frees
+// `x` earlier.
 TEST(Fuse, WhatIsMadeForTheNextStepComesAfterTheLoopsThatEndBeforeThat) {
   Maker m;
   const View a = m.parameter("a", {8, 8});
@@ -490,7 +493,7 @@ TEST(Plan, WhatIsHeldWhileEachUnitRuns) {
   Maker m;
   const View a = m.parameter("a", {64, 64}), w = m.parameter("w", {64, 64});
   const View x = m.call("matmul", {t(a), t(a)});
-  const View y = m.call("sin", {t(x)});  // written over x
+  const View y = m.call("sin", {t(x)});  // overwrites x
   const View z = m.call("matmul", {t(y), t(y)});
   m.rebind(w, m.inplace("add", {t(w), t(z)}));
   m.returns({z});
@@ -612,8 +615,8 @@ TEST(Rematerialise, NotWhereItTakesTooMuchOfTheTime) {
             m.program());
 }
 
-// Beside products that a GPU makes of the same values, an element of another op takes longer than
-// on a core.
+// Compared with products of the same values, an elementwise op costs more on a GPU than on a CPU
+// core, so on the GPU the same step is not worth repeating.
 TEST(Rematerialise, ByTheTimesOfTheDevice) {
   for (const bool on_gpu : {false, true}) {
     Maker m;

@@ -15,7 +15,7 @@ std::uint64_t bytes_of(const program::ValueType& type) {
   return std::max<std::uint64_t>((bytes + kAlign - 1) / kAlign * kAlign, kAlign);
 }
 
-// Free pieces of one growing block.
+// An allocator of pieces of one block that grows as needed.
 class Space {
  public:
   std::uint64_t take(std::uint64_t bytes) {
@@ -24,7 +24,7 @@ class Space {
       if (at->second >= bytes && (best == free_.end() || at->second < best->second)) best = at;
     }
     if (best == free_.end()) {
-      // The last piece grows where it ends the block.
+      // If the last free piece is at the end of the block, the block is extended from there.
       std::uint64_t start = size_;
       if (!free_.empty() && free_.rbegin()->first + free_.rbegin()->second == size_) {
         start = free_.rbegin()->first;
@@ -133,13 +133,13 @@ class Planner {
 
   void place(std::uint32_t u, std::size_t at, const program::StepResult& result) {
     const program::ValueId value = result.view.value;
-    // Never stored.
+    // The value exists only inside the loop and needs no memory.
     if (units_[u].loop() && last_[value] == u && !returned_[value]) return;
     const std::uint64_t bytes = bytes_of(program_.values[value]);
     if (result.overwrites >= 0) {
       const auto operand = static_cast<std::size_t>(result.overwrites);
       const program::ValueId old = step_of(u, at).operands[operand].view.value;
-      if (given_[old]) {  // in the caller's memory
+      if (given_[old]) {  // the old value is in the caller's memory
         given_[value] = true;
         return;
       }
@@ -160,8 +160,8 @@ class Planner {
     passed_on_.push_back(old);
   }
 
-  // A value that dies here and that an elementwise result may be written over: all that reads it
-  // does so at the place that it writes, and not after it.
+  // Finds a value that ends in this unit and that the elementwise result may overwrite: all its
+  // readers in the unit read it with the result's layout, and none of them runs after this step.
   program::ValueId heir_of(std::uint32_t u, std::size_t at,
                            const program::StepResult& result) const {
     const program::Step& step = step_of(u, at);
@@ -198,8 +198,10 @@ class Planner {
   const ops::Catalog& catalog_;
   std::vector<std::uint32_t> last_;  // by value: the unit that reads it last
   std::vector<bool> returned_, given_;
-  std::vector<std::vector<program::ValueId>> ending_;  // by unit
-  std::vector<program::ValueId> passed_on_;            // of the unit being placed
+  // By unit: the values that are read last there.
+  std::vector<std::vector<program::ValueId>> ending_;
+  // Values of the current unit whose memory a result has reused.
+  std::vector<program::ValueId> passed_on_;
   Space space_;
   std::uint64_t held_ = 0;
   MemoryPlan plan_;

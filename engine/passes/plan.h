@@ -1,5 +1,5 @@
-// The memory plan of a program's body: which results share bytes of one block, and how many bytes
-// it needs at its peak. Values inside a loop that only the loop reads have no memory at all.
+// The memory plan of a program's body: the place of each result in one block of memory, and the
+// block's peak size. Values that only one loop makes and reads have no memory.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,19 @@
 namespace teletensor::passes {
 
 struct MemoryPlan {
-  static constexpr std::uint64_t kNone = ~0ull;  // no place: a parameter, a literal, never stored
-  std::vector<std::uint64_t> offsets;            // by value
-  std::uint64_t peak = 0;                        // bytes of the block, 64-byte aligned pieces
-  // By unit: what its operands, its results and all that is read later have together. Parameters
-  // and literals are the caller's.
+  // Without a place: parameters, literals and values that are never stored.
+  static constexpr std::uint64_t kNone = ~0ull;
+  std::vector<std::uint64_t> offsets;  // by value
+  std::uint64_t peak = 0;              // size of the block in bytes; pieces are 64-byte aligned
+  // By unit: bytes of its operands, its results and all values that are read later. Does not count
+  // parameters and literals, which belong to the caller.
   std::vector<std::uint64_t> held;
-  std::uint64_t results = 0;  // bytes of those that the program returns
+  std::uint64_t results = 0;  // bytes of the values that the program returns
 };
 
-// `units` is fuse() of the program's steps. A result that overwrites an operand takes its place
-// where nobody reads the old value later; so does an elementwise one that is laid out like it.
+// `units` is the result of fuse() for the program's steps. A result that overwrites an operand uses
+// the operand's memory if the old value is not read later; so does an elementwise result with the
+// same layout.
 MemoryPlan plan_memory(const program::Program& program, const std::vector<Unit>& units,
                        const ops::Catalog& catalog = ops::catalog());
 

@@ -24,14 +24,15 @@ std::string escaped(std::string_view text) {
   return out + "'";
 }
 
-// The shortest decimal that reads back as the same number, as Python writes it.
+// Returns the shortest decimal that reads back as the same number, as Python prints it.
 std::string text_of(double x) {
   char text[40];
   for (int digits = 1; digits <= 17; ++digits) {
     std::snprintf(text, sizeof text, "%.*g", digits, x);
     if (std::strtod(text, nullptr) == x) break;
   }
-  const bool plain = std::strpbrk(text, ".en") == nullptr;  // neither 1.5, 1e9, inf nor nan
+  // True if the text is none of 1.5, 1e9, inf and nan.
+  const bool plain = std::strpbrk(text, ".en") == nullptr;
   return plain ? std::string(text) + ".0" : text;
 }
 std::string text_of(const core::Number& number) {

@@ -1,4 +1,5 @@
-// What is cheap to make again is not kept over the program's peak of memory.
+// Rematerialisation: values that are cheap to recompute are not kept in memory during the program's
+// peak.
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -18,7 +19,7 @@ using program::Step;
 using program::StepOperand;
 using program::ValueId;
 
-// Ops of about a nanosecond an element.
+// Ops that cost about a nanosecond per element.
 constexpr std::string_view kCheap[] = {
     "abs",         "add",         "sub",       "mul",       "div",         "neg",
     "square",      "sqrt",        "rsqrt",     "exp",       "exp2",        "expm1",
@@ -33,27 +34,29 @@ constexpr std::string_view kCheap[] = {
     "batch_norm",  "log_softmax", "softmax"};
 
 constexpr std::size_t kLongestChain = 6;
-constexpr std::size_t kMaxLooks = 512;            // at changed programs ...
-constexpr std::size_t kMaxStepsLooked = 1 << 19;  // and at their steps
+constexpr std::size_t kMaxLooks = 512;  // maximum number of changed programs that are analysed
+constexpr std::size_t kMaxStepsLooked = 1 << 19;  // maximum number of steps in them
 
 std::int64_t unpadded_bytes(const program::ValueType& type) {
   return type.elements * static_cast<std::int64_t>(core::size_of(type.dtype));
 }
 
-// A program with all that is asked of it while it changes.
+// A program with the results of its analysis.
 struct Looked {
   static constexpr std::uint32_t kNever = ~0u;
 
   Program program;
-  std::vector<std::uint32_t> unit_of;      // by step
-  std::vector<std::uint32_t> made_by;      // by value: a step; kNever: given, or made inside one
-  std::vector<std::uint32_t> overwritten;  // by value: by which step
+  std::vector<std::uint32_t> unit_of;  // by step
+  // By value: a step; kNever if it is a parameter or made in a nested block.
+  std::vector<std::uint32_t> made_by;
+  std::vector<std::uint32_t> overwritten;  // by value: the step that overwrites it
   std::vector<std::uint32_t> last;         // by value: the unit that reads it last
-  std::vector<bool> stays;          // by value: given, overwritten, returned, read by a block
-  std::vector<std::uint64_t> held;  // by unit
-  std::uint64_t most = 0;           // of `held`
-  std::uint32_t at = 0;             // the first unit that holds so much
-  std::size_t times = 0;            // how many do
+  // By value: must stay in memory (parameter, overwritten, returned, read by a nested block).
+  std::vector<bool> stays;
+  std::vector<std::uint64_t> held;  // by unit: bytes, see MemoryPlan
+  std::uint64_t most = 0;           // maximum of `held`
+  std::uint32_t at = 0;             // the first unit that reaches the maximum
+  std::size_t times = 0;            // number of units that reach the maximum
 
   Looked(Program p, const ops::Catalog& catalog) : program(std::move(p)) {
     const std::vector<Step>& steps = program.body.steps;
@@ -109,7 +112,8 @@ struct Looked {
     }
   }
 
-  // Is there now, where step s begins, and does not live longer when it is read there?
+  // Returns true if the value is in memory when step s begins, and reading it there does not extend
+  // its life.
   bool alive(ValueId value, std::uint32_t s) const {
     if (overwritten[value] < s) return false;
     return last[value] == kNever || last[value] >= unit_of[s];
@@ -124,11 +128,13 @@ struct Looked {
   }
 };
 
-// A value that dies at its last use before the peak, and is made again for those behind it.
+// A value that is freed at its last use before the peak, and recomputed for its readers after the
+// peak.
 struct Choice {
   ValueId value = kNoValue;
-  std::uint32_t before = 0;          // the step before which it is made again
-  std::vector<std::uint32_t> chain;  // copies of these steps make it, in this order
+  std::uint32_t before = 0;  // the value is recomputed before this step
+  // Steps that are repeated, in this order, to recompute the value.
+  std::vector<std::uint32_t> chain;
   double cost = 0, gain = 0;
 };
 
@@ -151,7 +157,7 @@ class Rematerialiser {
     std::size_t looks = kMaxStepsLooked / (program.body.steps.size() + 1);
     looks = std::min(looks, kMaxLooks);
     Looked now = first;
-    // The last that held less than all before it, and what it had cost until then.
+    // The program with the lowest peak so far, and its total cost.
     Program best = std::move(program);
     std::uint64_t least = first.most;
     double spent = 0, paid = 0;
@@ -187,7 +193,7 @@ class Rematerialiser {
                        [](const program::StepResult& result) { return result.overwrites < 0; });
   }
 
-  // Adds the steps that make `value` of what is alive before step `at` to `chain`.
+  // Appends to `chain` the steps that compute `value` from values that are alive before step `at`.
   bool find_chain(const Looked& look, ValueId value, std::uint32_t at,
                   std::vector<std::uint32_t>& chain) const {
     const std::uint32_t maker = look.made_by[value];
@@ -205,12 +211,14 @@ class Rematerialiser {
     return chain.size() <= kLongestChain;
   }
 
-  // What only waits while the most is held, the best bargains first.
+  // Values that are in memory at the peak without being used there, best ratio of gain to cost
+  // first.
   std::vector<Choice> choices(const Looked& look) const {
     const std::vector<Step>& steps = look.program.body.steps;
     const std::size_t values = look.program.values.size();
     constexpr std::uint32_t kNever = Looked::kNever;
-    std::vector<std::uint32_t> later(values, kNever);  // the first step that reads it afterwards
+    // By value: the first step after the peak that reads it.
+    std::vector<std::uint32_t> later(values, kNever);
     std::vector<bool> busy(values, false), earlier(values, false);
     for (std::uint32_t s = 0; s < steps.size(); ++s) {
       for (const StepOperand& operand : steps[s].operands) {
@@ -233,7 +241,7 @@ class Rematerialiser {
       if (!find_chain(look, value, choice.before, choice.chain)) continue;
       choice.gain = static_cast<double>(unpadded_bytes(look.program.values[value]));
       for (const std::uint32_t s : choice.chain) {
-        if (s == maker && !earlier[value]) continue;  // it is made later, not again
+        if (s == maker && !earlier[value]) continue;  // it is only computed later and not twice
         const ValueId made = steps[s].results[0].view.value;
         const program::ValueType& type = look.program.values[made];
         const Speed& speed = speed_of(type.device);
@@ -252,7 +260,7 @@ class Rematerialiser {
   Program made_again(const Looked& look, const Choice& choice) const {
     Program program = look.program;
     std::vector<Step>& steps = program.body.steps;
-    std::vector<std::pair<ValueId, ValueId>> copies;  // of which value
+    std::vector<std::pair<ValueId, ValueId>> copies;  // (original, copy)
     const auto copy_of = [&](ValueId value) {
       for (const auto& [from, to] : copies) {
         if (from == value) return to;
@@ -286,7 +294,7 @@ class Rematerialiser {
   const ops::Catalog& catalog_;
   const Effort& effort_;
   std::vector<bool> cheap_;  // by op
-  double total_ = 0;         // the program's cost
+  double total_ = 0;         // estimated time of the program
 };
 
 }  // namespace

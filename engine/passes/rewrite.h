@@ -1,4 +1,4 @@
-// What passes share: walks over all steps and uses of a program.
+// Helpers for passes: iteration over all steps and uses of a program.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace teletensor::passes {
 
-// Calls f(step) for every step, those of inner blocks after the step that has them.
+// Calls f(step) for every step; the steps of nested blocks follow the step that contains them.
 template <class P, class F>
 void for_each_step(P& block, F&& f) {
   for (auto& step : block.steps) {
@@ -16,7 +16,7 @@ void for_each_step(P& block, F&& f) {
   }
 }
 
-// Calls f(view) for every view that is read: operands, and what blocks return.
+// Calls f(view) for every view that is read: operands and results of blocks.
 template <class B, class F>
 void for_each_use(B& block, F&& f) {
   for (auto& step : block.steps) {
@@ -28,12 +28,13 @@ void for_each_use(B& block, F&& f) {
   for (auto& result : block.results) f(result);
 }
 
-// By value: how often it is read, by steps, blocks' results and rebinds.
+// By value: the number of reads by steps, results of blocks and rebinds.
 std::vector<std::uint32_t> count_uses(const program::Program& program);
-// By value: is it overwritten by a step, or what a parameter is rebound to? Two such values must
-// never become one.
+// By value: true if a step overwrites it, or if a parameter is rebound to it. Two such values must
+// never be merged.
 std::vector<bool> pinned_values(const program::Program& program);
-// Every view of value v becomes one of replacement[v], where that is not kNoValue. Geometries stay.
+// Replaces every use of value v by replacement[v], unless that is kNoValue. Geometries stay the
+// same.
 void substitute(program::Program& program, std::vector<program::ValueId> replacement);
 
 }  // namespace teletensor::passes

@@ -1,4 +1,4 @@
-// dce, cse, peephole: what can be said without computing.
+// The passes dce, cse and peephole, which simplify without evaluating anything.
 #include <algorithm>
 #include <bit>
 #include <span>
@@ -21,7 +21,7 @@ using program::StepOperand;
 using program::ValueId;
 using program::View;
 
-// Ops beside the elementwise ones whose kernels look at no element before they compute.
+// Ops that are not elementwise and cannot fail by their data.
 constexpr std::string_view kTotal[] = {
     "clone",      "contiguous",   "cast",          "copy",   "fill",    "reshape",     "relayout",
     "sum",        "mean",         "prod",          "amax",   "amin",    "any",         "all",
@@ -30,7 +30,7 @@ constexpr std::string_view kTotal[] = {
     "batch_norm", "zeros",        "ones",          "full",   "arange",  "linspace",    "eye",
     "cat",        "stack",        "flip",          "roll",   "sort",    "topk",        "tril",
     "triu",       "index_region", "update_region", "conv",   "rand",    "randn"};
-// Elementwise, but an integer divisor may be zero.
+// Elementwise ops that fail if an integer divisor is zero.
 constexpr std::string_view kDivisions[] = {"div", "floor_divide", "remainder", "fmod"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {
@@ -47,8 +47,8 @@ bool integral(const Step& step, const Program& program) {
   return true;
 }
 
-// A record that nobody reads is not kept; nor how many rounds there were, where that was for
-// records alone.
+// Removes the records of a loop that are never read, and the number of rounds if only removed
+// records needed it. Returns false if all are kept.
 bool forget_records(Step& step, const std::vector<std::uint32_t>& uses) {
   const std::size_t first = step.operands.size(), records = step.counts.size();
   const auto read = [&](std::size_t i) { return uses[step.results[first + i].view.value] > 0; };
@@ -67,7 +67,8 @@ bool forget_records(Step& step, const std::vector<std::uint32_t>& uses) {
   return true;
 }
 
-// Removes dead steps of a block, last first, so that what only they read dies with them.
+// Removes dead steps of a block, last step first, so that steps that only dead steps read are
+// removed too.
 bool sweep(Block& block, std::vector<std::uint32_t>& uses, const Program& program,
            const ops::Catalog& catalog) {
   bool changed = false;
@@ -101,7 +102,7 @@ bool sweep(Block& block, std::vector<std::uint32_t>& uses, const Program& progra
   return changed;
 }
 
-// == holds for 0.0 and -0.0.
+// Compares bits, because 0.0 == -0.0.
 bool same_bits(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
@@ -132,7 +133,7 @@ bool same_call(const Step& a, const Step& b) {
   return true;
 }
 
-// Every element of the dtype is one of the other, and comes back the same.
+// Returns true if the cast from `from` to `to` and back is exact for every value.
 bool widens(DType from, DType to) {
   if (core::is_complex(from) || from == DType::kBool || to == DType::kBool) return false;
   if (core::is_floating(from)) {
@@ -142,7 +143,7 @@ bool widens(DType from, DType to) {
          core::size_of(to) > core::size_of(from);
 }
 
-// The view reads the value's elements in the order in which they lie, each once.
+// Returns true if the view reads all of the value's elements in memory order, each once.
 bool in_order(const View& view, const Program& program) {
   return view.geometry.offset == 0 && view.geometry.contiguous() &&
          view.geometry.numel() == program.values[view.value].elements;
@@ -152,7 +153,7 @@ bool in_order(const View& view, const Program& program) {
 
 bool may_fail(const Step& step, const Program& program, const ops::Catalog& catalog) {
   if (step.kind != Step::Kind::kOp) {
-    if (step.kind == Step::Kind::kWhile) return true;  // it may not even end
+    if (step.kind == Step::Kind::kWhile) return true;  // it may not terminate
     bool any = false;
     for (const Block& block : step.blocks) {
       for_each_step(block, [&](const Step& inner) {
@@ -178,7 +179,7 @@ Program dce(Program program, const ops::Catalog& catalog) {
 Program cse(Program program, const ops::Catalog& catalog) {
   const std::vector<bool> pinned = pinned_values(program);
   std::vector<ValueId> replacement(program.values.size(), kNoValue);
-  // Steps of the body alone: a branch may not run at all.
+  // Only steps of the body are merged, because a branch may not run at all.
   std::vector<Step>& steps = program.body.steps;
   const auto shareable = [&](const Step& step) {
     if (step.kind != Step::Kind::kOp || step.results.empty()) return false;
@@ -189,7 +190,7 @@ Program cse(Program program, const ops::Catalog& catalog) {
     }
     return true;
   };
-  std::unordered_multimap<std::size_t, std::size_t> seen;  // hash -> step
+  std::unordered_multimap<std::size_t, std::size_t> seen;  // hash -> index of the step
   for (std::size_t i = 0; i < steps.size(); ++i) {
     Step& step = steps[i];
     std::size_t hash = step.op;
@@ -224,7 +225,8 @@ Program peephole(Program program, const ops::Catalog& catalog) {
   const std::vector<bool> pinned = pinned_values(program);
   std::vector<ValueId> replacement(program.values.size(), kNoValue);
   std::vector<const Step*> made(program.values.size(), nullptr);
-  // A copy of a parameter that is returned stays one: others may write the parameter's memory.
+  // A returned copy of a parameter stays a copy, because the caller may write the parameter's
+  // memory later.
   std::vector<bool> given(program.values.size(), false), returned(program.values.size(), false);
   for (const View& view : program.body.parameters) given[view.value] = true;
   for (const View& view : program.body.results) returned[view.value] = true;
@@ -250,7 +252,8 @@ Program peephole(Program program, const ops::Catalog& catalog) {
     if (step.results[0].overwrites >= 0 || pinned[result.value] || pinned[x.value]) return;
     const auto& type = program.values[x.value];
     const bool same_type = type == program.values[result.value];
-    // The result is a value with the same elements at the same places.
+    // Returns true if `source` can replace the result: its value has the same elements at the same
+    // positions.
     const auto takes_place = [&](const View& source) {
       return !(given[source.value] && returned[result.value]) &&
              program.values[source.value] == program.values[result.value] &&

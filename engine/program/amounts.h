@@ -1,5 +1,5 @@
-// Amounts: what a client can make grow in a session beside the bytes of its tensors: how much of it
-// there may be, or how much there is.
+// Amounts: the resources of a session, apart from the bytes of its tensors, that a client can make
+// grow. The same struct holds limits and current amounts.
 #pragma once
 
 #include <array>
@@ -14,25 +14,25 @@ namespace teletensor::program {
 
 struct Amounts {
   std::uint64_t handles = 0;
-  std::uint64_t tape_bytes = 0;    // of names, tape and queue
-  std::uint64_t staged_bytes = 0;  // uploads that are not used yet
+  std::uint64_t tape_bytes = 0;    // memory of handles, tape and queue
+  std::uint64_t staged_bytes = 0;  // bytes of uploads that no handle uses yet
   std::uint64_t programs = 0;
-  std::uint64_t program_steps = 0;  // of all programs, inlined
+  std::uint64_t program_steps = 0;  // steps of all programs, including those of nested blocks
   std::uint64_t program_bytes = 0;
-  std::uint64_t kept = 0;       // names
-  std::uint64_t published = 0;  // names
-  std::uint64_t plan_ms = 0;    // to check and plan its programs
+  std::uint64_t kept = 0;       // number of kept names
+  std::uint64_t published = 0;  // number of published names
+  std::uint64_t plan_ms = 0;    // time spent on checking and planning programs
 };
 
-// The limits where nobody sets others. 0: as much as the session's memory holds.
+// The default limits. 0 means as much as the session's memory limit allows.
 inline constexpr Amounts kUsualLimits{0,        0,      0,      1024,  std::uint64_t{1} << 17,
                                       64 << 20, 10'000, 10'000, 60'000};
 
 struct AmountField {
-  std::string_view name;  // of the setting: "session_" + name; and what errors call it
+  std::string_view name;  // name in error messages; the setting is "session_" + name
   std::uint64_t Amounts::*field;
-  bool bytes;       // else a number of things
-  bool may_be_all;  // 0 is a limit: the session's memory
+  bool bytes;       // true: a number of bytes; false: a number of things
+  bool may_be_all;  // 0 is allowed and means the session's memory limit
   std::string_view what;
 };
 inline constexpr std::array<AmountField, 9> kAmountFields{{
@@ -56,7 +56,8 @@ inline std::uint64_t steps_of(const Block& block) {
   return steps;
 }
 
-// "WHAT: the session has USED of its LIMIT NAME[, and needs MORE]; ADVICE, or ..."
+// Returns the error "WHAT: the session has USED of its LIMIT NAME[, and needs MORE]; ADVICE, or
+// ...".
 inline core::Status over_limit(std::string_view what, std::uint64_t Amounts::*field,
                                std::uint64_t used, std::uint64_t more, std::uint64_t limit,
                                std::string_view advice) {

@@ -1,8 +1,8 @@
-// Command: one entry of a frame, as the client issues it and the daemon's front executes it.
+// Command: one entry of a frame, as the client issues it and the daemon's front end executes it.
 //
-// Handles are ids. A command that makes handles takes the next ids in order; both sides count, and
-// the frame's header states the first so that a disagreement is found at once. `proto/wire` encodes
-// and decodes exactly this.
+// Handles are identified by ids. A command that makes handles takes the next ids in order. Both
+// sides count, and the frame's header states the first id, so that a disagreement is found at once.
+// `proto/wire` encodes and decodes exactly these structs.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace teletensor::program {
 
-using HandleId = std::uint64_t;  // 0: none
+using HandleId = std::uint64_t;  // 0 means no handle
 
 struct Argument {
   enum class Kind : std::uint8_t { kAbsent, kHandle, kNumber };
@@ -31,12 +31,13 @@ struct Argument {
   friend bool operator==(const Argument&, const Argument&) = default;
 };
 
-// A catalog op: values, views (select, expand, detach, ...) and in-place forms alike.
+// Runs an op of the catalog: ops that compute values, views (select, expand, detach, ...) and
+// in-place forms.
 struct Apply {
-  Apply() {}  // not = default: Apply() would clear it whole first
+  Apply() {}  // not = default, which would zero the whole struct first
   OpId op = 0;
   bool record = false;   // the client's grad mode at the call
-  bool inplace = false;  // result 0 is written through argument 0
+  bool inplace = false;  // result 0 overwrites argument 0
   core::DType default_dtype = core::DType::kF32;
   core::InlineVector<Argument, 3> arguments;
   core::InlineVector<std::uint32_t, 2> counts;  // lengths of list arguments, in signature order
@@ -44,7 +45,7 @@ struct Apply {
   friend bool operator==(const Apply&, const Apply&) = default;
 };
 
-// A small tensor whose bytes travel in the frame (row-major). Makes one handle.
+// A small tensor whose row-major bytes are part of the frame. Makes one handle.
 struct Constant {
   core::DType dtype = core::DType::kF32;
   core::Device device;
@@ -53,7 +54,7 @@ struct Constant {
   friend bool operator==(const Constant&, const Constant&) = default;
 };
 
-// Binds a finished upload (row-major) to a new handle.
+// Binds a finished upload (row-major bytes) to a new handle.
 struct Uploaded {
   std::uint64_t upload = 0;
   core::DType dtype = core::DType::kF32;
@@ -62,56 +63,58 @@ struct Uploaded {
   friend bool operator==(const Uploaded&, const Uploaded&) = default;
 };
 
-// Asks for the contents (row-major) as of this position. Small ones come with the progress; with
-// `bulk` they wait, bound to this sequence number, for a Download that names it.
+// Requests the row-major contents of a tensor at this position of the stream. Small contents are
+// sent with the progress reports. With `bulk` the daemon keeps them until a Download asks for this
+// sequence number.
 struct Fetch {
   HandleId handle = 0;
   bool bulk = false;
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
 
-// Gradients of roots. With `inputs` the results become new handles in that order (those marked
-// unused make none); else they go into .grad of the leaves, and `made` counts the .grad handles
-// that are new.
+// Computes the gradients of roots. With `inputs` each used input's gradient becomes a new handle,
+// in that order (an unused input makes none). Without `inputs` the gradients go into the .grad of
+// the leaves, and `made` counts the new .grad handles.
 struct Backward {
   std::vector<HandleId> roots;
-  std::vector<HandleId> seeds;  // one per root, 0: ones
+  std::vector<HandleId> seeds;  // one per root; 0 means a gradient of ones
   std::vector<HandleId> inputs;
   bool has_inputs = false;
   bool retain_graph = false;
   bool allow_unused = false;
-  // Structure only: the client has expanded this backward into instructions itself, and now both
-  // sides free what it used up.
+  // If true, the client has already issued the instructions of this backward itself. The command
+  // then only frees, on both sides, the saved values that the backward used up.
   bool expanded = false;
   std::uint32_t made = 0;
   friend bool operator==(const Backward&, const Backward&) = default;
 };
 
-// Gives a name to what tape node `node` saved in `slot` (operand number, or 256 + result number).
+// Makes a handle for the value that tape node `node` saved in `slot` (operand index, or 256 +
+// result index).
 struct Saved {
   std::uint64_t node = 0;
   std::uint32_t slot = 0;
   friend bool operator==(const Saved&, const Saved&) = default;
 };
 
-// What tape node `node` saved is dropped: the client will run its backward over values that it has
-// computed again (checkpoint).
+// Drops the values that tape node `node` saved. The client will run the node's backward on values
+// that it recomputes (checkpoint).
 struct Forget {
   std::uint64_t node = 0;
   friend bool operator==(const Forget&, const Forget&) = default;
 };
 
-// Changes to a handle that compute nothing.
+// Changes the state of a handle without computing anything.
 struct SetFlag {
-  // kNode: a view's node is made again now, if it has to be; nodes run in the order of their
-  // making.
+  // kNode: rebuilds a view's tape node now if it is outdated. The client sends it because a
+  // backward visits nodes in the order in which they were made.
   enum class What : std::uint8_t { kRequiresGrad, kRetainGrad, kNode };
   What what = What::kRequiresGrad;
   HandleId handle = 0;
-  bool on = true;  // of kRequiresGrad alone
+  bool on = true;  // used only by kRequiresGrad
   friend bool operator==(const SetFlag&, const SetFlag&) = default;
 };
-struct SetGrad {  // h.grad = grad; 0: None
+struct SetGrad {  // h.grad = grad; handle 0 means None
   HandleId handle = 0, grad = 0;
   friend bool operator==(const SetGrad&, const SetGrad&) = default;
 };
@@ -120,36 +123,36 @@ struct SetData {  // h.data = other
   friend bool operator==(const SetData&, const SetData&) = default;
 };
 
-// The client has raised the late error whose root is command `root`: what it touched has its last
-// good values and history again from here on.
+// The client has raised the late error that command `root` caused. From here on, every tensor that
+// the error reached has its last good value and history again.
 struct Raise {
   std::uint64_t root = 0;
   friend bool operator==(const Raise&, const Raise&) = default;
 };
 
-// Names dropped by the client, in the order of the stream.
+// Handles that the client has dropped, in the order of the stream.
 struct Release {
   std::vector<HandleId> handles;
   friend bool operator==(const Release&, const Release&) = default;
 };
 
-// The client has all bytes that the bulk Fetch `fetch` was to bring, or wants them no more.
+// The client has received all bytes of the bulk Fetch `fetch`, or no longer wants them.
 struct Taken {
-  std::uint64_t fetch = 0;  // seq
+  std::uint64_t fetch = 0;  // sequence number of the Fetch
   friend bool operator==(const Taken&, const Taken&) = default;
 };
 
-// The session keeps the tensor under this name (printable ASCII) beyond its client (0: not any
-// more).
+// Keeps the tensor under this name (printable ASCII) in the session, even when its client is gone.
+// Handle 0 removes the name.
 struct Keep {
   std::string name;
   HandleId handle = 0;
   friend bool operator==(const Keep&, const Keep&) = default;
 };
 
-// Other sessions may use the tensor under this name, those of the same user and of `users` ("alice
-// bob", "*": everybody); they may write it when `writable`. Handle 0: the session's publication of
-// this name is withdrawn; who has it keeps it.
+// Publishes the tensor under this name to other sessions: to those of the same user and of `users`
+// ("alice bob"; "*" means all users). Other sessions may write it if `writable`. Handle 0 withdraws
+// the publication; sessions that already use the tensor keep it.
 struct Publish {
   std::string name;
   HandleId handle = 0;
@@ -158,7 +161,8 @@ struct Publish {
   friend bool operator==(const Publish&, const Publish&) = default;
 };
 
-// Binds a publication to a new handle; dtype, device, shape and `writable` are as it was described.
+// Binds a published tensor to a new handle; dtype, device, shape and `writable` are those of its
+// description.
 struct Published {
   std::uint64_t publication = 0;
   core::DType dtype = core::DType::kF32;
@@ -168,8 +172,9 @@ struct Published {
   friend bool operator==(const Published&, const Published&) = default;
 };
 
-// The session takes part in a group of the user's sessions as `rank` of `ranks`; collectives name
-// the group by the session's own number for it. `timeout_ms`: how long one of them may wait.
+// The session joins a group of the user's sessions as `rank` of `ranks`. Collectives identify the
+// group by `group`, a number that the session has chosen. `timeout_ms` bounds how long a collective
+// may wait.
 struct Join {
   std::uint64_t group = 0;
   std::string name;
@@ -182,32 +187,34 @@ struct Leave {
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 
-// Gives the program in `bytes` (serialize.h) a number, not 0 and not in use, for later calls.
+// Gives the program in `bytes` (serialize.h) a number for later calls; the number is not 0 and not
+// in use.
 struct Define {
   std::uint64_t program = 0;
   std::string bytes;
   friend bool operator==(const Define&, const Define&) = default;
 };
 
-// Runs a program. Its results become new handles, parameters that it rebinds are written in place
-// (without history), gradients become .grad. Nothing of it is recorded.
+// Runs a program. Its results become new handles, the parameters that it rebinds are written in
+// place (without history), and its gradients become .grad. Nothing is recorded on the tape.
 //
-// With `times` a loop: so many rounds, each on what the one before left in the parameters that it
-// rebinds. Inputs in `sliced` have one more dimension in front: round i gets slice i modulo its
-// size. `numbers` are those of the first round, then those of the second, ... Results that are no
-// gradients are those of all rounds, along a new dimension 0; gradients are the last round's.
+// If `times` is not 0, the program runs in a loop of that many rounds; each round reads the rebound
+// parameters as the previous round left them. An input in `sliced` has one more leading dimension:
+// round i gets slice i modulo the size of that dimension. `numbers` holds the numbers of the first
+// round, then those of the second, and so on. Results that are gradients come from the last round;
+// all other results are stacked over the rounds along a new dimension 0.
 struct Call {
   std::uint64_t program = 0;
-  std::vector<HandleId> inputs;        // one a parameter
-  std::vector<core::Number> numbers;   // as many and of the kinds that the program has
-  std::int64_t seed = 0, ordinal = 0;  // of its random steps
-  std::uint32_t made = 0;              // results
-  std::uint32_t times = 0;             // 0: once, not a loop
-  std::vector<std::uint32_t> sliced;   // parameters, ascending
+  std::vector<HandleId> inputs;        // one per parameter
+  std::vector<core::Number> numbers;   // as many, and of the same kinds, as the program declares
+  std::int64_t seed = 0, ordinal = 0;  // for its random steps
+  std::uint32_t made = 0;              // number of results
+  std::uint32_t times = 0;             // 0: run once, without a loop
+  std::vector<std::uint32_t> sliced;   // indices of parameters, ascending
   friend bool operator==(const Call&, const Call&) = default;
 };
 
-// The program's number is free again; calls under way are not touched.
+// Frees the program's number; calls that are already queued still run.
 struct Undefine {
   std::uint64_t program = 0;
   friend bool operator==(const Undefine&, const Undefine&) = default;

@@ -10,7 +10,8 @@ std::uint64_t random_word() {
   std::random_device source;
   return std::uint64_t{source()} << 32 | source();
 }
-// Clients choose what is hashed: one that knew these could have all of it share one place.
+// Random, because clients choose the data that is hashed: with known constants a client could
+// produce many items with the same hash.
 const std::uint64_t kStart = random_word(), kFactor = random_word() | 1;
 
 class Hash {
@@ -25,12 +26,12 @@ class Hash {
   std::uint64_t state_ = kStart;
 };
 
-// == holds for 0.0 and -0.0, which compute other bits.
+// Compares bits, because 0.0 == -0.0 although they compute different results.
 bool same_bits(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
 
-// Ranks are small: a call of memcmp would cost more.
+// A loop, because for the small ranks here a call of memcmp would cost more.
 bool same(const core::Dims& a, const core::Dims& b) {
   if (a.size() != b.size()) return false;
   for (int d = 0; d < a.size(); ++d) {

@@ -1,7 +1,8 @@
-// Interner: one copy of each layout and each list of attributes, so that instructions hold pointers
-// to them: a queue entry stays small, and equal pointers say that two instructions look alike.
+// Interner: keeps one copy of each layout and each list of attributes, so that instructions can
+// hold pointers to them. This keeps queue entries small, and equal pointers mean equal contents.
 //
-// One thread at a time adds; any thread that got an instruction by synchronisation reads.
+// Only one thread at a time may add items. Any thread that received an instruction through
+// synchronisation may read its items.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace teletensor::program {
 
 class Interner {
  public:
-  // They live as long as the interner, at the same address.
+  // The returned objects live as long as the interner and never move.
   const core::Geometry* geometry(const core::Geometry& geometry);
   const core::Attributes* attributes(const core::Attributes& attributes);
   std::size_t size() const { return geometries_.items.size() + attributes_.items.size(); }
@@ -24,9 +25,9 @@ class Interner {
   template <class T>
   struct Table {
     std::deque<T> items;
-    std::vector<std::uint64_t> hashes;  // of items
-    std::vector<std::uint32_t> places;  // open addressing: number of an item + 1, 0: free
-    const T* last = nullptr;            // found or added: often what comes next as well
+    std::vector<std::uint64_t> hashes;  // hash of each item
+    std::vector<std::uint32_t> places;  // open addressing: index of an item + 1; 0 is a free slot
+    const T* last = nullptr;            // the item found or added last; often the next one is equal
     template <class Same>
     const T* find_or_add(std::uint64_t hash, const T& item, Same&& same);
   };

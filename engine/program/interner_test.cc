@@ -33,8 +33,8 @@ TEST(Interner, WhatComputesOtherBitsIsDifferent) {
   EXPECT_NE(interner.attributes({Attribute::of("a")}), interner.attributes({Attribute::of("b")}));
 }
 
-// What a hash by known numbers made of these was one number: a search went past all of them, and
-// half a million took hours.
+// All of these items have the same hash under the known constants of an earlier version. Each
+// search then passed all of them, and half a million items took hours.
 TEST(Interner, NobodyChoosesPlaces) {
   constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15ull, kWanted = 0x123456789abcdef0ull;
   std::uint64_t inverse = 1;
@@ -49,7 +49,7 @@ TEST(Interner, NobodyChoosesPlaces) {
     const std::uint64_t before = step(step(0x243f6a8885a308d3ull, offset), 1);
     const std::uint64_t stride = before ^ (kWanted ^ kWanted >> 32) * inverse;
     ASSERT_EQ(step(before, stride), kWanted);
-    if (stride >> 63 != 0) continue;  // no view has such a one
+    if (stride >> 63 != 0) continue;  // no view has a negative stride
     interner.geometry(
         Geometry({1}, {static_cast<std::int64_t>(stride)}, static_cast<std::int64_t>(offset)));
     ++made;

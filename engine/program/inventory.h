@@ -1,5 +1,6 @@
-// Inventory: what a session keeps for its next client, without data: the named tensors, and of the
-// handles behind them what a mirror is made of. Tensors come back without their history.
+// Inventory: the description, without data, of the tensors that a session keeps for its next
+// client: their names, and what the client's mirror needs to recreate their handles. The tensors
+// have no history.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +16,19 @@ namespace teletensor::program {
 struct Inventory {
   struct Item {
     HandleId id = 0;
-    HandleId base = 0;  // of a view
+    HandleId base = 0;  // set for a view
     HandleId grad = 0;
     core::Layout layout;
-    // Two handles with the same number share the cell, or the clock; cells are clocks as well.
+    // Handles with the same number share the cell or the clock. A cell is also a clock, so both use
+    // one numbering.
     std::uint64_t cell = 0, clock = 0;
-    std::int64_t elements = 0;  // of the cell
+    std::int64_t elements = 0;  // size of the cell
     std::uint8_t made = 0;      // autograd::Handle::Made
-    bool flag = false;          // requires_grad, its own
-    bool read_only = false;     // somebody else's publication
+    bool flag = false;          // the handle's own requires_grad
+    bool read_only = false;     // published by another session
   };
-  std::vector<Item> items;  // a base before its views, a tensor before its gradient
-  std::vector<std::pair<std::string, HandleId>> names;  // ascending
+  std::vector<Item> items;  // a base comes before its views, a tensor before its gradient
+  std::vector<std::pair<std::string, HandleId>> names;  // ascending by name
 };
 
 }  // namespace teletensor::program

@@ -33,7 +33,7 @@ std::uint64_t code_of(core::Device device) {
   return static_cast<std::uint64_t>(device.kind) * 256 + device.index;
 }
 
-// One message. Numbers that are 0 and empty texts are left out, as proto3 does.
+// One protobuf message. As in proto3, a number of 0 and an empty text are not written.
 class Message {
  public:
   std::string text;
@@ -62,7 +62,7 @@ class Message {
   void bytes(std::uint32_t field, std::string_view value) {
     if (!value.empty()) entry(field, value);
   }
-  // Also an empty one: an entry of a list.
+  // Also writes an empty value, because it is an entry of a list.
   void entry(std::uint32_t field, std::string_view value) {
     tag(field, WireType::kBytes);
     raw(value.size());
@@ -90,7 +90,7 @@ class Writer {
     Message out;
     out.number(1, kFormat);
     out.bytes(2, program_.name);
-    const Message body = block(program_.body);  // numbers the ops
+    const Message body = block(program_.body);  // assigns the numbers of the ops
     for (const OpId op : ops_) {
       const auto [name, revision] = name_(op);
       Message each;
@@ -207,8 +207,8 @@ class Writer {
 
 // ---------------------------------------------------------------- reading
 
-// Fields of one message in ascending order, some of them repeated. The first thing that is wrong
-// ends everything.
+// Reads the fields of a message in ascending order; some fields may repeat. The first error ends
+// all reading.
 class Reader {
  public:
   Reader(const FindOp& find, const ProgramLimits& limits) : find_(find), limits_(limits) {}
@@ -224,7 +224,8 @@ class Reader {
     std::uint64_t format = 0, checksum = 0;
     bool has_checksum = false, has_body = false;
     Cursor cursor(bytes);
-    // The checksum first: what is damaged says so, whatever it looks like.
+    // The checksum is verified first, so that damaged bytes are reported as damaged and not as
+    // malformed.
     constexpr std::size_t kTail = 9;
     if (bytes.size() < kTail || static_cast<std::uint8_t>(bytes[bytes.size() - kTail]) !=
                                     core::tag_of(kChecksum, WireType::kFixed64)) {
@@ -315,7 +316,7 @@ class Reader {
   }
 
  private:
-  // One field's contents, still to be taken from the cursor.
+  // The contents of one field, which still have to be read from the cursor.
   struct Part {
     Cursor* cursor;
     WireType type;
@@ -348,7 +349,7 @@ class Reader {
       take(field, Part{&cursor, type});
     }
   }
-  // Of a nested message.
+  // Reads the fields of a nested message.
   template <class Take>
   void fields(Part part, std::initializer_list<std::uint32_t> repeated, Take take) {
     std::string_view body;

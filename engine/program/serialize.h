@@ -1,6 +1,6 @@
-// Programs as bytes: what a client defines and what a file holds. The form is message Program of
-// proto/teletensor/v1/program.proto; written and read here alone, by clients and daemon alike, with
-// nothing but the standard library. Ops travel by name and revision.
+// Converts programs to and from bytes, for the Define command and for files. The format is message
+// Program of proto/teletensor/v1/program.proto. This code is its only reader and writer, for
+// clients and daemon, and needs only the standard library. Ops are identified by name and revision.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +14,23 @@
 
 namespace teletensor::program {
 
-// Bounds what reading may allocate, whatever the bytes say.
+// Bounds the memory that reading may allocate, whatever the bytes contain.
 struct ProgramLimits {
   std::size_t bytes = std::size_t{16} << 20;
   std::size_t steps = 1 << 14;
-  std::size_t items = 1 << 18;  // operands, results, views, values, attributes, names, ...
-  int depth = 8;                // of blocks
+  std::size_t items = 1 << 18;  // total of operands, results, views, values, attributes, names, ...
+  int depth = 8;                // nesting depth of blocks
 };
 
-using NameOp = std::function<std::pair<std::string, int>(OpId)>;  // name and revision
-// The op, or why this side has not got it.
+// Returns the name and revision of an op.
+using NameOp = std::function<std::pair<std::string, int>(OpId)>;
+// Returns the op, or an error that says why this side does not have it.
 using FindOp = std::function<core::Result<OpId>(std::string_view name, int revision)>;
 
 std::string serialize(const Program& program, const NameOp& name);
-// Refuses with INVALID_ARGUMENT what is not well-formed, with DATA_LOSS a wrong checksum, with
-// RESOURCE_EXHAUSTED what is over a limit, with UNIMPLEMENTED another format. What it gives is
-// well-formed and not yet trusted: ops/verify.h.
+// Returns INVALID_ARGUMENT if the bytes are malformed, DATA_LOSS for a wrong checksum,
+// RESOURCE_EXHAUSTED if a limit is exceeded, and UNIMPLEMENTED for another format version. The
+// returned program is well-formed but not trusted; ops/verify.h verifies it.
 core::Result<Program> deserialize(std::string_view bytes, const FindOp& find,
                                   const ProgramLimits& limits = {});
 

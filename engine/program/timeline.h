@@ -1,4 +1,5 @@
-// What a session's stream brought and its lanes did, and when: the raw matter of a profile.
+// Timeline: when a session's frames arrived and when lanes worked for it; the raw data of a
+// profile.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,17 @@
 
 namespace teletensor::program {
 
-// Work of a lane. Times are nanoseconds of the daemon's steady clock.
+// Work that a lane did. Times are nanoseconds of the daemon's steady clock.
 struct Span {
   std::uint64_t begin = 0;
-  std::uint64_t ns = 0;     // without what others ran in between
-  std::uint64_t seq = 0;    // of the command (of a program's call: the call's)
-  OpId op = 0;              // of a loop: of its first step
-  std::uint32_t steps = 1;  // 0: a constant, an upload or a fetch; more than 1: one loop of so many
-  std::uint32_t lane = 0;   // numbers of threads, from 1
+  std::uint64_t ns = 0;     // without the time of other work that ran in between
+  std::uint64_t seq = 0;    // of the command; for a step of a program, of the call
+  OpId op = 0;              // for a fused loop: the op of its first step
+  std::uint32_t steps = 1;  // 0: a constant, upload or fetch; > 1: steps of a fused loop
+  std::uint32_t lane = 0;   // number of the thread, from 1
 };
 
-// A frame that has come.
+// The arrival of a frame.
 struct Arrival {
   std::uint64_t at = 0;
   std::uint64_t first_seq = 0;
@@ -26,11 +27,11 @@ struct Arrival {
 };
 
 struct Timeline {
-  std::uint64_t now = 0;  // when it was taken
+  std::uint64_t now = 0;  // time at which this timeline was read
   std::vector<Span> spans;
   std::vector<Arrival> arrivals;
-  std::uint64_t dropped = 0;  // spans and arrivals that found no room so far
-  bool more = false;          // there are more to be taken
+  std::uint64_t dropped = 0;  // spans and arrivals dropped so far, because the buffer was full
+  bool more = false;          // more entries remain to be read
 };
 
 }  // namespace teletensor::program

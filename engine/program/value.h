@@ -1,10 +1,10 @@
-// Value: immutable contents of one storage identity at one moment. Names come and go; a value never
+// Value: the immutable contents of one storage at one moment. Handles come and go; a value never
 // changes once its instruction has run.
 //
-// Made by the front, filled by the back: contents and failure are written once, by the lane that
-// runs the producing instruction, before any later instruction of the session reads them (the
-// session's order is the synchronisation). Reference counts may be touched by front and lanes at
-// once. The client's mirror uses no values at all (null).
+// The front end creates values and the back end fills them: the lane that runs the producing
+// instruction writes contents and failure once, before any later instruction of the session reads
+// them (the order of the session's instructions is the synchronisation). Front end and lanes may
+// change the reference count concurrently. The client's mirror uses null instead of values.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace teletensor::program {
 
-// A late error: the root that travels with everything that depends on it.
+// A late error. The same root is passed on to every value that depends on the failed command.
 struct Failure {
   std::uint64_t seq = 0;  // of the command that failed
   core::Status status;
@@ -30,18 +30,21 @@ class Value : public core::Shared {
 
   const core::DType dtype;
   const core::Device device;
-  const std::int64_t elements;  // of the whole storage, strides and holes included
+  const std::int64_t elements;  // elements of the whole storage, including gaps between strides
 
-  // Set by the back. Exactly one of contents (a memory::Storage) and failure once it has run.
+  // Set by the back end. Exactly one of contents (a memory::Storage) and failure is set once the
+  // instruction has run.
   core::Ref<core::Shared> contents;
   std::shared_ptr<const Failure> failure;
-  core::Ref<Value> good;  // with failure: the value that this rebind would have replaced
+  // With failure: the value that the failed in-place write would have replaced.
+  core::Ref<Value> good;
 
-  // Of a collective's result, set by the back: the storage has had no other value.
+  // Set by the back end on the result of a collective: the storage was newly made for this value.
   bool received = false;
 
-  // Of a published tensor, set by the front before anybody else sees it: what overwrites the value
-  // before it writes the common storage, whoever holds that.
+  // Set by the front end on values of a published tensor, before other sessions can see them. An
+  // instruction that overwrites such a value writes into the shared storage itself, no matter how
+  // many references there are.
   bool through = false;
 };
 using ValueRef = core::Ref<Value>;

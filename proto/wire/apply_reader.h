@@ -1,4 +1,4 @@
-// Reads an instruction of a catalog op. For frame_reader.cc.
+// ApplyReader: reads an instruction of a catalog op. Used only by frame_reader.cc.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ class ApplyReader : public PartReader {
  public:
   using PartReader::PartReader;
 
-  // Precondition: `fields` stands at the first field.
+  // Precondition: `fields` is at the first field.
   void read() {
     program::Apply& apply =
         std::get<program::Apply>(out_.emplace_back(std::in_place_type<program::Apply>));
@@ -245,8 +245,8 @@ class ApplyReader : public PartReader {
     return true;
   }
 
-  static constexpr std::size_t kMaxTexts = 8;         // of one command
-  static constexpr std::size_t kMaxTextBytes = 4096;  // of one of them
+  static constexpr std::size_t kMaxTexts = 8;         // texts in one command
+  static constexpr std::size_t kMaxTextBytes = 4096;  // bytes in one text
 
   std::string_view text_[kMaxTexts];
   std::size_t texts_ = 0, texts_taken_ = 0;

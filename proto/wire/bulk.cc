@@ -11,8 +11,8 @@ char* put_data_head(char* at, std::uint32_t field, std::size_t size) {
   return put_varint(put_tag(at, field, WireType::kBytes), size);
 }
 
-// Reads fields below `data_field` by `read`, then the head of the data, which must be last and
-// reach exactly to `total`.
+// Reads the fields below `data_field` with `read`, and then the tag and length of the data, which
+// must be the last field and extend exactly to `total`.
 template <class Read>
 core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::uint32_t data_field,
                                Read read) {
@@ -42,7 +42,7 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
   return ChunkData{total, 0};
 }
 
-// Fields 1 and 2, both varints; one that is not there leaves its value.
+// Reads fields 1 and 2, both varints; a missing field leaves its value unchanged.
 core::Status decode_two(std::string_view bytes, std::uint64_t& first, std::uint64_t& second,
                         std::string_view broken) {
   for (Cursor cursor(bytes); !cursor.done();) {

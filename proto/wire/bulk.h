@@ -1,5 +1,5 @@
-// Headers of bulk chunks (UploadChunk, DownloadChunk): the bytes before the data, so that the data
-// itself is passed on without a copy.
+// The headers of bulk chunks (UploadChunk, DownloadChunk): the bytes before the data. They are
+// encoded and decoded separately, so that the data itself is passed on without a copy.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,30 @@
 
 namespace teletensor::wire {
 
-// Longest header of either chunk.
+// Maximum length of the header of either chunk.
 inline constexpr std::size_t kMaxChunkHeader = 192;
 
 struct UploadHeader {
-  std::uint64_t bytes = 0;  // of the whole; in the first chunk
-  core::Device device;      // in the first chunk
+  std::uint64_t bytes = 0;  // size of the whole upload; only in the first chunk
+  core::Device device;      // only in the first chunk
   std::uint64_t offset = 0;
 };
 
 struct DownloadHeader {
-  std::uint64_t bytes = 0;  // of the whole; in the first chunk, as dtype and shape
+  // Size of the whole download; like dtype and shape, only in the first chunk.
+  std::uint64_t bytes = 0;
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
   std::uint64_t offset = 0;
-  bool first = true;  // write dtype and shape
+  bool first = true;  // if set, dtype and shape are written
 };
 
-// The header to be followed by `data_size` bytes of data.
+// Encodes a header that is followed by `data_size` bytes of data.
 std::string encode_upload_header(const UploadHeader& header, std::size_t data_size);
 std::string encode_download_header(const DownloadHeader& header, std::size_t data_size);
 
-// Where the data lies in a chunk of `total` bytes whose first bytes are `prefix` (all of it, or at
-// least kMaxChunkHeader): [data_at, total).
+// The position of the data, [data_at, total), in a chunk of `total` bytes that begins with `prefix`
+// (the whole chunk, or at least kMaxChunkHeader bytes).
 struct ChunkData {
   std::size_t data_at = 0, data_size = 0;
 };

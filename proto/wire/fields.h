@@ -1,4 +1,4 @@
-// Field numbers of program.proto, and the codes that packed arguments and attributes are made of.
+// Field numbers of program.proto, and the codes of packed arguments and attributes.
 #pragma once
 
 #include <cstdint>
@@ -49,16 +49,16 @@ enum Command : std::uint32_t {
   kLastKind = kLeave
 };
 
-// Arguments: even is a handle.
+// The codes of arguments; an even code is a handle.
 enum ArgumentCode : std::uint64_t {
   kFalse = 1,
   kTrue = 3,
   kInteger = 5,
   kReal = 7,
-  kComplex = 9,   // two reals
-  kUnsigned = 11  // an integer above 2^63 - 1, as its two's complement
+  kComplex = 9,   // two reals follow
+  kUnsigned = 11  // an integer above 2^63 - 1, in two's complement
 };
-// Attributes: kind + 8 * x. The kinds are those of core::Attribute::Kind.
+// An attribute's code is kind + 8 * x, with the kinds of core::Attribute::Kind.
 inline constexpr int kAttributeKindBits = 3;
 inline std::uint64_t code_of(core::Device device) {
   return static_cast<std::uint64_t>(device.kind) * 256 + device.index;

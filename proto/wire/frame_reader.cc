@@ -10,7 +10,8 @@ using program::Command;
 
 namespace {
 
-// One command's body. On failure the status says why, without the place.
+// Reads the body of one command. After an error the status says why, without the position in the
+// frame.
 class CommandReader : public PartReader {
  public:
   using PartReader::PartReader;
@@ -50,7 +51,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
     return Status(Code::kResourceExhausted, "frame: " + std::to_string(bytes.size()) +
                                                 " bytes, at most " + std::to_string(limits_.bytes));
   }
-  // First the header, and how many commands follow: so that the list grows once.
+  // First reads the header and counts the commands, so that the list is allocated only once.
   Cursor cursor(bytes), commands;
   std::size_t count = 0;
   std::uint32_t last = 0;

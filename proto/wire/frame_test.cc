@@ -1,4 +1,5 @@
-// The encoder and decoder of frames: round trips, agreement with protoc's classes, refusals.
+// Tests the encoder and decoder of frames: round trips, agreement with the classes that protoc
+// generates, refused bytes.
 #include "proto/wire/frame.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ core::Status read(const v1::Frame& frame) {
   Frame out;
   return read(frame.SerializeAsString(), out);
 }
-// A frame with one command for a test to spoil.
+// A frame with one command, which a test then makes invalid.
 v1::Frame one(v1::Command** command) {
   v1::Frame frame;
   frame.set_first_seq(1);
@@ -55,7 +56,7 @@ TEST(Frame, ElementwiseInstructionIsSmall) {
   const std::size_t before = writer.size();
   writer.append(add(99'999, 99'998), 1);
   EXPECT_EQ(writer.size() - before, 10u);
-  writer.append(add(100'000, 7), 1);  // an old operand: two more bytes
+  writer.append(add(100'000, 7), 1);  // an older operand takes two more bytes
   EXPECT_LE(writer.size() - before, 22u);
 }
 
@@ -162,7 +163,7 @@ TEST(Frame, ReadsWhatProtocsClassesWrite) {
   EXPECT_EQ(apply.arguments[2], Argument::of(core::Number::of_int(-3)));
   EXPECT_EQ(apply.attributes.ints(0)[1], -5);
   EXPECT_EQ(apply.attributes.text(1), "tanh");
-  EXPECT_EQ(frame.next_id, 10u);  // in place makes none
+  EXPECT_EQ(frame.next_id, 10u);  // an in-place command makes no handle
 }
 
 TEST(Frame, RefusesUnknownFields) {
@@ -338,7 +339,7 @@ TEST(Frame, TruncatedAndDamagedFramesAreRefusedOrValid) {
   const std::string whole(writer.finish(0, 0));
   Frame frame;
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    // On its own heap block, so that a sanitizer sees a read past the end.
+    // A copy in its own heap block, so that a sanitizer detects a read past the end.
     const std::string part(whole.data(), size);
     if (read(part, frame).ok()) {
       EXPECT_LT(frame.commands.size(), 30u);

@@ -16,7 +16,7 @@ using program::Command;
 namespace {
 
 constexpr char tag(std::uint32_t field, WireType type) {
-  return static_cast<char>(tag_of(field, type));  // fields below 16 only
+  return static_cast<char>(tag_of(field, type));  // only for fields below 16
 }
 constexpr char kBytesTag(std::uint32_t field) { return tag(field, WireType::kBytes); }
 
@@ -36,7 +36,7 @@ char code_of(const Number& number) {
   return char{field::kUnsigned};
 }
 
-// Writes the body of one command; `next` is the session's next id before it.
+// Writes the body of one command; `next` is the session's next id before the command.
 class BodyWriter {
  public:
   BodyWriter(char* at, program::HandleId next) : at_(at), next_(next) {}
@@ -156,7 +156,7 @@ class BodyWriter {
     at_ = close_length(opened, at_);
   }
   void operator()(const program::Undefine& u) { pair(field::kUndefine, u.program, 0); }
-  void operator()(const Apply&) {}  // has its own path
+  void operator()(const Apply&) {}  // an Apply is written separately
 
  private:
   std::uint64_t distance(program::HandleId id) const { return id == 0 ? 0 : next_ - id; }
@@ -176,7 +176,7 @@ class BodyWriter {
     for (program::HandleId id : ids) at_ = put_varint(at_, distance(id));
     at_ = close_length(opened, at_);
   }
-  // Codes as in an Apply, then the integers and reals they speak of.
+  // Writes codes as in an Apply, and then the integers and reals that they refer to.
   void numbers(const std::vector<Number>& list) {
     if (list.empty()) return;
     std::size_t integers = 0, reals = 0;
@@ -218,7 +218,7 @@ class BodyWriter {
   const program::HandleId next_;
 };
 
-// Items (FrameLimits) and bytes besides the fixed part that a command may need.
+// The number of items (FrameLimits) and bytes that a command may need, apart from the fixed part.
 struct Need {
   std::size_t items = 0, bytes = 0;
 };
@@ -241,7 +241,7 @@ Need need_of(const Command& command) {
   }
   return {static_cast<std::size_t>(core::kMaxRank), 0};
 }
-// Tags, lengths and scalars of any command, whatever its kind.
+// Bytes for tags, lengths and scalars of any command.
 constexpr std::size_t kFixed = 160;
 
 ApplyView view_of(const Apply& apply) {
@@ -263,7 +263,7 @@ std::size_t items_of(const core::Attributes& attributes) {
 }
 
 std::size_t items_of(const ApplyView& apply) {
-  // Numbers among the arguments are items themselves, complex ones two.
+  // Numbers among the arguments count as items themselves; complex numbers count as two.
   return 3 * apply.arguments.size() + apply.counts.size() + items_of(apply.attributes);
 }
 
@@ -466,7 +466,7 @@ void FrameWriter::append(const Command& command, std::uint32_t made) {
   char* at = room(kFixed + need.items * kMaxVarint + need.bytes);
   *at++ = kBytesTag(field::kCommands);
   char* const opened = at++;
-  // `made` comes before the kinds: fields stand in ascending order.
+  // `made` is written before the kind, because fields are in ascending order.
   if (made != usual_made(command))
     at = put_varint(put_tag(at, field::kMade, WireType::kVarint), made);
   BodyWriter body(at, next_id_);

@@ -1,4 +1,4 @@
-// Reads the commands that are no catalog op. For frame_reader.cc.
+// KindReader: reads the commands that are no catalog ops. Used only by frame_reader.cc.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@ class KindReader : public PartReader {
  public:
   using PartReader::PartReader;
 
-  // Precondition: `fields` stands at the field that says the kind.
+  // Precondition: `fields` is at the field that states the kind.
   void read() {
     const std::uint32_t kind = fields_.field();
     if (kind < field::kConstant) {
@@ -298,7 +298,7 @@ class KindReader : public PartReader {
     check_layout(inner, uploaded.shape);
   }
 
-  // Fields 1 to 3 of Constant and Uploaded.
+  // Reads fields 1 to 3 of Constant and Uploaded.
   void read_layout(Fields& inner, core::DType& dtype, core::Device& device, core::Dims& shape) {
     std::uint64_t number = 0;
     std::string_view sizes;
@@ -333,7 +333,7 @@ class KindReader : public PartReader {
         inner.unknown();
     }
   }
-  // The number of elements, -1 on failure.
+  // Returns the number of elements, or -1 after an error.
   std::int64_t check_layout(Fields& inner, const core::Dims& shape) {
     if (!fields_.status().ok() || !inner.status().ok()) return -1;
     if (!has_dtype_) {

@@ -1,4 +1,4 @@
-// How commands are read: what frame_reader.cc is made of, and nobody else includes.
+// Helpers for reading commands. Used only by frame_reader.cc and the headers that it includes.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace teletensor::wire {
 
-// Fields of one message in ascending order, each at most once.
+// The fields of one message in ascending order, each at most once.
 class Fields {
  public:
   explicit Fields(std::string_view body) : cursor_(body) {}
 
-  // False at the end and on failure.
+  // Advances to the next field. Returns false at the end and after an error.
   bool next() {
     if (cursor_.done() || !status_.ok()) return false;
     const std::uint32_t before = field_;
@@ -51,7 +51,7 @@ class Fields {
     if (type_ != WireType::kBytes) return wrong_type();
     return cursor_.bytes(value) || bad("a field that is longer than its message");
   }
-  // Several entries of one repeated field, one after the other.
+  // Returns true if several entries of a repeated field follow one after another.
   bool repeated() {
     Cursor ahead = cursor_;
     std::uint32_t field = 0;
@@ -81,7 +81,7 @@ class Fields {
   core::Status status_;
 };
 
-// What one frame may still use, and what its commands need to be read.
+// The limits that one frame may still use up, and the tables that its commands need to be read.
 struct ReadContext {
   const FrameLimits& limits;
   std::span<const program::OpId> ops;
@@ -90,14 +90,15 @@ struct ReadContext {
   program::HandleId next = 0;
 };
 
-// What the readers of one command share. They report through `fields` and add to `out`.
+// The base of the readers of one command. They report errors through `fields` and append to `out`.
 class PartReader {
  public:
   PartReader(ReadContext& context, Fields& fields, std::vector<program::Command>& out)
       : context_(context), fields_(fields), out_(out) {}
 
  protected:
-  static constexpr std::uint32_t kMaxMade = 1 << 20;  // ids of one command
+  // Maximum number of ids that one command makes.
+  static constexpr std::uint32_t kMaxMade = 1 << 20;
   static constexpr int kMaxDeviceIndex = 255;
 
   void advance(std::uint64_t made) { context_.next += made; }

@@ -6,7 +6,7 @@ namespace teletensor::wire {
 
 namespace {
 
-// Appends fields to a string; proto3's zeroes are left out.
+// Appends fields to a string; like proto3, omits zeroes.
 class Out {
  public:
   void number(std::uint32_t field, std::uint64_t value) {
@@ -48,7 +48,7 @@ void put_status(Out& out, const core::Status& status) {
   out.text(3, status.message());
 }
 
-// A status from its two fields; codes that gRPC has not become kUnknown.
+// Makes a status from its two fields; codes that gRPC does not have become kUnknown.
 core::Status status_of(std::uint64_t code, std::string_view text) {
   if (code == 0) return {};
   const bool known = code <= static_cast<std::uint64_t>(core::Code::kDataLoss);
@@ -64,7 +64,8 @@ bool read_list(std::string_view bytes, std::vector<std::uint64_t>& values) {
   return true;
 }
 
-// One submessage: numbers and byte fields by number (below 8), everything else skipped.
+// One submessage: its numbers and byte fields by field number (below 8). All other fields are
+// skipped.
 struct Entry {
   std::uint64_t number[8] = {};
   std::string_view bytes[8];

@@ -1,5 +1,5 @@
-// Progress: what the daemon tells a client, many events in one message. Bytes as
-// proto/teletensor/v1/session.proto defines them.
+// Progress: a message with which the daemon reports many events to a client.
+// proto/teletensor/v1/session.proto defines the bytes.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace teletensor::wire {
 
-// The contents that a Fetch asked for.
+// The contents that a Fetch requested.
 struct FetchedValue {
   std::uint64_t seq = 0;  // of the Fetch
-  core::Status status;    // not ok: the value failed for the reason that command `root` had
+  core::Status status;    // if not ok: the value failed because of the error of command `root`
   std::uint64_t root = 0;
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
-  std::string data;  // row-major; empty where not ok
+  std::string data;  // row-major; empty if the status is not ok
 };
 
 struct ErrorEvent {
@@ -37,18 +37,18 @@ struct RaisedEvent {
 struct Progress {
   std::uint64_t completed_upto = 0;
   std::uint64_t received_upto = 0;
-  std::uint64_t credit_upto = 0;    // the client sends no command above it
-  std::uint64_t credit_bytes = 0;   // bytes of frames that may be sent in the session's life
-  std::uint64_t snapshot_upto = 0;  // what has been written down reaches so far; 0: nothing new
-  std::uint64_t number = 0;         // from 1; one that is sent again has its old number
+  std::uint64_t credit_upto = 0;    // the client may send commands up to this number
+  std::uint64_t credit_bytes = 0;   // total bytes of frames that may be sent during the session
+  std::uint64_t snapshot_upto = 0;  // last command in the stored snapshot; 0: unchanged
+  std::uint64_t number = 0;         // counted from 1; a message that is sent again keeps its number
   std::vector<FetchedValue> fetched;
   std::vector<ErrorEvent> errors;
   std::vector<RaisedEvent> raised;
 };
 
 std::string encode_progress(const Progress& progress);
-// Bounds-checked; fields that it does not know are skipped (a newer server's). A value's data is as
-// long as its dtype and shape say.
+// Checks all bounds, and skips unknown fields, which a newer server may send. The length of a
+// value's data must match its dtype and shape.
 core::Status decode_progress(std::string_view bytes, Progress& progress);
 
 }  // namespace teletensor::wire

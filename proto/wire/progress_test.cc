@@ -1,4 +1,5 @@
-// Progress and bulk headers: round trips, agreement with protoc's classes, refusals.
+// Tests progress messages and bulk headers: round trips, agreement with the classes that protoc
+// generates, refused bytes.
 #include "proto/wire/progress.h"
 
 #include <gtest/gtest.h>
@@ -153,7 +154,7 @@ TEST(Bulk, UploadChunkIsProtocs) {
   EXPECT_EQ(back.bytes, 5000u);
   EXPECT_EQ(back.device, header.device);
   EXPECT_EQ(back.offset, 4096u);
-  // Only the first bytes are looked at.
+  // Only the first bytes are read.
   const auto again =
       decode_upload_header(std::string_view(bytes).substr(0, kMaxChunkHeader), bytes.size(), back);
   ASSERT_TRUE(again.ok());

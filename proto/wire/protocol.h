@@ -1,11 +1,12 @@
-// The version of the protocol that clients and daemons of this checkout speak.
+// The version of the protocol that the clients and the daemon of this checkout use.
 #pragma once
 
 #include <cstdint>
 
 namespace teletensor::wire {
 
-// A change that a peer of before would misread makes it one more; Hello refuses the others by name.
+// Incremented by every change that an older peer would misread. Hello refuses a peer with another
+// version and names both versions.
 inline constexpr std::uint32_t kProtocol = 2;
 
 }  // namespace teletensor::wire

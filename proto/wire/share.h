@@ -1,5 +1,6 @@
-// What travels on the socket beside the daemon's UNIX socket, between processes of one machine:
-// records of fixed size in its own byte order; docs/wire.md ("Shared memory") tells the story.
+// Messages on the socket for shared memory, which is next to the daemon's UNIX socket: records of
+// fixed size in the byte order of the machine, between processes of one machine. docs/wire.md
+// ("Shared memory") explains the protocol.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +9,30 @@
 namespace teletensor::wire {
 
 inline constexpr std::uint32_t kShareMagic = 0x31535454;  // "TTS1"
-inline constexpr char kShareSuffix[] = ".share";          // of the socket's path
+inline constexpr char kShareSuffix[] = ".share";          // appended to the socket's path
 inline constexpr int kTicketDigits = 32;
-// At most so many bytes in one kShareUpload: others wait meanwhile.
+// Maximum number of bytes in one kShareUpload, because other connections wait meanwhile.
 inline constexpr std::uint64_t kMaxShareUpload = 8ull << 20;
 
 enum ShareKind : std::uint32_t {
-  // First on a connection: the value of bulk fetch `number`, to look at. The reply comes with a
-  // descriptor; the value stays as it is until the connection ends.
+  // Must be the first message of a connection: requests the value of bulk fetch `number` for
+  // reading. The reply comes with a file descriptor; the value does not change until the connection
+  // ends.
   kShareTake = 1,
-  // First on a connection: new memory of `bytes`, to write to until the connection ends.
+  // Must be the first message of a connection: requests new memory of `bytes` bytes, which the
+  // client may write until the connection ends.
   kShareOpen = 2,
-  // After kShareOpen and kShareWay: bytes [from, from + bytes) of the memory go to `offset` of
-  // upload `number`;
-  // 0: of a new one, of `total` bytes for `device`. The reply comes when they have been copied.
+  // After kShareOpen or kShareWay: copies the bytes [from, from + bytes) of the memory to `offset`
+  // of upload `number`. Number 0 starts a new upload of `total` bytes for `device`. The reply is
+  // sent when the bytes have been copied.
   kShareUpload = 3,
-  // As kShareOpen, for uploads of what lies elsewhere, one after the other: the daemon ends it when
-  // none has come for a second at most.
+  // Like kShareOpen, but the memory is a staging buffer: uploads of data elsewhere in the client's
+  // memory pass through it, one after another. The daemon closes the connection after at most a
+  // second without an upload.
   kShareWay = 4,
-  // First on a connection: the value of bulk fetch `number`, which lies on a GPU, copied to memory
-  // of that GPU. The reply comes with a descriptor for cuMemImportFromShareableHandle; number and
-  // offset are the GPU's UUID.
+  // Must be the first message of a connection: requests a copy, in memory of the same GPU, of the
+  // value of bulk fetch `number`, which is on a GPU. The reply comes with a descriptor for
+  // cuMemImportFromShareableHandle; its number and offset are the UUID of the GPU.
   kShareTakeGpu = 5,
 };
 
@@ -47,9 +51,9 @@ struct ShareRequest {
 
 struct ShareReply {
   std::uint32_t magic = kShareMagic;
-  std::uint32_t code = 0;    // of google.rpc.Code
+  std::uint32_t code = 0;    // a google.rpc.Code
   std::uint64_t number = 0;  // of the upload
-  std::uint64_t offset = 0;  // in the file behind the descriptor
+  std::uint64_t offset = 0;  // in the file of the descriptor
   std::uint64_t bytes = 0;
 };
 

@@ -1,4 +1,4 @@
-// The path of a UNIX socket as gRPC's target, which is a URI.
+// Converts the path of a UNIX socket to a gRPC target, which is a URI.
 #pragma once
 
 #include <string>
@@ -6,15 +6,15 @@
 
 namespace teletensor::wire {
 
-// A comma separates the addresses of one target, escaped or not, so gRPC cannot name such a path. A
-// NUL would end it early.
+// Returns true if gRPC can name this path. A comma separates the addresses of a target, even if it
+// is escaped, and a NUL would end the path early.
 inline bool is_socket_path(std::string_view path) {
   return !path.empty() && path.find(',') == std::string_view::npos &&
          path.find('\0') == std::string_view::npos;
 }
 
-// "unix:" and `path`, in which every byte is escaped that has a meaning in a URI. Precondition:
-// is_socket_path(path).
+// Returns "unix:" followed by `path`, with all bytes escaped that have a meaning in a URI.
+// Precondition: is_socket_path(path).
 inline std::string socket_target(std::string_view path) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-._~";

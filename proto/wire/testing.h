@@ -1,4 +1,4 @@
-// For tests: random commands that the encoder accepts.
+// For tests: generates random commands that the encoder accepts.
 #pragma once
 
 #include <limits>
@@ -15,7 +15,7 @@ class RandomCommands {
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool coin() { return below(2) == 0; }
 
-  // Handles are below `next` (which is at least 2).
+  // Handles are below `next`, which must be at least 2.
   program::Command command(program::HandleId next) {
     next_ = next;
     using namespace program;

@@ -1,4 +1,4 @@
-// protobuf's varints and tags (engine/core/varint.h) under the names of this folder.
+// Makes protobuf's varints and tags (engine/core/varint.h) available in this namespace.
 #pragma once
 
 #include "engine/core/varint.h"

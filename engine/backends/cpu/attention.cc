@@ -1,5 +1,5 @@
-// Attention in blocks of query rows: the scores of a block stand in temporary memory, never those
-// of all rows. The backward makes them again from the saved logarithms.
+// Attention in blocks of query rows. The scores of one block are in temporary memory; the whole
+// score matrix is never stored. The backward recomputes the scores from the saved logarithms.
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -21,13 +21,14 @@ namespace {
 
 using core::Status;
 
-constexpr std::int64_t kRows = 64;      // of a block
-constexpr std::int64_t kMaxParts = 16;  // each has temporary memory of its own
-// The logarithm of a row that sees nothing.
+constexpr std::int64_t kRows = 64;  // rows per block
+// Maximum number of parts, because each has its own temporary memory.
+constexpr std::int64_t kMaxParts = 16;
+// The logarithm of a query row that sees no key.
 template <class A>
 constexpr A kBlind = -std::numeric_limits<A>::infinity();
 
-// One operand's matrices, whose elements of a row lie together.
+// The matrices of one operand; the elements of each row are adjacent.
 template <class A>
 class Heads {
  public:
@@ -71,13 +72,13 @@ struct Sizes4 {
     values = v.shape[rank - 1];
   }
   std::int64_t blocks() const { return (length + kRows - 1) / kRows; }
-  // Columns that any of the rows up to `last` sees.
+  // The number of columns that at least one of the rows up to `last` can see.
   std::int64_t seen(std::int64_t last, bool causal) const {
     return causal ? std::min(keys, last + 1) : keys;
   }
 };
 
-// What is added to the scores, of sizes [..., L, S] or 1; may be absent.
+// The mask that is added to the scores; its last sizes are [..., L, S] or 1. It may be absent.
 template <class A>
 class Mask {
  public:
@@ -107,7 +108,8 @@ class Mask {
   std::int64_t row_ = 0, column_ = 0;
 };
 
-// units of work on temporary memory of `elements` each; parts depend on the sizes alone.
+// Runs `units` units of work, each with temporary memory of `elements` elements. The number of
+// parts depends only on the sizes.
 template <class A, class F>
 Status each_unit(KernelCall& call, std::int64_t units, double ns, std::int64_t elements, F&& unit) {
   const bool short_work = static_cast<double>(units) * ns < 300e3;
@@ -210,7 +212,7 @@ Status backward(KernelCall& call) {
   }
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
   const RowSteps<A>& steps = row_steps<A>();
-  // Weights and their gradients of a block, and a product before it is added.
+  // The weights of a block, their gradients, and a product before it is added.
   const std::int64_t wide = std::max(n.inner, n.values);
   const std::int64_t elements = 2 * kRows * n.keys + std::max(n.keys, kRows) * wide;
   const double ns =
@@ -244,7 +246,7 @@ Status backward(KernelCall& call) {
         each_block(seen, [&](std::int64_t start, std::int64_t m) {
           apply_map<A>(Map::kExpDifference, weights + start, m, &log, 0, 0, weights + start);
         });
-        // sum(P dP) over the row is sum(g y).
+        // sum(P * dP) over the row equals sum(g * y).
         A buffer[kRoom];
         const A* from_g = g.head(head) + (first + r) * g.row();
         const A* from_y = y.head(head) + (first + r) * y.row();
@@ -272,7 +274,7 @@ Status backward(KernelCall& call) {
   });
 }
 
-// Heads of 16 bits by float32 copies of operands and results.
+// Handles heads of 16 bits through float32 copies of operands and results.
 template <bool kBackward>
 Status widened(KernelCall& call) {
   std::vector<TensorArg> in(call.in.begin(), call.in.end()), out(call.out.begin(), call.out.end());

@@ -1,4 +1,4 @@
-// Kernels of the elementwise ops of two operands.
+// Kernels of the elementwise ops with two operands.
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/loop.h"
@@ -14,7 +14,7 @@ void add_list(KernelTable& table, List<F...>) {
   (table.add(F::kOp, functor_kernel<F>, LoopRole::kElement), ...);
 }
 
-// 16-bit floats meet numbers and 0-d tensors unrounded.
+// In arithmetic with 16-bit floats, numbers and 0-d tensors are not rounded first.
 template <class F>
 Status arithmetic(KernelCall& call) {
   return run_functor(call, call.in, F(), /*exact_scalars=*/true);
@@ -51,7 +51,7 @@ Status div(KernelCall& call) {
   return integer_division<s::DivTrunc>(call);
 }
 
-// The exponents that have a cheaper form, of floats alone.
+// Exponents that have a cheaper form; only for floats.
 Status pow(KernelCall& call) {
   const TensorArg& exponent = call.in[1];
   const auto base = call.in.first(1);
@@ -68,7 +68,7 @@ Status pow(KernelCall& call) {
   return run_functor(call, call.in, s::Pow());
 }
 
-// Of bools the logical functor, which is the same.
+// For bools the logical functor is used, which gives the same results.
 template <class Bits, class Logical>
 Status bitwise(KernelCall& call) {
   if (common_dtype(call.in, call.out[0]) == core::DType::kBool) {

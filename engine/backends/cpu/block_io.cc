@@ -92,7 +92,7 @@ void narrow_bool(const std::int64_t* from, std::int64_t n, std::uint8_t* to) {
 void real_of_int(const std::int64_t* from, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
 }
-// As to_int(), in a form that vectorises.
+// The same as to_int(), in a form that the compiler vectorises.
 void truncate_f32(const float* from, std::int64_t n, std::int64_t* to) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float x = from[i];
@@ -103,7 +103,7 @@ void truncate_f32(const float* from, std::int64_t n, std::int64_t* to) {
   }
 }
 
-// Are all within int32? Others become 0.
+// Returns true if all values are within the range of int32; other values become 0.
 bool truncate_to_i32(const float* from, std::int64_t n, std::int32_t* to) {
   std::int32_t outside = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -226,7 +226,7 @@ void store(const A* from, std::int64_t n, void* to, std::int64_t stride) {
   for (std::int64_t i = 0; i < n; ++i) y[i * stride] = from_compute<T>(from[i]);
 }
 
-// One row per dtype; `pick` is called with a value of the element type.
+// One case per dtype; `pick` is called with a value of the element type.
 template <class F>
 auto by_dtype(DType dtype, F&& pick) {
   switch (dtype) {

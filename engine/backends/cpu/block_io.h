@@ -1,10 +1,11 @@
-// Block loads and stores: any dtype, any stride, to and from the type that a kernel computes in.
+// Block loads and stores: they convert elements of any dtype and stride to and from the type in
+// which a kernel computes.
 //
-// The compute types are float (f16, bf16, f32), double (f64), int64 (bool and the integers up to 32
-// bits and int64; int32 for what needs no more), uint64 (u64), Complex64 and Complex128. A float
-// becomes an integer by truncation, saturated to 64 bits, NaN as 0 (of u64: negative ones wrap
-// through int64); integers wrap; a bool is "not zero"; a complex number becomes a real one by its
-// real part.
+// The compute types are float (for f16, bf16, f32), double (f64), int64 (bool, int64 and smaller
+// integers; int32 where that is enough), uint64 (u64), Complex64 and Complex128. A float is
+// converted to an integer by truncation, saturated to 64 bits, with NaN as 0 (for u64, negative
+// values wrap through int64). Integers wrap. A bool is true if the value is not zero. A complex
+// number is converted to a real one by taking its real part.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace teletensor::backends::cpu {
 
-// Reads n elements from `from`, `stride` elements apart (any sign, 0 too).
+// Reads n elements from `from`, `stride` elements apart. The stride may be negative or 0.
 template <class A>
 using LoadBlock = void (*)(const void* from, std::int64_t stride, std::int64_t n, A* to);
 template <class A>
@@ -23,7 +24,7 @@ using StoreBlock = void (*)(const A* from, std::int64_t n, void* to, std::int64_
 
 template <class A>
 LoadBlock<A> load_block(core::DType dtype);
-// 1 where the element is not zero (NaN is not), else 0.
+// Loads 1 for each element that is not zero (NaN is not zero) and 0 for each zero.
 template <class A>
 LoadBlock<A> load_nonzero(core::DType dtype);
 template <class A>
@@ -44,8 +45,8 @@ inline constexpr core::DType kDTypeOf<core::Complex64> = core::DType::kC64;
 template <>
 inline constexpr core::DType kDTypeOf<core::Complex128> = core::DType::kC128;
 
-// Calls f(A{}) with the type that `dtype` is computed in: for ops that order their elements, so
-// never a complex one (the caller's infer has refused those).
+// Calls f(A{}) with the compute type of `dtype`. For ops that order their elements: the type is
+// never complex, because the op's infer has refused complex dtypes.
 template <class F>
 auto with_compute_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF64) return f(double{});
@@ -54,7 +55,7 @@ auto with_compute_type(core::DType dtype, F&& f) {
   return f(std::int64_t{});
 }
 
-// The same for ops that complex numbers have as well.
+// The same for ops that also support complex numbers.
 template <class F>
 auto with_any_compute_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kC64) return f(core::Complex64{});
@@ -62,14 +63,14 @@ auto with_any_compute_type(core::DType dtype, F&& f) {
   return with_compute_type(dtype, f);
 }
 
-// The floating ones alone; the caller's infer has refused the others.
+// The same for ops that support only floating dtypes; infer has refused all others.
 template <class F>
 auto with_float_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF64) return f(double{});
   return f(float{});
 }
 
-// The floating and the complex ones.
+// The same for ops that support only floating and complex dtypes.
 template <class F>
 auto with_inexact_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kC64) return f(core::Complex64{});

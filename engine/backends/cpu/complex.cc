@@ -1,4 +1,4 @@
-// Kernels of the ops that make complex numbers or take them apart.
+// Kernels of the ops that compose complex numbers from parts or extract their parts.
 #include <algorithm>
 
 #include "engine/backends/cpu/cpu.h"
@@ -12,7 +12,7 @@ namespace {
 using core::Geometry;
 using core::Status;
 
-// The real dtypes have no conjugate other than themselves.
+// A real number is its own conjugate.
 Status conj(KernelCall& call) {
   if (core::is_complex(call.in[0].dtype)) return run_functor(call, call.in, s::Conj());
   strided_copy(call.in[0], call.out[0], call.parallel);
@@ -24,7 +24,8 @@ Status real(KernelCall& call) {
   return {};
 }
 
-// Functions of complex64 by the vector loops of the real ones: f(x's parts, what F makes of them).
+// Computes functions of complex64 with the vector loops of the real functions: make(parts of x,
+// results of F).
 template <class F, bool kSwapped, class Make>
 void by_parts(const void* const* in, void* out, std::int64_t n, Make&& make) {
   constexpr std::int64_t kAtOnce = 512;
@@ -65,7 +66,8 @@ Status from_parts(KernelCall& call) {
   return run_elementwise(call, call.in, plan);
 }
 
-// Row-major parts of the result's own precision, without a pass that widens them first.
+// Handles row-major parts of the result's precision directly, without a pass that converts them
+// first.
 template <class T>
 bool interleaved(KernelCall& call) {
   const TensorArg& out = call.out[0];
@@ -96,7 +98,7 @@ Status complex(KernelCall& call) {
   return from_parts<s::MakeComplex>(call);
 }
 
-// A contiguous tensor of pairs of reals seen as complex numbers.
+// Views a contiguous tensor of pairs of reals as complex numbers.
 TensorArg paired(const TensorArg& reals, const Geometry& geometry) {
   TensorArg out = reals;
   out.data = reals.first();

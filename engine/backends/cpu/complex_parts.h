@@ -1,4 +1,4 @@
-// The parts of complex tensors as real ones on the same memory.
+// Views of the real and imaginary parts of complex tensors.
 #pragma once
 
 #include "engine/backends/backend.h"
@@ -12,7 +12,7 @@ inline core::Geometry part_layout(const core::Geometry& complex) {
   return core::Geometry(complex.shape, strides);
 }
 
-// The real (0) or imaginary (1) part of x; `layout` is part_layout of its geometry.
+// A view of the real (0) or imaginary (1) part of x; `layout` is part_layout() of its geometry.
 inline TensorArg part_of(const TensorArg& x, int part, const core::Geometry& layout) {
   TensorArg out = x;
   out.dtype = core::real_of(x.dtype);

@@ -1,5 +1,6 @@
-// convolution and convolution_weight: operands made row-major in the type that is computed in, then
-// oneDNN (f32; 16-bit floats through it) or columns (f64, integers, and what oneDNN does not take).
+// convolution and convolution_weight. Operands are made row-major in the compute type. Then oneDNN
+// computes f32 and, through f32, 16-bit floats; matrix products with columns of windows compute
+// f64, integers, and what oneDNN does not support.
 #include "engine/backends/cpu/conv.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ void set_windows(Conv& conv, const Dims& x, const Dims& y, std::span<const std::
   }
 }
 
-// What remains of a result without any product: zeros, or the bias.
+// Fills a result that has no products: with zeros, or with the bias.
 void fill_with_bias(KernelCall& call, const TensorArg* bias) {
   const TensorArg& out = call.out[0];
   TensorArg from;
@@ -57,7 +58,7 @@ void fill_with_bias(KernelCall& call, const TensorArg* bias) {
   strided_copy(from, out, call.parallel);
 }
 
-// The bias of a transposed convolution, added to each channel.
+// Adds the bias of a transposed convolution to each channel.
 template <class T>
 void add_bias(const Conv& conv, const T* bias, T* x) {
   const std::int64_t area = conv.in_area();

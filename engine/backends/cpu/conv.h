@@ -1,5 +1,5 @@
-// A convolution as its kernels see it: row-major tensors, three spatial dimensions (leading ones of
-// size 1 where there are fewer).
+// Convolutions as the kernels see them: row-major tensors with three spatial dimensions (missing
+// ones have size 1 and come first).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Conv {
   std::int64_t batch = 1, groups = 1, in_channels = 1, out_channels = 1;
   std::int64_t in[3] = {1, 1, 1}, out[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, stride[3] = {1, 1, 1},
                padding[3] = {0, 0, 0}, dilation[3] = {1, 1, 1};
-  int spatial = 1;  // how many of the three are real; they are the last
+  int spatial = 1;  // number of actual spatial dimensions; they are the last
 
   std::int64_t in_area() const { return in[0] * in[1] * in[2]; }
   std::int64_t out_area() const { return out[0] * out[1] * out[2]; }
@@ -27,7 +27,7 @@ struct Conv {
   }
 };
 
-// Which of the three is computed from the other two.
+// Which of the three tensors is computed from the other two.
 enum class ConvPass : std::uint8_t { kOutput, kInput, kWeight };
 
 template <class T>
@@ -38,23 +38,23 @@ struct ConvMemory {
   const T* bias = nullptr;  // added to y in kOutput
 };
 
-// Does oneDNN take this problem (in f32)?
+// Returns true if oneDNN supports this problem (in f32).
 bool fits_onednn(const Conv& conv);
 core::Status onednn_conv(KernelCall& call, const Conv& conv, ConvPass pass,
                          const ConvMemory<float>& memory);
-// Any problem: matrix products with columns of windows. T is float, double or int64.
+// Computes any problem with matrix products over columns of windows. T is float, double or int64.
 template <class T>
 core::Status column_conv(KernelCall& call, const Conv& conv, ConvPass pass,
                          const ConvMemory<T>& memory);
 
-// ---------------------------------------------------------------- columns of windows
+// ---------------------------------------------------------------- im2col and col2im
 
-// Row `tap` of the matrix of windows of one channel: what tap sees in the windows [begin, end) in
-// row-major order, zeros in the padding.
+// Row `tap` of the matrix of windows of one channel: the elements that `tap` reads in the windows
+// [begin, end), in row-major order, with zeros for the padding.
 template <class T>
 void gather_tap(const Conv& conv, const T* channel, std::int64_t tap, std::int64_t begin,
                 std::int64_t end, T* to);
-// Its adjoint: adds the row to the channel.
+// The adjoint of gather_tap(): adds the row to the channel.
 template <class T>
 void scatter_tap(const Conv& conv, const T* from, std::int64_t tap, std::int64_t begin,
                  std::int64_t end, T* channel);

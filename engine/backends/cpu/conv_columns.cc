@@ -1,5 +1,5 @@
-// Convolutions as matrix products with columns of windows, a block of windows at a time; and the
-// gathering of windows itself, which unfold and fold share.
+// Convolutions as matrix products with columns of windows, one block of windows at a time; and
+// im2col and col2im, which unfold and fold use as well.
 #include <algorithm>
 #include <type_traits>
 
@@ -13,7 +13,7 @@ namespace {
 
 using core::Status;
 
-// Wrapping arithmetic for integers.
+// Integer arithmetic wraps.
 template <class T>
 T add(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -23,14 +23,15 @@ T add(T a, T b) {
   }
 }
 
-// f(offset of the first element in the channel, step, valid begin, valid end, window) for runs of
-// windows in one row: windows [window + begin, window + end) of the run see elements.
+// Calls f(offset of the first element in the channel, step, valid begin, valid end, window) for
+// runs of windows in one row. Only the windows [window + begin, window + end) of a run read
+// elements; the others read padding.
 template <class F>
 void each_run(const Conv& c, std::int64_t tap, std::int64_t begin, std::int64_t end, F&& f) {
   const std::int64_t kz = tap / (c.kernel[1] * c.kernel[2]), ky = tap / c.kernel[2] % c.kernel[1],
                      kx = tap % c.kernel[2];
   const std::int64_t shift = kx * c.dilation[2] - c.padding[2], step = c.stride[2];
-  // Windows whose element lies inside: 0 <= ox * step + shift < in.
+  // The windows whose element is inside: 0 <= ox * step + shift < in.
   const std::int64_t low = shift >= 0 ? 0 : (-shift + step - 1) / step;
   const std::int64_t high = c.in[2] <= shift ? 0 : (c.in[2] - shift + step - 1) / step;
   for (std::int64_t at = begin; at < end;) {
@@ -190,7 +191,7 @@ class Columns {
     return {};
   }
 
-  // Sums over the batch: within a part in order, then part by part.
+  // Sums over the batch: in order within a part, then the parts in order.
   Status weight() {
     const std::int64_t size = c_.out_channels * rows_;
     const std::int64_t count = parts(std::min<std::int64_t>(c_.batch, 8));
@@ -225,7 +226,7 @@ class Columns {
   KernelCall& call_;
   const Conv& c_;
   const ConvMemory<T>& m_;
-  const std::int64_t rows_;  // of the matrix of windows: channels of a group times taps
+  const std::int64_t rows_;  // rows of the matrix of windows: channels of a group times taps
   std::int64_t area_, block_;
 };
 

@@ -1,5 +1,5 @@
-// Convolutions in f32 by oneDNN, one thread a call; batches are split into parts here. Primitives
-// and what they need are kept and shared by all threads.
+// Convolutions in f32 with oneDNN. Each call of the library runs on one thread; the batch is split
+// into parts here. Primitives and their layouts are cached and shared by all threads.
 #include <omp.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace {
 using core::Status;
 using Desc = dnnl::memory::desc;
 
-// RULE: parallelism is ours alone; oneDNN builds code for the number of threads it finds.
+// RULE: only the daemon's lanes run in parallel. oneDNN generates code for the number of threads
+// that it finds, so it must find one.
 void one_thread() {
   thread_local const bool single = (omp_set_num_threads(1), true);
   (void)single;
@@ -31,8 +32,8 @@ const dnnl::engine& engine() {
   return *made;
 }
 
-// A primitive's descriptor. oneDNN 2 makes it from an operation's descriptor, which oneDNN 3 has no
-// more.
+// Makes the descriptor of a primitive. oneDNN 2 makes it from an operation's descriptor, which
+// oneDNN 3 no longer has.
 template <class Operation, class... Facts>
 typename Operation::primitive_desc describe(const dnnl::primitive_attr& attributes,
                                             const Facts&... facts) {
@@ -44,7 +45,7 @@ typename Operation::primitive_desc describe(const dnnl::primitive_attr& attribut
 #endif
 }
 
-// The same of a gradient, which is made for the layouts that its forward pass has chosen.
+// The same for a gradient, which is made for the layouts that the forward primitive has chosen.
 template <class Operation, class... Facts>
 typename Operation::primitive_desc describe_backward(
     const dnnl::primitive_attr& attributes,
@@ -57,7 +58,7 @@ typename Operation::primitive_desc describe_backward(
 #endif
 }
 
-// A piece of a problem: what one call of a primitive computes.
+// The part of a problem that one call of a primitive computes.
 struct Piece {
   Conv conv;
   ConvPass pass;
@@ -79,7 +80,7 @@ struct Piece {
   }
 };
 
-// A primitive and the layouts it wants.
+// A primitive and the layouts that it needs.
 class Primitive {
  public:
   explicit Primitive(const Piece& piece) : pass_(piece.pass) {
@@ -156,9 +157,10 @@ class Primitive {
   int result_index() const {
     return pass_ == ConvPass::kInput ? 0 : pass_ == ConvPass::kWeight ? 1 : 2;
   }
-  // Memory for the weight in the primitive's layout, where it is an operand: shared by all pieces.
+  // Memory for the weight in the primitive's layout, if the weight is an operand; all pieces share
+  // it.
   std::size_t weight_room() const { return pass_ == ConvPass::kWeight ? 0 : room_[1]; }
-  // Memory of one call.
+  // Temporary memory of one call.
   std::size_t room() const {
     return room_[0] + room_[2] + (pass_ == ConvPass::kWeight ? room_[1] : 0) +
            round_up(scratch_.get_size());
@@ -167,7 +169,7 @@ class Primitive {
   void prepare_weight(const float* weight, char* room) const {
     if (weight_room() > 0) turn(1, const_cast<float*>(weight), room);
   }
-  // `room`: room() bytes; `prepared`: what prepare_weight filled.
+  // `room` has room() bytes; `prepared` was filled by prepare_weight().
   void run(const ConvMemory<float>& m, char* prepared, char* room) const {
     float* const given[3] = {m.x, m.weight, m.y};
     void* at[3] = {m.x, m.weight, m.y};
@@ -213,13 +215,13 @@ class Primitive {
   }
 
   const ConvPass pass_;
-  Desc own_[3], used_[3], bias_, scratch_;  // x, weight, y
+  Desc own_[3], used_[3], bias_, scratch_;  // for x, weight and y
   dnnl::primitive compute_;
   dnnl::reorder reorder_[3];
-  std::size_t room_[3] = {0, 0, 0};  // 0 where the layouts are the same
+  std::size_t room_[3] = {0, 0, 0};  // 0 if the layouts are the same
 };
 
-// The primitives used last.
+// A cache of the most recently used primitives.
 class Cache {
  public:
   std::shared_ptr<const Primitive> get(const Piece& piece) {
@@ -259,7 +261,7 @@ Cache& cache() {
 }
 
 Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<float>& memory) {
-  // Parts of about half a millisecond; the sums of a weight's gradient go part by part.
+  // Parts take about half a millisecond. Sums of a weight's gradient are added part by part.
   const double ns = conv.multiplications() * 0.015;
   std::int64_t most = std::min<std::int64_t>(conv.batch, 64);
   if (pass == ConvPass::kWeight) most = std::min<std::int64_t>(most, 8);
@@ -267,8 +269,8 @@ Status run(KernelCall& call, const Conv& conv, ConvPass pass, const ConvMemory<f
   const std::int64_t each = (conv.batch + parts - 1) / parts,
                      count = (conv.batch + each - 1) / each;
   Piece piece{conv, pass, memory.bias != nullptr};
-  // Few multiplications for each number: an image at a time stays in the second cache while its
-  // layout is changed, used and changed back.
+  // With few multiplications per number, one image at a time stays in the second-level cache while
+  // its layout is converted, used and converted back.
   const bool by_image = pass != ConvPass::kWeight && conv.groups > 1 && conv.group_in() == 1 &&
                         conv.in_channels * conv.in_area() >= (std::int64_t{1} << 14);
   const std::int64_t step = by_image ? 1 : each;
@@ -339,12 +341,12 @@ bool fits_onednn(const Conv& c) {
   for (int d = 0; d < 3; ++d) {
     const std::int64_t span = c.dilation[d] * (c.kernel[d] - 1) + 1;
     const std::int64_t right = (c.out[d] - 1) * c.stride[d] + span - c.in[d] - c.padding[d];
-    // What lies in the padding alone goes to slow code there.
+    // oneDNN handles windows that lie entirely in the padding with slow code.
     if (c.in[d] > kLargest || c.out[d] > kLargest || c.padding[d] >= span || right >= span ||
         c.in[d] + c.padding[d] + right < span || right < -c.stride[d]) {
       return false;
     }
-    // Windows that never reach the last elements: the library wants to know of all of them.
+    // Refuses a y with more windows than fit with equal padding on both sides.
     if ((c.in[d] + 2 * c.padding[d] - span) / c.stride[d] + 1 < c.out[d]) return false;
   }
   return true;
@@ -360,7 +362,7 @@ Status onednn_conv(KernelCall& call, const Conv& conv, ConvPass pass,
       return Status(core::Code::kResourceExhausted,
                     std::string(call.op.name) + ": oneDNN has no memory for its buffers");
     }
-    // Not for this library: our own way computes it.
+    // oneDNN does not support this problem, so our own code computes it.
     return column_conv(call, conv, pass, memory);
   }
 }

@@ -11,21 +11,21 @@ namespace {
 
 using core::Status;
 
-// clone, contiguous, cast: the result's dtype and layout say all.
+// clone, contiguous, cast: dtype and layout of the result determine the copy.
 Status copy_first(KernelCall& call) {
   if (call.loop != nullptr) return call.loop->add_copy(call.in[0]);
   strided_copy(call.in[0], call.out[0], call.parallel);
   return {};
 }
 
-// copy, fill: operand 0 only gave the layout.
+// copy, fill: operand 0 only determines the layout.
 Status copy_second(KernelCall& call) {
   if (call.loop != nullptr) return call.loop->add_copy(call.in[1]);
   strided_copy(call.in[1], call.out[0], call.parallel);
   return {};
 }
 
-// A row-major copy under another shape.
+// A row-major copy with another shape.
 Status reshape(KernelCall& call) {
   const core::Geometry geometry(call.in[0].geometry->shape);
   TensorArg out = call.out[0];
@@ -48,7 +48,7 @@ Status require(KernelCall& call) {
   return {};
 }
 
-// The row-major bytes of x; a bool must be 0 or 1.
+// Copies the row-major bytes of x. A bool must be 0 or 1.
 Status bitcast(KernelCall& call) {
   TensorArg out = call.out[0];
   const core::Geometry geometry(call.in[0].geometry->shape);

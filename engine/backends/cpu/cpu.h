@@ -1,4 +1,5 @@
-// The CPU backend: kernels over host memory. Families register their kernels in explicit lists.
+// The CPU backend: kernels over host memory. Each family of ops registers its kernels in an
+// explicit list.
 #pragma once
 
 #include <memory>
@@ -39,7 +40,7 @@ void add_spatial_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
 void add_recurrent_kernels(KernelTable& table);
 
-// All of the above; every op that computes has a kernel.
+// The table of all kernels; every op that computes has one.
 KernelTable make_kernels(const ops::Catalog& catalog);
 
 }  // namespace teletensor::backends::cpu

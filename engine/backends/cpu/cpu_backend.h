@@ -1,4 +1,4 @@
-// The host as a device: its memory and a table of kernels.
+// CpuBackend: the host as a device, with its memory and a table of kernels.
 #pragma once
 
 #include "engine/backends/backend.h"

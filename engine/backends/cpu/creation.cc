@@ -1,4 +1,4 @@
-// full, arange, linspace, eye, triangles, diagonals, one_hot.
+// Kernels of ops that create tensors: full, arange, linspace, eye, triangles, diagonals, one_hot.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ Status full(KernelCall& call) {
   const TensorArg& value = call.in[0];
   const TensorArg& out = call.out[0];
   if (value.kind == TensorArg::Kind::kTensor) {
-    // A tensor of one element, whatever its rank.
+    // The tensor has one element, whatever its rank.
     static const Geometry scalar{Dims()};
     TensorArg one = value;
     one.data = value.first();
@@ -39,10 +39,11 @@ Status full(KernelCall& call) {
   return {};
 }
 
-Status empty(KernelCall&) { return {}; }  // the pool has zeroed memory that was another owner's
+Status empty(KernelCall&) { return {}; }  // memory of another owner was zeroed by the pool
 
-// Makes the elements block by block: fill(first, n, to) computes n of them from number `first` on
-// in the dtype's compute type. Fewer than 2^31 a block: short counters become doubles in vectors.
+// Fills a tensor block by block: fill(first, n, to) computes n elements from number `first` on, in
+// the compute type of the dtype. A block has fewer than 2^31 elements, because short counters can
+// be converted to doubles in vectors.
 template <class A, class F>
 void generate(KernelCall& call, F fill) {
   const TensorArg& out = call.out[0];
@@ -87,7 +88,7 @@ Status linspace(KernelCall& call) {
   const double start = call.in[0].number.as_double(), end = call.in[1].number.as_double();
   const std::int64_t steps = call.attributes.integer(0);
   const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
-  // From both ends, so that the last element is exactly `end`.
+  // Counted from both ends, so that the last element is exactly `end`.
   const std::int64_t half = steps == 1 ? 1 : steps / 2;
   generate<double>(call, [=](std::int64_t first, int n, double* to) {
     const auto at = static_cast<double>(first), left = static_cast<double>(steps - 1 - first);
@@ -113,14 +114,16 @@ Status eye(KernelCall& call) {
   return {};
 }
 
-// Copies of the rows of each matrix, columns [from(row), to(row)) kept and the others zero.
+// Copies the rows of each matrix; only columns [from(row), to(row)) are kept, and the others are
+// set to zero.
 template <class T>
 void triangle_rows(KernelCall& call, bool lower) {
   const TensorArg &x = call.in[0], &out = call.out[0];
   const Geometry &g = *x.geometry, &o = *out.geometry;
   const int rank = g.rank();
   const std::int64_t rows = g.shape[rank - 2], columns = g.shape[rank - 1];
-  // Far diagonals are all the same; this keeps the sums below from overflowing.
+  // Diagonals outside of the matrix all give the same result; clamping them keeps the sums below
+  // from overflowing.
   const std::int64_t k = std::clamp(call.attributes.integer(0), -rows - 1, columns + 1);
   const std::int64_t stride = g.strides[rank - 1];
   const std::int64_t count = o.numel() / std::max<std::int64_t>(columns, 1);
@@ -166,7 +169,7 @@ Status diag(KernelCall& call) {
   const TensorArg &x = call.in[0], &out = call.out[0];
   const std::int64_t k = call.attributes.integer(0);
   const bool build = x.geometry->rank() == 1;
-  // The diagonal of whichever side is the matrix.
+  // The diagonal of the operand or of the result, whichever is the matrix.
   const Geometry& matrix = build ? *out.geometry : *x.geometry;
   if (build && bytes_of(out) > 0) std::memset(out.first(), 0, bytes_of(out));
   const std::int64_t length = build ? x.geometry->shape[0] : out.geometry->shape[0];

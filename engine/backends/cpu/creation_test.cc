@@ -97,7 +97,7 @@ TEST(Creation, OneHotChecksItsClasses) {
   EXPECT_FALSE(call_op("one_hot", {TestTensor(DType::kF32, {1}, {1})}, {n(2)}).status.ok());
 }
 
-// One step beside the formulas, element by element.
+// One step, compared with the formulas element by element.
 TEST(Optimizers, SgdFollowsItsFormula) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const bool nesterov : {false, true}) {
@@ -138,7 +138,7 @@ TEST(Optimizers, SgdFirstStepTakesTheGradientAsBuffer) {
               {Attribute::of(false), Attribute::of(false), Attribute::of(true)}, {1, 1, 1});
   EXPECT_EQ(out[0].values(), (Values{-1, -2}));
   EXPECT_EQ(out[1].values(), (Values{4, 8}));
-  // Without buffers; hyperparameters as tensors; two parameters.
+  // Without momentum buffers, with hyperparameters as tensors, and with two parameters.
   const TestTensor q(DType::kF32, {2}, {1, 2}), lr(DType::kF64, Dims(), {0.25});
   const TestResult plain =
       call_op("sgd_step", {q, q.laid_out(q.geometry), g, g, lr, 0.0, 0.0, 0.0, 0}, {}, {2, 2, 0});

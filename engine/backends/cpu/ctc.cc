@@ -1,4 +1,5 @@
-// ctc_loss: forward and backward sums over the alignments of each sample, in logarithms.
+// ctc_loss and its derivative: forward and backward sums over the alignments of each sample, in
+// logarithms.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -25,11 +26,11 @@ T add_logs(T a, T b) {
 }
 
 struct Lengths {
-  std::int64_t time, states;  // states: blank, label, blank, ..., label, blank
+  std::int64_t time, states;  // the states are blank, label, blank, ..., label, blank
   const std::int64_t* labels;
 };
 
-// The operands, checked; `first` is that of log_probs.
+// The checked operands; `first` is the index of log_probs.
 class Problem {
  public:
   Problem(KernelCall& call, std::size_t first, Status& status)
@@ -44,15 +45,15 @@ class Problem {
   std::int64_t samples() const { return shape_[1]; }
   std::int64_t classes() const { return shape_[2]; }
   const Lengths& of(std::int64_t n) const { return samples_[static_cast<std::size_t>(n)]; }
-  // Class of a state.
+  // The class that a state stands for: the blank or a label.
   std::int64_t label(const Lengths& l, std::int64_t state) const {
     return state % 2 == 0 ? blank_ : l.labels[state / 2];
   }
-  // May a path come from two states before?
+  // Returns true if a path may go from state - 2 directly to this state.
   bool skips(const Lengths& l, std::int64_t state) const {
     return state % 2 == 1 && state > 1 && l.labels[state / 2] != l.labels[state / 2 - 1];
   }
-  // Elements of the largest table of a sample.
+  // The number of elements in the largest table of a sample.
   std::int64_t room() const { return room_; }
 
  private:
@@ -89,7 +90,7 @@ class Problem {
   std::int64_t room_ = 1;
 };
 
-// alpha[t][s]: the log of the sum over paths that begin and are in state s at t.
+// alpha[t][s]: the logarithm of the sum over all partial paths that are in state s at time t.
 template <class T>
 T forward(const Problem& p, const Lengths& l, const T* x, std::int64_t step, T* alpha) {
   if (l.time == 0) return l.states == 1 ? T(0) : -kNever<T>;
@@ -112,8 +113,9 @@ T forward(const Problem& p, const Lengths& l, const T* x, std::int64_t step, T* 
   return -(l.states > 1 ? add_logs(last[0], last[-1]) : last[0]);
 }
 
-// Adds to `joint` the paths from state s at t on: then it is the log of all paths through (t, s),
-// the element at (t, s) counted twice.
+// Adds to `joint` the logarithm of the sum over all paths from state s at time t to the end.
+// Afterwards it is the logarithm for all paths through (t, s), with the element at (t, s) counted
+// twice.
 template <class T>
 void backward(const Problem& p, const Lengths& l, const T* x, std::int64_t step, T* joint,
               T* beta) {

@@ -1,4 +1,4 @@
-// Operands and results as row-major arrays of the type that a kernel computes in.
+// Operands and results as row-major arrays of the type in which a kernel computes.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace teletensor::backends::cpu {
 
-// The memory itself where it is row-major T, else scratch memory.
+// Uses the tensor's own memory if it is row-major with type T, and scratch memory otherwise.
 template <class T>
 class Dense {
  public:
-  // `arg` is a tensor and outlives this; its elements are there if `read`. `status` is set where
-  // scratch memory is short.
+  // `arg` is a tensor and must outlive this object. Its elements are copied if `read` is set.
+  // `status` is set to an error if there is not enough scratch memory.
   Dense(KernelCall& call, const TensorArg& arg, bool read, core::Status& status)
       : call_(call), arg_(arg), dense_(arg.geometry->shape) {
     if (arg.dtype == kDTypeOf<T> && arg.geometry->contiguous()) {
@@ -32,7 +32,7 @@ class Dense {
     if (read) strided_copy(arg, view(), call.parallel);
   }
   T* memory() const { return memory_; }
-  // Brings a result home.
+  // Copies a result to its destination.
   void store() const {
     if (copied_) strided_copy(view(), arg_, call_.parallel);
   }
@@ -52,7 +52,8 @@ class Dense {
   bool copied_ = false;
 };
 
-// As with_compute_type, for kernels that add and multiply integers modulo 2^64: all as int64.
+// Like with_compute_type(), for kernels that only add and multiply integers modulo 2^64: all
+// integers are int64.
 template <class F>
 auto with_modular_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF64) return f(double{});
@@ -60,8 +61,8 @@ auto with_modular_type(core::DType dtype, F&& f) {
   return f(std::int64_t{});
 }
 
-// task(i) for every i < tasks in `parts` parts (whose number depends on the work alone), until the
-// call is cancelled.
+// Calls task(i) for every i < tasks in `parts` parts, until the call is cancelled. The caller
+// derives the number of parts from the work alone.
 template <class F>
 void share(Parallel& parallel, std::int64_t tasks, std::int64_t parts, F&& task) {
   const auto part = [&](std::int64_t p) {
@@ -77,7 +78,7 @@ void share(Parallel& parallel, std::int64_t tasks, std::int64_t parts, F&& task)
   }
 }
 
-// Parts of about half a millisecond for work of `ns` nanoseconds.
+// The number of parts for work of `ns` nanoseconds, at about half a millisecond each.
 inline std::int64_t parts_of(double ns, std::int64_t most) {
   return std::max<std::int64_t>(
       1, std::min<std::int64_t>(most, static_cast<std::int64_t>(std::min(ns / 500e3, 64.0))));

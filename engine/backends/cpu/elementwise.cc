@@ -17,8 +17,8 @@ using Kind = TensorArg::Kind;
 
 namespace {
 
-// A large operand whose elements lie in another order than the result's: gathering it block by
-// block would read each of its cache lines many times.
+// Returns true for a large operand whose elements have another order in memory than the result's.
+// Gathering it block by block would read each of its cache lines many times.
 bool is_transposed(const TensorArg& arg, const TensorArg& out) {
   if (arg.kind != Kind::kTensor || arg.geometry->rank() != out.geometry->rank()) return false;
   if (arg.dtype == DType::kBool || arg.geometry->numel() < 32768) return false;
@@ -47,7 +47,8 @@ Status compute(KernelCall& call, std::span<const TensorArg> in, const Plan& plan
   return {};
 }
 
-// Same dtype, shape and row-major strides everywhere: no set-up at all.
+// Handles calls in which all tensors have the same dtype, shape and row-major strides, without any
+// set-up.
 bool run_plain(KernelCall& call, std::span<const TensorArg> in, const Plan& plan, Inner inner,
                DType compute) {
   if (plan.dtype != compute || inner == nullptr) return false;

@@ -182,7 +182,7 @@ TEST(Elementwise, NanAndSignedZero) {
             (std::vector<float>{0, kInf}));
 }
 
-// The bits of an element must not depend on where in the tensor it lies.
+// The bits of an element must not depend on its position in the tensor.
 TEST(Elementwise, SameBitsAtEveryPosition) {
   std::vector<float> repeated(1037, 0.3711f);
   for (const char* op :
@@ -221,11 +221,12 @@ TEST(Elementwise, SixteenBitFloatsRoundOnce) {
   ASSERT_EQ(sum.layout.dtype, DType::kF16);
   const auto got = sum.values<core::Half>();
   EXPECT_EQ(static_cast<float>(got[0]), 2);
-  EXPECT_EQ(static_cast<float>(got[1]), 2048);  // 2049 is halfway: to even
+  // 2049 is halfway between two values and is rounded to even
+  EXPECT_EQ(static_cast<float>(got[1]), 2048);
   EXPECT_EQ(static_cast<float>(got[2]), 65504);
 }
 
-// A 0-d operand of another dtype takes part as a number does, in float32.
+// A 0-d operand of another dtype is used like a number, in float32.
 TEST(Elementwise, ZeroDimensionalOperandsMeetSixteenBitsUnrounded) {
   const auto tensor = [](DType dtype, double value) { return TestTensor(dtype, Dims(), {value}); };
   const TestTensor x(DType::kF16, {2}, {5e4, 0.5});
@@ -239,7 +240,7 @@ TEST(Elementwise, ZeroDimensionalOperandsMeetSixteenBitsUnrounded) {
         call_op("add", {TestTensor(DType::kF16, {1}, {-6e4}), tensor(dtype, 1e5)})[0].values(),
         TestTensor(DType::kF16, {1}, {40000}).values());
   }
-  const double more = 1 + 3.0 / 1024;  // bfloat16's nearest is 1
+  const double more = 1 + 3.0 / 1024;  // the nearest bfloat16 is 1
   EXPECT_EQ(call_op("mul", {TestTensor(DType::kBF16, {1}, {255}), tensor(DType::kF32, more)})[0]
                 .values()[0],
             256);
@@ -247,9 +248,9 @@ TEST(Elementwise, ZeroDimensionalOperandsMeetSixteenBitsUnrounded) {
       call_op("sub", {TestTensor(DType::kBF16, {1}, {1}), tensor(DType::kF16, 1 + 1.0 / 512)})[0]
           .values()[0],
       -1.0 / 512);
-  // Of one element and more dimensions it is one of the operands.
+  // A tensor of one element with more than 0 dimensions is an ordinary operand.
   EXPECT_EQ(call_op("mul", {x, TestTensor(DType::kI64, {1}, {2})})[0].values()[1], 1);
-  // Comparisons convert, and integers wrap.
+  // Comparisons convert their operands, and integers wrap.
   EXPECT_EQ(
       call_op("eq", {TestTensor(DType::kF16, {1}, {0.1}), tensor(DType::kF64, 0.1)})[0].values()[0],
       1);
@@ -303,7 +304,7 @@ TEST(Integers, FmodOfFloatsIsExact) {
 }
 
 TEST(Ternary, WhereClampAndMaskedFill) {
-  Operand mask(std::vector<std::uint8_t>{1, 0, 7});  // any byte but 0 is True
+  Operand mask(std::vector<std::uint8_t>{1, 0, 7});  // any byte other than 0 is True
   mask.layout.dtype = DType::kBool;
   const Operand x(std::vector<float>{1, 2, 3});
   EXPECT_EQ(run("where", {mask, x, -1.0}).values<float>(), (std::vector<float>{1, -1, 3}));

@@ -1,4 +1,4 @@
-// Kernels of Fourier transforms: lines of a tensor through plans, several lines at once.
+// Kernels of Fourier transforms: they transform several lines of a tensor at once with an FftPlan.
 
 #include <cmath>
 #include <deque>
@@ -22,7 +22,7 @@ using core::Status;
 
 // ---------------------------------------------------------------- plans
 
-// A plan with its tables, and exp(-2 pi i k / (2 n)) for real signals of 2 n.
+// A plan with its tables, and exp(-2 pi i k / (2 n)) for real signals of length 2 n.
 template <class T>
 struct Tables {
   explicit Tables(std::int64_t n) : memory(static_cast<std::size_t>(FftPlan<T>::table_size(n))) {}
@@ -30,11 +30,13 @@ struct Tables {
   std::unique_ptr<FftPlan<T>> plan;
 };
 
-// The plans of recent lengths. Large ones are not kept: their tables are scratch of the call.
+// A cache of the plans of recent lengths. Large plans are not cached: their tables are scratch
+// memory of the call.
 template <class T>
 class Plans {
  public:
-  static constexpr std::size_t kLargest = std::size_t{24} << 20;  // bytes
+  // Maximum size in bytes of a plan in the cache.
+  static constexpr std::size_t kLargest = std::size_t{24} << 20;
   static constexpr std::size_t kKept = std::size_t{64} << 20;
 
   std::shared_ptr<const FftPlan<T>> find(std::int64_t n) {
@@ -74,7 +76,7 @@ Plans<T>& plans() {
   return *instance;
 }
 
-// `plan` for n, or a status where memory is short.
+// Sets `plan` to a plan for length n; fails if there is not enough memory.
 template <class T>
 Status plan_for(KernelCall& call, std::int64_t n, std::shared_ptr<const FftPlan<T>>& plan) {
   if (n > FftPlan<T>::kLargest) return core::invalid(call.op.name + ": too many data points");
@@ -95,21 +97,23 @@ Status plan_for(KernelCall& call, std::int64_t n, std::shared_ptr<const FftPlan<
 
 enum class Kind { kComplex, kToHalf, kFromHalf };
 
-// One dim of a transform: from one tensor to another (which may be the same memory for kComplex).
+// A transform along one dimension, from one tensor to another (which may be the same memory for
+// kComplex).
 template <class T>
 struct Job {
   Kind kind;
   bool forward;
   T scale;
-  std::int64_t n;  // of the signal
+  std::int64_t n;  // length of the signal
   int dim;
-  const T* from;  // the first element; complex ones are pairs
+  const T* from;  // the first element; a complex element is a pair
   const Geometry* of_from;
   T* to;
   const Geometry* of_to;
 };
 
-// Even real signals are complex ones of half the length, and some more work.
+// A real signal of even length is transformed as a complex signal of half the length, with some
+// additional work.
 bool packed(Kind kind, std::int64_t n) { return kind != Kind::kComplex && n % 2 == 0; }
 
 template <class T>
@@ -118,7 +122,7 @@ class LineBlock {
   LineBlock(const Job<T>& job, const FftPlan<T>& plan, const Lines& lines, const T* twist)
       : job_(job), plan_(plan), lines_(lines), twist_(twist) {}
 
-  // Lines [first, first + count); `room` has 4 * plan.size() * count numbers.
+  // Transforms the lines [first, first + count); `room` has 4 * plan.size() * count numbers.
   void run(std::int64_t first, std::int64_t count, T* room) const {
     const std::int64_t size = plan_.size() * count;
     SplitLines<T> x{room, room + size, room + 2 * size, room + 3 * size};
@@ -136,7 +140,7 @@ class LineBlock {
     std::swap(x.spare_re, x.spare_im);
   }
 
-  // Lines of complex numbers, or of a real signal's pairs.
+  // The lines as pairs: of complex numbers, or of the adjacent numbers of a real signal.
   template <class N>
   PairLines<N> pairs(N* base, const Geometry& g, bool real, std::int64_t first,
                      std::int64_t count) const {
@@ -187,7 +191,7 @@ class LineBlock {
     store_pairs(x.re, x.im, all, job_.scale, to);
   }
 
-  // A line of a signal of odd length: real numbers, or the half of a spectrum.
+  // Loads a line of a signal of odd length: real numbers, or half of a spectrum.
   void load_odd(const T* from, std::int64_t l, std::int64_t count, const SplitLines<T>& x) const {
     const std::int64_t n = job_.n, step = lines_.stride(*job_.of_from);
     T* const re = x.re + l;
@@ -233,7 +237,8 @@ Status run_job(KernelCall& call, const Job<T>& job) {
       twist[2 * k + 1] = static_cast<T>(root.imag());
     }
   }
-  // As many lines at once as fill vectors, while the work arrays fit the second cache.
+  // Enough lines at once to fill vectors, as long as the work arrays fit into the second-level
+  // cache.
   const std::int64_t cache = (std::int64_t{256} << 10) / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t fit = std::max<std::int64_t>(cache / (4 * plan->size()), 1);
   const std::int64_t width = std::min<std::int64_t>({lines.count(), fit >= 8 ? kMaxLines : 1});
@@ -280,7 +285,7 @@ double scale_of(std::int64_t normalization, double count) {
   return normalization == 0 ? 1 : normalization == 1 ? 1 / std::sqrt(count) : 1 / count;
 }
 
-// The sizes of the signal along the dims, multiplied.
+// The product of the signal's sizes along the dimensions.
 double signal_size(const Geometry& g, std::span<const std::int64_t> dims) {
   double count = 1;
   for (std::int64_t d : dims) {
@@ -291,7 +296,7 @@ double signal_size(const Geometry& g, std::span<const std::int64_t> dims) {
 
 int dim_of(std::int64_t d, const Geometry& g) { return static_cast<int>(d < 0 ? d + g.rank() : d); }
 
-// Complex transforms along `dims`, the first from `from` to `to`, the others within `to`.
+// Complex transforms along `dims`: the first from `from` to `to`, the following ones within `to`.
 template <class T>
 Status complex_dims(KernelCall& call, std::span<const std::int64_t> dims, bool forward, T scale,
                     const T* from, const Geometry& of_from, T* to, const Geometry& of_to) {

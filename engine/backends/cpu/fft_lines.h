@@ -1,5 +1,6 @@
-// Lines of pairs of numbers into and out of the arrays that transforms work on, where number k of
-// line l lies at k * count + l, the first and the second ones of the pairs apart.
+// Copies lines of pairs of numbers into and out of the work arrays of transforms. In a work array
+// element k of line l is at index k * count + l; the first numbers of the pairs and the second
+// numbers are in separate arrays.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +14,15 @@ namespace teletensor::backends::cpu {
 
 inline constexpr std::int64_t kMaxLines = 16;
 
-// Pair k of line l: base[at[l] + k * step] and base[at[l] + k * step + apart].
+// Pair k of line l is base[at[l] + k * step] and base[at[l] + k * step + apart].
 template <class T>
 struct PairLines {
   T* base;
   std::int64_t count, step, apart;
   std::int64_t at[kMaxLines];
 
-  // From a line to the next, where that is nearer than from a pair to the next; else 0.
+  // The distance from one line to the next if it is smaller than the distance between pairs, and
+  // otherwise 0.
   std::int64_t across() const {
     const std::int64_t near = count > 1 ? at[1] - at[0] : 0;
     if (near < 0 || near >= step) return 0;
@@ -43,8 +45,8 @@ struct FourOf<double> {
   using Vector = double __attribute__((vector_size(32)));
 };
 
-// f(k, l) for the squares of 4 pairs of 4 lines that fill `count` lines of n pairs; returns how
-// many pairs of each line those are.
+// Calls f(k, l) for squares of 4 pairs of 4 lines, which cover `count` lines of n pairs as far as
+// possible. Returns how many pairs of each line are covered.
 template <class F>
 std::int64_t each_square(std::int64_t count, std::int64_t n, F&& f) {
   if (count % 4 != 0) return 0;
@@ -55,7 +57,7 @@ std::int64_t each_square(std::int64_t count, std::int64_t n, F&& f) {
   return whole;
 }
 
-// Rows lie too far apart for the hardware to guess the next.
+// Rows are prefetched this far ahead, because they are too far apart for the hardware to predict.
 inline constexpr std::int64_t kAhead = 8;
 template <int kForWriting, class T>
 void prefetch_row(const T* row, std::int64_t n) {
@@ -63,7 +65,7 @@ void prefetch_row(const T* row, std::int64_t n) {
   for (std::int64_t at = 0; at < n; at += kLine) __builtin_prefetch(row + at, kForWriting);
 }
 
-// Pairs [0, n) of the lines.
+// Copies the pairs [0, n) of the lines into the work arrays.
 template <class T>
 void load_pairs(const PairLines<const T>& lines, std::int64_t n, T* re, T* im) {
   const std::int64_t count = lines.count, step = lines.step, apart = lines.apart;
@@ -104,7 +106,7 @@ void load_pairs(const PairLines<const T>& lines, std::int64_t n, T* re, T* im) {
       }
     });
   }
-  // A few pairs of all lines at a time: whole cache lines, on whichever side they lie.
+  // A few pairs of all lines at a time, so that whole cache lines are used on both sides.
   for (std::int64_t k0 = done; k0 < n; k0 += kMaxLines) {
     const std::int64_t end = std::min(k0 + kMaxLines, n);
     for (std::int64_t l = 0; l < count; ++l) {
@@ -117,7 +119,7 @@ void load_pairs(const PairLines<const T>& lines, std::int64_t n, T* re, T* im) {
   }
 }
 
-// The reverse, times `scale`.
+// The reverse of load_pairs(); multiplies by `scale`.
 template <class T>
 void store_pairs(const T* re, const T* im, std::int64_t n, T scale, const PairLines<T>& lines) {
   const std::int64_t count = lines.count, step = lines.step, apart = lines.apart;
@@ -175,9 +177,9 @@ void store_pairs(const T* re, const T* im, std::int64_t n, T scale, const PairLi
   }
 }
 
-// A real signal of 2 * half numbers is transformed as `half` complex ones, its pairs. In place:
-// their spectrum becomes the signal's, X_0 .. X_{half - 1}; last[l] gets X_half, which is real.
-// twist: exp(-pi i k / half).
+// A real signal of 2 * half numbers is transformed as `half` complex numbers, its pairs. This
+// replaces their spectrum by the spectrum of the signal, X_0 .. X_{half - 1}, in place; last[l]
+// receives X_half, which is real. twist: exp(-pi i k / half).
 template <class T>
 void split_spectrum(T* re, T* im, std::int64_t half, std::int64_t count, const T* twist, T* last) {
   for (std::int64_t l = 0; l < count; ++l) {
@@ -204,7 +206,8 @@ void split_spectrum(T* re, T* im, std::int64_t half, std::int64_t count, const T
   }
 }
 
-// The reverse, times 2: Z_k = E_k + i O_k of the even and odd elements' spectra.
+// The reverse, times 2: Z_k = E_k + i O_k, where E and O are the spectra of the even and odd
+// elements.
 template <class T>
 void join_spectrum(T* re, T* im, std::int64_t half, std::int64_t count, const T* twist,
                    const T* last) {

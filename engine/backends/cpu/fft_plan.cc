@@ -7,8 +7,8 @@
 namespace teletensor::backends::cpu {
 namespace {
 
-// The radices of n in the order of the passes; empty where n has another prime factor. A pass of 4
-// comes first: its results interleave well.
+// The radices of n in the order of the passes; empty if n has another prime factor. A pass of radix
+// 4 comes first, because its results can be interleaved efficiently.
 std::vector<int> radices_of(std::int64_t n) {
   std::vector<int> out;
   int twos = 0;
@@ -29,7 +29,8 @@ std::vector<int> radices_of(std::int64_t n) {
 
 bool mixed(std::int64_t n) { return n == 1 || !radices_of(n).empty(); }
 
-// The smallest 2^a 3^b 5^c that holds a linear convolution of two sequences of n.
+// The smallest 2^a 3^b 5^c that is long enough for a linear convolution of two sequences of length
+// n.
 std::int64_t padded(std::int64_t n) {
   const std::int64_t least = 2 * n - 1;
   std::int64_t best = 1;
@@ -56,13 +57,14 @@ std::int64_t table_of_passes(std::int64_t n) {
 }  // namespace
 
 std::complex<double> root_of_unity(std::int64_t k, std::int64_t n) {
-  // Reduced to an eighth of the circle, where sine and cosine are exact to a rounding error.
+  // Reduces the angle to an eighth of the circle, where sine and cosine are accurate to a rounding
+  // error.
   k %= n;
   const std::int64_t eighth = 8 * k / n;
-  const auto angle = [n](std::int64_t part) {  // of 8 n
+  const auto angle = [n](std::int64_t part) {  // in units of 1 / (8 n) of the circle
     return 2 * std::numbers::pi * static_cast<double>(part) / (8 * static_cast<double>(n));
   };
-  const std::int64_t at = 8 * k - (eighth + 1) / 2 * 2 * n;  // to the nearest quarter
+  const std::int64_t at = 8 * k - (eighth + 1) / 2 * 2 * n;  // distance to the nearest quarter
   const double c = std::cos(angle(at)), s = std::sin(angle(at));
   switch ((eighth + 1) / 2 % 4) {
     case 0:
@@ -160,7 +162,7 @@ void FftPlan<T>::passes(SplitLines<T>& x, std::int64_t lines) const {
 template <class T>
 void FftPlan<T>::bluestein(SplitLines<T>& x, std::int64_t lines) const {
   const std::int64_t m = inner_->n();
-  // Element k of every line times (wr + i wi), or its conjugate's conjugate.
+  // Multiplies element k of every line by wr + i wi.
   const auto multiply = [&](std::int64_t k, T wr, T wi) {
     T* const re = x.re + k * lines;
     T* const im = x.im + k * lines;
@@ -175,7 +177,7 @@ void FftPlan<T>::bluestein(SplitLines<T>& x, std::int64_t lines) const {
   std::fill(x.im + n_ * lines, x.im + m * lines, T(0));
   inner_->run(x, lines);
   for (std::int64_t k = 0; k < m; ++k) multiply(k, filter_[k], filter_[m + k]);
-  std::swap(x.re, x.im);  // the inverse
+  std::swap(x.re, x.im);  // computes the inverse transform
   std::swap(x.spare_re, x.spare_im);
   inner_->run(x, lines);
   std::swap(x.re, x.im);

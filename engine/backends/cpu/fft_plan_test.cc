@@ -9,8 +9,8 @@
 namespace teletensor::backends::cpu {
 namespace {
 
-// The largest error of a forward transform of `lines` lines against the sum itself, relative to the
-// root of the length (the size of a result).
+// The largest error of a forward transform of `lines` lines, compared with the direct sum, relative
+// to the square root of the length (the typical size of a result).
 template <class T>
 double error_of(std::int64_t n, std::int64_t lines) {
   std::vector<T> tables(static_cast<std::size_t>(FftPlan<T>::table_size(n)));
@@ -57,7 +57,7 @@ TEST(FftPlan, LongerLengths) {
   }
 }
 
-// A sine wave of k periods has two elements.
+// A sine wave with k periods has two nonzero elements in its spectrum.
 TEST(FftPlan, LongLines) {
   for (std::int64_t n : {8192 * 2, 3 * 5 * 7 * 11 * 13, 27720, 13 * 13 * 13 * 13, 10007, 1 << 17}) {
     std::vector<double> tables(static_cast<std::size_t>(FftPlan<double>::table_size(n)));

@@ -1,10 +1,10 @@
 // One pass of a mixed-radix Fourier transform over many lines at once (Stockham's autosort form).
 //
-// Complex numbers are split: real and imaginary parts in arrays of their own. A pass of radix R
-// reads x as [R][m][s] and writes y as [m][R][s]: with n the length that is left (R m) and
-// w = exp(-2 pi i / n),
+// Real and imaginary parts of complex numbers are in separate arrays. A pass of radix R reads x as
+// [R][m][s] and writes y as [m][R][s]. With n the remaining length (R m) and w = exp(-2 pi i / n),
+// it computes
 //   y[p][j][q] = w^(j p) sum over k of x[k][p][q] exp(-2 pi i j k / R).
-// s begins as the number of lines and grows by R from pass to pass.
+// s is the number of lines in the first pass and grows by the factor R in each pass.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ template <class T>
 struct FftPass {
   int radix;
   std::int64_t m;
-  // For j = 1 to radix - 1: m real parts, m imaginary parts of w^(j p). Not read where m is 1.
+  // For j = 1 to radix - 1: m real parts and m imaginary parts of w^(j p). Not read if m is 1.
   const T* twiddles;
-  // Of odd radices: cos(2 pi j / radix), then sin, for each j < radix.
+  // For odd radices: cos(2 pi j / radix), then sin(2 pi j / radix), for each j < radix.
   const T* roots;
 };
 

@@ -1,4 +1,4 @@
-// gather; nonzero and the ops of bool masks.
+// Kernels of gather, nonzero and the ops with bool masks.
 
 #include <algorithm>
 #include <cstring>
@@ -53,7 +53,8 @@ Status gather(KernelCall& call) {
 
 // ---------------------------------------------------------------- masks
 
-// Writes the places of the first `wanted` elements that are not zero; returns how many there are.
+// Writes the positions of the first `wanted` elements that are not zero. Returns the number of all
+// such elements.
 std::int64_t write_nonzero(KernelCall& call, std::int64_t wanted) {
   const TensorArg& x = call.in[0];
   const Dims& shape = x.geometry->shape;
@@ -72,7 +73,8 @@ std::int64_t write_nonzero(KernelCall& call, std::int64_t wanted) {
     for (std::int64_t r = 0; r < rows.count(); ++r) {
       const char* const row = x.first<const char>() + rows.offset(*x.geometry, r) * element;
       for (std::int64_t j0 = 0; j0 < rows.length(); j0 += kPiece) {
-        // An expanded operand may be longer than any memory.
+        // An expanded operand may have more elements than would fit into memory, so the loop can be
+        // cancelled.
         if (++pieces % 4096 == 0 && call.parallel.cancelled()) return;
         const std::int64_t n = std::min(kPiece, rows.length() - j0);
         load(row + j0 * stride * element, stride, n, block);
@@ -109,7 +111,7 @@ Status nonzero_static(KernelCall& call) {
   return {};
 }
 
-// f(offset of x) for the elements where the mask is set, in row-major order.
+// Calls f(offset in x) for the elements where the mask is set, in row-major order.
 template <class F>
 void each_masked(const Geometry& x, const std::uint8_t* mask, F&& f) {
   const Rows rows(x.shape);

@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// kRows x kVectors accumulators, which must fit the registers.
+// The kRows x kVectors accumulators must fit into the registers.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kRows = 8, kVectors = 3;
 #elif HWY_TARGET <= HWY_AVX2
@@ -51,7 +51,7 @@ HWY_INLINE void tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t row, 
   }
 }
 
-// The last columns, fewer than a vector.
+// The last columns, which are fewer than a vector.
 template <class T, int kR>
 HWY_INLINE void edge(std::int64_t n, std::int64_t k, const T* HWY_RESTRICT a, std::int64_t row,
                      std::int64_t column, const T* HWY_RESTRICT b, std::int64_t b_row,
@@ -165,7 +165,7 @@ void dots_f64(std::int64_t m, std::int64_t n, std::int64_t k, const double* a, s
               const double* b, std::int64_t b_column, double* c, std::int64_t ldc) {
   dots(m, n, k, a, a_row, b, b_column, c, ldc);
 }
-// Columns of b that a tile takes at once: what packed strips are as wide as.
+// The number of columns of b that a tile takes at once, which is the width of packed strips.
 std::int64_t width_f32() {
   return kVectors * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
 }
@@ -218,7 +218,8 @@ constexpr std::int64_t kDepth = 256, kColumns = 384;
 std::int64_t width(float) { return HWY_DYNAMIC_DISPATCH(width_f32)(); }
 std::int64_t width(double) { return HWY_DYNAMIC_DISPATCH(width_f64)(); }
 
-// One block a thread, kept: it is small, and allocation would cost more than many a product.
+// One block per thread, which is kept: it is small, and allocating it would cost more than many
+// products.
 template <class T>
 T* pack_buffer() {
   struct Free {
@@ -248,7 +249,8 @@ void gemm_blocked(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<cons
           for (std::int64_t j = 0; j < wide; ++j) to[p * wide + j] = from[p * b.row + j * b.column];
         }
       }
-      // A few rows at a time against all strips, so that a's rows are read from the first cache.
+      // A few rows at a time are multiplied with all strips, so that the rows of a are read from
+      // the first-level cache.
       for (std::int64_t i = 0; i < m; i += 64) {
         const std::int64_t rows = std::min<std::int64_t>(64, m - i);
         const MatrixRef<const T> part{a.data + i * a.row + p0 * a.column, a.row, a.column};

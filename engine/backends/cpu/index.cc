@@ -1,4 +1,4 @@
-// index, index_put, index_select, index_add, index_copy, index_fill, take, embedding.
+// Kernels of index, index_put, index_select, index_add, index_copy, index_fill, take, embedding.
 
 #include <cstring>
 
@@ -16,7 +16,7 @@ using core::Geometry;
 using core::Result;
 using core::Status;
 
-// Places that follow one vector of indices along the attribute's dimension.
+// The places that one vector of indices names along the dimension given by the attribute.
 Result<Places> along(KernelCall& call, const Geometry& x, const TensorArg& index, bool wrap) {
   const std::int64_t given = call.attributes.integer(0);
   const std::int64_t dim =
@@ -24,16 +24,16 @@ Result<Places> along(KernelCall& call, const Geometry& x, const TensorArg& index
   return places_of(call, x, std::span(&index, 1), std::span(&dim, 1), wrap);
 }
 
-// The shape of a result or source: with all its elements in the order of the places.
+// The shape of a result or source as a line, with its elements in the order of the places.
 Dims flat(const Places& places) { return {places.count()}; }
 
-// What is written: a single element, or a dense tensor of the indexed shape.
+// The values to write: a single element, or a dense tensor of the indexed shape.
 struct Written {
   Dense values;
   bool fill = false;
 };
 
-// Is it one element, seen many times?
+// Returns true if the view shows a single element many times.
 bool all_one_element(const Geometry& g) {
   for (int d = 0; d < g.rank(); ++d) {
     if (g.shape[d] == 0 || (g.shape[d] > 1 && g.strides[d] != 0)) return false;
@@ -62,7 +62,7 @@ Status index(KernelCall& call) {
   return {};
 }
 
-// The indexed shape, as infer knows it.
+// The indexed shape, computed as in infer.
 Dims indexed_shape(const Geometry& x, std::span<const TensorArg> indices,
                    std::span<const std::int64_t> dims) {
   Dims broad = indices[0].geometry->shape;
@@ -152,11 +152,11 @@ Status embedding(KernelCall& call) {
   return {};
 }
 
-// Rows of g added in the order of the indices; 16-bit floats are summed in f32 and rounded once.
+// Adds the rows of g in the order of the indices; 16-bit floats are summed in f32 and rounded once.
 template <class T>
 void sum_rows(KernelCall& call, const IndexList& index, const T* g, std::int64_t width,
               std::int64_t padding, T* out) {
-  // Each part owns some columns, so that every sum is made in one order.
+  // Each part handles some of the columns, so every sum is added in one order.
   const double cost = static_cast<double>(index.count) * 0.5;
   split(call.parallel, width, cost, 16, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < index.count; ++i) {

@@ -33,13 +33,14 @@ Dense dense(KernelCall& call, const TensorArg& x, const Dims& shape, DType dtype
 
 namespace {
 
-// Where the values are checked and wrapped: in place if they are ours to change.
+// Checks that the indices are in range, and determines whether any of them is negative.
 Status check_values(KernelCall& call, const std::int64_t* values, std::int64_t count,
                     std::int64_t size, int dim, bool wrap, bool& any_negative) {
   const std::int64_t least = wrap ? -size : 0;
-  // Sign bits instead of comparisons, which the baseline's vectors do not have. The differences
-  // wrap for some that are out of range, which then show in the other; and for the sizes above 2^62
-  // that an expanded view can have, hence the closer look.
+  // Uses sign bits instead of comparisons, because the vectors of the baseline instruction set have
+  // no 64-bit comparison. Out of range values can make one of the two differences wrap, but then
+  // the other one shows it. For sizes above 2^62, which an expanded view can have, valid indices
+  // can look invalid; hence the second, exact check.
   std::uint64_t outside = 0, negative = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto v = static_cast<std::uint64_t>(values[i]);
@@ -63,7 +64,7 @@ core::Result<std::int64_t*> table(KernelCall& call, std::int64_t count) {
   return static_cast<std::int64_t*>(memory);
 }
 
-// Offsets of all indices of some dimensions, in row-major order.
+// The offsets of all index combinations of some dimensions, in row-major order.
 Status offsets(KernelCall& call, const Dims& shape, const Dims& strides,
                std::span<const std::int64_t>& out) {
   static constexpr std::int64_t kZero[] = {0};
@@ -137,7 +138,8 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
     bool negative;
     TT_RETURN_IF_ERROR(check_values(call, v, count, size, d, wrap, negative));
     if (indices.size() == 1 && stride == 1 && !negative && indices[0].data != call.out[0].data) {
-      // The offsets as they are, in memory that the call does not write to.
+      // The indices are the offsets, and the call does not write to their memory, so no table is
+      // needed.
       places.indices = {v, static_cast<std::size_t>(count)};
       break;
     }
@@ -167,7 +169,7 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
     side.shape.push_back(x.shape[d]);
     side.strides.push_back(x.strides[d]);
   }
-  // The trailing dimensions that lie like one become the runs.
+  // Trailing dimensions that together are uniformly strided become the runs.
   while (after.rank() > 0) {
     const int last = after.rank() - 1;
     const std::int64_t size = after.shape[last], stride = after.strides[last];
@@ -188,17 +190,18 @@ core::Result<Places> places_of(KernelCall& call, const Geometry& x,
   return places;
 }
 
-// ---------------------------------------------------------------- over the places
+// ---------------------------------------------------------------- iterating over the places
 
 namespace {
 
-// f(offset of the run in x, position of its first element) for pieces [begin, end) of before x
-// indices, until the call is cancelled.
+// Calls f(offset of the run in x, position of its first element) for the pieces [begin, end) of the
+// `before` x `indices` combinations, until the call is cancelled.
 template <class F>
 void each_run(const Parallel& parallel, const Places& p, std::int64_t begin, std::int64_t end,
               F&& f) {
   const std::size_t count = p.indices.size();
-  constexpr std::int64_t kLook = 1 << 20;  // elements between two looks, half a millisecond or so
+  // Elements between two checks for cancellation, about half a millisecond.
+  constexpr std::int64_t kLook = 1 << 20;
   const std::int64_t piece_size = static_cast<std::int64_t>(p.runs.size()) * p.length;
   std::int64_t left = kLook;
   std::size_t outer = static_cast<std::size_t>(begin) / count;
@@ -250,7 +253,7 @@ void read(KernelCall& call, const Places& p, const T* x, T* to) {
   });
 }
 
-// Writes go one after another: of equal places the last wins.
+// The writes are in order, so the last write to a place wins.
 template <class T>
 void write(const Parallel& parallel, const Places& p, T* x, const T* from, bool fill) {
   const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
@@ -268,7 +271,7 @@ void write(const Parallel& parallel, const Places& p, T* x, const T* from, bool 
   }
 }
 
-// S: of the source; 16 bits where T is float.
+// S is the type of the source; 16 bits if T is float.
 template <class T, class S>
 void add(const Parallel& parallel, const Places& p, T* x, const S* from, bool fill, double alpha) {
   const auto pieces = static_cast<std::int64_t>(p.before.size() * p.indices.size());
@@ -302,7 +305,7 @@ void add(const Parallel& parallel, const Places& p, T* x, const S* from, bool fi
   });
 }
 
-// The sums of one index after the other, in a block of float32 each.
+// Adds index by index, with the sums of each in a block of float32.
 template <class T>
 Status add_sorted(KernelCall& call, const Places& p, T* x, const T* from, bool fill, double alpha) {
   const auto count = static_cast<std::int64_t>(p.indices.size());

@@ -1,5 +1,6 @@
-// Places: which elements of a tensor an advanced index names, as tables of offsets; and the copies,
-// sums and fills over them. Shared by index, index_put, index_select, index_add, embedding, ...
+// Places: the elements of a tensor that an advanced index names, as tables of offsets; and copies,
+// sums and fills over them. Used by index, index_put, index_select, index_add, embedding and
+// others.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@
 
 namespace teletensor::backends::cpu {
 
-// The values of an index tensor as dense int64 in row-major order, each in [0, size): negative ones
-// count from the end where `wrap`. Out of range: "op: index 7 is out of range for size 5 (dim 0)".
+// The values of an index tensor as dense int64 in row-major order, each in [0, size). With `wrap`,
+// negative values count from the end. The error for an index out of range is "op: index 7 is out of
+// range for size 5 (dim 0)".
 struct IndexList {
   const std::int64_t* values = nullptr;
   std::int64_t count = 0;
@@ -22,15 +24,16 @@ core::Result<IndexList> read_index(KernelCall& call, const TensorArg& index, std
                                    int dim, bool wrap);
 
 // x as a dense row-major copy of dtype `dtype` and shape `shape` (x broadcasts to it), or x itself
-// where it is that already. Null data: no scratch memory (`bytes` says how much was asked for).
+// if it already is that. `data` is null if there was no scratch memory; then `bytes` is the size
+// that was requested.
 struct Dense {
   const void* data = nullptr;
   std::size_t bytes = 0;
 };
 Dense dense(KernelCall& call, const TensorArg& x, const core::Dims& shape, core::DType dtype);
 
-// The elements in the order of the indexed shape: [before][indices][after], the last split into
-// `runs` of `length` elements that lie `stride` apart.
+// The elements in the order of the indexed shape: [before][indices][after], where the last part is
+// split into `runs` of `length` elements that are `stride` apart.
 struct Places {
   std::span<const std::int64_t> before, indices, runs;
   std::int64_t length = 1, stride = 1;
@@ -39,24 +42,26 @@ struct Places {
   }
 };
 
-// The places that `indices` (operands, broadcast together) name in dimensions `dims` of x. Refuses
-// an index out of range. The tables are scratch memory of the call.
+// The places that `indices` (operands, broadcast together) name in the dimensions `dims` of x.
+// Refuses an index out of range. The tables are scratch memory of the call.
 core::Result<Places> places_of(KernelCall& call, const core::Geometry& x,
                                std::span<const TensorArg> indices,
                                std::span<const std::int64_t> dims, bool wrap);
 
-// to[0, count) = x[places]. `to` is dense; both have elements of `size` bytes.
+// to[0, count) = x[places]. `to` is dense.
 void read_places(KernelCall& call, const Places& places, const TensorArg& x, void* to);
-// x[places] = from[0, count), or the one element `from` everywhere with `fill`. Of equal places the
-// last wins.
+// x[places] = from[0, count), or with `fill` the one element `from` for all of them. If places are
+// equal, the last write wins.
 void write_places(KernelCall& call, const Places& places, const TensorArg& x, const void* from,
                   bool fill);
 // x[places] += alpha * from[0, count) (or the one element), in order. Sums of 16-bit floats are
-// made in float32 and rounded once. Fails where scratch memory is short, before the first store.
+// computed in float32 and rounded once. If there is not enough scratch memory, it fails before the
+// first store.
 core::Status add_places(KernelCall& call, const Places& places, const TensorArg& x,
                         const void* from, bool fill, double alpha);
 
-// to += alpha * from in dtype T's own arithmetic: bools or, integers wrap (alpha truncated).
+// to += alpha * from in the arithmetic of T: bools are or-ed, and integers wrap (alpha is
+// truncated).
 template <class T>
 void accumulate(T& to, T from, double alpha);
 

@@ -51,12 +51,12 @@ TEST(Index, SeveralDimensionsBroadcast) {
   EXPECT_EQ(pairs[0].geometry.shape, (Dims{2, 3, 4}));
   EXPECT_EQ(pairs[0].values()[0], 8);
   EXPECT_EQ(pairs[0].values()[12], 20);
-  // Neighbours are replaced in place ...
+  // Indexed dimensions that are adjacent are replaced in place.
   const TestResult tail =
       call_op("index", {x, ints({2}, {0, 2}), ints({2}, {3, 1})}, {dims({1, 2})}, {2});
   EXPECT_EQ(tail[0].geometry.shape, (Dims{2, 2}));
   EXPECT_EQ(tail[0].values(), (Values{3, 9, 15, 21}));
-  // ... others come first.
+  // If they are not adjacent, the dimensions of the indices come first.
   const TestResult apart =
       call_op("index", {x, ints({2}, {1, 0}), ints({2}, {3, 1})}, {dims({0, 2})}, {2});
   EXPECT_EQ(apart[0].geometry.shape, (Dims{2, 3}));
@@ -107,7 +107,7 @@ TEST(Index, HostileAttributesAreRefused) {
   EXPECT_FALSE(call_op("nonzero", {x}, {at(-1)}).status.ok());
 }
 
-// The product of the shapes below is 2^61 + 8, 64 bytes where it wraps.
+// The product of the shapes below is 2^61 + 8 elements, whose size in bytes wraps to 64.
 TEST(Index, IndicesThatBroadcastBeyondMemoryAreRefused) {
   const TestTensor x = counting(DType::kF32, {5, 5, 5});
   const TestTensor nothing(DType::kF32, Geometry({5, 5, 5, 0}));
@@ -140,7 +140,7 @@ TEST(Index, IndicesThatBroadcastBeyondMemoryAreRefused) {
           << result.status.message();
     }
   }
-  // What is written may be larger than can be addressed, though places and x are small.
+  // The indexed shape may be too large to address although the indices and x are small.
   const TestTensor repeated(DType::kF32, Geometry({2, 1ll << 40, 0}, {0, 0, 1}));
   EXPECT_NE(call_op("index_put", {repeated, 1.0, expanded({1ll << 32})}, {dims({0})}, {1})
                 .status.message()
@@ -148,7 +148,7 @@ TEST(Index, IndicesThatBroadcastBeyondMemoryAreRefused) {
             std::string::npos);
 }
 
-// A kernel does not rely on what was refused before it.
+// Kernels check sizes themselves and do not rely on earlier checks.
 TEST(Index, KernelsRefusePlacesThatTheirMemoryCannotHold) {
   const Geometry x({5, 5, 5});
   const Dims shapes[] = {{40, 1, 1}, {1, 107367629, 1}, {1, 1, 536903681}};
@@ -197,7 +197,7 @@ TEST(IndexPut, ReplacesAddsAndBroadcasts) {
               (Values{9, 9, 2, 9, 9, 5}));
     const TestTensor values(dtype, {3}, {10, 20, 30});
     EXPECT_EQ(call_op("index_put", {x, values, i}, {dims({1})}, {1})[0].values(),
-              (Values{30, 20, 2, 30, 20, 5}));  // the last of equal places
+              (Values{30, 20, 2, 30, 20, 5}));  // the last write to a place wins
     EXPECT_EQ(
         call_op("index_put", {x, values, i}, {dims({1}), Attribute::of(true)}, {1})[0].values(),
         (Values{30, 31, 2, 33, 34, 5}));
@@ -213,7 +213,8 @@ TEST(IndexPut, ReplacesAddsAndBroadcasts) {
           .status.ok());
 }
 
-// Other sessions wait for the lane: between pieces of about a million elements the kernel looks.
+// Other sessions may be waiting for the lane, so the kernel checks for an interruption after each
+// million elements or so.
 TEST(IndexPut, LongWritesAndReadsLookForAnInterruption) {
   class Interrupted : public TestParallel {
    public:
@@ -296,12 +297,14 @@ TEST(Embedding, RowsAndTheirGradient) {
   }
 }
 
-// 3000 times 1/16 to an element that begins as 1: 188.5 in float32, where 16 bits stop earlier. Of
-// few elements x is copied, of many the indices are sorted; the results are the same.
+// Adding 1/16 to an element of 1 for 3000 times gives 188.5 in float32; in 16 bits the sum would
+// stop growing earlier. For a small x the kernel copies x to float32, for a large x it sorts the
+// indices; the results are the same.
 TEST(SixteenBits, SumsByIndexAreRoundedOnce) {
   constexpr std::int64_t kCount = 3000;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
-    const double sum = dtype == DType::kF16 ? 188.5 : 188;  // bfloat16 has 8 bits: a tie to even
+    // bfloat16 has 8 bits: a tie is rounded to even
+    const double sum = dtype == DType::kF16 ? 188.5 : 188;
     for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{100000}}) {
       const TestTensor index = ints({kCount}, Values(kCount, 1));
       const TestTensor x(dtype, {rows}, Values(static_cast<std::size_t>(rows), 1));
@@ -327,7 +330,8 @@ TEST(SixteenBits, SumsByIndexAreRoundedOnce) {
         EXPECT_EQ(mean[0].values()[1], 1.0 / 16);
         EXPECT_EQ(mean[0].values()[2], 1);
       }
-      // Rows, of which two dimensions are indexed, or one at their end.
+      // Rows of a tensor with two indexed dimensions, and a tensor indexed along its last
+      // dimension.
       const TestTensor table(dtype, {rows, 2, 5}, Values(static_cast<std::size_t>(rows) * 10, 1));
       const TestTensor blocks(dtype, {kCount, 5}, Values(kCount * 5, 1.0 / 16));
       const TestTensor last = ints({kCount}, Values(kCount, -1));
@@ -357,7 +361,7 @@ TEST(SixteenBits, SumsByIndexAreRoundedOnce) {
   }
 }
 
-// The gradient of unfold: windows that share elements.
+// The gradient of unfold, whose windows share elements.
 TEST(SixteenBits, RegionsThatOverlapAreRoundedOnce) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     constexpr std::int64_t kWindows = 2000;
@@ -424,7 +428,7 @@ TEST(Regions, IndexScatterUpdate) {
   const TestTensor x = counting(DType::kF32, {2, 3});
   const Geometry row_major({2, 3}), column_major({2, 3}, {1, 2});
   const Geometry column({2}, {3}, 1);  // x[:, 1] of the row-major base
-  const Geometry same({2}, {1}, 2);    // the same elements of the column-major one
+  const Geometry same({2}, {1}, 2);    // the same elements of the column-major base
   const TestTensor pair(DType::kF32, {2}, {10, 20});
   for (const TestTensor& y : {x, x.laid_out(column_major)}) {
     EXPECT_EQ(call_op("index_region", {y}, region(row_major, column))[0].values(), (Values{1, 4}));
@@ -440,7 +444,7 @@ TEST(Regions, IndexScatterUpdate) {
             (Values{0, 10, 0, 0, 20, 0}));
   EXPECT_EQ(call_op("scatter_region", {pair}, region(column_major, same))[0].values(),
             (Values{0, 10, 0, 0, 20, 0}));
-  // A view that shows elements several times: their gradients add up.
+  // A view that shows elements several times: their gradients are added.
   const Geometry repeated({2, 3, 2}, {3, 0, 2});
   EXPECT_EQ(
       call_op("scatter_region", {counting(DType::kF64, {2, 3, 2})}, region(row_major, repeated))[0]

@@ -1,4 +1,4 @@
-// cat and stack: each tensor is copied (and cast) into its slice of the result.
+// Kernels of cat and stack: each tensor is copied (and cast) into its slice of the result.
 
 #include <cstring>
 
@@ -19,7 +19,8 @@ TensorArg window(const TensorArg& out, const Geometry& geometry) {
 
 int normalized(std::int64_t dim, int rank) { return static_cast<int>(dim < 0 ? dim + rank : dim); }
 
-// A row-major x into its place: one memcpy for each index of the dimensions before dim.
+// Copies a row-major x to its position, with one memcpy for each index of the dimensions before
+// `dim`.
 void copy_rows(KernelCall& call, const TensorArg& x, const TensorArg& out, int dim,
                std::int64_t start) {
   const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));

@@ -1,5 +1,5 @@
-// For unit tests of kernels: tensors in host memory, and a call of one op as the executor makes it:
-// infer, memory of exactly the inferred geometry, kernel.
+// Support for unit tests of kernels: tensors in host memory, and a call of one op as the executor
+// makes it: infer, memory of exactly the inferred geometry, and the kernel.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace teletensor::backends::cpu {
 
-// Values are doubles on the outside. Storage has the element before and after the view's own.
+// A tensor whose values are set and read as doubles.
 struct TestTensor {
   core::DType dtype = core::DType::kF32;
   core::Geometry geometry;
@@ -59,7 +59,7 @@ struct TestTensor {
     }
     return out;
   }
-  // The same values under other strides: a transposed, sliced or otherwise strided view.
+  // The same values with other strides: a transposed, sliced or otherwise strided view.
   TestTensor laid_out(const core::Geometry& other) const {
     TestTensor out(dtype, other);
     out.fill(values());
@@ -79,10 +79,10 @@ struct TestOperand {
   TestTensor tensor;
   core::Number number;
   TensorArg::Kind kind = TensorArg::Kind::kAbsent;
-  core::Bounds* bounds = nullptr;  // of the tensor, which is whole
+  core::Bounds* bounds = nullptr;  // known bounds of the tensor, which covers its storage
 };
 
-// Runs the parts in reverse order, so that a result that depends on their order shows.
+// Runs the parts in reverse order, to reveal results that depend on the order.
 class TestParallel : public Parallel {
  public:
   void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
@@ -112,7 +112,7 @@ struct TestResult {
   const TestTensor& operator[](std::size_t i) const { return tensors[i]; }
 };
 
-// `kernel`: instead of the CPU's.
+// `kernel`, if given, is called instead of the CPU's kernel.
 inline TestResult call_op(std::string_view name, const std::vector<TestOperand>& operands,
                           core::Attributes attributes = {},
                           const std::vector<std::uint32_t>& counts = {},
@@ -165,7 +165,7 @@ inline TestResult call_op(std::string_view name, const std::vector<TestOperand>&
         result.tensors.back().fill(operands[0].tensor.values());
       }
     }
-  } else {  // in place, in the order of the operands
+  } else {  // the op wrote in place: the results are operands, in their order
     std::size_t at = 0;
     std::size_t list = 0;
     for (int p = 0; p < op->operand_parameters; ++p) {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <mutex>
 
-// Exported by OpenBLAS, declared in no header of it: they choose the table of kernels, and end the
-// threads that it has begun when it was loaded.
+// Functions that OpenBLAS exports without declaring them in a header. The first two select the
+// table of kernels; the third ends the threads that the library started when it was loaded.
 extern "C" {
 void gotoblas_dynamic_quit();
 void gotoblas_dynamic_init();
@@ -15,8 +15,9 @@ void gotoblas_dynamic_init();
 namespace teletensor::backends::cpu::lapack {
 namespace {
 
-// OpenBLAS takes a processor that is newer than itself for its oldest one, with half the speed. Its
-// own answer stands where the user has chosen or where it found something better.
+// OpenBLAS treats a processor that is newer than the library as its oldest one, which halves the
+// speed. If the user has chosen a processor type, or the library has detected a better one, nothing
+// is changed.
 void choose_core() {
 #if defined(__x86_64__)
   if (std::getenv("OPENBLAS_CORETYPE") || std::strcmp(openblas_get_corename(), "Prescott") != 0 ||
@@ -49,5 +50,6 @@ std::unique_lock<std::mutex> turn() {
 
 }  // namespace teletensor::backends::cpu::lapack
 
-// OpenBLAS' own prints "On entry to ... parameter number ..."; every caller here looks at `info`.
+// Replaces OpenBLAS's own function, which prints "On entry to ... parameter number ...". Every
+// caller here checks `info`.
 extern "C" void xerbla_(const char*, const int*, std::size_t) {}

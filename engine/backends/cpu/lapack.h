@@ -1,9 +1,9 @@
-// LAPACK and BLAS over column-major matrices, one function for float, double and their complex
-// forms.
+// LAPACK and BLAS for column-major matrices: one function template for float, double and their
+// complex forms.
 //
-// Sizes are LAPACK's int32 (Matrices checks them). Each call stays on its thread: parallelism is
-// ours alone. Each function returns LAPACK's `info`: 0, or what its documentation says. Real forms
-// ignore `rwork`.
+// Sizes are LAPACK's int32 (Matrices checks them). Each call stays on its thread, because only the
+// daemon's lanes run in parallel. Each function returns LAPACK's `info`: 0, or a value that its
+// documentation explains. Real forms ignore `rwork`.
 #pragma once
 
 #include <complex>
@@ -29,11 +29,13 @@ using Real = typename RealOf<T>::type;
 template <class T>
 inline constexpr bool is_complex = !std::is_same_v<T, Real<T>>;
 
-// Called before the others: no threads of its own, and kernels that fit this processor.
+// Must be called before the other functions. Turns off OpenBLAS's own threads and selects kernels
+// for this processor.
 void prepare();
 
-// Held during calls: a lock where the OpenBLAS that is loaded is one without threads, which hands
-// its buffers out without a lock (wrong values where two threads are in it); else nothing.
+// To be held during calls. It locks if the loaded OpenBLAS is a build without threads, whose
+// buffers are not protected (two concurrent calls would give wrong values); otherwise it does
+// nothing.
 std::unique_lock<std::mutex> turn();
 
 template <class T, class S, class D, class C, class Z>
@@ -46,7 +48,7 @@ constexpr auto choose(S s, D d, C c, Z z) {
 
 // ---------------------------------------------------------------- BLAS
 
-// Scalars of complex routines travel by address.
+// Complex routines take scalars by address.
 template <class T>
 auto scalar(const T& value) {
   if constexpr (is_complex<T>) {
@@ -108,7 +110,7 @@ int getri(int n, T* lu, int lda, const int* pivots, T* work, int lwork) {
   return info;
 }
 
-// Bunch-Kaufman of a symmetric or (complex, `hermitian`) Hermitian matrix.
+// The Bunch-Kaufman factorization of a symmetric or (with `hermitian`, complex) Hermitian matrix.
 template <class T>
 int sytrf(bool hermitian, int n, T* a, int lda, int* pivots, T* work, int lwork) {
   int info = 0;
@@ -193,8 +195,9 @@ int syevd(char job, char uplo, int n, T* a, int lda, Real<T>* w, T* work, int lw
   return info;
 }
 
-// Right eigenvectors in `v`. Real matrices: `w` holds n real parts, then n imaginary parts, and
-// the two columns of a conjugate pair hold real and imaginary part; rwork has 2 n elements.
+// Right eigenvectors are stored in `v`. For real matrices, `w` has n real parts and then n
+// imaginary parts; the two columns of a conjugate pair have its real part and its imaginary part;
+// rwork has 2 n elements.
 template <class T>
 int geev(char job, int n, T* a, int lda, T* w, T* v, int ldv, T* work, int lwork, Real<T>* rwork) {
   int info = 0, one = 1;
@@ -236,7 +239,7 @@ int gelsy(int m, int n, int columns, T* a, int lda, T* b, int ldb, int* jpvt, Re
   return info;
 }
 
-// By singular values: gelsd (divide and conquer) or gelss.
+// Uses singular values: gelsd (divide and conquer) or gelss.
 template <class T>
 int gelsd(int m, int n, int columns, T* a, int lda, T* b, int ldb, Real<T>* s, Real<T> rcond,
           int* rank, T* work, int lwork, Real<T>* rwork, int* iwork) {

@@ -7,8 +7,8 @@
 namespace teletensor::backends::cpu::lapack {
 namespace {
 
-// LAPACK checks its own inner calls: with a NaN among the operands some of those are refused, and a
-// client's NaN must not write into the daemon's log.
+// LAPACK checks the arguments of its inner calls. If an operand contains NaN, some of these calls
+// are refused, and a client's NaN must not write messages into the daemon's log.
 TEST(Lapack, RefusesWithoutPrinting) {
   prepare();
   double matrix[] = {1, 0, 0, 1}, right[] = {1, 1};

@@ -1,4 +1,4 @@
-// Kernels of Cholesky, LU, LDL, QR and Householder products.
+// Kernels of the Cholesky, LU, LDL and QR factorizations and of Householder products.
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/matrices.h"
@@ -99,7 +99,7 @@ Status lu_factor(KernelCall& call) {
                           [&](auto t) { return lu_factor_of<decltype(t)>(call); });
 }
 
-// Applies the exchanges to 0, 1, 2, ...
+// Applies the row exchanges to the sequence 0, 1, 2, ...
 Status lu_permutation(KernelCall& call) {
   if (nothing_to_do(call)) return {};
   const Dims batch = batch_of(call.in[0], 1);
@@ -178,7 +178,8 @@ Status ldl_factor(KernelCall& call) {
                           [&](auto t) { return ldl_factor_of<decltype(t)>(call); });
 }
 
-// LAPACK trusts the pivots: row numbers, negative ones in equal neighbouring pairs (2 x 2 blocks).
+// Checks the pivots, which LAPACK does not: row numbers, where negative ones come in equal adjacent
+// pairs (2 x 2 blocks).
 bool ldl_pivots_hold(const int* p, int n) {
   for (int j = 0; j < n; ++j) {
     if (p[j] == 0 || p[j] > n || p[j] < -n) return false;
@@ -281,7 +282,7 @@ Status qr_of(KernelCall& call) {
                        }
                        if (r.rows() == k) {
                          r.store(i, upper);
-                       } else {  // complete: zeros below
+                       } else {  // mode "complete": the rows below are zero
                          T* first = call.out[1].template first<T>() + r.offset(i);
                          const Dims& strides = call.out[1].geometry->strides;
                          const std::int64_t down = strides[strides.size() - 2],
@@ -295,7 +296,7 @@ Status qr_of(KernelCall& call) {
                        if (only_r) return Status();
                        if (k > 0) {
                          lapack::orgqr(rows, of_q, reflectors, a, lda, tau, work, lwork);
-                       } else {  // the identity
+                       } else {  // starts with the identity
                          std::fill(a, a + m * q_columns, T(0));
                          for (std::int64_t j = 0; j < std::min(m, q_columns); ++j)
                            a[j * m + j] = T(1);

@@ -1,4 +1,4 @@
-// Kernels of functions of matrices: pseudo-inverse and exponential.
+// Kernels of matrix functions: pseudo-inverse and exponential.
 
 #include <cmath>
 
@@ -15,7 +15,7 @@ using lapack::Real;
 
 // ---------------------------------------------------------------- pseudo-inverse
 
-// A tolerance: a number, or one of each matrix.
+// A tolerance: one number, or one per matrix.
 class Tolerance {
  public:
   Tolerance(const TensorArg& arg, const Dims& batch) {
@@ -43,7 +43,7 @@ class Tolerance {
   double value_ = 0;
 };
 
-// x <- v diag(1 / s) u^H over the values above the cut; s need not be ordered or positive.
+// x <- v diag(1 / s) u^H over the values of s above the cut; s need not be ordered or positive.
 template <class T, class V, class Values>
 void invert(const V& columns_of_v, T* u, std::int64_t m, std::int64_t n, std::int64_t k,
             const Values* s, double atol, double rtol, T* x) {
@@ -122,9 +122,9 @@ Status pinv(KernelCall& call) {
 
 // ---------------------------------------------------------------- exponential
 
-// N. J. Higham, "The scaling and squaring method for the matrix exponential revisited": numerator
-// coefficients of the diagonal Pade approximants, and the norms up to which their backward error is
-// a rounding error.
+// Source: N. J. Higham, "The scaling and squaring method for the matrix exponential revisited":
+// numerator coefficients of the diagonal Pade approximants, and the norms up to which their
+// backward error is a rounding error.
 struct Pade {
   int degree;
   double double_norm, float_norm;
@@ -150,10 +150,10 @@ class Exponential {
   using R = Real<T>;
   explicit Exponential(int n) : n_(n), count_(std::int64_t{n} * n) {}
 
-  // a, power, square, u, v, temporary: 6 matrices.
+  // a, power, square, u, v and a temporary: 6 matrices.
   static constexpr int kMatrices = 6;
 
-  // `room` has the matrix in its first n * n elements; the result comes to `room + result()`.
+  // The matrix is in the first n * n elements of `room`; returns the address of the result.
   T* run(T* room, int* pivots) const {
     T *a = room, *square = room + count_, *power = room + 2 * count_, *u = room + 3 * count_,
       *v = room + 4 * count_, *other = room + 5 * count_;
@@ -170,7 +170,7 @@ class Exponential {
       const R scale = static_cast<R>(std::ldexp(1.0, -halvings));
       for (std::int64_t i = 0; i < count_; ++i) a[i] *= scale;
     }
-    // u: odd powers without their last factor a; v: even powers.
+    // u: the odd powers without their last factor a; v: the even powers.
     multiply(a, a, square);
     identity(power);
     std::fill(u, u + count_, T(0));
@@ -185,7 +185,7 @@ class Exponential {
     }
     multiply(a, u, other);
     std::swap(u, other);
-    // (v - u) x = v + u
+    // Solves (v - u) x = v + u.
     for (std::int64_t i = 0; i < count_; ++i) {
       const T odd = u[i], even = v[i];
       u[i] = even - odd;
@@ -216,7 +216,7 @@ class Exponential {
     for (int c = 0; c < n_; ++c) {
       R sum = 0;
       for (int r = 0; r < n_; ++r) sum += std::abs(a[std::int64_t{c} * n_ + r]);
-      if (!(sum <= largest)) largest = sum;  // NaN stays
+      if (!(sum <= largest)) largest = sum;  // NaN stays NaN
       if (sum != sum) return sum;
     }
     return largest;

@@ -1,4 +1,4 @@
-// Kernels of inverses, systems, determinants and least squares.
+// Kernels of inverses, linear systems, determinants and least squares.
 
 #include <cmath>
 #include <vector>
@@ -61,7 +61,7 @@ Status inv(KernelCall& call) {
 
 // ---------------------------------------------------------------- systems
 
-// A X = B; where A stands on the right, A^T X^T = B^T.
+// The system A X = B; if A is on the right, A^T X^T = B^T.
 struct System {
   System(KernelCall& call, bool left)
       : batch(batch_of(call.out[0], 2)),
@@ -103,8 +103,8 @@ Status solve_of(KernelCall& call) {
     return linalg_error("torch.linalg.solve", own, i,
                         "The solver failed because the input matrix is singular.");
   };
-  // Each matrix is factored once for its info; where several systems share it (a broadcast), again
-  // for each of them.
+  // Each matrix is factored once to get its info; if several systems share it (a broadcast), it is
+  // factored again for each of them.
   const bool shared = count != factors;
   if (shared || call.out[0].geometry->numel() == 0) {
     Matrices alone(call.in[0], own, 2);
@@ -177,7 +177,7 @@ Status triangular(KernelCall& call) {
 
 // ---------------------------------------------------------------- determinants
 
-// -1 for an odd number of exchanges.
+// Returns -1 for an odd number of row exchanges.
 template <class T>
 T sign_of(const int* pivots, std::int64_t n) {
   bool odd = false;
@@ -185,7 +185,7 @@ T sign_of(const int* pivots, std::int64_t n) {
   return T(odd ? -1 : 1);
 }
 
-// f(i, lu, pivots) for the LU factors of every matrix.
+// Calls f(i, lu, pivots) with the LU factors of every matrix.
 template <class T, class F>
 Status each_lu(KernelCall& call, std::int64_t extra_matrices, F&& f) {
   const Dims batch = batch_of(call.in[0], 2);
@@ -244,8 +244,8 @@ Status slogdet_of(KernelCall& call) {
   });
 }
 
-// det(A) A^-T. det is smooth: where U has a zero on its diagonal, a rounding error in its place
-// moves the result by as little.
+// det(A) A^-T. The determinant is smooth, so if the diagonal of U has a zero, replacing it by a
+// rounding error changes the result only by a similarly small amount.
 template <class T>
 Status cofactor_of(KernelCall& call) {
   const Matrices out(call.out[0], batch_of(call.in[0], 2), 2);
@@ -283,7 +283,7 @@ struct LeastSquares {
   Driver driver;
   int m, n, columns, ldb;
   Real<T> rcond;
-  // info; `work` null and lwork -1 ask for the workspace.
+  // Returns info. With a null `work` and lwork = -1 it only queries the size of the workspace.
   int run(T* a, T* b, Real<T>* s, int* rank, T* work, int lwork, Real<T>* rwork, int* iwork) const {
     const int lda = std::max(m, 1);
     switch (driver) {

@@ -132,7 +132,7 @@ Status eig_of(KernelCall& call) {
           for (std::int64_t j = 0; j < n; ++j) r.values[j] = C(r.w[j], r.w[n + j]);
           values.store(i, r.values);
           if (!vectors) return Status();
-          // A conjugate pair shares two columns: real and imaginary part.
+          // A conjugate pair shares two columns: the real part and the imaginary part.
           for (std::int64_t j = 0; j < n; ++j) {
             const bool pair = r.w[n + j] != 0 && j + 1 < n;
             for (std::int64_t k = 0; k < n; ++k) {

@@ -1,4 +1,4 @@
-// One line of a tensor along a dimension, read and written in a compute type.
+// Reads and writes one line of a tensor, along a dimension, in a compute type.
 #pragma once
 
 #include "engine/backends/cpu/block_io.h"
@@ -6,7 +6,7 @@
 
 namespace teletensor::backends::cpu {
 
-// Element by element or in blocks.
+// One line, accessed element by element or in blocks.
 template <class A>
 class Line {
  public:
@@ -30,7 +30,8 @@ class Line {
   void store(std::int64_t start, std::int64_t n, const A* from) const {
     store_(from, n, first_ + start * stride_ * size_, stride_);
   }
-  // Where to compute elements from `start` on: store() is not needed where that is not `buffer`.
+  // Returns the place at which to compute elements from `start` on. If that is not `buffer`,
+  // store() is not needed.
   A* room(std::int64_t start, A* buffer) const {
     return direct_ ? reinterpret_cast<A*>(first_) + start : buffer;
   }
@@ -46,7 +47,7 @@ class Line {
   char* const first_;
   const LoadBlock<A> load_;
   const StoreBlock<A> store_;
-  const bool direct_;  // the elements lie side by side, as they are computed
+  const bool direct_;  // the elements are adjacent and have the compute type
 };
 
 }  // namespace teletensor::backends::cpu

@@ -1,4 +1,4 @@
-// The lines of a tensor along one dimension: what scans, sorts and row-wise losses walk over.
+// The lines of a tensor along one dimension, over which scans, sorts and row-wise losses iterate.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace teletensor::backends::cpu {
 
 class Lines {
  public:
-  // `dim` has passed infer; it may be negative. A 0-d tensor is one line of one element.
+  // infer has checked `dim`, which may be negative. A 0-d tensor is one line of one element.
   Lines(const core::Dims& shape, std::int64_t dim) : shape_(shape) {
     dim_ = static_cast<int>(dim < 0 ? dim + shape.size() : dim);
     if (shape.empty()) return;
@@ -20,7 +20,7 @@ class Lines {
     for (int i = 0; i < shape.size(); ++i) {
       if (i == dim_) continue;
       empty |= shape[i] == 0;
-      // The other sizes of an empty tensor may have any product.
+      // The product of the other sizes of an empty tensor can be arbitrarily large.
       if (__builtin_mul_overflow(count_, shape[i], &count_)) {
         count_ = std::numeric_limits<std::int64_t>::max();
       }
@@ -29,12 +29,12 @@ class Lines {
   }
   std::int64_t length() const { return length_; }
   std::int64_t count() const { return count_; }
-  // Elements between neighbours of a line in a tensor of this shape.
+  // The distance between adjacent elements of a line, in a tensor of this shape.
   std::int64_t stride(const core::Geometry& g) const {
     return shape_.empty() ? 1 : g.strides[dim_];
   }
-  // Elements from the tensor's first element to the start of line i. `g` has this shape, or this
-  // shape without the dimension, or with another size there.
+  // The offset of line i from the tensor's first element. `g` has this shape, or this shape without
+  // the dimension, or with another size there.
   std::int64_t offset(const core::Geometry& g, std::int64_t i) const {
     std::int64_t at = 0;
     int of_g = g.rank() - 1;
@@ -49,8 +49,8 @@ class Lines {
     }
     return at;
   }
-  // f(begin, end) for ranges of lines (none where lines are empty), in parallel where there is work
-  // for it. `cost` is in units of about a nanosecond an element.
+  // Calls f(begin, end) for ranges of lines (not at all if lines are empty), in parallel if there
+  // is enough work. `cost` is in nanoseconds per element, approximately.
   template <class F>
   void ranges(Parallel& parallel, std::int64_t cost, F&& f) const {
     if (length_ == 0) return;
@@ -62,7 +62,7 @@ class Lines {
       f(part * lines_a_part, std::min(count_, (part + 1) * lines_a_part));
     });
   }
-  // f(i) for every line.
+  // Calls f(i) for every line.
   template <class F>
   void run(Parallel& parallel, std::int64_t cost, F&& f) const {
     ranges(parallel, cost, [&](std::int64_t begin, std::int64_t end) {
@@ -71,7 +71,7 @@ class Lines {
   }
 
  private:
-  static constexpr std::int64_t kPart = 200'000;  // nanoseconds, roughly
+  static constexpr std::int64_t kPart = 200'000;  // approximate nanoseconds per part
   static constexpr std::int64_t kSplitAbove = 400'000;
   core::Dims shape_;
   int dim_ = 0;

@@ -16,8 +16,8 @@ namespace {
 
 using core::Status;
 
-using Room = Memory<core::Complex128>;   // enough for a step of any type
-constexpr std::int64_t kShortRow = 256;  // shorter ones are folded by their own kernel
+using Room = Memory<core::Complex128>;   // large enough for a step of any type
+constexpr std::int64_t kShortRow = 256;  // shorter rows are reduced by the op's own kernel
 
 Status refused(const char* why) { return Status(core::Code::kUnimplemented, why); }
 
@@ -57,7 +57,7 @@ class ElementOf final : public Element {
   const std::byte* constants_[kMaxOperands] = {};
 };
 
-// Memory for the elements of the loop that this thread is making; they are about 2 KiB each.
+// Per-thread memory for the Element objects of the loop that is being built, about 2 KiB each.
 class Bench {
  public:
   Bench() : bench_(of_thread()) {
@@ -70,7 +70,7 @@ class Bench {
   }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
-  // Null: there is no more.
+  // Returns null if the memory is used up.
   void* place(std::size_t bytes) {
     const std::size_t at = used_;
     if (!mine_ || bytes > kBytes - at) return nullptr;
@@ -93,21 +93,21 @@ class Bench {
   std::size_t used_ = 0;
 };
 
-// Ends what it points to; the memory too where that is the heap's.
+// Destroys the element, and frees its memory if it is on the heap.
 struct EndElement {
   bool heap = false;
   void operator()(Element* element) const { heap ? delete element : element->~Element(); }
 };
 
-// A fold of float or double over rows of `row` elements, leaf by leaf as the reduction's own kernel
-// does it.
+// A reduction of float or double over rows of `row` elements. It sums leaf by leaf, as the
+// reduction's own kernel does.
 struct Folding {
   std::size_t step = 0;
-  std::int64_t source = -1;  // the step that makes what is folded; -1: it lies in memory
+  std::int64_t source = -1;  // the step whose result is reduced; -1: it is in memory
   FoldKind kind = FoldKind::kSum;
   bool mean = false;
-  std::int64_t row = 1, leaves = 1;  // leaves of a row
-  std::byte* partial = nullptr;      // a value for each leaf
+  std::int64_t row = 1, leaves = 1;  // number of leaves in a row
+  std::byte* partial = nullptr;      // one value for each leaf
 };
 
 template <class A>
@@ -144,7 +144,7 @@ class Loop final : public LoopMaker {
     TT_RETURN_IF_ERROR(place());
     double ns = 0;
     for (const Work& work : works_) ns += work.element ? work.element->ns_per_element() : 0.1;
-    // Parts end where leaves do; all folds have the same rows.
+    // Parts end where leaves end; all reductions have rows of the same length.
     const bool rows = !folds_.empty() && folds_[0].row != order_.count;
     const std::int64_t grain = rows ? folds_[0].row : kLeaf;
     split(parallel_, order_.count, ns, grain,
@@ -176,7 +176,8 @@ class Loop final : public LoopMaker {
     }
   }
 
-  // In the source's compute type, as strided_copy; equal dtypes move their bits as they are.
+  // Converts through the compute type of the source, like strided_copy; between equal dtypes the
+  // bits are copied unchanged.
   Status add_copy(const TensorArg& from) override {
     const TensorArg& out = steps_[step_].out;
     const DType dtype = from.kind == TensorArg::Kind::kTensor ? from.dtype : out.dtype;
@@ -196,13 +197,14 @@ class Loop final : public LoopMaker {
 
  private:
   struct Work {
-    std::unique_ptr<Element, EndElement> element;  // null for folds
+    std::unique_ptr<Element, EndElement> element;  // null for reductions
     alignas(16) std::byte functor[kMaxFunctorBytes];
-    std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};  // the steps that make the operands
+    // The steps that compute the operands; -1: in memory.
+    std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};
     std::size_t operands = 0;
     std::size_t last = 0;    // the last step that reads it
-    bool folded = false;     // a fold reads it, a whole leaf at a time
-    std::int64_t slot = -1;  // bytes into a part's memory; -1: stored
+    bool folded = false;     // a reduction reads it, one whole leaf at a time
+    std::int64_t slot = -1;  // offset in a part's memory; -1: stored in a tensor
   };
 
   static const core::Geometry& layout(std::span<const LoopStep> steps) {
@@ -275,7 +277,7 @@ class Loop final : public LoopMaker {
     return {};
   }
 
-  // Gives a place in a part's memory to what is not stored, and fills the constants.
+  // Assigns places in a part's memory to the results that are not stored, and fills the constants.
   Status place() {
     for (std::size_t s = 0; s < works_.size(); ++s) {
       for (const std::int64_t from : works_[s].inside) {
@@ -288,7 +290,7 @@ class Loop final : public LoopMaker {
       source.folded = true;
       source.last = works_.size();
     }
-    std::vector<std::pair<std::size_t, std::int64_t>> busy;  // last reader, slot
+    std::vector<std::pair<std::size_t, std::int64_t>> busy;  // (last reader, slot)
     std::vector<std::int64_t> free;
     std::size_t constants = 0;
     for (std::size_t s = 0; s < works_.size(); ++s) {
@@ -308,7 +310,8 @@ class Loop final : public LoopMaker {
         free.pop_back();
       }
       busy.emplace_back(work.last, work.slot);
-      // Free again behind their last reader, which may not write over what it reads.
+      // A slot is free after its last reader. The last reader itself must not reuse it, because it
+      // would overwrite what it reads.
       std::erase_if(busy, [&](const auto& entry) {
         if (entry.first > s) return false;
         free.push_back(entry.second);
@@ -326,7 +329,8 @@ class Loop final : public LoopMaker {
     return {};
   }
 
-  // The elements from `at` on of what step s makes. A fold's whole leaf lies in one piece.
+  // The address of the elements from `at` on of the result of step s. A leaf that a reduction reads
+  // is contiguous.
   std::byte* where(std::size_t s, std::int64_t at, std::byte* memory) const {
     const Work& work = works_[s];
     if (work.slot < 0) return steps_[s].out.first<std::byte>() + at * size_of_step(s);
@@ -335,7 +339,7 @@ class Loop final : public LoopMaker {
   std::int64_t leaf_offset(std::int64_t at) const { return at % folds_[0].row % kLeaf; }
 
   void range(std::int64_t begin, std::int64_t end) {
-    // Reused by the lane's next loop.
+    // Thread-local, so that the next loop on this lane reuses the memory.
     static thread_local std::unique_ptr<Room> room;
     static thread_local std::vector<std::byte> memory;
     if (!room) room.reset(new Room);
@@ -371,7 +375,7 @@ class Loop final : public LoopMaker {
     }
   }
 
-  // The leaf that ends at `end`.
+  // Reduces the leaf that ends at `end`.
   template <class A>
   void leaf(const Folding& fold, std::int64_t end, std::byte* slots) {
     const std::int64_t at_row = (end - 1) / fold.row, in_row = end - 1 - at_row * fold.row;
@@ -399,11 +403,11 @@ class Loop final : public LoopMaker {
   Parallel& parallel_;
   Scratch& scratch_;
   const LinearOrder order_;
-  Bench bench_;              // outlives works_
-  std::vector<Work> works_;  // by step
+  Bench bench_;              // must outlive works_
+  std::vector<Work> works_;  // one per step
   std::vector<Folding> folds_;
   std::forward_list<core::Geometry> packed_;
-  std::size_t step_ = 0;  // the one being made
+  std::size_t step_ = 0;  // the step that is being described
   std::int64_t slot_bytes_ = 0;
 };
 

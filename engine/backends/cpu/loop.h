@@ -1,5 +1,5 @@
-// Loops on the CPU: the block machines of several instructions, a block of each after the other.
-// What only the loop reads lies in a few kilobytes of the first-level cache.
+// Loops on the CPU run several elementwise instructions together, one block of each after the
+// other. Values that only the loop reads need a few kilobytes, which stay in the first-level cache.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,15 @@
 
 namespace teletensor::backends {
 
-// What elementwise kernels tell instead of computing: one machine for each step.
+// Receives the descriptions of elementwise kernels, one step each, instead of running them.
 class LoopMaker {
  public:
-  // The step whose kernel is about to be called.
+  // Describes the step as an elementwise computation.
   virtual core::Status add(std::span<const TensorArg> in, const cpu::Plan& plan) = 0;
-  // The result is `from`, cast to its dtype.
+  // Describes the step as a copy of `from`, cast to the dtype of the result.
   virtual core::Status add_copy(const TensorArg& from) = 0;
-  // Before add(): the step refuses an integer zero in this operand. Not ok where steps may not.
+  // Called before add() by a step that refuses an integer zero in this operand. Returns an error if
+  // a step of this loop must not fail.
   virtual core::Status add_check(const TensorArg& divisor) {
     (void)divisor;
     return core::Status(core::Code::kUnimplemented, "a step that may refuse");
@@ -32,7 +33,7 @@ class LoopMaker {
 
 namespace teletensor::backends::cpu {
 
-// This call needs its operands' data: it cannot be a step.
+// Returned by kernels that need the data of their operands and so cannot be a step.
 inline core::Status no_step(const KernelCall& call) {
   return core::Status(core::Code::kUnimplemented, call.op.name + ": not in a loop");
 }

@@ -1,5 +1,6 @@
-// The contiguous loops of the scalar functors, once per instruction set; included by the kernel
-// files between their hwy/foreach_target.h and HWY_BEFORE_NAMESPACE. The compiler vectorises them.
+// The contiguous loops of the scalar functors, compiled once per instruction set. The kernel files
+// include this between hwy/foreach_target.h and HWY_BEFORE_NAMESPACE. The compiler vectorises the
+// loops.
 #if defined(TELETENSOR_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELETENSOR_LOOPS_INL_H_
 #undef TELETENSOR_LOOPS_INL_H_
@@ -14,16 +15,16 @@ HWY_BEFORE_NAMESPACE();
 namespace teletensor::backends::cpu {
 namespace HWY_NAMESPACE {
 
-// Element types in memory: of conditions and bool results, bytes.
+// Element types in memory; conditions and bool results are bytes.
 template <class F, class T>
 using Result = std::conditional_t<has_bool_result<F>, std::uint8_t, T>;
 
-// A loop that calls libm takes multiples of kWhole elements, so that no element is left to a scalar
-// remainder, whose function would give other bits.
+// A loop that calls libm processes multiples of kWhole elements, because a scalar remainder would
+// call the scalar function, which gives other bits.
 inline constexpr std::int64_t kWhole = 16;
 
-// noinline keeps the length unknown, so the remainder is computed by the same vector code; flatten
-// puts the functor under this instruction set.
+// noinline keeps the length unknown to the compiler, so that the remainder uses the same vector
+// code. flatten compiles the functor for this instruction set.
 template <class F, class T>
 [[gnu::noinline, gnu::flatten]] void body1(const T* a, Result<F, T>* y, std::int64_t n,
                                            const F& functor) {
@@ -114,7 +115,7 @@ void loop3(const void* const* in, void* out, std::int64_t n, const void* functor
               *static_cast<const F*>(functor));
 }
 
-// in[0]: the condition's bytes.
+// in[0] are the bytes of the condition.
 template <class F, class T>
 void loop_select(const void* const* in, void* out, std::int64_t n, const void* functor) {
   const F f = *static_cast<const F*>(functor);
@@ -141,7 +142,7 @@ constexpr Inner loop_of() {
   }
 }
 
-// Fills in Slot<F>::loops with this instruction set's functions.
+// Sets Slot<F>::loops to the functions of this instruction set.
 template <class F>
 void bind_one() {
   Loops& loops = Slot<F>::loops;

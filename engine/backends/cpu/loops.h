@@ -1,7 +1,8 @@
-// The functors that have elementwise kernels, and the kernels as functions of them.
+// The functors that have elementwise kernels, and the kernels as function templates over them.
 //
-// The lists are split so that the loops compile in several files (loops_*.cc); each file binds its
-// list to the best instruction set of this machine when the kernel table is made.
+// The lists of functors are split so that their loops are compiled in several files (loops_*.cc).
+// When the kernel table is made, each file binds its list to the best instruction set of this
+// machine.
 #pragma once
 
 #include <type_traits>
@@ -37,13 +38,13 @@ using Rare = List<s::Entr, s::Sinc, s::Ndtr, s::Ndtri, s::Erfinv, s::Logit, s::N
                   s::Mantissa, s::Exponent, s::Xlogy, s::Xlog1py, s::LogAddExp, s::LogAddExp2>;
 using Ternary = List<s::Where, s::Clamp, s::Lerp, s::Addcmul, s::Addcdiv>;
 
-// The loops of F on this machine. Written once, by bind_loops().
+// The loops of functor F on this machine. Written once, by bind_loops().
 template <class F>
 struct Slot {
   static inline Loops loops;
 };
 
-void bind_loops();  // all lists; idempotent and thread-safe
+void bind_loops();  // binds all lists; idempotent and thread-safe
 void bind_plain_unary();
 void bind_math_unary();
 void bind_activations();
@@ -71,7 +72,8 @@ inline constexpr bool is_logical =
     std::is_same_v<F, s::LogicalNot> || std::is_same_v<F, s::LogicalAnd> ||
     std::is_same_v<F, s::LogicalOr> || std::is_same_v<F, s::LogicalXor>;
 
-// Functors whose result's low 32 bits depend on the operands' alone, or that only compare or pick.
+// Functors whose result in the low 32 bits depends only on the low 32 bits of the operands, or
+// which only compare or select.
 template <class F, class... Which>
 constexpr bool is_one_of(List<Which...>) {
   return (std::is_same_v<F, Which> || ...);
@@ -96,10 +98,11 @@ inline constexpr int cost_of = [] {
   return 1;
 }();
 
-// "teletensor::ops::scalar::Add".
+// The name of a type, for example "teletensor::ops::scalar::Add".
 template <class F>
 constexpr std::string_view type_name() {
-  const std::string_view text = __PRETTY_FUNCTION__;  // "... [with F = NAME; ...]" or "[F = NAME]"
+  // Has the form "... [with F = NAME; ...]" or "[F = NAME]".
+  const std::string_view text = __PRETTY_FUNCTION__;
   const std::size_t from = text.find("F = ") + 4;
   return text.substr(from, text.find_first_of(";]", from) - from);
 }
@@ -128,7 +131,7 @@ core::Status run_functor(KernelCall& call, std::span<const TensorArg> in, const 
   return run_elementwise(call, in, plan);
 }
 
-// The kernel of an op that is one functor.
+// The kernel of an op that is a single functor.
 template <class F>
 core::Status functor_kernel(KernelCall& call) {
   return run_functor(call, call.in, make_functor<F>(call.attributes));

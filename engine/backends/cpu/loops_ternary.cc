@@ -2,7 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backends/cpu/loops_ternary.cc"
-// Each of these needs the ones before it.
+// Each of these headers needs the headers above it.
 // clang-format off
 #include "engine/backends/cpu/targets.h"
 #include "hwy/foreach_target.h"  // compiles the part below once per instruction set

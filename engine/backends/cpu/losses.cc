@@ -1,4 +1,5 @@
-// Losses of two tensors of one shape, element by element: mse, l1, smooth_l1, huber, bce, kl_div.
+// Kernels of losses that compare two tensors of the same shape element by element: mse, l1,
+// smooth_l1, huber, bce, kl_div.
 #include <cmath>
 #include <string>
 
@@ -15,13 +16,13 @@ using core::Status;
 using ops::scalar::Loss;
 using ops::scalar::LossSettings;
 
-constexpr std::int64_t kPart = std::int64_t{1} << 19;  // elements of a parallel part
+constexpr std::int64_t kPart = std::int64_t{1} << 19;  // elements in one parallel part
 constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;
 
 bool is_mean(std::string_view reduction) { return reduction == "mean"; }
 bool is_none(std::string_view reduction) { return reduction == "none"; }
 
-// The two (or four) operands in row-major order; weights expanded to the input's shape.
+// The two (or four) operands in row-major order; weights are expanded to the input's shape.
 struct Operands {
   Operands(KernelCall& call, Status& status)
       : weight_view(view(call, 2)),
@@ -33,7 +34,8 @@ struct Operands {
 
   static core::Geometry view(const KernelCall& call, std::size_t i) {
     if (call.in.size() <= i || call.in[i].kind != TensorArg::Kind::kTensor) return {};
-    return *call.in[i].geometry->expand(call.in[0].geometry->shape);  // infer has seen that it fits
+    // infer has checked that it can be expanded
+    return *call.in[i].geometry->expand(call.in[0].geometry->shape);
   }
   TensorArg weight_arg(const KernelCall& call) const { return expanded(call, 2, weight_view); }
   TensorArg positive_arg(const KernelCall& call) const { return expanded(call, 3, positive_view); }
@@ -53,8 +55,8 @@ Row<A> row_of(const RowMajor& operand) {
   return operand.absent() ? Row<A>() : Row<A>(operand.arg(), 0, 1);
 }
 
-// Runs `block(start, n, to)` over all elements, `to` receiving their losses, and stores or sums
-// them.
+// Runs `block(start, n, to)` over all elements, which writes their losses to `to`; then stores or
+// sums the losses.
 template <class A, class F>
 Status reduce_blocks(KernelCall& call, std::int64_t n, std::string_view reduction, F&& block) {
   const TensorArg& out = call.out[0];

@@ -1,4 +1,4 @@
-// cross_entropy and nll_loss with their derivatives, a line of classes at a time.
+// Kernels of cross_entropy and nll_loss and their derivatives, one line of classes at a time.
 #include <cmath>
 #include <string>
 
@@ -12,15 +12,16 @@ namespace {
 
 using core::Status;
 
-constexpr std::int64_t kSmall = 512;  // classes or lines that need no scratch memory
+constexpr std::int64_t kSmall = 512;  // up to so many classes or lines no scratch memory is needed
 
-// What the ops share. Operand and attribute numbers differ, so each kernel fills this in.
+// The operands and attributes that the ops have in common. Their positions differ between the ops,
+// so each kernel fills this in.
 struct Setting {
   const TensorArg* gradient = nullptr;
-  const TensorArg* input = nullptr;  // null: nll_loss_backward
+  const TensorArg* input = nullptr;  // null for nll_loss_backward
   const TensorArg* target = nullptr;
   const TensorArg* weight = nullptr;
-  core::Dims shape;  // of the input
+  core::Dims shape;  // the shape of the input
   std::int64_t ignore = -100;
   std::string_view reduction;
   double smoothing = 0;
@@ -42,7 +43,7 @@ class Classes {
     if (s.input != nullptr && s.input->dtype == kDTypeOf<A>) x_ = s.input->first<const A>();
   }
 
-  // Reads the weights and looks at every target, before anything is stored.
+  // Reads the weights and checks every target, before anything is stored.
   Status prepare() {
     const std::int64_t classes = lines_.length();
     if (s_.weight->kind == TensorArg::Kind::kTensor) {
@@ -82,7 +83,8 @@ class Classes {
   bool none() const { return s_.reduction == "none"; }
   A divisor() const { return divisor_; }
 
-  // Minus the sum over classes of T[c] * (logarithm of softmax), T the target distribution.
+  // Minus the sum over classes of T[c] * (logarithm of softmax), where T is the target
+  // distribution.
   A cross_entropy(std::int64_t i) const {
     if (ignored(i)) return 0;
     A buffer[kLeaf];
@@ -97,7 +99,7 @@ class Classes {
       loss = -(static_cast<A>(1 - s_.smoothing) * weight(t) * at);
       if (s_.smoothing == 0) return loss;
     }
-    // The smoothed part, or the whole of a distribution.
+    // The part of T that is smoothed, or all of it if the target is a distribution.
     A ts[kLeaf];
     const A even = static_cast<A>(s_.smoothing / static_cast<double>(lines_.length()));
     const A keep = static_cast<A>(1 - s_.smoothing);
@@ -114,7 +116,7 @@ class Classes {
     return loss;
   }
 
-  // factor * (S * softmax - T) with S the sum of T.
+  // factor * (S * softmax - T), where S is the sum of T.
   void cross_entropy_gradient(std::int64_t i, const Row<A>& out) const {
     A buffer[kLeaf], ts[kLeaf];
     const A factor = this->factor(i);
@@ -141,10 +143,10 @@ class Classes {
     });
   }
 
-  // What multiplies the softmax of a line.
+  // The factor of the softmax in the gradient of a line.
   A softmax_factor(std::int64_t i) const { return ignored(i) ? A(0) : factor(i) * target_sum(i); }
 
-  // The losses of all lines.
+  // Computes the negative log-likelihood losses of all lines.
   void nll(A* losses) const {
     const std::int64_t count = lines_.count(), ignore = s_.ignore;
     const core::Geometry& g = *s_.input->geometry;
@@ -178,7 +180,7 @@ class Classes {
 
  private:
   struct Soft {
-    A largest, total;  // of x, of exp(x - largest)
+    A largest, total;  // largest: maximum of x; total: sum of exp(x - largest)
   };
   Soft softmax(const Row<A>& x, A* buffer) const {
     const Fold<A>& max = fold_of<A>(FoldKind::kMax);
@@ -210,7 +212,7 @@ class Classes {
     const core::Geometry& g = *s_.target->geometry;
     return Row<A>(*s_.target, lines_.offset(g, i), lines_.stride(g));
   }
-  // The sum of the target distribution of a line, weights included.
+  // The sum of the target distribution of a line, with the weights.
   A target_sum(std::int64_t i) const {
     const A keep = static_cast<A>(1 - s_.smoothing);
     const A even = static_cast<A>(s_.smoothing / static_cast<double>(lines_.length()));
@@ -248,14 +250,15 @@ class Classes {
   const bool probabilities_;
   LoadBlock<std::int64_t> load_target_ = nullptr;
   std::int64_t target_size_ = 0;
-  const std::int64_t* targets_ = nullptr;  // of all lines, where they lie so
-  const A* x_ = nullptr;                   // the input's first element, where it is of type A
+  // The targets of all lines, if they are a contiguous int64 tensor.
+  const std::int64_t* targets_ = nullptr;
+  const A* x_ = nullptr;  // the input's first element, if the input has type A
   const A* weights_ = nullptr;
   A weight_sum_ = 0, divisor_ = 1;
   A weights_small_[kSmall];
 };
 
-// Stores or sums the losses of the lines, which `fill` writes.
+// `fill` writes the losses of the lines; they are then stored or summed.
 template <class A, class F>
 Status reduce_lines(KernelCall& call, const Classes<A>& classes, F&& fill) {
   const std::int64_t count = classes.lines().count();
@@ -288,7 +291,7 @@ Row<A> out_row(const TensorArg& out, const Lines& lines, std::int64_t i) {
   return Row<A>(out, lines.offset(*out.geometry, i), lines.stride(*out.geometry));
 }
 
-// Prepares and calls use(classes) with the type of `dtype`.
+// Prepares the data and calls use(classes) with the type of `dtype`.
 template <class F>
 Status with_classes(KernelCall& call, core::DType dtype, const Setting& setting, F&& use) {
   return with_float_type(dtype, [&](auto a) -> Status {

@@ -1,6 +1,7 @@
-// The block machine of one elementwise instruction: its operands are brought block by block into
-// contiguous memory of the compute type A, the inner function computes, the block is stored. Used
-// by single kernels and, a block at a time, by the steps of loops: hence the same bits.
+// The block machine of one elementwise instruction. It converts operands block by block into
+// contiguous memory of the compute type A, calls the inner function, and stores the block. Single
+// kernels run it over the whole tensor, and loops run it block by block; hence both give the same
+// bits.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,8 @@ namespace teletensor::backends::cpu {
 
 using core::DType;
 
-// One cache line more than a block: blocks of several operands must not share their low address
-// bits.
+// A block with one additional cache line, so that the blocks of different operands do not share
+// their low address bits.
 template <class A>
 using Block = std::byte[kBlock * sizeof(A) + 64];
 template <class A>
@@ -27,14 +28,14 @@ struct Memory {
 template <class A>
 struct Source {
   bool direct = false;     // read in place
-  bool constant = false;   // the block holds it already
-  bool condition = false;  // bytes, 0 or not
-  bool round = false;      // through the compute dtype
-  bool inside = false;     // what an earlier step of the loop made; its block comes with the call
+  bool constant = false;   // the block was filled in advance
+  bool condition = false;  // bytes, 0 or not 0
+  bool round = false;      // rounded to the compute dtype first
+  bool inside = false;     // computed by an earlier step of the loop; its block is passed in
   bool rows = false;      // dense along axis 0 of the walk: a block within one row is read in place
-  bool repeated = false;  // one element along axis 0 of the walk: a row needs a piece of it only
+  bool repeated = false;  // constant along axis 0 of the walk: for a row one short piece is enough
   const char* base = nullptr;
-  std::int64_t size = 0;  // bytes of an element
+  std::int64_t size = 0;  // bytes per element
   LoadBlock<A> load = nullptr;
   Walk walk;
 };
@@ -54,7 +55,8 @@ inline void load_bytes(const std::uint8_t* from, std::int64_t stride, std::int64
 template <class A>
 class Machine {
  public:
-  // Operands without memory are made inside a loop; a result without memory stays there.
+  // An operand without memory is computed inside the loop; a result without memory is only used
+  // inside the loop.
   Machine(const Plan& plan, Inner inner, std::span<const TensorArg> in, const TensorArg& out,
           const LinearOrder& order)
       : plan_(plan),
@@ -120,7 +122,8 @@ class Machine {
     }
   }
 
-  // The same in pieces, for loops. Bytes of the constant operands' blocks, and their contents.
+  // The following functions run the machine piece by piece, for loops. First: the size of the
+  // constant operands' blocks, and filling them.
   std::size_t constant_bytes() const {
     std::size_t bytes = 0;
     for (int i = 0; i < operands_; ++i) bytes += sources_[i].constant ? sizeof(Block<A>) : 0;
@@ -134,16 +137,16 @@ class Machine {
       memory += sizeof(Block<A>);
     }
   }
-  // How many of n elements from `at` on fit one block.
+  // The number of elements from `at` on, up to n, that one block can process.
   std::int64_t length(std::int64_t at, std::int64_t n) const {
     return row_ > 0 ? std::min(n, row_ - at % row_) : n;
   }
-  // constants[i]: blocks of constant operands that do not stand in `memory`; inside[i] and result:
-  // the blocks of what has no memory.
+  // Computes one block. constants[i] is the block of a constant operand that is not in `memory`;
+  // inside[i] and `result` are the blocks of operands and of a result without memory.
   void block(std::int64_t at, std::int64_t n, Memory<A>& memory, const std::byte* const* constants,
              const void* const* inside, void* result) const {
     const void* in[kMaxOperands];
-    unsigned repeated = 0;  // the operands of which there is one piece for all
+    unsigned repeated = 0;  // bit set of operands for which one short piece serves all elements
     for (int i = 0; i < operands_; ++i) {
       const Source<A>& s = sources_[i];
       if (s.inside) {
@@ -178,7 +181,7 @@ class Machine {
   }
 
   std::int64_t count() const { return order_.count; }
-  // Rough; of the shapes, dtypes and the op alone.
+  // A rough estimate, which depends only on the shapes, the dtypes and the op.
   double ns_per_element() const {
     double ns = 0.09 * plan_.loops->cost * (sizeof(A) / 4);
     for (int i = 0; i < operands_; ++i) ns += sources_[i].direct || sources_[i].constant ? 0 : 0.3;
@@ -279,7 +282,7 @@ class Machine {
   core::Number number_[kMaxOperands];
   Walk out_walk_;
   std::int64_t out_size_ = 0;
-  std::int64_t row_ = 0;  // blocks end where rows of this length end
+  std::int64_t row_ = 0;  // blocks end at multiples of this length; 0: anywhere
   bool out_direct_ = false, out_inside_ = false, all_direct_ = true;
 };
 

@@ -1,6 +1,7 @@
-// Matrix products of all ranks. f32: oneDNN's sgemm with one thread a call, or our own kernel where
-// the call would cost more than the work; f64: our own; f16 and bf16: through f32; integers: plain
-// loops. The work is split into panels of rows or columns whose number depends on the shapes alone.
+// Kernels of matrix products of all ranks. f32: oneDNN's sgemm with one thread per call, or our own
+// kernel if the call would cost more than the work; f64: our own kernel; f16 and bf16: through f32;
+// integers: plain loops. The work is split into panels of rows or columns; their number depends
+// only on the shapes.
 
 #include <omp.h>
 
@@ -27,7 +28,7 @@ using core::DType;
 using core::Geometry;
 using core::Status;
 
-// All matrices of the result are row-major and follow each other.
+// The matrices of the result are row-major and stored one after another.
 struct Product {
   std::int64_t m = 1, n = 1, k = 1;
   Dims batch;
@@ -37,21 +38,24 @@ struct Product {
 
 // ---------------------------------------------------------------- one matrix
 
-constexpr double kOwn = 32 * 32 * 32;  // up to here our own kernel is faster than a call
+// For fewer multiplications than this our own kernel is faster than a call.
+constexpr double kOwn = 32 * 32 * 32;
 
 constexpr std::int64_t kLong = std::int64_t{1} << 20;
 
-// In floating point: operands that repeat may make it larger than 63 bits.
+// As a double, because with expanded operands the number can exceed 63 bits.
 double multiplications(std::int64_t m, std::int64_t n, std::int64_t k) {
   return static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
 Status sgemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const float> a,
              MatrixRef<const float> b, float* c, std::int64_t ldc) {
-  // RULE: parallelism is ours alone; the bits of oneDNN's sgemm depend on the number of threads.
+  // RULE: only the daemon's lanes run in parallel; the bits of oneDNN's sgemm depend on the number
+  // of threads.
   thread_local const bool single = (omp_set_num_threads(1), true);
   (void)single;
-  // Strides as a leading dimension and a flag; those of a single row or column do not matter.
+  // Expresses the strides as a leading dimension and a flag. The strides of a single row or column
+  // do not matter.
   const bool straight_a = a.column == 1 || k == 1, straight_b = b.column == 1 || n == 1;
   const std::int64_t lda = straight_a ? (m == 1 ? k : a.row) : a.column;
   const std::int64_t ldb = straight_b ? (k == 1 ? n : b.row) : b.column;
@@ -64,7 +68,7 @@ Status sgemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const flo
   return core::internal("matmul: oneDNN refuses the product, status " + std::to_string(status));
 }
 
-// Can sgemm read it without a copy?
+// Returns true if sgemm can read the operand without a copy.
 bool fits_sgemm(const Side& s, std::int64_t rows, std::int64_t columns) {
   const bool straight = (s.column == 1 || columns == 1) && (s.row >= columns || rows == 1);
   const bool turned = (s.row == 1 || rows == 1) && (s.column >= rows || columns == 1);
@@ -135,14 +139,15 @@ Status gemm(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef<const T> a
 
 // ---------------------------------------------------------------- all matrices
 
-// About the time of one multiplication and addition on one core, in nanoseconds.
+// Approximate nanoseconds of one multiply-add on one core.
 template <class T>
 constexpr double kCost = std::is_same_v<T, float>    ? 0.02
                          : std::is_same_v<T, double> ? 0.05
                                                      : 0.5;
 
-// A side of a product that takes so long is cut into pieces: how long they are, and how many. They
-// are not shorter than `least`: the library packs the operands anew for each of them.
+// Splits a side of a product that takes `ns` nanoseconds into pieces; returns their length and
+// number. Pieces are not shorter than `least`, because the library packs the operands again for
+// each of them.
 std::pair<std::int64_t, std::int64_t> cut(std::int64_t side, double ns, std::int64_t least) {
   const auto wanted = static_cast<std::int64_t>(std::min(ns / 400e3 + 1, 1e6));
   const std::int64_t count = std::clamp<std::int64_t>(side / least, 1, wanted);
@@ -150,8 +155,8 @@ std::pair<std::int64_t, std::int64_t> cut(std::int64_t side, double ns, std::int
   return {size, (side + size - 1) / size};
 }
 
-// Runs `finish(first result row, rows, first column, columns)` on each piece of the result while it
-// is in the cache.
+// Calls `finish(first result row, rows, first column, columns)` for each piece of the result while
+// it is in the cache.
 template <class T, class F>
 Status run(KernelCall& call, const Product& p, T* c, F finish) {
   const T *a = static_cast<const T*>(p.a.data), *b = static_cast<const T*>(p.b.data);
@@ -188,7 +193,7 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
   const auto [size, panels] = cut(length, cost, 128);
   const auto [across, pieces] = cut(width, cost / static_cast<double>(panels), 256);
   const std::int64_t tasks = p.batches * panels * pieces;
-  // Small matrices go several to a part.
+  // Several small matrices form one part.
   const double task_cost = total / static_cast<double>(tasks);
   const auto group =
       std::clamp<std::int64_t>(static_cast<std::int64_t>(200e3 / task_cost), 1, tasks);
@@ -213,7 +218,8 @@ Status run(KernelCall& call, const Product& p, T* c, F finish) {
   return {};
 }
 
-// x as `dtype` in row-major order, batch dimensions that repeat kept as they are. Null: no memory.
+// Copies x as `dtype` in row-major order; batch dimensions with stride 0 keep it. Returns null if
+// there is no memory.
 const void* copy_dense(KernelCall& call, const TensorArg& x, DType dtype, Geometry& geometry,
                        std::size_t& bytes) {
   Geometry once = *x.geometry;
@@ -237,8 +243,8 @@ const void* copy_dense(KernelCall& call, const TensorArg& x, DType dtype, Geomet
   return memory;
 }
 
-// A stack of matrices times one matrix is one product, where the stack's rows have one stride (and
-// sgemm, where it is used, can read them).
+// Treats a stack of matrices times one matrix as a single product, if the rows of the stack have
+// one stride (and, if sgemm is used, it can read them).
 void fold_batch(Product& p, bool uses_sgemm) {
   if (p.batch.empty()) return;
   Side folded{p.a.data, p.a.row, p.a.column, {}};
@@ -260,7 +266,7 @@ void fold_batch(Product& p, bool uses_sgemm) {
   p.batches = 1;
 }
 
-// The addend, added to a finished piece.
+// Adds the addend to a finished piece.
 template <class T>
 void add_piece(const Addend& addend, T* c, std::int64_t n_all, std::int64_t i0, std::int64_t m,
                std::int64_t j0, std::int64_t n) {
@@ -310,7 +316,7 @@ Status run_typed(KernelCall& call, const Product& p, T* c, const Addend& addend)
   });
 }
 
-// The product of a and b; with `turned`, of a and b's transpose.
+// The product of a and b; with `turned`, of a and the transpose of b.
 Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool turned,
                const Addend& addend) {
   const TensorArg& out = call.out[0];
@@ -319,7 +325,7 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
   const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
   Geometry geometry_a = *a.geometry, geometry_b = *b.geometry;
   Product p;
-  // Batch dimensions of the result are those before the matrices' own.
+  // The batch dimensions of the result are those before the dimensions of the matrices.
   const int own = (geometry_a.rank() > 1) + (geometry_b.rank() > 1);
   const Dims& shape = out.geometry->shape;
   for (int d = 0; d + own < shape.size(); ++d) {
@@ -349,7 +355,8 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
     if (!fits_sgemm(p.a, p.m, p.k)) TT_RETURN_IF_ERROR(set_side(a, geometry_a, true, true));
     if (!fits_sgemm(p.b, p.k, p.n)) TT_RETURN_IF_ERROR(set_side(b, geometry_b, false, true));
   } else if (p.k > kLong) {
-    // Repeated along k: copied, so that the memory quota bounds the work of one part.
+    // An operand that repeats along k is copied, so that the memory quota bounds the work of one
+    // part.
     if (p.a.column == 0) TT_RETURN_IF_ERROR(set_side(a, geometry_a, true, true));
     if (p.b.row == 0) TT_RETURN_IF_ERROR(set_side(b, geometry_b, false, true));
   }
@@ -378,7 +385,7 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
     default:
       break;
   }
-  // 16-bit floats: the sum in f32, rounded once.
+  // For 16-bit floats, the sum is computed in f32 and rounded once.
   const Geometry dense(out.geometry->shape);
   const std::size_t bytes = scratch_bytes(dense.numel(), sizeof(float));
   auto* c = static_cast<float*>(call.scratch.allocate(bytes));
@@ -392,7 +399,7 @@ Status product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool tu
   return {};
 }
 
-// Memory for a contiguous tensor of `shape`, from the call's scratch.
+// Allocates a contiguous tensor of the geometry's shape in the call's scratch memory.
 Status allocate(KernelCall& call, DType dtype, const Geometry& geometry, TensorArg& out) {
   out = {TensorArg::Kind::kTensor, nullptr, dtype, &geometry, {}};
   const std::size_t bytes = scratch_bytes(geometry.numel(), core::size_of(dtype));
@@ -400,7 +407,7 @@ Status allocate(KernelCall& call, DType dtype, const Geometry& geometry, TensorA
   return out.data == nullptr ? out_of_scratch(call.op.name, bytes) : Status();
 }
 
-// (ar + i ai)(br + i bi) as four real products.
+// (ar + i ai)(br + i bi), as four real products.
 template <class T>
 Status complex_product(KernelCall& call, const TensorArg& a, const TensorArg& b, bool turned,
                        const Addend& addend) {
@@ -471,7 +478,8 @@ Status addmm(KernelCall& call) {
   return any_product(call, call.in[1], call.in[2], false, addend_of_addmm(call));
 }
 
-// Dense rows of the result, with the sum of products' zero: -0 becomes 0, as in any product.
+// Dense rows of the result. As in any matrix product, each element is a sum that starts with 0, so
+// that -0 becomes 0.
 template <class T>
 void outer_rows(KernelCall& call) {
   const std::int64_t m = call.in[0].geometry->shape[0], n = call.in[1].geometry->shape[0];
@@ -488,7 +496,7 @@ void outer_rows(KernelCall& call) {
         });
 }
 
-// A column times a row.
+// The product of a column and a row.
 Status outer(KernelCall& call) {
   const auto plain = [&](DType dtype) {
     return call.in[0].dtype == dtype && call.in[1].dtype == dtype && call.out[0].dtype == dtype &&

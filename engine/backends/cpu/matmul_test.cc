@@ -13,7 +13,7 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 
-// Small whole numbers: products and sums are exact in every dtype.
+// Small integers, whose products and sums are exact in every dtype.
 TestTensor whole(DType dtype, const Dims& shape, int seed) {
   TestTensor x(dtype, Geometry(shape));
   std::vector<double> values(static_cast<std::size_t>(x.geometry.numel()));
@@ -26,7 +26,7 @@ TestTensor whole(DType dtype, const Dims& shape, int seed) {
   return x;
 }
 
-// The product of the last two dimensions, one element at a time, for operands of rank 2 and more
+// The product of the last two dimensions, one element at a time, for operands of rank 2 and higher
 // with equal batch dimensions or none.
 std::vector<double> reference(const TestTensor& a, const TestTensor& b, std::int64_t m,
                               std::int64_t n, std::int64_t k, std::int64_t batches, bool a_repeats,
@@ -48,7 +48,7 @@ std::vector<double> reference(const TestTensor& a, const TestTensor& b, std::int
   return out;
 }
 
-TestTensor turned(const TestTensor& x) {  // the same matrix, columns together
+TestTensor turned(const TestTensor& x) {  // the same matrix in column-major order
   return x.laid_out(Geometry(x.geometry.shape, {1, x.geometry.shape[0]}));
 }
 
@@ -140,7 +140,7 @@ TEST(Matmul, LinearAddsTheBiasAndTakesTheWeightTransposed) {
     const TestTensor row(dtype, {3}, {1, 2, 3});
     EXPECT_EQ(call_op("linear", {row, weight, bias})[0].values(), (std::vector<double>{8, 24}));
   }
-  // Large enough for panels: the bias goes to each piece once.
+  // Large enough to be split into panels: the bias must be added to each piece exactly once.
   const TestTensor x = whole(DType::kF32, {512, 200}, 1), w = whole(DType::kF32, {300, 200}, 2);
   const TestTensor bias = whole(DType::kF32, {300}, 3);
   const auto plain = call_op("linear", {x, w, nullptr})[0].values();

@@ -1,4 +1,5 @@
-// The matrices of a batched tensor, as LAPACK takes them: column-major copies in scratch memory.
+// The matrices of a batched tensor in the form that LAPACK takes: column-major copies in scratch
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,8 @@
 
 namespace teletensor::backends::cpu {
 
-// The trailing `rank` (0, 1 or 2) dimensions of an argument; the leading ones broadcast to `batch`.
+// The matrices (or vectors, or numbers) in the trailing `rank` (2, 1 or 0) dimensions of an
+// argument; the leading dimensions broadcast to `batch`.
 class Matrices {
  public:
   Matrices() = default;
@@ -39,7 +41,7 @@ class Matrices {
     return out;
   }
 
-  // Elements from the first element to the start of matrix i.
+  // The offset of matrix i from the first element.
   std::int64_t offset(std::int64_t i) const {
     std::int64_t at = 0;
     for (int d = batch_.size() - 1; d >= 0; --d) {
@@ -49,7 +51,7 @@ class Matrices {
     return at;
   }
 
-  // Matrix i into `to`, column-major, `ld` elements from column to column.
+  // Copies matrix i to `to` in column-major order; columns are `ld` elements apart.
   template <class T>
   void load(std::int64_t i, T* to, std::int64_t ld) const {
     const T* from = reinterpret_cast<const T*>(first_) + offset(i);
@@ -70,7 +72,7 @@ class Matrices {
   }
 
  private:
-  // In tiles, so that both sides of a transposition stay in the cache.
+  // Copies in tiles, so that both sides of a transposition stay in the cache.
   template <class T>
   void copy(const T* from, std::int64_t from_row, std::int64_t from_column, T* to,
             std::int64_t to_row, std::int64_t to_column) const {
@@ -106,11 +108,12 @@ inline core::Dims batch_of(const TensorArg& arg, int rank) {
   return batch;
 }
 
-// Sizes that LAPACK's int32 arithmetic holds: those of matrices, workspaces, and their products.
+// Checks that sizes fit into LAPACK's int32 arithmetic: those of matrices and workspaces, and their
+// products.
 class Sizes {
  public:
   explicit Sizes(std::string_view op) : op_(op) {}
-  // `count` elements, as an int; too many are remembered.
+  // Returns `count` as an int. If it is too large, status() reports it.
   int fit(std::int64_t count) {
     if (count > std::numeric_limits<int>::max() || count < 0) too_large_ = true;
     return too_large_ ? 0 : static_cast<int>(count);
@@ -131,11 +134,12 @@ class Sizes {
   bool too_large_ = false;
 };
 
-// Scratch memory of one matrix, cut into arrays.
+// The scratch memory of one matrix, from which arrays are allocated.
 class Room {
  public:
   explicit Room(char* at = nullptr) : at_(at) {}
-  // Without memory it only counts; `bytes()` is what the same calls need.
+  // Without memory it only adds up sizes: afterwards `bytes()` is the memory that the same calls
+  // need.
   template <class T>
   T* take(std::int64_t count) {
     const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(count, 1), sizeof(T));
@@ -150,8 +154,9 @@ class Room {
   std::size_t bytes_ = 0;
 };
 
-// body(i, room) for every matrix of a batch. Several run at once where one takes more than about
-// 50 us (`nanoseconds`); parts depend on the shapes alone. Ends at the first body that is not ok.
+// Calls body(i, room) for every matrix of a batch, in parallel if one takes more than about 50 us
+// (`nanoseconds`). The parts depend only on the shapes. Stops at the first body that returns an
+// error.
 template <class F>
 core::Status each_matrix(KernelCall& call, std::int64_t count, double nanoseconds,
                          std::size_t room_bytes, F&& body) {
@@ -190,7 +195,8 @@ core::Status each_matrix(KernelCall& call, std::int64_t count, double nanosecond
   return {};
 }
 
-// Nanoseconds of m n k multiplications, at about 4 each, and of the call.
+// Estimated nanoseconds of m n k multiplications, at about 4 per nanosecond, plus the cost of the
+// call.
 inline double matrix_cost(std::int64_t m, std::int64_t n, std::int64_t k) {
   return 1000 + 0.25 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
@@ -200,7 +206,7 @@ inline bool nothing_to_do(const KernelCall& call) {
                      [](const TensorArg& out) { return out.geometry->numel() == 0; });
 }
 
-// The optimal workspace that a routine answered in work[0].
+// The optimal size of the workspace, which a routine returned in work[0].
 template <class T>
 std::int64_t workspace(T answer) {
   // A float may have lost the last digits of a large size.
@@ -217,7 +223,8 @@ bool all_finite(const T* x, std::int64_t n) {
   return finite;
 }
 
-// "name: (Batch element i): text" as PyTorch words it; without the element for a single matrix.
+// The error "name: (Batch element i): text", as PyTorch words it; without the element for a single
+// matrix.
 inline core::Status linalg_error(std::string_view name, const core::Dims& batch, std::int64_t i,
                                  const std::string& text) {
   std::string message = std::string(name) + ": ";
@@ -225,7 +232,8 @@ inline core::Status linalg_error(std::string_view name, const core::Dims& batch,
   return core::Status(core::Code::kAborted, message + text);
 }
 
-// Calls f(T{}) with the element type of a dtype that linear algebra takes; infer refused the rest.
+// Calls f(T{}) with the element type of a dtype that linear algebra supports; infer has refused all
+// others.
 template <class F>
 auto with_matrix_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF32) return f(float{});

@@ -1,4 +1,4 @@
-// softmax and log_softmax with their derivatives, a row at a time.
+// Kernels of softmax and log_softmax and their derivatives, one row at a time.
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +35,7 @@ void softmax_row(const Row<A>& x, const Row<A>& y, std::int64_t length) {
     return sum.leaf(e, n);
   });
   const A inverse = A(1) / total;
-  const bool kept = y.direct() || length <= kLeaf;  // the exponentials are still there
+  const bool kept = y.direct() || length <= kLeaf;  // the exponentials are still available
   each_block(length, [&](std::int64_t start, std::int64_t n) {
     A* e = y.room(start, buffer);
     if (!kept) {
@@ -64,7 +64,7 @@ void log_softmax_row(const Row<A>& x, const Row<A>& y, std::int64_t length) {
   });
 }
 
-// y = p * (g - sum(g * p)) with p the softmax.
+// y = p * (g - sum(g * p)), where p is the softmax.
 template <class A>
 void softmax_gradient_row(const Row<A>& g, const Row<A>& p, const Row<A>& y, std::int64_t length) {
   const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
@@ -81,7 +81,7 @@ void softmax_gradient_row(const Row<A>& g, const Row<A>& p, const Row<A>& y, std
   });
 }
 
-// y = g - exp(l) * sum(g) with l the log-softmax.
+// y = g - exp(l) * sum(g), where l is the log-softmax.
 template <class A>
 void log_softmax_gradient_row(const Row<A>& g, const Row<A>& l, const Row<A>& y,
                               std::int64_t length) {
@@ -99,8 +99,8 @@ void log_softmax_gradient_row(const Row<A>& g, const Row<A>& l, const Row<A>& y,
   });
 }
 
-// Columns of a row-major matrix, a strip of neighbours at a time, without turning them: every step
-// reads and writes runs of kStrip elements. Memory is dense along the last dimension in both.
+// Columns of a row-major matrix, processed in strips of adjacent columns without transposing them:
+// every step reads and writes runs of kStrip elements. In both tensors the last dimension is dense.
 template <class A>
 class Strips {
  public:
@@ -151,7 +151,7 @@ class Strips {
       A* const e = kLog ? power : y + r * to;
       for (std::int64_t c = 0; c < width; ++c) e[c] = row[c] - most[c];
       apply_map<A>(Map::kExpDifference, e, width, &zero, 0, 0, e);
-      for (std::int64_t c = 0; c < width; ++c) {  // Kahan's sum
+      for (std::int64_t c = 0; c < width; ++c) {  // Kahan summation
         const A part = e[c] - lost[c], sum = total[c] + part;
         lost[c] = (sum - total[c]) - part;
         total[c] = sum;

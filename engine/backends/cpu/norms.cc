@@ -1,4 +1,5 @@
-// layer_norm, a row at a time, and batch_norm, a channel at a time, with their derivatives.
+// Kernels of layer_norm, one row at a time, of batch_norm, one channel at a time, and of their
+// derivatives.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,7 +17,7 @@ using core::Dims;
 using core::Geometry;
 using core::Status;
 
-// The statistics of nothing: mean 0, and NaN.
+// The statistics of no elements: mean 0, and NaN for the others.
 Status fill_statistics(KernelCall& call, int count) {
   TensorArg number;
   number.kind = TensorArg::Kind::kNumber;
@@ -53,7 +54,7 @@ Moments<A> moments(const Row<A>& x, std::int64_t length, double eps) {
   return {mean, A(1) / std::sqrt(variance + static_cast<A>(eps))};
 }
 
-// Rows of the normalised dimensions: how many elements each, and how many rows.
+// The rows over the normalised dimensions: their length and their number.
 struct NormRows {
   std::int64_t length = 1, count = 1;
   NormRows(const core::Dims& shape, std::size_t normalized) {
@@ -97,8 +98,8 @@ Status layer_norm(KernelCall& call) {
   return {};
 }
 
-// Gradients of x, weight and bias. With xhat the normalised row and h = g * weight:
-// dx = scale * (h - mean(h) - xhat * mean(h * xhat)), dweight = sum(g * xhat), dbias = sum(g).
+// The gradients of x, weight and bias. With xhat the normalised row and h = g * weight: dx = scale
+// * (h - mean(h) - xhat * mean(h * xhat)), dweight = sum(g * xhat), dbias = sum(g).
 template <class A>
 class LayerNormGradient {
  public:
@@ -112,7 +113,7 @@ class LayerNormGradient {
         means_(means),
         scales_(scales) {}
 
-  // Row i; adds to weight and bias (arrays of a row's length).
+  // Processes row i and adds to the gradients of weight and bias (arrays of a row's length).
   void row(std::int64_t i, A* weight, A* bias) const {
     const Fold<A>& sum = fold_of<A>(FoldKind::kSum);
     const RowSteps<A>& steps = row_steps<A>();
@@ -130,7 +131,7 @@ class LayerNormGradient {
     mean_h /= static_cast<A>(rows_.length);
     mean_hx /= static_cast<A>(rows_.length);
     each_block(rows_.length, [&](std::int64_t start, std::int64_t n) {
-      const A* h = hs;  // still there where the row is one block
+      const A* h = hs;  // still available if the row is one block
       if (rows_.length > kLeaf) {
         h = g.read(start, n, gs);
         if (!weight_.absent()) {
@@ -157,7 +158,8 @@ class LayerNormGradient {
 template <class A>
 Status layer_norm_gradient(KernelCall& call, const RowMajor& g, const RowMajor& x,
                            const RowMajor& weight, const NormRows& rows) {
-  // Sums over rows: within a group in order, then group by group. Groups follow from the shape.
+  // Sums over rows: in order within a group, and then the groups in order. The groups depend only
+  // on the shape.
   const std::int64_t group = std::max<std::int64_t>(16, 200'000 / rows.length);
   const std::int64_t groups = (rows.count + group - 1) / group;
   const std::size_t bytes = scratch_bytes(groups, rows.length, 2 * sizeof(A));
@@ -210,8 +212,8 @@ Status layer_norm_backward(KernelCall& call) {
 
 // ---------------------------------------------------------------- batch_norm
 
-// The elements of each channel of [N, C, ...]: `runs` rows of `length`. Short rows are copied
-// together into one.
+// The elements of each channel of [N, C, ...]: `runs` rows of `length` elements. Short rows are
+// copied into one row.
 struct ChannelRuns {
   std::int64_t batch, channels, area = 1, runs, length;
   explicit ChannelRuns(const Dims& x) : batch(x[0]), channels(x[1]) {
@@ -235,7 +237,7 @@ class Channels {
     if (!runs.gathered() && arg.geometry->contiguous()) return;
     const Dims& shape = arg.geometry->shape;
     geometry_ = Geometry(shape);
-    if (runs.gathered()) {  // [C, N, ...] in memory
+    if (runs.gathered()) {  // order in memory: [C, N, ...]
       geometry_.strides[1] = runs.length;
       geometry_.strides[0] = runs.area;
     }
@@ -269,7 +271,7 @@ class Channels {
   bool copied_ = false;
 };
 
-// f(start, n, run) over all blocks of a channel.
+// Calls f(start, n, run) for all blocks of a channel.
 template <class F>
 void each_channel_block(const ChannelRuns& runs, F&& f) {
   for (std::int64_t r = 0; r < runs.runs; ++r) {
@@ -277,7 +279,7 @@ void each_channel_block(const ChannelRuns& runs, F&& f) {
   }
 }
 
-// A parameter's element, or 1 or 0 where there is none.
+// A parameter with one element per channel; if it is absent, the elements are `otherwise`.
 template <class A>
 class PerChannel {
  public:
@@ -376,7 +378,7 @@ Status batch_norm_backward(KernelCall& call) {
               total += static_cast<double>(sum.leaf(gradient, n));
               total_x += static_cast<double>(sum.leaf(products, n));
             });
-            // gradient * xhat, with xhat = (x - mean) * scale
+            // gradient * xhat, where xhat = (x - mean) * scale
             total_x *= static_cast<double>(scale);
             const A to_weight = static_cast<A>(total_x), to_bias = static_cast<A>(total);
             if (A* const room = dweight.room(c, xs)) {

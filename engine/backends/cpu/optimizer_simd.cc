@@ -14,10 +14,10 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// RULE: no fused multiply-adds, so that every instruction set gives the same bits as PyTorch's
-// order of operations.
+// RULE: no fused multiply-adds, so that every instruction set gives the bits of PyTorch's order of
+// operations.
 
-// The elements at one place of all parts.
+// The elements of all parts at one position.
 template <class A, class D>
 struct At {
   using V = hn::Vec<D>;
@@ -33,14 +33,14 @@ struct At {
   HWY_INLINE V over(V value, A divisor) const { return hn::Div(value, hn::Set(d, divisor)); }
 };
 
-// average + weight (g - average), from the nearer end.
+// average + weight * (g - average), computed from the nearer end.
 template <class A, class D>
 HWY_INLINE hn::Vec<D> lerp(const At<A, D>& at, const Step<A>& s, hn::Vec<D> average, hn::Vec<D> g) {
   const auto difference = hn::Sub(g, average);
   return s.weight1 < A(0.5) ? hn::Add(average, at.times(s.weight1, difference))
                             : hn::Sub(g, at.times(s.rest1, difference));
 }
-// beta2 square + (1 - beta2) g g.
+// beta2 * square + (1 - beta2) * g * g.
 template <class A, class D>
 HWY_INLINE hn::Vec<D> squared(const At<A, D>& at, const Step<A>& s, hn::Vec<D> square,
                               hn::Vec<D> g) {
@@ -52,7 +52,7 @@ HWY_INLINE V larger(V a, V b) {
   return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
 }
 
-// The new param; states are stored here.
+// Returns the new param; states are stored here.
 template <Rule kRule, class A, class D>
 HWY_INLINE hn::Vec<D> rule(const At<A, D>& at, const Step<A>& s, hn::Vec<D> p, hn::Vec<D> g) {
   if constexpr (kRule == Rule::kSgd) {
@@ -132,7 +132,7 @@ HWY_INLINE hn::Vec<D> rule(const At<A, D>& at, const Step<A>& s, hn::Vec<D> p, h
     auto factor = hn::IfThenElse(hn::Gt(turn, zero), hn::Set(at.d, s.longer), one);
     factor = hn::IfThenElse(back, hn::Set(at.d, s.shorter), factor);
     auto size = hn::Mul(at.load(3), factor);
-    // NaN stays.
+    // NaN stays NaN.
     size = hn::IfThenElse(hn::Lt(size, hn::Set(at.d, s.low)), hn::Set(at.d, s.low), size);
     size = hn::IfThenElse(hn::Gt(size, hn::Set(at.d, s.high)), hn::Set(at.d, s.high), size);
     at.store(size, 3);
@@ -180,7 +180,8 @@ void run(const Step<A>& s, std::int64_t n, const A* const* in, A* const* out,
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) one<kRule>(At<A, decltype(d)>{d, in, out, found, i}, s);
   if (i == n) return;
-  // The rest through whole vectors of copies: the same bits wherever an element stands.
+  // The remaining elements are copied into whole vectors, so that the bits do not depend on an
+  // element's position.
   A memory[kStepParts][64 / sizeof(A)] = {};
   const A* from[kStepParts] = {};
   A* to[kStepParts] = {};

@@ -1,4 +1,4 @@
-// The optimizers' steps: one pass over each parameter and its state.
+// Kernels of the optimizers' steps: one pass over each parameter and its state.
 
 #include <atomic>
 
@@ -24,13 +24,14 @@ double scalar(const TensorArg& arg) {
   return value;
 }
 
-// One memory that a step reads and, perhaps, writes.
+// A tensor that a step reads and, possibly, writes.
 struct Part {
   const TensorArg* in = nullptr;
   const TensorArg* out = nullptr;
 };
 
-// Everything has the step's own type and the first one's layout, so that blocks need no copies.
+// Returns true if all parts have the step's own type and the layout of the first part, so that
+// blocks need no copies.
 template <class A>
 bool direct(std::span<const Part> parts) {
   const Geometry& layout = *parts[0].in->geometry;
@@ -45,7 +46,8 @@ bool direct(std::span<const Part> parts) {
   return true;
 }
 
-// Calls step(n, inputs, outputs) for blocks of all parts; outputs[i] is null where a part has none.
+// Calls step(n, inputs, outputs) for blocks of all parts; outputs[i] is null if part i is not
+// written.
 template <class A>
 void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, const Step<A>& step,
                 std::atomic<bool>* found = nullptr) {
@@ -110,15 +112,15 @@ void run_blocks(KernelCall& call, const Part (&parts)[kParts], double cost, cons
   });
 }
 
-// Where a call's hyperparameters begin: behind its lists.
+// The hyperparameters of a call, which follow its lists.
 std::span<const TensorArg> hyperparameters(const KernelCall& call) {
   std::size_t lists = 0;
   for (const std::uint32_t count : call.counts) lists += count;
   return call.in.subspan(lists);
 }
 
-// The lists of a call are a step's parts, in order; an empty list is a part that is absent. All but
-// the gradients are written.
+// The lists of a call are the parts of a step, in order. An empty list is an absent part. All parts
+// except the gradients are written.
 Status run_step(KernelCall& call, Step<double> step, double cost) {
   if (scalar(call.in.back()) != 0) step.rule = Rule::kSkip;
   for (std::size_t i = 0; i < call.counts[0]; ++i) {
@@ -142,7 +144,7 @@ Status run_step(KernelCall& call, Step<double> step, double cost) {
   return {};
 }
 
-// Its rough time, in nanoseconds an element.
+// A rough cost in nanoseconds per element.
 double cost_of(Rule rule) {
   return rule == Rule::kSgd || rule == Rule::kAsgd ? 0.5 : rule == Rule::kAdadelta ? 1.5 : 1.0;
 }
@@ -157,7 +159,7 @@ Status step_kernel(KernelCall& call) {
   return run_step(call, ops::scalar::make_step(kRule, numbers, flags), cost_of(kRule));
 }
 
-// The same loops: a gradient in the place of the param.
+// Uses the same loops, with the gradient in the place of the param.
 Status amp_unscale(KernelCall& call) {
   const std::size_t count = call.counts[0];
   const double scale = scalar(call.in[count + 1]);

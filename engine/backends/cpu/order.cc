@@ -1,5 +1,6 @@
-// sort, argsort, topk, kthvalue, median. Elements become unsigned keys whose order is the wanted
-// one (NaN largest, -0 equal to 0); a key travels with its index, which also settles ties.
+// Kernels of sort, argsort, topk, kthvalue and median. Elements are converted to unsigned keys
+// whose order is the wanted one (NaN is the largest, -0 equals 0). Each key is paired with its
+// index, which also decides ties.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -26,13 +27,13 @@ std::uint64_t key_of(A value) {
   } else {
     using Bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
     if (value != value) return std::numeric_limits<Bits>::max();
-    const Bits bits = std::bit_cast<Bits>(value + A(0));  // -0 + 0 is 0
+    const Bits bits = std::bit_cast<Bits>(value + A(0));  // turns -0 into 0
     constexpr Bits kSign = Bits{1} << (sizeof(A) * 8 - 1);
     return bits & kSign ? static_cast<Bits>(~bits) : bits | kSign;
   }
 }
 
-// 64-bit keys; those of 32 bits are packed with the index into one word, see below.
+// An item with a 64-bit key. For keys of 32 bits see Packed.
 struct Wide {
   std::uint64_t key;
   std::int64_t index;
@@ -49,8 +50,8 @@ struct Packed {
   std::uint64_t number() const { return word >> 32; }
 };
 
-// By the keys, kBits at a time, where they differ; equal ones stay in order. `spare` has room for
-// n.
+// Sorts by the keys, kBits at a time, skipping digits in which no keys differ; the order of equal
+// keys is kept. `spare` has room for n items.
 template <int kBits, class E>
 void radix_passes(E* x, E* spare, std::int64_t n) {
   constexpr std::uint64_t kBuckets = std::uint64_t{1} << kBits;
@@ -84,15 +85,15 @@ void radix_sort(E* x, E* spare, std::int64_t n) {
 struct Job {
   enum class What { kSort, kTop, kPick } what = What::kSort;
   bool descending = false;
-  std::int64_t keep = 0;  // how many results of each line
-  std::int64_t pick = 0;  // kPick: place in the order, from 0
+  std::int64_t keep = 0;  // number of results per line
+  std::int64_t pick = 0;  // kPick: position in the order, from 0
   bool nan_wins = false;  // kPick: the median of a line with a NaN is NaN
   const TensorArg* values = nullptr;
   const TensorArg* indices = nullptr;
 };
 
-// Brings the k smallest to the front, unordered, by a heap of the best so far: most elements lose
-// against its top at once.
+// Moves the k smallest items to the front, unordered, with a heap of the best so far; most items
+// are rejected by comparing them with its top.
 template <class E>
 void select_few(E* x, std::int64_t n, std::int64_t k) {
   std::make_heap(x, x + k);
@@ -119,7 +120,8 @@ void order(E* x, E* spare, std::int64_t n, const Job& job) {
     }
     n = job.keep;
   }
-  const bool in_order = job.what == Job::What::kSort;  // as they came, so that ties stay
+  // Items are in their original order, so a stable sort keeps ties.
+  const bool in_order = job.what == Job::What::kSort;
   if (in_order && n >= (sizeof(E) == 8 ? kMinRadix : 8 * kMinRadix)) {
     return radix_sort(x, spare, n);
   }
@@ -129,7 +131,7 @@ void order(E* x, E* spare, std::int64_t n, const Job& job) {
 template <class A, class E>
 class Sorter {
  public:
-  // `base`: the least integer there may be, from which packed ones are counted.
+  // `base` is a lower bound of all integers; packed keys are counted from it.
   Sorter(KernelCall& call, const Job& job, const Lines& lines, std::int64_t base)
       : call_(call),
         job_(job),
@@ -138,7 +140,7 @@ class Sorter {
         size_(static_cast<std::int64_t>(core::size_of(call.in[0].dtype))),
         base_(base) {}
 
-  // `room`: two arrays of `length` elements.
+  // `room` has two arrays of `length` items.
   void line(std::int64_t i, E* room) const {
     const TensorArg& x = call_.in[0];
     const std::int64_t n = lines_.length(), stride = lines_.stride(*x.geometry);
@@ -154,7 +156,8 @@ class Sorter {
         numbers += block[j] == block[j];
       }
     }
-    if (job.nan_wins && numbers < n) job.pick = numbers;  // the first NaN: they come last
+    // NaNs come last, so this is the position of the first NaN
+    if (job.nan_wins && numbers < n) job.pick = numbers;
     order(room, room + n, n, job);
     write(i, from, stride, room);
   }
@@ -213,7 +216,7 @@ class Sorter {
   const std::int64_t base_;
 };
 
-constexpr std::int64_t kSmall = 256;  // lines up to here need no scratch memory
+constexpr std::int64_t kSmall = 256;  // up to this length no scratch memory is needed
 
 template <class A, class E>
 Status run_lines(KernelCall& call, const Job& job, const Lines& lines, std::int64_t base = 0) {
@@ -227,7 +230,7 @@ Status run_lines(KernelCall& call, const Job& job, const Lines& lines, std::int6
     });
     return {};
   }
-  // Each part has its own room; their number follows from the shape.
+  // Each part has its own memory; the number of parts depends only on the shape.
   const std::int64_t parts =
       std::clamp<std::int64_t>(lines.count() * std::min<std::int64_t>(n, 1 << 20) / 20'000, 1,
                                std::min<std::int64_t>(lines.count(), 16));
@@ -243,7 +246,7 @@ Status run_lines(KernelCall& call, const Job& job, const Lines& lines, std::int6
   return {};
 }
 
-// Least and largest of the int64 elements of all lines.
+// The minimum and maximum of the int64 elements of all lines.
 std::pair<std::int64_t, std::int64_t> range_of(const TensorArg& x, const Lines& lines) {
   const std::int64_t n = lines.length(), stride = lines.stride(*x.geometry);
   std::int64_t least = std::numeric_limits<std::int64_t>::max(),
@@ -325,13 +328,13 @@ Status median_dim(KernelCall& call) {
              lines);
 }
 
-// Of all elements, copied to one line.
+// Copies all elements to one line.
 Status median(KernelCall& call) {
   const TensorArg& x = call.in[0];
   const std::int64_t n = x.geometry->numel(),
                      size = static_cast<std::int64_t>(core::size_of(x.dtype));
   if (n == 0) {
-    // As PyTorch: NaN, and the lowest integer where there is none.
+    // As in PyTorch, the median of no elements is NaN, or the smallest integer for integer dtypes.
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const std::int64_t lowest = core::range_of(x.dtype).least;
     if (core::is_floating(x.dtype)) {

@@ -1,5 +1,5 @@
-// Lines along a dimension that is not the last, taken a panel of neighbours at a time: memory is
-// read and written in runs of kPanel elements, and each line lies densely while it is worked on.
+// Processes lines along a dimension other than the last in panels of adjacent lines: memory is read
+// and written in runs of kPanel elements, and each line is contiguous while it is processed.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class Panels {
  public:
   static constexpr std::int64_t kPanel = 16;
 
-  // Are lines along `dim` of these (equally shaped) tensors better taken in panels?
+  // Returns true if lines along `dim` of tensors of this shape should be processed in panels.
   static bool wanted(const core::Dims& shape, std::int64_t dim) {
     const int rank = shape.size();
     const int at = static_cast<int>(dim < 0 ? dim + rank : dim);
@@ -30,13 +30,14 @@ class Panels {
     across_ = (columns_ + kPanel - 1) / kPanel;
   }
 
-  // work(lines): one line of each of the first `kInputs` operands, as A; the result stands in the
-  // first afterwards.
+  // Calls work(lines) with one line, of type A, of each of the first `kInputs` operands. The result
+  // has to be in the first of them afterwards.
   template <std::size_t kInputs, class F>
   core::Status run(F&& work) {
     const std::int64_t n = lines_.length(), panels = lines_.count() / columns_ * across_;
     if (panels == 0 || n == 0) return {};
-    const std::int64_t pitch = n + 16;  // lines a power of two apart would share cache sets
+    // With a distance of a power of two, lines would share cache sets.
+    const std::int64_t pitch = n + 16;
     const std::int64_t parts = std::clamp<std::int64_t>(lines_.count() * n / 100'000, 1,
                                                         std::min<std::int64_t>(panels, 16));
     const std::size_t bytes = scratch_bytes(parts, pitch, kPanel, kInputs, sizeof(A));

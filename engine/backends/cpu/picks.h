@@ -1,4 +1,4 @@
-// How gather and scatter walk: the rows of the index, and the places in x that they name.
+// Iteration of gather and scatter: the rows of the index, and the elements of x that they name.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,8 @@
 
 namespace teletensor::backends::cpu {
 
-// The rows (runs of the last dimension) of one shape, in row-major order, seen by several tensors.
+// The rows (runs along the last dimension) of one shape in row-major order, for tensors with
+// different strides.
 class Rows {
  public:
   explicit Rows(const core::Dims& shape) : shape_(shape) {
@@ -16,11 +17,12 @@ class Rows {
   }
   std::int64_t length() const { return length_; }
   std::int64_t count() const { return length_ == 0 ? 0 : count_; }
-  // Elements between neighbours of a row.
+  // The distance between adjacent elements of a row.
   std::int64_t stride(const core::Geometry& g) const {
     return shape_.empty() ? 1 : g.strides.back();
   }
-  // From the tensor's first element to row i; dimension `without` does not count.
+  // The offset of row i from the tensor's first element; the coordinate in dimension `without` is
+  // ignored.
   std::int64_t offset(const core::Geometry& g, std::int64_t i, int without = -1) const {
     std::int64_t at = 0;
     for (int d = shape_.size() - 2; d >= 0; --d) {
@@ -40,15 +42,15 @@ struct Picks {
   IndexList index;
   core::Dims shape;
   int dim = 0;
-  std::int64_t step = 0;  // x's stride in dim
+  std::int64_t step = 0;  // x's stride in dimension `dim`
 };
 
-// Refuses an index out of range. The attribute 0 is the dimension.
+// Refuses an index out of range. Attribute 0 is the dimension.
 core::Status picks_of(KernelCall& call, const core::Geometry& x, const TensorArg& index,
                       Picks& picks);
 
-// f(offset of x at index 0, x's stride, row's first position) for rows of the index. Ranks agree
-// but for 0-d beside [n].
+// Calls f(offset in x for index 0, x's stride, position of the row's first index) for rows of the
+// index. The ranks are equal, except that one may be 0-d and the other [n].
 template <class F>
 void each_row(const Rows& rows, const Picks& picks, const core::Geometry& x, std::int64_t begin,
               std::int64_t end, F&& f) {

@@ -1,4 +1,5 @@
-// Loops of functors that do not vectorise (special functions, rare ops): plain code, compiled once.
+// Loops of functors that the compiler does not vectorise (special functions, rare ops): plain code,
+// compiled once.
 #pragma once
 
 #include "engine/backends/cpu/loops.h"
@@ -19,7 +20,7 @@ void plain_loop(const void* const* in, void* out, std::int64_t n, const void* fu
   }
 }
 
-// Fills in Slot<F>::loops; called while the kernel table is made.
+// Sets Slot<F>::loops; called while the kernel table is made.
 template <class F>
 void bind_plain() {
   static const bool once = [] {

@@ -1,4 +1,4 @@
-// Pooling: for each image and channel, windows given by tables of one dimension each.
+// Kernels of pooling. For each image and channel, the windows are given by one table per dimension.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,8 +14,8 @@ namespace {
 using core::Dims;
 using core::Status;
 
-// Windows along one dimension: elements begin, begin + step, ... before end; `extent` elements
-// count for a mean that includes the padding.
+// A window along one dimension: the elements begin, begin + step, ... before end. `extent` is the
+// number of elements that count for a mean which includes the padding.
 struct Window {
   std::int64_t begin, end, extent;
 };
@@ -55,7 +55,7 @@ Axes adaptive(const Dims& x, const Dims& y) {
     const std::int64_t in = axis.size = x[d + 2], out = y[d + 2];
     axis.windows.clear();
     for (std::int64_t i = 0; i < out; ++i) {
-      // Both sizes are below 2^56 and 2^31: i * in by parts.
+      // i * in / out, computed in two parts to avoid overflow; the sizes are below 2^56 and 2^31.
       const std::int64_t begin = i * (in / out) + i * (in % out) / out;
       const std::int64_t end = (i + 1) * (in / out) + ((i + 1) * (in % out) + out - 1) / out;
       axis.windows.push_back({begin, end, end - begin});
@@ -82,7 +82,7 @@ void max_plane(const Axes& axes, const T* x, T* y, std::int64_t* places) {
     for (const Window& b : axes[1].windows) {
       for (const Window& c : axes[2].windows) {
         T best = kMin;
-        // A window that sees nothing (large dilation) still has a place inside.
+        // A window that contains no element (large dilation) still gets a valid position.
         std::int64_t place =
             (std::min(a.begin, axes[0].size - 1) * height + std::min(b.begin, height - 1)) * width +
             std::min(c.begin, width - 1);
@@ -142,14 +142,14 @@ Status adaptive_max_pool(KernelCall& call) {
   return maxima(call, [&](std::int64_t) -> const Axes& { return axes; });
 }
 
-// PyTorch's places of the windows of one dimension.
+// The positions of the windows along one dimension, computed as in PyTorch.
 template <class T>
 Axis fractional(std::int64_t in, std::int64_t out, std::int64_t kernel, T sample) {
   Axis axis;
   axis.size = in;
   axis.windows.clear();
   const T alpha = out > 1 ? static_cast<T>(in - kernel) / static_cast<T>(out - 1) : T(0);
-  const auto whole = [&](T x) {  // truncated; a hostile sample may be anything
+  const auto whole = [&](T x) {  // truncates; a client's sample may be any number
     if (!(x > 0)) return std::int64_t{0};
     return x < static_cast<T>(in) ? static_cast<std::int64_t>(x) : in;
   };
@@ -175,8 +175,8 @@ Status fractional_max_pool(KernelCall& call) {
     return maxima(call, [&](std::int64_t plane) {
       Axes axes;
       for (int d = 0; d < n; ++d) {
-        // The last sample is that of the first dimension, as PyTorch has it in 2-d; in 3-d the
-        // order is that of the dimensions.
+        // As in PyTorch: in 2-d the last sample belongs to the first dimension, in 3-d samples are
+        // in the order of the dimensions.
         const int at = n == 2 ? n - 1 - d : d;
         axes[static_cast<std::size_t>(3 - n + d)] =
             fractional<T>(x[d + 2], y[d + 2], call.attributes.ints(0)[static_cast<std::size_t>(d)],
@@ -189,7 +189,8 @@ Status fractional_max_pool(KernelCall& call) {
 
 Status max_unpool(KernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
-  const Planes planes(out.geometry->shape, in.geometry->shape);  // `in`: of a result
+  // planes.in is the number of elements per plane of the result.
+  const Planes planes(out.geometry->shape, in.geometry->shape);
   if (in.geometry->numel() == 0 && out.geometry->numel() == 0) return {};
   const bool accumulate = call.attributes.boolean(1);
   return with_modular_type(out.dtype, [&](auto a) -> Status {
@@ -235,11 +236,11 @@ Status max_unpool(KernelCall& call) {
 
 struct Mean {
   bool include_padding = true;
-  std::int64_t divisor = 0;  // given, or 0
+  std::int64_t divisor = 0;  // the op's argument, or 0 if none was given
   std::int64_t of(const Window& a, const Window& b, const Window& c) const {
     if (divisor != 0) return divisor;
     if (!include_padding) return (a.end - a.begin) * (b.end - b.begin) * (c.end - c.begin);
-    std::int64_t all;  // of mostly padding: may be anything
+    std::int64_t all;  // a window of mostly padding; the value is not used
     if (__builtin_mul_overflow(a.extent, b.extent, &all) ||
         __builtin_mul_overflow(all, c.extent, &all)) {
       return std::numeric_limits<std::int64_t>::max();
@@ -248,7 +249,8 @@ struct Mean {
   }
 };
 
-// The mean of each window; or, back, each gradient's share added to its window's elements.
+// Computes the mean of each window; with kBack, adds the share of each gradient to the elements of
+// its window.
 template <bool kBack, class T>
 void mean_plane(const Axes& axes, const Mean& mean, T* x, T* y, std::int64_t area) {
   const std::int64_t height = axes[1].size, width = axes[2].size;
@@ -275,7 +277,7 @@ void mean_plane(const Axes& axes, const Mean& mean, T* x, T* y, std::int64_t are
           }
         }
         if constexpr (!kBack && std::is_integral_v<T>) {
-          // -1: the one division that can overflow.
+          // -1 is the only divisor for which a division can overflow.
           *y = divisor == 0    ? T(0)
                : divisor == -1 ? static_cast<T>(0 - static_cast<std::uint64_t>(total))
                                : total / divisor;

@@ -1,4 +1,5 @@
-// What a matrix product reads from its call. Shared with CUDA.
+// The operands of a matrix product as its kernels read them from the call. The CUDA backend uses
+// this as well.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +9,17 @@
 
 namespace teletensor::backends::cpu {
 
-// One operand: matrices of `row` and `column` strides, one for each index of the batch dimensions.
+// One operand: matrices with the strides `row` and `column`, one for each index of the batch
+// dimensions.
 struct Side {
-  const void* data = nullptr;  // first element
+  const void* data = nullptr;  // address of the first element
   std::int64_t row = 0, column = 0;
-  core::Dims batch;  // stride of each batch dimension of the result; 0 where it repeats
+  // Stride of each batch dimension of the result; 0 if the operand is repeated along it.
+  core::Dims batch;
 };
 
-// The last two dimensions (a vector: a row on the left, a column on the right) and the batch
-// strides.
+// Takes the matrix strides from the last two dimensions (a vector is a row on the left and a column
+// on the right), and computes the batch strides.
 inline Side side_of(const void* data, const core::Geometry& g, bool left, const core::Dims& batch) {
   Side s;
   s.data = data;
@@ -35,11 +38,11 @@ inline Side side_of(const void* data, const core::Geometry& g, bool left, const 
   return s;
 }
 
-// linear's bias and addmm's x: out = alpha * product + beta * x.
+// The bias of linear and the x of addmm: out = alpha * product + beta * x.
 struct Addend {
   const TensorArg* x = nullptr;
   double alpha = 1, beta = 1;
-  std::int64_t row = 0, column = 0;  // strides of x, 0 where it repeats
+  std::int64_t row = 0, column = 0;  // strides of x; 0 where it is repeated
 };
 
 inline Addend addend_of_linear(const KernelCall& call) {

@@ -1,6 +1,6 @@
-// Random numbers from Philox blocks. Elements are numbered in row-major order of the result's
-// shape, whatever its strides; a number takes one word (f32 and narrower, bernoulli, dropout) or
-// two.
+// Kernels of random numbers from Philox blocks. Elements are numbered in the row-major order of the
+// result's shape, whatever its strides. An element uses one word (f32 and narrower dtypes,
+// bernoulli, dropout) or two.
 
 #include <algorithm>
 #include <cmath>
@@ -23,14 +23,15 @@ using core::DType;
 using core::Geometry;
 using core::Status;
 
-constexpr std::int64_t kNumbers = 512;  // numbers made at once
+constexpr std::int64_t kNumbers = 512;  // numbers generated at once
 
 Stream stream_of(const core::Attributes& a) {
   return {static_cast<std::uint64_t>(a.integer(a.size() - 2)),
           static_cast<std::uint64_t>(a.integer(a.size() - 1))};
 }
 
-// Runs of a region in row-major order (Walk goes by stride).
+// Calls run() for the runs of a region in row-major order (in contrast to Walk, which orders by
+// stride).
 template <class F>
 void row_major_runs(const Geometry& g, std::int64_t start, std::int64_t count, F&& run) {
   if (g.contiguous()) {
@@ -52,8 +53,8 @@ void row_major_runs(const Geometry& g, std::int64_t start, std::int64_t count, F
   }
 }
 
-// Calls make(words, n, block) for numbers [start, start + n) and stores them. kWords words a
-// number.
+// Calls make(words, n, block) for the numbers [start, start + n) and stores them. Each number uses
+// kWords words.
 template <class A, int kWords, class F>
 void fill(KernelCall& call, const TensorArg& out, double cost, F make) {
   const Stream stream = stream_of(call.attributes);
@@ -79,7 +80,8 @@ void fill(KernelCall& call, const TensorArg& out, double cost, F make) {
         });
 }
 
-// In [0, 1) with as many bits as the dtype's significand holds, so that no value rounds up to 1.
+// Numbers in [0, 1) have as many bits as the significand of the dtype, so that no value is rounded
+// up to 1.
 int uniform_bits(DType dtype) { return dtype == DType::kF16 ? 11 : dtype == DType::kBF16 ? 8 : 24; }
 
 void fill_uniform(KernelCall& call, double low, double high) {
@@ -101,7 +103,7 @@ void fill_uniform(KernelCall& call, double low, double high) {
   const auto from = static_cast<float>(low), wide = static_cast<float>(span);
   const float unit = std::ldexp(1.0f, -uniform_bits(out.dtype));
   const bool standard = low == 0 && high == 1;
-  // Rounding to the result's dtype must not give `high` either: such a value becomes `low`.
+  // If rounding to the result's dtype gives `high`, the value is replaced by `low`.
   const DType dtype = out.dtype;
   const auto limit = static_cast<float>(high);
   fill<float, 1>(call, out, 2,
@@ -170,7 +172,7 @@ Status randint(KernelCall& call) {
   return fill_integers(call, call.attributes.integer(0), call.attributes.integer(1)), Status();
 }
 
-// The order of 0 ... n-1 by random 64-bit keys, then by number.
+// Sorts 0 ... n-1 by random 64-bit keys, and equal keys by number.
 Status randperm(KernelCall& call) {
   const TensorArg& out = call.out[0];
   const std::int64_t n = out.geometry->numel();
@@ -214,7 +216,7 @@ Status bernoulli_p(KernelCall& call) {
 
 Status bernoulli(KernelCall& call) {
   const TensorArg& x = call.in[0];
-  // Row-major, so that element numbers are those of the words.
+  // In row-major order, so that the numbers of the elements match those of the words.
   const Dense p = dense(call, x, x.geometry->shape, DType::kF64);
   if (p.data == nullptr) return out_of_scratch(call.op.name, p.bytes);
   const auto* chance = static_cast<const double*>(p.data);
@@ -237,7 +239,7 @@ void drop(KernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0], &mask = call.out[1];
   const Stream stream = stream_of(call.attributes);
   const double p = call.attributes.real(0);
-  // Kept where the word is at least p of its range.
+  // An element is kept if its random word is at least p times the range of words.
   const double share = std::ceil(p * 0x1p32);
   const bool none = share > 0xffffffffu;
   const auto threshold = none ? 1u : static_cast<std::uint32_t>(share);
@@ -246,7 +248,7 @@ void drop(KernelCall& call) {
   const StoreBlock<A> store = store_block<A>(y.dtype);
   const auto element = static_cast<std::int64_t>(core::size_of(x.dtype));
   split(call.parallel, y.geometry->numel(), 2, kNumbers, [&](std::int64_t begin, std::int64_t end) {
-    const auto least = threshold;  // values, so that the loop below needs no look at memory
+    const auto least = threshold;  // copies, so that the loop below does not read memory
     const A by = factor;
     std::uint32_t words[kNumbers];
     A block[kNumbers];
@@ -291,8 +293,8 @@ Status dropout(KernelCall& call) {
   return {};
 }
 
-// With replacement: the place of a uniform number in the running sum. Without: the largest of
-// weight-biased random keys (Efraimidis and Spirakis, 2006).
+// With replacement: finds a uniform number in the running sum of the weights. Without replacement:
+// takes the largest random keys biased by weight (Efraimidis and Spirakis, 2006).
 Status multinomial(KernelCall& call) {
   const TensorArg &x = call.in[0], &out = call.out[0];
   const std::int64_t samples = call.attributes.integer(0), categories = x.geometry->shape.back();
@@ -330,7 +332,7 @@ Status multinomial(KernelCall& call) {
   auto* to = out.first<std::int64_t>();
   for (std::int64_t r = 0; r < rows; ++r) {
     const double* const w = weights + r * categories;
-    // In (0, 1); number i of the instruction takes words 2 i and 2 i + 1.
+    // Numbers in (0, 1); number i of the instruction uses the words 2 i and 2 i + 1.
     const auto numbers = [&](std::int64_t first, std::int64_t count, double* u) {
       const std::int64_t at = r * draws + first, before = at % 2;
       std::uint32_t words[2 * kNumbers + 4];
@@ -348,7 +350,8 @@ Status multinomial(KernelCall& call) {
         numbers(s, 1, &u);
         const double at = u * sums[categories - 1];
         std::int64_t i = std::upper_bound(sums, sums + categories, at) - sums;
-        while (i == categories || w[i] == 0) --i;  // rounding at the end of the sum
+        // The number can exceed the sum because of rounding.
+        while (i == categories || w[i] == 0) --i;
         *to++ = i;
       }
     } else {

@@ -1,5 +1,6 @@
-// Poisson and binomial counts. Element i has 256 Philox blocks of its own, one an attempt of the
-// rejection methods, so that its number depends on (seed, ordinal, i) and its parameters alone.
+// Kernels of Poisson and binomial counts. Element i has 256 Philox blocks of its own, one for each
+// attempt of the rejection methods, so that its number depends only on (seed, ordinal, i) and its
+// parameters.
 
 #include <algorithm>
 #include <cmath>
@@ -20,10 +21,10 @@ using ops::scalar::log_gamma;
 
 constexpr int kAttemptBits = 8, kAttempts = 1 << kAttemptBits;
 
-// The uniform numbers of one element, a pair an attempt, in (0, 1).
+// The uniform numbers in (0, 1) of one element; each attempt uses a pair.
 class Uniforms {
  public:
-  // `known`: the words of the first attempt.
+  // `known` are the words of the first attempt.
   Uniforms(const Stream& stream, std::int64_t element, const std::uint32_t* known)
       : stream_(stream),
         first_(static_cast<std::uint64_t>(element) << kAttemptBits),
@@ -49,8 +50,8 @@ class Uniforms {
   const std::uint32_t* const known_;
 };
 
-// Below 10 by inversion; above by transformed rejection (W. Hoermann, "The transformed rejection
-// method for generating Poisson random variables", 1993).
+// Rates below 10 use inversion; others use transformed rejection (W. Hoermann, "The transformed
+// rejection method for generating Poisson random variables", 1993).
 double poisson_number(double rate, const Uniforms& uniforms) {
   if (rate == 0) return 0;
   double u, v;
@@ -80,8 +81,8 @@ double poisson_number(double rate, const Uniforms& uniforms) {
   return std::floor(rate);
 }
 
-// p <= 1/2. Inversion where few successes are expected, else Hoermann's method for the binomial
-// distribution ("The generation of binomial random variates", 1993).
+// Precondition: p <= 1/2. Uses inversion if few successes are expected, and otherwise Hoermann's
+// method for the binomial distribution ("The generation of binomial random variates", 1993).
 double binomial_number(double n, double p, const Uniforms& uniforms) {
   if (n == 0 || p == 0) return 0;
   double u, v;
@@ -115,7 +116,8 @@ double binomial_number(double n, double p, const Uniforms& uniforms) {
   return mode;
 }
 
-// number(i, uniforms) for every element in row-major order, stored in the result's dtype.
+// Computes number(i, uniforms) for every element in row-major order and stores it in the result's
+// dtype.
 template <class F>
 Status fill(KernelCall& call, F&& number) {
   const TensorArg& out = call.out[0];

@@ -17,11 +17,11 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of counters a step: enough independent chains to hide the latency of multiplications.
+// Vectors of counters per step: enough independent chains to hide the latency of multiplications.
 constexpr int kChains = 2;
 
-// kChains vectors of blocks, each word in the low half of a 64-bit lane; what gathers in the upper
-// halves is never read.
+// Computes kChains vectors of blocks. Each word is in the low half of a 64-bit lane; the contents
+// of the upper halves are never used.
 HWY_INLINE void philox(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, int apart,
                        std::uint32_t* to) {
   const hn::ScalableTag<std::uint64_t> d;
@@ -86,7 +86,7 @@ void words(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t first, int a
 
 void normal_f32(const std::uint32_t* words, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i + 1 < n; i += 2) {
-    // In (0, 1] and [0, 1), 24 bits each.
+    // Numbers in (0, 1] and [0, 1) with 24 bits each.
     const float u = static_cast<float>(static_cast<std::int32_t>((words[i] >> 8) + 1)) * 0x1p-24f;
     const float t = static_cast<float>(static_cast<std::int32_t>(words[i + 1] >> 8)) * 0x1p-24f;
     const float r = std::sqrt(ops::scalar::minus_two_log(u));

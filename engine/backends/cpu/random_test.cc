@@ -31,7 +31,7 @@ double variance_of(const Values& x) {
   return sum / static_cast<double>(x.size());
 }
 
-// The known answers of the reference implementation (Random123, kat_vectors).
+// Known answers of the reference implementation (Random123, kat_vectors).
 TEST(Philox, KnownAnswers) {
   std::uint32_t words[4];
   random_words({0, 0}, 0, 1, words);
@@ -46,7 +46,7 @@ TEST(Philox, KnownAnswers) {
   EXPECT_EQ(words[3], 0x6d5451fdu);
 }
 
-// The same bits on every instruction set that this machine has, down to plain scalar code.
+// Every instruction set of this machine, including plain scalar code, has to give the same bits.
 TEST(Random, EveryInstructionSetGivesTheSameBits) {
   constexpr std::int64_t kCount = 1000;
   std::uint32_t words[4 * kCount], first_words[4 * kCount];
@@ -87,7 +87,7 @@ TEST(Random, AnElementDependsOnItsNumberAlone) {
       EXPECT_TRUE(std::equal(few.begin(), few.end(), all.begin())) << op;
     }
   }
-  // The place in the shape counts, not the place in memory.
+  // The position in the shape determines the number, not the position in memory.
   TestTensor x(DType::kF32, Geometry({3, 5}));
   const auto like = [&](const TestTensor& self) {
     return call_op("uniform", {self}, {Attribute::of(0.0), Attribute::of(1.0), n(1), n(2)})[0]
@@ -137,7 +137,7 @@ TEST(Random, Moments) {
   EXPECT_NEAR(variance_of(shifted), 4, 0.1);
 }
 
-// Box-Muller against the library's functions on the same words.
+// Compares Box-Muller with the library's functions on the same words.
 TEST(Random, NormalIsBoxMuller) {
   std::uint32_t words[4096];
   random_words({3, 4}, 0, 1024, words);
@@ -165,7 +165,7 @@ TEST(Random, NormalIsBoxMuller) {
 TEST(Random, UniformStaysBelowItsEnd) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const TestTensor like(dtype, Geometry({20'000}));
-    // Close bounds, so that rounding would reach the upper one.
+    // The bounds are so close that rounding would reach the upper one.
     const Values x =
         call_op("uniform", {like}, {Attribute::of(1.0), Attribute::of(1.03125)})[0].values();
     EXPECT_LT(*std::max_element(x.begin(), x.end()), 1.03125);
@@ -231,7 +231,7 @@ TEST(Random, Multinomial) {
   Values all = call_op("multinomial", {v}, {n(3)})[0].values();
   std::sort(all.begin(), all.end());
   EXPECT_EQ(all, (Values{0, 1, 2}));
-  EXPECT_FALSE(call_op("multinomial", {w}, {n(2)}).status.ok());  // a row has one category
+  EXPECT_FALSE(call_op("multinomial", {w}, {n(2)}).status.ok());  // each row has only one category
   EXPECT_FALSE(call_op("multinomial", {TestTensor(DType::kF32, {2}, {-1, 2})}, {n(1)}).status.ok());
 }
 

@@ -1,5 +1,5 @@
-// cummax, cummin, logcumsumexp and linear recurrences, sequential along the dimension; lines run in
-// parallel.
+// Kernels of cummax, cummin, logcumsumexp and linear recurrences. They are sequential along the
+// dimension; lines run in parallel.
 #include <algorithm>
 #include <cmath>
 
@@ -13,9 +13,9 @@ namespace {
 using core::Dims;
 using core::Status;
 
-constexpr std::int64_t kPanel = 256;  // neighbouring lines that are worked on together
+constexpr std::int64_t kPanel = 256;  // number of adjacent lines that are processed together
 
-constexpr std::int64_t kRun = 16;  // elements of a line that are first looked at together
+constexpr std::int64_t kRun = 16;  // elements of a line that are checked together first
 
 template <class A, bool kLargest>
 bool none_better(const A* x, A best) {
@@ -58,7 +58,7 @@ void extremum_line(const Line<A>& x, const Line<A>& values, const Line<std::int6
   }
 }
 
-// `width` neighbouring lines, of which the first is `first`: a row of all of them at a time.
+// Processes `width` adjacent lines from line `first` on, one row of all of them at a time.
 template <class A, bool kLargest>
 void extremum_lines(KernelCall& call, const Lines& lines, std::int64_t first, std::int64_t width) {
   A best[kPanel], row[kPanel];
@@ -127,7 +127,7 @@ Status cumulative_extremum(KernelCall& call) {
   return {};
 }
 
-// `line(number, n)` for every line of n elements, in the compute type of the result.
+// Calls `line(number, n)` for every line of n elements, in the compute type of the result.
 template <class F>
 Status floating_lines(KernelCall& call, std::int64_t cost, F&& line) {
   const Lines lines(call.in[0].geometry->shape, call.attributes.integer(0));
@@ -155,7 +155,7 @@ Status logcumsumexp(KernelCall& call) {
   });
 }
 
-// exp(x - y), 0 where nothing was summed.
+// exp(x - y), or 0 if nothing has been summed.
 template <class A>
 A weight(A x, A y) {
   return x == -std::numeric_limits<A>::infinity() ? A(0) : std::exp(x - y);

@@ -1,5 +1,5 @@
-// lstm_gates, gru_gates and their derivatives: blocks of a row's parts through buffers, which makes
-// every dtype and the sums of gates one case.
+// Kernels of lstm_gates, gru_gates and their derivatives. Parts of rows pass through block buffers,
+// so that all dtypes and sums of gates use the same code.
 #include <array>
 #include <memory>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 using core::Status;
 
-// The rows of gates and states: [count, size] states, [count, k * size] gates.
+// The rows of gates and states: states are [count, size], gates are [count, k * size].
 struct GateRows {
   std::int64_t count = 1, size = 1;
   explicit GateRows(const core::Geometry& state) {
@@ -36,7 +36,8 @@ void read(const Row<A>& row, std::int64_t start, std::int64_t n, A* to) {
   std::fill(to + n, to + kGateBlock, A(0));
 }
 
-// Operands in row-major order, then f(A, row, start, n) for blocks of all rows.
+// Brings the operands into row-major order and calls f(A, row, start, n) for the blocks of all
+// rows.
 template <std::size_t kOperands, class F>
 Status each_gate_block(KernelCall& call, std::size_t state, F&& f) {
   const GateRows rows(*call.in[state].geometry);
@@ -60,7 +61,7 @@ Status each_gate_block(KernelCall& call, std::size_t state, F&& f) {
   return {};
 }
 
-// parts[part] = the sum of both gates' parts.
+// parts[part] = the sum of that part of both gates.
 template <class A>
 void add_gates(const TensorArg& x, const TensorArg& y, const GateRows& rows, std::int64_t row,
                int part, int parts, std::int64_t start, std::int64_t n, A* to) {

@@ -12,8 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace teletensor::backends::cpu {
 namespace HWY_NAMESPACE {
 
-// Plain loops over whole blocks: the compiler vectorises them for each target, with libmvec's
-// functions where there are such (ops/scalar_math.h).
+// Plain loops over whole blocks. The compiler vectorises them for each target, with libmvec's
+// functions where they exist (ops/scalar_math.h).
 template <class A>
 HWY_INLINE A sigmoid(A x) {
   return A(1) / (A(1) + ops::scalar::exp(-x));

@@ -1,7 +1,7 @@
-// The elementwise inner loops of LSTM and GRU steps, compiled per instruction set. Each works on
-// one block of kGateBlock elements of every part, in place where a name stands on both sides; A is
-// float or double. Elements that mean nothing are computed along, so that no element's bits depend
-// on its place.
+// The elementwise inner loops of LSTM and GRU steps, compiled per instruction set. Each processes
+// one block of kGateBlock elements of every part, in place where a name is both input and output; A
+// is float or double. Unused elements at the end of a block are computed too, so that no element's
+// bits depend on its position.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,16 @@ inline constexpr std::int64_t kGateBlock = 128;
 
 template <class A>
 struct GateLoops {
-  // parts: i f g o (sums of gates), c -> h in place of i, new c in place of c.
+  // Parts: i f g o (sums of gates), c. Results: h in the place of i, the new c in the place of c.
   void (*lstm)(A (*parts)[kGateBlock]);
-  // parts: i f g o, c, grad_h, grad_c -> gradients of i f g o in their places, of c in c's.
+  // Parts: i f g o, c, grad_h, grad_c. Results: the gradients of i f g o in their places, the
+  // gradient of c in the place of c.
   void (*lstm_backward)(A (*parts)[kGateBlock]);
-  // parts: r z (sums), n of the input, n of the hidden state, h -> new h in place of h.
+  // Parts: r z (sums), n of the input, n of the hidden state, h. Result: the new h in the place of
+  // h.
   void (*gru)(A (*parts)[kGateBlock]);
-  // parts: r z, n of the input, n of the hidden state, h, grad -> gradients in their places.
+  // Parts: r z, n of the input, n of the hidden state, h, grad. Results: the gradients in their
+  // places.
   void (*gru_backward)(A (*parts)[kGateBlock]);
 };
 template <class A>

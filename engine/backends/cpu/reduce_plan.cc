@@ -7,7 +7,7 @@
 namespace teletensor::backends::cpu {
 namespace {
 
-// Slow to fast by |in|; equal ones stay in order.
+// Sorts from the largest to the smallest |in|; the order of equal ones is kept.
 void sort_axes(Axis* axes, int n) {
   for (int i = 1; i < n; ++i) {
     for (int j = i; j > 0 && std::abs(axes[j - 1].in) < std::abs(axes[j].in); --j) {
@@ -41,7 +41,7 @@ ReducePlan::ReducePlan(const core::Geometry& operand, std::uint32_t mask, bool l
       Axis& axis = mask >> i & 1u ? reduced[reduced_count++] : kept[kept_count++];
       axis = {size, operand.strides[i], total};
     }
-    // The other sizes of an empty tensor may have any product.
+    // The product of the other sizes of an empty tensor can be arbitrarily large.
     if (__builtin_mul_overflow(total, size, &total)) {
       total = std::numeric_limits<std::int64_t>::max();
     }
@@ -49,14 +49,14 @@ ReducePlan::ReducePlan(const core::Geometry& operand, std::uint32_t mask, bool l
   for (int i = 0; i < operand.rank(); ++i) {
     if (operand.shape[i] == 0) (mask >> i & 1u ? count : outputs) = 0;
   }
-  // Filled fastest first.
+  // The lists were filled with the fastest axis first.
   for (int i = 0; i < kept_count / 2; ++i) std::swap(kept[i], kept[kept_count - 1 - i]);
   for (int i = 0; i < reduced_count / 2; ++i) std::swap(reduced[i], reduced[reduced_count - 1 - i]);
   if (outputs == 0 || count == 0) return;
   sort_axes(kept, kept_count);
   if (!logical_order) {
     sort_axes(reduced, reduced_count);
-    // Their order is free, so only memory decides which axes continue each other.
+    // The order of these axes is free, so only their strides in memory decide which can be merged.
     for (int i = 0; i < reduced_count; ++i) reduced[i].out = reduced[i].in;
   }
   kept_count = merge_axes(kept, kept_count);

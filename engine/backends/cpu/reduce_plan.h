@@ -1,5 +1,5 @@
-// How a reduction walks memory: dimensions split into kept and reduced ones, ordered by stride and
-// merged where they continue each other.
+// ReducePlan: how a reduction iterates over memory. Dimensions are split into kept and reduced
+// ones, ordered by stride, and merged where they are uniformly strided.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,22 @@ namespace teletensor::backends::cpu {
 
 struct Axis {
   std::int64_t size = 1;
-  std::int64_t in = 0;   // stride in the operand
-  std::int64_t out = 0;  // kept: stride in the row-major result; reduced: in the row-major order of
-                         // the reduced dimensions
+  std::int64_t in = 0;  // stride in the operand
+  // kept: stride in the row-major result; reduced: in the row-major order of the reduced dimensions
+  std::int64_t out = 0;
 };
 
 struct ReducePlan {
-  // With `logical_order` the reduced axes keep their order (the first of equal elements counts).
+  // With `logical_order` the reduced axes keep their order, because the first of equal elements
+  // matters.
   ReducePlan(const core::Geometry& operand, std::uint32_t mask, bool logical_order = false);
 
-  int kept_count = 0, reduced_count = 0;               // axes, all longer than 1
-  Axis kept[core::kMaxRank], reduced[core::kMaxRank];  // the fastest last
-  std::int64_t outputs = 1, count = 1;                 // results, and elements folded into each
+  int kept_count = 0, reduced_count = 0;               // number of axes; all are longer than 1
+  Axis kept[core::kMaxRank], reduced[core::kMaxRank];  // the fastest axis is the last
+  // Number of results, and of elements that are reduced into each.
+  std::int64_t outputs = 1, count = 1;
 
-  // Strides of the position `index` counts, in the order of the axes: {in, out}.
+  // The strides {in, out} to position `index`, counted in the order of the axes.
   static Axis at(const Axis* axes, int n, std::int64_t index);
 };
 

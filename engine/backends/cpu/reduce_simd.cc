@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backends/cpu/reduce_simd.cc"
 #include "engine/backends/cpu/targets.h"
-// The order of these matters.
+// The order of these headers matters.
 // clang-format off
 #include "hwy/foreach_target.h"  // compiles the part below once per instruction set
 #include "hwy/highway.h"
@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Integers wrap: their arithmetic is done unsigned.
+// Integers wrap, so their arithmetic is unsigned.
 template <class A>
 HWY_INLINE A wrapping_add(A a, A b) {
   if constexpr (std::is_integral_v<A>) {
@@ -70,7 +70,7 @@ struct Prod {
     return hn::Mul(a, b);
   }
 };
-// b != b: a NaN that arrives wins; once a is NaN no comparison is true and it stays.
+// b != b: a NaN in b wins; once a is NaN, every comparison is false and it stays.
 struct Max {
   template <class A>
   static constexpr A identity() {
@@ -85,7 +85,7 @@ struct Max {
   static HWY_INLINE V vec(V a, V b) {
     return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
   }
-  // The same where neither is NaN; of zeros a stays, as above.
+  // The same if neither is NaN; of two zeros a stays, as above.
   template <class V>
   static HWY_INLINE V ordered(V a, V b) {
     return hn::Max(b, a);
@@ -111,7 +111,7 @@ struct Min {
   }
 };
 
-// An element as Op folds it.
+// An element in the form in which Op reduces it.
 template <class Op, class A>
 HWY_INLINE A element(A x) {
   if constexpr (std::is_same_v<Op, NanSum> && std::is_floating_point_v<A>) {
@@ -134,7 +134,8 @@ A pair(A a, A b) {
   return Op::one(a, b);
 }
 
-// The tree over the lanes of a vector: lane j meets lane j + w, w halving.
+// Reduces the lanes of a vector in a tree: lane j is combined with lane j + w, where w is halved in
+// each step.
 template <class Op, class D, class V>
 HWY_INLINE hn::TFromD<D> tree_of_lanes([[maybe_unused]] D d, V v) {
 #if HWY_TARGET != HWY_SCALAR
@@ -151,9 +152,9 @@ concept HasOrdered = requires {
   &Op::template ordered<float>;
 };
 
-// leaf() for n >= kWidth: kVectors accumulators, the elements left over into the first lanes.
-// first(k, v) and step(k, acc, v) are v and Op::vec, or what equals them for the elements at hand;
-// k: the number of the accumulator.
+// leaf() for n >= kWidth: kVectors accumulators; the remaining elements go to the first lanes.
+// first(k, v) and step(k, acc, v) are v and Op::vec, or functions that give the same results for
+// these elements; k is the number of the accumulator.
 template <class A, class Op, class First, class Step>
 HWY_INLINE A wide_leaf(const A* x, std::int64_t n, const First& first, const Step& step) {
   constexpr std::int64_t kWidth = 256 / sizeof(A);
@@ -196,7 +197,8 @@ A leaf(const A* x, std::int64_t n) {
     for (std::int64_t j = 0; j < n; ++j) acc[j] = element<Op>(x[j]);
   } else if constexpr (std::is_floating_point_v<A>) {
     if constexpr (HasOrdered<Op>) {
-      // Sums tell of a NaN at the end alone; infinities of both signs look like one.
+      // The sums are only used to detect a NaN at the end; infinities of both signs look like a
+      // NaN.
       const hn::ScalableTag<A> d;
       using V = hn::Vec<decltype(d)>;
       V sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
@@ -298,7 +300,7 @@ const Fold<std::uint64_t>& fold_u64(FoldKind kind) { return choose<std::uint64_t
 const Fold<core::Complex64>& fold_c64(FoldKind kind) { return choose<core::Complex64>(kind); }
 const Fold<core::Complex128>& fold_c128(FoldKind kind) { return choose<core::Complex128>(kind); }
 
-// Highway's Exp is 0 below its bounds; above them and for NaN it says nothing useful.
+// Highway's Exp is 0 below its range; above it, and for NaN, its result is unspecified.
 template <class D, class V>
 HWY_INLINE V exp_total(D d, V x) {
   using T = hn::TFromD<D>;
@@ -318,7 +320,8 @@ void exp_difference(const A* x, std::int64_t n, const A* center, std::int64_t st
     if (step) c = hn::LoadU(d, center + i);
     hn::StoreU(exp_total(d, hn::Sub(hn::LoadU(d, x + i), c)), d, y + i);
   }
-  // The tail takes the same vector code, so that an element's bits do not depend on its place.
+  // The remaining elements use the same vector code, so that an element's bits do not depend on its
+  // position.
   if (i < n) {
     A in[kLanes], out[kLanes];
     for (std::int64_t j = 0; j < kLanes; ++j) {

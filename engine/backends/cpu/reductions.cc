@@ -1,7 +1,7 @@
-// Reductions to one value: sum, nan_sum, mean, prod, amax, amin, any, all, var, std, norm,
-// logsumexp, count_nonzero. The result is made in chunks along the fastest kept axis; each chunk is
-// one or two passes of a fold, along memory (one result after another) or across it (a row of
-// results at once).
+// Kernels of reductions to one value: sum, nan_sum, mean, prod, amax, amin, any, all, var, std,
+// norm, logsumexp, count_nonzero. The result is computed in chunks along the fastest kept axis.
+// Each chunk takes one or two passes of a reduction, either along memory (one result after another)
+// or across it (a row of results at once).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -37,17 +37,17 @@ enum class Recipe {
   kLogSumExp
 };
 
-constexpr std::int64_t kChunk = 512;                         // results made at once
-constexpr std::int64_t kPart = std::int64_t{1} << 20;        // elements of a parallel part
-constexpr std::int64_t kSplitAbove = std::int64_t{1} << 22;  // elements, about 0.3 ms and more
+constexpr std::int64_t kChunk = 512;                         // number of results computed at once
+constexpr std::int64_t kPart = std::int64_t{1} << 20;        // elements in one parallel part
+constexpr std::int64_t kSplitAbove = std::int64_t{1} << 22;  // elements; about 0.3 ms and more
 
 struct Settings {
   Recipe recipe = Recipe::kSum;
-  double p = 2;           // norm
-  double correction = 1;  // var
+  double p = 2;           // for norm
+  double correction = 1;  // for var
 };
 
-// The largest leaf * 2^k below n: where a tree over n > leaf elements is cut.
+// The largest leaf * 2^k below n, at which a tree over n > leaf elements is split.
 std::int64_t cut(std::int64_t n, std::int64_t leaf) {
   std::int64_t half = leaf;
   while (half * 2 < n) half *= 2;
@@ -72,7 +72,8 @@ class Reduction {
     same_type_ = !nonzero && call.in[0].dtype == kDTypeOf<A>;
     in_place_ = same_type_ && plan.reduced_count == 1 && plan.reduced[0].in == 1;
     if (plan.kept_count > 0) columns_ = plan.kept[plan.kept_count - 1];
-    // Short folds go across as well: a result at a time would cost more than its elements.
+    // Short reductions also go across memory, because computing one result at a time would cost
+    // more than its elements.
     across_ = columns_.size >= 4 &&
               (plan.count <= 32 ||
                std::abs(columns_.in) < std::abs(plan.reduced[plan.reduced_count - 1].in));
@@ -106,7 +107,8 @@ class Reduction {
       });
       return {};
     }
-    // Few long folds: each is split. A block is a whole subtree, so the bits stay the same.
+    // If there are few long reductions, each is split. A block is a whole subtree, so the bits stay
+    // the same.
     block_ = across_ ? kLeafRows : kLeaf;
     const std::int64_t width = across_ ? std::min(columns_.size, kChunk) : 1;
     while (block_ * width < kPart) block_ *= 2;
@@ -127,7 +129,8 @@ class Reduction {
     const A* centers;  // one per result
   };
 
-  // Reads the elements folded into one result (step 0), or rows of results, in the plan's order.
+  // Reads the elements that are reduced into one result (step 0), or rows of results, in the plan's
+  // order.
   class Reader {
    public:
     Reader(const Reduction& r, const char* base, std::int64_t start) : r_(r), base_(base) {
@@ -137,7 +140,7 @@ class Reduction {
       at_ = start % inner_.size;
       seek();
     }
-    // The next n elements; in `buffer` unless they lie in memory as they are.
+    // Returns the next n elements; they are copied to `buffer` unless they can be used in place.
     const A* next(std::int64_t n, A* buffer) {
       if (r_.same_type_ && inner_.in == 1 && at_ + n <= inner_.size) {
         const A* x = reinterpret_cast<const A*>(row_) + at_;
@@ -152,7 +155,8 @@ class Reduction {
       }
       return buffer;
     }
-    // Address of the next row of results, and how many follow at equal distance.
+    // The address of the next row of results, and the number of rows that follow at equal
+    // distances.
     const char* row() const { return row_ + at_ * inner_.in * r_.element_; }
     std::int64_t rows_left() const { return inner_.size - at_; }
     std::int64_t row_stride() const { return inner_.in; }
@@ -183,7 +187,7 @@ class Reduction {
 
   A along_tree(Reader& reader, const Pass& pass, const A* center, std::int64_t n, A* buffer) const {
     if (n > kLeaf) {
-      // An expanded operand makes folds of any length out of no memory.
+      // An expanded operand can make a reduction arbitrarily long, so it can be cancelled.
       if (n >= kPart && call_.parallel.cancelled()) return pass.fold.identity;
       const std::int64_t half = cut(n, kLeaf);
       const A left = along_tree(reader, pass, center, half, buffer);
@@ -256,7 +260,7 @@ class Reduction {
     across_tree(reader, pass, columns, n, acc);
   }
 
-  // Folds `n` results, the first at `base`, into `to`.
+  // Computes `n` results, the first of them from `base`, into `to`.
   void fold(const char* base, std::int64_t n, const Pass& pass, A* to) {
     if (partial_) return split(base, n, pass, to);
     if (across_) return across(base, pass, n, 0, plan_.count, to);
@@ -285,7 +289,7 @@ class Reduction {
     }
   }
 
-  // Leaves the tree over `blocks` rows in the first.
+  // Reduces `blocks` rows in a tree into the first row.
   void merge_blocks(const Pass& pass, A* rows, std::int64_t blocks, std::int64_t width) const {
     if (blocks == 1) return;
     const std::int64_t half = cut(blocks, 1);
@@ -388,15 +392,15 @@ class Reduction {
   const std::int64_t out_element_;
   const StoreBlock<A> store_;
   LoadBlock<A> load_ = nullptr;
-  bool same_type_ = false;  // elements can be used where they lie
-  bool in_place_ = false;   // and the elements of a fold lie side by side
-  bool across_ = false;     // the fastest kept axis is faster than the reduced ones
+  bool same_type_ = false;  // elements have the compute type
+  bool in_place_ = false;   // same_type_, and the elements of each reduction are adjacent
+  bool across_ = false;     // the fastest kept axis has a smaller stride than the reduced ones
   Axis columns_{1, 0, 1};   // the fastest kept axis
-  A* partial_ = nullptr;    // results of blocks, while a fold is split
+  A* partial_ = nullptr;    // the results of the blocks while reductions are split
   std::int64_t block_ = 0;
 };
 
-// The value of a fold over nothing.
+// The result of a reduction over no elements.
 double empty_value(const Settings& s) {
   switch (s.recipe) {
     case Recipe::kProd:
@@ -424,7 +428,7 @@ Status reduce_other(KernelCall& call, const TensorArg& in, const TensorArg& out,
   return reduce(other, mask, settings);
 }
 
-// The norm of complex numbers: that of their absolute values.
+// The norm of complex numbers is the norm of their absolute values.
 template <class T>
 Status complex_norm(KernelCall& call, std::uint32_t mask, const Settings& settings) {
   const TensorArg& x = call.in[0];
@@ -454,7 +458,7 @@ Status complex_norm(KernelCall& call, std::uint32_t mask, const Settings& settin
   return reduce_other(call, sizes, call.out[0], mask, settings);
 }
 
-// The variance of complex numbers: that of their real parts and that of the others, added.
+// The variance of complex numbers is the sum of the variances of their real and imaginary parts.
 template <class T>
 Status complex_variance(KernelCall& call, std::uint32_t mask, const Settings& settings) {
   const TensorArg &x = call.in[0], &out = call.out[0];
@@ -501,7 +505,8 @@ Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
     return call.in[0].dtype == DType::kC64 ? complex_reduce<float>(call, mask, settings)
                                            : complex_reduce<double>(call, mask, settings);
   }
-  // A wide result is computed wide: sums of integers as int64, sum(f32, dtype=f64) as double.
+  // The compute type follows the result's dtype: sums of integers are int64, sum(f32, dtype=f64) is
+  // double.
   DType compute = call.out[0].dtype;
   if (settings.recipe == Recipe::kMax || settings.recipe == Recipe::kMin) {
     compute = call.in[0].dtype;
@@ -515,7 +520,7 @@ Status reduce(KernelCall& call, std::uint32_t mask, const Settings& settings) {
   return Status(core::Code::kCancelled, call.op.name + ": interrupted");
 }
 
-// Attribute 0 is `dim`; the dims have passed infer.
+// The dimensions in the given attribute as a bit mask; infer has checked them.
 std::uint32_t mask_of(const KernelCall& call, std::size_t attribute) {
   return *ops::dims_mask(call.attributes, attribute, call.in[0].geometry->rank(), call.op.name);
 }

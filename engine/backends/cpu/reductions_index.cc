@@ -1,5 +1,5 @@
-// Reductions that tell where: max_dim, min_dim, argmax, argmin. The first of equal elements counts,
-// and a NaN counts as the extremum.
+// Kernels of reductions that return positions: max_dim, min_dim, argmax, argmin. Of equal elements
+// the first counts, and NaN counts as the extremum.
 #include <algorithm>
 
 #include "engine/backends/cpu/block_io.h"
@@ -26,7 +26,7 @@ bool better(A a, A than) {
 template <class A, bool kMax>
 class Extremum {
  public:
-  // values or indices may be null.
+  // `values` or `indices` may be null.
   Extremum(KernelCall& call, const ReducePlan& plan, const TensorArg* values,
            const TensorArg* indices)
       : call_(call),
@@ -109,7 +109,7 @@ class Extremum {
       if (outer > 0 && outer % 1024 == 0 && call_.parallel.cancelled()) break;
       const char* row = outer_row(base, outer);
       for (std::int64_t start = 0; start < inner_.size; start += kLeaf) {
-        // An expanded operand makes lines of any length out of no memory.
+        // An expanded operand can make a line arbitrarily long, so the loop can be cancelled.
         if (start > 0 && start % kPart == 0 && call_.parallel.cancelled()) break;
         const std::int64_t n = std::min(kLeaf, inner_.size - start);
         const A value = fold.leaf(block(row, start, n, buffer), n);

@@ -1,6 +1,6 @@
-// Scans along one dimension: cumsum, reverse_cumsum, cumprod and what the gradients of products
-// need. Sequential along the dimension (the bits are those of the plain loop); lines run in
-// parallel.
+// Kernels of scans along one dimension: cumsum, reverse_cumsum, cumprod, and helpers for the
+// gradients of products. They are sequential along the dimension (with the bits of a plain loop);
+// lines run in parallel.
 #include <algorithm>
 #include <array>
 
@@ -32,13 +32,15 @@ A multiply(A a, A b) {
 
 enum class Scan { kSum, kReverseSum, kProduct };
 
-// Several lines side by side: one waits for its own last result only.
+// Processes several lines at the same time, because each element has to wait only for the previous
+// result of its own line.
 template <class A, Scan kScan, std::size_t kLines>
 void scan_lines(const std::array<Line<A>, kLines>& x, const std::array<Line<A>, kLines>& y,
                 std::int64_t length) {
   constexpr std::int64_t kBlock = 1024;
   constexpr bool kReverse = kScan == Scan::kReverseSum;
-  A buffer[kLines][kBlock + 16];  // blocks a power of two apart would share cache sets
+  // With a distance of a power of two, blocks would share cache sets.
+  A buffer[kLines][kBlock + 16];
   A running[kLines];
   std::fill_n(running, kLines, kScan == Scan::kProduct ? A(1) : A(0));
   for (std::int64_t done = 0; done < length; done += kBlock) {
@@ -87,7 +89,8 @@ Status scan(KernelCall& call) {
   });
 }
 
-// y[i] = product of x[j], j != i. With one zero only its own place is not 0, with two nothing is.
+// y[i] = product of x[j] over j != i. If x has one zero, only the element at that position is not
+// 0; if x has two, all are 0.
 template <class A>
 void others(const Line<A>& x, const Line<A>& y, std::int64_t length) {
   std::int64_t zeros = 0, zero_at = 0;
@@ -118,17 +121,17 @@ Status product_of_others(KernelCall& call) {
   return {};
 }
 
-// dx[j] = sum over i >= j of g[i] * (product of x[k], k <= i, k != j). Sums stop at the first zero;
-// the zero itself gets those up to the second.
+// dx[j] = sum over i >= j of g[i] * (product of x[k] over k <= i, k != j). The sums stop at the
+// first zero of x; the sum for the zero itself stops at the second.
 template <class A>
 void cumprod_gradient(const Line<A>& g, const Line<A>& x, const Line<A>& dx, std::int64_t n) {
   std::int64_t zero = 0;
-  A before(1);  // product up to, not including, the first zero
+  A before(1);  // product of the elements before the first zero
   for (; zero < n; ++zero) {
     const A value = x.at(zero);
     if (value == A(0)) break;
     before *= value;
-    dx.set(zero, before * g.at(zero));  // g * y for now
+    dx.set(zero, before * g.at(zero));  // contains g * y until the next loop
   }
   A sum(0);
   for (std::int64_t j = zero - 1; j >= 0; --j) {

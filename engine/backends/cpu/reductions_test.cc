@@ -35,7 +35,7 @@ TestTensor pattern(DType dtype, const Dims& shape, int modulus = 5) {
   return x;
 }
 
-// The reference: the plain loop over all elements.
+// The reference: a plain loop over all elements.
 Values folded(const TestTensor& x, std::uint32_t mask, double start, double (*f)(double, double)) {
   const Dims& shape = x.geometry.shape;
   const Geometry kept(ops::reduced_shape(shape, mask, true));
@@ -55,7 +55,7 @@ Values folded(const TestTensor& x, std::uint32_t mask, double start, double (*f)
 double plus(double a, double b) { return a + b; }
 double larger(double a, double b) { return std::max(a, b); }
 
-// Highway's Ne is ordered: no NaN is "not equal" to itself by it.
+// Highway's Ne is an ordered comparison: it does not report that a NaN differs from itself.
 TEST(Reductions, ANaNWinsWhereverItStands) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const std::int64_t n : {1, 5, 64, 100, 2048, 2100}) {
@@ -77,7 +77,8 @@ TEST(Reductions, ANaNWinsWhereverItStands) {
   }
 }
 
-// What the CUDA kernels compute too: 64 partial results (32 of 8 bytes), then a binary tree.
+// The tree that the CUDA kernels compute as well: 64 partial results (32 for 8-byte types), then a
+// binary tree.
 template <class A>
 A tree_of(const std::vector<A>& x, A (*pair)(A, A)) {
   const std::size_t width = 256 / sizeof(A);
@@ -102,7 +103,7 @@ void expect_trees() {
         if (i % 11 == 5 && kind != FoldKind::kProd) x[i] = i % 2 ? A(0) : A(-0.0);
       }
       for (const char* what : {"numbers", "infinities", "a NaN"}) {
-        if (*what == 'i') {  // of both signs: they look like a NaN to a sum
+        if (*what == 'i') {  // infinities of both signs, whose sum is NaN
           if (kind == FoldKind::kSum || kind == FoldKind::kProd) continue;
           x[n / 2] = std::numeric_limits<A>::infinity();
           x[n / 3] = -std::numeric_limits<A>::infinity();
@@ -148,8 +149,8 @@ TEST(Reductions, EveryMaskLayoutAndDtype) {
 }
 
 TEST(Reductions, ALongFoldIsAccurateAndSplitsWithoutChange) {
-  // 2^22 + 5 elements go in parallel parts, half of them do not; rows of a sum across memory as
-  // well.
+  // 2^22 + 5 elements are split into parallel parts, half as many are not; also rows of a sum
+  // across memory.
   const std::int64_t n = (1 << 22) + 5;
   TestTensor x(DType::kF32, Geometry(Dims{n}));
   x.fill(Values(static_cast<std::size_t>(n), 0.1));
@@ -166,7 +167,7 @@ TEST(Reductions, ALongFoldIsAccurateAndSplitsWithoutChange) {
 
 TEST(Reductions, HalfPrecisionAddsInFloat) {
   const TestTensor x(DType::kF16, {4096}, Values(4096, 1));
-  EXPECT_EQ(call_op("sum", {x})[0].values()[0], 4096);  // in f16 steps it would stop at 2048
+  EXPECT_EQ(call_op("sum", {x})[0].values()[0], 4096);  // adding in f16 would stop at 2048
 }
 
 TEST(Reductions, NothingToReduce) {
@@ -198,7 +199,7 @@ TEST(Reductions, IndicesAreOfTheFirst) {
   EXPECT_EQ(rows[0].values(), (Values{5, 7, -3}));
   EXPECT_EQ(rows[1].values(), (Values{1, 0, 0}));
   EXPECT_EQ(call_op("min_dim", {x}, {Attribute::of(0)})[1].values(), (Values{2, 2, 2, 2}));
-  // Flattened in logical order, whatever the memory.
+  // Flattened in logical order, whatever the order in memory.
   const TestTensor y = x.laid_out(Geometry({3, 4}, {1, 3}));
   EXPECT_EQ(call_op("argmax", {y})[0].values(), (Values{4}));
 }
@@ -243,7 +244,7 @@ TEST(Reductions, SpreadAndNorms) {
 
 TEST(Reductions, TruthOfAnyByte) {
   TestTensor x(DType::kBool, Geometry(Dims{3}));
-  x.data()[0] = x.data()[1] = x.data()[2] = 2;  // a client may have uploaded this
+  x.data()[0] = x.data()[1] = x.data()[2] = 2;  // such bytes may come from a client's upload
   EXPECT_EQ(call_op("sum", {x})[0].values(), (Values{3}));
   EXPECT_EQ(call_op("all", {x})[0].values(), (Values{1}));
   EXPECT_EQ(call_op("any", {TestTensor(DType::kU8, {2}, {0, 7})})[0].dtype, DType::kU8);

@@ -1,4 +1,5 @@
-// Regions: copies between a base, numbered by its own row-major order, and a strided view on it.
+// Kernels of regions: copies between a base tensor, taken in its own row-major order, and a strided
+// view on it.
 
 #include "engine/backends/cpu/regions.h"
 
@@ -17,7 +18,7 @@ using core::DType;
 using core::Geometry;
 using core::Status;
 
-// Memory that lies as the base does. nullptr when the budget does not allow it.
+// Allocates memory with the layout of the base. Returns nullptr if the budget does not allow it.
 void* base_memory(KernelCall& call, const Geometry& base, std::size_t element, std::size_t& bytes) {
   bytes = scratch_bytes(base.storage_end(), element);
   return call.scratch.allocate(std::max<std::size_t>(bytes, 1));
@@ -39,7 +40,8 @@ Status index_region(KernelCall& call) {
   return {};
 }
 
-// The dimensions of a view that do not repeat elements, and those (stride 0) that do.
+// Splits the dimensions of a view into those that do not repeat elements and those (stride 0) that
+// do.
 void split_repeats(const Geometry& view, const Geometry& x, Geometry& once, Geometry& x_once,
                    Geometry& repeats) {
   once.offset = view.offset;
@@ -56,7 +58,7 @@ void split_repeats(const Geometry& view, const Geometry& x, Geometry& once, Geom
   }
 }
 
-// to[view] += x, each element of `to` in the order of x's.
+// to[view] += x; the sums of each element of `to` are added in the order of x.
 template <class A>
 void add_region(const TensorArg& x, const Geometry& view, void* to, DType dtype) {
   constexpr std::int64_t kPiece = 256;
@@ -71,7 +73,7 @@ void add_region(const TensorArg& x, const Geometry& view, void* to, DType dtype)
   const Walk turn_walk(repeats, turns, repeats.rank());
   A sum[kPiece], add[kPiece];
   char* const base = static_cast<char*>(to) + view.offset * sum_element;
-  // Rows of a view such as unfold's share elements with one another, not within themselves.
+  // The rows of a view like unfold's share elements with each other, but not within a row.
   const std::int64_t row = order.rank > 0 && once.overlaps_itself() ? order.sizes[0] : order.count;
   std::int64_t n = 0;
   for (std::int64_t start = 0; start < order.count; start += n) {
@@ -110,7 +112,7 @@ void add_region(const TensorArg& x, const Geometry& view, void* to, DType dtype)
 Status scatter_region(KernelCall& call) {
   const Region region(call.attributes);
   const TensorArg &x = call.in[0], &out = call.out[0];
-  // Sums of 16 bits are made in float32.
+  // Sums of 16-bit floats are computed in float32.
   const bool wide =
       core::is_floating(x.dtype) && core::size_of(x.dtype) == 2 && region.view.overlaps_itself();
   const DType dtype = wide ? DType::kF32 : x.dtype;
@@ -136,8 +138,8 @@ Status scatter_region(KernelCall& call) {
   return {};
 }
 
-// Calls write(memory) with memory that holds the result, seen as the region's base. The result
-// holds operand 0 already.
+// Calls write(memory) with memory that contains the result in the layout of the region's base.
+// Operand 0 has already been copied to the result.
 template <class Write>
 Status write_region(KernelCall& call, const Region& region, const Write& write) {
   const TensorArg& out = call.out[0];

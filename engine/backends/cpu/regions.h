@@ -1,5 +1,5 @@
-// Regions: strided views on a base that is numbered by its own row-major order, as the ops
-// index_region, scatter_region and update_region describe them. Shared with CUDA.
+// Regions: strided views on a base tensor, in its own row-major order, as the ops index_region,
+// scatter_region and update_region describe them. The CUDA backend uses this as well.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Region {
   core::Geometry base, view;  // both relative to the base's first element
 };
 
-// Has g the base's strides? Those of dimensions of size 1 do not matter.
+// Returns true if g has the strides of the base. The strides of dimensions of size 1 do not matter.
 inline bool lies_as(const core::Geometry& g, const core::Geometry& base) {
   for (int d = 0; d < base.rank(); ++d) {
     if (base.shape[d] > 1 && g.strides[d] != base.strides[d]) return false;
@@ -24,7 +24,7 @@ inline bool lies_as(const core::Geometry& g, const core::Geometry& base) {
   return true;
 }
 
-// The operand with other memory and another view; `geometry` must outlive it.
+// The operand with another address and another view; `geometry` must outlive the result.
 inline TensorArg seen_as(const TensorArg& arg, void* first, const core::Geometry& geometry) {
   TensorArg out = arg;
   out.data = first;
@@ -32,7 +32,7 @@ inline TensorArg seen_as(const TensorArg& arg, void* first, const core::Geometry
   return out;
 }
 
-// Padding of constant_pad_nd: what is left of x, in x and in the result.
+// constant_pad_nd: the part of x that remains, as a view on x and as a view on the result.
 struct Kept {
   core::Geometry from, to;
 };

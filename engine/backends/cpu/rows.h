@@ -1,5 +1,5 @@
-// Rows of a tensor as kernels of softmax, layer_norm and losses read and write them: the memory
-// itself where the compute type lies densely in it, else a block buffer.
+// Rows of a tensor, as the kernels of softmax, layer_norm and losses read and write them: in place
+// if they are dense and have the compute type, and otherwise through a block buffer.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 
 namespace teletensor::backends::cpu {
 
-// Elements of a block buffer: a leaf, and room that keeps neighbouring buffers from sharing their
-// addresses' low 12 bits (loads would wait for stores to the other).
+// Elements of a block buffer: one leaf, and a gap so that adjacent buffers do not have the same low
+// 12 address bits (loads would wait for stores to the other buffer).
 inline constexpr std::int64_t kRoom = kLeaf + 240;
 
 template <class A>
 class Row {
  public:
-  Row() = default;  // absent
+  Row() = default;  // an absent row
   explicit Row(A* memory)
       : size_(sizeof(A)), stride_(1), first_(reinterpret_cast<char*>(memory)), direct_(true) {}
   Row(const TensorArg& arg, std::int64_t offset, std::int64_t stride)
@@ -40,7 +40,7 @@ class Row {
     load_(first_ + start * stride_ * size_, stride_, n, buffer);
     return buffer;
   }
-  // Where to compute [start, ...): write() brings it home.
+  // The place at which to compute the elements from `start` on; write() then stores them.
   A* room(std::int64_t start, A* buffer) const {
     return direct_ ? reinterpret_cast<A*>(first_) + start : buffer;
   }
@@ -56,7 +56,7 @@ class Row {
   bool direct_ = false;
 };
 
-// f(start, n) over a row in blocks of kLeaf.
+// Calls f(start, n) for a row in blocks of kLeaf elements.
 template <class F>
 void each_block(std::int64_t length, F&& f) {
   for (std::int64_t start = 0; start < length; start += kLeaf) {
@@ -64,7 +64,7 @@ void each_block(std::int64_t length, F&& f) {
   }
 }
 
-// Sum over blocks, in order, of `block(start, n)`.
+// The sum over blocks, in order, of `block(start, n)`.
 template <class A, class F>
 A block_sum(std::int64_t length, F&& block) {
   A total = 0;
@@ -72,10 +72,11 @@ A block_sum(std::int64_t length, F&& block) {
   return total;
 }
 
-// An operand in row-major order: itself, or a copy in scratch memory. Lives as long as the call.
+// An operand in row-major order: the operand itself, or a copy in scratch memory. Valid during the
+// call.
 class RowMajor {
  public:
-  // `status` is set where scratch memory is short; absent operands stay absent.
+  // `status` is set to an error if there is not enough scratch memory. Absent operands stay absent.
   RowMajor(KernelCall& call, const TensorArg& arg, core::Status& status) : arg_(arg) {
     if (arg.kind != TensorArg::Kind::kTensor || arg.geometry->contiguous()) return;
     const core::Geometry& g = *arg.geometry;

@@ -1,4 +1,4 @@
-// softmax, layer_norm and losses against plain loops.
+// Compares softmax, layer_norm and losses with plain loops.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ void expect_near(const Values& a, const Values& b, double tolerance) {
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], tolerance) << "at " << i;
 }
 
-// Over the last dim of [rows, n].
+// Softmax along the last dimension of [rows, n].
 Values softmax_rows(const Values& x, std::size_t n) {
   Values y(x.size());
   for (std::size_t r = 0; r < x.size(); r += n) {
@@ -63,7 +63,7 @@ TEST(Softmax, RowsOfManyLengths) {
 TEST(Softmax, AnyDimOfAnyLayoutIsTheSame) {
   const TestTensor x = waves(DType::kF64, {40, 19});
   const Values expected = softmax_rows(x.values(), 19);
-  TestTensor turned(DType::kF64, Geometry(Dims{19, 40}));  // its transpose, row-major
+  TestTensor turned(DType::kF64, Geometry(Dims{19, 40}));  // its transpose, in row-major order
   Values values(19 * 40);
   for (std::size_t i = 0; i < 40; ++i) {
     for (std::size_t j = 0; j < 19; ++j) values[j * 40 + i] = x.values()[i * 19 + j];
@@ -202,7 +202,7 @@ TEST(Losses, BinaryCrossEntropy) {
       1e-12);
 }
 
-// The second result of attention has elements where the first one has none.
+// The second result of attention has elements although the first has none.
 TEST(Attention, LogarithmsWithoutColumnsOfValues) {
   const TestTensor q(DType::kF32, Geometry({1, 2, 3})), v(DType::kF32, Geometry({1, 2, 0}));
   const TestResult result =

@@ -10,7 +10,8 @@ HWY_BEFORE_NAMESPACE();
 namespace teletensor::backends::cpu {
 namespace HWY_NAMESPACE {
 
-// Plain loops: the compiler vectorises them for each target. No sums here, so no bit can differ.
+// Plain loops, which the compiler vectorises for each target. They contain no sums, so the bits
+// cannot differ.
 template <class A>
 void scale(const A* x, std::int64_t n, A a, A* y) {
   TT_INDEPENDENT

@@ -1,5 +1,5 @@
-// Elementwise steps of softmax, layer_norm and losses over one row, compiled per instruction set.
-// A is float or double. Rows may be the same memory where a result has the place of an operand.
+// Elementwise steps of softmax, layer_norm and losses over one row, compiled per instruction set. A
+// is float or double. A result may be the same memory as an operand.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct RowSteps {
   void (*affine)(const A* x, std::int64_t n, A mean, A scale, A b, A* y);
   // y = g * (x - mean)
   void (*centred_product)(const A* g, const A* x, std::int64_t n, A mean, A* y);
-  // weight_sum += g * xhat, bias_sum += g, h = g * weight, hx = h * xhat with xhat = (x - mean) *
-  // scale; a null weight is 1. The four written rows overlap nothing.
+  // weight_sum += g * xhat, bias_sum += g, h = g * weight, hx = h * xhat, where xhat = (x - mean) *
+  // scale. A null weight means 1. The four rows that are written must not overlap anything.
   void (*normalize_sums)(const A* g, const A* x, const A* weight, std::int64_t n, A mean, A scale,
                          A* weight_sum, A* bias_sum, A* h, A* hx);
   // y = y + x

@@ -1,4 +1,4 @@
-// scatter, scatter_add, scatter_reduce.
+// Kernels of scatter, scatter_add, scatter_reduce.
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/picks.h"
@@ -21,7 +21,8 @@ Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Pic
   picks.step = rank == 0 ? 0 : x.strides[picks.dim];
   const auto list = read_index(call, index, rank == 0 ? 1 : x.shape[picks.dim], picks.dim, false);
   if (list.status().code() == core::Code::kOutOfRange) {
-    return core::invalid(std::string(list.status().message()));  // PyTorch's kind for these ops
+    // PyTorch raises this kind of error for these ops
+    return core::invalid(std::string(list.status().message()));
   }
   if (!list.ok()) return list.status();
   picks.index = *list;
@@ -30,7 +31,7 @@ Status picks_of(KernelCall& call, const Geometry& x, const TensorArg& index, Pic
 
 namespace {
 
-// The part of the source that the index's shape covers, as dense elements of a dtype.
+// The part of the source that the shape of the index covers, as dense elements of `dtype`.
 Dense covered(KernelCall& call, const TensorArg& source, const Dims& shape, DType dtype) {
   TensorArg part = source;
   Geometry window = *source.geometry;
@@ -39,8 +40,8 @@ Dense covered(KernelCall& call, const TensorArg& source, const Dims& shape, DTyp
   return dense(call, part, window.shape, dtype);
 }
 
-// f(place in x, position in the index) in row-major order on one lane: of equal places the last
-// wins, sums have one order.
+// Calls f(position in x, position in the index) in row-major order, on one lane: of several writes
+// to one position the last wins, and sums are added in one order.
 template <class F>
 void each_place(const Rows& rows, const Picks& picks, const Geometry& geometry, F&& f) {
   const std::int64_t n = rows.length(), step = picks.step;
@@ -56,13 +57,13 @@ void each_place(const Rows& rows, const Picks& picks, const Geometry& geometry, 
            });
 }
 
-// The same with the element of x.
+// The same, called with the element of x.
 template <class T, class F>
 void each_pick(const Rows& rows, const Picks& picks, const Geometry& geometry, T* x, F&& f) {
   each_place(rows, picks, geometry, [&](std::int64_t place, std::int64_t at) { f(x[place], at); });
 }
 
-// What is added to x, in 16 bits: `count` sources, or `one` for all.
+// The 16-bit values that are added to x: `count` sources, or with `one` the same value for all.
 template <class T>
 struct Added {
   const T* values = nullptr;
@@ -70,8 +71,8 @@ struct Added {
   float operator()(std::int64_t at) const { return static_cast<float>(values[one ? 0 : at]); }
 };
 
-// Of 16-bit floats: x[places] = finish(combine(combine(x, source), source)...), made in float32 and
-// rounded once. `fresh`: the first source takes x's place.
+// For 16-bit floats: x[positions] = finish(combine(combine(x, source), source)...), computed in
+// float32 and rounded once. With `fresh` the first source replaces the value of x.
 template <class T, class Combine, class Finish>
 Status scatter_sorted(KernelCall& call, const Picks& picks, const Added<T>& added, bool fresh,
                       Combine&& combine, Finish&& finish) {
@@ -216,7 +217,7 @@ void combine(T& to, T from) {
   }
 }
 
-// f(the mode as a constant).
+// Calls f with the mode as a compile-time constant.
 template <class F>
 void with_mode(Mode mode, F&& f) {
   switch (mode) {
@@ -233,7 +234,7 @@ void with_mode(Mode mode, F&& f) {
   }
 }
 
-// Integers round down, as PyTorch's mean of a scatter.
+// Division of integers rounds down, as in PyTorch's mean of a scatter.
 template <class T>
 void divide(T& to, std::int64_t count) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -253,7 +254,7 @@ void divide(T& to, std::int64_t count) {
   }
 }
 
-// x: memory of `out`'s layout, in T; the sources are of type S.
+// x has the layout of `out` and type T; the sources have type S.
 template <class T, class S>
 void reduce_all(const Picks& picks, const Geometry& geometry, T* x, const S* values, Mode mode) {
   with_mode(mode, [&](auto constant) {
@@ -263,7 +264,8 @@ void reduce_all(const Picks& picks, const Geometry& geometry, T* x, const S* val
   });
 }
 
-// The same with `counts`: how many sources have come to each element, by its row-major place.
+// The same with `counts`: for each element, by its row-major position, the number of sources so
+// far.
 template <class T, class S>
 void reduce_counted(const Picks& picks, const Geometry& geometry, T* x, const S* values, Mode mode,
                     bool include_self, std::int64_t* counts) {
@@ -302,7 +304,7 @@ void reduce_counted(const Picks& picks, const Geometry& geometry, T* x, const S*
   });
 }
 
-// Sums, means and products of 16-bit floats, of few sources in a large tensor.
+// Sums, means and products of 16-bit floats, with few sources in a large tensor.
 template <class T>
 Status reduce_halves(KernelCall& call, const Picks& picks, const T* values, Mode mode,
                      bool include_self) {

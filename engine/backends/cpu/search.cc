@@ -1,4 +1,5 @@
-// searchsorted and argsort_rows: binary search in sorted rows, lexicographic order of rows.
+// Kernels of searchsorted and argsort_rows: binary search in sorted rows, and the lexicographic
+// order of rows.
 
 #include <algorithm>
 #include <numeric>

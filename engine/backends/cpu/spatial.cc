@@ -1,4 +1,4 @@
-// constant_pad_nd, im2col and col2im, resample.
+// Kernels of constant_pad_nd, im2col, col2im and resample.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -33,7 +33,7 @@ Status constant_pad(KernelCall& call) {
   return {};
 }
 
-// ---------------------------------------------------------------- columns of windows
+// ---------------------------------------------------------------- im2col and col2im
 
 Conv windows_of(const KernelCall& call, const Dims& image, std::size_t first) {
   Conv c;
@@ -100,7 +100,8 @@ std::int64_t to_index(double x, std::int64_t low, std::int64_t high) {
   return static_cast<std::int64_t>(x);
 }
 
-// T is the type that PyTorch computes the places in: the tensor's, float for the 16-bit ones.
+// The taps of all results along one dimension. T is the type in which PyTorch computes the
+// positions: the tensor's type, or float for 16-bit floats.
 template <class T>
 class Table {
  public:
@@ -186,7 +187,8 @@ class Table {
   std::vector<Tap<T>> taps_;
 };
 
-// y[k] = the sum of w[t] * x[j[t]][k], in the order of the taps, whose number is known.
+// y[k] = the sum of w[t] * x[j[t]][k] in the order of the taps; their number is a compile-time
+// constant.
 template <std::size_t kTaps, class T, class P>
 void weighted_rows(const T* x, std::span<const Tap<P>> taps, std::int64_t inner, T* y) {
   const T* rows[kTaps];
@@ -202,7 +204,7 @@ void weighted_rows(const T* x, std::span<const Tap<P>> taps, std::int64_t inner,
   }
 }
 
-// Adds weight * from to `to`; integers know no weights (nearest neighbours alone).
+// Adds weight * from to `to`. Integers have no weights (they support only nearest neighbours).
 template <class T, class P>
 void add_weighted(const T* from, P weight, std::int64_t inner, T* to) {
   if constexpr (std::is_integral_v<T>) {
@@ -216,7 +218,8 @@ void add_weighted(const T* from, P weight, std::int64_t inner, T* to) {
   }
 }
 
-// One line of `wide` results (or, backwards, of their gradients) of `inner` numbers each.
+// Computes one line of `wide` results (or, with kBack, the gradients from it) of `inner` numbers
+// each.
 template <bool kBack, class T, class P>
 void resample_line(const Table<P>& table, std::int64_t wide, std::int64_t inner, const T* x, T* y) {
   for (std::int64_t i = 0; i < wide; ++i) {

@@ -28,7 +28,8 @@ void add_rare(KernelTable& table, List<F...>) {
 
 // ---------------------------------------------------------------- tables
 
-// Ranges so that a cell's polynomial is within 1e-9 of the function.
+// The range of each function's table, chosen so that the polynomial of a cell is within 1e-9 of the
+// function.
 template <class F>
 inline constexpr TableRange kRange{0, 0, Symmetry::kNone};
 template <>
@@ -72,7 +73,7 @@ void table_loop(const void* const* in, void* out, std::int64_t n, const void*) {
   table.run(static_cast<const float*>(in[0]), static_cast<float*>(out), n, F());
 }
 
-constexpr int kPolygammas = 8;  // orders that have a table
+constexpr int kPolygammas = 8;  // number of orders that have a table
 
 template <int kOrder>
 const SpecialTable& polygamma_table() {
@@ -101,10 +102,12 @@ void add_tables(KernelTable& table, List<F...>) {
 
 // ---------------------------------------------------------------- polynomials
 
-// One step of each recurrence, as in scalar_polynomials.h: the same operations, the same bits.
+// One step of each recurrence, with the operations of scalar_polynomials.h, so that the bits are
+// the same.
 template <s::Chebyshev kKind, bool kShifted>
 struct ChebyshevSteps {
-  static constexpr int kMax = kKind == s::Chebyshev::kT ? 6 : 8;  // others by cosines
+  // Higher degrees are computed with cosines.
+  static constexpr int kMax = kKind == s::Chebyshev::kT ? 6 : 8;
   static double argument(double x) { return kShifted ? x + x - 1 : x; }
   static double first(double x) {
     return kKind == s::Chebyshev::kT   ? x
@@ -139,7 +142,8 @@ struct LegendreSteps {
   }
 };
 
-// Where neighbours have the same small degree, the recurrence runs over all of them, step by step.
+// If adjacent elements have the same small degree, the recurrence is computed for all of them
+// together, step by step.
 template <class F, class Steps, class T>
 void polynomial_loop(const void* const* in, void* out, std::int64_t n, const void* functor) {
   constexpr std::int64_t kChunk = 256;
@@ -178,7 +182,7 @@ void add_polynomial(KernelTable& table) {
   Slot<F>::loops.real64 = polynomial_loop<F, Steps, double>;
 }
 
-// ---------------------------------------------------------------- kernels of their own
+// ---------------------------------------------------------------- other kernels
 
 Status nan_to_num(KernelCall& call) {
   const core::Attributes& a = call.attributes;

@@ -1,6 +1,6 @@
-// Special functions of float32 (and narrower) numbers from tables: polynomials that interpolate the
-// float64 function, cell by cell, far closer than a float32 can tell. A table is made of the
-// function itself, once, when it is first used.
+// Special functions of float32 (and narrower) numbers from tables of polynomials. The polynomials
+// interpolate the float64 function, cell by cell, with an error far below the precision of float32.
+// A table is computed from the function itself when it is first used.
 #pragma once
 
 #include <bit>
@@ -12,9 +12,9 @@ namespace teletensor::backends::cpu {
 
 enum class Symmetry : std::uint8_t { kNone, kPositive, kEven, kOdd };
 
-// Where a function is read from its table; outside, and where the result is below `least_result`
-// (beside a zero only the function itself is exact enough; kNone: at negative numbers), it is
-// called.
+// The range in which a function is computed from its table; outside of it the function is called.
+// It is also called if the result is smaller than `least_result`, because near a zero only the
+// function itself is accurate enough (with kNone, this is checked only for negative arguments).
 struct TableRange {
   int least;  // from 2^least
   int most;   // up to 2^most
@@ -25,7 +25,7 @@ struct TableRange {
 class SpecialTable {
  public:
   static constexpr int kTerms = 8;
-  static constexpr int kCellBits = 4;  // cells an octave, as a power of two
+  static constexpr int kCellBits = 4;  // log2 of the number of cells per octave
 
   template <class F>
   SpecialTable(const TableRange& range, F&& f)
@@ -42,7 +42,7 @@ class SpecialTable {
     }
   }
 
-  // f(x) for each element.
+  // Computes f(x) for each element.
   template <class F>
   void run(const float* a, float* y, std::int64_t n, F&& f) const {
     const bool both = symmetry_ == Symmetry::kNone, folded = !both;
@@ -71,7 +71,7 @@ class SpecialTable {
 
  private:
   static constexpr int kShift = 23 - kCellBits;
-  // A polynomial; its lower and upper half are computed side by side.
+  // A polynomial whose lower and upper half are evaluated in parallel.
   struct alignas(64) Cell {
     using Halves = double __attribute__((vector_size(16)));
     Halves terms[kTerms / 2];
@@ -82,7 +82,7 @@ class SpecialTable {
     }
   };
 
-  // The polynomial of x - middle through f at Chebyshev's nodes.
+  // The polynomial in x - middle that interpolates f at Chebyshev's nodes.
   template <class F>
   static Cell fitted(double middle, double half, F&& f) {
     constexpr double kPi = 3.14159265358979323846;
@@ -93,7 +93,7 @@ class SpecialTable {
         chebyshev[k] += at[j] * std::cos(kPi * k * (j + 0.5) / kTerms) * (k == 0 ? 1 : 2) / kTerms;
       }
     }
-    // The powers of T_k, from T_k+1 = 2 x T_k - T_k-1.
+    // Converts to powers with the recurrence T_k+1 = 2 x T_k - T_k-1.
     double before[kTerms] = {}, now[kTerms] = {1};
     double terms[kTerms] = {};
     double scale = 1;

@@ -40,8 +40,8 @@ namespace {
 
 constexpr std::int64_t kBlockElements = 1024;
 
-// Axes of both sides of a copy, innermost (of `to`) first; those that are one on both sides are
-// merged.
+// The axes of both sides of a copy, with the innermost axis of `to` first. Axes that are uniformly
+// strided on both sides are merged.
 struct Axes {
   int rank = 0;
   std::int64_t sizes[core::kMaxRank], from[core::kMaxRank], to[core::kMaxRank];
@@ -54,7 +54,8 @@ struct Axes {
       const int d = order.dims[i], s = d - lead;
       const bool repeated = source == nullptr || s < 0 || source->shape[s] == 1;
       const std::int64_t from_stride = repeated ? 0 : source->strides[s];
-      // One value into one place, however often: an expanded view may be larger than any memory.
+      // Along this axis one value is written to one place again and again. It is written only once,
+      // because an expanded view may have more elements than would fit into memory.
       if (from_stride == 0 && target.strides[d] == 0 && order.sizes[i] > 0) continue;
       count *= order.sizes[i];
       add(order.sizes[i], from_stride, target.strides[d]);
@@ -103,14 +104,14 @@ struct Axes {
   }
 };
 
-// Elements of equal dtype, moved as unsigned integers of their size.
+// Elements of equal dtype are moved as unsigned integers of their size.
 template <class T>
 void copy_run(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride,
               std::int64_t n) {
   if (to_stride == 1 && from_stride == 1) {
     std::memmove(to, from, static_cast<std::size_t>(n) * sizeof(T));
   } else if (to_stride == 1 && from_stride == 0) {
-    constexpr std::int64_t kPattern = 4096 / sizeof(T);  // memcpy has the widest stores there are
+    constexpr std::int64_t kPattern = 4096 / sizeof(T);  // memcpy has the widest stores
     std::fill_n(to, std::min(n, kPattern), *from);
     for (std::int64_t i = kPattern; i < n; i += kPattern) {
       std::memcpy(to + i, to, static_cast<std::size_t>(std::min(kPattern, n - i)) * sizeof(T));
@@ -123,7 +124,7 @@ void copy_run(const T* from, std::int64_t from_stride, T* to, std::int64_t to_st
 // square[i][j] = source[i + j * stride].
 template <class T, std::int64_t kSide>
 void transpose_square(const T* source, std::int64_t stride, T (&square)[kSide][kSide]) {
-  if constexpr (sizeof(T) == 4) {  // by 4 x 4 in registers
+  if constexpr (sizeof(T) == 4) {  // 4 x 4 at a time in registers
     using V = std::uint32_t __attribute__((vector_size(16)));
     for (std::int64_t j = 0; j < kSide; j += 4) {
       for (std::int64_t i = 0; i < kSide; i += 4) {
@@ -140,8 +141,8 @@ void transpose_square(const T* source, std::int64_t stride, T (&square)[kSide][k
   }
 }
 
-// to[i * to_i + j] = from[i + j * from_j] in squares of a cache line's width, through a small
-// buffer: with strides of a power of two the lines of a square would push each other out of the
+// to[i * to_i + j] = from[i + j * from_j], in squares as wide as a cache line, through a small
+// buffer: with strides of a power of two, the lines of a square would evict each other from the
 // cache.
 template <class T>
 void copy_tiles(const T* from, std::int64_t from_j, T* to, std::int64_t to_i, std::int64_t rows,
@@ -168,7 +169,7 @@ void copy_tiles(const T* from, std::int64_t from_j, T* to, std::int64_t to_i, st
   }
 }
 
-// The axis along which `from` is dense while `to` is dense along axis 0; 0 where there is none.
+// The axis along which `from` is dense, if `to` is dense along axis 0; 0 if there is no such axis.
 int transposed_axis(const Axes& axes) {
   if (axes.to[0] != 1 || axes.from[0] == 1 || axes.from[0] == 0 || axes.sizes[0] < 8) return 0;
   for (int d = 1; d < axes.rank; ++d) {

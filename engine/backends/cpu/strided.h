@@ -1,4 +1,5 @@
-// Strided memory: walking operands in the order of a result, and copies between any two layouts.
+// Strided memory: iterating over operands in the order of a result, and copies between any two
+// layouts.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +8,21 @@
 
 namespace teletensor::backends::cpu {
 
-// The dimensions of a result from the one with the smallest stride outwards (those of size 1 left
-// out): the linear order in which kernels go through it and all its operands.
+// The dimensions of a result ordered from the smallest stride to the largest (without those of size
+// 1). Kernels iterate over a result and all its operands in this linear order.
 struct LinearOrder {
   explicit LinearOrder(const core::Geometry& result);
   int rank = 0;
   int dims[core::kMaxRank];
   std::int64_t sizes[core::kMaxRank];
-  std::int64_t count = 1;  // elements
+  std::int64_t count = 1;  // number of elements
 };
 
-// One operand in a linear order. Dimensions that can be one are merged.
+// One operand in a linear order. Adjacent dimensions are merged where possible.
 class Walk {
  public:
   Walk() = default;
-  // The operand broadcasts to the result of rank `rank` that `order` was made from.
+  // The operand broadcasts to the result, of rank `rank`, from which `order` was made.
   Walk(const core::Geometry& operand, const LinearOrder& order, int rank);
 
   bool dense() const { return rank_ == 0 || (rank_ == 1 && strides_[0] == 1); }
@@ -30,7 +31,7 @@ class Walk {
   std::int64_t size(int axis) const { return sizes_[axis]; }  // axis 0 is the innermost
   std::int64_t stride(int axis) const { return strides_[axis]; }
 
-  // Calls run(element offset, stride, length) for the runs that make up [start, start + count).
+  // Calls run(element offset, stride, length) for the runs that cover [start, start + count).
   template <class F>
   void runs(std::int64_t start, std::int64_t count, F&& run) const {
     if (rank_ <= 1) {
@@ -65,19 +66,19 @@ class Walk {
   std::int64_t strides_[core::kMaxRank];
 };
 
-// Writes `from` (a tensor that broadcasts to `to`, or a number) into `to`, converting the dtype:
-// f16 and bf16 round to nearest even, a float becomes an integer by truncation, saturated, NaN as
-// 0, a complex number a real one by its real part. The two may share memory only where their
-// geometry and dtype are the same. Fast for equal orders (memcpy) and for transposes (tiles); parts
-// run in `parallel` above about 0.3 ms.
+// Writes `from` (a tensor that broadcasts to `to`, or a number) into `to` and converts the dtype:
+// f16 and bf16 round to nearest even; a float becomes an integer by truncation, saturated, with NaN
+// as 0; a complex number becomes a real one by taking its real part. The two may share memory only
+// if they have the same geometry and dtype. Copies with equal orders (memcpy) and transposes
+// (tiles) are fast. Copies of more than about 0.3 ms are split into parts for `parallel`.
 void strided_copy(const TensorArg& from, const TensorArg& to, Parallel& parallel);
 
-// Elements of 16 bytes, as kernels that only move them see them.
+// An element of 16 bytes, for kernels that only move elements.
 struct Bytes16 {
   std::uint64_t low, high;
 };
 
-// Calls f(T{}) with an unsigned type of that many bytes: for kernels that only move elements.
+// Calls f(T{}) with an unsigned type of this size, for kernels that only move elements.
 template <class F>
 void with_bytes(std::size_t size, F&& f) {
   switch (size) {
@@ -94,11 +95,11 @@ void with_bytes(std::size_t size, F&& f) {
   }
 }
 
-// The bytes of `number` as an element of `dtype`, converted in the same way. `to` holds 16 bytes.
+// Stores `number` as an element of `dtype`, with the same conversions. `to` has 16 bytes.
 void number_bytes(const core::Number& number, core::DType dtype, void* to);
 
-// Splits [0, count) into ranges of about 200 us of work, a number that depends on count and cost
-// alone, each a multiple of `grain`; runs it here where all of it is short.
+// Splits [0, count) into ranges of about 200 us of work, each a multiple of `grain`. The number of
+// ranges depends only on count and cost. Short work runs on the calling thread.
 template <class F>
 void split(Parallel& parallel, std::int64_t count, double ns_per_element, std::int64_t grain,
            F&& range) {

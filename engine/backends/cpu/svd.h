@@ -7,7 +7,8 @@
 
 namespace teletensor::backends::cpu {
 
-// Of m x n matrices. `job`: 'A' all columns of U and rows of V^H, 'S' min(m, n) of them, 'N' none.
+// The singular value decomposition of m x n matrices. `job`: 'A' for all columns of U and rows of
+// V^H, 'S' for min(m, n) of them, 'N' for none.
 template <class T>
 class Svd {
  public:
@@ -29,7 +30,8 @@ class Svd {
     columns_ = sizes_.fit(n);
     sizes_.product(m, std::max(n, u_columns_));
     sizes_.product(vh_rows_, n);
-    // LAPACK computes the minimum in int32 as well: 4 min^2 + 7 min, and with max as a factor.
+    // LAPACK computes the minimum size of the workspace in int32: 4 min^2 + 7 min, and products
+    // with max. These must not overflow.
     sizes_.product(k_, 5 * k_ + 7);
     sizes_.product(2 * large + 2 * k_ + 1, k_);
     if (!sizes_.status().ok() || k_ == 0) return;
@@ -55,7 +57,7 @@ class Svd {
             room.template take<R>(rwork_),
             room.template take<int>(8 * k_)};
   }
-  // The matrix is in r.a, which is used up.
+  // The matrix is in r.a and is overwritten.
   core::Status run(const Arrays& r, std::string_view name, const core::Dims& batch,
                    std::int64_t i) const {
     if (k_ == 0) {
@@ -103,7 +105,7 @@ class Eigh {
   Eigh(std::string_view op, std::int64_t n, bool vectors, bool upper)
       : n_(n), job_(vectors ? 'V' : 'N'), triangle_(upper ? 'U' : 'L'), sizes_(op) {
     size_ = sizes_.fit(n);
-    sizes_.product(n, 2 * n + 6);  // the minimum of the workspace, and a little
+    sizes_.product(n, 2 * n + 6);  // slightly more than the minimum size of the workspace
     sizes_.product(n + 1, 2 * n + 1);
     if (!sizes_.status().ok() || n == 0) return;
     T work = 0;
@@ -121,7 +123,7 @@ class Eigh {
     return {room.template take<T>(n_ * n_), room.template take<T>(work_), room.template take<R>(n_),
             room.template take<R>(rwork_), room.template take<int>(iwork_)};
   }
-  // The matrix is in r.a, where the eigenvectors come.
+  // The matrix is in r.a, which receives the eigenvectors.
   core::Status run(const Arrays& r, std::string_view name, const core::Dims& batch,
                    std::int64_t i) const {
     if (n_ == 0) return {};

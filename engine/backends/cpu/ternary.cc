@@ -1,4 +1,4 @@
-// Kernels of the elementwise ops of three operands.
+// Kernels of the elementwise ops with three operands.
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
@@ -29,8 +29,8 @@ Status where(KernelCall& call) {
 
 Status masked_fill(KernelCall& call) {
   TensorArg in[] = {call.in[1], call.in[2], call.in[0]};
-  if (call.in[0].dtype == DType::kBool) {            // any value but 0 is True
-    if (call.loop != nullptr) return no_step(call);  // it reads the value
+  if (call.in[0].dtype == DType::kBool) {            // any value other than 0 is True
+    if (call.loop != nullptr) return no_step(call);  // this kernel reads the value
     double value = in[1].number.as_double();
     if (in[1].kind == Kind::kTensor) load_block<double>(in[1].dtype)(in[1].first(), 1, 1, &value);
     in[1] = {};

@@ -1,9 +1,9 @@
-// Squares of numbers in registers.
+// Transposes squares of numbers in registers.
 #pragma once
 
 namespace teletensor::backends::cpu {
 
-// Four vectors of four numbers: rows become columns.
+// Transposes four vectors of four numbers: rows become columns.
 template <class V>
 void turn(V (&r)[4]) {
   const V a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);

@@ -1,4 +1,4 @@
-// Kernels of the elementwise ops of one tensor.
+// Kernels of the elementwise ops with one operand.
 
 #include "engine/backends/cpu/cpu.h"
 #include "engine/backends/cpu/loops.h"

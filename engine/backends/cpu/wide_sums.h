@@ -1,4 +1,5 @@
-// Sums of 16-bit floats by index: made in float32 and rounded once, as all sums of 16 bits are.
+// Sums of 16-bit floats by index: they are computed in float32 and rounded once, like all sums of
+// 16-bit floats.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +15,14 @@ namespace teletensor::backends::cpu {
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, core::Half> || std::is_same_v<T, core::BFloat16>;
 
-// The elements of a dense tensor of 16-bit floats as float32, under the same strides.
+// The elements of a dense tensor of 16-bit floats as float32, with the same strides.
 class WideSums {
  public:
-  // Is a copy of all of x cheaper than sorting `additions` places?
+  // Returns true if copying all of x is cheaper than sorting `additions` positions.
   static bool pays(const TensorArg& x, std::int64_t additions) {
     return x.geometry->dense() && x.geometry->numel() / 8 <= additions;
   }
-  // `status` is set where scratch memory is short.
+  // `status` is set to an error if there is not enough scratch memory.
   WideSums(KernelCall& call, const TensorArg& x, core::Status& status)
       : x_(x), count_(x.geometry->numel()) {
     const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(count_, 1), sizeof(float));
@@ -32,7 +33,7 @@ class WideSums {
     }
     load_block<float>(x.dtype)(x.first<char>(), 1, count_, memory_);
   }
-  // Of the element at the tensor's offset.
+  // The address of the element at the tensor's offset.
   float* first() const { return memory_; }
   void store() const { store_block<float>(x_.dtype)(memory_, count_, x_.first<char>(), 1); }
 
@@ -47,7 +48,8 @@ struct Entry {
   std::int64_t place, at;
 };
 
-// place_of(0), ... place_of(count - 1) in the order of the places, equal ones in their own.
+// Sorts place_of(0), ... place_of(count - 1) by place; entries with equal places stay in their
+// order.
 template <class F>
 core::Result<std::span<Entry>> by_place(KernelCall& call, std::int64_t count, F&& place_of) {
   const std::size_t bytes = scratch_bytes(std::max<std::int64_t>(count, 1), sizeof(Entry));

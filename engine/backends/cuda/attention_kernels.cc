@@ -1,4 +1,5 @@
-// Rows of the table for attention: tiles of scores in shared memory, never the whole matrix.
+// Device kernels for attention. They work on tiles of scores in shared memory and never store the
+// whole score matrix.
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/recipes.h"
 #include "engine/backends/cuda/text/calls.h"
@@ -10,13 +11,14 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// Rows of a block: of a kernel of tiles, and of one that uses the tensor cores.
+// Rows per block, for the kernel of plain tiles and for the kernel that uses tensor cores.
 constexpr std::int64_t kAttentionTile = 64;
 constexpr std::int64_t kTensorRows = calls::kTensorAttentionRows;
-constexpr DType kType = DType::kF32;                      // of scores
+constexpr DType kType = DType::kF32;                      // dtype of the scores
 constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // the kernels count rows in 32 bits
 
-// Sizes, heads being all dimensions before the last two. Not ok where heads differ: they broadcast.
+// Computes the sizes; all dimensions before the last two are heads. Fails if the operands have
+// different heads (they would have to broadcast).
 Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, const TensorArg& v,
                 std::int64_t& heads, calls::AttentionCall& p) {
   if (call.out[0].dtype == DType::kF64) return not_here("scores of 8 bytes fill shared memory");
@@ -48,18 +50,19 @@ std::int64_t blocks(std::int64_t heads, std::int64_t rows,
   return heads * ((rows + rows_of_block - 1) / rows_of_block);
 }
 
-// For heads of 32 bits: text/attention.cuh.
+// The kernel for heads of 32-bit numbers: text/attention.cuh.
 RecipeGraph recipe(Recipe recipe, std::uint8_t tiles = 0) { return {recipe, {kType}, tiles}; }
 
-// For heads of 16 bits: text/tensor_attention.cuh.
+// The kernel for heads of 16-bit numbers: text/tensor_attention.cuh.
 RecipeGraph tensor_recipe(Recipe recipe, DType heads, const calls::AttentionCall& p) {
   constexpr std::int64_t kUnit = 32;
   const std::int64_t columns = std::max(p.inner, p.values);
   return {recipe, {heads}, static_cast<std::uint8_t>((columns + kUnit - 1) / kUnit)};
 }
 
-// What is added to the scores. Its leading sizes are 1 behind the last that is not, which with all
-// before it is the query's: otherwise it is repeated for each head.
+// Describes the mask that is added to the scores. If all its dimensions after some dimension have
+// size 1, and the dimensions up to it are those of the query, one mask serves several heads;
+// otherwise the mask is expanded for each head.
 void add_mask(const TensorArg& mask, const TensorArg& q, RowMajorCall& memory,
               calls::AttentionCall& p) {
   if (mask.kind != TensorArg::Kind::kTensor) return;
@@ -88,7 +91,7 @@ void add_mask(const TensorArg& mask, const TensorArg& q, RowMajorCall& memory,
   p.mask_column = own[lead + 1] == 1 ? 0 : 1;
 }
 
-// What forward and backward share; query, key and value are operands `first` and the next.
+// The common part of forward and backward. Query, key and value are the operands from `first` on.
 Status begin(const KernelCall& call, std::size_t first, std::size_t mask, RowMajorCall& memory,
              std::int64_t& heads, calls::AttentionCall& p) {
   const TensorArg &q = call.in[first], &k = call.in[first + 1], &v = call.in[first + 2];
@@ -118,7 +121,7 @@ Status attention(KernelCall& call, Work& work) {
   return memory.finish(recipe(Recipe::kAttention, tiles(p.values)), p);
 }
 
-// The gradients, after what they read has been described.
+// Adds the launches that compute the gradients, after their operands have been described.
 Status by_tensor_cores(DType dtype, std::int64_t heads, RowMajorCall& memory, Work& work,
                        calls::AttentionCall& p) {
   constexpr std::int64_t kRowsOfBlock = 32;

@@ -1,6 +1,7 @@
-// Blas: the functions of cuBLASLt that we call, found by dlopen as the driver's are (driver.h).
+// Blas: the functions of cuBLASLt that the backend calls, loaded with dlopen like the driver's
+// (driver.h).
 //
-// The declarations are our own; blas_test.cc compares them with <cublasLt.h> where that exists.
+// The declarations are our own; blas_test.cc compares them with <cublasLt.h> if that is installed.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ struct cublasLtContext;
 namespace teletensor::backends::cuda {
 
 using BlasHandle = cublasLtContext*;
-// What CUDA's header calls opaque.
+// Types that are opaque in CUDA's header.
 struct BlasLayout {
   std::uint64_t data[8];
 };
@@ -36,12 +37,12 @@ struct BlasAnswer {
   int reserved[4] = {};
 };
 
-// cublasStatus_t, as far as we tell them apart.
+// The values of cublasStatus_t that the backend distinguishes.
 inline constexpr int kBlasInvalidValue = 7;
 inline constexpr int kBlasExecutionFailed = 13;
 inline constexpr int kBlasInternalError = 14;
 inline constexpr int kBlasNotSupported = 15;
-// cudaDataType, cublasComputeType_t, cublasOperation_t.
+// Values of cudaDataType, cublasComputeType_t and cublasOperation_t.
 inline constexpr int kReal16 = 2;
 inline constexpr int kBrain16 = 14;
 inline constexpr int kReal32 = 0;
@@ -50,7 +51,7 @@ inline constexpr int kCompute32 = 68;
 inline constexpr int kCompute64 = 70;
 inline constexpr int kComputeTf32 = 77;
 inline constexpr std::int32_t kTransposed = 1;
-// Attributes of operations, layouts and preferences; values of theirs.
+// Attributes of operations, layouts and preferences, and some of their values.
 inline constexpr int kOperationA = 3;
 inline constexpr int kOperationB = 4;
 inline constexpr int kEpilogue = 7;
@@ -59,11 +60,12 @@ inline constexpr int kBatchCount = 5;
 inline constexpr int kBatchStride = 6;
 inline constexpr int kMaxWorkspace = 1;
 inline constexpr int kReductions = 3;
-inline constexpr int kAlignmentA = 5;  // B, C and D follow
+inline constexpr int kAlignmentA = 5;  // those of B, C and D follow
 inline constexpr std::uint32_t kEpilogueBias = 4;
-inline constexpr std::uint32_t kReduceAsComputed = 2;  // parts of a sum are added in its own type
+// Parts of a sum are added in the compute type.
+inline constexpr std::uint32_t kReduceAsComputed = 2;
 
-// X(member, exported name, arguments); all return cublasStatus_t.
+// X(member, exported name, arguments). All functions return cublasStatus_t.
 #define TT_CUBLASLT_FUNCTIONS(X)                                                                  \
   X(cublasLtCreate, "cublasLtCreate", (BlasHandle*))                                              \
   X(cublasLtDestroy, "cublasLtDestroy", (BlasHandle))                                             \
@@ -93,11 +95,12 @@ struct Blas {
 #define TT_MEMBER(member, name, arguments) int(*member) arguments = nullptr;
   TT_CUBLASLT_FUNCTIONS(TT_MEMBER)
 #undef TT_MEMBER
-  std::size_t version = 0;  // 130100: 13.1
+  std::size_t version = 0;  // 130100 means 13.1
   std::string path;
 };
 
-// Opens the library for good: `path`, or "" for the one under its usual names that fits the driver.
+// Opens the library and never closes it. `path` may be "" to look for the version that fits the
+// driver under its usual names.
 core::Status load_blas(const Driver& driver, const std::string& path, Blas* blas);
 
 }  // namespace teletensor::backends::cuda

@@ -1,5 +1,5 @@
-// cuBLASLt's declarations against its header, where that is installed; what loads and what does
-// not.
+// Compares our declarations of cuBLASLt with its header, if that is installed, and tests loading
+// the library.
 #include "engine/backends/cuda/blas.h"
 
 #include <gmock/gmock.h>
@@ -55,7 +55,8 @@ TEST(Blas, NumbersAreTheHeaders) {
 
 #endif
 
-// Descriptions are made on the host: the library itself says whether it knows them.
+// Descriptors are created on the host, so the library itself can tell whether it knows the
+// attributes.
 TEST(Blas, TheLibraryKnowsOurAttributes) {
   Driver driver;
   driver.version = 13990;

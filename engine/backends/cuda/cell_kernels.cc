@@ -1,5 +1,5 @@
-// Rows of the table for ops whose every element follows from its place and a few others: ranges,
-// triangles, one-hot rows, padding, gates.
+// Device kernels for ops in which each element follows from its position and a few other elements:
+// ranges, triangles, one-hot rows, padding, gates.
 #include <algorithm>
 
 #include "engine/backends/cpu/regions.h"
@@ -17,7 +17,7 @@ using core::Geometry;
 using core::Number;
 using core::Status;
 
-enum RangeKind : std::uint8_t { kWhole, kReal, kLinspace };  // as text/creation.cuh has them
+enum RangeKind : std::uint8_t { kWhole, kReal, kLinspace };  // same values as in text/creation.cuh
 
 Status range(KernelCall& call, Work& work, RangeKind kind, calls::RangeCall p) {
   const TensorArg& out = call.out[0];
@@ -89,7 +89,8 @@ Status one_hot(KernelCall& call, Work& work) {
   return memory.finish({Recipe::kOneHot}, p);
 }
 
-// As cpu/spatial.cc: the value everywhere, then what is left of x.
+// As in cpu/spatial.cc: fills the result with the value, and then copies the part of x that
+// remains.
 Status constant_pad(KernelCall& call, Work& work) {
   const TensorArg& out = call.out[0];
   if (out.geometry->numel() == 0) return {};
@@ -106,7 +107,7 @@ Status constant_pad(KernelCall& call, Work& work) {
   return describe_copy(call, source, target, work);
 }
 
-// `state`: the operand that has a row's size.
+// `state` is the index of the operand whose row size is the size of one part.
 template <Recipe kRecipe, int kOperands, int kState, int kResults>
 Status gates(KernelCall& call, Work& work) {
   const TensorArg& state = call.in[kState];

@@ -1,4 +1,4 @@
-// Recipes of the cell skeleton, emulated, against the CPU's kernels.
+// Runs kernels of the cell skeleton in the emulator and compares them with the CPU's kernels.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -69,8 +69,8 @@ TEST(Cells, PoolingHasTheBitsOfTheCpu) {
   cases.run(0);
 }
 
-// Planes of more elements than a block takes at a time, with places that many elements go to, that
-// have the same remainder, and that lie apart.
+// Planes with more elements than a block processes at a time. Several elements go to the same
+// position, to positions with the same remainder, or to distant positions.
 TEST(Cells, UnpoolingKeepsTheOrderOfElements) {
   std::mt19937 random(64);
   DeviceCases cases;
@@ -93,7 +93,7 @@ TEST(Cells, UnpoolingKeepsTheOrderOfElements) {
   cases.run(0);
 }
 
-// Windows of more columns than are loaded at once, apart from each other.
+// Windows with more columns than are loaded at once, with gaps between them.
 TEST(Cells, MaxPoolingOfWideWindows) {
   std::mt19937 random(65);
   DeviceCases cases;
@@ -147,10 +147,10 @@ TEST(Cells, GatesOfRecurrentCells) {
   cases.run(64);
 }
 
-// Of every optimizer: the states it needs, its hyperparameters.
+// For every optimizer: its states and its hyperparameters.
 struct Optimizer {
   const char* op;
-  int states;  // lists behind params and grads
+  int states;  // number of lists after params and grads
   std::vector<double> hyper;
   int flags;
 };
@@ -172,7 +172,7 @@ TEST(Cells, OptimizerStepsHaveTheBitsOfTheCpu) {
   for (const Optimizer& o : all) {
     for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
       for (int variant = 0; variant < 5; ++variant) {
-        // 1: flags, 2: hyperparameters on the device, 3: skipped, 4: without the last state.
+        // 1: flags; 2: hyperparameters on the device; 3: skipped steps; 4: without the last state.
         if (dtype != DType::kF32 && variant > 1) continue;
         std::vector<TestOperand> operands;
         std::vector<std::uint32_t> counts;
@@ -183,7 +183,7 @@ TEST(Cells, OptimizerStepsHaveTheBitsOfTheCpu) {
           counts.push_back(present ? 3 : 0);
           for (int i = 0; present && i < 3; ++i) {
             TestTensor t = sample(dtype, shapes[i], random, false);
-            if (list > 2) {  // squares
+            if (list > 2) {  // a state of squares must not be negative
               std::vector<double> values = t.values();
               for (double& v : values) v = v * v + 20;
               t.fill(values);
@@ -192,7 +192,7 @@ TEST(Cells, OptimizerStepsHaveTheBitsOfTheCpu) {
           }
         }
         for (const double h : o.hyper) {
-          const bool there = variant == 2 && h != 3;  // powers of the device's own have other bits
+          const bool there = variant == 2 && h != 3;  // the device's own powers have different bits
           if (there) {
             operands.emplace_back(TestTensor(DType::kF64, Dims(), {h}));
           } else {

@@ -1,5 +1,5 @@
-// CodeFolder: what the compiler made of kernels, as files named after what they were made from.
-// Several processes may use one folder. What is damaged counts as absent.
+// CodeFolder: stores compiled kernels as files whose names are derived from their source text and
+// compiler flags. Several processes may use one folder. A damaged file counts as missing.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@ namespace teletensor::backends::cuda {
 
 class CodeFolder {
  public:
-  // "": keeps nothing.
+  // With an empty path nothing is stored.
   explicit CodeFolder(std::string path) : path_(std::move(path)) {}
 
-  // The name of code that was made of this text with these flags.
+  // The file name of the code that is compiled from this text with these flags.
   static std::string name_of(std::string_view flags, std::string_view text);
   std::optional<std::string> read(const std::string& name) const;
-  // Best effort: a full disk costs only time.
+  // Errors are ignored: with a full disk the kernel is only compiled again later.
   void write(const std::string& name, std::string_view code) const;
-  // Removes the oldest files where there are more than `most` bytes, until half is left.
+  // If the files have more than `most` bytes in total, removes the oldest ones until half of that
+  // is left.
   void trim(std::uint64_t most) const;
 
  private:

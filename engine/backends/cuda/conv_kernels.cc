@@ -1,5 +1,5 @@
-// Rows of the table for convolutions and columns of windows: products of tiles whose elements are
-// found by their places.
+// Device kernels for convolutions and for im2col and col2im. A convolution is computed as a product
+// of tiles whose elements are located by index arithmetic.
 #include <algorithm>
 
 #include "engine/backends/cuda/conv_slices.h"
@@ -15,13 +15,14 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-enum ConvPass : std::uint8_t { kOutput, kInput, kWeight };  // as text/conv.cuh has them
+enum ConvPass : std::uint8_t { kOutput, kInput, kWeight };  // same values as in text/conv.cuh
 
 constexpr std::int64_t kConvTile = 64;
-constexpr std::int64_t kMinSlice = 1024;   // of a sum that is split
-constexpr std::int64_t kManyBlocks = 512;  // enough for a device
+constexpr std::int64_t kMinSlice = 1024;   // minimum length of a part of a split sum
+constexpr std::int64_t kManyBlocks = 512;  // enough blocks to fill a device
 
-// Input x, output y; sizes of windows from attribute `first` on.
+// `x` is the input's shape and `y` the output's. The parameters of the windows are the attributes
+// from `first` on.
 calls::ConvCall conv_of(const Dims& x, const Dims& y, std::span<const std::int64_t> kernel,
                         const core::Attributes& a, std::size_t first, std::int64_t groups) {
   calls::ConvCall p = {};
@@ -51,7 +52,7 @@ calls::ConvCall conv_of(const Dims& x, const Dims& y, std::span<const std::int64
 
 std::int64_t area(const std::int64_t (&size)[3]) { return size[0] * size[1] * size[2]; }
 
-// The product of each group, by blocks.
+// Adds the launch that computes the product of each group.
 Status add_tiles(Work& work, RowMajorCall& memory, ConvPass pass, std::int64_t batch, DType dtype,
                  calls::ConvCall p) {
   switch (pass) {
@@ -92,11 +93,11 @@ Status add_tiles(Work& work, RowMajorCall& memory, ConvPass pass, std::int64_t b
   return add_recipe(work, {Recipe::kSliceSums, {dtype, compute}}, p);
 }
 
-// A tensor as the library takes it: where it lies, row-major or channels last. Without an address
-// where it lies otherwise: a row-major copy will do.
+// Describes a tensor for the library: its address and strides, row-major or channels-last. If the
+// tensor has another layout, the address is null; the caller then uses a row-major copy.
 Convolution::Side side_of(const TensorArg& arg) {
   const core::Geometry& geometry = *arg.geometry;
-  const int rank = geometry.rank(), more = rank == 3;  // a line is an image of one row
+  const int rank = geometry.rank(), more = rank == 3;  // a 3-d tensor becomes an image with one row
   const auto to = [&](int d) { return d < 2 ? d : d + more; };
   Convolution::Side side;
   std::fill_n(side.sizes, rank + more, 1);
@@ -124,7 +125,8 @@ Convolution::Side side_of(const TensorArg& arg) {
   return side;
 }
 
-// Has y all the windows that there are in x? Where it was cut the library does not take it.
+// Returns true if y has all windows that fit into x. The library does not compute a y that was cut
+// off.
 bool regular(const calls::ConvCall& p) {
   for (int d = 0; d < 3; ++d) {
     const std::int64_t span = p.dilation[d] * (p.kernel[d] - 1) + 1;
@@ -135,11 +137,11 @@ bool regular(const calls::ConvCall& p) {
 
 struct ConvArgs {
   const TensorArg &x, &weight, &y;
-  const TensorArg& result;  // one of them
+  const TensorArg& result;  // one of the three
 };
 
-// By the library, where it takes the call.
-// `tf32`: that attribute's place.
+// Describes the call for the library if the library accepts it. `tf32` is the index of that
+// attribute.
 bool by_library(KernelCall& call, Work& work, ConvolutionPass pass, const ConvArgs& args,
                 const TensorArg* bias, const calls::ConvCall& p, std::size_t tf32) {
   if (work.convolutions == nullptr || !core::is_floating(args.y.dtype) || !regular(p)) return false;
@@ -181,7 +183,7 @@ bool by_library(KernelCall& call, Work& work, ConvolutionPass pass, const ConvAr
   return true;
 }
 
-// The bias of a transposed convolution, which the library does not add: to each channel.
+// Adds the bias to each channel. The library does not do that for a transposed convolution.
 Status add_to_channels(KernelCall& call, Work& work) {
   static const ops::OpDef& add = *ops::catalog().find("add");
   const TensorArg &out = call.out[0], &bias = call.in[2];
@@ -199,7 +201,7 @@ Status add_to_channels(KernelCall& call, Work& work) {
   return describe_loop({&step, 1}, call.parallel, call.scratch, work);
 }
 
-// By the library: `transposed` runs it backwards.
+// Describes the call for the library; with `transposed` as the input's gradient.
 bool convolution_by_library(KernelCall& call, Work& work, bool transposed,
                             const calls::ConvCall& p) {
   const TensorArg &input = call.in[0], &weight = call.in[1], &bias = call.in[2], &out = call.out[0];
@@ -254,7 +256,8 @@ Status convolution_weight(KernelCall& call, Work& work) {
   return memory.store();
 }
 
-// im2col and col2im. `first`: the attribute of the kernel's sizes; then dilation, padding, stride.
+// im2col, and with kBack col2im. `first` is the attribute with the kernel's sizes; dilation,
+// padding and stride follow it.
 template <bool kBack>
 Status columns(KernelCall& call, Work& work) {
   const TensorArg &in = call.in[0], &out = call.out[0];

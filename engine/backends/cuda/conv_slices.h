@@ -1,11 +1,12 @@
-// How the sum of a convolution's weight gradient is split: a pure function of the shape.
+// Decides into how many slices the sum of a convolution's weight gradient is split; depends only on
+// the shape.
 #pragma once
 
 #include <cstdint>
 
 namespace teletensor::backends::cuda {
 
-// Slices of a sum over `depth` products for `tiles` tiles of results.
+// The number of slices of a sum over `depth` products, if the result has `tiles` tiles.
 std::int64_t conv_slices(std::int64_t depth, std::int64_t tiles);
 
 }  // namespace teletensor::backends::cuda

@@ -1,5 +1,6 @@
-// Convolutions and attention, emulated, against the CPU's kernels. Sums have another order here, so
-// samples are small integers where bits are compared.
+// Runs convolutions and attention in the emulator and compares them with the CPU's kernels. Sums
+// are added in another order than on the CPU, so where bits are compared the samples are small
+// integers.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -52,9 +53,9 @@ TEST(Conv, ThreePassesOfAnyWindow) {
 }
 
 TEST(Conv, SlicesFollowFromTheShape) {
-  EXPECT_EQ(conv_slices(100, 1), 1);         // a short sum is one
-  EXPECT_EQ(conv_slices(100'000, 9), 56);    // few tiles: many slices
-  EXPECT_EQ(conv_slices(100'000, 1000), 1);  // tiles enough
+  EXPECT_EQ(conv_slices(100, 1), 1);         // a short sum is not split
+  EXPECT_EQ(conv_slices(100'000, 9), 56);    // few tiles need many slices
+  EXPECT_EQ(conv_slices(100'000, 1000), 1);  // enough tiles, so one slice
   EXPECT_EQ(conv_slices(4096, 1), 4);
   EXPECT_EQ(conv_slices(INT64_MAX, 1), 512);
 }
@@ -92,7 +93,7 @@ TEST(Attention, AndItsDerivative) {
   cases.run(1000, /*scale=*/32);
 }
 
-// Scores and sums are float32, as on the CPU, but weights are rounded to the heads' dtype.
+// Scores and sums are float32, as on the CPU, but weights are rounded to the dtype of the heads.
 TEST(Attention, OfSixteenBits) {
   std::mt19937 random(93);
   DeviceCases cases;
@@ -101,7 +102,8 @@ TEST(Attention, OfSixteenBits) {
     std::int64_t length, keys, inner, values;
     bool causal, masked;
   };
-  // A width of each kernel, rows of 16 bytes and others, several blocks and tiles.
+  // One case for the width of each kernel, for rows with and without 16-byte alignment, and for
+  // several blocks and tiles.
   for (const Shape& s : {Shape{DType::kF16, 150, 150, 16, 16, true, false},
                          Shape{DType::kBF16, 70, 90, 64, 40, false, false},
                          Shape{DType::kF16, 40, 70, 70, 9, false, true},

@@ -1,4 +1,4 @@
-// A convolution as a library of convolutions takes it: a pure description.
+// Convolution: the description of a convolution for a library such as cuDNN.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,11 @@ namespace teletensor::backends::cuda {
 
 struct DnnPlan;
 
-enum class ConvolutionPass : std::uint8_t { kOutput, kInput, kWeight };  // what is computed
+// Which of the three tensors is computed.
+enum class ConvolutionPass : std::uint8_t { kOutput, kInput, kWeight };
 
-// x [N, C, ...], weight [K, C / groups, ...] and y [N, K, ...] of two or three dimensions in space.
+// x [N, C, ...], weight [K, C / groups, ...] and y [N, K, ...] with two or three spatial
+// dimensions.
 struct Convolution {
   static constexpr int kMaxRank = 5;
   struct Side {
@@ -24,13 +26,13 @@ struct Convolution {
 
   ConvolutionPass pass = ConvolutionPass::kOutput;
   core::DType dtype = core::DType::kF32;
-  bool tf32 = false;  // products of f32 by tensor cores, which round them to 10 bits
+  bool tf32 = false;  // f32: tensor cores may be used, which round factors to 10 bits
   int rank = 4;
-  Side x, weight, y;           // one of them is the result
-  const void* bias = nullptr;  // of y's channels, of the same dtype; kOutput alone
+  Side x, weight, y;           // one of them is the result, depending on the pass
+  const void* bias = nullptr;  // one number per channel of y, of the same dtype; only for kOutput
   std::int64_t stride[3] = {}, padding[3] = {}, dilation[3] = {};
-  std::shared_ptr<const DnnPlan> plan;  // the library's for all of this but the addresses
-  void* workspace = nullptr;            // as much as the plan wants
+  std::shared_ptr<const DnnPlan> plan;  // the library's plan; it does not depend on the addresses
+  void* workspace = nullptr;            // memory of the size that the plan needs
   friend bool operator==(const Convolution&, const Convolution&) = default;
 };
 

@@ -21,13 +21,13 @@ core::Result<std::unique_ptr<Convolutions>> Convolutions::open(const Dnn& dnn, G
 }
 
 Convolutions::~Convolutions() {
-  (void)gpu_.synchronize();  // nothing is gathered any more
+  (void)gpu_.synchronize();  // after this no gathered work is left
   const bool entered = gpu_.enter().ok();
   {
     MutexLock lock(mu_);
     plans_.clear();
   }
-  // What still runs on the device uses nothing of the handles.
+  // Work that is still running on the device does not use the handles.
   for (DnnHandle handle : {planner_, runner_}) {
     if (handle != nullptr && entered) dnn_.cudnnDestroy(handle);
   }
@@ -37,7 +37,7 @@ Status Convolutions::check(int code, const char* what) {
   if (code == 0) return {};
   const int kind = code / kDnnErrorKind * kDnnErrorKind;
   if (kind == kDnnExecutionFailed || kind == kDnnInternalError) {
-    TT_RETURN_IF_ERROR(gpu_.synchronize());  // where the device is lost, this says so
+    TT_RETURN_IF_ERROR(gpu_.synchronize());  // reports the loss if the device is lost
   }
   return Status(kind == kDnnNotSupported ? Code::kUnimplemented : Code::kInternal,
                 gpu_.name() + ": " + what + " failed with " + std::to_string(code));
@@ -76,7 +76,7 @@ std::shared_ptr<const DnnPlan> Convolutions::plan(const Convolution& convolution
   if (auto found = find(key)) return *found;
   if (!gpu_.enter().ok()) return nullptr;
   MutexLock planning(planning_);
-  if (auto found = find(key)) return *found;  // somebody else's meanwhile
+  if (auto found = find(key)) return *found;  // another thread has made it meanwhile
   std::shared_ptr<const DnnPlan> made = plan_convolution(dnn_, {planner_, nullptr}, convolution);
   MutexLock lock(mu_);
   if (plans_.size() >= kMaxPlans) plans_.clear();

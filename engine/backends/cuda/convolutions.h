@@ -1,4 +1,4 @@
-// Convolutions of one device by cuDNN.
+// Convolutions: runs the convolutions of one device with cuDNN.
 #pragma once
 
 #include <array>
@@ -21,38 +21,41 @@ class Convolutions final : public Library {
  public:
   static constexpr std::size_t kMaxPlans = 1024;
 
-  // Both outlive it.
+  // Precondition: both outlive the Convolutions.
   static core::Result<std::unique_ptr<Convolutions>> open(const Dnn& dnn, Gpu& gpu);
   ~Convolutions();
   Convolutions(const Convolutions&) = delete;
   Convolutions& operator=(const Convolutions&) = delete;
 
-  // How the library does it: of addresses only the alignments count. Null: it does not.
+  // Returns the library's plan for a convolution, or null if it has none. The plan depends on the
+  // alignment of the addresses but not on the addresses.
   std::shared_ptr<const DnnPlan> plan(const Convolution& convolution);
-  // What the calling thread's session asks next. Precondition: convolution.plan, and its workspace.
-  // One whose like has been started before may be gathered.
+  // Queues the convolution for the calling thread's session. Precondition: convolution.plan and its
+  // workspace are set. If the plan has been started before, the call may be gathered.
   core::Status run(const Convolution& convolution);
 
  private:
-  // All that the library's choice depends on.
+  // Everything that the library's choice depends on.
   using Key = std::array<std::int64_t, 2 + 6 * Convolution::kMaxRank + 9>;
 
   Convolutions(const Dnn& dnn, Gpu& gpu);
   static Key key_of(const Convolution& convolution);
-  // Nothing: not planned yet.
+  // Returns no value if the convolution has not been planned yet.
   std::optional<std::shared_ptr<const DnnPlan>> find(const Key& key);
   int start(const LibraryCall& call, Stream stream) override;
   core::Status check(int code, const char* what);
 
   const Dnn& dnn_;
   Gpu& gpu_;
-  // Handles are one thread's at a time. Planning takes long: others run meanwhile.
+  // Only one thread at a time may use a handle. Planning takes long, so it has a handle of its own
+  // and other threads can run convolutions meanwhile.
   core::Mutex planning_;
   DnnHandle planner_ = nullptr;
   core::Mutex running_;
   DnnHandle runner_ = nullptr;
   core::Mutex mu_;
-  std::map<Key, std::shared_ptr<const DnnPlan>> plans_ TT_GUARDED_BY(mu_);  // null: refused
+  // Null if the library refused.
+  std::map<Key, std::shared_ptr<const DnnPlan>> plans_ TT_GUARDED_BY(mu_);
 };
 
 }  // namespace teletensor::backends::cuda

@@ -1,4 +1,4 @@
-// Convolutions by cuDNN: what is asked of it, over the fake one, which is strict about it.
+// Tests convolutions with cuDNN on the fake library, which checks its arguments strictly.
 #include "engine/backends/cuda/convolutions.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST(Convolutions, ThreePassesOfAnyWindow) {
       EXPECT_TRUE(device.takes(
           "convolution_weight", {image, x(Geometry({2, 4, 6, 10}))},
           {ints({3, 2}), ints({2, 1}), ints({1, 1}), ints({1, 1}), Attribute::of(groups)}));
-      // A gradient without the last windows.
+      // A gradient that lacks the last windows is not supported.
       EXPECT_FALSE(device.takes(
           "convolution_weight", {image, x(Geometry({2, 4, 5, 10}))},
           {ints({3, 2}), ints({2, 1}), ints({1, 1}), ints({1, 1}), Attribute::of(groups)}));
@@ -143,7 +143,8 @@ TEST(Convolutions, PlansAreKeptByShapeAndAlignment) {
   Device device;
   const auto x = [&](const Geometry& g) { return sample_places(DType::kF16, g, -2, 2, random); };
   for (int round = 0; round < 3; ++round) {
-    // The same shapes, other addresses: the fake one refuses those less aligned than was promised.
+    // The same shapes at other addresses: the fake library refuses addresses with less alignment
+    // than the plan was made for.
     for (const std::int64_t offset : {0, 1, 2, 4}) {
       EXPECT_TRUE(
           device.takes("convolution",
@@ -161,7 +162,7 @@ TEST(Convolutions, ManyThreadsAtOnce) {
   for (int seed = 0; seed < 6; ++seed) {
     threads.emplace_back([&device, seed] {
       std::mt19937 random(static_cast<unsigned>(seed));
-      for (std::int64_t size = 4; size < 12; ++size) {  // of two seeds each: the same plans
+      for (std::int64_t size = 4; size < 12; ++size) {  // two seeds each, which share their plans
         const auto x = [&](const Geometry& g) {
           return sample_places(DType::kF32, g, -2, 2, random);
         };

@@ -1,5 +1,5 @@
-// Rows of the table for ops that only move elements: each copy is a loop of one step, over layouts
-// of its own. The counterparts of cpu/copies.cc, regions.cc, join.cc and creation.cc.
+// Device kernels for ops that only move elements. Each copy is a loop of one step over the layouts
+// of that copy. The counterparts of cpu/copies.cc, regions.cc, join.cc and creation.cc.
 #include <algorithm>
 
 #include "engine/backends/cpu/regions.h"
@@ -100,7 +100,7 @@ Status cat(KernelCall& call, Work& work) {
   const int rank = out.geometry->rank(), dim = dim_of(call, call.attributes.integer(0), rank);
   std::int64_t start = 0;
   for (const TensorArg& x : call.in) {
-    if (x.geometry->rank() != rank) continue;  // an old-style empty one
+    if (x.geometry->rank() != rank) continue;  // an empty 1-d tensor, which cat has always accepted
     const std::int64_t length = x.geometry->shape[dim];
     const Geometry geometry = out.geometry->slice(dim, start, length, 1);
     TT_RETURN_IF_ERROR(describe_copy(call, x, seen_as(out, out.data, geometry), work));
@@ -136,7 +136,7 @@ Status scatter_region(KernelCall& call, Work& work) {
   return describe_copy(call, x, seen_as(out, out.first(), region.view), work);
 }
 
-// The result holds operand 0 already.
+// Operand 0 has already been copied to the result.
 Status update_region(KernelCall& call, Work& work) {
   const Region region(call.attributes);
   const TensorArg& out = call.out[0];
@@ -162,7 +162,7 @@ Status add_region(KernelCall& call, Work& work) {
   return describe_loop({&step, 1}, call.parallel, call.scratch, work);
 }
 
-// What is stored where it refuses, nobody sees.
+// If the check fails, the copied result is never used.
 Status require(KernelCall& call, Work& work) {
   TT_RETURN_IF_ERROR(describe_check(call, call.in[1], /*zero=*/true, 0, 0, work));
   return describe_copy(call, call.in[0], call.out[0], work);

@@ -1,4 +1,4 @@
-// Copies, joins and regions, emulated, against the CPU's kernels.
+// Runs copies, joins and regions in the emulator and compares them with the CPU's kernels.
 #include <gtest/gtest.h>
 
 #include <random>

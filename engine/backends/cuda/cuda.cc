@@ -19,30 +19,31 @@ using core::Status;
 
 constexpr int kMaxDevices = 64;
 
-// The tables are used until the process ends, as the libraries are: threads of the driver may
+// The tables and the libraries are used until the process ends, because threads of the driver may
 // outlive everything else.
 struct Libraries {
   Driver driver;
   Compiler compiler;
   Blas blas;
   Dnn dnn;
-  Status no_blas, no_dnn;  // why there is none; ok where there is
+  Status no_blas, no_dnn;  // why a library is missing; ok if it is loaded
   Libraries* earlier = nullptr;
 };
-std::atomic<Libraries*> in_use{nullptr};  // where a checker of leaks finds them
+std::atomic<Libraries*> in_use{nullptr};  // keeps them reachable for a leak checker
 
 Status load(const Options& options, Libraries* libraries) {
   TT_RETURN_IF_ERROR(load_driver(options.driver, &libraries->driver));
   const bool both = options.compiler.empty() && libraries->driver.compiles;
   TT_RETURN_IF_ERROR(load_compiler(both ? options.driver : options.compiler, &libraries->compiler));
-  // The library of the tests has everything.
+  // The library of the tests contains all the others.
   const std::string everything = libraries->driver.compiles ? options.driver : std::string();
   libraries->no_blas = load_blas(libraries->driver, everything, &libraries->blas);
   libraries->no_dnn = load_dnn(libraries->driver, everything, &libraries->dnn);
   return check_versions(libraries->driver, libraries->compiler);
 }
 
-// "cuBLASLt 13.1", or why `what` is done by kernels of our own; null then.
+// Opens a library for a device. `words` becomes for example "cuBLASLt 13.1"; or, if the library is
+// missing, why our own kernels do `what`, and the result is null.
 template <class Library, class Table>
 std::unique_ptr<Library> open_one(const Status& missing, const Table& table, Gpu& gpu,
                                   const std::string& name, const char* what, std::string* words) {
@@ -94,7 +95,7 @@ Found find_devices(const Options& options, const ops::Catalog& catalog, const Ke
   }
   if (status.ok() && count == 0) status = Status(core::Code::kNotFound, "the driver has no device");
   if (!status.ok()) {
-    // A box without a GPU is nothing to look at.
+    // Without a driver there is nothing to report: the machine has no GPU.
     tell(status.code() != core::Code::kNotFound, "no GPU: " + status.message());
     delete libraries;
     return found;

@@ -1,4 +1,5 @@
-// The GPUs of this box: found when the daemon starts, through a driver that may not be there.
+// Finds the GPUs of this machine when the daemon starts. The driver is loaded at run time and may
+// be missing.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,11 @@
 namespace teletensor::backends::cuda {
 
 struct Options {
-  std::string driver;        // the driver's library; "": none is asked for
-  std::string compiler;      // NVRTC's; "": where it usually is
-  std::uint64_t memory = 0;  // bytes on each device; 0: 90 % of what is free
-  double patience = 60;      // seconds without progress after which a device is lost
-  std::string code_folder;   // keeps compiled kernels; "": none are kept
+  std::string driver;        // path of the driver's library; "" disables GPUs
+  std::string compiler;      // path of NVRTC; "" means the usual names
+  std::uint64_t memory = 0;  // bytes to use on each device; 0 means 90 % of the free memory
+  double patience = 60;      // a device without progress for this many seconds is lost
+  std::string code_folder;   // folder for compiled kernels; "" stores none
   Log log;
 };
 
@@ -29,11 +30,12 @@ struct Found {
   std::vector<Device> devices;  // cuda:0, cuda:1, ...
 };
 
-// Every device that can be used, in the driver's order; one line to the log for each, and for each
-// that cannot, or why there is none at all. `host`: the CPU's kernels.
+// Opens every usable device, in the driver's order. Writes one line to the log for each device,
+// usable or not, or one that says why there are none. `host` has the CPU's kernels.
 Found find_devices(const Options& options, const ops::Catalog& catalog, const KernelTable& host);
 
-// How each op runs: its name, and "view" (nothing runs), "host" or the skeleton of its kernel.
+// For each op: its name and how it runs, which is "view" (nothing runs), "host", or the skeleton of
+// its kernel.
 std::vector<std::pair<std::string, std::string>> paths(const ops::Catalog& catalog,
                                                        const KernelTable& host);
 

@@ -105,7 +105,8 @@ Status CudaBackend::run_loop(std::span<const LoopStep> steps, Parallel& parallel
 }
 
 Status CudaBackend::launch(const Work& work, bool loop, bool* refused) {
-  // Before the first launch: nothing has been stored where a later kernel is not to be had.
+  // All kernels are fetched before the first launch: if one is not available, nothing has been
+  // stored yet.
   std::vector<KernelRef> kernels;
   kernels.reserve(work.launches.size());
   for (const Launch& each : work.launches) {

@@ -1,8 +1,8 @@
-// A GPU as a device of the engine: "cuda:N".
+// CudaBackend: a GPU as a device "cuda:N" of the engine.
 //
-// An op runs as launches where the device's table has a kernel for the call; else on the host:
-// operands are copied out, the CPU's kernel runs, results are copied back. So every op of the
-// catalog works, with the same errors; docs/ops.md says which way each goes.
+// If the device table has a kernel for a call, the call runs as launches on the device. Otherwise
+// it runs on the host: operands are copied out, the CPU's kernel runs, and the results are copied
+// back. So every op of the catalog works, with the same errors. docs/ops.md lists how each op runs.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace teletensor::backends::cuda {
 
-// Libraries of one device; null where it has none. They go before the device does.
+// The libraries of one device; null if a library is missing. They are destroyed before the device.
 struct DeviceLibraries {
   std::unique_ptr<Products> products;
   std::unique_ptr<Convolutions> convolutions;
@@ -29,11 +29,11 @@ struct DeviceLibraries {
 
 class CudaBackend final : public Accelerator {
  public:
-  // `host`: the CPU's kernels.
+  // `host` has the CPU's kernels.
   CudaBackend(std::unique_ptr<Gpu> gpu, DeviceLibraries libraries, core::Device device,
               const Compiler& compiler, const ops::Catalog& catalog, KernelTable host,
               std::string code_folder, Log log);
-  // Tells the log what it did.
+  // Writes the statistics of this device to the log.
   ~CudaBackend() override;
 
   core::Device device() const override { return device_; }
@@ -102,7 +102,8 @@ class CudaBackend final : public Accelerator {
   static core::Status run(KernelCall& call);
   core::Status run_on_device(KernelCall& call);
   core::Status run_on_host(KernelCall& call);
-  // `refused`: nothing was stored, and the CPU's kernel knows why.
+  // Sets `refused` if a check failed; then nothing was stored, and the CPU's kernel can produce the
+  // error message.
   core::Status launch(const Work& work, bool loop, bool* refused);
 
   const std::unique_ptr<Gpu> gpu_;
@@ -112,8 +113,9 @@ class CudaBackend final : public Accelerator {
   const KernelTable host_;
   const DeviceTable table_;
   const Log log_;
-  KernelCache cache_;  // goes before the device does
-  // Instructions and loops that ran as launches; what of them the libraries made.
+  KernelCache cache_;  // destroyed before the device
+  // Counters: instructions and loops that ran as launches, and how many launches of the libraries
+  // were among them.
   std::atomic<std::uint64_t> on_device_{0}, loops_{0}, products_{0}, convolutions_{0};
   HostCalls on_host_;
 };

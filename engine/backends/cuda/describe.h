@@ -1,4 +1,4 @@
-// What the descriptions of all skeletons share.
+// Helpers for the functions that describe a call as launches (Describe in device_table.h).
 #pragma once
 
 #include <string_view>
@@ -8,30 +8,33 @@
 
 namespace teletensor::backends::cuda {
 
-core::Status not_here(const char* why);  // kUnimplemented: the host computes this call
+core::Status not_here(const char* why);  // returns kUnimplemented: the host runs this call
 
-// The dimension that an attribute gives; infer() has seen that it is there.
+// The dimension given by an attribute, normalised. infer() has already checked that it exists.
 inline int dim_of(const KernelCall& call, std::int64_t given, int rank) {
   return *core::normalize_dim(given, rank, call.op.name);
 }
 
-// May a product of this dtype round its factors to TF32? `at`: that attribute's place.
+// Returns true if a product of this dtype may round its factors to TF32. `at` is the index of that
+// attribute.
 inline bool takes_tf32(const KernelCall& call, core::DType dtype, std::size_t at) {
   return dtype == core::DType::kF32 && call.attributes.has(at) && call.attributes.boolean(at);
 }
 
-// The CPU's kernel of an op that is nothing but an elementwise step; null for others.
+// The CPU's kernel if the op is a single elementwise step; null otherwise.
 Kernel host_kernel(const ops::OpDef& op);
-// Ops that are no steps of loops (they are slow, or rare) but whose kernels are functors alone.
+// Returns true for ops whose kernels are plain functors but which are never steps of loops, because
+// they are slow or rare.
 bool elementwise_only(std::string_view op);
 
-// One launch for an op that host_kernel() knows.
+// Adds one launch for an op that has a host_kernel().
 core::Status describe_elementwise(KernelCall& call, Work& work);
-// `from` (a tensor that broadcasts to `to`, or a number) into `to`, converted as by a cast.
+// Copies `from` (a tensor that broadcasts to `to`, or a number) into `to` and converts it like a
+// cast.
 core::Status describe_copy(KernelCall& call, const TensorArg& from, const TensorArg& to,
                            Work& work);
 
-// Families of rows for the table.
+// Each function adds the rows of one family of ops to the table.
 void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog);
 void add_attention_kernels(DeviceTable& table);
 void add_cell_kernels(DeviceTable& table);

@@ -1,6 +1,6 @@
-// Which ops run on the device, and how: the counterpart of KernelTable. An op without a row, and a
-// call that its row refuses with kUnimplemented, runs on the host (operands copied out, the CPU's
-// kernel, results copied in).
+// DeviceTable: which ops run on the device, and how; the counterpart of KernelTable. An op runs on
+// the host (operands copied out, the CPU's kernel, results copied back) if it has no row, or if its
+// row refuses the call with kUnimplemented.
 #pragma once
 
 #include <span>
@@ -13,21 +13,22 @@
 namespace teletensor::backends::cuda {
 
 enum class Skeleton : std::uint8_t {
-  kHost,   // no kernel of ours: the CPU's
-  kLoop,   // elementwise, copies, casts, fills, any strides
+  kHost,   // no kernel on the device: the CPU's kernel runs
+  kLoop,   // elementwise ops, copies, casts and fills, with any strides
   kFold,   // reductions
-  kRows,   // softmax, normalisation
-  kIndex,  // gather, scatter
+  kRows,   // softmax
+  kIndex,  // gather and scatter
   kScan,
   kRandom,
   kMatmul,
-  kCell,  // an element from its place and a few others: windows, ranges, gates, optimizer steps
+  // An element follows from its position and a few others: windows, ranges, gates, optimizer steps.
+  kCell,
 };
 std::string_view name_of(Skeleton skeleton);
 
-// Says what a call is on the device; never touches the memory of its tensors. Scratch is device
-// memory that stays until the launches have run. kUnimplemented: not this call, with its dtypes or
-// layouts.
+// Describes a call as launches; it never touches the memory of the tensors. Scratch is device
+// memory that stays allocated until the launches have run. Returns kUnimplemented if the device
+// cannot run this call with its dtypes and layouts.
 using Describe = core::Status (*)(KernelCall& call, Work& work);
 
 struct DeviceKernel {
@@ -38,7 +39,8 @@ struct DeviceKernel {
 class DeviceTable {
  public:
   explicit DeviceTable(const ops::Catalog& catalog) : catalog_(catalog), kernels_(catalog.size()) {}
-  // Our own bug when the catalog has no such op or it has a kernel already.
+  // Precondition: the catalog has the op, and the op has no kernel here yet. Otherwise it is an
+  // internal error.
   void add(std::string_view op, Skeleton skeleton, Describe describe);
   const DeviceKernel& find(ops::OpId op) const { return kernels_[op]; }
 
@@ -47,11 +49,11 @@ class DeviceTable {
   std::vector<DeviceKernel> kernels_;
 };
 
-// Every op that has a kernel on the device.
+// The table of all ops that have a kernel on the device.
 DeviceTable make_device_table(const ops::Catalog& catalog);
 
-// A loop (backend.h, LoopStep) as one launch. LoopStep::kernel is not looked at. kUnimplemented:
-// run its steps one by one.
+// Describes a loop (LoopStep in backend.h) as one launch; LoopStep::kernel is not used. Returns
+// kUnimplemented if the steps have to run one by one.
 core::Status describe_loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch,
                            Work& work);
 

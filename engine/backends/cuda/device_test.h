@@ -1,5 +1,5 @@
-// For unit tests of the device's kernels: calls of ops, described, emulated all at once, and
-// compared with the CPU's results.
+// Support for unit tests of device kernels: calls of ops are described, run together in the
+// emulator, and compared with the CPU's results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using cpu::TestResult;
 using cpu::TestScratch;
 using cpu::TestTensor;
 
-// How many numbers of the type lie between a and b; 0 where both are NaN.
+// The number of representable values between a and b; 0 if both are NaN.
 template <class T, class Bits>
 std::int64_t steps_between(T a, T b) {
   if (a != a || b != b) return a != a && b != b ? 0 : INT64_MAX;
@@ -80,7 +80,8 @@ inline std::int64_t distance(core::DType dtype, const void* a, const void* b) {
 
 class DeviceCases {
  public:
-  // The op on the CPU and its description for the device. False: the CPU or the device refuses.
+  // Runs the op on the CPU and describes it for the device. Returns false if the CPU or the device
+  // refuses the call.
   bool add(const std::string& op, const std::vector<TestOperand>& operands,
            const core::Attributes& attributes = {}, const std::vector<std::uint32_t>& counts = {},
            const std::string& what = {}) {
@@ -88,7 +89,8 @@ class DeviceCases {
     c.op = op;
     c.name = op + what;
     c.operands = operands;
-    for (TestOperand& operand : c.operands) {  // an op may write to them: the device has its own
+    // The op may write to its operands, so the device gets copies.
+    for (TestOperand& operand : c.operands) {
       if (operand.kind != TensorArg::Kind::kTensor) continue;
       operand.tensor = copied(operand.tensor);
     }
@@ -103,14 +105,15 @@ class DeviceCases {
     return true;
   }
 
-  // The same for a call that the device must take.
+  // The same, for a call that the device must accept.
   void need(const std::string& op, const std::vector<TestOperand>& operands,
             const core::Attributes& attributes = {},
             const std::vector<std::uint32_t>& counts = {}) {
     EXPECT_TRUE(add(op, operands, attributes, counts)) << op << ": " << refused_;
   }
 
-  // A call that the CPU refuses for its data: the device sets the flag and stores nothing.
+  // Adds a call that the CPU refuses because of its data: the device has to set the flag and must
+  // store nothing.
   bool add_refused(const std::string& op, const std::vector<TestOperand>& operands,
                    const core::Attributes& attributes = {},
                    const std::vector<std::uint32_t>& counts = {}) {
@@ -126,8 +129,9 @@ class DeviceCases {
     return cases_.back().got.status.ok() && cases_.back().work.flag != nullptr;
   }
 
-  // Compiles, runs and compares everything. `ulp`: how far results of libm may be apart; beside
-  // zero, `scale` times a few digits' end at 1.
+  // Compiles, runs and compares everything. Results of math functions may differ by `ulp` units in
+  // the last place; near zero they may differ by `scale` times a small multiple of the precision at
+  // 1.
   void run(std::int64_t ulp, double scale = 1) {
     scale_ = scale;
     std::map<std::string, std::size_t> places;
@@ -171,7 +175,7 @@ class DeviceCases {
     for (const Case& c : cases_) n += c.work.launches.size();
     return n;
   }
-  // Everything, or what fits a minute.
+  // Returns true if all cases are to run, and false if only as many as fit into a minute.
   static bool thorough() { return std::getenv("TELETENSOR_CUDA_ALL") != nullptr; }
 
  private:
@@ -218,8 +222,8 @@ class DeviceCases {
     return false;
   }
 
-  // For sm_90, at most 10 a test, spread over what it prints; with
-  // TELETENSOR_CUDA_ALL all, for three architectures.
+  // Compiles with NVRTC at most 10 kernels per test, spread over those that the test prints, for
+  // sm_90; with TELETENSOR_CUDA_ALL all of them, for three architectures.
   static void check_with_nvrtc(const std::vector<KernelSource>& sources) {
     static Nvrtc nvrtc;
     if (!nvrtc.found()) {
@@ -232,7 +236,7 @@ class DeviceCases {
     for (const char* architecture : {"sm_90", "sm_80", "sm_100"}) {
       for (std::size_t at = 0; at < count; at += kAtOnce) {
         const std::size_t end = std::min(count, at + kAtOnce);
-        // Spread over all of them where only some are compiled.
+        // If only some are compiled, picks them evenly from all.
         std::vector<KernelSource> some;
         for (std::size_t i = at; i < end; ++i) some.push_back(sources[i * sources.size() / count]);
         EXPECT_EQ(nvrtc.check(some, architecture), "") << architecture;
@@ -248,7 +252,7 @@ class DeviceCases {
     return value;
   }
 
-  // Beside a zero of a function: the difference counts, not the digits.
+  // Near a zero of a function the absolute difference counts, not the difference in digits.
   bool close(core::DType dtype, const void* a, const void* b) const {
     const core::DType part = core::real_of(dtype);
     const double most = part == core::DType::kF64   ? 0x1p-48

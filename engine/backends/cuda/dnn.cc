@@ -8,7 +8,8 @@ namespace {
 using core::Code;
 using core::Status;
 
-constexpr std::size_t kMajor = 9;  // of another one the numbers in dnn.h may mean something else
+// In another major version the numbers in dnn.h may have other meanings.
+constexpr std::size_t kMajor = 9;
 
 Status load(const std::string& path, std::size_t most_cuda, Dnn* dnn) {
   void* library = nullptr;

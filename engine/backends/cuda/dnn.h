@@ -1,7 +1,8 @@
-// Dnn: the functions of cuDNN's graph API that we call, found by dlopen as the driver's are
-// (driver.h).
+// Dnn: the functions of cuDNN's graph API that the backend calls, loaded with dlopen like the
+// driver's (driver.h).
 //
-// The declarations are our own; dnn_test.cc compares them with <cudnn_graph.h> where that exists.
+// The declarations are our own; dnn_test.cc compares them with <cudnn_graph.h> if that is
+// installed.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,12 @@ namespace teletensor::backends::cuda {
 using DnnHandle = cudnnContext*;
 using DnnDescriptor = void*;
 
-// cudnnStatus_t: thousands are what kind of error it is.
+// Values of cudnnStatus_t. The thousands digit is the category of the error.
 inline constexpr int kDnnNotSupported = 3000;
 inline constexpr int kDnnInternalError = 4000;
 inline constexpr int kDnnExecutionFailed = 5000;
 inline constexpr int kDnnErrorKind = 1000;
-// cudnnDataType_t, cudnnConvolutionMode_t, cudnnPointwiseMode_t.
+// Values of cudnnDataType_t, cudnnConvolutionMode_t and cudnnPointwiseMode_t.
 inline constexpr int kDnnReal32 = 0;
 inline constexpr int kDnnReal64 = 1;
 inline constexpr int kDnnReal16 = 2;
@@ -31,7 +32,7 @@ inline constexpr int kDnnBrain16 = 9;
 inline constexpr int kDnnCrossCorrelation = 1;
 inline constexpr int kDnnAdd = 0;
 
-// cudnnBackendDescriptorType_t.
+// Values of cudnnBackendDescriptorType_t.
 enum class DnnKind : int {
   kPointwise = 0,
   kConvolution = 1,
@@ -39,9 +40,9 @@ enum class DnnKind : int {
   kEngineConfig = 3,
   kHeuristics = 4,
   kPlan = 5,
-  kConvolve = 10,          // x and the weight give y
-  kConvolveToWeight = 11,  // x and y's gradient give the weight's
-  kConvolveBack = 12,      // y's gradient and the weight give x's
+  kConvolve = 10,          // x and weight give y
+  kConvolveToWeight = 11,  // x and the gradient of y give the gradient of the weight
+  kConvolveBack = 12,      // the gradient of y and the weight give the gradient of x
   kPointwiseOperation = 13,
   kGraph = 15,
   kVariantPack = 16,
@@ -49,7 +50,7 @@ enum class DnnKind : int {
   kDeviceProperties = 38,
 };
 
-// cudnnBackendAttributeType_t.
+// Values of cudnnBackendAttributeType_t.
 enum class DnnType : int {
   kHandle = 0,
   kDataType = 1,
@@ -66,7 +67,7 @@ enum class DnnType : int {
   kChar = 24,
 };
 
-// cudnnBackendAttributeName_t.
+// Values of cudnnBackendAttributeName_t.
 enum class DnnAttribute : int {
   kPointwiseMode = 0,
   kPointwiseCompute = 1,
@@ -74,7 +75,7 @@ enum class DnnAttribute : int {
   kConvolutionMode = 101,
   kConvolutionDilations = 102,
   kConvolutionStrides = 103,
-  kConvolutionAfter = 104,  // padding
+  kConvolutionAfter = 104,  // padding after the last element
   kConvolutionBefore = 105,
   kConvolutionRank = 106,
   kHeuristicsMode = 200,
@@ -86,7 +87,8 @@ enum class DnnAttribute : int {
   kPlanConfig = 401,
   kPlanWorkspace = 402,
   kPlanDevice = 407,
-  // Of each operation: alpha, beta, convolution; then the tensors as the library has them.
+  // The attributes of each operation: alpha, beta, the convolution, and then the tensors in the
+  // library's order.
   kConvolveAlpha = 700,
   kConvolveBeta = 701,
   kConvolveBy = 702,
@@ -124,11 +126,11 @@ enum class DnnAttribute : int {
   kDeviceText = 2702,
 };
 
-// cudnnBackendHeurMode_t.
+// Values of cudnnBackendHeurMode_t.
 inline constexpr int kDnnFallbacks = 2;
 inline constexpr int kDnnBestFirst = 3;
 
-// cudnnBackendNumericalNote_t: what an engine does to numbers.
+// Values of cudnnBackendNumericalNote_t: how an engine computes.
 enum DnnNote : int {
   kNoteTensorCore = 0,
   kNoteNarrowInputs = 1,
@@ -141,7 +143,7 @@ enum DnnNote : int {
   kNoteWinograd13 = 8,
 };
 
-// X(member, exported name, arguments); all return cudnnStatus_t.
+// X(member, exported name, arguments). All functions return cudnnStatus_t.
 #define TT_CUDNN_FUNCTIONS(X)                                                            \
   X(cudnnCreate, "cudnnCreate", (DnnHandle*))                                            \
   X(cudnnDestroy, "cudnnDestroy", (DnnHandle))                                           \
@@ -160,11 +162,12 @@ struct Dnn {
 #define TT_MEMBER(member, name, arguments) int(*member) arguments = nullptr;
   TT_CUDNN_FUNCTIONS(TT_MEMBER)
 #undef TT_MEMBER
-  std::size_t version = 0;  // 91900: 9.19
+  std::size_t version = 0;  // 91900 means 9.19
   std::string path;
 };
 
-// Opens the library for good: `path`, or "" for the one under its usual names that fits the driver.
+// Opens the library and never closes it. `path` may be "" to look for the version that fits the
+// driver under its usual names.
 core::Status load_dnn(const Driver& driver, const std::string& path, Dnn* dnn);
 
 }  // namespace teletensor::backends::cuda

@@ -42,7 +42,7 @@ struct Operation {
 };
 using enum DnnAttribute;
 constexpr Operation kOperations[] = {
-    // by ConvolutionPass
+    // indexed by ConvolutionPass
     {DnnKind::kConvolve, kConvolveAlpha, kConvolveBeta, kConvolveBy, kConvolveX, kConvolveWeight,
      kConvolveY},
     {DnnKind::kConvolveBack, kBackAlpha, kBackBeta, kBackBy, kBackX, kBackWeight, kBackY},
@@ -50,7 +50,7 @@ constexpr Operation kOperations[] = {
      kToWeightWeight, kToWeightY},
 };
 
-// The graph's descriptors, the graph itself last.
+// The descriptors of the graph; the last one is the graph itself.
 std::vector<DnnObject> graph_of(const Dnn& dnn, const DnnTarget& target, const Convolution& c) {
   const int type = dnn_type(c.dtype), compute = compute_type(c.dtype);
   const std::int64_t spatial = c.rank - 2;
@@ -86,7 +86,7 @@ std::vector<DnnObject> graph_of(const Dnn& dnn, const DnnTarget& target, const C
   convolve.finalize();
   DnnDescriptor operations[2] = {convolve.descriptor(), nullptr};
   if (biased) {
-    Convolution::Side each;  // of each channel
+    Convolution::Side each;  // one number for each channel
     each.data = c.bias;
     std::fill_n(each.sizes, c.rank, 1);
     std::fill_n(each.strides, c.rank, 1);
@@ -115,7 +115,7 @@ std::vector<DnnObject> graph_of(const Dnn& dnn, const DnnTarget& target, const C
   return parts;
 }
 
-// The engines that the library names for a graph, best first.
+// The engines that the library suggests for a graph, best first.
 std::vector<DnnObject> configs_of(const Dnn& dnn, const DnnTarget& target, const DnnObject& graph,
                                   int mode) {
   DnnObject heuristics(dnn, DnnKind::kHeuristics);
@@ -189,8 +189,8 @@ DnnObject& DnnObject::finalize() {
   return *this;
 }
 
-// Winograd's and Fourier's sums are of other numbers than the products: their errors are larger,
-// and one infinity spoils its neighbours.
+// Engines that use Winograd or Fourier transforms are refused: they sum other numbers than the
+// products, so their errors are larger, and one infinity spoils neighbouring elements.
 bool engine_allowed(DType dtype, bool tf32, std::span<const int> notes) {
   return std::ranges::none_of(notes, [&](int note) {
     switch (note) {

@@ -1,4 +1,5 @@
-// Plans: graphs of cuDNN, finalized for a device by an engine that computes what we asked for.
+// DnnPlan: an execution plan of cuDNN, which runs a graph on a device with an engine of the
+// required precision.
 #pragma once
 
 #include <atomic>
@@ -13,13 +14,13 @@
 
 namespace teletensor::backends::cuda {
 
-// What a plan is made for: a device that is there, or (in tests) one that is only described.
+// The target of a plan: an actual device or, in tests, the description of one.
 struct DnnTarget {
   DnnHandle handle = nullptr;
   DnnDescriptor properties = nullptr;
 };
 
-// A descriptor of the library's. Whatever is refused makes it not ok, and then the rest is too.
+// A descriptor of the library. After the first error it is not ok, and all later calls do nothing.
 class DnnObject {
  public:
   DnnObject(const Dnn& dnn, DnnKind kind);
@@ -36,7 +37,7 @@ class DnnObject {
     ok_ = ok_ && other.ok_;
     return set(attribute, DnnType::kDescriptor, 1, &other.descriptor_);
   }
-  // How many there were; those beyond `count` are left out.
+  // Returns how many values the attribute has; at most `count` of them are stored.
   std::int64_t get(DnnAttribute attribute, DnnType type, std::int64_t count, void* values);
   DnnObject& finalize();
   bool ok() const { return ok_; }
@@ -49,25 +50,27 @@ class DnnObject {
 };
 
 struct DnnPlan {
-  std::vector<DnnObject> parts;  // what the plan was made from, and last the plan
+  // The descriptors that the plan was made from, and the plan itself at the end.
+  std::vector<DnnObject> parts;
   std::size_t workspace = 0;
-  mutable std::atomic<bool> started{false};  // once: it can be
+  mutable std::atomic<bool> started{false};  // set once the plan has been started successfully
   DnnDescriptor descriptor() const { return parts.back().descriptor(); }
 };
 
-// Names of tensors in graphs and variant packs.
+// Identifiers of the tensors in graphs and variant packs.
 enum DnnName : std::int64_t { kNameX = 1, kNameWeight, kNameY, kNameBias, kNameBiased };
 
-// The largest power of two, up to 16, that the address is a multiple of: what a plan may rely on.
+// The largest power of two, up to 16, that divides the address; a plan may rely on this alignment.
 std::int64_t dnn_alignment(const void* data);
 
-// Most temporary memory of a plan.
+// Maximum temporary memory of a plan.
 inline constexpr std::size_t kMaxDnnWorkspace = std::size_t{1} << 30;
 
-// Does an engine with these notes compute in the precision that was asked for, the same each time?
+// Returns true if an engine with these notes computes in the requested precision and always gives
+// the same bits.
 bool engine_allowed(core::DType dtype, bool tf32, std::span<const int> notes);
 
-// Null: the library has no engine for it that may be used.
+// Returns null if the library has no engine that may be used for this convolution.
 std::unique_ptr<DnnPlan> plan_convolution(const Dnn& dnn, const DnnTarget& target,
                                           const Convolution& convolution);
 

@@ -1,6 +1,6 @@
-// cuDNN's declarations against its header, where that is installed; what loads and what does not;
-// and what the library itself, where it is installed, says of our graphs: it plans for a device
-// that is only described.
+// Compares our declarations of cuDNN with its header, if that is installed, and tests loading the
+// library. If the library itself is installed, it makes plans of our graphs for a device that
+// exists only as a description.
 #include "engine/backends/cuda/dnn.h"
 
 #include <gmock/gmock.h>
@@ -156,7 +156,7 @@ TEST(Dnn, SaysWhatIsMissing) {
 #endif
 }
 
-// What the library is told of a device that is not there.
+// The description of a device for the library, in place of an actual device.
 std::string described(int capability, const char* name, int multiprocessors, int shared,
                       int cache) {
   const auto number = [](const char* key, long value) {
@@ -215,10 +215,10 @@ Convolution described(const Case& c, DType dtype, ConvolutionPass pass, bool bia
   return made;
 }
 
-// Each graph has an engine, and is planned, on devices of two generations.
+// For each graph there is an engine and a plan, on devices of two generations.
 TEST(Dnn, TheLibraryPlansOurGraphs) {
 #ifdef __SANITIZE_ADDRESS__
-  const __lsan::ScopedDisabler it_leaks;  // where it finds no device
+  const __lsan::ScopedDisabler it_leaks;  // the library leaks memory if it finds no device
 #endif
   Driver driver;
   driver.version = 13990;
@@ -266,7 +266,7 @@ TEST(Dnn, TheLibraryPlansOurGraphs) {
         }
       }
     }
-    // What it refuses it refuses quietly.
+    // An unsupported graph gives no plan and no message.
     Case wrong = cases[0];
     wrong.weight[1] = 63;
     EXPECT_EQ(plan_convolution(dnn, target,

@@ -21,7 +21,7 @@ std::string version_text(int major, int minor) {
   return std::to_string(major) + "." + std::to_string(minor);
 }
 
-// The greatest architecture that the compiler knows and the device can run; 0: none.
+// The highest architecture that the compiler knows and the device can run; 0 if there is none.
 int architecture(const Compiler& compiler, int capability) {
   int count = 0;
   if (compiler.nvrtcGetNumSupportedArchs(&count) != 0 || count <= 0) return 0;
@@ -32,7 +32,8 @@ int architecture(const Compiler& compiler, int capability) {
   return best;
 }
 
-// Machine code where the compiler knows the device, else PTX that the driver translates.
+// Asks for machine code if the compiler knows the device, and otherwise for PTX, which the driver
+// translates.
 std::string architecture_flag(const Compiler& compiler, int capability) {
   const int known = architecture(compiler, capability);
   return std::string("--gpu-architecture=") + (known == capability ? "sm_" : "compute_") +
@@ -123,7 +124,7 @@ Status check_versions(const Driver& driver, const Compiler& compiler) {
   if (compiler.major < 12 || (compiler.major == 12 && compiler.minor < 4)) {
     return Status(Code::kFailedPrecondition, has + "a compiler of CUDA 12.4 or later is needed");
   }
-  // Within a major version older drivers run what newer compilers make.
+  // Within one major version, older drivers run the code of newer compilers.
   if (compiler.major > major) {
     return Status(Code::kFailedPrecondition,
                   has + "the compiler must not be of a later major version than the driver");

@@ -1,8 +1,9 @@
-// Driver and Compiler: the functions of CUDA's driver and of NVRTC that we call, found by dlopen.
+// Driver and Compiler: the functions of the CUDA driver and of NVRTC that the backend calls, loaded
+// with dlopen.
 //
-// The declarations are our own, so that this compiles where no toolkit is; driver_test.cc compares
-// them with <cuda.h> and <nvrtc.h> where those exist. Names are CUDA's, without the suffixes that
-// its headers hide (cuMemAlloc is cuMemAlloc_v2).
+// The declarations are our own, so that this compiles without a toolkit; driver_test.cc compares
+// them with <cuda.h> and <nvrtc.h> if those are installed. The names are CUDA's without the version
+// suffixes that its headers hide (cuMemAlloc is cuMemAlloc_v2).
 #pragma once
 
 #include <cstddef>
@@ -31,11 +32,12 @@ using Function = CUfunc_st*;
 using Graph = CUgraph_st*;
 using GraphExec = CUgraphExec_st*;
 using Program = _nvrtcProgram*;
-using Address = unsigned long long;  // of the device's memory (CUdeviceptr)
+using Address = unsigned long long;  // an address in device memory (CUdeviceptr)
 inline Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
-using Physical = unsigned long long;  // memory without an address (CUmemGenericAllocationHandle)
+// Physical memory without an address (CUmemGenericAllocationHandle).
+using Physical = unsigned long long;
 
-// CUresult, as far as we tell them apart.
+// The values of CUresult that the backend distinguishes.
 inline constexpr int kSuccess = 0;
 inline constexpr int kInvalidValue = 1;
 inline constexpr int kOutOfMemory = 2;
@@ -50,14 +52,15 @@ inline constexpr int kIllegalAddress = 700;
 inline constexpr int kLaunchOutOfResources = 701;
 inline constexpr int kNotSupported = 801;
 inline constexpr int kGraphUpdateFailure = 910;
-// CUdevice_attribute.
+// Values of CUdevice_attribute.
 inline constexpr int kMultiprocessors = 16;
 inline constexpr int kComputeMode = 20;
 inline constexpr int kCapabilityMajor = 75;
 inline constexpr int kCapabilityMinor = 76;
 inline constexpr int kDescriptorsSupported = 103;
 inline constexpr int kMemoryPoolsSupported = 115;
-// CUcomputemode, CUstream_flags, CUevent_flags, CUfunction_attribute, CUstreamCaptureMode.
+// Values of CUcomputemode, CUstream_flags, CUevent_flags, CUfunction_attribute and
+// CUstreamCaptureMode.
 inline constexpr int kComputeModeProhibited = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
@@ -65,14 +68,14 @@ inline constexpr int kMaxDynamicSharedBytes = 8;
 inline constexpr unsigned kLockForAll = 1;  // CU_MEMHOSTREGISTER_PORTABLE
 inline constexpr int kCaptureRelaxed = 2;
 
-// CUgraphExecUpdateResultInfo: why a graph could not take another's parameters.
+// CUgraphExecUpdateResultInfo: why a graph could not take the parameters of another one.
 struct GraphUpdate {
   int result = 0;
   CUgraphNode_st *node = nullptr, *from = nullptr;
 };
 
-// CUmemLocation: a device. CUmemAllocationProp: memory of it that descriptors can be made of.
-// CUmemAccessDesc: who may do what.
+// CUmemLocation: a device. CUmemAllocationProp: memory of the device that can be exported as a file
+// descriptor. CUmemAccessDesc: the access rights to mapped memory.
 struct MemoryPlace {
   int type = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
   int id = 0;
@@ -93,7 +96,7 @@ struct Uuid {
   char bytes[16] = {};
 };
 
-// X(member, exported name, arguments); all return CUresult.
+// X(member, exported name, arguments). All functions return CUresult.
 #define TT_CUDA_FUNCTIONS(X)                                                                     \
   X(cuInit, "cuInit", (unsigned))                                                                \
   X(cuDriverGetVersion, "cuDriverGetVersion", (int*))                                            \
@@ -158,7 +161,7 @@ struct Uuid {
   X(cuGraphExecDestroy, "cuGraphExecDestroy", (GraphExec))                                       \
   X(cuGraphLaunch, "cuGraphLaunch", (GraphExec, Stream))
 
-// All return nvrtcResult.
+// All functions return nvrtcResult.
 #define TT_NVRTC_FUNCTIONS(X)                                                          \
   X(nvrtcVersion, "nvrtcVersion", (int*, int*))                                        \
   X(nvrtcGetNumSupportedArchs, "nvrtcGetNumSupportedArchs", (int*))                    \
@@ -178,8 +181,9 @@ struct Driver {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration
 #define TT_MEMBER(member, name, arguments) int(*member) arguments = nullptr;
   TT_CUDA_FUNCTIONS(TT_MEMBER)
-  int version = 0;        // 12040: CUDA 12.4
-  bool compiles = false;  // the library has NVRTC's functions as well (the one of the tests has)
+  int version = 0;  // 12040 means CUDA 12.4
+  // The library also exports NVRTC's functions (true for the tests' fake driver).
+  bool compiles = false;
   std::string path;
 };
 
@@ -190,19 +194,22 @@ struct Compiler {
   std::string path;
 };
 
-// Opens the libraries for good and fills the tables. NOT_FOUND: there is no such library, or it
-// lacks a function; the text says which. load_driver also calls cuInit.
+// These open the libraries, never close them, and fill the tables. They return NOT_FOUND if there
+// is no such library or if it lacks a function; the message says which one. load_driver also calls
+// cuInit.
 core::Status load_driver(const std::string& path, Driver* driver);
-// "": NVRTC under its usual names.
+// `path` may be "" for NVRTC under its usual names.
 core::Status load_compiler(const std::string& path, Compiler* compiler);
-// Do they fit each other? One sentence with both versions where not.
+// Checks that driver and compiler fit each other. The error is one sentence that names both
+// versions.
 core::Status check_versions(const Driver& driver, const Compiler& compiler);
 
-// The text of `source` as machine code for `capability` (90: 9.0), or as PTX for the nearest
-// architecture below that the compiler knows. Its log where it does not compile.
+// Compiles `source` to machine code for `capability` (90 means 9.0), or to PTX for the nearest
+// lower architecture that the compiler knows. If it does not compile, the error has the compiler's
+// log.
 core::Result<std::string> compile(const Compiler& compiler, const std::string& source,
                                   int capability);
-// What decides, beside the text, what compile() makes; part of a kernel's name on disk.
+// All inputs of compile() apart from the text; part of a kernel's file name on disk.
 std::string compile_flags(const Compiler& compiler, int capability);
 
 }  // namespace teletensor::backends::cuda

@@ -1,4 +1,5 @@
-// Our own declarations against CUDA's headers, where those are installed; what the versions say.
+// Compares our declarations with CUDA's headers, if those are installed, and tests the version
+// checks.
 #include "engine/backends/cuda/driver.h"
 
 #include <gmock/gmock.h>
@@ -26,11 +27,12 @@ using testing::HasSubstr;
 TT_CUDA_FUNCTIONS(TT_SAME)
 TT_NVRTC_FUNCTIONS(TT_SAME)
 
-// The headers' macros say which version of a function a name stands for.
+// The macros of the headers tell which version of a function a name stands for.
 #define TT_TEXT(x) #x
 #define TT_EXPANDED(x) TT_TEXT(x)
 TEST(Driver, NamesAreTheHeaders) {
-  // Of this one CUDA 13's headers ask for a version that drivers of 12.4 do not have.
+  // For this function CUDA 13's headers select a version that the driver of CUDA 12.4 does not
+  // have.
 #undef cuEventElapsedTime
 #define TT_NAME(member, name, arguments) EXPECT_STREQ(TT_EXPANDED(member), name);
   TT_CUDA_FUNCTIONS(TT_NAME)
@@ -99,7 +101,7 @@ TEST(Driver, VersionsThatFit) {
     return check_versions(driver, compiler).message();
   };
   EXPECT_EQ(check(12040, 12, 4), "");
-  EXPECT_EQ(check(12040, 12, 9), "");  // within a major version
+  EXPECT_EQ(check(12040, 12, 9), "");  // same major version
   EXPECT_EQ(check(13000, 12, 4), "");
   EXPECT_EQ(check(13010, 13, 0), "");
   EXPECT_THAT(check(12090, 13, 0), AllOf(HasSubstr("CUDA 12.9"), HasSubstr("CUDA 13.0"),
@@ -111,7 +113,7 @@ TEST(Driver, VersionsThatFit) {
 
 #ifdef TT_FAKE_CUDA_LIBRARY
 TEST(Driver, CompilesForTheNearestArchitectureThatTheCompilerKnows) {
-  Compiler compiler;  // knows 7.5, 8.0 and 9.0
+  Compiler compiler;  // a compiler that knows 7.5, 8.0 and 9.0
   ASSERT_TRUE(load_compiler(TT_FAKE_CUDA_LIBRARY, &compiler).ok());
   EXPECT_THAT(compile_flags(compiler, 90), HasSubstr("sm_90"));
   EXPECT_THAT(compile_flags(compiler, 86), HasSubstr("compute_80"));

@@ -1,5 +1,6 @@
-// The device's kernels on the host: texts compiled by g++ (text/emulate.cuh), grids, blocks and
-// barriers run one thread after the other. For unit tests and the fake driver.
+// Emulator: runs device kernels on the host. g++ compiles their texts (text/emulate.cuh), and the
+// threads of grids and blocks run one after another between barriers. Used by unit tests and the
+// fake driver.
 #pragma once
 
 #include <dlfcn.h>
@@ -21,7 +22,7 @@
 
 namespace teletensor::backends::cuda {
 
-// As in text/emulate.cuh.
+// The same type as in text/emulate.cuh.
 struct EmulatedIndex {
   unsigned x, y, z;
 };
@@ -37,7 +38,7 @@ struct EmulatedKernel {
   bool barriers = false;
 };
 
-// Runs the threads of a block up to their next barrier, and so on, in an order that changes.
+// Runs the threads of a block up to their next barrier, again and again, in varying order.
 class BlockOfFibers {
  public:
   void run(const EmulatedKernel& kernel, const void* params, unsigned count,
@@ -129,15 +130,15 @@ inline void emulate(const EmulatedKernel& kernel, const LaunchShape& shape, cons
   }
 }
 
-// Compiles many texts at once and keeps them. A library that an earlier run made of the same text
-// is used again (in the folder $TELETENSOR_EMULATED, else this process's own).
+// Compiles many texts at once and keeps the libraries. A library that an earlier run made from the
+// same text is used again (from the folder $TELETENSOR_EMULATED, or else a folder of this process).
 class Emulator {
  public:
-  // What loads; the empty string, or g++'s message.
+  // Fills `kernels` with the loaded functions. Returns an empty string, or the message of g++.
   std::string compile(std::span<const KernelSource> sources, std::vector<EmulatedKernel>& kernels) {
     std::string text = std::string(texts::kEmulate) + std::string(prelude());
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      // Each in a namespace and under a name of its own.
+      // Each text gets a namespace and a name of its own.
       const std::string n = std::to_string(i), &name = sources[i].name;
       text += "\n#define " + name + " tt_emulated_" + n + "\nnamespace kernel_" + n + " {\n" +
               sources[i].text + "\n}\n#undef " + name + "\n";

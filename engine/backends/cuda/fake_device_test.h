@@ -1,4 +1,4 @@
-// The fake device, and calls of ops that one of its libraries takes.
+// The fake device, and calls of ops that one of its libraries runs.
 #pragma once
 
 #ifdef TT_FAKE_CUDA_LIBRARY
@@ -31,7 +31,8 @@ class FakeDevice {
   const Driver& driver() const { return driver_; }
   Gpu& gpu() { return *gpu_; }
 
-  // Is the call one launch that the library takes? Then its result is the CPU's.
+  // Returns true if the call becomes a single launch that the library accepts; then its result must
+  // equal the CPU's.
   bool takes(const std::string& op, const std::vector<cpu::TestOperand>& operands,
              const core::Attributes& attributes = {}, std::size_t scratch = std::size_t{1} << 20) {
     const cpu::TestResult wanted = cpu::call_op(op, operands, attributes);
@@ -44,7 +45,7 @@ class FakeDevice {
     return taken;
   }
 
-  // The first number of what the library makes of it.
+  // The first number of the result that the library computes.
   double value_of(const std::string& op, const std::vector<cpu::TestOperand>& operands,
                   const core::Attributes& attributes) {
     bool taken = false;

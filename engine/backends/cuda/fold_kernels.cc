@@ -1,4 +1,5 @@
-// Rows of the table for reductions; their recipes are those of cpu/reductions.cc.
+// Device kernels for reductions; each is described in the same terms as its CPU kernel in
+// cpu/reductions.cc.
 #include <cmath>
 #include <limits>
 
@@ -53,7 +54,7 @@ Status truth(KernelCall& call, Work& work) {
   return one_pass(call, work, mask_of(call, 0), pass);
 }
 
-// A value of the compute type for each result, in the plan's order.
+// Allocates one value of the compute type for each result, in the plan's order.
 void* centers(KernelCall& call, const ReducePlan& plan, DType compute) {
   return call.scratch.allocate(scratch_bytes(plan.outputs, core::size_of(compute)));
 }

@@ -17,7 +17,8 @@ using cpu::Axis;
 using cpu::ReducePlan;
 using Stage = FoldGraph::Stage;
 
-constexpr std::int64_t kManyOutputs = 1 << 12;  // a thread for each is enough
+// With so many results one thread for each is enough.
+constexpr std::int64_t kManyOutputs = 1 << 12;
 constexpr std::int64_t kFewLeaves = 4;
 
 bool far(const Axis* axes, int n, std::int64_t Axis::*stride) {
@@ -36,7 +37,7 @@ bool wide(const ReducePlan& plan) {
          far(plan.reduced, plan.reduced_count, &Axis::in);
 }
 
-// As Reduction of the CPU decides it: the order of the additions is part of the bits.
+// Decides as Reduction does on the CPU, because the order of the additions determines the bits.
 bool goes_across(const ReducePlan& plan) {
   if (plan.kept_count == 0) return false;
   const Axis& columns = plan.kept[plan.kept_count - 1];
@@ -45,7 +46,7 @@ bool goes_across(const ReducePlan& plan) {
          std::abs(columns.in) < std::abs(plan.reduced[plan.reduced_count - 1].in);
 }
 
-// Both ends of a fold's parameters, as print_fold.cc writes the struct.
+// The start of the kernel's parameters, in the layout that print_fold.cc declares.
 struct FoldParams {
   const void* in = nullptr;
   void* out = nullptr;
@@ -98,7 +99,7 @@ Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan
   graph.op = pass.op;
   graph.map = pass.map;
   graph.finish = pass.finish;
-  if (pass.to != nullptr) {  // in the plan's order
+  if (pass.to != nullptr) {  // results are in the plan's order
     std::int64_t stride = 1;
     for (int i = layout.kept_count - 1; i >= 0; --i) {
       layout.kept[i].out = stride;
@@ -145,7 +146,7 @@ Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan
   const std::int64_t tasks = p.outputs * p.leaves;
   const auto lanes = static_cast<std::int64_t>(256 / core::size_of(pass.compute));
   TT_RETURN_IF_ERROR(launch(across ? tasks : tasks * lanes));
-  // What is left are trees over the leaves' values.
+  // Adds launches that merge the values of leaves until there is one value for each result.
   while (!graph.last) {
     p.merged = p.partial;
     p.from_leaf = p.leaf_step;

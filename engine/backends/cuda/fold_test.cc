@@ -1,4 +1,5 @@
-// The fold skeleton, emulated, against the CPU's reductions: the same trees, the same bits.
+// Runs the fold skeleton in the emulator and compares it with the CPU's reductions: the same trees
+// give the same bits.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -71,8 +72,8 @@ TEST(Fold, ManyLeaves) {
   cases.run(0);
 }
 
-// Leaves of every type and of lengths around the loads of a thread, with signed zeros, infinities
-// and NaN; enough leaves for several blocks that merge them.
+// Leaves of every type, with lengths around the number of elements that a thread loads at once,
+// with signed zeros, infinities and NaN, and with so many leaves that several blocks merge them.
 TEST(Fold, LeavesOfEveryLength) {
   std::mt19937 random(14);
   DeviceCases cases;
@@ -90,7 +91,7 @@ TEST(Fold, LeavesOfEveryLength) {
     cases.need("sum", {zeros}, {last});
   }
   const Attribute first = Attribute::of(Dims{0});
-  for (const std::int64_t rows : {130'000, 530'000, 1'050'000}) {  // leaves of 64 rows
+  for (const std::int64_t rows : {130'000, 530'000, 1'050'000}) {  // leaves have 64 rows
     cases.need("sum", {sample(DType::kF32, Geometry({rows, 5}), random, false)}, {first});
     cases.need("argmax", {sample(DType::kF32, Geometry({rows, 5}), random, false)},
                {Attribute::of(0)});

@@ -20,7 +20,7 @@ constexpr std::chrono::microseconds kLongestNap{500};
 
 thread_local Context current_context = nullptr;
 
-// Errors of one call, after which the context goes on. Every other one has ended it.
+// Returns true for errors that affect only one call. All other errors have ended the context.
 bool recoverable(int code) {
   switch (code) {
     case kInvalidValue:
@@ -140,7 +140,7 @@ Gpu::~Gpu() {
     MutexLock lock(in_mu_);
     in_use_.clear();
   }
-  // A lost device answers nothing, or never; the process is about to end anyway.
+  // A lost device may never answer, and the process is about to end anyway.
   if (lost_ || context_ == nullptr || !enter().ok()) return;
   queues_.clear();
   const auto drop = [&](char* pinned, Event event, Stream stream = nullptr) {
@@ -166,7 +166,7 @@ Gpu::~Gpu() {
   driver_.cuDevicePrimaryCtxRelease(device_);
 }
 
-// ---------------------------------------------------------------- what goes wrong
+// ---------------------------------------------------------------- errors
 
 Status Gpu::health() const {
   if (!lost_.load(std::memory_order_acquire)) return {};
@@ -180,7 +180,7 @@ void Gpu::lose(std::string cause) const {
   {
     MutexLock lock(lost_mu_);
     if (lost_) return;
-    lost_status_ = Status(Code::kUnknown, text);  // the client's DeviceLostError
+    lost_status_ = Status(Code::kUnknown, text);  // becomes DeviceLostError in the client
     lost_.store(true, std::memory_order_release);
   }
   if (options_.log) options_.log(true, text);
@@ -192,7 +192,7 @@ Status Gpu::check(int code, const char* what) const {
   driver_.cuGetErrorName(code, &found);
   std::string text = std::string(what) + " failed with " + (found == nullptr ? "error" : found) +
                      " (" + std::to_string(code) + ")";
-  // Before there is a context, nothing can be lost.
+  // Without a context there is nothing that could be lost.
   if (context_ != nullptr && !recoverable(code)) {
     lose(std::move(text));
     return health();
@@ -216,14 +216,15 @@ Status Gpu::wait(Event event) {
     const int code = driver_.cuEventQuery(event);
     if (code == kSuccess) return {};
     if (code != kNotReady) return check(code, "waiting for it");
-    TT_RETURN_IF_ERROR(health());  // the watcher has lost patience
+    TT_RETURN_IF_ERROR(health());  // set by watch() after too long without progress
     if (Clock::now() - began < kSpin) continue;
     nap = std::min(kLongestNap, nap + std::chrono::microseconds(10));
     std::this_thread::sleep_for(nap);
   }
 }
 
-// Finds out what nobody waits for: an error that a kernel has left, and a stream that stands still.
+// The watcher thread. It finds problems that no caller is waiting for: an error that a kernel has
+// left, and a stream without progress.
 void Gpu::watch() {
   const auto patience =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.patience));

@@ -1,9 +1,9 @@
-// Gpu: one device behind the driver: its context, its queues, its memory.
+// Gpu: one device behind the driver, with its context, its queues and its memory.
 //
-// What is asked of it runs later than the call, what one session asks (memory::on_behalf) in its
-// order; see queues.h for what several ask. A device that answers with an error that ends its
-// context, or does not answer at all, is lost for good: every later call says so, with the cause.
-// Thread-safe.
+// Work is queued and runs after the call returns; the work of one session (memory::on_behalf) runs
+// in its order, and queues.h defines the order between sessions. A device is lost for good if it
+// reports an error that ends its context, or if it stops answering: every later call then returns
+// that cause. Thread-safe.
 #pragma once
 
 #include <array>
@@ -32,53 +32,57 @@ using Log = std::function<void(bool bad, const std::string& line)>;
 class Gpu {
  public:
   struct Options {
-    double patience = 60;  // seconds without progress after which it is lost
+    double patience = 60;  // the device is lost after this many seconds without progress
     Log log;
   };
-  // Device `ordinal` of the driver, named `name` ("cuda:0") to people. `driver` outlives it.
+  // Opens device `ordinal` of the driver. `name` ("cuda:0") is used in messages. Precondition:
+  // `driver` outlives the Gpu.
   static core::Result<std::unique_ptr<Gpu>> open(const Driver& driver, int ordinal,
                                                  std::string name, Options options);
-  // Waits for what has been asked, but not of a lost device.
+  // Waits for all queued work, unless the device is lost.
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
   const std::string& name() const { return name_; }
-  const std::string& model() const { return model_; }  // "NVIDIA H100 80GB HBM3"
-  int capability() const { return capability_; }       // 90: 9.0
+  const std::string& model() const { return model_; }  // for example "NVIDIA H100 80GB HBM3"
+  int capability() const { return capability_; }       // 90 means 9.0
   int multiprocessors() const { return multiprocessors_; }
-  std::uint64_t memory() const { return memory_; }  // bytes, in use or not
+  std::uint64_t memory() const { return memory_; }  // total in bytes
   std::uint64_t free_at_start() const { return free_at_start_; }
   std::array<std::uint64_t, 2> uuid() const { return uuid_; }
 
-  // Not ok once it is lost.
+  // Returns an error once the device is lost.
   core::Status health() const;
 
-  // Zeroed, for whoever; nullptr when it has none left or is lost.
+  // Returns zeroed memory that any session may use, or nullptr if there is none left or the device
+  // is lost.
   void* allocate(std::size_t bytes);
-  void free(void* memory);  // once everything that anybody has asked has run
+  void free(void* memory);  // takes effect when all work queued so far has run
   core::Status zero(void* memory, std::size_t bytes);
-  // Zeroed for what session `to` asks from now on, after what session `from` has asked.
+  // Clears memory after all work that session `from` has queued, and before all work that session
+  // `to` queues from now on.
   core::Status hand_over(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to);
   core::Status copy(void* to, const void* from, std::size_t bytes);
-  core::Status copy_now(void* to, const void* from, std::size_t bytes);  // waits
+  core::Status copy_now(void* to, const void* from, std::size_t bytes);  // waits for the copy
   core::Status copy_from(Gpu& other, void* to, const void* from, std::size_t bytes);
-  // The host's memory may change as soon as it returns.
+  // The host memory may be changed as soon as the call returns.
   core::Status copy_in(void* to, const void* host, std::size_t bytes);
-  // After everything asked before; the bytes are there when it returns.
+  // Runs after all work queued before; the bytes are in host memory when it returns.
   core::Status copy_out(void* host, const void* from, std::size_t bytes);
 
-  // Page-locks memory of the host, for all devices. False: the driver does not.
+  // Page-locks host memory for all devices. Returns false if the driver cannot.
   bool lock(void* host, std::size_t bytes);
-  bool unlock(void* host);  // false: it stays so
-  // From and to such memory, without a slot between, while `go_on` says so (else CANCELLED).
-  // Nothing is under way any more on return, unless it is lost.
+  bool unlock(void* host);  // returns false if it stays locked
+  // Copy to and from page-locked memory directly, without a staging slot. They stop and return
+  // CANCELLED when `go_on` returns false. On return no copy is in progress any more, unless the
+  // device is lost.
   core::Status copy_in_locked(void* to, const void* host, std::size_t bytes,
                               const std::function<bool()>& go_on);
   core::Status copy_out_locked(void* host, const void* from, std::size_t bytes,
                                const std::function<bool()>& go_on);
 
-  // Memory that other processes may map (gpu_open.cc; memory::Source says how).
+  // Memory that other processes can map (gpu_open.cc; see memory::Source).
   std::size_t open_unit() const { return open_unit_; }
   int open_memory(std::size_t bytes, void** memory);
   void withdraw(int descriptor, void* memory, std::size_t bytes);
@@ -86,40 +90,43 @@ class Gpu {
   core::Status load(const std::string& code, Module* module);
   core::Status function(Module module, const std::string& name, unsigned shared_bytes,
                         Function* function);
-  void unload(Module module);  // once nothing asked before can use it
-  // `parameters`: the kernel's one parameter, a structure.
-  // `known`: it has been started before, in blocks as large and with as much shared memory.
+  void unload(Module module);  // precondition: no work queued before uses it
+  // `parameters` is the kernel's one parameter, a struct. `known` means that the kernel has been
+  // started before with blocks of this size and this much shared memory.
   core::Status launch(Function function, const LaunchShape& shape,
                       std::span<const std::byte> parameters, bool known = false);
-  // The same of a library's call; `*code`: what it answers.
+  // The same for a call of a library; `*code` receives the library's error code.
   core::Status launch(Library& library, const LibraryCall& call, bool known, int* code);
-  // What the session asks is gathered (queues.h).
+  // Turns on or off that the session's work is gathered (queues.h).
   core::Status gather(memory::OwnerId owner, bool on);
-  // The driver's calls of this thread are this device's from now on.
+  // Makes this device's context current for the driver calls of this thread.
   core::Status enter() const;
-  core::Status synchronize();  // everything that anybody has asked
+  core::Status synchronize();  // waits for the work of all sessions
 
-  // What the calling thread's session asks comes after what all have asked; and the other way
-  // round.
+  // follow_all(): work that the calling thread's session queues from now on waits for all work of
+  // all sessions. all_follow(): work that the other sessions queue from now on waits for the work
+  // of this session.
   core::Status follow_all();
   core::Status all_follow();
-  // Until end_beside() this thread's uploads run beside what their session has asked since; what it
-  // asks afterwards waits for them.
+  // Lets the uploads of this session (memory::beside) start after the work that it has queued so
+  // far, and run beside what it queues from now on.
   core::Status begin_beside(memory::OwnerId owner);
-  void end(memory::OwnerId owner);  // it asks no more
+  void end(memory::OwnerId owner);  // the session queues no more work
   Queues::Time take_time(memory::OwnerId owner);
   const Queues& queues() const { return queues_; }
 
  private:
-  // Page-locked memory between the host's and the device's.
+  // Page-locked staging memory for copies between host and device.
   static constexpr std::size_t kSlot = std::size_t{1} << 20;
   static constexpr int kSlots = 8;
   static constexpr int kOuts = 4;
-  static constexpr std::size_t kPart = std::size_t{32} << 20;   // of a copy without a slot
-  static constexpr std::size_t kSmall = std::size_t{64} << 10;  // goes in the session's own stream
+  // Size of one part of a copy without a slot.
+  static constexpr std::size_t kPart = std::size_t{32} << 20;
+  // Up to this size, copies use the session's own stream.
+  static constexpr std::size_t kSmall = std::size_t{64} << 10;
   struct Slot {
     char* data = nullptr;
-    Event filled = nullptr;  // recorded when all copies from it have been asked
+    Event filled = nullptr;  // recorded when all copies from the slot have been queued
     bool used = false;
   };
   struct Out {
@@ -139,14 +146,14 @@ class Gpu {
   int make_physical(std::size_t bytes, Physical* made);
   core::Status map_open(Physical physical, std::size_t bytes, Address* mapped);
   core::Status ask(Queues::Queue& queue, const Task& task, bool gathers, const char* what);
-  core::Result<Queues::QueueRef> queue();  // of the calling thread's session
-  core::Result<Stream> own_stream();       // its stream
+  core::Result<Queues::QueueRef> queue();  // the queue of the calling thread's session
+  core::Result<Stream> own_stream();       // the stream of that queue
   core::Status next_slot() TT_REQUIRES(in_mu_);
   Out take_out();
   void give_out(const Out& out);
   core::Status copy_through(const Out& out, Queues::Queue& queue, char* to, Address from,
                             std::size_t bytes);
-  // Asks for a copy of that part; a CUresult.
+  // Queues a copy of the given part; returns a CUresult.
   using Part = std::function<int(std::size_t at, std::size_t bytes)>;
   core::Status copy_parts(Stream stream, Event event, std::size_t bytes,
                           const std::function<bool()>& go_on, const Part& ask);
@@ -160,28 +167,29 @@ class Gpu {
   int device_ = 0;
   int capability_ = 0;
   int multiprocessors_ = 0;
-  bool pools_ = false;  // has stream-ordered memory
+  bool pools_ = false;  // the device supports stream-ordered memory
   std::size_t open_unit_ = 0;
   std::array<std::uint64_t, 2> uuid_{};
   std::uint64_t memory_ = 0;
   std::uint64_t free_at_start_ = 0;
   Context context_ = nullptr;
-  mutable std::atomic<std::uint64_t> asked_{0};  // calls that the stream runs
+  mutable std::atomic<std::uint64_t> asked_{0};  // number of calls that queued work
 
   core::Mutex in_mu_;
   Slot slots_[kSlots] TT_GUARDED_BY(in_mu_);
   int slot_ TT_GUARDED_BY(in_mu_) = 0;
-  std::size_t filled_ TT_GUARDED_BY(in_mu_) = 0;  // bytes of the current slot
-  std::vector<std::pair<Queues::QueueRef, bool>> in_use_ TT_GUARDED_BY(in_mu_);  // of it; beside
-  Stream ins_ = nullptr;  // runs nothing but waits for who used a slot
+  std::size_t filled_ TT_GUARDED_BY(in_mu_) = 0;  // used bytes of the current slot
+  // Users of the current slot; true: with their uploads' stream.
+  std::vector<std::pair<Queues::QueueRef, bool>> in_use_ TT_GUARDED_BY(in_mu_);
+  Stream ins_ = nullptr;  // only waits for the users of slots
 
   core::Mutex out_mu_;
   core::CondVar out_given_;
-  std::vector<Out> outs_ TT_GUARDED_BY(out_mu_);  // free ones
+  std::vector<Out> outs_ TT_GUARDED_BY(out_mu_);  // the free ones
 
-  core::Mutex event_mu_;  // of what follows
+  core::Mutex event_mu_;  // guards event_ and marks_
   Event event_ TT_GUARDED_BY(event_mu_) = nullptr;
-  Stream marks_ = nullptr;  // runs nothing but waits for the queues
+  Stream marks_ = nullptr;  // only waits for the queues
 
   Queues queues_;
 

@@ -1,5 +1,5 @@
-// Copies: within a device, from another one, and from and to the host: through page-locked slots,
-// or straight where the host's memory is page-locked itself.
+// Copies within a device, between devices, and between device and host: through page-locked slots,
+// or directly if the host memory is page-locked itself.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -52,8 +52,8 @@ Status Gpu::run_now(const Task& task, const char* what) {
   return status;
 }
 
-// The session's stream of the other device goes on only after the copy: what it frees then is not
-// read any more.
+// The session's stream on the other device waits for the copy, so that memory which the session
+// frees there afterwards is no longer being read.
 Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return {};
   if (&other == this) return copy(to, from, bytes);
@@ -84,13 +84,14 @@ Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes)
       status = other.check(driver_.cuStreamWaitEvent(*source, read, 0), "waiting for a copy");
     }
   }
-  // The driver keeps an event until nothing waits for it.
+  // The driver keeps an event until no stream waits for it.
   if (read != nullptr && enter().ok()) driver_.cuEventDestroy(read);
   if (other.enter().ok()) driver_.cuEventDestroy(made);
   return status;
 }
 
-// Whoever used the full slot is waited for before it is used again.
+// Starts the next slot. The full slot may be used again when all streams that read it have
+// finished.
 Status Gpu::next_slot() {
   Slot& full = slots_[slot_];
   for (const auto& [queue, beside] : in_use_) {
@@ -162,7 +163,8 @@ Status Gpu::copy_out(void* host, const void* from, std::size_t bytes) {
   return status;
 }
 
-// A large one in a stream of its own: what the session asks meanwhile does not wait for it.
+// A large copy uses a stream of its own, so that work which the session queues meanwhile does not
+// wait for it.
 Status Gpu::copy_through(const Out& out, Queues::Queue& queue, char* to, Address from,
                          std::size_t bytes) {
   const bool small = bytes <= kSmall;
@@ -170,7 +172,8 @@ Status Gpu::copy_through(const Out& out, Queues::Queue& queue, char* to, Address
   if (!own.ok()) return own.status();
   const Stream stream = small ? *own : out.stream;
   if (!small) TT_RETURN_IF_ERROR(queues_.stream_follows(stream, queue, false));
-  // Halves in turn: one is copied on by the host while the other comes.
+  // The two halves of the slot alternate: the host copies one half while the device fills the
+  // other.
   constexpr std::size_t kHalf = kSlot / 2;
   const auto ask = [&](std::size_t at, std::size_t half) {
     const std::size_t n = std::min(kHalf, bytes - at);
@@ -188,9 +191,9 @@ Status Gpu::copy_through(const Out& out, Queues::Queue& queue, char* to, Address
   return {};
 }
 
-// ---------------------------------------------------------------- straight
+// ---------------------------------------------------------------- copies without a slot
 
-// No error of these ends the context.
+// None of the possible errors here ends the context.
 bool Gpu::lock(void* host, std::size_t bytes) {
   return enter().ok() && driver_.cuMemHostRegister(host, bytes, kLockForAll) == kSuccess;
 }
@@ -199,7 +202,7 @@ bool Gpu::unlock(void* host) {
   return enter().ok() && driver_.cuMemHostUnregister(host) == kSuccess;
 }
 
-// Two parts are under way at a time.
+// Keeps up to two parts in progress.
 Status Gpu::copy_parts(Stream stream, Event event, std::size_t bytes,
                        const std::function<bool()>& go_on, const Part& ask) {
   Status status;
@@ -212,12 +215,12 @@ Status Gpu::copy_parts(Stream stream, Event event, std::size_t bytes,
     const std::size_t n = std::min(kPart, bytes - at);
     status = check(ask(at, n), "a copy");
     if (!status.ok()) break;
-    if (at > 0) status = wait(event);  // for the part before
+    if (at > 0) status = wait(event);  // waits for the previous part
     if (status.ok()) status = check(driver_.cuEventRecord(event, stream), "a mark in its stream");
     at += n;
   }
-  if (at == 0) return status;  // nothing is under way
-  // Also where something has failed: the memory is another's next.
+  if (at == 0) return status;  // no copy was started
+  // Waits even after an error, because the caller may reuse the memory next.
   Status ended = check(driver_.cuEventRecord(event, stream), "a mark in its stream");
   if (ended.ok()) ended = wait(event);
   if (ended.ok()) return status;
@@ -225,7 +228,7 @@ Status Gpu::copy_parts(Stream stream, Event event, std::size_t bytes,
   return health();
 }
 
-// In a stream of its own, as large ones through slots.
+// Uses a stream of its own, like large copies through slots.
 Status Gpu::copy_out_locked(void* host, const void* from, std::size_t bytes,
                             const std::function<bool()>& go_on) {
   if (bytes == 0) return {};
@@ -244,7 +247,7 @@ Status Gpu::copy_out_locked(void* host, const void* from, std::size_t bytes,
   return status;
 }
 
-// In the session's stream: what it asks later comes after it.
+// Uses the session's stream, so later work of the session waits for the copy.
 Status Gpu::copy_in_locked(void* to, const void* host, std::size_t bytes,
                            const std::function<bool()>& go_on) {
   if (bytes == 0) return {};

@@ -1,5 +1,5 @@
-// Memory of the device that other processes of this machine may map: physical memory of its own, as
-// what cuMemAllocAsync gives has no descriptor.
+// Device memory that other processes of this machine can map. It uses its own physical allocations,
+// because memory from cuMemAllocAsync cannot be exported as a file descriptor.
 #include <unistd.h>
 
 #include <cstring>
@@ -31,7 +31,8 @@ Status Gpu::ask_open() {
   return check(driver_.cuMemGetAllocationGranularity(&open_unit_, &kind, 0), "asking for a unit");
 }
 
-// What the pool of the driver has been given back is its own until it is told to let go.
+// Memory that was freed into the driver's pool stays there until the pool is trimmed; this is done
+// when an allocation fails.
 int Gpu::make_physical(std::size_t bytes, Physical* made) {
   const MemoryKind kind = kind_on(device_);
   const int code = driver_.cuMemCreate(made, bytes, &kind, 0);
@@ -56,7 +57,7 @@ Status Gpu::map_open(Physical physical, std::size_t bytes, Address* mapped) {
     return status;
   }
   status = check(driver_.cuMemSetAccess(at, bytes, &access, 1), "opening memory");
-  // Physical memory may have been another process's.
+  // Clears the memory, because it may contain data of another process.
   Task clearing;
   clearing.to = at;
   clearing.bytes = bytes;
@@ -82,12 +83,12 @@ int Gpu::open_memory(std::size_t bytes, void** memory) {
     close(descriptor);
     descriptor = -1;
   }
-  driver_.cuMemRelease(physical);  // the mapping and the descriptor keep it
+  driver_.cuMemRelease(physical);  // the mapping and the descriptor keep the memory alive
   *memory = reinterpret_cast<void*>(mapped);
   return descriptor;
 }
 
-// What was asked of it has run: run_now() waits.
+// Nothing is queued for this memory any more, because run_now() waits.
 void Gpu::withdraw(int descriptor, void* memory, std::size_t bytes) {
   close(descriptor);
   if (!enter().ok()) return;

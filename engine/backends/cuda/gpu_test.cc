@@ -1,4 +1,5 @@
-// Gpu on the fake driver: late streams, memory that the host cannot touch, devices that fail.
+// Tests Gpu with the fake driver, whose streams run late, whose memory the host cannot access, and
+// whose devices can fail.
 #include "engine/backends/cuda/gpu.h"
 
 #ifdef TT_FAKE_CUDA_LIBRARY
@@ -22,7 +23,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A device that has failed stays so: each such test has one of its own.
+// A device that has failed stays lost, so each test of a failure has its own device.
 enum Ordinal {
   kSound = 0,
   kOther = 1,
@@ -38,7 +39,7 @@ std::string control_path() {
   return (std::filesystem::temp_directory_path() / ("fake-" + std::to_string(getpid()))).string();
 }
 
-// Before any test loads the library, which reads it once.
+// Set before any test loads the library, which reads the variable once.
 [[maybe_unused]] const int kEnvironment =
     setenv("TT_FAKE_CUDA", ("devices=8,memory=64,pace=5,control=" + control_path()).c_str(), 1);
 
@@ -121,7 +122,7 @@ TEST(Gpu, CopiesOfAllSizesThroughTheSlots) {
     ASSERT_NE(memory, nullptr);
     std::vector<int> source = numbers(count, 7);
     ASSERT_TRUE(device.gpu->copy_in(memory, source.data(), 4 * count).ok());
-    source.assign(count, 0);  // the host's memory is free again
+    source.assign(count, 0);  // the host memory may be changed now
     EXPECT_EQ(read(*device.gpu, memory, count), numbers(count, 7));
     device.gpu->free(memory);
   }
@@ -136,12 +137,12 @@ TEST(Gpu, LockedMemoryIsCopiedStraight) {
   void* memory = gpu.allocate(bytes);
   ASSERT_NE(memory, nullptr);
   ASSERT_TRUE(gpu.lock(host.data(), bytes));
-  EXPECT_FALSE(gpu.lock(host.data(), bytes));  // it is
+  EXPECT_FALSE(gpu.lock(host.data(), bytes));  // it is already locked
   ASSERT_TRUE(gpu.copy_in_locked(memory, host.data(), bytes, go_on).ok());
-  std::fill(host.begin(), host.end(), 0);  // nothing is read any more
+  std::fill(host.begin(), host.end(), 0);  // the copy must have read everything
   ASSERT_TRUE(gpu.copy_out_locked(host.data(), memory, bytes, go_on).ok());
   EXPECT_EQ(host, numbers(count, 7));
-  for (int i = 0; i < 20; ++i) {  // after what was asked before
+  for (int i = 0; i < 20; ++i) {  // the copy runs after all work queued before
     const std::vector<int> some(1000, i);
     ASSERT_TRUE(gpu.copy_in(memory, some.data(), 4000).ok());
     ASSERT_TRUE(gpu.copy_out_locked(host.data(), memory, 4000, go_on).ok());
@@ -149,7 +150,7 @@ TEST(Gpu, LockedMemoryIsCopiedStraight) {
   }
   EXPECT_TRUE(gpu.unlock(host.data()));
   EXPECT_FALSE(gpu.unlock(host.data()));
-  // The fake takes no other memory.
+  // The memory is no longer locked, so the fake driver refuses it.
   EXPECT_EQ(gpu.copy_out_locked(host.data(), memory, bytes, go_on).code(), core::Code::kInternal);
   EXPECT_TRUE(gpu.health().ok());
   gpu.free(memory);
@@ -170,7 +171,7 @@ TEST(Gpu, ACopyThatIsNotWantedAnyMoreHasEndedOnReturn) {
                   .code(),
               core::Code::kCancelled);
     EXPECT_EQ(asked, 2);
-    // Neither written to by the first, nor read by the second.
+    // A cancelled copy neither writes to nor reads from the host memory after it has returned.
     std::fill(host.begin(), host.end(), out ? 5 : 6);
     ASSERT_TRUE(gpu.synchronize().ok());
     EXPECT_EQ(host, std::vector<int>(count, out ? 5 : 6));
@@ -237,7 +238,8 @@ TEST(Gpu, CopiesFromAnotherDeviceWaitForItAndHoldItUp) {
     const std::vector<int> source = numbers(1000, i);
     ASSERT_TRUE(one.gpu->copy_in(from, source.data(), 4000).ok());
     ASSERT_TRUE(two.gpu->copy_from(*one.gpu, to, from, 4000).ok());
-    ASSERT_TRUE(one.gpu->zero(from, 4000).ok());  // after the copy, whatever the streams do
+    // Runs after the copy, in whatever order the streams run.
+    ASSERT_TRUE(one.gpu->zero(from, 4000).ok());
     EXPECT_EQ(read(*two.gpu, to, 1000), source) << i;
   }
   one.gpu->free(from), two.gpu->free(to);
@@ -245,7 +247,8 @@ TEST(Gpu, CopiesFromAnotherDeviceWaitForItAndHoldItUp) {
 
 using memory::OnBehalf;
 
-// Two sessions and nobody's thread: memory that goes from one to the other, in every way there is.
+// Two sessions use memory in turn: each handover clears it after the earlier session's work and
+// before the later session's work.
 TEST(Gpu, SessionsRunBesideEachOtherAndWaitWhereMemoryIsHandedOver) {
   Opened device(kSound);
   Gpu& gpu = *device.gpu;
@@ -265,7 +268,7 @@ TEST(Gpu, SessionsRunBesideEachOtherAndWaitWhereMemoryIsHandedOver) {
       EXPECT_EQ(read(gpu, memory, 1000), std::vector<int>(1000, 0)) << i;
     }
     {
-      const OnBehalf behalf(one);  // it read it before it was cleared
+      const OnBehalf behalf(one);  // the copy was read before the memory was cleared
       EXPECT_EQ(read(gpu, private_copy, 1000), source) << i;
     }
     gpu.free(private_copy);
@@ -316,14 +319,14 @@ TEST(Gpu, AnEndedSessionsWorkIsWaitedFor) {
 TEST(Gpu, UploadsRunBesideAndWhatComesLaterWaitsForThem) {
   Opened device(kSound);
   Gpu& gpu = *device.gpu;
-  constexpr std::size_t kCount = (std::size_t{3} << 18) + 5;  // several slots
+  constexpr std::size_t kCount = (std::size_t{3} << 18) + 5;  // more than one slot
   char* block = static_cast<char*>(gpu.allocate(4 * kCount));
   void* copy = gpu.allocate(4 * kCount);
   for (int i = 0; i < 20; ++i) {
     const std::vector<int> source = numbers(kCount, i);
     {
       const OnBehalf behalf(1);
-      ASSERT_TRUE(gpu.zero(block, 4 * kCount).ok());  // a former use of the memory
+      ASSERT_TRUE(gpu.zero(block, 4 * kCount).ok());  // an earlier use of the memory
     }
     ASSERT_TRUE(gpu.begin_beside(1).ok());
     {
@@ -338,13 +341,14 @@ TEST(Gpu, UploadsRunBesideAndWhatComesLaterWaitsForThem) {
   gpu.free(block), gpu.free(copy);
 }
 
-// Storages that move to the host (0014): no event orders the copies and what other sessions ask, or
-// what their own asks later. Copies that stand still show it; the rest is in any legal order.
+// Copies of idle storages to the host (design 0014): no event may make the work of other sessions,
+// or later work of the same session, wait for them. Copies that are held back would show such an
+// event; all other work runs in any legal order.
 TEST(Gpu, WhatMovesToTheHostHoldsUpNobody) {
   Opened device(kSound);
   Gpu& gpu = *device.gpu;
   constexpr std::size_t kCount =
-      (std::size_t{5} << 17) + 3;  // some halves of the page-locked slots
+      (std::size_t{5} << 17) + 3;  // several halves of the page-locked slots
   for (int round = 0; round < 8; ++round) {
     void* idle = gpu.allocate(4 * kCount);
     const std::vector<int> source = numbers(kCount, round);
@@ -383,7 +387,8 @@ TEST(Gpu, WhatMovesToTheHostHoldsUpNobody) {
   for (const memory::OwnerId each : {1, 2, 3}) gpu.end(each);
 }
 
-// However much is asked: only so much is in flight, and the time of all of it is told.
+// However much a session queues, a bounded number of batches is in flight at once, and the reported
+// time covers all of them.
 TEST(Gpu, WhatASessionHasInFlightIsBounded) {
   Opened device(kSound);
   Gpu& gpu = *device.gpu;
@@ -399,7 +404,7 @@ TEST(Gpu, WhatASessionHasInFlightIsBounded) {
   (void)gpu.take_time(1);
   EXPECT_EQ(gpu.queues().in_flight(), 0u);
   EXPECT_GT(gpu.queues().device_ns(), 0u);
-  EXPECT_EQ(gpu.take_time(1).device_ns, 0u);  // told once
+  EXPECT_EQ(gpu.take_time(1).device_ns, 0u);  // each time is reported only once
   gpu.free(a), gpu.free(b);
 }
 
@@ -409,7 +414,7 @@ TEST(Gpu, OutOfMemoryIsNoLoss) {
   ASSERT_NE(half, nullptr);
   EXPECT_EQ(device.gpu->allocate(40u << 20), nullptr);
   device.gpu->free(half);
-  // Freed in the stream's order: there is room once it has come so far.
+  // The memory was freed in stream order, so there is room when the stream has reached that point.
   ASSERT_TRUE(device.gpu->synchronize().ok());
   void* most = device.gpu->allocate(40u << 20);
   EXPECT_NE(most, nullptr);
@@ -441,15 +446,15 @@ TEST(Gpu, OpenMemoryIsOfWholeUnitsClearAndGivenBack) {
     EXPECT_EQ(use(), before + 2 * unit);
     EXPECT_EQ(read(gpu, memory, unit / 2), std::vector<int>(unit / 2));
     ASSERT_TRUE(gpu.copy_now(memory, source, 4000).ok());
-    // Nobody has been asked to wait: the bytes are there.
+    // No further wait is needed: the bytes are there.
     std::vector<int> there(1000);
-    ASSERT_EQ(pread(descriptor, there.data(), 4000, 0), 4000);  // the fake's is a file
+    ASSERT_EQ(pread(descriptor, there.data(), 4000, 0), 4000);  // for the fake driver it is a file
     EXPECT_EQ(there, wanted);
     gpu.withdraw(descriptor, memory, 2 * unit);
     EXPECT_EQ(use(), before);
   }
   void* none = nullptr;
-  EXPECT_EQ(gpu.open_memory(64u << 20, &none), -1);  // more than there is
+  EXPECT_EQ(gpu.open_memory(64u << 20, &none), -1);  // more memory than the device has
   gpu.free(source);
   EXPECT_TRUE(gpu.health().ok());
 }
@@ -469,7 +474,7 @@ TEST(Gpu, AnErrorThatEndsTheContextIsForGood) {
   EXPECT_EQ(device.gpu->allocate(16), nullptr);
   EXPECT_EQ(device.gpu->zero(memory, 4).message(), status.message());
   EXPECT_EQ(device.gpu->synchronize().message(), status.message());
-  EXPECT_EQ(device.log(), "bad: " + status.message());  // told once
+  EXPECT_EQ(device.log(), "bad: " + status.message());  // logged only once
 }
 
 TEST(Gpu, WhatALostDeviceHasLockedIsTheHosts) {

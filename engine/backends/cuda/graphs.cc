@@ -7,7 +7,8 @@
 namespace teletensor::backends::cuda {
 namespace {
 
-constexpr int kNotWorthIt = -1;  // of sightings: the driver makes no graph of it
+// Stored as the number of sightings: the driver cannot make a graph of this list.
+constexpr int kNotWorthIt = -1;
 constexpr std::size_t kMaxSeen = 4096;
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
@@ -39,7 +40,7 @@ int Task::start(const Driver& driver, Stream stream) const {
                      : driver.cuMemcpyDtoDAsync(to, from, bytes, stream);
   }
   std::size_t size = params.size();
-  // CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END.
+  // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END.
   void* extra[] = {reinterpret_cast<void*>(1), const_cast<std::byte*>(params.data()),
                    reinterpret_cast<void*>(2), &size, nullptr};
   return driver.cuLaunchKernel(function, shape.grid[0], shape.grid[1], shape.grid[2],
@@ -112,7 +113,7 @@ int Graphs::start(const Driver& driver, Stream stream, const TaskList& list, boo
   return *graph ? driver.cuGraphLaunch(exec, stream) : list.start(driver, stream, library);
 }
 
-// Null: it is not worth one, or the driver has none for it.
+// Returns null if a graph is not worthwhile, or if the driver cannot make one.
 GraphExec Graphs::find(const Driver& driver, const TaskList& list) {
   std::size_t variants = 0;
   auto oldest = known_.end();
@@ -148,8 +149,8 @@ GraphExec Graphs::find(const Driver& driver, const TaskList& list) {
   return known.exec;
 }
 
-// Of the list; the former one with its parameters where the driver can. What it has started of that
-// runs as it was.
+// Makes a graph of the list, by updating the parameters of `former` if the driver can. Earlier
+// launches of `former` run with their old parameters.
 GraphExec Graphs::make(const Driver& driver, const TaskList& list, GraphExec former) {
   const Graph graph = capture(driver, list);
   GraphExec made = former;

@@ -1,8 +1,9 @@
-// Graphs: what a session asks of a device again and again, as graphs of the driver.
+// Graphs: turns work that a session queues again and again into CUDA graphs.
 //
-// What a captured program asks is not handed to the driver at once but gathered (queues.h), and the
-// list goes to it as one thing where such a list has come before: as it is where its parameters are
-// those of a former one (a program's memory comes back to the same places), else with the new ones.
+// The work of a captured program is not sent to the driver at once but gathered (queues.h). If a
+// list of the same structure has been gathered before, the list is sent as one graph: unchanged if
+// its parameters are those of an earlier list (the memory of a program often has the same addresses
+// again), and otherwise with updated parameters.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,8 @@
 
 namespace teletensor::backends::cuda {
 
-// A library of kernels, which starts a call of its kind in a stream; an error of its own, 0: none.
+// A library of kernels. start() queues a call on a stream and returns an error code of the library;
+// 0 means success.
 using LibraryCall = std::variant<Product, Convolution>;
 class Library {
  public:
@@ -32,12 +34,12 @@ class Library {
   ~Library() = default;
 };
 
-// One thing to do in a stream: a kernel, a library's call, a copy, or a clearing where there is no
-// `from`.
+// One task for a stream: a kernel, a call of a library, a copy, or, if `from` is 0, clearing
+// memory.
 struct Task {
   Function function = nullptr;
   LaunchShape shape;
-  std::span<const std::byte> params;  // a kernel's one parameter, a structure
+  std::span<const std::byte> params;  // the kernel's one parameter, a struct
 
   Library* library = nullptr;
   const LibraryCall* call = nullptr;
@@ -47,20 +49,21 @@ struct Task {
 
   bool starts() const { return function != nullptr || library != nullptr; }
   bool clears() const { return !starts() && from == 0; }
-  // An error of the driver, or of the library.
+  // Returns an error code of the driver or of the library.
   int start(const Driver& driver, Stream stream) const;
 };
 
-// Tasks, with their parameters.
+// A list of tasks with copies of their parameters.
 class TaskList {
  public:
   void add(const Task& task);
   std::size_t size() const { return nodes_.size(); }
-  std::size_t starts() const { return starts_; }  // kernels and calls of libraries among them
+  std::size_t starts() const { return starts_; }  // number of kernels and library calls
   void clear();
-  // What stays the same when only addresses, sizes and numbers change.
+  // A hash of everything except addresses, sizes and numbers.
   std::uint64_t structure() const { return structure_; }
-  // In their order; the error of one ends it, `*library`: it is not the driver's.
+  // Queues the tasks in order and stops at the first error. Sets `*library` if the error is the
+  // library's and not the driver's.
   int start(const Driver& driver, Stream stream, bool* library) const;
   friend bool operator==(const TaskList&, const TaskList&) = default;
 
@@ -68,30 +71,32 @@ class TaskList {
   struct Node {
     Function function = nullptr;
     LaunchShape shape;
-    std::size_t at = 0, bytes = 0;  // in params_; of memory where there is no function
+    std::size_t at = 0, bytes = 0;  // range in params_; for a task without a function, of memory
     Library* library = nullptr;
     Address to = 0, from = 0;
     friend bool operator==(const Node&, const Node&) = default;
   };
 
   std::vector<Node> nodes_;
-  std::vector<std::uint64_t> params_;  // in eights: as aligned as structures are
+  std::vector<std::uint64_t> params_;  // 8-byte units, for the alignment of structs
   std::vector<LibraryCall> calls_;
   std::size_t starts_ = 0;
   std::uint64_t structure_ = 0;
 };
 
-// A session's graphs. Not thread-safe.
+// The graphs of one session. Not thread-safe.
 class Graphs {
  public:
-  static constexpr std::size_t kMin = 4;       // tasks that are worth a graph
-  static constexpr int kSightings = 3;         // of a structure, until it is worth one
-  static constexpr std::size_t kVariants = 4;  // graphs of one structure
+  static constexpr std::size_t kMin = 4;  // minimum number of tasks for a graph
+  // A structure gets a graph when it occurs for this many times.
+  static constexpr int kSightings = 3;
+  static constexpr std::size_t kVariants = 4;  // maximum number of graphs with the same structure
   static constexpr std::size_t kMax = 64;
 
-  // Runs the list in the stream; `*graph`: as one. Precondition: the context is entered.
+  // Runs the list on the stream; sets `*graph` if it ran as a graph. Precondition: the context is
+  // current.
   int start(const Driver& driver, Stream stream, const TaskList& list, bool* library, bool* graph);
-  // Forgets all; what runs goes on. Precondition: the context is entered.
+  // Drops all graphs; launches in progress continue. Precondition: the context is current.
   void clear(const Driver& driver);
 
  private:
@@ -104,9 +109,9 @@ class Graphs {
   GraphExec make(const Driver& driver, const TaskList& list, GraphExec former);
   Graph capture(const Driver& driver, const TaskList& list);
 
-  std::list<Known> known_;  // the latest in front
+  std::list<Known> known_;  // the most recently used one first
   std::unordered_map<std::uint64_t, int> seen_;
-  Stream aside_ = nullptr;  // where lists are captured; runs nothing
+  Stream aside_ = nullptr;  // a stream for capturing lists; it never runs anything
 };
 
 }  // namespace teletensor::backends::cuda

@@ -1,5 +1,5 @@
-// Graphs over the fake driver, which runs a graph's nodes late and as they were at its launch, and
-// refuses graphs that are gone or have others' nodes.
+// Tests Graphs with the fake driver. It runs the nodes of a graph late and with their parameters at
+// launch, and it refuses destroyed graphs and graphs with nodes of another graph.
 #include "engine/backends/cuda/graphs.h"
 
 #ifdef TT_FAKE_CUDA_LIBRARY
@@ -38,7 +38,8 @@ class GraphsOfASession : public testing::Test {
 
   static constexpr std::size_t kCells = 12, kCell = 16, kBytes = kCells * kCell;
 
-  // A program of copies between cells of two blocks, the same for the same seed; what it leaves.
+  // Runs a program of copies between the cells of a block and applies the same copies to `host`.
+  // The same seed gives the same program.
   void call(unsigned seed, int tasks, char* block, std::vector<int>& host) {
     const OnBehalf behalf(kMe);
     std::mt19937 random(seed);
@@ -91,7 +92,8 @@ TEST_F(GraphsOfASession, WhatComesAgainIsAGraph) {
   }
 }
 
-// The memory of a call may lie elsewhere each time: more places than are kept apart.
+// The memory of a call may have another address each time; here there are more addresses than
+// variants that are kept.
 TEST_F(GraphsOfASession, OtherAddresses) {
   std::vector<std::vector<int>> host(std::size(blocks_));
   for (std::size_t b = 0; b < std::size(blocks_); ++b) fill(blocks_[b], host[b], 1000 * (int)b);
@@ -109,7 +111,8 @@ TEST_F(GraphsOfASession, OtherAddresses) {
   EXPECT_EQ(graphs(), static_cast<unsigned>(calls - Graphs::kSightings + 1));
 }
 
-// Many programs of all lengths, long ones in several graphs, beside what is asked at once.
+// Many programs of all lengths, where long ones become several graphs, mixed with work that is
+// queued directly.
 TEST_F(GraphsOfASession, AnyMixtureHasTheBitsOfOneByOne) {
   std::vector<int> host;
   fill(blocks_[0], host, 1);
@@ -126,8 +129,8 @@ TEST_F(GraphsOfASession, AnyMixtureHasTheBitsOfOneByOne) {
   EXPECT_GT(graphs(), 100u);
 }
 
-// Whoever looks at the queue sees what is gathered: another session that gets the memory, uploads
-// beside, all that follows all, memory that goes back to the driver.
+// Gathered work is sent before any operation that depends on it: another session gets the memory,
+// uploads run beside, a session waits for all, memory is freed to the driver.
 TEST_F(GraphsOfASession, WhatIsGatheredIsNotOvertaken) {
   const OnBehalf behalf(kMe);
   for (int i = 0; i < 20; ++i) {
@@ -137,7 +140,7 @@ TEST_F(GraphsOfASession, WhatIsGatheredIsNotOvertaken) {
     ASSERT_TRUE(gpu_->gather(kMe, true).ok());
     ASSERT_TRUE(gpu_->copy(passing, blocks_[0], kBytes).ok());
     ASSERT_TRUE(gpu_->copy(blocks_[1], passing, kBytes).ok());
-    // Both were read by what is gathered.
+    // Gathered tasks read both blocks.
     ASSERT_TRUE(gpu_->hand_over(blocks_[0], kBytes, kMe, kOther).ok());
     gpu_->free(passing);
     EXPECT_EQ(cells(blocks_[0], kOther), none);
@@ -177,7 +180,7 @@ TEST_F(GraphsOfASession, ASessionThatEndsLeavesNothingGathered) {
   gpu_->end(kOther);
 }
 
-// As many in flight as without graphs, and their time is told.
+// With graphs, no more batches are in flight than without, and their time is counted.
 TEST_F(GraphsOfASession, TheirTimeIsCounted) {
   std::vector<int> host;
   fill(blocks_[0], host, 9);
@@ -191,11 +194,11 @@ TEST_F(GraphsOfASession, TheirTimeIsCounted) {
   ASSERT_TRUE(gpu_->synchronize().ok());
   (void)gpu_->take_time(kMe);
   EXPECT_EQ(gpu_->queues().in_flight(), 0u);
-  EXPECT_GE(gpu_->queues().device_ns() - before, 200u * 60 * 5000);  // by the fake's clock
+  EXPECT_GE(gpu_->queues().device_ns() - before, 200u * 60 * 5000);  // by the fake driver's clock
   EXPECT_GT(graphs(), 300u);
 }
 
-// A product that says that it starts, and does not.
+// A library that refuses to start a product.
 struct Refusing final : Library {
   int start(const LibraryCall&, Stream) override { return 14; }
 };
@@ -209,7 +212,7 @@ TEST(Graphs, WhatDoesNotStartLaterIsALoss) {
   int code = 0;
   const OnBehalf behalf(kMe);
   ASSERT_TRUE((*gpu)->launch(library, Product(), false, &code).ok());
-  EXPECT_EQ(code, 14);  // whoever asks for it hears of it
+  EXPECT_EQ(code, 14);  // a direct call reports the library's error
   EXPECT_TRUE((*gpu)->health().ok());
   ASSERT_TRUE((*gpu)->gather(kMe, true).ok());
   ASSERT_TRUE((*gpu)->launch(library, Product(), true, &code).ok());

@@ -1,5 +1,6 @@
-// Rows of the table for ops that pick elements: gather, index_select, embedding, index. A result's
-// element lies in x where its coordinates say, plus what each index says along a dimension.
+// Device kernels for ops that pick elements by index: gather, index_select, embedding, index. The
+// position of a result's element in x follows from its coordinates and from the indices along the
+// indexed dimensions.
 #include <algorithm>
 
 #include "engine/backends/cuda/describe.h"
@@ -14,15 +15,16 @@ using core::Dims;
 using core::Geometry;
 using core::Status;
 
-// Sizes, and strides of several tensors, over which a kernel goes in row-major order.
+// Sizes and the strides of several tensors, for a kernel that iterates over them in row-major
+// order.
 struct Walked {
   static constexpr int kMax = kMaxIndices + 1;
   int tensors = 0, axes = 0;
   std::int64_t sizes[core::kMaxRank], strides[kMax][core::kMaxRank];
   std::int64_t count = 1;
 
-  // strides[t]: those of tensor t for each dimension of `shape`. Neighbours that all tensors walk
-  // as one are merged.
+  // of[t] has the strides of tensor t for each dimension of `shape`. Adjacent dimensions that all
+  // tensors traverse uniformly are merged.
   Walked(const Dims& shape, std::span<const Dims> of) : tensors(static_cast<int>(of.size())) {
     for (int d = 0; d < shape.size(); ++d) {
       count *= shape[d];
@@ -71,11 +73,11 @@ struct Walked {
 
 struct Pick {
   const TensorArg* index = nullptr;
-  Dims strides;  // for each dimension of the result
-  int dim = 0;   // of x
+  Dims strides;  // by dimension of the result
+  int dim = 0;   // dimension of x
 };
 
-// out[coordinates] = x[coordinates by x_strides, and what the picks say].
+// out[coordinates] = x[coordinates with x_strides, plus the offsets that the picks give].
 Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_strides,
             std::span<const Pick> picks, bool wrap) {
   const TensorArg& out = call.out[0];
@@ -128,7 +130,8 @@ Status gather(KernelCall& call, Work& work) {
   return pick(call, work, call.in[0], strides, {&one, 1}, false);
 }
 
-// [before][indices][after], the indices at dimension `dim` of x.
+// The result's dimensions are [before][indices][after], where the indices replace dimension `dim`
+// of x.
 Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> indices,
               std::span<const std::int64_t> dims, bool wrap) {
   const Geometry& x = *call.in[0].geometry;
@@ -165,7 +168,7 @@ Status index_select(KernelCall& call, Work& work) {
   return select(call, work, static_cast<int>(dim), call.in.subspan(1, 1), {&dim, 1}, false);
 }
 
-// Of all elements of x, as one line.
+// Picks from all elements of x, taken as one line.
 Status take(KernelCall& call, Work& work) {
   const TensorArg &x = call.in[0], &index = call.in[1];
   if (x.geometry->numel() == 0) return not_here("nothing to take");
@@ -184,7 +187,8 @@ Status embedding(KernelCall& call, Work& work) {
   return select(call, work, 0, call.in.subspan(1, 1), {&dim, 1}, false);
 }
 
-// Indices of neighbouring dimensions; others come first in the result.
+// Supports only indices of adjacent dimensions; for other indices the dimensions of the indices
+// come first in the result.
 Status index(KernelCall& call, Work& work) {
   const std::span<const std::int64_t> dims = call.attributes.ints(0);
   const auto indices = call.in.subspan(1);

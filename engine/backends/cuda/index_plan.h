@@ -1,5 +1,6 @@
-// The index skeleton: elements picked by index tensors, and the checks that come before a kernel
-// which may refuse: a check sets the call's flag, the storing kernel obeys it.
+// The index skeleton: kernels that pick elements by index tensors, and kernels that check data
+// first. A check sets the call's flag if it fails, and the storing kernel does nothing if the flag
+// is set.
 #pragma once
 
 #include <string>
@@ -13,7 +14,7 @@ inline constexpr int kMaxIndices = 4;
 
 struct CheckGraph {
   core::DType dtype = core::DType::kI64;
-  bool zero = false;  // refuses zeros, else what lies outside [least, most]
+  bool zero = false;  // true: refuses zeros; false: refuses values outside of [least, most]
   bool wide = false;
   std::uint8_t axes = 0;
 
@@ -22,7 +23,7 @@ struct CheckGraph {
 };
 
 struct IndexGraph {
-  std::uint8_t bytes = 4;  // of an element
+  std::uint8_t bytes = 4;  // size of an element
   std::uint8_t indices = 1;
   core::DType dtypes[kMaxIndices] = {};
   bool wide = false;
@@ -35,10 +36,10 @@ struct IndexGraph {
 KernelSource print_check(const CheckGraph& graph);
 KernelSource print_index(const IndexGraph& graph);
 
-// Work::flag, asked for once.
+// Allocates Work::flag on the first call.
 core::Status need_flag(KernelCall& call, Work& work);
-// Refuses a value outside [least, most], or with `zero` a zero, of integers; looks only where that
-// is not known.
+// Adds a check that refuses integers outside of [least, most], or with `zero` integers equal to
+// zero. Adds nothing if the known bounds already prove it.
 core::Status describe_check(KernelCall& call, const TensorArg& values, bool zero,
                             std::int64_t least, std::int64_t most, Work& work);
 

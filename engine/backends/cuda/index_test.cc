@@ -1,4 +1,5 @@
-// Picks by index tensors, emulated, against the CPU's kernels; what is out of range sets the flag.
+// Runs the index kernels in the emulator and compares them with the CPU's kernels; an index out of
+// range sets the flag.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -73,7 +74,7 @@ TEST(Index, TakesFromAllElements) {
   cases.run(0);
 }
 
-// Indices that are known to lie inside are not looked at, hence not waited for.
+// Indices that are known to be in range are not checked, so no call has to wait for a check.
 TEST(Index, WhatIsKnownIsNotChecked) {
   static const DeviceTable table = make_device_table(ops::catalog());
   std::mt19937 random(43);
@@ -112,7 +113,7 @@ TEST(Index, WhatIsKnownIsNotChecked) {
     EXPECT_FALSE(work.checks);
     EXPECT_EQ(work.launches.size(), 1u);
   }
-  // A smaller table: a place may lie outside.
+  // With a smaller table an index may be out of range, so it is checked.
   EXPECT_TRUE(
       describe("embedding", {sample(DType::kF32, Geometry({5, 4}), random), places}).checks);
   const TestTensor scores = sample(DType::kF32, Geometry({9, 6}), random);

@@ -36,7 +36,7 @@ KernelCache::Counts KernelCache::counts() const {
   return found;
 }
 
-// The least recently used of those that nobody makes goes where there are too many.
+// If there are too many entries, removes the least recently used one that is not being compiled.
 KernelCache::Entry& KernelCache::entry(const std::string& key) {
   const auto [found, fresh] = entries_.try_emplace(key);
   Entry& entry = found->second;

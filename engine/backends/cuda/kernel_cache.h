@@ -1,8 +1,9 @@
-// KernelCache: the compiled kernels of one device, by key; their code also on disk, by text.
+// KernelCache: the compiled kernels of one device, found by key. Their code is also kept on disk,
+// found by its text.
 //
-// Single kernels are compiled by whoever needs them first (the others wait for it). Loops are
-// compiled by a thread of the cache's own, from their third sighting on, and never waited for. What
-// does not compile is said once and not tried again. Thread-safe.
+// A single kernel is compiled by the first thread that needs it, and other threads wait for it.
+// Loops are compiled by a thread of the cache, from their third occurrence on, and no thread waits
+// for them. A kernel that does not compile is logged once and not tried again. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@
 
 namespace teletensor::backends::cuda {
 
-// A loaded kernel; goes when nobody has it any more.
+// A loaded kernel; it is unloaded with its last reference.
 class LoadedKernel {
  public:
   LoadedKernel(Gpu& gpu, Module module, Function function)
@@ -31,7 +32,8 @@ class LoadedKernel {
   LoadedKernel(const LoadedKernel&) = delete;
   LoadedKernel& operator=(const LoadedKernel&) = delete;
   Function function() const { return function_; }
-  // It has been started in blocks as large and with as much shared memory.
+  // Returns true if the kernel has been started with blocks of this size and this much shared
+  // memory.
   bool known(const LaunchShape& shape) const { return known_.load() == form(shape); }
   void set_known(const LaunchShape& shape) const { known_.store(form(shape)); }
 
@@ -45,31 +47,31 @@ class LoadedKernel {
   Gpu& gpu_;
   const Module module_;
   const Function function_;
-  mutable std::atomic<std::uint64_t> known_{0};  // the last one's form
+  mutable std::atomic<std::uint64_t> known_{0};  // the form of the last successful start
 };
 using KernelRef = std::shared_ptr<const LoadedKernel>;
 
 class KernelCache {
  public:
-  static constexpr int kSightings = 3;       // of a loop, until it is worth a kernel
-  static constexpr std::size_t kMax = 4096;  // kernels that are kept loaded
+  static constexpr int kSightings = 3;  // a loop is compiled when it occurs for this many times
+  static constexpr std::size_t kMax = 4096;  // maximum number of kernels that stay loaded
   static constexpr std::size_t kMaxQueued = 256;
   static constexpr std::uint64_t kMaxOnDisk = std::uint64_t{512} << 20;
 
-  // `folder`: of the code; "": none. All outlive the cache.
+  // `folder` stores the code; "" stores none. Precondition: the arguments outlive the cache.
   KernelCache(Gpu& gpu, const Compiler& compiler, std::string folder, Log log);
   ~KernelCache();
   KernelCache(const KernelCache&) = delete;
   KernelCache& operator=(const KernelCache&) = delete;
 
-  // Of the launch with this key. kUnimplemented: it does not compile.
+  // Returns the kernel for the launch with this key; kUnimplemented if it does not compile.
   core::Result<KernelRef> find(const std::string& key, unsigned shared_bytes);
-  // The same, but kUnavailable while it is not compiled yet.
+  // The same, but returns kUnavailable while the kernel is not compiled yet.
   core::Result<KernelRef> find_loop(const std::string& key, unsigned shared_bytes);
 
   struct Counts {
     std::uint64_t compiled = 0, from_disk = 0, refused = 0;
-    std::uint64_t loaded = 0;  // now
+    std::uint64_t loaded = 0;  // number of kernels that are loaded now
   };
   Counts counts() const;
 
@@ -79,7 +81,7 @@ class KernelCache {
     bool making = false;
     KernelRef kernel;
     core::Status refused;
-    std::list<std::string>::iterator place;  // in recent_
+    std::list<std::string>::iterator place;  // position in recent_
   };
 
   Entry& entry(const std::string& key) TT_REQUIRES(mu_);
@@ -97,11 +99,11 @@ class KernelCache {
   mutable core::Mutex mu_;
   core::CondVar changed_;
   std::unordered_map<std::string, Entry> entries_ TT_GUARDED_BY(mu_);
-  std::list<std::string> recent_ TT_GUARDED_BY(mu_);  // keys, the latest in front
+  std::list<std::string> recent_ TT_GUARDED_BY(mu_);  // keys, most recently used first
   std::deque<std::pair<std::string, unsigned>> queue_ TT_GUARDED_BY(mu_);
   Counts counts_ TT_GUARDED_BY(mu_);
   bool ending_ TT_GUARDED_BY(mu_) = false;
-  bool told_ TT_GUARDED_BY(mu_) = false;  // that something does not compile
+  bool told_ TT_GUARDED_BY(mu_) = false;  // a failed compilation has been logged
   std::thread worker_;
 };
 

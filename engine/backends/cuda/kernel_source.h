@@ -1,9 +1,9 @@
-// Kernels of the device as text, and launches of them.
+// Texts of device kernels, and launches of them.
 //
-// A *key* says everything that a kernel's text depends on: the op graph, dtypes, layout classes;
-// never sizes, strides, scalars or addresses, which stand in the launch's parameters. Keys are for
-// maps in memory: they hold addresses of this process and mean nothing outside it. The text is what
-// a cache on disk goes by.
+// A *key* contains everything that a kernel's text depends on: the op graph, the dtypes and the
+// classes of layouts. It never contains sizes, strides, scalars or addresses; those are parameters
+// of the launch. Keys are used in maps in memory only: they contain addresses of this process. The
+// cache on disk uses the text instead.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,18 @@
 
 namespace teletensor::backends::cuda {
 
-// One `extern "C" __global__` function `name` that takes one parameter, a struct by value. The text
-// has no #include; prelude() comes before it. Compiled by NVRTC with kCompileOptions.
+// The source of one `extern "C" __global__` function `name` with one parameter, a struct passed by
+// value. The text has no #include; it is compiled after prelude(), by NVRTC with kCompileOptions.
 struct KernelSource {
   std::string name;
   std::string text;
 };
 
-// The functors, conversions and helpers that the texts use; the same for all of them.
+// The functors, conversions and helpers that all kernels use.
 std::string_view prelude();
 
-// Besides --gpu-architecture. Every instruction rounds to its dtype, hence no contraction.
+// Options in addition to --gpu-architecture. Contraction is off because every instruction must
+// round to its dtype.
 inline constexpr const char* kCompileOptions[] = {"--std=c++20", "--fmad=false",
                                                   "--device-as-default-execution-space"};
 
@@ -39,43 +40,43 @@ inline constexpr std::size_t kMaxParameterBytes = 4096;
 struct LaunchShape {
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t block[3] = {1, 1, 1};
-  std::uint32_t shared_bytes = 0;  // dynamic shared memory
+  std::uint32_t shared_bytes = 0;  // size of the dynamic shared memory
   friend bool operator==(const LaunchShape&, const LaunchShape&) = default;
 };
 
 struct Launch {
-  // By a library; then nothing else is here.
+  // Set for a call of a library; then the other fields are unused.
   std::optional<Product> product;
   std::optional<Convolution> convolution;
   std::string key;
   LaunchShape shape;
-  std::vector<std::byte> params;  // at most kMaxParameterBytes, aligned to 8
+  std::vector<std::byte> params;  // at most kMaxParameterBytes, a multiple of 8
 };
 
-// The text of a launch's kernel. Precondition: a key that a Launch of this process had.
+// The text of a launch's kernel. Precondition: the key comes from a Launch of this process.
 KernelSource print_kernel(std::string_view key);
 
 class Convolutions;
 class Products;
 
-// What an instruction or a loop is on the device: launches, one after the other on one stream. None
-// where there is nothing to compute.
+// The launches of an instruction or a loop, which run one after another on one stream. The list is
+// empty if there is nothing to compute.
 struct Work {
   std::vector<Launch> launches;
-  // Not null: 4 bytes of scratch that must be zero before the first launch. With `checks` a launch
-  // may set them: the instruction refuses (an index out of range, an integer divided by zero);
-  // nothing was stored, and the CPU's kernel, called with copies of the operands, has the error's
-  // text.
+  // If not null, 4 bytes of scratch memory that must be zero before the first launch. If `checks`
+  // is set, a launch may set the flag: then the instruction fails (an index out of range, an
+  // integer divided by zero) and nothing was stored. The CPU's kernel, run on copies of the
+  // operands, gives the error message.
   void* flag = nullptr;
   bool checks = false;
-  // What is known of operands where it does not refuse.
+  // The bounds of an operand that are known if no check fails.
   struct Proof {
     core::Bounds* of;
     core::DType dtype;
     std::int64_t least, most;
   };
   std::vector<Proof> proofs;
-  // The device's libraries, for whoever describes the work; null: it has none.
+  // The device's libraries, for the functions that describe the work; null if the device has none.
   Products* products = nullptr;
   Convolutions* convolutions = nullptr;
 };

@@ -1,4 +1,5 @@
-// Keys (kernel_source.h) as bytes: what a plan writes, the printer reads.
+// Keys (kernel_source.h) as bytes: a plan writes them, and the code that prints the kernel's text
+// reads them.
 #pragma once
 
 #include <cstring>

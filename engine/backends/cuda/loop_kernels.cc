@@ -1,4 +1,4 @@
-// Rows of the table for elementwise ops: whatever the CPU has a functor for.
+// Device kernels for elementwise ops: every op for which the CPU has a functor.
 #include <algorithm>
 
 #include "engine/backends/cpu/cpu.h"
@@ -45,7 +45,7 @@ Status describe_copy(KernelCall& call, const TensorArg& from, const TensorArg& t
 
 namespace {
 
-// The product of a column and a row.
+// The outer product, as the product of a column and a row.
 Status outer(KernelCall& call, Work& work) {
   static const ops::OpDef& mul = *ops::catalog().find("mul");
   const core::Geometry& x = *call.in[0].geometry;
@@ -70,7 +70,7 @@ bool elementwise_only(std::string_view op) {
 void add_loop_kernels(DeviceTable& table, const ops::Catalog& catalog) {
   for (ops::OpId id = 0; id < catalog.size(); ++id) {
     const ops::OpDef& op = catalog.at(id);
-    if (op.name == "conj") continue;  // of real numbers it is a copy
+    if (op.name == "conj") continue;  // for real numbers conj is a copy
     if (host_kernel(op) != nullptr) table.add(op.name, Skeleton::kLoop, describe_elementwise);
   }
   table.add("outer", Skeleton::kMatmul, outer);

@@ -1,6 +1,5 @@
-// The graph, parameters and launch shape of a loop. What a step computes is what the CPU's kernel
-// of its op tells a LoopMaker: the choice of functor, compute type and rounding is made in one
-// place.
+// The graph, parameters and launch shape of a loop. The CPU's kernel of each op describes the step
+// to a LoopMaker, so functor, compute type and rounding are chosen in one place for both devices.
 #include "engine/backends/cuda/loop_plan.h"
 
 #include <algorithm>
@@ -22,7 +21,7 @@ using core::DType;
 using core::Status;
 using Kind = LoopOperand::Kind;
 
-constexpr int kHeavy = 20;  // a functor of this cost is computed one element a thread
+constexpr int kHeavy = 20;  // with a functor of this cost each thread computes only one element
 
 DType compute_dtype(std::span<const TensorArg> in, const cpu::Plan& plan) {
   switch (plan.dtype) {
@@ -59,7 +58,7 @@ bool has_loop(const cpu::Loops& loops, DType compute) {
   }
 }
 
-// Calls f(A{}) for the type that `compute` names.
+// Calls f(A{}) with the C++ type A that `compute` names.
 template <class F>
 void with_type(DType compute, F&& f) {
   if (compute == DType::kI32) return f(std::int32_t{});
@@ -71,7 +70,7 @@ struct NumberBlock {
   std::size_t size = 0;
 };
 
-// A number operand as the machine of the CPU would fill its block.
+// A number operand, converted as in the CPU's loops.
 NumberBlock number_for(const core::Number& number, DType compute, DType rounded) {
   NumberBlock value;
   value.size = core::size_of(compute);
@@ -193,10 +192,10 @@ class Planner final : public LoopMaker {
     std::size_t size = 0;
     alignas(16) std::byte bytes[cpu::kMaxFunctorBytes] = {};
   };
-  struct Memory {  // of a slot
+  struct Memory {  // the memory of a slot
     std::byte* first = nullptr;
     Strides strides = {};
-    bool shared = true;  // reads of the same elements are one
+    bool shared = true;  // operands that read the same elements share a slot
   };
 
   Status operand(const TensorArg& arg, bool condition, LoopOperand& to) {
@@ -245,7 +244,7 @@ class Planner final : public LoopMaker {
     return {};
   }
 
-  // Neighbouring dimensions that every slot walks as one become one.
+  // Merges adjacent dimensions that every slot traverses uniformly.
   void merge() {
     int kept = 0;
     for (int d = 1; d < rank_; ++d) {

@@ -1,4 +1,5 @@
-// The loop skeleton: elementwise steps over operands of any layout, one thread for a few elements.
+// The loop skeleton: elementwise steps over operands of any layout; each thread computes a few
+// elements.
 #pragma once
 
 #include <span>
@@ -12,9 +13,9 @@
 
 namespace teletensor::backends::cuda {
 
-// How a kernel addresses one tensor: the loop's linear index itself, loaded 16 bytes at a time or
-// one by one; one element for all; or by coordinates, with a run of neighbours (aligned to 16 bytes
-// or not), one element repeated, or strides of its own along the innermost dimension.
+// How a kernel addresses one tensor: by the linear index of the loop (loaded 16 bytes at a time, or
+// one by one), one element for all, or by coordinates: as a run of adjacent elements along the
+// innermost dimension (aligned to 16 bytes or not), as one repeated element, or with a stride.
 enum class Access : char {
   kLinear = 'l',
   kUnaligned = 'u',
@@ -34,26 +35,26 @@ struct LoopSlot {  // a tensor in memory
 struct LoopOperand {
   enum class Kind : char { kSlot, kStep, kNumber };
   Kind kind = Kind::kSlot;
-  std::uint8_t index = 0;  // of the slot or the step
+  std::uint8_t index = 0;  // index of the slot or of the step
   core::DType dtype = core::DType::kF32;
-  bool round = false;  // through the step's dtype
+  bool round = false;  // rounded to the dtype of the step that made it
 };
 struct LoopNode {
-  const cpu::Loops* loops = nullptr;        // null: a copy, cast to its dtype
+  const cpu::Loops* loops = nullptr;        // null for a copy that casts to `dtype`
   core::DType compute = core::DType::kF32;  // the dtype of the compute type
   core::DType dtype = core::DType::kF32;    // cpu::Plan::dtype
   core::DType result = core::DType::kF32;
-  bool condition = false;  // operand 0 is one
-  bool empty = true;       // the functor has no members
+  bool condition = false;  // operand 0 is a condition
+  bool empty = true;       // the functor has no data members
   bool stored = false;
   std::uint8_t slot = 0;
   std::uint8_t operands = 0;
   LoopOperand in[cpu::kMaxOperands];
 };
-// All that a loop's text depends on.
+// Everything that the text of a loop depends on.
 struct LoopGraph {
-  bool wide = false;     // indices of 64 bits
-  bool guarded = false;  // computes nothing where the call's flag is set
+  bool wide = false;     // indices need 64 bits
+  bool guarded = false;  // computes nothing if the call's flag is set
   std::uint8_t rank = 1, width = 1;
   std::vector<LoopSlot> slots;
   std::vector<LoopNode> nodes;
@@ -64,8 +65,8 @@ struct LoopGraph {
 
 KernelSource print_loop(const LoopGraph& graph);
 
-// One launch for the steps; see describe_loop in device_table.h.
-// `checks`: where a step that may refuse puts its check, and finds its flag; null: it is refused.
+// Describes the steps as one launch; see describe_loop in device_table.h. A step that can fail adds
+// its check to `checks` and finds its flag there; if `checks` is null, such a step is refused.
 struct LoopChecks {
   KernelCall& call;
   Work& work;

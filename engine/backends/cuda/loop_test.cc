@@ -1,4 +1,5 @@
-// The loop skeleton, emulated, against the CPU's kernels; launch geometry.
+// Runs the loop skeleton in the emulator, compares it with the CPU's kernels, and tests the launch
+// geometry.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -17,7 +18,7 @@ TestTensor tensor(DType dtype, const Geometry& geometry, std::mt19937& random) {
   return sample(dtype, geometry, random);
 }
 
-// Operand layouts for a result of shape [6, 40]: what the accesses of a loop are for.
+// Operand layouts for a result of shape [6, 40] that lead to each kind of Access.
 const std::vector<std::vector<Geometry>>& layouts() {
   static const std::vector<std::vector<Geometry>> all = {
       {Geometry({6, 40}), Geometry({6, 40}), Geometry({6, 40})},
@@ -64,7 +65,7 @@ TEST(Loop, EveryElementwiseOpComputesTheBitsOfTheCpu) {
   cases.run(/*ulp=*/64);
 }
 
-// What the test above cannot call: ops with attributes, or whose operands are special.
+// Ops that the generic test above cannot call, because they have attributes or special operands.
 TEST(Loop, SpecialFunctions) {
   std::mt19937 random(10);
   DeviceCases cases;

@@ -1,5 +1,5 @@
-// Rows of the table for losses. Sums are those of the CPU, leaf by leaf; what refuses its data (a
-// target that is no class) is checked by a launch before.
+// Device kernels for losses. Their sums have the same leaves as on the CPU. If invalid data is
+// refused (a target that is no class), an earlier launch checks it.
 #include <algorithm>
 
 #include "engine/backends/cuda/describe.h"
@@ -17,10 +17,12 @@ using core::Status;
 using ops::scalar::Loss;
 
 constexpr std::int64_t kLeaf = 2048;
-constexpr std::int64_t kPart = (std::int64_t{1} << 19) / kLeaf;  // leaves of a part of the CPU's
-constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;      // elements
+// Leaves in one part of the CPU's sums.
+constexpr std::int64_t kPart = (std::int64_t{1} << 19) / kLeaf;
+constexpr std::int64_t kSplitAbove = std::int64_t{1} << 20;  // number of elements
 
-// From leaves to the result: parts of them where `parts`, then what is left.
+// Adds the launches from the leaves' sums to the result: with `parts` the sums of parts first, and
+// then the total.
 Status add_total(Work& work, calls::LossCall p, std::int64_t leaves, bool parts, DType result,
                  DType compute) {
   p.count = leaves;
@@ -34,7 +36,7 @@ Status add_total(Work& work, calls::LossCall p, std::int64_t leaves, bool parts,
   return add_recipe(work, {Recipe::kLossTotal, {result, compute}}, p);
 }
 
-// An operand expanded to the input's shape.
+// Expands an operand to the input's shape.
 const void* expanded(KernelCall& call, RowMajorCall& memory, std::size_t i, DType compute) {
   if (call.in.size() <= i || call.in[i].kind != TensorArg::Kind::kTensor) return nullptr;
   const Geometry view = *call.in[i].geometry->expand(call.in[0].geometry->shape);
@@ -105,13 +107,14 @@ Status mse_backward(KernelCall& call, Work& work) {
 
 struct Setting {
   const TensorArg *target, *weight;
-  const core::Dims& shape;  // of the input
+  const core::Dims& shape;  // the shape of the input
   std::int64_t ignore;
   std::string_view reduction;
   double smoothing;
 };
 
-// The lines of the input, the checks of the targets and what the loss is divided by.
+// Describes the lines of the input, and adds the check of the targets and the computation of the
+// loss's divisor.
 Status prepare(KernelCall& call, Work& work, RowMajorCall& memory, const Setting& s, DType compute,
                calls::ClassCall& p) {
   if (core::is_floating(s.target->dtype)) return not_here("targets that are probabilities");
@@ -147,8 +150,8 @@ Status prepare(KernelCall& call, Work& work, RowMajorCall& memory, const Setting
   return add_recipe(work, {Recipe::kClassDivisor, {compute}}, p);
 }
 
-// Groups of threads for a line: four where each has a leaf of the line's sums, whose elements are
-// neighbours.
+// Number of groups of threads per line: four if each group gets a leaf of the line's sums and the
+// elements of a line are adjacent.
 std::uint8_t groups_of(const calls::ClassCall& p) {
   return p.step == 1 && p.classes >= 4 * kLeaf ? 4 : 1;
 }

@@ -22,18 +22,20 @@ using cpu::Addend;
 using cpu::Side;
 using cpu::side_of;
 
-// Of one row and one column cuBLASLt 13.1 splits the sum into more parts than it has terms, and on
-// an H200 it has now and then refused its own plan for it (CUBLAS_STATUS_INVALID_VALUE).
+// For products of one row and one column shorter than this the library is not used: cuBLASLt 13.1
+// splits such a sum into more parts than it has terms, and on an H200 it sometimes refused its own
+// plan (CUBLAS_STATUS_INVALID_VALUE).
 constexpr std::int64_t kShortDot = 1024;
 
-// alpha * left right + beta * addend, of m x k and k x n, for each index of the batch dimensions;
-// the results lie without gaps.
+// alpha * left * right + beta * addend for matrices of m x k and k x n, for each index of the batch
+// dimensions; the results are stored without gaps.
 struct Sizes {
   Dims batch;
   std::int64_t m = 1, n = 1, k = 1;
 };
 
-// Batch dimensions whose matrices lie evenly are one, or are rows of one larger product.
+// Merges batch dimensions with uniform strides into one, or turns them into rows of a larger
+// product.
 void merge(Sizes& sizes, Side& left, Side& right, const Addend& addend) {
   Dims batch, of_left, of_right;
   for (int d = sizes.batch.size() - 1; d >= 0; --d) {
@@ -64,7 +66,7 @@ void merge(Sizes& sizes, Side& left, Side& right, const Addend& addend) {
   right.batch = turned_round(of_right);
 }
 
-// By the library, where it takes the dtype and the layouts.
+// Describes the product for the library, if the library supports the dtype and the layouts.
 bool by_library(KernelCall& call, Work& work, const Sizes& sizes, const Side& left,
                 const Side& right, const Addend& addend, bool tf32) {
   const TensorArg& out = call.out[0];
@@ -119,7 +121,8 @@ bool by_library(KernelCall& call, Work& work, const Sizes& sizes, const Side& le
   return true;
 }
 
-// The product of a and b; with `turned`, of a and b's transpose. `tf32`: that attribute's place.
+// The product of a and b; with `turned` of a and the transpose of b. `tf32` is the index of that
+// attribute.
 Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg& b, bool turned,
                const Addend& addend, std::size_t tf32) {
   const TensorArg& out = call.out[0];
@@ -206,8 +209,8 @@ KernelSource print_matmul(const MatmulGraph& g) {
   DType compute = g.dtype;
   cpu::with_any_compute_type(g.dtype, [&](auto a) { compute = cpu::kDTypeOf<decltype(a)>; });
   const std::string batch = std::to_string(std::max<int>(g.batch, 1));
-  // That many registers may a thread have, blocks of a multiprocessor; 16 sums of 16 bytes take
-  // most.
+  // Minimum number of blocks per multiprocessor, which bounds the registers of a thread; 16 sums of
+  // 16 bytes need most of them.
   const std::string blocks = compute == DType::kC128 ? "1" : "2";
   KernelSource source;
   source.name = std::string("tt_matmul") + (g.turned_a ? "_t" : "_n") + (g.turned_b ? "t" : "n");
@@ -248,7 +251,7 @@ KernelSource print_matmul(const MatmulGraph& g) {
           "      const std::int64_t row = i0 + ty * 4 + i, column = j0 + tx + j * 16;\n"
           "      if (row >= p.m || column >= p.n) continue;\n      A value = acc[i][j];\n";
   if (g.adds) {
-    // As the CPU's: nothing of x is read where beta is 0.
+    // As on the CPU, x is not read if beta is 0.
     const std::string alpha = core::is_inexact(compute) ? "A(p.alpha)" : "A(s::to_int(p.alpha))",
                       beta = core::is_inexact(compute) ? "A(p.beta)" : "A(s::to_int(p.beta))";
     text +=

@@ -1,4 +1,4 @@
-// The matmul skeleton: tiles, for products that no vendor library takes.
+// The matmul skeleton: a kernel of tiles, for products that no vendor library accepts.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace teletensor::backends::cuda {
 
 struct MatmulGraph {
   core::DType dtype = core::DType::kF32;
-  bool turned_a = false, turned_b = false;  // neighbours in memory lie along rows of k
-  bool adds = false;                        // alpha * product + beta * x
-  std::uint8_t batch = 0;                   // dimensions
+  bool turned_a = false, turned_b = false;  // elements that are adjacent in memory lie along k
+  bool adds = false;                        // the result is alpha * product + beta * x
+  std::uint8_t batch = 0;                   // number of dimensions
 
   std::string key() const;
   static MatmulGraph of_key(std::string_view key);
@@ -21,7 +21,8 @@ struct MatmulGraph {
 KernelSource print_matmul(const MatmulGraph& graph);
 
 inline constexpr std::int64_t kTile = 64;
-// Blocks for `batches` products of m x n; false: more than a grid has.
+// The number of blocks for `batches` products of m x n. Returns false if a grid cannot have that
+// many.
 bool tiles_for(std::int64_t batches, std::int64_t m, std::int64_t n, LaunchShape& shape);
 
 }  // namespace teletensor::backends::cuda

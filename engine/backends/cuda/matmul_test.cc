@@ -1,5 +1,6 @@
-// Matrix products and rows, emulated, against the CPU's kernels. Sums have another order here, so
-// samples are small integers where bits are compared.
+// Runs matrix products and rows in the emulator and compares them with the CPU's kernels. Sums are
+// added in another order than on the CPU, so where bits are compared the samples are small
+// integers.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -59,16 +60,16 @@ TEST(Rows, SoftmaxAndItsDerivatives) {
       }
     }
   }
-  cases.run(2000);  // of differences of large numbers
+  cases.run(2000);  // differences of large numbers lose digits
 }
 
-// A thread holds 4 or 16 elements of a row, or reads them again.
+// A thread keeps 4 or 16 elements of a row, or reads them again.
 TEST(Rows, OfEveryLength) {
   std::mt19937 random(33);
   DeviceCases cases;
   const auto d = Attribute::of(1);
-  const auto little = [&](DType dtype,
-                          const Geometry& g) {  // so that long sums have digits to spare
+  // Small values, so that long sums keep enough digits.
+  const auto little = [&](DType dtype, const Geometry& g) {
     TestTensor t = sample(dtype, g, random, false);
     std::vector<double> values = t.values();
     for (double& v : values) v /= 64;
@@ -104,7 +105,7 @@ TEST(Rows, OfEveryLength) {
       cases.need("log_softmax", {x}, {d});
     }
   }
-  cases.run(4000);  // of differences of large numbers
+  cases.run(4000);  // differences of large numbers lose digits
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How kernels' texts name types.
+// Names of types in the texts of kernels.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace teletensor::backends::cuda {
 
-std::string type_name_of(core::DType dtype);  // of elements in memory
-// Of the type that `dtype` is computed in (cpu/block_io.h), for a dtype that is one: int32 too.
+std::string type_name_of(core::DType dtype);  // the type of elements in memory
+// The type in which elements are computed (cpu/block_io.h), for a `dtype` that is such a type;
+// int32 is one too.
 std::string compute_name(core::DType dtype);
 inline std::string str(std::size_t n) { return std::to_string(n); }
 

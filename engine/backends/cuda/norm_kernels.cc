@@ -1,5 +1,5 @@
-// Rows of the table for layer_norm and batch_norm; group_norm, instance_norm and rms_norm are made
-// of these or of folds and loops.
+// Device kernels for layer_norm and batch_norm; group_norm, instance_norm and rms_norm consist of
+// these or of reductions and loops.
 #include <algorithm>
 
 #include "engine/backends/cuda/describe.h"
@@ -13,12 +13,13 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// The dtype in which two operands of a derivative are read: their own where they share it.
+// The dtype in which two operands of a derivative are read: their own dtype if they have the same.
 DType shared_dtype(const TensorArg& a, const TensorArg& b) {
   return a.dtype == b.dtype ? a.dtype : float_of(b.dtype);
 }
 
-// What both norms read and write, forward and backward; Call is of either.
+// Operands and results that both norms have in common, forward and backward. Call is the parameter
+// struct of either norm.
 template <class Call>
 void forward_of(const KernelCall& call, RowMajorCall& memory, Call& p) {
   const DType dtype = call.out[0].dtype, compute = float_of(dtype);
@@ -80,7 +81,7 @@ Status layer_norm_backward(KernelCall& call, Work& work) {
   return memory.finish({Recipe::kLayerNormWeights, {call.out[1].dtype, compute}}, p);
 }
 
-// As ChannelRuns of the CPU: the leaves of a channel are those of its sums.
+// As ChannelRuns on the CPU: the leaves of a channel are those of the CPU's sums.
 calls::ChannelCall channels_of(const Dims& shape, double eps) {
   calls::ChannelCall p = {};
   p.batch = shape[0];
@@ -94,9 +95,10 @@ calls::ChannelCall channels_of(const Dims& shape, double eps) {
   return p;
 }
 
-enum ChannelSum : std::uint8_t { kOfX, kOfSquares, kOfGradients };  // as text/norms.cuh has them
+// Same values as in text/norms.cuh.
+enum ChannelSum : std::uint8_t { kOfX, kOfSquares, kOfGradients };
 
-// Leaves, and what follows of their sums.
+// Adds the launches for the leaves of the sums and for the results that follow from the sums.
 Status add_sums(Work& work, calls::ChannelCall p, ChannelSum what, DType dtype, DType compute,
                 DType result) {
   p.n = p.channels * p.leaves;

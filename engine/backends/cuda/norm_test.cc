@@ -1,4 +1,4 @@
-// Norms and losses, emulated, against the CPU's kernels.
+// Runs norms and losses in the emulator and compares them with the CPU's kernels.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -78,7 +78,7 @@ TEST(Losses, OfElements) {
                    {how});
         cases.need("binary_cross_entropy_with_logits", {x, q, nullptr, nullptr}, {how});
         cases.need("kl_div", {x, q}, {how, Attribute::of(false)});
-        cases.need("kl_div", {x, y}, {how, Attribute::of(false)});  // NaN of negative targets
+        cases.need("kl_div", {x, y}, {how, Attribute::of(false)});  // negative targets give NaN
         cases.need("kl_div", {x, y}, {how, Attribute::of(true)});
       }
     }
@@ -138,7 +138,7 @@ TEST(Losses, OfClasses) {
     EXPECT_TRUE(cases.add_refused("nll_loss", {x, t, nullptr},
                                   {Attribute::of(-100), Attribute::of("none")}));
   }
-  cases.run(2000);  // of differences of large numbers
+  cases.run(2000);  // differences of large numbers lose digits
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Texts compiled by NVRTC where its library is found, for unit tests: no device is needed.
+// Support for unit tests: compiles kernel texts with NVRTC if its library is found. No device is
+// needed.
 #pragma once
 
 #include <dlfcn.h>
@@ -29,7 +30,8 @@ class Nvrtc {
   }
   bool found() const { return library_ != nullptr; }
 
-  // Compiles all of them as one program. Empty: it compiles and nothing spills; else what is wrong.
+  // Compiles all sources as one program. Returns an empty string if that succeeds and no kernel
+  // spills registers, and otherwise what is wrong.
   std::string check(const std::vector<KernelSource>& sources, const std::string& architecture) {
     std::string text(prelude());
     for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -60,8 +62,8 @@ class Nvrtc {
     function = reinterpret_cast<F>(::dlsym(library_, name));
   }
 
-  // "ptxas info : Function properties for NAME", then "N bytes stack frame, N bytes spill
-  // stores..."
+  // Parses "ptxas info : Function properties for NAME" followed by "N bytes stack frame, N bytes
+  // spill stores...".
   static std::string spills(const std::string& log) {
     std::istringstream lines(log);
     std::string line, name, found;

@@ -10,12 +10,12 @@ namespace {
 using core::Geometry;
 using core::Status;
 
-// What the call sees of one storage: elements [begin, end) of all views of it together, in bytes.
+// The part of one storage that the views of a call cover together: bytes [begin, end).
 struct Window {
   void* device = nullptr;
   std::int64_t begin = 0, end = 0;
   char* host = nullptr;
-  bool read = false;  // its bytes are needed before
+  bool read = false;  // the kernel needs the previous contents
 };
 
 class HostScratch final : public Scratch {
@@ -39,11 +39,12 @@ Span span_of(const TensorArg& arg) {
 }  // namespace
 
 Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu) {
-  // Views of one storage stay views of one memory: a kernel may rely on it.
+  // Views of one storage stay views of one memory, because a kernel may rely on that.
   std::vector<Window> windows;
   const auto window_of = [&](const TensorArg& arg) -> Window& {
     Span span = span_of(arg);
-    span.begin &= ~std::int64_t{63};  // views of different dtypes find their elements aligned
+    // aligned, so that views of different dtypes have aligned elements
+    span.begin &= ~std::int64_t{63};
     for (Window& window : windows) {
       if (window.device != arg.data) continue;
       if (window.begin == window.end) {
@@ -62,7 +63,8 @@ Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu) {
   }
   for (const TensorArg& arg : call.out) {
     Window& window = window_of(arg);
-    // What lies between the elements of a result is written back as it was.
+    // The gaps between the elements of a result are written back unchanged, so they have to be
+    // read.
     window.read |= call.op.inplace == ops::Inplace::kRegion || !arg.geometry->dense();
   }
   for (Window& window : windows) {
@@ -74,7 +76,7 @@ Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu) {
     TT_RETURN_IF_ERROR(
         gpu.copy_out(window.host, static_cast<char*>(window.device) + window.begin, bytes));
   }
-  // The same views, in windows that begin where their storage does not.
+  // The same views with offsets relative to the windows.
   std::deque<Geometry> geometries;
   const auto on_host = [&](const TensorArg& arg) {
     TensorArg moved = arg;

@@ -1,4 +1,4 @@
-// A call of a kernel of the CPU for tensors of a device.
+// Runs a CPU kernel on tensors of a device.
 #pragma once
 
 #include <atomic>
@@ -11,17 +11,17 @@
 
 namespace teletensor::backends::cuda {
 
-// Copies what the operands show to the host, runs the kernel there and copies the results back:
-// exactly what the kernel would do in the device's memory. What fails has changed nothing. The
-// copies are charged to the session as the host's temporary memory.
+// Copies the operands' elements to the host, runs the kernel there and copies the results back,
+// with exactly the effect that the kernel would have on the device's memory. If it fails, nothing
+// has changed. The copies count towards the session as temporary memory of the host.
 core::Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu);
 
-// How often each op went that way. Thread-safe.
+// Counts how often each op ran that way. Thread-safe.
 class HostCalls {
  public:
   explicit HostCalls(const ops::Catalog& catalog) : catalog_(catalog), counts_(catalog.size()) {}
   void add(ops::OpId op) { counts_[op].fetch_add(1, std::memory_order_relaxed); }
-  // Those that did, in the catalog's order.
+  // The ops with a nonzero count, in the catalog's order.
   std::vector<std::pair<std::string, std::uint64_t>> counts() const;
 
  private:

@@ -1,4 +1,4 @@
-// The one parameter of a kernel, field by field: every field begins at a multiple of 8.
+// Writes the one parameter of a kernel field by field; every field begins at a multiple of 8 bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Rows of the table for pooling: windows as formulas, a thread for each result.
+// Device kernels for pooling: windows are computed by formulas, with one thread for each result.
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/index_plan.h"
 #include "engine/backends/cuda/recipes.h"
@@ -11,15 +11,15 @@ using core::Dims;
 using core::DType;
 using core::Status;
 
-// The elements of each image and channel.
+// The number of elements per image and channel.
 std::int64_t plane_of(const Dims& shape) {
   std::int64_t n = 1;
   for (int d = 2; d < shape.size(); ++d) n *= shape[d];
   return n;
 }
 
-// `x`: what windows see, `y`: a result for each window. dilation < 0: of the attribute there is
-// none; adaptive windows have no attributes at all.
+// `x` is the shape that windows read, and `y` has one result for each window. dilation < 0 means
+// that the op has no such attribute; adaptive windows have no attributes at all.
 Status windows(KernelCall& call, const Dims& x, const Dims& y, bool adaptive, int dilation,
                calls::PoolCall& p) {
   const int n = x.size() - 2;

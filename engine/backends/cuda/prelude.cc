@@ -1,5 +1,5 @@
-// prelude(): the texts under text/ and the headers of the functors, in one piece. The files are
-// compiled in by CMake.
+// prelude(): joins the texts under text/ and the headers of the functors into one text. CMake
+// compiles the files into the binary.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -10,8 +10,9 @@
 namespace teletensor::backends::cuda {
 namespace {
 
-// What the device has no use for: every header stands in the one text, after those it needs; the
-// facts that functors tell about themselves would become variables of each module.
+// Lines that the device does not need: includes (the one text contains every header after those
+// that it uses), comments, and facts about the functors, which would become variables of each
+// module.
 bool dropped(std::string_view line) {
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
   for (const std::string_view start :
@@ -24,7 +25,7 @@ bool dropped(std::string_view line) {
 }
 
 void append(std::string& to, std::string_view text) {
-  bool inside = false;  // a declaration of several lines
+  bool inside = false;  // in a declaration of several lines
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
     const std::string_view line = text.substr(0, end);

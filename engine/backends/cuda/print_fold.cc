@@ -1,4 +1,4 @@
-// The text of a fold's launch, from its graph.
+// Prints the text of a reduction kernel from its graph.
 #include <string>
 
 #include "engine/backends/cuda/fold_plan.h"
@@ -10,8 +10,8 @@ namespace {
 
 using Stage = FoldGraph::Stage;
 
-// The elements that a thread loads before it uses the first of them: many hide the memory's
-// latency, and take registers and code.
+// The number of elements that a thread loads before it uses the first of them. Many hide the
+// latency of the memory, but need registers and code.
 int loads_at_once(const FoldGraph& g) {
   if (g.map == FoldMap::kAbsPower) return 1;
   if (g.map == FoldMap::kExpDifference) return 4;
@@ -36,7 +36,7 @@ std::string op_name(FoldOp op) {
   return "tt::FirstBest<A, false>";
 }
 
-// Of x, an A; `center` is one.
+// The expression for an element x of type A; `center` has type A too.
 std::string mapped(FoldMap map) {
   switch (map) {
     case FoldMap::kSquaredDifference:
@@ -77,7 +77,8 @@ std::string finished(FoldFinish finish) {
   }
 }
 
-// A function from an index in the plan's order to strides' sums.
+// A function that computes the position in memory for an index in the plan's order, from the
+// strides.
 std::string position(const char* name, int axes, const char* stride) {
   std::string text =
       "  const auto " + std::string(name) + "_" + stride + " = [&](I e) {\n    I at = 0;\n";
@@ -117,7 +118,7 @@ KernelSource print_fold(const FoldGraph& g) {
                      " reduced_divide[" + reduced + "];\n  std::int64_t reduced_in[" + reduced +
                      "];\n};\nextern \"C\" __global__ void __launch_bounds__(256) " + source.name +
                      "(const Params p) {\n";
-  // What happens to a value that a thread has made.
+  // The code that stores or passes on a value that a thread has computed.
   if (g.last) text += position("kept", g.kept, "out");
   text += "  const auto emit = [&](I output, I leaf, V value) {\n";
   if (!g.last) {
@@ -158,7 +159,8 @@ KernelSource print_fold(const FoldGraph& g) {
   const std::string center = centered ? "p.center[output]" : "A(0)";
   switch (g.stage) {
     case Stage::kAlong:
-      // As many lanes as the CPU has partial results; the threads of a block are several leaves.
+      // A leaf has as many lanes as the CPU has partial results; the threads of a block work on
+      // several leaves.
       text +=
           "  constexpr int kWidth = 256 / sizeof(A);\n"
           "  __shared__ V acc[256];\n"
@@ -181,7 +183,8 @@ KernelSource print_fold(const FoldGraph& g) {
           "  if (live && lane == 0) emit(output, leaf, value);\n";
       break;
     case Stage::kAcross:
-      // A thread for a result: 64 rows, four at a time, a row of the innermost axis at once.
+      // One thread per result: it reduces 64 rows, four at a time, and a whole row of the innermost
+      // axis at once.
       text +=
           "  const std::int64_t task = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;\n"
           "  if (task >= p.outputs * p.leaves) return;\n"

@@ -1,4 +1,4 @@
-// The texts of checks and of picks, from their graphs.
+// Prints the texts of check kernels and pick kernels from their graphs.
 #include <algorithm>
 #include <string>
 
@@ -37,7 +37,7 @@ std::string opening(const std::string& name) {
          "  if (at >= static_cast<I>(p.count)) return;\n";
 }
 
-// For each axis the coordinate `c`, and `body(axis)` with it.
+// Prints, for each axis, the computation of the coordinate `c` followed by `body(axis)`.
 template <class F>
 std::string walk(std::uint8_t axes, F&& body) {
   std::string text = "  I rest = at;\n";

@@ -1,4 +1,4 @@
-// The text of a loop, from its graph.
+// Prints the text of a loop kernel from its graph.
 #include <string>
 
 #include "engine/backends/cuda/loop_plan.h"
@@ -10,7 +10,7 @@ namespace {
 using core::DType;
 using Kind = LoopOperand::Kind;
 
-// Offsets of the elements that have coordinates.
+// Prints the offsets of the tensors that are addressed by coordinates.
 std::string coordinates(const LoopGraph& graph) {
   bool used = false;
   for (const LoopSlot& slot : graph.slots) used = used || by_coordinates(slot.access);
@@ -70,7 +70,7 @@ std::string store(const LoopGraph& graph, std::size_t s, const std::string& valu
   }
 }
 
-// What step n makes of one element, `e`.
+// Prints the computation of step n for element `e`.
 std::string step(const LoopGraph& graph, std::size_t n) {
   const LoopNode& node = graph.nodes[n];
   const std::string i = str(n), a = compute_name(node.compute), t = type_name_of(node.result);
@@ -113,7 +113,7 @@ std::string step(const LoopGraph& graph, std::size_t n) {
   return "    const " + t + " v" + i + " = s::from_compute<" + t + ">(" + value + ");\n";
 }
 
-// "tt_loop_3_Add": the number of steps and the last one.
+// For example "tt_loop_3_Add": the number of steps and the functor of the last one.
 std::string name_of_loop(const LoopGraph& graph) {
   std::string name = "tt_loop_" + str(graph.nodes.size());
   const LoopNode& last = graph.nodes.back();

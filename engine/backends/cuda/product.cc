@@ -5,7 +5,7 @@ namespace teletensor::backends::cuda {
 std::optional<ProductMatrix> product_matrix(const void* data, std::int64_t rows,
                                             std::int64_t columns, std::int64_t row_stride,
                                             std::int64_t column_stride) {
-  // Of a single row or column any distance will do.
+  // If there is only a single row or column, any distance fits.
   const auto fits = [](std::int64_t lines, std::int64_t line, std::int64_t length,
                        std::int64_t step) {
     return (length == 1 || step == 1) && (lines == 1 || line >= length);

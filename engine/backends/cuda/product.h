@@ -1,4 +1,4 @@
-// A matrix product as a library of products takes it: a pure description.
+// Product: the description of a matrix product for a library such as cuBLASLt.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace teletensor::backends::cuda {
 
-// Matrices of one operand, `batch` elements apart: row-major ones whose rows lie `line` apart, or
-// `turned`: their columns do.
+// The matrices of one operand, `batch` elements apart. They are row-major with rows `line` elements
+// apart; with `turned` they are column-major with columns `line` elements apart.
 struct ProductMatrix {
   const void* data = nullptr;
   bool turned = false;
@@ -17,11 +17,11 @@ struct ProductMatrix {
   friend bool operator==(const ProductMatrix&, const ProductMatrix&) = default;
 };
 
-// out = alpha * a b + beta * c + bias (of each column): out is row-major without gaps.
+// out = alpha * a * b + beta * c + bias (added to each row), where out is row-major without gaps.
 struct Product {
   core::DType dtype = core::DType::kF32;
   std::int64_t batches = 1, m = 0, n = 0, k = 0;
-  ProductMatrix a, b, c;  // c is not read where beta is 0
+  ProductMatrix a, b, c;  // c is not read if beta is 0
   const void* bias = nullptr;
   void* out = nullptr;
   double alpha = 1, beta = 0;
@@ -31,7 +31,7 @@ struct Product {
   friend bool operator==(const Product&, const Product&) = default;
 };
 
-// The matrix of rows x columns elements with these strides; none where neither is 1.
+// The matrix of rows x columns elements with these strides; no value if neither stride is 1.
 std::optional<ProductMatrix> product_matrix(const void* data, std::int64_t rows,
                                             std::int64_t columns, std::int64_t row_stride,
                                             std::int64_t column_stride);

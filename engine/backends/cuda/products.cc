@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMaxAnswers = 4;
 
-// As much as the library's own documentation advises.
+// The size that the library's documentation recommends.
 std::uint64_t most_workspace(int capability) {
   return (capability >= 90 ? std::uint64_t{32} : std::uint64_t{4}) << 20;
 }
@@ -35,7 +35,7 @@ int blas_type(DType dtype) {
   }
 }
 
-// The largest power of two, up to 256, that the address is a multiple of.
+// The largest power of two, up to 256, that divides the address.
 std::uint32_t alignment(const void* data) {
   const auto address = reinterpret_cast<std::uintptr_t>(data) | 256;
   return std::uint32_t{1} << std::countr_zero(address);
@@ -43,8 +43,8 @@ std::uint32_t alignment(const void* data) {
 
 }  // namespace
 
-// What the library is asked with. The library's matrices are column-major: it is asked for the
-// transpose of the result, from the transposes of the operands in the other order.
+// The objects that describe a product to the library. The library's matrices are column-major, so
+// it computes the transpose of the result from the transposed operands in reverse order.
 struct Products::Plan {
   explicit Plan(const Blas& blas) : blas_(blas) {}
   ~Plan() {
@@ -58,12 +58,13 @@ struct Products::Plan {
 
   BlasOperation* operation = nullptr;
   BlasLayout *a = nullptr, *b = nullptr, *c = nullptr, *out = nullptr;
-  // What the library has answered, best first, and which of them is used; all: none is left. An
-  // answer is no promise: the library may refuse it when it is started.
+  // The library's answers, best first, and the index of the one that is used; `answered` means that
+  // none is left. An answer is no guarantee: the library may refuse it when it is started.
   BlasAnswer answers[kMaxAnswers];
   std::size_t answered = 0;
   std::atomic<std::size_t> used{0};
-  std::atomic<bool> started{false};  // once: its like may be gathered
+  // Set once it has been started successfully; then such products may be gathered.
+  std::atomic<bool> started{false};
 
   const BlasAnswer* answer() const {
     const std::size_t i = used.load(std::memory_order_acquire);
@@ -84,19 +85,19 @@ core::Result<std::unique_ptr<Products>> Products::open(const Blas& blas, Gpu& gp
 }
 
 Products::~Products() {
-  (void)gpu_.synchronize();  // nothing is gathered any more
+  (void)gpu_.synchronize();  // after this no gathered work is left
   {
     MutexLock lock(mu_);
     plans_.clear();
   }
-  // What still runs on the device uses nothing of the handle.
+  // Work that is still running on the device does not use the handle.
   if (handle_ != nullptr && gpu_.enter().ok()) blas_.cublasLtDestroy(handle_);
 }
 
 Status Products::check(int code, const char* what) {
   if (code == 0) return {};
   if (code == kBlasExecutionFailed || code == kBlasInternalError) {
-    TT_RETURN_IF_ERROR(gpu_.synchronize());  // where the device is lost, this says so
+    TT_RETURN_IF_ERROR(gpu_.synchronize());  // reports the loss if the device is lost
   }
   const Code kind = code == kBlasNotSupported ? Code::kUnimplemented : Code::kInternal;
   return Status(kind, gpu_.name() + ": " + what + " failed with " + std::to_string(code));
@@ -126,7 +127,7 @@ std::shared_ptr<Products::Plan> Products::plan(const Product& product) {
   const Key key = key_of(product);
   if (auto found = find(key)) return found;
   MutexLock planning(planning_);
-  if (auto found = find(key)) return found;  // somebody else's meanwhile
+  if (auto found = find(key)) return found;  // another thread has made it meanwhile
   const auto made = std::make_shared<Plan>(blas_);
   choose(product, *made);
   MutexLock lock(mu_);
@@ -135,7 +136,7 @@ std::shared_ptr<Products::Plan> Products::plan(const Product& product) {
   return made;
 }
 
-// `plan` has no answer where anything is refused.
+// Leaves `plan` without an answer if the library refuses anything.
 void Products::choose(const Product& p, Plan& plan) {
   const bool wide = p.dtype == DType::kF64;
   const int type = blas_type(p.dtype);
@@ -209,7 +210,7 @@ Status Products::run(const Product& product) {
   int code = 0;
   TT_RETURN_IF_ERROR(gpu_.launch(*this, product, known, &code));
   if (code == kBlasInvalidValue || code == kBlasNotSupported) {
-    chosen->used.compare_exchange_strong(used, used + 1);  // the next call asks with another answer
+    chosen->used.compare_exchange_strong(used, used + 1);  // the next call uses the next answer
     return Status(Code::kUnimplemented, gpu_.name() + ": cuBLASLt refuses its own plan");
   }
   TT_RETURN_IF_ERROR(check(code, "a matrix product"));

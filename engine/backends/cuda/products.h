@@ -1,4 +1,4 @@
-// Products: matrix products of one device by cuBLASLt.
+// Products: runs the matrix products of one device with cuBLASLt.
 #pragma once
 
 #include <array>
@@ -20,20 +20,22 @@ class Products final : public Library {
  public:
   static constexpr std::size_t kMaxPlans = 4096;
 
-  // Both outlive it.
+  // Precondition: both outlive the Products.
   static core::Result<std::unique_ptr<Products>> open(const Blas& blas, Gpu& gpu);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // The temporary memory that the product wants; nothing: the library does not take it.
+  // The temporary memory that the product needs; no value if the library does not support the
+  // product.
   std::optional<std::size_t> workspace(const Product& product);
-  // What the calling thread's session asks next. Precondition: workspace() has answered, and so
-  // much is there. One whose like has been started before may be gathered.
+  // Queues the product for the calling thread's session. Precondition: workspace() has returned a
+  // size, and the product has that much memory. If a product with the same plan has been started
+  // before, the call may be gathered.
   core::Status run(const Product& product);
 
  private:
-  // All that the library's choice depends on.
+  // Everything that the library's choice depends on.
   using Key = std::array<std::int64_t, 12>;
   struct Plan;
 
@@ -48,8 +50,9 @@ class Products final : public Library {
   const Blas& blas_;
   Gpu& gpu_;
   BlasHandle handle_ = nullptr;
-  core::Mutex planning_;  // one asks for a plan at a time; before mu_
-  core::Mutex mu_;        // held by whoever starts a product: its plan is told where the bias lies
+  core::Mutex planning_;  // only one thread asks for a plan at a time; taken before mu_
+  // Held while a product is started, because the address of the bias is set in the plan.
+  core::Mutex mu_;
   std::map<Key, std::shared_ptr<Plan>> plans_ TT_GUARDED_BY(mu_);
 };
 

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt: what is asked of it, over the fake one, which is strict about it.
+// Tests matrix products with cuBLASLt on the fake library, which checks its arguments strictly.
 #include "engine/backends/cuda/products.h"
 
 #include <gtest/gtest.h>
@@ -27,16 +27,16 @@ TEST(Products, MatricesThatAreTaken) {
     return made ? (made->turned ? -made->line : made->line) : 0;
   };
   EXPECT_EQ(turned(3, 4, 4, 1), 4);
-  EXPECT_EQ(turned(3, 4, 9, 1), 9);   // of a wider one
+  EXPECT_EQ(turned(3, 4, 9, 1), 9);   // part of a wider matrix
   EXPECT_EQ(turned(3, 4, 1, 3), -3);  // transposed
   EXPECT_EQ(turned(3, 4, 1, 8), -8);
-  EXPECT_EQ(turned(1, 4, 77, 1), 4);  // a row
+  EXPECT_EQ(turned(1, 4, 77, 1), 4);  // one row
   EXPECT_EQ(turned(1, 4, 77, 2), -2);
-  EXPECT_EQ(turned(3, 1, 5, 77), 5);  // a column
+  EXPECT_EQ(turned(3, 1, 5, 77), 5);  // one column
   EXPECT_EQ(turned(1, 1, 0, 0), 1);
-  EXPECT_EQ(turned(3, 4, 8, 2), 0);  // gaps
+  EXPECT_EQ(turned(3, 4, 8, 2), 0);  // with gaps
   EXPECT_EQ(turned(3, 4, 0, 1), 0);  // a row that repeats
-  EXPECT_EQ(turned(3, 4, 2, 1), 0);  // rows that overlap
+  EXPECT_EQ(turned(3, 4, 2, 1), 0);  // overlapping rows
 }
 
 #ifdef TT_FAKE_CUDA_LIBRARY
@@ -46,7 +46,7 @@ class Device : public FakeDevice {
   using Ask = decltype(Blas::cublasLtMatmulAlgoGetHeuristic);
   using Multiply = decltype(Blas::cublasLtMatmul);
 
-  // `ask`, `multiply`: called in the places of the library's heuristic and product.
+  // `ask` and `multiply` are called instead of the library's heuristic and product.
   explicit Device(Ask ask = nullptr, Multiply multiply = nullptr) {
     EXPECT_EQ(load_blas(driver(), TT_FAKE_CUDA_LIBRARY, &blas_).message(), "");
     if (ask != nullptr) blas_.cublasLtMatmulAlgoGetHeuristic = ask;
@@ -87,7 +87,7 @@ TEST(Products, OfAnyLayoutThatTheLibraryTakes) {
     EXPECT_TRUE(device.takes("dot", {x(Geometry({1024})), x(Geometry({1024}))}));
     EXPECT_FALSE(device.takes("dot", {x(Geometry({40})), x(Geometry({40}))}));
     EXPECT_TRUE(device.takes("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), nullptr}));
-    // Nothing is added to products of doubles but a matrix.
+    // For doubles only a matrix can be added to the product, no bias.
     EXPECT_EQ(
         device.takes("linear", {x(Geometry({3, 4, 8})), x(Geometry({6, 8})), x(Geometry({6}))}),
         !wide);
@@ -99,7 +99,7 @@ TEST(Products, OfAnyLayoutThatTheLibraryTakes) {
         {Attribute::of(2.0), Attribute::of(3.0)}));
     EXPECT_TRUE(device.takes("addmm", {x(Geometry({6})), x(Geometry({4, 8})), x(Geometry({8, 6}))},
                              {Attribute::of(0.0), Attribute::of(0.5)}));
-    // Not: gaps, two dimensions of batches, addends that repeat along rows.
+    // Not supported: gaps, two batch dimensions, and addends that repeat along rows.
     EXPECT_FALSE(device.takes("matmul", {x(Geometry({4, 5}, {12, 2})), x(Geometry({5, 6}))}));
     EXPECT_FALSE(device.takes("matmul", {x(Geometry({2, 3, 4, 5})), x(Geometry({3, 5, 6}))}));
     EXPECT_FALSE(device.takes("addmm",
@@ -132,7 +132,7 @@ TEST(Products, Tf32RoundsFactorsWhereItIsAsked) {
       EXPECT_EQ(product(op, {Attribute::none()}), 4 * fine) << op;
       EXPECT_EQ(product(op, {Attribute::of(true)}), rounded) << op;
     }
-    // What is added is no factor.
+    // An addend is not rounded, because it is no factor.
     const Attribute one = Attribute::of(1.0);
     EXPECT_EQ(product("addmm", {one, one}), 5 * fine);
     EXPECT_EQ(product("addmm", {one, one, Attribute::of(true)}), rounded + fine);
@@ -144,7 +144,8 @@ TEST(Products, PlansAreKeptByShapeAndAlignment) {
   Device device;
   const auto x = [&](const Geometry& g) { return sample_places(DType::kF32, g, 0, 4, random); };
   for (int round = 0; round < 3; ++round) {
-    // The same shapes, other addresses: the fake one refuses an algorithm that was promised more.
+    // The same shapes at other addresses: the fake library refuses an algorithm that was chosen for
+    // a higher alignment.
     for (const std::int64_t offset : {0, 1, 2, 4}) {
       EXPECT_TRUE(device.takes("matmul", {x(Geometry({5, 40}, {40, 1}, offset)),
                                           x(Geometry({40, 7}, {7, 1}, 3 * offset))}));
@@ -152,7 +153,7 @@ TEST(Products, PlansAreKeptByShapeAndAlignment) {
   }
 }
 
-// The library's heuristic, which waits for what another thread does meanwhile.
+// The library's heuristic, which waits here until another thread has run a product.
 struct Asking {
   static inline Device::Ask library = nullptr;
   static inline std::atomic<int> entered{0};
@@ -193,7 +194,7 @@ TEST(Products, APlanThatIsMadeHoldsUpNoOtherProduct) {
   EXPECT_EQ(Asking::entered, 1);
 }
 
-// A library that answers with a plan and then refuses to start it.
+// A library that returns a plan and then refuses to start it.
 struct Refusing {
   template <class... Arguments>
   static int multiply(Arguments...) {

@@ -39,8 +39,9 @@ core::Result<Queues::QueueRef> Queues::of(OwnerId owner) {
   MutexLock lock(mu_);
   reap();
   const auto [at, added] = queues_.try_emplace(owner, made);
-  if (!added) destroy(*made);  // another thread was first
-  // Under the lock: memory that comes meanwhile is waited for by all that are in the list.
+  if (!added) destroy(*made);  // another thread was faster
+  // Under the lock, so that memory which arrives from the driver meanwhile is waited for by every
+  // queue in the list.
   if (added && home) {
     status = follow(*made, *home);
     if (!status.ok()) {
@@ -58,7 +59,7 @@ void Queues::destroy(Queue& queue) {
     MutexLock lock(queue.gather_mu_);
     queue.graphs_.clear(driver);
   }
-  // The driver lets streams go once they have run out.
+  // The driver frees streams when their work has ended.
   for (Stream* stream : {&queue.stream_, &queue.beside_}) {
     if (*stream != nullptr) driver.cuStreamDestroy(std::exchange(*stream, nullptr));
   }
@@ -88,7 +89,7 @@ void Queues::end(OwnerId owner) {
     queues_.erase(found);
     if (const auto at = queues_.find(0); at != queues_.end()) home = at->second;
   }
-  // From now on what it left is waited for there.
+  // From now on queues that would wait for the ended session wait for the home queue.
   if (home) (void)follow(*home, *ended);
   MutexLock lock(ended->gather_mu_);
   ended->gathering_ = false;
@@ -120,17 +121,18 @@ std::vector<Queues::QueueRef> Queues::all() const {
   return found;
 }
 
-// ---------------------------------------------------------------- who waits for whom
+// ---------------------------------------------------------------- order between queues
 
 Status Queues::stream_follows(Stream stream, Queue& queue, bool beside) {
   if (!beside) TT_RETURN_IF_ERROR(this->stream(queue).status());
   return mark(stream, queue, beside);
 }
 
-// The same but for what is gathered.
+// Like stream_follows(), but does not send gathered work.
 Status Queues::mark(Stream stream, Queue& queue, bool beside) {
   const Event mark = beside ? queue.beside_mark_ : queue.mark_;
-  // Another thread may move the mark meanwhile: forward only.
+  // Another thread may record the same event meanwhile; then the stream waits for a later point,
+  // which is also correct.
   TT_RETURN_IF_ERROR(
       device_.check(device_.driver.cuEventRecord(mark, beside ? queue.beside_ : queue.stream_),
                     "a mark in a stream"));
@@ -180,7 +182,7 @@ Status Queues::mark_all(Stream stream, Event mark, bool gathered) {
   return device_.check(device_.driver.cuEventRecord(mark, stream), "a mark in a stream");
 }
 
-// ---------------------------------------------------------------- how much is in flight
+// ---------------------------------------------------------------- bound on work in flight
 
 core::Result<Event> Queues::timed_event(Queue& queue) {
   if (!queue.spare_.empty()) {
@@ -208,7 +210,7 @@ Status Queues::close(Queue& queue) {
   return {};
 }
 
-// Takes note of the batches that have ended; with `wait`, until one more fits.
+// Records the batches that have ended; with `wait`, waits until one more batch fits.
 Status Queues::settle(Queue& queue, bool wait) {
   while (!queue.open_.empty()) {
     const Batch batch = queue.open_.front();
@@ -236,7 +238,7 @@ Status Queues::settle(Queue& queue, bool wait) {
   return {};
 }
 
-// `*room`: tasks until the batch is full.
+// Sets `*room` to the number of tasks that still fit into the batch.
 Status Queues::limit(Queue& queue, std::size_t* room) {
   MutexLock lock(queue.mu_);
   const std::uint32_t most = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
@@ -264,7 +266,8 @@ Status Queues::count(Queue& queue, std::size_t tasks) {
 Status Queues::ask(Queue& queue, const Task& task, bool gathers, int* code) {
   *code = kSuccess;
   std::size_t room = kMaxGathered;
-  // Clearing belongs to what is asked next, and may be asked under the locks of a pool.
+  // Clearing is not counted: it belongs to the next task, and may be queued under the locks of a
+  // pool.
   const bool counts = queue.owner_ != 0 && !task.clears();
   if (counts) TT_RETURN_IF_ERROR(limit(queue, &room));
   MutexLock lock(queue.gather_mu_);
@@ -285,8 +288,8 @@ core::Result<Stream> Queues::stream(Queue& queue) {
   return queue.stream_;
 }
 
-// The instructions are done, as far as anybody knows: where a task does not start, memory is not
-// what they have promised.
+// Sends the gathered tasks. Their instructions already count as done, so if a task cannot be
+// started, the device is lost: its memory does not contain what was promised.
 Status Queues::hand_over(Queue& queue) {
   const std::size_t tasks = queue.gathered_.size();
   if (tasks == 0) return {};
@@ -298,7 +301,7 @@ Status Queues::hand_over(Queue& queue) {
     starts_.fetch_add(graph ? 1 : queue.gathered_.starts(), std::memory_order_relaxed);
     graph_starts_.fetch_add(graph ? 1 : 0, std::memory_order_relaxed);
     if (library && code != kSuccess) {
-      std::size_t free = 0, total = 0;  // where the context has ended, the driver says why
+      std::size_t free = 0, total = 0;  // if the context has ended, this call returns the cause
       status = device_.check(device_.driver.cuMemGetInfo(&free, &total), "a library's call");
       if (status.ok()) {
         status = core::internal("a library's call failed with " + std::to_string(code));
@@ -317,7 +320,7 @@ Status Queues::gather(OwnerId owner, bool on) {
   {
     MutexLock lock(mu_);
     const auto found = queues_.find(owner);
-    if (found == queues_.end()) return {};  // it has asked for nothing yet
+    if (found == queues_.end()) return {};  // the session has queued nothing yet
     queue = found->second;
   }
   MutexLock lock(queue->gather_mu_);
@@ -341,7 +344,7 @@ Queues::Time Queues::take_time(OwnerId owner) {
     queue = found->second;
   }
   MutexLock lock(queue->mu_);
-  // An error shows where the device is used next.
+  // The next use of the device reports an error.
   if (close(*queue).ok()) (void)settle(*queue, false);
   return std::exchange(queue->time_, {});
 }

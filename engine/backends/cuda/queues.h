@@ -1,14 +1,15 @@
-// Queues: what each session asks of one device, in its order; and how they wait for each other.
+// Queues: the work of each session on one device, in the session's order, and the order between
+// sessions.
 //
-// A session is one stream. What it asks runs after what it asked before; what another session asked
-// is waited for where memory goes from one to the other, and nowhere else. At most kMaxOpen
-// batches of about kBatchNs of the device's time each are in flight for one session: whoever asks
-// for more waits. Owner 0 is nobody's: the stream in which memory comes from the driver and goes
-// back to it, which every other one waits for when memory has come.
+// Each session has one stream. Its work runs in the order in which it was queued. It waits for the
+// work of another session only when memory passes from one to the other. For each session at most
+// kMaxOpen batches of about kBatchNs of device time are in flight; a thread that queues more waits.
+// Owner 0 is no session but the home queue: memory is allocated from and freed to the driver in its
+// stream, and every other queue waits for it when memory has been allocated.
 //
-// What a captured program asks is gathered, up to kMaxGathered tasks, and goes to the driver
-// together (graphs.h). Whatever looks at the queue hands over first what is gathered, so "what it
-// has asked" means the same with and without.
+// The work of a captured program is gathered, up to kMaxGathered tasks, and sent to the driver
+// together (graphs.h). Every operation that depends on the queue sends the gathered work first, so
+// "what the session has queued" means the same with and without gathering.
 #pragma once
 
 #include <atomic>
@@ -33,7 +34,8 @@ class Queues {
   static constexpr std::uint64_t kBatchNs = 2'500'000;
   static constexpr std::uint32_t kMaxInBatch = 256;
   static constexpr std::size_t kMaxOpen = 4;
-  // The device has nothing to do while the first are gathered, and the last while they run.
+  // A larger list would idle the device while the first tasks are gathered, and delay the last
+  // ones.
   static constexpr std::size_t kMaxGathered = 32;
 
   struct Time {
@@ -49,15 +51,17 @@ class Queues {
  public:
   class Queue {
    public:
-    // Uploads of threads beside the session's own; what the session asks later waits for them.
+    // The stream for uploads that run beside the session's own work. Later work of the session
+    // waits for them.
     Stream beside() const { return beside_; }
 
    private:
     friend class Queues;
     OwnerId owner_ = 0;
     Stream stream_ = nullptr, beside_ = nullptr;
-    Event mark_ = nullptr, beside_mark_ = nullptr;  // for others to wait for
-    // Taken before mu_. Not by who watches the device: its owner may stand in the driver.
+    Event mark_ = nullptr, beside_mark_ = nullptr;  // events that other queues wait for
+    // Taken before mu_. The watcher never takes it, because its holder may be blocked in the
+    // driver.
     core::Mutex gather_mu_;
     bool gathering_ TT_GUARDED_BY(gather_mu_) = false;
     TaskList gathered_ TT_GUARDED_BY(gather_mu_);
@@ -66,60 +70,65 @@ class Queues {
     std::deque<Batch> open_ TT_GUARDED_BY(mu_);
     Batch current_ TT_GUARDED_BY(mu_);
     std::vector<Event> spare_ TT_GUARDED_BY(mu_);
-    std::uint64_t each_ns_ TT_GUARDED_BY(mu_) = 20'000;  // of a kernel, as it has gone
+    std::uint64_t each_ns_ TT_GUARDED_BY(mu_) = 20'000;  // average time of a kernel so far
     Time time_ TT_GUARDED_BY(mu_);
   };
   using QueueRef = std::shared_ptr<Queue>;
-  // How the device is spoken to: makes an error of a code, waits for an event, is lost.
+  // How the queues use the device: check() makes an error of a code, wait() waits for an event, and
+  // lose() marks the device as lost.
   struct Device {
     const Driver& driver;
     std::function<core::Status(int code, const char* what)> check;
     std::function<core::Status(Event event)> wait;
-    std::function<core::Status(std::string cause)> lose;  // gives what everybody is told then
+    // Returns the error that all later calls get.
+    std::function<core::Status(std::string cause)> lose;
   };
 
   explicit Queues(Device device) : device_(std::move(device)) {}
-  // Precondition: everything has ended.
+  // Precondition: all work has ended.
   void clear();
 
-  // The session's, made with the first question. Precondition of all: the context is entered.
+  // The queue of the session, created on first use. Precondition of all functions below: the
+  // context is current.
   core::Result<QueueRef> of(OwnerId owner);
-  // The session has ended: what it has asked still runs.
+  // The session has ended; its queued work still runs.
   void end(OwnerId owner);
 
-  // What `later` is asked from now on runs after what `earlier` has been asked.
+  // Work that is queued in `later` from now on runs after all work queued in `earlier`.
   core::Status follow(Queue& later, Queue& earlier);
-  // The same with that session, whether it has ended or not.
+  // The same for the queue of that session, which may have ended.
   core::Status follow(Queue& later, OwnerId earlier);
-  // Uploads beside `queue` run after what it has been asked; what it is asked from now on, after
-  // them.
+  // uploads_follow(): uploads beside `queue` run after the work that is in the queue.
+  // follow_uploads(): work that is queued from now on runs after the uploads.
   core::Status uploads_follow(Queue& queue) { return stream_follows(queue.beside_, queue, false); }
   core::Status follow_uploads(Queue& queue) { return stream_follows(queue.stream_, queue, true); }
-  core::Status follow_all(Queue& later);    // all that anybody has asked
-  core::Status all_follow(Queue& earlier);  // all that is asked from now on
-  // `stream` goes on after what `queue` has been asked, or its uploads.
+  core::Status follow_all(Queue& later);    // waits for the work of all queues
+  core::Status all_follow(Queue& earlier);  // all queues wait for it from now on
+  // `stream` waits for the work of `queue`, or with `beside` for its uploads.
   core::Status stream_follows(Stream stream, Queue& queue, bool beside);
-  // A mark behind everything that anybody has asked, in `stream`; what is gathered is only with
-  // `gathered` among that.
+  // Records an event in `stream` after the work of all queues. Gathered work is included only with
+  // `gathered`.
   core::Status mark_all(Stream stream, Event mark, bool gathered);
 
-  // The task follows in the queue; waits first where too much is in flight. `gathers`: it may be
-  // gathered, being known to start, as nobody can be told any more where it does not (the device is
-  // lost then). `*code`: what its start has answered.
+  // Queues the task; waits first if too much is in flight. `gathers` means that the task may be
+  // gathered. That is allowed only if it is known to start, because a failure could no longer be
+  // reported to the caller (the device would be lost). `*code` receives the code of its start.
   core::Status ask(Queue& queue, const Task& task, bool gathers, int* code);
-  // For what is asked in the stream itself: after all that was asked before.
+  // The stream of the queue, for work that the caller queues itself, after all work queued before.
   core::Result<Stream> stream(Queue& queue);
-  // What the session asks from now on is gathered, or not any more.
+  // Turns gathering of the session's work on or off.
   core::Status gather(OwnerId owner, bool on);
-  // Before a kernel goes.
+  // Drops all graphs. Called before a kernel is unloaded.
   void drop_graphs();
 
-  // Of what has ended since the last call: time on the device, and time that ask() has waited.
+  // The device time of the batches that have ended since the last call, and the time that ask() has
+  // waited.
   Time take_time(OwnerId owner);
-  // The same of all sessions since the start.
+  // The device time of all sessions since the start.
   std::uint64_t device_ns() const { return device_ns_.load(std::memory_order_relaxed); }
-  std::size_t in_flight() const;  // batches
-  // What the driver was asked to start: kernels, products, graphs; the latter alone.
+  std::size_t in_flight() const;  // number of batches
+  // Number of starts requested from the driver: kernels, products and graphs; graphs() counts only
+  // graphs.
   std::uint64_t starts() const { return starts_.load(std::memory_order_relaxed); }
   std::uint64_t graphs() const { return graph_starts_.load(std::memory_order_relaxed); }
 
@@ -139,7 +148,8 @@ class Queues {
   std::atomic<std::uint64_t> device_ns_{0}, starts_{0}, graph_starts_{0};
   mutable core::Mutex mu_;
   std::map<OwnerId, QueueRef> queues_ TT_GUARDED_BY(mu_);
-  std::vector<QueueRef> ended_ TT_GUARDED_BY(mu_);  // somebody may still have one in hand
+  // Ended sessions; a thread may still hold a reference.
+  std::vector<QueueRef> ended_ TT_GUARDED_BY(mu_);
 };
 
 }  // namespace teletensor::backends::cuda

@@ -75,7 +75,8 @@ Status bernoulli_p(KernelCall& call, Work& work) {
 }
 Status dropout(KernelCall& call, Work& work) {
   const double p = call.attributes.real(0);
-  // Kept where the word is at least p of its range; never where that is beyond all words.
+  // An element is kept if its random word is at least p times the range of words; if that bound
+  // exceeds every word, none is kept.
   const auto least = static_cast<std::uint64_t>(std::ceil(p * 0x1p32));
   return random(call, work, RandomRecipe::kDropout, {.a = p < 1 ? 1 / (1 - p) : 0, .least = least});
 }

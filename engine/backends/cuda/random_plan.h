@@ -1,4 +1,4 @@
-// The random skeleton: a thread for each Philox block, the bits of the CPU.
+// The random skeleton: one thread per Philox block, with the same bits as on the CPU.
 #pragma once
 
 #include <string>

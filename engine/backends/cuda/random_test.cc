@@ -1,4 +1,5 @@
-// Random numbers, emulated, against the CPU's: the same bits for the same key and ordinal.
+// Runs random numbers in the emulator and compares them with the CPU's: the same key and ordinal
+// give the same bits.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -13,12 +13,12 @@ namespace {
 using core::DType;
 using core::Status;
 
-// How the tasks of a recipe are spread: a thread each, a block each, as many threads as the CPU's
-// sums have lanes, or as many such groups of threads as the option says.
+// How the tasks of a recipe are distributed: one thread each, one block each, as many threads each
+// as the CPU's sums have lanes, or as many such groups of threads as the option says.
 enum class Spread : std::uint8_t { kThreads, kBlocks, kLanes, kGroups };
 struct Facts {
-  const char* name;    // of the function, in namespace tt
-  const char* params;  // in calls
+  const char* name;    // name of the function, in namespace tt
+  const char* params;  // name of the parameter struct, in namespace calls
   int types = 0;
   bool option = false;
   Spread spread = Spread::kThreads;
@@ -160,8 +160,8 @@ Facts facts_of(Recipe recipe) {
   return {};
 }
 
-// Threads of a block and, that many registers may a thread have, blocks of a multiprocessor: left
-// to itself the compiler aims at more of them and spills a register or two for it.
+// Threads of a block and minimum number of blocks per multiprocessor. The latter bounds the
+// registers of a thread; without it the compiler aims at more blocks and spills a register or two.
 std::string bounds_of(const RecipeGraph& graph) {
   bool large = false;
   switch (graph.recipe) {
@@ -180,7 +180,8 @@ std::string bounds_of(const RecipeGraph& graph) {
       large = true;
       break;
     case Recipe::kCrossEntropyLines:
-    case Recipe::kCrossEntropyGradient:  // long lines: more threads hide the memory's latency
+    // For long lines more threads hide the latency of the memory.
+    case Recipe::kCrossEntropyGradient:
       if (graph.option > 1 && graph.types[1] == DType::kF32) return "__launch_bounds__(256, 5) ";
       break;
     default:
@@ -189,7 +190,7 @@ std::string bounds_of(const RecipeGraph& graph) {
   return large ? "__launch_bounds__(256, 1) " : "__launch_bounds__(256, 2) ";
 }
 
-// Of the CPU's sums in a leaf.
+// Lanes of the CPU's sums in a leaf.
 std::int64_t lanes_of(const RecipeGraph& graph) {
   return static_cast<std::int64_t>(256 / core::size_of(graph.types[1]));
 }

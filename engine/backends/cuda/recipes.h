@@ -1,5 +1,6 @@
-// Recipes: kernels that are one function of the texts under text/, with types and an option filled
-// in. What ops have whose formula is fixed: pooling, gates, optimizer steps, norms, losses.
+// Recipes: kernels that call one function template of the texts under text/, with types and an
+// option filled in. They serve ops with a fixed formula: pooling, gates, optimizer steps, norms,
+// losses.
 #pragma once
 
 #include <string>
@@ -79,7 +80,7 @@ enum class Recipe : std::uint8_t {
   kRowsMerge,
 };
 
-// All that the text depends on.
+// Everything that the text depends on.
 struct RecipeGraph {
   Recipe recipe = Recipe::kRange;
   core::DType types[3] = {core::DType::kF32, core::DType::kF32, core::DType::kF32};
@@ -91,8 +92,8 @@ struct RecipeGraph {
 
 KernelSource print_recipe(const RecipeGraph& graph);
 
-// The launch for params.n > 0 tasks: a task is a thread, or a block, or a group of a block's
-// threads, as the recipe has it.
+// The launch for params.n > 0 tasks. Depending on the recipe, a task is a thread, a block, or a
+// group of a block's threads.
 core::Status recipe_shape(const RecipeGraph& graph, std::int64_t tasks, LaunchShape& shape);
 template <class Call>
 core::Status add_recipe(Work& work, const RecipeGraph& graph, const Call& params) {
@@ -108,22 +109,22 @@ core::Status add_recipe(Work& work, const RecipeGraph& graph, const Call& params
   return {};
 }
 
-// Operands and results of a call as recipes want them: row-major, of a dtype. What lies otherwise
-// is copied by loops, before and after.
+// Provides the operands and results of a call as recipes need them: row-major and of a given dtype.
+// Tensors with another layout or dtype are copied by loops, before and after the recipes.
 class RowMajorCall {
  public:
   RowMajorCall(KernelCall& call, Work& work) : call_(call), work_(work) {}
-  // Null for an absent operand.
+  // Returns null for an absent operand.
   const void* read(const TensorArg& arg) { return read(arg, arg.dtype); }
   const void* read(const TensorArg& arg, core::DType dtype);
   void* write(const TensorArg& arg) { return write(arg, arg.dtype); }
   void* write(const TensorArg& arg, core::DType dtype);
-  // Of the call's scratch memory.
+  // Allocates from the call's scratch memory.
   void* room(std::int64_t elements, std::size_t size);
   const core::Status& status() const { return status_; }
-  // After the recipes: brings results home.
+  // Called after the recipes: copies the results to their destinations.
   core::Status store();
-  // The last recipe of a call.
+  // Adds the last recipe of a call, and then store().
   template <class Call>
   core::Status finish(const RecipeGraph& graph, const Call& params) {
     TT_RETURN_IF_ERROR(status_);
@@ -143,8 +144,9 @@ class RowMajorCall {
   std::vector<Away> away_;
 };
 
-// The dtype that elements of `dtype` are computed in where integers only add and multiply.
+// The dtype in which elements of `dtype` are computed if integers are only added and multiplied.
 core::DType modular_of(core::DType dtype);
-core::DType float_of(core::DType dtype);  // of floats: f64, else f32
+// The dtype for floating-point results: f64 for f64, and f32 for all other dtypes.
+core::DType float_of(core::DType dtype);
 
 }  // namespace teletensor::backends::cuda

@@ -17,7 +17,7 @@ using core::Geometry;
 using core::Status;
 
 constexpr std::int64_t kShortRow = 512;
-constexpr int kFewHeld = 4, kMaxHeld = 16;  // elements that a thread holds
+constexpr int kFewHeld = 4, kMaxHeld = 16;  // maximum number of elements that a thread keeps
 
 constexpr bool two_operands(RowRecipe recipe) {
   return recipe == RowRecipe::kSoftmaxBackward || recipe == RowRecipe::kLogSoftmaxBackward;
@@ -33,7 +33,7 @@ Status rows(KernelCall& call, Work& work) {
   if (count == 0) return {};
   const int rank = shape.rank(), dim = dim_of(call, call.attributes.integer(0), rank);
   const std::int64_t length = rank == 0 ? 1 : shape.shape[dim];
-  // The other dimensions, neighbours merged where all tensors walk them as one.
+  // The other dimensions; adjacent ones are merged if all tensors traverse them uniformly.
   int axes = 0;
   std::int64_t sizes[core::kMaxRank], strides[3][core::kMaxRank], row[3] = {};
   for (int d = 0; d < rank; ++d) {
@@ -150,7 +150,7 @@ KernelSource print_rows(const RowGraph& g) {
       text += "  A most = tt::Largest<A>::identity();\n" +
               read("most = tt::Largest<A>::one(most, v.x);") +
               "  most = tt::fold_row<tt::Largest<A>, kLanes>(acc, most);\n" + sum;
-      if (g.recipe == RowRecipe::kSoftmax) {  // a held element becomes its power
+      if (g.recipe == RowRecipe::kSoftmax) {  // replaces each kept element by its exponential
         text += read("v.x = s::exp(v.x - most); sum += v.x;") + folded +
                 "  const A inverse = A(1) / sum;\n" +
                 store("(kHeld > 0 ? v.x : s::exp(v.x - most)) * inverse");

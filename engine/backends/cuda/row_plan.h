@@ -1,4 +1,4 @@
-// The row skeleton: softmax and what is like it, a group of threads for each row.
+// The row skeleton: softmax and similar ops, with a group of threads for each row.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ enum class RowRecipe : char { kSoftmax, kLogSoftmax, kSoftmaxBackward, kLogSoftm
 struct RowGraph {
   RowRecipe recipe = RowRecipe::kSoftmax;
   core::DType in[2] = {core::DType::kF32, core::DType::kF32}, out = core::DType::kF32;
-  bool short_rows = false;  // 32 threads a row, not 256
-  std::uint8_t held = 0;    // elements of a row that a thread holds; 0: it reads them again
-  bool whole = false;       // every thread holds `held` elements of each row
-  bool dense = false;       // the elements of a row are neighbours, in all tensors
-  std::uint8_t axes = 0;    // of what is not the row, after merging
+  bool short_rows = false;  // 32 threads per row instead of 256
+  std::uint8_t held = 0;  // elements of a row that a thread keeps; 0 means that it reads them again
+  bool whole = false;     // every thread keeps exactly `held` elements of each row
+  bool dense = false;     // the elements of a row are adjacent in all tensors
+  std::uint8_t axes = 0;  // number of the other axes, after merging
 
   std::string key() const;
   static RowGraph of_key(std::string_view key);

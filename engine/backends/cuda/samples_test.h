@@ -1,4 +1,4 @@
-// Tensors for unit tests of the device's kernels.
+// Sample tensors for unit tests of the device's kernels.
 #pragma once
 
 #include <cmath>
@@ -31,7 +31,7 @@ inline cpu::TestTensor sample(core::DType dtype, const core::Geometry& geometry,
   return t;
 }
 
-// Whole numbers in [least, most].
+// Integers in [least, most].
 inline cpu::TestTensor sample_places(core::DType dtype, const core::Geometry& geometry,
                                      std::int64_t least, std::int64_t most, std::mt19937& random) {
   cpu::TestTensor t(dtype, geometry);

@@ -1,5 +1,5 @@
-// Rows of the table for scans: a thread for each line; where lines are few and long, for each of
-// their pieces.
+// Device kernels for scans (cumulative sums and similar): one thread per line or, if there are few
+// long lines, one per piece of a line.
 #include <cmath>
 
 #include "engine/backends/cpu/block_io.h"
@@ -13,12 +13,13 @@ namespace {
 using core::DType;
 using core::Status;
 
-enum ScanKind : std::uint8_t { kSum, kReverseSum, kProduct, kMax, kMin, kLogSum };  // text/scan.cuh
+// Same values as in text/scan.cuh.
+enum ScanKind : std::uint8_t { kSum, kReverseSum, kProduct, kMax, kMin, kLogSum };
 
 constexpr std::int64_t kManyScans = 256, kShortScan = 4096;
 
-// The number of elements that one thread goes along. Of a long line there are as many pieces as
-// elements in one: first a thread goes along each, then one along all of them.
+// The number of elements that one thread scans. A long line has about as many pieces as a piece has
+// elements: first a thread scans each piece, and then one thread scans the totals of all pieces.
 std::int64_t piece_of(std::int64_t lines, std::int64_t length) {
   if (lines >= kManyScans || length <= kShortScan) return length;
   return static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(length))));
@@ -36,7 +37,7 @@ Status scan(KernelCall& call, Work& work) {
   p.step = 1;
   for (int d = dim + 1; d < rank; ++d) p.step *= shape[d];
   p.n = count / p.length;
-  // What is summed is converted to the result's compute type first, as on the CPU.
+  // As on the CPU, elements are first converted to the compute type of the result.
   DType compute = y.dtype;
   cpu::with_any_compute_type(y.dtype, [&](auto a) { compute = cpu::kDTypeOf<decltype(a)>; });
   constexpr bool kFinds = kKind == kMax || kKind == kMin;

@@ -1,4 +1,4 @@
-// Scans, emulated, against the CPU's kernels.
+// Runs scans in the emulator and compares them with the CPU's kernels.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -38,7 +38,7 @@ TEST(Scan, HasTheBitsOfTheCpu) {
   cases.run(0);
 }
 
-// Whole numbers, whose sums are exact in any order.
+// Integers, whose sums are exact in any order.
 TEST(Scan, CutsLongLines) {
   std::mt19937 random(96);
   DeviceCases cases;

@@ -1,5 +1,5 @@
-// Rows of the table for writes by index. Equal indices are chained, or walked by one thread, so
-// that sums have the order of the indices, whatever else runs.
+// Device kernels for writes by index. Equal indices are linked into a chain, or processed by one
+// thread, so that sums are added in the order of the indices regardless of scheduling.
 #include <algorithm>
 
 #include "engine/backends/cuda/describe.h"
@@ -16,12 +16,14 @@ using core::Geometry;
 using core::Number;
 using core::Status;
 
-// Chains are found by looking ahead: of so many indices in a few milliseconds.
+// Chains are built by searching ahead, which takes a few milliseconds for this many indices.
 constexpr std::int64_t kMaxChained = std::int64_t{1} << 19;
-// A thread for each line of an index pays off from so many lines, or for short ones.
+// One thread per line of an index pays off if there are at least this many lines, or if the lines
+// are short.
 constexpr std::int64_t kManyLines = 256, kShortLine = 4096;
 
-enum class Write : std::uint8_t { kCopy, kAdd, kProduct, kMax, kMin };  // as text/scatter.cuh
+// Same values as in text/scatter.cuh.
+enum class Write : std::uint8_t { kCopy, kAdd, kProduct, kMax, kMin };
 
 Status fill_zero(KernelCall& call, Work& work, void* memory, std::int64_t elements, DType dtype) {
   TensorArg zero, to;
@@ -35,7 +37,8 @@ Status fill_zero(KernelCall& call, Work& work, void* memory, std::int64_t elemen
   return describe_copy(call, zero, to, work);
 }
 
-// What is left to say: x, y, alpha, fill, skipped; p.index, p.count and p.size are checked.
+// Adds the launches for writes along chains. The caller has set x, y, alpha, fill and skipped, and
+// has checked p.index, p.count and p.size.
 Status chains(KernelCall& call, Work& work, RowMajorCall& memory, std::int64_t before, Write write,
               DType dtype, calls::ChainCall p) {
   p.n = before * p.count * p.after;
@@ -53,7 +56,8 @@ Status chains(KernelCall& call, Work& work, RowMajorCall& memory, std::int64_t b
   return add_recipe(work, {Recipe::kChainAdd, {dtype}, static_cast<std::uint8_t>(write)}, p);
 }
 
-// The same for one tensor of indices. `wrap`: negative ones count from the end.
+// The same for one tensor of indices, which is checked here. `wrap` means that negative indices
+// count from the end.
 Status chains(KernelCall& call, Work& work, RowMajorCall& memory, const TensorArg& index,
               std::int64_t before, bool wrap, Write write, DType dtype, calls::ChainCall p) {
   p.count = index.geometry->numel();
@@ -62,7 +66,7 @@ Status chains(KernelCall& call, Work& work, RowMajorCall& memory, const TensorAr
   return chains(call, work, memory, before, write, dtype, p);
 }
 
-// What is written: one element, or all of them row-major.
+// The values to write: one element (sets `fill`), or all of them in row-major order.
 const void* written(RowMajorCall& memory, const TensorArg& from, const Dims& shape, DType dtype,
                     bool& fill) {
   fill = from.kind == TensorArg::Kind::kNumber || from.geometry->numel() == 1;
@@ -91,7 +95,7 @@ Status embedding_backward(KernelCall& call, Work& work) {
   return memory.store();
 }
 
-// Of a dimension: sizes before and after it.
+// The sizes before and after a dimension.
 void around(const Dims& shape, int dim, std::int64_t& before, std::int64_t& after) {
   before = after = 1;
   for (int d = 0; d < shape.size(); ++d) {
@@ -121,7 +125,7 @@ Status index_write(KernelCall& call, Work& work) {
   return chains(call, work, memory, index, before, kFills, kWrite, out.dtype, p);
 }
 
-// Indices of neighbouring dimensions, which become one index of all of them.
+// Combines the indices of adjacent dimensions into one index over all of them.
 Status index_put(KernelCall& call, Work& work) {
   const TensorArg &out = call.out[0], &values = call.in[1];
   const Dims& shape = out.geometry->shape;
@@ -186,7 +190,7 @@ Status index_put(KernelCall& call, Work& work) {
 
 struct Reduction {
   Write write = Write::kCopy;
-  bool fresh = false, mean = false;  // as calls::ScatterCall
+  bool fresh = false, mean = false;  // the same flags as in calls::ScatterCall
 };
 
 Status scatter(KernelCall& call, Work& work, Reduction reduction) {
@@ -229,7 +233,7 @@ Status scatter(KernelCall& call, Work& work, Reduction reduction) {
   p.flag = static_cast<const int*>(work.flag);
   p.index = static_cast<const std::int64_t*>(memory.read(index, DType::kI64));
   p.fill = number;
-  // Sums and products of 16 bits are made in float32 and rounded once.
+  // Sums and products of 16-bit floats are computed in float32 and rounded once.
   const bool wide = core::is_floating(out.dtype) && core::size_of(out.dtype) == 2 &&
                     (reduction.write == Write::kAdd || reduction.write == Write::kProduct);
   const DType dtype = wide ? DType::kF32 : out.dtype;

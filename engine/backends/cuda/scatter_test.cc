@@ -1,4 +1,5 @@
-// Writes by index, emulated, against the CPU's kernels: equal indices in their order.
+// Runs writes by index in the emulator and compares them with the CPU's kernels: equal indices are
+// applied in their order.
 #include <gtest/gtest.h>
 
 #include <random>

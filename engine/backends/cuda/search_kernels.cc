@@ -1,4 +1,4 @@
-// Rows of the table for searches in sorted lines, and for the order of rows.
+// Device kernels for searches in sorted lines, and for sorting rows.
 #include <utility>
 
 #include "engine/backends/cpu/block_io.h"
@@ -46,7 +46,7 @@ Status argsort_rows(KernelCall& call, Work& work) {
   auto* to = static_cast<std::int64_t*>(memory.write(out));
   auto* other = static_cast<std::int64_t*>(memory.room(p.n, sizeof(std::int64_t)));
   TT_RETURN_IF_ERROR(memory.status());
-  // The last pass writes to the result.
+  // Chooses the buffers so that the last pass writes to the result.
   for (std::int64_t width = 2; width < p.n; width *= 2) std::swap(to, other);
   p.width = 1;
   do {

@@ -1,4 +1,5 @@
-// Searches in sorted lines and the order of rows, emulated, against the CPU's kernels.
+// Runs searches in sorted lines and the sorting of rows in the emulator and compares them with the
+// CPU's kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@ using core::Attribute;
 using core::DType;
 using core::Geometry;
 
-// Ascending lines with ties; of floats a NaN at the end of some.
+// Ascending lines with ties; some lines of floats end with a NaN.
 TestTensor ascending(DType dtype, std::int64_t lines, std::int64_t length, std::mt19937& random) {
   TestTensor t(dtype, Geometry({lines, length}));
   std::vector<double> values;

@@ -1,5 +1,5 @@
-// Rows of the table for what a mask picks: nonzero, masked_pack, masked_scatter. How many there are
-// is counted on the device; where the call says a number, a check compares both.
+// Device kernels for elements selected by a mask: nonzero, masked_pack, masked_scatter. The device
+// counts them; if the call states a number, a check compares the two.
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/index_plan.h"
 #include "engine/backends/cuda/recipes.h"
@@ -13,10 +13,10 @@ using core::DType;
 using core::Geometry;
 using core::Status;
 
-constexpr std::int64_t kBlockElements = 1024;  // as text/select.cuh
+constexpr std::int64_t kBlockElements = 1024;  // same value as in text/select.cuh
 enum Check : std::uint8_t { kAny, kExactly, kAtMost };
 
-// An integer of so many bytes, for elements that are moved as they are.
+// An integer type of this size, for elements that are moved unchanged.
 DType moved_as(DType dtype) {
   switch (core::size_of(dtype)) {
     case 1:
@@ -32,7 +32,8 @@ DType moved_as(DType dtype) {
   }
 }
 
-// The mask's elements are counted; `wanted` of them are checked and written.
+// Adds the launches that count the mask's elements, check the count against `wanted`, and write the
+// positions.
 Status count(KernelCall& call, Work& work, RowMajorCall& memory, Check check,
              calls::SelectCall& p) {
   p.blocks = (p.size + kBlockElements - 1) / kBlockElements;
@@ -51,7 +52,7 @@ Status count(KernelCall& call, Work& work, RowMajorCall& memory, Check check,
   return {};
 }
 
-// The mask, in the shape that it broadcasts to.
+// The mask, expanded to the given shape.
 const void* mask_of(RowMajorCall& memory, const TensorArg& mask, const Dims& shape) {
   const auto view = mask.geometry->expand(shape);
   TensorArg arg = mask;

@@ -1,4 +1,4 @@
-// What masks pick, emulated, against the CPU's kernels.
+// Runs selections by mask in the emulator and compares them with the CPU's kernels.
 #include <gtest/gtest.h>
 
 #include <random>

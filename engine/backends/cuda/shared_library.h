@@ -1,4 +1,4 @@
-// Libraries that may not be there, and their functions.
+// Loads optional shared libraries and their functions.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 namespace teletensor::backends::cuda {
 
-// For good. NOT_FOUND with the loader's words.
+// Opens the library and never closes it. Returns NOT_FOUND with the loader's message if that fails.
 inline core::Status open_library(const std::string& path, void** library) {
   *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (*library != nullptr) return {};

@@ -1,12 +1,12 @@
-// Our own declarations of C functions against a library's header, for unit tests.
+// Support for unit tests: compares our declarations of C functions with a library's header.
 #pragma once
 
 #include <type_traits>
 
 namespace teletensor::backends::cuda {
 
-// Equal as far as a caller's machine code is concerned: a header's enums are our ints, its
-// structures ours of the same size.
+// Compares types as far as a caller's machine code is concerned: an enum of the header equals our
+// int, and a struct equals ours of the same size.
 template <class A, class B>
 constexpr bool same_argument() {
   if constexpr (std::is_same_v<A, B>) {

@@ -1,5 +1,5 @@
-// Rows of the table for what puts lines in order: runs of 512 by blocks, then merged; where few of
-// a line are wanted, only so many of each run go on.
+// Device kernels for sorting lines: blocks sort runs of 512 elements, which are then merged. If few
+// elements of a line are wanted, only that number of elements is kept of each run.
 #include <utility>
 
 #include "engine/backends/cuda/describe.h"
@@ -12,8 +12,8 @@ namespace {
 using core::DType;
 using core::Status;
 
-constexpr std::int64_t kRun = 512;  // as text/sort.cuh
-constexpr std::int64_t kFew = 256;  // of a run that go on
+constexpr std::int64_t kRun = 512;  // same value as in text/sort.cuh
+constexpr std::int64_t kFew = 256;  // maximum number of elements that are kept of a run
 constexpr std::int64_t kMaxLength = (std::int64_t{1} << 32) - 1;
 
 DType key_type(DType dtype) {
@@ -24,7 +24,7 @@ DType key_type(DType dtype) {
 
 std::int64_t runs_of(std::int64_t length) { return (length + kRun - 1) / kRun; }
 
-// What is wanted of each line: `taken` from the `first` on of the order.
+// The part of each sorted line that is wanted: `taken` elements from position `first` on.
 struct Wanted {
   std::int64_t dim = 0;
   bool whole = false;  // all elements are one line
@@ -33,8 +33,8 @@ struct Wanted {
   const TensorArg *values = nullptr, *places = nullptr;
 };
 
-// The elements of `p`'s lines as items: sorted, or with `few` (p.keep) those that come first.
-// Afterwards p.kept of each line stand in p.from.
+// Adds the launches that turn the elements of the lines into items: all of them sorted, or with
+// `few` (p.keep) only the first ones. Afterwards p.from contains p.kept items of each line.
 Status order(RowMajorCall& memory, Work& work, const RecipeGraph& runs, bool few,
              calls::SortCall& p) {
   const std::int64_t lines = p.n, length = p.length;
@@ -53,7 +53,7 @@ Status order(RowMajorCall& memory, Work& work, const RecipeGraph& runs, bool few
     p.to = room[0];
     TT_RETURN_IF_ERROR(add_recipe(work, graph, p));
     turn();
-    graph.option = 0;  // no longer the elements themselves
+    graph.option = 0;  // later passes read items and not the elements themselves
     const std::int64_t last = left - (runs_of(left) - 1) * kRun;
     const bool one = runs_of(left) == 1;
     left = (runs_of(left) - 1) * p.keep + std::min(last, p.keep);

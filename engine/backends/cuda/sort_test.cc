@@ -1,4 +1,5 @@
-// Lines put in order, emulated, against the CPU's kernels: values, places, ties and NaN alike.
+// Runs the sorting of lines in the emulator and compares it with the CPU's kernels: values,
+// positions, ties and NaN agree.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -14,7 +15,8 @@ using core::Dims;
 using core::DType;
 using core::Geometry;
 
-// Few different numbers, so that ties are many; of floats NaN, infinities and both zeros as well.
+// Few different numbers, so that there are many ties; floats include NaN, infinities and both
+// zeros.
 TestTensor with_ties(DType dtype, const Geometry& geometry, std::mt19937& random) {
   std::vector<double> values = sample_numbers(geometry.numel(), random, dtype);
   for (double& v : values) {
@@ -57,7 +59,7 @@ TEST(Sort, PutsLinesInTheCpusOrder) {
   cases.run(0);
 }
 
-// Lines of several runs, which are merged, or of which few go on.
+// Lines that consist of several runs, which are merged, or of which only few elements are kept.
 TEST(Sort, LongLines) {
   std::mt19937 random(97);
   DeviceCases cases;
@@ -69,7 +71,7 @@ TEST(Sort, LongLines) {
       for (const int k : {50, 256, 257}) cases.need("topk", {x}, {Attribute::of(k), zero, down});
       cases.need("kthvalue", {x}, {Attribute::of(n), zero});
       cases.need("median", {x});
-      TestTensor numbers(dtype, Geometry({n}));  // without a NaN
+      TestTensor numbers(dtype, Geometry({n}));  // without NaN
       numbers.fill(sample_numbers(n, random, dtype, false));
       cases.need("median", {numbers});
     }

@@ -1,5 +1,5 @@
-// Rows of the table for optimizer steps: many tensors in one launch. Hyperparameters that are
-// tensors are read on the device, and the step made of them there.
+// Device kernels for optimizer steps: many tensors in one launch. Hyperparameters that are tensors
+// are read on the device, and the step's constants are computed there.
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cuda/describe.h"
 #include "engine/backends/cuda/recipes.h"
@@ -15,8 +15,8 @@ using ops::scalar::kMaxHypers;
 using ops::scalar::Rule;
 using ops::scalar::Step;
 
-// The step of the call into `p`: by value, or made on the device by a launch. `skip`: the last
-// hyperparameter says whether to skip.
+// Stores the constants of the step in `p`: by value, or computed on the device by a launch. With
+// `skips` the last hyperparameter says whether to skip the step.
 Status make_step(KernelCall& call, Work& work, std::span<const TensorArg> hyper, Rule rule,
                  bool skips, calls::StepCall& p) {
   calls::HyperCall h = {};
@@ -62,7 +62,7 @@ Status make_step(KernelCall& call, Work& work, std::span<const TensorArg> hyper,
   return add_recipe(work, {Recipe::kHyper}, h);
 }
 
-// Launches for all tensors, as many in one as its parameters hold.
+// Adds launches for all tensors, with as many tensors in each as its parameters can hold.
 class Steps {
  public:
   Steps(Work& work, Rule rule, const calls::StepCall& p) : work_(work), rule_(rule), p_(p) {
@@ -70,7 +70,7 @@ class Steps {
     p_.count = 0;
   }
 
-  // in[i] is null where a part is absent, out[i] too where it is not written.
+  // in[i] is null if part i is absent; out[i] is null also if part i is not written.
   Status add(const TensorArg* const (&in)[5], const TensorArg* const (&out)[5]) {
     const TensorArg& param = *in[0];
     const Geometry& layout = *param.geometry;
@@ -115,8 +115,8 @@ class Steps {
   DType dtype_ = DType::kF32;
 };
 
-// The lists of a call are a step's parts, in order; an empty list is a part that is absent. All but
-// the gradients are written.
+// The lists of a call are the parts of a step, in order. An empty list is an absent part. All parts
+// except the gradients are written.
 template <Rule kRule>
 Status step(KernelCall& call, Work& work) {
   std::size_t lists = 0;

@@ -1,4 +1,4 @@
-// The files that prelude() is made of; CMake compiles them in (tt_embed).
+// The files that prelude() joins; CMake compiles them in (tt_embed).
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,6 @@
-// A simulated device "sim:N": memory of its own on the host, the CPU's kernels, and faults on
-// demand. In null mode its kernels compute nothing (results are whatever the memory held), for
-// measuring the stream and the back alone.
+// A simulated device "sim:N" with its own memory on the host, the CPU's kernels, and faults on
+// demand. In null mode the kernels compute nothing (results contain whatever the memory held), so
+// that the stream and the back end can be measured alone.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,12 @@
 
 namespace teletensor::backends::sim {
 
-// What shall fail, and what was counted. Any thread.
+// Faults to inject, and counters. Any thread may use it.
 class Faults {
  public:
-  // The n-th instruction (allocation, byte copy) from now on, counting from 1, fails with `status`,
-  // and with `every` each n-th. One of each kind at a time; n = 0 takes it back.
+  // The n-th instruction (or allocation or byte copy) from now on, counted from 1, fails with
+  // `status`; with `every`, each n-th one fails. One fault of each kind can be set at a time; n = 0
+  // removes it.
   void fail_instruction(std::uint64_t n, core::Status status, bool every = false);
   void fail_allocation(std::uint64_t n, core::Status status, bool every = false);
   std::uint64_t instructions() const { return instructions_.seen(); }
@@ -51,7 +52,7 @@ class SimBackend final : public cpu::CpuBackend {
   Faults& faults() { return faults_; }
 
   Kernel find(ops::OpId op) const override;
-  // Each instruction is counted, and may fail, by itself.
+  // No loops are built, because each instruction is counted, and may fail, on its own.
   LoopRole role(ops::OpId) const override { return LoopRole::kNone; }
   core::Status copy(void* to, const void* from, std::size_t bytes) override;
   core::Status before(const ops::OpDef&) override { return faults_.instructions_.count(); }

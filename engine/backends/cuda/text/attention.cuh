@@ -1,9 +1,9 @@
-// Attention of 32-bit heads in tiles of 64 queries and 64 keys: scores live in shared memory alone.
-// The softmax is made as the tiles come, with the largest score so far; the backward makes the
-// weights again from the saved logarithms.
+// Attention for heads of 32-bit numbers, in tiles of 64 queries and 64 keys. Scores exist only in
+// shared memory. The forward pass computes the softmax tile by tile, with the largest score so far;
+// the backward pass recomputes the weights from the saved logarithms.
 namespace tt {
 
-// The head of a block and its first row, of 64 of `rows`.
+// The head and the first row of a block, which has 64 of the `rows` rows.
 template <class A>
 struct AttentionBlock {
   std::int64_t head, first;
@@ -21,8 +21,8 @@ struct AttentionBlock {
   }
 };
 
-// The scores of a tile, scaled and masked; -infinity where a query does not see a key. All threads
-// call it; ends at a barrier.
+// Computes the scaled and masked scores of a tile; the score is -infinity if a query does not see a
+// key. All threads of the block must call it; it ends with a barrier.
 template <class A>
 void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as)[16][65],
                       A (&bs)[16][65], const AttentionBlock<A>& of, std::int64_t q0,
@@ -40,7 +40,7 @@ void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as
   });
   __syncthreads();
   if (!of.mask) return;
-    // One by one: with the sums in registers there is no room for the addresses of several.
+    // Not unrolled, because the sums in registers leave no room for several addresses.
 #pragma unroll 1
   for (int e = threadIdx.x; e < 64 * 64; e += 256) {
     const std::int64_t row = q0 + e / 64, column = k0 + e % 64;
@@ -51,8 +51,8 @@ void attention_scores(const calls::AttentionCall& p, A (&scores)[64][65], A (&as
   __syncthreads();
 }
 
-// The weights of a tile in the place of its scores, of which less(row) is taken off. All threads
-// call it; ends at a barrier.
+// Replaces the scores of a tile by weights exp(score - less(row)). All threads of the block must
+// call it; it ends with a barrier.
 template <class A, class F>
 void attention_weights(A (&tile)[64][65], F&& less) {
   for (int e = threadIdx.x; e < 64 * 64; e += 256) {
@@ -63,14 +63,15 @@ void attention_weights(A (&tile)[64][65], F&& less) {
   __syncthreads();
 }
 
-// What is inside rows x columns of a tile of results, 64 * tile columns from the first.
+// Stores the part of a tile of results that is inside rows x columns. The tile begins at column 64
+// * tile.
 template <class A>
 void store_tile(const A (&acc)[4][4], A* to, std::int64_t rows, std::int64_t columns, int tile) {
   each_of_tile(acc, rows, columns - tile * 64,
                [&](int row, int column, A sum) { to[row * columns + tile * 64 + column] = sum; });
 }
 
-// A block: 64 queries of one head. kValues: tiles of values' columns.
+// One block: 64 queries of one head. kValues is the number of tiles of value columns.
 template <class A, int kValues>
 void attention(const calls::AttentionCall& p) {
   __shared__ A scores[64][65];
@@ -129,7 +130,7 @@ void attention(const calls::AttentionCall& p) {
   }
 }
 
-// sum(g y) of a row.
+// Computes sum(g * y) of a row.
 template <class A>
 void attention_dots(const calls::AttentionCall& p, std::int64_t row) {
   const A *const g = static_cast<const A*>(p.gradient) + row * p.values, *const y =
@@ -141,7 +142,7 @@ void attention_dots(const calls::AttentionCall& p, std::int64_t row) {
   static_cast<A*>(p.dots)[row] = sum;
 }
 
-// The scores' gradients of a tile in the place of its weights.
+// Replaces the weights of a tile by the gradients of its scores.
 template <class A>
 void attention_score_gradients(const calls::AttentionCall& p, A (&weights)[64][65], A (&as)[16][65],
                                A (&bs)[16][65], const AttentionBlock<A>& of, std::int64_t q0,
@@ -160,7 +161,8 @@ void attention_score_gradients(const calls::AttentionCall& p, A (&weights)[64][6
   __syncthreads();
 }
 
-// A block: 64 keys of one head; dkey and dvalue. kTiles: of columns, of the larger of both.
+// One block: 64 keys of one head; computes dkey and dvalue. kTiles is the number of column tiles of
+// the larger of the two.
 template <class A, int kTiles>
 void attention_keys(const calls::AttentionCall& p) {
   __shared__ A weights[64][65];
@@ -202,7 +204,7 @@ void attention_keys(const calls::AttentionCall& p) {
   }
 }
 
-// A block: 64 queries of one head; dquery.
+// One block: 64 queries of one head; computes dquery.
 template <class A, int kTiles>
 void attention_queries(const calls::AttentionCall& p) {
   __shared__ A weights[64][65];

@@ -1,5 +1,5 @@
-// The parameters of recipes (recipes.h): the host fills them in, the texts read them. Tensors are
-// row-major; `n` is the number of tasks.
+// Parameters of recipes (recipes.h): the host fills in these structs and the kernels read them.
+// Tensors are row-major; `n` is the number of tasks.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace teletensor::backends::cuda::calls {
 struct PoolAxis {
   std::int64_t in, out, kernel, stride, padding, dilation;
 };
-// Windows over the last three dimensions; planes are what comes before.
+// Pooling windows over the last three dimensions; the dimensions before them are combined into
+// planes.
 struct PoolCall {
   std::int64_t n;
   const void* x;
   void* y;
   std::int64_t* places;
   PoolAxis axes[3];
-  std::int64_t divisor;  // given, or 0
+  std::int64_t divisor;  // the op's argument, or 0 if none was given
   bool include_padding;
 };
 struct UnpoolCall {
@@ -28,18 +29,19 @@ struct UnpoolCall {
   const std::int64_t* places;
   void* y;
   const int* flag;
-  std::int64_t in, out;  // elements of a plane
+  std::int64_t in, out;  // elements per plane
   bool accumulate;
 };
 
-// Parts of gates: in[i] and out[i] have `size` elements a row and part.
+// The gates of a recurrent cell: in[i] and out[i] have several parts per row, each of `size`
+// elements.
 struct GateCall {
   std::int64_t n, size;
   const void* in[5];
   void* out[3];
 };
 
-// start + i * step; of linspace from both ends.
+// start + i * step; linspace counts from both ends.
 struct RangeCall {
   std::int64_t n;
   void* y;
@@ -65,8 +67,8 @@ struct StepTensor {
   std::int64_t n, first_block;
 };
 struct StepCall {
-  std::int64_t n;                         // blocks
-  const ops::scalar::Step<double>* made;  // null: `step`
+  std::int64_t n;                         // number of blocks
+  const ops::scalar::Step<double>* made;  // constants computed on the device; null: use `step`
   float* found;
   ops::scalar::Step<double> step;
   int count, unused;
@@ -75,7 +77,7 @@ struct StepCall {
 struct HyperCall {
   std::int64_t n;
   ops::scalar::Step<double>* to;
-  const double* tensors;  // those that the mask names
+  const double* tensors;  // values of the hyperparameters whose bits are set in `mask`
   double numbers[ops::scalar::kMaxHypers];
   std::uint32_t mask;
   ops::scalar::Rule rule;
@@ -87,22 +89,22 @@ struct FoundCall {
   void* to;
 };
 
-// Rows of `length`; n of them, or of what the recipe has as a task.
+// Rows of `length` elements. `n` counts rows, or whatever the recipe's tasks are.
 struct LayerNormCall {
   std::int64_t n, length, rows, group, groups;
   const void* x;
   const void* g;
-  const void* weight;  // of the type that is computed in; may be null, as bias
+  const void* weight;  // in the compute type; may be null, as may bias
   const void* bias;
   void* y;
   void* means;
   void* scales;
-  void* sums;  // [groups][weight, bias][length]
+  void* sums;  // dimensions [groups][weight, bias][length]
   void* dweight;
   void* dbias;
   double eps;
 };
-// [batch, channels, area], `leaves` a channel.
+// Dimensions [batch, channels, area]; each channel has `leaves` leaves.
 struct ChannelCall {
   std::int64_t n, batch, channels, area, leaves;
   const void* x;
@@ -113,7 +115,7 @@ struct ChannelCall {
   void* means;
   void* scales;
   void* variances;
-  void* partial;  // of each channel and leaf
+  void* partial;  // one value for each leaf of each channel
   void* dweight;
   void* dbias;
   void* terms;
@@ -121,39 +123,40 @@ struct ChannelCall {
   bool gathered;
 };
 
-// Operands in the type that is computed in.
+// Operands are in the compute type.
 struct LossCall {
   std::int64_t n, count, part;
   const void* x;
   const void* target;
-  const void* weight;    // may be null, as the next
-  const void* positive;  // weight of the positive answers
+  const void* weight;    // may be null, as may `positive`
+  const void* positive;  // weight of the positive targets
   const void* gradient;
   void* y;
   void* leaves;
   const int* flag;
   int* refuse;
-  const double* divisor_there;  // or null: `divisor`
+  const double* divisor_there;  // computed on the device; null: use `divisor`
   double divisor;
   ops::scalar::LossSettings settings;
   bool mean, none;
 };
-// Lines of classes: [before, classes, step].
+// Lines of classes; the dimensions are [before, classes, step].
 struct ClassCall {
   std::int64_t n, lines, classes, step, ignore;
   const void* x;
   const std::int64_t* target;
-  const void* weight;    // of the type that is computed in, as what follows
-  const void* gradient;  // of each line, or one
+  const void* weight;    // in the compute type, as are `gradient` and `losses`
+  const void* gradient;  // one number per line, or only one
   void* losses;
   void* y;
   int* refuse;
-  double* divisor;  // the weights of all targets; of all classes
+  double* divisor;  // [0]: sum of the weights of all targets; [1]: of all classes
   double smoothing;
   bool mean, none;
 };
 
-// y[b, index[i], a] from x[b, i, a] (or one element: fill); size: of y's middle dimension.
+// Writes x[b, i, a], or with `fill` one element, to y[b, index[i], a]. `size` is the size of y's
+// middle dimension.
 struct ChainCall {
   std::int64_t n, count, after, size, skipped;
   const std::int64_t* index;
@@ -163,10 +166,10 @@ struct ChainCall {
   void* y;
   const int* flag;
   double alpha;
-  bool fill, fresh, mean;  // fresh: what y has does not count
+  bool fill, fresh, mean;  // fresh: the previous contents of y do not count
 };
-// Several indices, for dimensions of `size`, as one of all of them; each is one number where its
-// step is 0.
+// Combines several indices into dimensions of sizes `size` into one index. An index whose step is 0
+// is a single number.
 struct JoinCall {
   std::int64_t n;
   const std::int64_t* index[4];
@@ -184,11 +187,13 @@ struct ScatterCall {
   std::int64_t shape[kScatterRank], index_strides[kScatterRank], x_strides[kScatterRank],
       y_strides[kScatterRank];
   int rank, dim;
-  std::int64_t* counts;  // of what has come to each element of a row-major y; null: not counted
+  // Number of writes so far to each element of a row-major y; null if not counted.
+  std::int64_t* counts;
   bool fill, fresh, mean;
 };
 
-// As cpu/conv.h; rows, columns and depth of the product of one group, in `slices` of `slice`.
+// As in cpu/conv.h. rows, columns and depth describe the product of one group; its sum is split
+// into `slices` slices of length `slice`.
 struct ConvCall {
   std::int64_t n, groups, in_channels, out_channels, group_in, group_out, taps;
   std::int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
@@ -196,24 +201,25 @@ struct ConvCall {
   const void* x;
   const void* weight;
   const void* y;
-  const void* bias;  // of the type that is computed in, or null
+  const void* bias;  // in the compute type, or null
   void* result;
 };
-// Rows of a sequence that a block of text/tensor_attention.cuh has: 8 warps of 16.
+// Rows of a sequence per block in text/tensor_attention.cuh: 8 warps of 16 rows.
 inline constexpr int kTensorAttentionRows = 128;
-// [heads, length or keys, inner or values].
+// Tensors have the dimensions [heads, length or keys, inner or values].
 struct AttentionCall {
   std::int64_t n, length, keys, inner, values;
-  std::int64_t rows;  // queries of all heads
+  std::int64_t rows;  // number of queries of all heads
   const void* query;
   const void* key;
   const void* value;
   const void* gradient;
-  const void* mask;  // null, or matrices of this many elements; each serves so many heads (0: all)
+  // null, or matrices of mask_size elements; each serves mask_heads heads (0: all)
+  const void* mask;
   std::int64_t mask_size, mask_heads, mask_row, mask_column;
   void* y;
   void* logs;
-  void* dots;  // of each query; two numbers in text/tensor_attention.cuh
+  void* dots;  // one number for each query; two in text/tensor_attention.cuh
   void* dquery;
   void* dkey;
   void* dvalue;
@@ -221,8 +227,9 @@ struct AttentionCall {
   bool causal;
 };
 
-// Lines of [before, length, step]; long ones in `pieces` of `piece` elements, the last may be
-// shorter, with what comes of each (and its place) in `totals` (and `best`).
+// Lines of dimensions [before, length, step]. A long line is split into `pieces` pieces of `piece`
+// elements (the last may be shorter). `totals` has the total of each piece, and `best` the position
+// of its extremum.
 struct ScanCall {
   std::int64_t n, length, step, piece, pieces;
   const void* x;
@@ -232,26 +239,28 @@ struct ScanCall {
   std::int64_t* best;
 };
 
-// The elements of a row-major mask, `blocks` of 1024; `starts`: of each block's picked ones among
-// all. At most `wanted` are written.
+// Selects elements by a row-major mask, which is split into `blocks` blocks of 1024 elements.
+// `starts` has, for each block, the position of its first selected element among all selected ones.
+// At most `wanted` elements are written.
 struct SelectCall {
   std::int64_t n, size, blocks, wanted;
   const void *mask, *x;
   void* y;
   std::int64_t* starts;
-  int* flag;  // may be null where nothing is checked
+  int* flag;  // may be null if nothing is checked
   std::int64_t shape[8];
   int rank;
 };
 
-// Values find their places in lines of `length`, `width` of them in each line (0: in the one line).
+// Searches for values in sorted lines of `length` elements. Each line is searched for `width`
+// values; 0 means that there is only one line.
 struct SearchCall {
   std::int64_t n, length, width;
   const void *sorted, *values;
   void* places;
   bool right;
 };
-// n rows of `columns`.
+// n rows of `columns` elements.
 struct RowsCall {
   std::int64_t n, columns, width;
   const void* x;
@@ -259,8 +268,8 @@ struct RowsCall {
   std::int64_t* to;
 };
 
-// The same lines. Items of all of a line, or of what runs have kept of it (`kept`, where they are
-// taken); text/sort.cuh.
+// Sorts such lines. The items are all elements of a line, or those that earlier runs have kept
+// (`kept` per line when results are taken); see text/sort.cuh.
 struct SortCall {
   std::int64_t n, length, step, keep, width, kept, first, taken;
   const void *x, *from;

@@ -1,5 +1,5 @@
-// std::complex and its functions as scalar_complex.h uses them: C99's branch cuts; the real
-// functions are the device's. Inverse functions by the formulas of Kahan (1987).
+// std::complex and its functions, as far as scalar_complex.h uses them, with the branch cuts of
+// C99. The real functions are the device's. Inverse functions use the formulas of Kahan (1987).
 namespace std {
 
 template <class T>

@@ -1,5 +1,5 @@
-// Convolutions as products of tiles whose elements are found by their places: no matrix of windows
-// is ever in memory. See cpu/conv.h for the three passes.
+// Convolutions as products of tiles. The elements of the tiles are located by index arithmetic, so
+// the matrix of windows is never stored. cpu/conv.h describes the three passes.
 namespace tt {
 
 enum ConvPass { kConvOutput, kConvInput, kConvWeight };
@@ -7,7 +7,7 @@ enum ConvPass { kConvOutput, kConvInput, kConvWeight };
 struct ConvPlace {
   std::int64_t image, at[3];
 };
-// Of number n of the images' pixels.
+// The image and the coordinates of pixel number n.
 inline ConvPlace conv_place(const std::int64_t (&size)[3], std::int64_t n) {
   ConvPlace place;
 #pragma unroll
@@ -15,7 +15,8 @@ inline ConvPlace conv_place(const std::int64_t (&size)[3], std::int64_t n) {
   place.image = n;
   return place;
 }
-// The offset in a channel of what `tap` sees from the window `place`; negative: padding.
+// The offset within a channel of the element that `tap` reads in the window `place`; negative if it
+// is in the padding.
 inline std::int64_t seen_by(const calls::ConvCall& p, const ConvPlace& place, std::int64_t tap) {
   std::int64_t offset = 0, step = 1;
   bool inside = true;
@@ -29,7 +30,7 @@ inline std::int64_t seen_by(const calls::ConvCall& p, const ConvPlace& place, st
   }
   return inside ? offset : -1;
 }
-// The offset in a channel of y of the window that sees the element `place` by `tap`, or -1.
+// The offset within a channel of y of the window that reads the element `place` by `tap`, or -1.
 inline std::int64_t window_seeing(const calls::ConvCall& p, const ConvPlace& place,
                                   std::int64_t tap) {
   std::int64_t offset = 0, step = 1;
@@ -46,7 +47,7 @@ inline std::int64_t window_seeing(const calls::ConvCall& p, const ConvPlace& pla
   return inside ? offset : -1;
 }
 
-// A block: a tile of the results of one group, over a slice of the sum.
+// One block: a tile of the results of one group, over one slice of the sum.
 template <class T, class A, int kPass>
 void conv_tile(const calls::ConvCall& p) {
   __shared__ A as[16][65];
@@ -63,8 +64,8 @@ void conv_tile(const calls::ConvCall& p) {
   const std::int64_t first_in = group * p.group_in, first_out = group * p.group_out;
   A acc[4][4] = {};
   const auto value = [](const T& v) { return s::to_compute<A>(v); };
-  // What tap and channel number `row` of a matrix of windows is at number `column`: of x, or of y
-  // where the input's gradient is made.
+  // The element in column `column` of row `row` (a tap and a channel) of the matrix of windows. The
+  // windows are over x, or over y if the gradient of the input is computed.
   const auto seen = [&](std::int64_t row, std::int64_t column) {
     constexpr bool kOfY = kPass == kConvInput;
     const ConvPlace place = conv_place(kOfY ? p.in : p.out, column);
@@ -119,7 +120,7 @@ void conv_tile(const calls::ConvCall& p) {
   });
 }
 
-// The slices' sums, in order: x is [slices][n].
+// Adds the sums of the slices in order; x has the dimensions [slices][n].
 template <class T, class A>
 void slice_sums(const calls::ConvCall& p, std::int64_t at) {
   const A* const from = static_cast<const A*>(p.x);
@@ -128,9 +129,9 @@ void slice_sums(const calls::ConvCall& p, std::int64_t at) {
   static_cast<T*>(p.result)[at] = s::from_compute<T>(total);
 }
 
-// ---------------------------------------------------------------- columns of windows
+// ---------------------------------------------------------------- im2col and col2im
 
-// y[channel, tap, window] of x[channel, pixel].
+// im2col: y[channel, tap, window] from x[channel, pixel].
 template <class T>
 void image_columns(const calls::ConvCall& p, std::int64_t at) {
   std::int64_t rest = at;
@@ -140,7 +141,7 @@ void image_columns(const calls::ConvCall& p, std::int64_t at) {
   static_cast<T*>(p.result)[at] =
       from < 0 ? T{} : static_cast<const T*>(p.x)[rest * p.in[0] * p.in[1] * p.in[2] + from];
 }
-// Its adjoint: for each pixel, what saw it, tap by tap.
+// col2im, the adjoint: for each pixel, the sum over all windows that read it, tap by tap.
 template <class T, class A>
 void columns_image(const calls::ConvCall& p, std::int64_t at) {
   const std::int64_t area = p.out[0] * p.out[1] * p.out[2];

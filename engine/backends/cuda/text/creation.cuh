@@ -1,4 +1,4 @@
-// Numbers by their place: ranges, triangles, one-hot rows.
+// Elements that are determined by their positions: ranges, triangles, one-hot rows.
 namespace tt {
 
 enum RangeKind { kWholeRange, kRealRange, kLinspace };

@@ -1,4 +1,4 @@
-// What the kernels' own text is made of: vectors of elements, division by launch constants.
+// Helpers for the kernels' texts: vectors of elements, and division by constants of the launch.
 namespace tt {
 
 namespace s = teletensor::ops::scalar;
@@ -13,7 +13,8 @@ struct alignas(sizeof(T) * kWidth < 16 ? sizeof(T) * kWidth : 16) Vec {
   T v[kWidth];
 };
 
-// Elements p[0] to p[m - 1], the rest zero; all kWidth of them by loads of up to 16 bytes.
+// Reads elements p[0] to p[m - 1] and sets the rest to zero. If m is kWidth, it uses loads of up to
+// 16 bytes.
 template <int kWidth, class T>
 Vec<T, kWidth> read(const T* p, int m) {
   if (m == kWidth) return *reinterpret_cast<const Vec<T, kWidth>*>(p);
@@ -35,7 +36,7 @@ void write(T* p, const Vec<T, kWidth>& x, int m) {
     if (e < m) p[e] = x.v[e];
   }
 }
-// The same one by one, `stride` apart.
+// The same element by element; elements are `stride` apart.
 template <int kWidth, class T, class I>
 Vec<T, kWidth> pick(const T* p, I stride, int m) {
   Vec<T, kWidth> x = {};
@@ -60,7 +61,7 @@ Vec<T, kWidth> repeat(const T* p) {
   return x;
 }
 
-// n / size for n < 2^31 by a multiplication (Granlund and Montgomery, 1994).
+// Computes n / size for n < 2^31 by a multiplication (Granlund and Montgomery, 1994).
 struct Div32 {
   unsigned size, magic, shift, unused;
   unsigned operator()(unsigned n) const { return (__umulhi(n, magic) + n) >> shift; }
@@ -70,7 +71,7 @@ struct Div64 {
   std::int64_t operator()(std::int64_t n) const { return n / size; }
 };
 
-// x as a number of D, in the type that computes D.
+// Rounds x to dtype D; the result has the compute type of D.
 template <class D, class A>
 A rounded(A x) {
   return s::to_compute<A>(s::from_compute<D>(x));

@@ -1,9 +1,10 @@
-// CUDA's words for g++, with nothing included: this, prelude() and a kernel's text become a shared
-// library, which emulator_test.h runs. For tests and the fake driver.
+// CUDA's keywords and functions for g++, without any include. This file, prelude() and a kernel's
+// text become a shared library, which emulator_test.h runs. For tests and the fake driver.
 struct tt_uint3 {
   unsigned x, y, z;
 };
-// What the emulator sets before it calls a thread, and what a thread calls at a barrier.
+// The indices that the emulator sets before it calls a thread, and the function that a thread calls
+// at a barrier.
 struct tt_thread {
   tt_uint3 thread, block, block_size, grid_size;
   void (*barrier)();
@@ -21,7 +22,7 @@ tt_thread tt_current;
 #define __launch_bounds__(...)
 
 static inline void __syncthreads() { tt_current.barrier(); }
-// All threads of a block have to call the functions below equally often.
+// All threads of a block have to call each of the functions below the same number of times.
 template <class T>
 T tt_of_thread(T x, unsigned thread) {
   static T held[1024];
@@ -77,7 +78,7 @@ T atomicMin(T* p, T v) {
   return old;
 }
 
-// Ends each text: how the emulator finds a kernel, and whether its threads meet at barriers.
+// Ends each text: defines how the emulator finds a kernel, and whether its threads use barriers.
 #define TT_EXPORT extern "C" __attribute__((visibility("default")))
 #define TT_KERNEL_NAMED(name) \
   TT_EXPORT void name##_thread(const void* params) { name(*static_cast<const Params*>(params)); }

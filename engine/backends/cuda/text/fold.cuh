@@ -1,4 +1,4 @@
-// Folds: what reduce_simd.cc is on the host, operation by operation.
+// Reductions with the same operations in the same order as reduce_simd.cc on the host.
 namespace tt {
 
 template <class A>
@@ -30,7 +30,7 @@ struct Min {
   static A one(A a, A b) { return b < a || b != b ? b : a; }
 };
 
-// An extremum and where it stands; the first of equal ones, a NaN before numbers.
+// An extremum and its position. The first of equal values wins; NaN wins over numbers.
 template <class A>
 struct Found {
   A value;
@@ -38,7 +38,7 @@ struct Found {
 };
 template <class A, bool kMax>
 struct FirstBest {
-  static Found<A> identity() { return {A(0), INT64_MAX}; }  // lies behind everything
+  static Found<A> identity() { return {A(0), INT64_MAX}; }  // loses against every element
   static Found<A> one(Found<A> a, Found<A> b) {
     if (a.at == INT64_MAX || b.at == INT64_MAX) return a.at == INT64_MAX ? b : a;
     const bool first = a.at < b.at, nan_a = a.value != a.value, nan_b = b.value != b.value;
@@ -48,7 +48,7 @@ struct FirstBest {
   }
 };
 
-// The fold of the elements lane, lane + kWidth and so on below n, in this order. The loads of kBatch
+// Reduces the elements lane, lane + kWidth, ... below n, in this order. The loads of kBatch
 // elements are issued before the first of them is used.
 template <class Op, int kWidth, int kBatch, class A, class F>
 A fold_strided(int lane, int n, F&& element) {
@@ -68,14 +68,14 @@ A fold_strided(int lane, int n, F&& element) {
   return mine;
 }
 
-// Values that a warp's threads can pass to each other without shared memory.
+// True for types that the threads of a warp can exchange without shared memory.
 template <class A>
 inline constexpr bool kShuffled = std::is_floating_point_v<A> || std::is_same_v<A, std::int64_t> ||
                                   std::is_same_v<A, std::uint64_t>;
 
-// The result of one leaf, from the value of each of its kWidth lanes; `n` elements, called by all
-// threads of the block. `acc` holds a value for each. Level by level, lane i takes the value of
-// lane i + w for w = kWidth / 2, kWidth / 4, ..., 1.
+// Reduces the values of the kWidth lanes of one leaf, which has `n` elements. All threads of the
+// block must call it. `acc` has room for one value per thread. Level by level, lane i combines its
+// value with that of lane i + w, for w = kWidth / 2, kWidth / 4, ..., 1.
 template <class Op, int kWidth, class A>
 A fold_lanes(A* acc, A mine, int lane, int n) {
   constexpr bool kByWarp = kShuffled<A> && kWidth >= 32;
@@ -93,7 +93,7 @@ A fold_lanes(A* acc, A mine, int lane, int n) {
     }
     __syncthreads();
   }
-  if constexpr (kByWarp) {  // each warp of the group folds the same 32 values
+  if constexpr (kByWarp) {  // each warp of the group reduces the same 32 values
     if (kWidth > 32) mine = group[lane % 32];
 #pragma unroll
     for (int w = 16; w >= 1; w /= 2) {
@@ -110,7 +110,7 @@ A fold_lanes(A* acc, A mine, int lane, int n) {
   return n == 1 ? Op::one(Op::identity(), mine) : mine;
 }
 
-// The tree over n results, `step` apart, into the first: by one thread.
+// Reduces n results, `step` apart, in a tree into the first one; called by one thread.
 template <class Op, class A>
 A fold_tree(A* x, std::int64_t n, std::int64_t step) {
   for (std::int64_t w = 1; w < n; w *= 2) {
@@ -120,8 +120,9 @@ A fold_tree(A* x, std::int64_t n, std::int64_t step) {
   }
   return x[0];
 }
-// By a block, kEach * blockDim.x of them at most; `shared` has a place for each thread. Each thread
-// folds kEach neighbours, a power of two, whose tree is a part of the whole tree.
+// The same by all threads of a block, for at most kEach * blockDim.x results; `shared` has room for
+// one value per thread. Each thread reduces kEach adjacent results, a power of two, so that its
+// tree is a part of the whole tree.
 template <class Op, int kEach, class A>
 A fold_tree_together(A* shared, const A* x, int n, std::int64_t step) {
   const int t = threadIdx.x, first = t * kEach, parts = (n + kEach - 1) / kEach;

@@ -1,4 +1,4 @@
-// Gates of recurrent cells, as cpu/recurrent_simd.cc has them.
+// The gates of recurrent cells, computed as in cpu/recurrent_simd.cc.
 namespace tt {
 
 template <class A>
@@ -6,7 +6,7 @@ A gate_sigmoid(A x) {
   return A(1) / (A(1) + s::exp(-x));
 }
 
-// Part `part` of `parts` of row `row`.
+// Access to part `part` of `parts` in row `row`.
 template <class T, class A>
 struct GateParts {
   const calls::GateCall& p;

@@ -1,4 +1,5 @@
-// core/half.h by the device's instructions: the same bits but for NaNs, which are canonical.
+// The functions of core/half.h with the device's instructions. The bits are the same, except that
+// NaNs are canonical.
 namespace teletensor::core {
 
 struct Half {

@@ -1,4 +1,4 @@
-// Losses: what cpu/losses.cc and cpu/losses_classes.cc do, with their sums of leaves.
+// Losses, computed as in cpu/losses.cc and cpu/losses_classes.cc, with the same leaves of sums.
 namespace tt {
 
 template <int kKind, class A>
@@ -10,13 +10,13 @@ A loss_at(const calls::LossCall& p, std::int64_t i) {
   return w != nullptr ? loss * w[i] : loss;
 }
 
-// Each element's loss.
+// The loss of each element.
 template <class T, class A, int kKind>
 void losses(const calls::LossCall& p, std::int64_t at) {
   if (p.flag != nullptr && *p.flag != 0) return;
   static_cast<T*>(p.y)[at] = s::from_compute<T>(loss_at<kKind, A>(p, at));
 }
-// The sums of leaves of p.count elements.
+// Stores the sums of the leaves of p.count elements.
 template <class A, int kBatch, class F>
 void store_leaves(const calls::LossCall& p, F&& element) {
   const Lanes<A, kBatch> lanes(p.n);
@@ -27,12 +27,12 @@ template <class T, class A, int kKind>
 void loss_leaves(const calls::LossCall& p) {
   store_leaves<A, 1>(p, [&](std::int64_t e) { return loss_at<kKind, A>(p, e); });
 }
-// The same of numbers that are there.
+// The same for numbers that are already in memory.
 template <class T, class A>
 void array_leaves(const calls::LossCall& p) {
   store_leaves<A, 4>(p, [&](std::int64_t e) { return static_cast<const A*>(p.x)[e]; });
 }
-// Parts of 256 leaves, each in order, into their first places.
+// Sums parts of 256 leaves, each in order, into the first leaf of the part.
 template <class T, class A>
 void part_sums(const calls::LossCall& p, std::int64_t part) {
   A* const leaves = static_cast<A*>(p.leaves);
@@ -42,7 +42,7 @@ void part_sums(const calls::LossCall& p, std::int64_t part) {
   for (std::int64_t i = first; i < last; ++i) total += leaves[i];
   leaves[first] = total;
 }
-// What is left, in order; divided by the divisor.
+// Sums the remaining values in order and divides by the divisor.
 template <class T, class A>
 void loss_total(const calls::LossCall& p, std::int64_t) {
   if (p.flag != nullptr && *p.flag != 0) return;
@@ -52,7 +52,7 @@ void loss_total(const calls::LossCall& p, std::int64_t) {
   if (p.mean) total /= static_cast<A>(p.divisor_there != nullptr ? *p.divisor_there : p.divisor);
   *static_cast<T*>(p.y) = s::from_compute<T>(total);
 }
-// Refuses what lies outside [0, 1].
+// Refuses values outside of [0, 1].
 template <class A>
 void check_unit(const calls::LossCall& p, std::int64_t at) {
   const A x = static_cast<const A*>(p.x)[at];
@@ -79,7 +79,8 @@ void mse_gradient(const calls::LossCall& p, std::int64_t at) {
 template <class A>
 struct ClassLine {
   const calls::ClassCall& p;
-  std::int64_t line, first;  // of its elements, `step` apart
+  // Index of the line, and of its first element; elements are `step` apart.
+  std::int64_t line, first;
   std::int64_t target;
   const A* weights;
   ClassLine(const calls::ClassCall& call, std::int64_t at) : p(call), line(at) {
@@ -93,14 +94,14 @@ struct ClassLine {
   A weight(std::int64_t c) const { return weights != nullptr ? weights[c] : A(1); }
 };
 
-// Refuses targets that are no class.
+// Refuses targets that are not classes.
 inline void check_classes(const calls::ClassCall& p, std::int64_t at) {
   const std::int64_t t = p.target[at];
   if (t != p.ignore && (t < 0 || t >= p.classes)) *p.refuse = 1;
 }
 
-// The weights of all targets, and of all classes, added by one block; in double, so that counts
-// are exact.
+// Sums the weights of all targets, and those of all classes, in one block. The sums are doubles, so
+// that counts are exact.
 template <class A>
 void class_divisor(const calls::ClassCall& p) {
   __shared__ double shared[256];
@@ -124,15 +125,15 @@ void class_divisor(const calls::ClassCall& p) {
   p.divisor[1] = static_cast<double>(all);
 }
 
-// A line and its softmax, by kGroups groups of lanes; with more than one group the classes of a
-// line are neighbours in memory.
+// A line and its softmax, computed by kGroups groups of lanes. With more than one group the classes
+// of a line are adjacent in memory.
 template <class T, class A, int kGroups>
 struct SoftLine {
-  // Loads of a thread that are under way at once.
+  // The number of loads that a thread issues at once.
   static constexpr int kBatch = (kGroups > 1 ? 64 : 32) / sizeof(A);
   using Own = Lanes<A, kBatch, kGroups>;
   Own lanes;
-  bool inside;  // there is such a line
+  bool inside;  // the thread's line exists
   ClassLine<A> line;
   const T* from;
   A largest, total;
@@ -152,7 +153,7 @@ struct SoftLine {
   }
   std::int64_t place(std::int64_t c) const { return kGroups > 1 ? c : c * line.p.step; }
   A x(std::int64_t c) const { return s::to_compute<A>(from[place(c)]); }
-  // use(c, x(c)) for the classes of this thread.
+  // Calls use(c, x(c)) for the classes of this thread.
   template <class Use>
   void each(Use&& use) const {
     each_in_batches<Own::kThreads, kBatch>(lanes.thread(), line.p.classes,
@@ -189,7 +190,7 @@ A class_factor(const calls::ClassCall& p, std::int64_t line) {
   return g[p.none ? line : 0] / divisor;
 }
 
-// factor * (S * softmax - T) with S the sum of the target distribution T.
+// factor * (S * softmax - T), where T is the target distribution and S is its sum.
 template <class T, class A, int kGroups>
 void cross_entropy_gradient(const calls::ClassCall& p) {
   const SoftLine<T, A, kGroups> soft(p);
@@ -224,7 +225,7 @@ void nll_lines(const calls::ClassCall& p, std::int64_t at) {
   static_cast<A*>(p.losses)[at] = loss;
 }
 
-// A thread for each element.
+// One thread per element.
 template <class T, class A>
 void nll_gradient(const calls::ClassCall& p, std::int64_t at) {
   if (*p.refuse != 0) return;

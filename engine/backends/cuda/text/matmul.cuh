@@ -1,4 +1,4 @@
-// Tiles of matrix products: a block of 256 threads makes 64 x 64 results, each thread 4 x 4.
+// Matrix products in tiles: a block of 256 threads computes 64 x 64 results, 4 x 4 per thread.
 namespace tt {
 
 template <class A>
@@ -10,9 +10,9 @@ A multiply_add(A a, A b, A c) {
   }
 }
 
-// acc += a b with a(row, p), p < k, and b(p, column) as functions; steps of 16 along k. kTurned:
-// neighbours in memory lie along the other dimension. A thread has the rows ty * 4 + i and the
-// columns tx + 16 * j.
+// acc += a * b, where a(row, p) for p < k and b(p, column) are functions, in steps of 16 along k.
+// kTurnedA and kTurnedB say that elements which are adjacent in memory lie along the other
+// dimension. A thread has the rows ty * 4 + i and the columns tx + 16 * j.
 template <class A, bool kTurnedA, bool kTurnedB, class Left, class Right>
 void tile_product(A (&acc)[4][4], A (&as)[16][65], A (&bs)[16][65], std::int64_t rows,
                   std::int64_t columns, std::int64_t k, Left&& a, Right&& b) {
@@ -41,7 +41,7 @@ void tile_product(A (&acc)[4][4], A (&as)[16][65], A (&bs)[16][65], std::int64_t
   }
 }
 
-// f(row, column, value) for a thread's results inside rows x columns.
+// Calls f(row, column, value) for those of a thread's results that are inside rows x columns.
 template <class A, class F>
 void each_of_tile(const A (&acc)[4][4], std::int64_t rows, std::int64_t columns, F&& f) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;

@@ -1,16 +1,17 @@
-// layer_norm and batch_norm with their derivatives: the sums of cpu/norms.cc, leaf by leaf.
+// layer_norm, batch_norm and their derivatives, with the sums of cpu/norms.cc, leaf by leaf.
 namespace tt {
 
-// A group of as many threads of a block as the CPU's sums have lanes: what it works on, and its sums,
-// which all threads of the block call, as often. kGroups of them share a task, and its leaves.
+// A group of threads, one for each lane of the CPU's sums, its task, and functions for its sums.
+// All threads of the block must call those functions the same number of times. kGroups groups share
+// a task and its leaves.
 template <class A, int kBatch = 4, int kGroups = 1>
 struct Lanes {
   static constexpr int kWidth = 256 / sizeof(A);
-  static constexpr int kThreads = kWidth * kGroups;  // of a task
-  A* acc;  // a place for each thread of the block
+  static constexpr int kThreads = kWidth * kGroups;  // threads per task
+  A* acc;  // room for one value per thread of the block
   int lane;
   std::int64_t task;
-  bool live;  // there is such a task
+  bool live;  // the group's task exists
 
   explicit Lanes(std::int64_t tasks) {
     __shared__ A room[256];
@@ -20,9 +21,9 @@ struct Lanes {
     live = task < tasks;
   }
   std::int64_t place() const { return live ? task : 0; }
-  int thread() const { return threadIdx.x % kThreads; }  // of the task's
+  int thread() const { return threadIdx.x % kThreads; }  // index among the threads of the task
   bool first() const { return live && thread() == 0; }
-  // The leaf of a sum over `length` elements that begins at `start`.
+  // The leaf, beginning at `start`, of a sum over `length` elements.
   template <class F>
   A leaf(std::int64_t start, std::int64_t length, F&& element) const {
     const int n = !live ? 0 : length - start < 2048 ? static_cast<int>(length - start) : 2048;
@@ -32,7 +33,7 @@ struct Lanes {
     __syncthreads();
     return value;
   }
-  // All leaves, in order.
+  // The sum of all leaves, in order.
   template <class F>
   A sum(std::int64_t length, F&& element) const {
     A total = 0;
@@ -85,7 +86,7 @@ void layer_norm(const calls::LayerNormCall& p) {
   }
 }
 
-// dx = scale * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight.
+// dx = scale * (h - mean(h) - xhat * mean(h * xhat)), where h = g * weight.
 template <class T, class A>
 void layer_norm_input(const calls::LayerNormCall& p) {
   const Lanes<A> lanes(p.n);
@@ -112,7 +113,7 @@ void layer_norm_input(const calls::LayerNormCall& p) {
   }
 }
 
-// Sums over the rows of a group, in order: a thread for a group and a column.
+// Sums over the rows of a group, in order; one thread per group and column.
 template <class T, class A>
 void layer_norm_sums(const calls::LayerNormCall& p, std::int64_t at) {
   std::int64_t group = at;
@@ -130,7 +131,7 @@ void layer_norm_sums(const calls::LayerNormCall& p, std::int64_t at) {
   to[0] = weight;
   to[p.length] = bias;
 }
-// Group by group: n is 2 * length, the weight's gradient first.
+// Adds the sums of the groups in order; n is 2 * length, with the gradient of the weight first.
 template <class T, class A>
 void layer_norm_weights(const calls::LayerNormCall& p, std::int64_t at) {
   const A* const sums = static_cast<const A*>(p.sums);
@@ -142,7 +143,8 @@ void layer_norm_weights(const calls::LayerNormCall& p, std::int64_t at) {
 
 enum ChannelSum { kSumOfX, kSumOfSquares, kSumOfGradients };
 
-// A leaf of a channel: of one image, or of all of them where images are small.
+// The value of a leaf of a channel. A leaf belongs to one image, or covers all images if they are
+// small.
 template <class T, class A, int kWhat>
 void channel_leaves(const calls::ChannelCall& p) {
   const Lanes<A> lanes(p.n);
@@ -186,7 +188,7 @@ void channel_leaves(const calls::ChannelCall& p) {
   }
 }
 
-// What follows from a channel's leaves, summed in order.
+// Adds a channel's leaves in order and computes the results that follow from the sum.
 template <class T, class A, int kWhat>
 void channel_sums(const calls::ChannelCall& p, std::int64_t c) {
   const A* const from = static_cast<const A*>(p.partial) + c * p.leaves;

@@ -1,5 +1,5 @@
-// Optimizer steps over many tensors at once, operation by operation as cpu/optimizer_simd.cc has
-// them.
+// Optimizer steps for many tensors at once, with the operations of cpu/optimizer_simd.cc in the
+// same order.
 namespace tt {
 
 using s::Rule;
@@ -9,7 +9,7 @@ inline void make_hyper(const calls::HyperCall& p, std::int64_t) {
 #pragma unroll
   for (int i = 0; i < s::kMaxHypers; ++i) h[i] = p.mask >> i & 1 ? p.tensors[i] : p.numbers[i];
   *p.to = s::make_step(p.rule, h, p.flags);
-  // The last one: whether to skip the step.
+  // The last hyperparameter says whether to skip the step.
   if ((p.mask >> s::kMaxHypers & 1) != 0 && p.tensors[s::kMaxHypers] != 0) {
     p.to->rule = Rule::kSkip;
   }
@@ -29,7 +29,8 @@ A larger_of(A a, A b) {
   return a > b || a != a ? a : b;
 }
 
-// One element: x[i] are the parts before, changed in place; has[i] where there is one.
+// Updates one element: x[i] are its parts, which are changed in place; has[i] is false if a part is
+// absent.
 template <Rule kRule, class A>
 void step_element(const s::Step<A>& t, A (&x)[5], const bool (&has)[5]) {
   A p = x[0], g = x[1];
@@ -94,7 +95,7 @@ void step_element(const s::Step<A>& t, A (&x)[5], const bool (&has)[5]) {
     const A turn = g * x[2];
     const bool back = turn < A(0);
     A size = x[3] * (back ? t.shorter : turn > A(0) ? t.longer : A(1));
-    size = size < t.low ? t.low : size;  // NaN stays
+    size = size < t.low ? t.low : size;  // NaN stays NaN
     size = size > t.high ? t.high : size;
     x[3] = size;
     if (back) g = A(0);
@@ -106,7 +107,7 @@ void step_element(const s::Step<A>& t, A (&x)[5], const bool (&has)[5]) {
   }
 }
 
-// A block: 1024 elements of one tensor.
+// One block: 1024 elements of one tensor.
 template <class T, class A, int kRuleNumber>
 void optimizer_step(const calls::StepCall& p) {
   constexpr Rule kRule = static_cast<Rule>(kRuleNumber);

@@ -1,10 +1,11 @@
-// Windows of pooling: what cpu/pooling.cc does, a thread for each result.
+// Pooling, computed as in cpu/pooling.cc, with one thread per result.
 namespace tt {
 
 namespace calls = teletensor::backends::cuda::calls;
 
-// a / b for numbers that are not negative: by 32 bits where they fit, else bit by bit (the compiler's
-// division of 64 bits is a call, which costs every kernel registers).
+// a / b for nonnegative numbers. Uses a 32-bit division if both fit into 32 bits, and otherwise
+// divides bit by bit (the compiler's 64-bit division is a call, which costs every kernel
+// registers).
 inline std::int64_t over(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<unsigned>(a) / static_cast<unsigned>(b);
   std::uint64_t q = 0, rest = 0;
@@ -17,7 +18,7 @@ inline std::int64_t over(std::int64_t a, std::int64_t b) {
   }
   return static_cast<std::int64_t>(q);
 }
-// Takes the last coordinate, of `size` places, off `rest`.
+// Removes the last coordinate, of a dimension of `size`, from `rest` and returns it.
 inline std::int64_t coordinate(std::int64_t& rest, std::int64_t size) {
   const std::int64_t q = over(rest, size), c = rest - q * size;
   rest = q;
@@ -65,7 +66,8 @@ inline std::int64_t divisor_of(const calls::PoolCall& p, const Windows& all) {
   for (int d = 0; d < 3; ++d) {
     const Window& w = all.w[d];
     const std::int64_t size = p.include_padding ? w.extent : w.end - w.begin;
-    const std::int64_t high = __mul64hi(n, size);  // of mostly padding: may be anything
+    // A window of mostly padding; the value is not used.
+    const std::int64_t high = __mul64hi(n, size);
     n = high == 0 && n * size >= 0 ? n * size : INT64_MAX;
     if (n == INT64_MAX) return n;
   }
@@ -85,7 +87,7 @@ void max_pool(const calls::PoolCall& p, std::int64_t at) {
   } else {
     best = INT64_MIN;
   }
-  // A window that sees nothing (large dilation) still has a place inside.
+  // A window that contains no element (large dilation) still gets a valid position.
   std::int64_t place = (inside(a.begin, depth) * height + inside(b.begin, height)) * width +
                        inside(c.begin, width);
 #pragma unroll 1
@@ -143,8 +145,8 @@ void mean_pool(const calls::PoolCall& p, std::int64_t at) {
   static_cast<T*>(p.y)[at] = s::from_compute<T>(total);
 }
 
-// `y`: of the windows; `x` is written, a thread for each element: the shares of the windows that
-// see it, in order.
+// The gradient of mean pooling, one thread per element: adds the shares of all windows that contain
+// the element, in order. p.x has the gradients of the windows.
 template <class T, class A, int kAdaptive>
 void mean_pool_backward(const calls::PoolCall& p, std::int64_t at) {
   std::int64_t rest = at, low[3], high[3];
@@ -184,14 +186,15 @@ void mean_pool_backward(const calls::PoolCall& p, std::int64_t at) {
   static_cast<T*>(p.y)[at] = s::from_compute<T>(total);
 }
 
-// A block for each plane: several elements may go to one place; the last of them stays, or all are
-// added in their order. The block takes 256 elements at a time, in rounds. A round stores, of the
-// elements left whose places have the same remainder, the first: places of neighbours differ in it
-// as a rule, so that there are as many rounds as elements that go to one place.
+// One block per plane. Several elements may go to one position; the last of them stays, or all are
+// added in their order. The block takes 256 elements at a time and stores them in rounds. Among the
+// remaining elements whose positions have the same remainder, a round stores the first. Adjacent
+// positions usually have different remainders, so there are as many rounds as elements that go to
+// one position.
 template <class T, class A>
 void max_unpool(const calls::UnpoolCall& p) {
   constexpr int kSlots = 2048;
-  __shared__ int firsts[kSlots];  // of the elements left, by the remainder of the place; 256: none
+  __shared__ int firsts[kSlots];  // by remainder: the first remaining element; 256 if there is none
   if (*p.flag != 0) return;
   const std::int64_t plane = blockIdx.x;
   const int t = threadIdx.x;
@@ -208,7 +211,7 @@ void max_unpool(const calls::UnpoolCall& p) {
     place = next_place;
     value = next;
     bool left = e < p.in;
-    if (e + 256 < p.in) {  // loaded while this element's rounds go on
+    if (e + 256 < p.in) {  // loaded early, while the rounds for this element run
       next_place = places[e + 256];
       next = s::to_compute<A>(x[e + 256]);
     }

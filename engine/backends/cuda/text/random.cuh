@@ -1,10 +1,11 @@
-// Philox4x32-10 and the distributions made of it, operation by operation as random_simd.cc has them.
+// Philox4x32-10 and distributions computed from it, with the operations of random_simd.cc in the
+// same order.
 namespace tt {
 
 struct Words {
   unsigned w[4];
 };
-// Block `at` of the stream (seed, ordinal).
+// Block number `at` of the stream (seed, ordinal).
 inline Words random_block(std::uint64_t seed, std::uint64_t ordinal, std::uint64_t at) {
   unsigned x0 = static_cast<unsigned>(at), x1 = static_cast<unsigned>(at >> 32),
            x2 = static_cast<unsigned>(ordinal), x3 = static_cast<unsigned>(ordinal >> 32);
@@ -26,7 +27,7 @@ inline std::uint64_t word_pair(const Words& words, int i) {
   return static_cast<std::uint64_t>(words.w[2 * i + 1]) << 32 | words.w[2 * i];
 }
 
-// The numbers of one block: four floats, or two of 8 bytes.
+// The random numbers of one block: four floats, or two numbers of 8 bytes.
 inline void normal_numbers(const Words& words, float (&to)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {

@@ -1,8 +1,8 @@
-// Rows: kLanes threads of a block share one, and meet at barriers.
+// Rows: kLanes threads of a block share a row and synchronise at barriers.
 namespace tt {
 
-// The larger of two numbers, or NaN, by one instruction where the device has it. Unlike Max it does
-// not say which of two zeros it is, which makes no difference to exp(x - largest).
+// The larger of two numbers, or NaN, with one instruction if the device has it. In contrast to Max,
+// it may return either of two zeros, which makes no difference to exp(x - largest).
 template <class A>
 struct Largest {
   static A identity() { return Max<A>::identity(); }
@@ -17,8 +17,9 @@ struct Largest {
   }
 };
 
-// use(e, load(e)) for e = start, start + kStep and so on below n. kBatch elements are loaded before
-// the first of them is used, because the compiler moves no load before a store that `use` makes.
+// Calls use(e, load(e)) for e = start, start + kStep, ... below n. kBatch elements are loaded
+// before the first of them is used, because the compiler does not move a load before a store in
+// `use`.
 template <int kStep, int kBatch, class Load, class Use>
 void each_in_batches(std::int64_t start, std::int64_t n, const Load& load, Use&& use) {
   std::int64_t e = start;
@@ -37,9 +38,10 @@ void each_in_batches(std::int64_t start, std::int64_t n, const Load& load, Use&&
   }
 }
 
-// The elements of a row that are this thread's: lane, lane + kLanes and so on below n. kHeld of them
-// at most are read once and stay in registers; with kHeld = 0 each pass reads them again. kWhole: n
-// is kLanes * kHeld, or 0 for threads without a row, so that no element has a condition of its own.
+// The elements of a row that belong to this thread: lane, lane + kLanes, ... below n. Up to kHeld
+// elements are read once and stay in registers; with kHeld = 0 each pass reads them again. kWhole
+// promises that n is kLanes * kHeld, or 0 for threads without a row, so that no element needs a
+// condition of its own.
 template <class Element, int kLanes, int kHeld, bool kWhole, class Load>
 struct Row {
   const Load& load;
@@ -47,8 +49,9 @@ struct Row {
   int lane;
   Element held[kHeld > 0 ? kHeld : 1];
 
-  // `filling` is the value of places after the row's end, so that read() has no condition for each
-  // element: with one the compiler uses some elements before it loads the others.
+  // `filling` is the value of the elements after the end of the row. Because of it read() needs no
+  // condition for each element; with conditions the compiler uses some elements before it loads the
+  // others.
   Row(const Load& load, std::int64_t n, int lane, Element filling) : load(load), n(n), lane(lane) {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
@@ -56,7 +59,7 @@ struct Row {
       if (inside(i)) held[i] = load(lane + i * kLanes);
     }
   }
-  // use(element) for all, and for fillings; what it changes of a held one stays changed.
+  // Calls use(element) for all elements and for fillings. Changes to elements in registers persist.
   template <class Use>
   void read(Use&& use) {
     if constexpr (kHeld == 0) {
@@ -66,7 +69,7 @@ struct Row {
       for (int i = 0; i < kHeld; ++i) use(held[i]);
     }
   }
-  // use(e, element) for all.
+  // Calls use(e, element) for all elements.
   template <class Use>
   void store(Use&& use) {
     if constexpr (kHeld == 0) {
@@ -85,12 +88,14 @@ struct Row {
   }
 };
 
-// The fold of a value of each lane; all threads of the block call it. `acc` has a place for each.
-// Level by level, lane i takes the value of lane i + w for w = kLanes / 2, kLanes / 4, ..., 1.
+// Reduces one value per lane; all threads of the block must call it. `acc` has room for one value
+// per thread. Level by level, lane i combines its value with that of lane i + w, for w = kLanes /
+// 2, kLanes / 4, ..., 1.
 template <class Op, int kLanes, class A>
 A fold_row(A* acc, A mine) {
   constexpr int kWarps = kLanes / 32;
-  if constexpr (kWarps > 1) {  // each thread folds what its place in the other warps has
+  // Each thread first reduces the values at its own position in all warps.
+  if constexpr (kWarps > 1) {
     const int lane = threadIdx.x % kLanes;
     A* const row = acc + (threadIdx.x - lane);
     row[lane] = mine;

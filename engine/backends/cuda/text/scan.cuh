@@ -1,10 +1,11 @@
-// Scans: a thread goes along a line, as the CPU does, or along a piece of a long one: what comes of
-// each piece alone, then of all pieces before each, then the elements.
+// Scans: one thread processes a line in order, as the CPU does, or a piece of a long line. For
+// pieces, the total of each piece is computed first, then the total of all pieces before each, and
+// then the elements.
 namespace tt {
 
 enum ScanKind { kScanSum, kScanReverseSum, kScanProduct, kScanMax, kScanMin, kScanLogSum };
 
-// What has come of elements so far; of an extremum its place too.
+// The result for the elements so far; for an extremum also its position.
 template <class A, int kKind>
 struct Running {
   static constexpr bool kFinds = kKind == kScanMax || kKind == kScanMin;
@@ -36,7 +37,7 @@ struct Running {
   }
 };
 
-// Piece `at % pieces` of line `at / pieces`, of [before, length, step].
+// Piece `at % pieces` of line `at / pieces`; the dimensions are [before, length, step].
 template <class T, class A, int kKind>
 struct ScanPiece {
   std::int64_t first, from, end;
@@ -46,7 +47,7 @@ struct ScanPiece {
     from = piece * p.piece;
     end = from + p.piece < p.length ? from + p.piece : p.length;
   }
-  // f(where the element lies) of each, after `running` has taken it.
+  // Calls f(position in memory) for each element, after `running` has taken the element.
   template <class F>
   void each(const calls::ScanCall& p, Running<A, kKind>& running, F&& f) const {
     const T* const x = static_cast<const T*>(p.x);
@@ -79,7 +80,7 @@ void scan_pieces(const calls::ScanCall& p, std::int64_t at) {
   if constexpr (Running<A, kKind>::kFinds) p.best[at] = running.best;
 }
 
-// A line: the totals of its pieces become those of all pieces before.
+// Replaces the total of each piece of a line by the total of all pieces before it.
 template <class A, int kKind>
 void scan_carries(const calls::ScanCall& p, std::int64_t line) {
   A* const totals = static_cast<A*>(p.totals) + line * p.pieces;

@@ -1,8 +1,8 @@
-// Elements written where indices say, each in the order of the indices: of equal places the last
-// stays, sums have one order.
+// Writes by index, applied in the order of the indices: the last of several writes to one position
+// stays, and sums are added in that order.
 namespace tt {
 
-// to += alpha * from in T's own arithmetic, as accumulate() of the CPU.
+// to += alpha * from in the arithmetic of T, like accumulate() on the CPU.
 template <class T>
 void accumulate(T& to, T from, double alpha) {
   if constexpr (std::is_same_v<T, Bool>) {
@@ -33,7 +33,7 @@ void multiply(T& to, T from) {
   }
 }
 
-// A NaN wins. Complex numbers have no order.
+// NaN wins. Complex numbers have no order.
 template <class T>
 void keep_extreme(T& to, T from, bool largest) {
   if constexpr (std::is_same_v<T, Bool>) {
@@ -45,7 +45,7 @@ void keep_extreme(T& to, T from, bool largest) {
   }
 }
 
-// Integers round down, as PyTorch's mean of a scatter.
+// Division of integers rounds down, as in PyTorch's mean of a scatter.
 template <class T>
 void divide(T& to, std::int64_t count) {
   if constexpr (std::is_same_v<T, Bool>) {
@@ -89,12 +89,13 @@ inline void join_places(const calls::JoinCall& p, std::int64_t at) {
   p.to[at] = place;
 }
 
-// Chains of equal indices: next[i] is the place of the next one, or count; first[i] tells whether
-// there is none before. A thread for each looks for its next.
+// Links equal indices into chains: next[i] is the position of the next equal index, or count.
+// later[i] is 1 if there is an earlier equal index. One thread per index searches for the next one.
 inline void chain_links(const calls::ChainCall& p, std::int64_t i) {
   if (*p.flag != 0) return;
   const std::int64_t value = p.index[i];
-  const std::int64_t other = value < 0 ? value + p.size : value - p.size;  // the same place
+  // Both the negative and the nonnegative index name the same position.
+  const std::int64_t other = value < 0 ? value + p.size : value - p.size;
   std::int64_t j = i + 1;
   while (j < p.count && p.index[j] != value && p.index[j] != other) ++j;
   p.next[i] = j;
@@ -104,7 +105,7 @@ inline void chain_links(const calls::ChainCall& p, std::int64_t i) {
 struct ChainPlace {
   std::int64_t i, from, to;
 };
-// Of thread `at` of [before][count][after].
+// The positions for thread `at`; the dimensions are [before][count][after].
 inline ChainPlace chain_place(const calls::ChainCall& p, std::int64_t at) {
   std::int64_t rest = at;
   const std::int64_t column = coordinate(rest, p.after), i = coordinate(rest, p.count);
@@ -112,7 +113,8 @@ inline ChainPlace chain_place(const calls::ChainCall& p, std::int64_t at) {
   return {i, at, (rest * p.size + place) * p.after + column};
 }
 
-// What totals of T are made in: those of 16-bit floats in float, and rounded once.
+// The type in which values of T are accumulated. Sums of 16-bit floats are accumulated in float and
+// rounded once.
 template <class T>
 using Total =
     std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
@@ -148,7 +150,7 @@ void chain_copy(const calls::ChainCall& p, std::int64_t at) {
   static_cast<T*>(p.y)[place.to] = static_cast<const T*>(p.x)[p.fill ? 0 : place.from];
 }
 
-// A line of the index: its elements go to one line of y, one after the other.
+// Writes the elements of one line of the index to one line of y, in order.
 template <class T, int kWrite>
 void scatter_line(const calls::ScatterCall& p, std::int64_t line) {
   if (*p.flag != 0) return;

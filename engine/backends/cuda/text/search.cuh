@@ -1,4 +1,4 @@
-// Places in sorted lines; rows in their order.
+// Positions in sorted lines, and sorting of rows.
 namespace tt {
 
 template <class A, class I>
@@ -9,8 +9,8 @@ void search_place(const calls::SearchCall& p, std::int64_t at) {
       static_cast<I>(s::sorted_place<A>(line, p.length, value, p.right));
 }
 
-// A row of two sorted runs of `width` finds its place in both together; the first pass (from null)
-// takes the rows as they come.
+// Merges two sorted runs of `width` rows: each row finds its position in the merged run. The first
+// pass (p.from is null) reads the rows in their original order.
 template <class A>
 void rows_merge(const calls::RowsCall& p, std::int64_t at) {
   const auto row = [&](std::int64_t i) { return p.from ? p.from[i] : i; };

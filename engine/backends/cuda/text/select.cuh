@@ -1,8 +1,10 @@
-// Elements that a mask picks, in row-major order: each block counts those among its 1024, one block
-// says where the blocks' results begin, then each block writes its own.
+// Selection by a mask in row-major order. Each block counts the selected ones among its 1024
+// elements, one block computes where the results of each block begin, and then each block writes
+// its elements.
 namespace tt {
 
-// The sum of `mine` over the threads before, of 256; all threads call it. total: of all of them.
+// The sum of `mine` over the earlier of the block's 256 threads; all threads must call it. `total`
+// gets the sum over all threads.
 inline std::int64_t before_thread(std::int64_t mine, std::int64_t& total) {
   __shared__ std::int64_t sums[256];
   const int t = threadIdx.x;
@@ -20,7 +22,7 @@ inline std::int64_t before_thread(std::int64_t mine, std::int64_t& total) {
   return before;
 }
 
-// Of a block's 1024 elements a thread has four.
+// The four of a block's 1024 elements that belong to this thread.
 struct SelectFour {
   std::int64_t first;
   bool picked[4];
@@ -45,7 +47,8 @@ inline void select_counts(const calls::SelectCall& p) {
 
 enum SelectCheck { kSelectAny, kSelectExactly, kSelectAtMost };
 
-// One block: where each of p.blocks begins, and whether there are as many as was said.
+// One block: computes where the results of each of p.blocks begin, and checks the total number
+// against the stated one.
 template <int kCheck>
 void select_starts(const calls::SelectCall& p) {
   std::int64_t found = 0;
@@ -61,7 +64,7 @@ void select_starts(const calls::SelectCall& p) {
   if (!fits && threadIdx.x == 0) *p.flag = 1;
 }
 
-// f(place among the picked, place in the mask), for those before p.wanted.
+// Calls f(position among the selected, position in the mask) for those before p.wanted.
 template <class F>
 void each_selected(const calls::SelectCall& p, F&& f) {
   if (p.flag && *p.flag != 0) return;

@@ -1,12 +1,13 @@
-// Sorting of lines: elements become unsigned keys whose order is the wanted one (NaN largest, -0
-// equal to 0), and travel with their places, which settle ties. No two are equal, so every way to
-// sort them is the same. Runs are sorted by a block, in shared memory (Batcher's bitonic network, 1968),
-// and merged pair by pair: each element finds its place in the other run by bisection.
+// Sorting of lines. Elements are converted to unsigned keys whose order is the wanted one (NaN is
+// the largest, -0 equals 0), and each key is paired with its position, which decides ties. So no
+// two items are equal, and every sorting algorithm gives the same result. A block sorts a run in
+// shared memory (Batcher's bitonic network, 1968). Runs are merged in pairs: each item finds its
+// position in the other run by bisection.
 namespace tt {
 
-// Of elements of up to 4 bytes.
+// An item for elements of up to 4 bytes.
 struct PackedItem {
-  std::uint64_t word;  // key << 32 | place
+  std::uint64_t word;  // key << 32 | position
   static PackedItem of(std::uint64_t key, std::int64_t place) {
     return {key << 32 | static_cast<std::uint64_t>(place)};
   }
@@ -35,7 +36,7 @@ SortItem<(sizeof(T) > 4)> sort_item(T element, bool descending, std::int64_t pla
   const A value = s::to_compute<A>(element);
   Bits key;
   if constexpr (std::is_floating_point_v<A>) {
-    const Bits bits = std::bit_cast<Bits>(value + A(0));  // -0 + 0 is 0
+    const Bits bits = std::bit_cast<Bits>(value + A(0));  // turns -0 into 0
     key = value != value ? ~Bits{0} : bits & kSign ? ~bits : bits | kSign;
   } else {
     constexpr bool kUnsigned = std::is_same_v<T, Bits>;
@@ -44,8 +45,9 @@ SortItem<(sizeof(T) > 4)> sort_item(T element, bool descending, std::int64_t pla
   return SortItem<kWide>::of(descending ? static_cast<Bits>(~key) : key, place);
 }
 
-// A block: one run of 512 of a line, of the elements themselves (T, A) or of items that earlier
-// runs have kept; the first `keep` of it follow those of the run before.
+// One block sorts one run of 512 of a line. With kFirst the run consists of elements, otherwise of
+// items that earlier runs have kept. The first `keep` items are stored after those of the previous
+// run.
 template <class T, class A, int kFirst>
 void sort_runs(const calls::SortCall& p) {
   using Item = SortItem<(sizeof(T) > 4)>;
@@ -67,7 +69,8 @@ void sort_runs(const calls::SortCall& p) {
     }
     items[i] = item;
   }
-  for (int size = 2; size < 2 * count; size *= 2) {  // what lies behind is in order
+  // Items after the run's end are already in order.
+  for (int size = 2; size < 2 * count; size *= 2) {
     for (int apart = size / 2; apart > 0; apart /= 2) {
       __syncthreads();
       const int t = threadIdx.x, i = 2 * t - (t & (apart - 1)), j = i + apart;
@@ -85,7 +88,7 @@ void sort_runs(const calls::SortCall& p) {
   for (int i = threadIdx.x; i < count && i < p.keep; i += 256) to[i] = items[i];
 }
 
-// An item of two sorted runs of `width` finds its place in both together.
+// Each item of two sorted runs of `width` finds its position in the merged run.
 template <class T>
 void sort_merge(const calls::SortCall& p, std::int64_t at) {
   using Item = SortItem<(sizeof(T) > 4)>;
@@ -94,7 +97,7 @@ void sort_merge(const calls::SortCall& p, std::int64_t at) {
   const Item* const from = static_cast<const Item*>(p.from) + line * p.length;
   const Item item = from[i];
   const bool second = i - pair >= p.width;
-  // The other run, and how many of it come before.
+  // Counts the items of the other run that come before this item.
   const std::int64_t begin = second ? pair : pair + p.width, most = begin + p.width;
   std::int64_t low = begin < p.length ? begin : p.length, high = most < p.length ? most : p.length;
   const std::int64_t first = low;
@@ -110,8 +113,8 @@ void sort_merge(const calls::SortCall& p, std::int64_t at) {
   static_cast<Item*>(p.to)[line * p.length + own + (low - first)] = item;
 }
 
-// One of `taken` results of a line, from the `first` on of the order. Where a NaN wins, it is the
-// line's first, if it has any.
+// One of the `taken` results of a line, which begin at position `first` of the order. If NaN wins,
+// the result is the line's first NaN, if it has any.
 template <class T, class A>
 void sort_take(const calls::SortCall& p, std::int64_t at) {
   using Item = SortItem<(sizeof(T) > 4)>;

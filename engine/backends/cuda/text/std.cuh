@@ -1,5 +1,6 @@
-// What the functors' headers use of the C++ standard library, for NVRTC, which has none of it; and
-// for g++ with nothing included (emulate.cuh), where libm stands for the device's functions.
+// The parts of the C++ standard library that the functors' headers use. NVRTC has no standard
+// library, and the emulator compiles without includes (emulate.cuh); there libm provides the
+// device's functions.
 #define TELETENSOR_DEVICE_TEXT 1
 
 #ifdef __CUDACC_RTC__
@@ -160,7 +161,8 @@ inline bool isnan(double x) { return x != x; }
 
 namespace teletensor::core {
 enum class DType : std::uint8_t { kF16 = 7, kBF16 = 8, kF32 = 9, kF64 = 10 };  // core/dtype.h
-struct Attributes {  // functors are made on the host; here their constructors are only named
+// Functors are created on the host; here only the type in their constructors is needed.
+struct Attributes {
   double real(int at) const;
   std::int64_t integer(int at) const;
   bool flag(int at) const;

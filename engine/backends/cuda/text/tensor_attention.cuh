@@ -1,29 +1,30 @@
-// Attention of 16-bit heads of up to 128 numbers by the tensor cores, after FlashAttention-2 (Dao,
-// 2023): a warp holds 16 rows of its block's 128 in registers and goes over the other sequence in
-// tiles, of which the next is under way to shared memory while one is computed with. Scores are
-// float32 and live in registers alone; weights and scores' gradients are rounded to T for their
-// products. The backward has one kernel for keys and one for queries, so that no sums meet in
-// memory and bits do not change from run to run.
+// Attention for heads of up to 128 16-bit numbers on tensor cores, after FlashAttention-2 (Dao,
+// 2023). A warp keeps 16 of its block's 128 rows in registers and iterates over the other sequence
+// in tiles; the next tile is copied to shared memory while one is used. Scores are float32 and
+// exist only in registers; weights and the gradients of scores are rounded to T for their products.
+// The backward has one kernel for keys and one for queries, so sums are never combined in memory
+// and the bits are the same in every run.
 namespace tt {
 
-inline constexpr int kTensorKeys = 32;  // of a tile
+inline constexpr int kTensorKeys = 32;  // keys per tile
 inline constexpr float kLog2E = 1.442695040888963f;
-// The score of a key that a query does not see.
+// The score of a key that a query may not see.
 inline constexpr float kUnseen = -static_cast<float>(__builtin_inf());
 
-// A matrix in memory that tiles are copied from.
+// A matrix in memory from which tiles are copied.
 struct TensorMatrix {
   const std::uint16_t* first;
   int rows, columns;
 };
 
-// kRows lines of a matrix in shared memory. A line is 16 bytes longer than its numbers, which puts
-// the lines that one load reads into different banks.
+// kRows lines of a matrix in shared memory. A line is 16 bytes longer than its numbers, so that the
+// lines that one load reads are in different banks.
 template <int kRows, int kWidth>
 struct alignas(16) TensorTile {
   std::uint16_t lines[kRows][kWidth + 8];
 
-  // Begins to copy rows `first` to first + kRows of a matrix; what lies outside of it is zero.
+  // Starts to copy rows `first` to first + kRows of a matrix; elements outside of the matrix become
+  // zero.
   void fetch(const TensorMatrix& matrix, int first) {
     const int columns = matrix.columns;
     const bool whole =
@@ -47,7 +48,7 @@ struct alignas(16) TensorTile {
   }
 };
 
-// 16 rows of a matrix as left pieces, zero where they lie outside of it.
+// Loads 16 rows of a matrix as left pieces; elements outside of the matrix become zero.
 template <int kWidth>
 void load_left(unsigned (&left)[kWidth / 16][4], const std::uint16_t* matrix, int first, int rows,
                int columns) {
@@ -67,7 +68,7 @@ void load_left(unsigned (&left)[kWidth / 16][4], const std::uint16_t* matrix, in
   }
 }
 
-// sums += left tileᵀ: a column for each of the tile's lines.
+// sums += left * transpose(tile): one column for each line of the tile.
 template <class T, int kRows, int kWidth>
 void multiply_turned(float (&sums)[kRows / 8][4], const unsigned (&left)[kWidth / 16][4],
                      const TensorTile<kRows, kWidth>& tile) {
@@ -83,7 +84,7 @@ void multiply_turned(float (&sums)[kRows / 8][4], const unsigned (&left)[kWidth 
   }
 }
 
-// sums += weights tile, of weights rounded to T.
+// sums += weights * tile, where the weights are rounded to T.
 template <class T, int kRows, int kWidth>
 void multiply_weights(float (&sums)[kWidth / 8][4], const float (&weights)[kRows / 8][4],
                       const TensorTile<kRows, kWidth>& tile) {
@@ -102,7 +103,8 @@ void multiply_weights(float (&sums)[kWidth / 8][4], const float (&weights)[kRows
   }
 }
 
-// f(row, column, sum) for a thread's sums, places counted from the warp's 16 rows and the tile.
+// Calls f(row, column, sum) for a thread's sums. Rows are counted from the first of the warp's 16
+// rows, columns from the start of the tile.
 template <int kColumns, class F>
 void each_of_warp(float (&sums)[kColumns / 8][4], F&& f) {
   const Lane lane;
@@ -113,7 +115,8 @@ void each_of_warp(float (&sums)[kColumns / 8][4], F&& f) {
   }
 }
 
-// Rows of 16 sums as T, those inside of rows x columns, times factors of the thread's two rows.
+// Stores rows of 16 sums as T, as far as they are inside rows x columns, multiplied by the factors
+// of the thread's two rows.
 template <class T, int kWidth>
 void store_rows(float (&sums)[kWidth / 8][4], T* to, int first, int rows, int columns,
                 const float (&factors)[2]) {
@@ -124,12 +127,13 @@ void store_rows(float (&sums)[kWidth / 8][4], T* to, int first, int rows, int co
   });
 }
 
-// A block's head, its matrices, and the first of its rows in a sequence of `rows`. Where a query
-// sees earlier keys only, blocks with many tiles start early: the last queries and the first keys.
+// A block's head, its matrices, and its first row in a sequence of `rows`. If a query sees only
+// earlier keys, blocks with many tiles start first: those of the last queries, or of the first
+// keys.
 struct TensorHead {
-  static constexpr int kRows = calls::kTensorAttentionRows;  // of the block
+  static constexpr int kRows = calls::kTensorAttentionRows;  // rows per block
   std::int64_t head;
-  int first, warp_first;  // of the block's rows and of the warp's
+  int first, warp_first;  // first row of the block and of the warp
   const std::uint16_t *query, *key, *value, *gradient;
   const float* mask;
 
@@ -148,14 +152,15 @@ struct TensorHead {
   }
 };
 
-// Which columns of a tile the thread's two rows see, and what is added to them; places are counted
-// from the thread's first column, and so known when the text is compiled.
+// The columns of a tile that the thread's two rows may see, and the mask that is added to them.
+// Columns are counted from the thread's first column, so that they are compile-time constants.
 struct TensorSight {
-  int low[2], high[2];  // columns low to high
+  int low[2], high[2];  // visible columns: low to high - 1
   const float* mask[2];
-  unsigned step;  // of the mask, from column to column
+  unsigned step;  // of the mask, from one column to the next
 
-  // Makes products scores in units of log 2; kUnseen where the row does not see the column.
+  // Turns products into scores in units of log 2; the score is kUnseen if the row may not see the
+  // column.
   template <int kColumns>
   void make_scores(float (&products)[kColumns / 8][4], float scale) const {
 #pragma unroll
@@ -165,7 +170,7 @@ struct TensorSight {
         const int half = i / 2, column = n * 8 + i % 2;
         float& x = products[n][i];
         x = column >= low[half] && column < high[half] ? x * scale : kUnseen;
-        // The mask of a column that is not seen may lie outside of memory.
+        // The mask of a column that may not be seen can be outside of its memory.
         if (mask[0] != nullptr && x != kUnseen) {
           x = std::fma(mask[half][static_cast<std::uint64_t>(step) * column], kLog2E, x);
         }
@@ -174,7 +179,7 @@ struct TensorSight {
   }
 };
 
-// Rows are queries and columns keys.
+// For rows that are queries and columns that are keys.
 inline TensorSight sight_of_queries(const calls::AttentionCall& p, const float* mask, int query,
                                     int key) {
   const Lane lane;
@@ -190,7 +195,7 @@ inline TensorSight sight_of_queries(const calls::AttentionCall& p, const float* 
   }
   return sight;
 }
-// Rows are keys and columns queries.
+// For rows that are keys and columns that are queries.
 inline TensorSight sight_of_keys(const calls::AttentionCall& p, const float* mask, int query,
                                  int key) {
   const Lane lane;
@@ -206,16 +211,17 @@ inline TensorSight sight_of_keys(const calls::AttentionCall& p, const float* mas
   return sight;
 }
 
-// Does the tile of 16 rows lie inside, below the diagonal, and without a mask? The largest score is
-// then that of the largest product, which wants a scale that is not negative.
+// Returns true if the tile of 16 rows is inside the matrix and below the diagonal, and there is no
+// mask. Then the largest score is that of the largest product, provided that the scale is not
+// negative.
 inline bool plain_tile(const calls::AttentionCall& p, int query, int queries, int key, int keys) {
   return p.mask == nullptr && p.scale >= 0 && query + queries <= p.length && key + keys <= p.keys &&
          (!p.causal || key + keys - 1 <= query);
 }
 
-// Goes over tiles: fetch(tile, place) begins the copy of one into one of kPlaces places in shared
-// memory, while use(tile, place) computes with an earlier one. The barrier of a tile also says that
-// all warps are done with the tile before, whose place is the next to be filled.
+// Iterates over tiles: fetch(tile, place) starts to copy a tile into one of kPlaces places in
+// shared memory, and use(tile, place) computes with an earlier one. The barrier of a tile also
+// guarantees that all warps have finished the previous tile, whose place is filled next.
 template <int kPlaces, class Fetch, class Use>
 void each_tile(int tiles, Fetch&& fetch, Use&& use) {
 #pragma unroll
@@ -233,11 +239,11 @@ void each_tile(int tiles, Fetch&& fetch, Use&& use) {
     place = place + 1 == kPlaces ? 0 : place + 1;
   }
 }
-// Tiles in shared memory at a time: what fits in 48 KiB beside each other.
+// Number of tiles in shared memory at a time, limited by 48 KiB.
 template <int kWidth>
 inline constexpr int kTensorPlaces = kWidth > 64 ? 2 : 3;
 
-// The same for the keys and values that a block of queries sees.
+// The same for the keys and values that a block of queries may see.
 template <int kWidth, class Use>
 void each_tile_of_keys(const calls::AttentionCall& p, const TensorHead& of, Use&& use) {
   constexpr int kPlaces = kTensorPlaces<kWidth>;
@@ -255,8 +261,8 @@ void each_tile_of_keys(const calls::AttentionCall& p, const TensorHead& of, Use&
       [&](int tile, int place) { use(tile * kTensorKeys, keys[place], values[place]); });
 }
 
-// A tile's scores, times `by` in units of log 2, become weights; `sums` and the state follow the
-// largest.
+// Turns the scores of a tile, multiplied by `by` in units of log 2, into weights. If the largest
+// score of a row grows, its total and its sums are scaled accordingly.
 template <int kKeys, int kWidth>
 void soften(float (&scores)[kKeys / 8][4], float by, float (&most)[2], float (&total)[2],
             float (&sums)[kWidth / 8][4]) {
@@ -266,7 +272,7 @@ void soften(float (&scores)[kKeys / 8][4], float by, float (&most)[2], float (&t
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     now[half] = ::fmaxf(most[half], most_of_row(now[half]) * by);
-    // A row that has seen no key has no number to subtract.
+    // A row that has not seen any key has no largest score to subtract.
     from[half] = now[half] == kUnseen ? 0.0f : now[half];
     if (now[half] != most[half]) {
       const float factor = power_of_2(most[half] - from[half]);
@@ -285,7 +291,8 @@ void soften(float (&scores)[kKeys / 8][4], float by, float (&most)[2], float (&t
   });
 }
 
-// A block: 128 queries of one head. kUnits: of 32 columns, of the larger of keys and values.
+// One block: 128 queries of one head. kUnits is the number of units of 32 columns, for the larger
+// of keys and values.
 template <class T, int kUnits>
 void tensor_attention(const calls::AttentionCall& p) {
   constexpr int kWidth = kUnits * 32, kKeys = kTensorKeys;
@@ -323,13 +330,13 @@ void tensor_attention(const calls::AttentionCall& p) {
                         length, columns, factors);
 }
 
-// Of a query, what its weights and scores' gradients are made of: the logarithm of the sum of
-// weights, negative and in units of log 2, and sum(g y).
+// The two numbers of a query from which its weights and the gradients of its scores are computed:
+// the negative logarithm of the sum of weights, in units of log 2, and sum(g * y).
 struct TensorLine {
   float log, dot;
 };
 
-// The lines of 32 queries, of all heads: a block, with eight threads for each.
+// Computes the lines of 32 queries, over all heads, in one block with eight threads per query.
 template <class T>
 void tensor_attention_lines(const calls::AttentionCall& p) {
   const std::int64_t row = std::int64_t{blockIdx.x} * 32 + threadIdx.x / 8;
@@ -346,8 +353,8 @@ void tensor_attention_lines(const calls::AttentionCall& p) {
   }
 }
 
-// Weights become the gradients of scores, but for the scale: each times its `changes`, the gradient
-// of the weight, less the dot of its query.
+// Turns weights into the gradients of scores, without the scale: each weight is multiplied by its
+// `changes` (the gradient of the weight) minus the dot product of its query.
 template <int kColumns, class F>
 void change_scores(float (&weights)[kColumns / 8][4], const float (&changes)[kColumns / 8][4],
                    F&& dot) {
@@ -358,7 +365,7 @@ void change_scores(float (&weights)[kColumns / 8][4], const float (&changes)[kCo
   }
 }
 
-// A block: 128 keys of one head; dkey and dvalue.
+// One block: 128 keys of one head; computes dkey and dvalue.
 template <class T, int kUnits>
 void tensor_attention_keys(const calls::AttentionCall& p) {
   constexpr int kWidth = kUnits * 32, kQueries = kWidth > 64 ? 16 : 32;
@@ -394,7 +401,7 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
   each_tile<kPlaces>(tiles, fetch, [&](int tile, int place) {
     const int query = start + tile * kQueries;
     const TensorLine(&line)[kQueries] = lines[place];
-    // Rows are keys here, and columns queries.
+    // In this product rows are keys and columns are queries.
     float weights[kQueries / 8][4] = {};
     multiply_turned<T>(weights, key, queries[place]);
     if (plain_tile(p, query, kQueries, of.warp_first, 16)) {
@@ -421,7 +428,7 @@ void tensor_attention_keys(const calls::AttentionCall& p) {
                         of.warp_first, all_keys, inner, {by, by});
 }
 
-// A block: 128 queries of one head; dquery.
+// One block: 128 queries of one head; computes dquery.
 template <class T, int kUnits>
 void tensor_attention_queries(const calls::AttentionCall& p) {
   constexpr int kWidth = kUnits * 32, kKeys = kTensorKeys;

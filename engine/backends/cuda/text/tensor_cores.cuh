@@ -1,22 +1,24 @@
-// Products of 16-bit matrices by the tensor cores, which a warp of 32 threads computes together.
-// The pieces are those of the PTX instruction mma.m16n8k16 (PTX ISA, "Matrix Fragments for
-// mma.m16n8k16"); with quad = lane / 4 and pair = lane % 4 * 2, a thread holds of
-//   a left piece, 16 rows x 16:   {quad, pair}, {quad + 8, pair}, {quad, pair + 8}, {quad + 8, pair
-//   + 8}; a right piece, 16 x 8 columns: {pair, quad}, {pair + 8, quad}; two pieces side by side
-//   are one load; sums, 16 rows x 8 columns:     {quad, pair} and its neighbour, {quad + 8, pair}
-//   and its neighbour.
-// Each element of a left or right piece stands for two 16-bit numbers, neighbours along the
-// dimension that the product sums over. Devices older than sm_80, and the emulator, exchange the
-// pieces through shared memory; there all threads of the block have to call multiply() equally
-// often.
+// Products of 16-bit matrices on tensor cores; the 32 threads of a warp compute them together. The
+// matrices are split into the pieces of the PTX instruction mma.m16n8k16 (PTX ISA, "Matrix
+// Fragments for mma.m16n8k16"). With quad = lane / 4 and pair = lane % 4 * 2, a thread has these
+// elements:
+//   left piece, 16 rows x 16 columns:  {quad, pair}, {quad + 8, pair}, {quad, pair + 8},
+//                                      {quad + 8, pair + 8}
+//   right piece, 16 rows x 8 columns:  {pair, quad}, {pair + 8, quad}
+//   sums, 16 rows x 8 columns:         {quad, pair}, {quad, pair + 1}, {quad + 8, pair},
+//                                      {quad + 8, pair + 1}
+// Each listed element of a left or right piece stands for two 16-bit numbers, which are adjacent
+// along the dimension that the product sums over. One load reads two adjacent right pieces. Devices
+// older than sm_80, and the emulator, exchange the pieces through shared memory; there all threads
+// of the block have to call multiply() the same number of times.
 namespace tt {
 
-// The place of a thread in its warp.
+// The position of a thread in its warp.
 struct Lane {
   int quad = static_cast<int>(threadIdx.x % 32 / 4), pair = static_cast<int>(threadIdx.x % 4) * 2;
 };
 
-// Two numbers of T in one register, `first` at the lower address.
+// Two numbers of T in one register, with `first` at the lower address.
 template <class T>
 unsigned packed(float first, float second) {
 #if __CUDA_ARCH__ >= 800
@@ -35,7 +37,7 @@ inline unsigned joined(std::uint16_t first, std::uint16_t second) {
   return first | unsigned{second} << 16;
 }
 
-// sums += left right. All threads of the warp call it.
+// sums += left * right. All threads of the warp must call it.
 template <class T>
 void multiply(float (&sums)[4], const unsigned (&left)[4], unsigned right, unsigned right_below) {
 #if __CUDA_ARCH__ >= 800
@@ -75,9 +77,10 @@ void multiply(float (&sums)[4], const unsigned (&left)[4], unsigned right, unsig
 #endif
 }
 
-// Two right pieces side by side, of 16 lines of shared memory from `first`, `stride` numbers apart.
-// kTurned: a line lies along the summed dimension, and there is one for each of the 16 columns;
-// otherwise a line is 16 columns. right[0] and right[1] are the first piece.
+// Loads two adjacent right pieces from 16 lines of shared memory that begin at `first` and are
+// `stride` numbers apart. With kTurned a line lies along the summed dimension and there is one line
+// for each of the 16 columns; without, a line has the 16 columns. right[0] and right[1] are the
+// first piece.
 template <bool kTurned>
 void load_right(unsigned (&right)[4], const std::uint16_t* first, int stride) {
 #if __CUDA_ARCH__ >= 800
@@ -106,9 +109,9 @@ void load_right(unsigned (&right)[4], const std::uint16_t* first, int stride) {
 #endif
 }
 
-// Copies of kBytes (8 or 16, both places aligned to it) into shared memory that go on while the
-// thread does. end_group() closes those that the thread has begun; wait_for_groups<n>() waits until
-// at most the n latest groups are under way.
+// Asynchronous copies of kBytes (8 or 16, with both addresses aligned to that) into shared memory.
+// end_group() closes the group of copies that the thread has started; wait_for_groups<n>() waits
+// until at most the n latest groups are unfinished.
 template <int kBytes>
 void begin_copy(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
@@ -140,7 +143,8 @@ void wait_for_groups() {
 #endif
 }
 
-// 2 to the x, within 2 units of the last place; 0 where it is less than the least normal number.
+// 2 to the power of x, within 2 units in the last place; 0 if the result is below the smallest
+// normal number.
 inline float power_of_2(float x) {
 #ifdef __CUDA_ARCH__
   float y;
@@ -151,7 +155,7 @@ inline float power_of_2(float x) {
 #endif
 }
 
-// The most and the sum over the four threads of a warp that hold one row of sums.
+// The maximum and the sum over the four threads of a warp that have one row of sums.
 inline float most_of_row(float x) {
 #pragma unroll
   for (int other = 1; other < 4; other *= 2) {
