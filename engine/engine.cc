@@ -50,7 +50,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options, core::Statu
     if (!reason.ok()) return nullptr;
   }
   if (options.group_memory > 0) {
-    reason = session::keep_for_groups(devices[0]->pool(), std::min(options.group_memory, host / 8));
+    reason =
+        session::reserve_for_groups(devices[0]->pool(), std::min(options.group_memory, host / 8));
     if (!reason.ok()) return nullptr;
   }
   backends::cuda::Options gpus{options.cuda_driver,   options.cuda_compiler,

@@ -568,7 +568,7 @@ end:
       completed++;
       CHECK(EXACTLY_ONCE, holder == 0 || c[owner[holder]].phase == LOST || completed <= c[owner[holder]].base ||
         made_by[completed] == holder) }
-  /* Session::stand_still */
+  /* Session::pause_for_snapshot */
   :: d_step { running && job == WANTED && pending == 0 && !still -> still = 1 }
   od
 }

@@ -76,7 +76,7 @@ class Front::Impl final : public Issuer {
     }
   }
 
-  void take_image(ImageMaker& maker, program::Image& image) {
+  void take_image(ImageIndexer& maker, program::Image& image) {
     autograd::take_image(
         graph_, kept_, [this](const Handle& h) { return names_.find(h.id) == &h; }, maker, image);
     for (const auto& [number, defined] : programs_) {
@@ -86,9 +86,9 @@ class Front::Impl final : public Issuer {
     image.next_id = names_.next();
   }
 
-  Status put_up_image(const program::Image& image, const std::vector<program::ValueRef>& values) {
+  Status restore_image(const program::Image& image, const std::vector<program::ValueRef>& values) {
     std::vector<HandleRef> handles;
-    TT_RETURN_IF_ERROR(autograd::put_up_image(graph_, image, values, handles));
+    TT_RETURN_IF_ERROR(autograd::restore_image(graph_, image, values, handles));
     std::vector<std::pair<HandleId, std::size_t>> ids;
     for (std::size_t i = 0; i < handles.size(); ++i) {
       if (image.handles[i].id != 0) ids.emplace_back(image.handles[i].id, i);
@@ -136,7 +136,7 @@ class Front::Impl final : public Issuer {
 
   Graph& graph() { return graph_; }
   Names& names() { return names_; }
-  void introduce(HandleId id, HandleRef h) { strangers_[id] = std::move(h); }
+  void add_outer_handle(HandleId id, HandleRef h) { strangers_[id] = std::move(h); }
   HandleRef lookup(HandleId id) const {
     if (Handle* h = names_.find(id)) return HandleRef(h);
     const auto found = strangers_.find(id);
@@ -201,7 +201,7 @@ class Front::Impl final : public Issuer {
     return internal("the daemon has no hooks");
   }
   Status run_function(Node& node, std::span<Var>, std::span<Var>) override {
-    return sink_->own_backward(node.seq);
+    return sink_->client_backward(node.seq);
   }
   core::Result<HandleRef> own(const Var& g, const core::Dims& strides) override {
     const Layout& layout = g.layout();
@@ -562,19 +562,21 @@ void Front::kept_contents(std::unordered_set<const void*>& contents) const {
   impl_->kept_contents(contents);
 }
 program::Inventory Front::take_over() { return impl_->take_over(); }
-void Front::take_image(ImageMaker& maker, program::Image& image) const {
+void Front::take_image(ImageIndexer& maker, program::Image& image) const {
   impl_->take_image(maker, image);
 }
-Status Front::put_up_image(const program::Image& image,
-                           const std::vector<program::ValueRef>& values) {
-  return impl_->put_up_image(image, values);
+Status Front::restore_image(const program::Image& image,
+                            const std::vector<program::ValueRef>& values) {
+  return impl_->restore_image(image, values);
 }
 bool Front::busy() const { return impl_->busy(); }
 Status Front::resume(int nodes) { return impl_->resume(nodes); }
 void Front::completed(std::uint64_t seq) { impl_->graph().completed(seq); }
 Graph& Front::graph() { return impl_->graph(); }
 void Front::skip_to(HandleId next) { impl_->names().skip_to(next); }
-void Front::introduce(HandleId id, HandleRef h) { impl_->introduce(id, std::move(h)); }
+void Front::add_outer_handle(HandleId id, HandleRef h) {
+  impl_->add_outer_handle(id, std::move(h));
+}
 HandleRef Front::find(HandleId id) const { return impl_->lookup(id); }
 Status Front::gradients(std::vector<HandleRef> roots, std::vector<HandleRef> seeds,
                         std::vector<HandleRef> inputs, std::vector<HandleRef>& results) {

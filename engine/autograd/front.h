@@ -64,7 +64,7 @@ class Sink {
   }
   // Called when a backward reaches a node, recorded by this command, whose vjp is the client's own
   // code. The returned status says why the backward cannot continue.
-  virtual core::Status own_backward(std::uint64_t seq) {
+  virtual core::Status client_backward(std::uint64_t seq) {
     return core::internal("backward: the vjp of command " + std::to_string(seq) +
                           " is the client's own code");
   }
@@ -77,7 +77,7 @@ class Sink {
 
 class Graph;
 class Handle;
-class ImageMaker;
+class ImageIndexer;
 
 class Front {
  public:
@@ -104,7 +104,7 @@ class Front {
   // Sets the id that the next new handle gets. Ids only grow.
   void skip_to(program::HandleId next);
   // Adds a handle that existed before the replayed commands, under this id.
-  void introduce(program::HandleId id, core::Ref<Handle> h);
+  void add_outer_handle(program::HandleId id, core::Ref<Handle> h);
   // Returns null if there is no such handle.
   core::Ref<Handle> find(program::HandleId id) const;
   bool differentiable(const core::Ref<Handle>& root, const core::Ref<Handle>& seed,
@@ -124,11 +124,11 @@ class Front {
   void kept_contents(std::unordered_set<const void*>& contents) const;
   // Captures the complete state for a snapshot: fills `image` up to `next_id`. The front end does
   // not change. Preconditions: not busy(), and all commands have run.
-  void take_image(ImageMaker& maker, program::Image& image) const;
+  void take_image(ImageIndexer& maker, program::Image& image) const;
   // Restores a front end, which has executed nothing so far, from a snapshot. `values` are the
   // values of the image. After an error the front end must not be used.
-  core::Status put_up_image(const program::Image& image,
-                            const std::vector<program::ValueRef>& values);
+  core::Status restore_image(const program::Image& image,
+                             const std::vector<program::ValueRef>& values);
   std::size_t tape_nodes() const;  // number of live nodes
   // Approximate memory that handles and tape use, without the tensors' values.
   std::size_t bookkeeping_bytes() const;

@@ -91,11 +91,11 @@ Node::~Node() {
 
 void Graph::bury(const GraphObject* object) {
   object->next_dead_ = std::exchange(dead_, object);
-  if (std::exchange(burying_, true)) return;
-  bury_dead();
+  if (std::exchange(destroying_dead_, true)) return;
+  destroy_dead();
 }
 
-void Graph::bury_dead() {
+void Graph::destroy_dead() {
   while (dead_ != nullptr) {
     const GraphObject* const next = std::exchange(dead_, dead_->next_dead_);
     if (next->is_handle()) {
@@ -108,7 +108,7 @@ void Graph::bury_dead() {
       nodes_.give(const_cast<Node*>(node));
     }
   }
-  burying_ = false;
+  destroying_dead_ = false;
 }
 
 namespace {
@@ -164,10 +164,10 @@ Graph::~Graph() {
   on_death = nullptr;
   on_record = on_save = nullptr;
   undo_.clear();
-  remade_.clear();
-  burying_ = true;  // delays all destruction until let_go() has broken the reference cycles
+  rebuilt_.clear();
+  destroying_dead_ = true;  // delays all destruction until let_go() has broken the reference cycles
   for (GraphObject* object = objects_; object; object = object->after_) object->let_go();
-  bury_dead();
+  destroy_dead();
 }
 
 // ---------------------------------------------------------------- making handles

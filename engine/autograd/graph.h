@@ -47,7 +47,7 @@ class GraphObject : public ops::Named {
 
  protected:
   friend class Graph;
-  friend class ImageTaker;
+  friend class ImageCapture;
   void last_reference_dropped() const override;
   virtual bool is_handle() const { return false; }
   Graph* const graph_;
@@ -69,17 +69,17 @@ class Clock : public core::Counted {
   void take_back(std::uint32_t tick);
   bool moved_since(std::uint32_t seen) const { return moved_between(seen, now_); }
   bool moved_between(std::uint32_t from, std::uint32_t to) const {
-    return void_.empty() ? from != to : to - from > taken_back(from, to);
+    return failed_ticks_.empty() ? from != to : to - from > taken_back(from, to);
   }
 
  private:
   std::uint32_t taken_back(std::uint32_t from, std::uint32_t to) const;
 
-  friend class ImageTaker;
+  friend class ImageCapture;
   friend class ImageBuilder;
 
   std::uint32_t now_ = 0;
-  std::vector<std::uint32_t> void_;  // ticks of failed writes, ascending
+  std::vector<std::uint32_t> failed_ticks_;  // ticks of failed writes, ascending
 };
 
 // One storage. On the client `value` is null.
@@ -316,7 +316,7 @@ class Graph {
       undo.base = nullptr;
       undo.node = undo.old_node = nullptr;
     }
-    remade_.clear();
+    rebuilt_.clear();
   }
 
   // Returns the node with saved values that command `seq` recorded, or nullptr if it is gone.
@@ -330,7 +330,7 @@ class Graph {
   std::size_t live_nodes() const { return live_nodes_; }
   // Approximate memory of handles, cells, tape and undo data.
   std::size_t bookkeeping_bytes() const {
-    return object_bytes_ + undo_.size() * sizeof(Undo) + remade_.size() * sizeof(Remade) +
+    return object_bytes_ + undo_.size() * sizeof(Undo) + rebuilt_.size() * sizeof(Remade) +
            recorded_.size() * sizeof(recorded_[0]);
   }
   // A result of more bytes than this is refused when its op is called. 0 means no limit here (on
@@ -347,7 +347,7 @@ class Graph {
   friend class Handle;
   friend class Node;
   friend class Backward;
-  friend class ImageTaker;
+  friend class ImageCapture;
   friend class ImageBuilder;
 
   struct Undo {
@@ -377,7 +377,7 @@ class Graph {
   };
 
   void bury(const GraphObject* object);
-  void bury_dead();
+  void destroy_dead();
   void count(Node& node);
   core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,
                      core::InlineVector<ops::OperandInfo, 3>& infos) const;
@@ -427,7 +427,7 @@ class Graph {
   void set_node(Handle& h, core::Ref<Node> node, std::uint32_t output);
   void write(Handle& h, program::ValueRef value);
   void give_back(Handle& h, const Edge& old);
-  void unmake(Handle& h, const Remade& remade);
+  void undo_rebuild(Handle& h, const Remade& remade);
   void replace(std::vector<Lost>& lost);
 
   const ops::Catalog& catalog_;
@@ -440,7 +440,7 @@ class Graph {
   std::size_t live_nodes_ = 0;
   std::size_t object_bytes_ = 0;
   std::deque<Undo> undo_;
-  std::deque<Remade> remade_;
+  std::deque<Remade> rebuilt_;
   std::deque<std::pair<std::uint64_t, Node*>> recorded_;
   // Number of entries that were removed from the front of recorded_.
   std::uint64_t recorded_gone_ = 0;
@@ -448,7 +448,7 @@ class Graph {
   Memory<Node, 16> nodes_;
   GraphObject* objects_ = nullptr;
   const GraphObject* dead_ = nullptr;
-  bool burying_ = false;
+  bool destroying_dead_ = false;
 };
 
 // The handle of a Var that was made by this graph's builder.

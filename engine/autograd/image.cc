@@ -25,14 +25,14 @@ __int128 bytes_of(std::int64_t elements, core::DType dtype) {
 
 // ---------------------------------------------------------------- capture
 
-Index ImageMaker::storage(const core::Ref<core::Shared>& contents, core::Device device) {
+Index ImageIndexer::storage(const core::Ref<core::Shared>& contents, core::Device device) {
   const auto [entry, is_new] =
       storages_.try_emplace(contents.get(), static_cast<Index>(image_.storages.size()));
   if (is_new) image_.storages.push_back({device, 0, 0, contents, 0, 0, {}});
   return entry->second;
 }
 
-Index ImageMaker::value(const program::Value* value) {
+Index ImageIndexer::value(const program::Value* value) {
   if (value == nullptr) return Image::kNone;
   // Iterative, because a client can make the chain of failed writes arbitrarily long.
   std::vector<const program::Value*> waiting{value};
@@ -63,9 +63,9 @@ Index ImageMaker::value(const program::Value* value) {
   return values_.at(value);
 }
 
-class ImageTaker {
+class ImageCapture {
  public:
-  ImageTaker(Graph& graph, ImageMaker& maker, Image& image)
+  ImageCapture(Graph& graph, ImageIndexer& maker, Image& image)
       : graph_(graph), maker_(maker), image_(image) {}
 
   void take(const KeptNames& kept, const std::function<bool(const Handle&)>& named) {
@@ -100,7 +100,7 @@ class ImageTaker {
                              find(handles_, undo.base.get()), find(nodes_, undo.node.get()),
                              find(nodes_, undo.old_node.get()), undo.old_output});
     }
-    for (const auto& remade : graph_.remade_) {
+    for (const auto& remade : graph_.rebuilt_) {
       image_.remade.push_back({remade.seq, clock(remade.clock.get()),
                                find(nodes_, remade.node.get()), edge(remade.old), remade.old_seen,
                                remade.seen});
@@ -124,7 +124,7 @@ class ImageTaker {
     if (is_new) {
       Image::Clock& item = image_.clocks.emplace_back();
       item.now = clock->now_;
-      item.taken_back = clock->void_;
+      item.taken_back = clock->failed_ticks_;
       // A clock may be a cell that is no longer in use as a cell and is kept only as a clock.
       if (const auto* cell = dynamic_cast<const Cell*>(clock)) {
         item.elements = cell->bytes / unit_of(cell->value.get());
@@ -168,7 +168,7 @@ class ImageTaker {
   }
 
   Graph& graph_;
-  ImageMaker& maker_;
+  ImageIndexer& maker_;
   Image& image_;
   std::unordered_map<Handle*, Index> handles_;
   std::unordered_map<Node*, Index> nodes_;
@@ -178,8 +178,9 @@ class ImageTaker {
 };
 
 void take_image(Graph& graph, const KeptNames& kept,
-                const std::function<bool(const Handle&)>& named, ImageMaker& maker, Image& image) {
-  ImageTaker(graph, maker, image).take(kept, named);
+                const std::function<bool(const Handle&)>& named, ImageIndexer& maker,
+                Image& image) {
+  ImageCapture(graph, maker, image).take(kept, named);
 }
 
 // ---------------------------------------------------------------- restore
@@ -227,8 +228,8 @@ class ImageBuilder {
  public:
   ImageBuilder(Graph& graph, const Image& image) : graph_(graph), image_(image) {}
 
-  Status put_up(const std::vector<ValueRef>& values, std::vector<HandleRef>& handles) {
-    TT_RETURN_IF_ERROR(put_up_clocks(values));
+  Status restore_contents(const std::vector<ValueRef>& values, std::vector<HandleRef>& handles) {
+    TT_RETURN_IF_ERROR(restore_clocks(values));
     // Creates all objects first, and then sets the references between them.
     for (const Image::Handle& item : image_.handles) {
       if (item.cell >= clocks_.size() || image_.clocks[item.cell].elements < 0 ||
@@ -247,10 +248,10 @@ class ImageBuilder {
       nodes.emplace_back(new Node(&graph_, item.at, item.op));
     }
     for (std::size_t i = 0; i < handles.size(); ++i) {
-      TT_RETURN_IF_ERROR(put_up_handle(image_.handles[i], *handles[i], handles, nodes));
+      TT_RETURN_IF_ERROR(restore_handle(image_.handles[i], *handles[i], handles, nodes));
     }
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-      TT_RETURN_IF_ERROR(put_up_node(image_.nodes[i], *nodes[i], values, handles, nodes));
+      TT_RETURN_IF_ERROR(restore_node(image_.nodes[i], *nodes[i], values, handles, nodes));
     }
     for (const Image::Undo& item : image_.undo) {
       if (item.cell >= clocks_.size() || image_.clocks[item.cell].elements < 0 ||
@@ -265,9 +266,9 @@ class ImageBuilder {
     for (const Image::Remade& item : image_.remade) {
       if (item.clock >= clocks_.size() || item.node >= nodes.size()) return broken("a view");
       Edge old;
-      TT_RETURN_IF_ERROR(put_up_edge(item.old, handles, nodes, old));
-      graph_.remade_.push_back({item.seq, clocks_[item.clock], nodes[item.node], std::move(old),
-                                item.old_seen, item.seen});
+      TT_RETURN_IF_ERROR(restore_edge(item.old, handles, nodes, old));
+      graph_.rebuilt_.push_back({item.seq, clocks_[item.clock], nodes[item.node], std::move(old),
+                                 item.old_seen, item.seen});
     }
     std::uint64_t last = 0;
     for (const auto& [seq, node] : image_.recorded) {
@@ -294,7 +295,7 @@ class ImageBuilder {
     return core::invalid("the image of the session makes no sense: " + what);
   }
 
-  Status put_up_clocks(const std::vector<ValueRef>& values) {
+  Status restore_clocks(const std::vector<ValueRef>& values) {
     for (const Image::Clock& item : image_.clocks) {
       core::Ref<Clock> clock;
       if (item.elements >= 0) {
@@ -312,8 +313,9 @@ class ImageBuilder {
         clock = core::make_ref<Clock>();
       }
       clock->now_ = item.now;
-      clock->void_ = item.taken_back;
-      if (!std::is_sorted(clock->void_.begin(), clock->void_.end())) return broken("a clock");
+      clock->failed_ticks_ = item.taken_back;
+      if (!std::is_sorted(clock->failed_ticks_.begin(), clock->failed_ticks_.end()))
+        return broken("a clock");
       clocks_.push_back(std::move(clock));
     }
     return {};
@@ -340,8 +342,8 @@ class ImageBuilder {
     return core::Ref<Cell>(static_cast<Cell*>(clocks_[i].get()));
   }
 
-  Status put_up_edge(const Image::Edge& item, const std::vector<HandleRef>& handles,
-                     const std::vector<core::Ref<Node>>& nodes, Edge& edge) const {
+  Status restore_edge(const Image::Edge& item, const std::vector<HandleRef>& handles,
+                      const std::vector<core::Ref<Node>>& nodes, Edge& edge) const {
     if (bad(item.node, nodes) || bad(item.leaf, handles)) return broken("an edge");
     edge.node = at(nodes, item.node);
     edge.leaf = at(handles, item.leaf);
@@ -349,8 +351,8 @@ class ImageBuilder {
     return {};
   }
 
-  Status put_up_handle(const Image::Handle& item, Handle& h, const std::vector<HandleRef>& handles,
-                       const std::vector<core::Ref<Node>>& nodes) const {
+  Status restore_handle(const Image::Handle& item, Handle& h, const std::vector<HandleRef>& handles,
+                        const std::vector<core::Ref<Node>>& nodes) const {
     if (bad(item.base, handles) || bad(item.node, nodes) || bad(item.leaf, handles) ||
         bad(item.grad, handles)) {
       return broken("a tensor");
@@ -373,13 +375,13 @@ class ImageBuilder {
     return {};
   }
 
-  Status put_up_node(const Image::Node& item, Node& node, const std::vector<ValueRef>& values,
-                     const std::vector<HandleRef>& handles,
-                     const std::vector<core::Ref<Node>>& nodes) const {
+  Status restore_node(const Image::Node& item, Node& node, const std::vector<ValueRef>& values,
+                      const std::vector<HandleRef>& handles,
+                      const std::vector<core::Ref<Node>>& nodes) const {
     node.seq = item.seq;
     node.label = item.label;
     for (const Image::Edge& each : item.edges) {
-      TT_RETURN_IF_ERROR(put_up_edge(each, handles, nodes, node.edges.emplace_back()));
+      TT_RETURN_IF_ERROR(restore_edge(each, handles, nodes, node.edges.emplace_back()));
     }
     for (const Image::Operand& each : item.operands) {
       node.operands.push_back({each.layout, each.number, each.is_number});
@@ -394,7 +396,7 @@ class ImageBuilder {
                             bytes_of(slot.elements, slot.layout.dtype)) {
         return broken("a saved value");
       }
-      TT_RETURN_IF_ERROR(put_up_edge(each.edge, handles, nodes, slot.edge));
+      TT_RETURN_IF_ERROR(restore_edge(each.edge, handles, nodes, slot.edge));
       node.saved.push_back(std::move(slot));
     }
     node.results = item.results;
@@ -430,9 +432,9 @@ class ImageBuilder {
   std::vector<core::Ref<Clock>> clocks_;
 };
 
-Status put_up_image(Graph& graph, const Image& image, const std::vector<ValueRef>& values,
-                    std::vector<HandleRef>& handles) {
-  return ImageBuilder(graph, image).put_up(values, handles);
+Status restore_image(Graph& graph, const Image& image, const std::vector<ValueRef>& values,
+                     std::vector<HandleRef>& handles) {
+  return ImageBuilder(graph, image).restore_contents(values, handles);
 }
 
 }  // namespace teletensor::autograd

@@ -13,9 +13,9 @@
 namespace teletensor::autograd {
 
 // Assigns indices in a snapshot to values and storages.
-class ImageMaker {
+class ImageIndexer {
  public:
-  explicit ImageMaker(program::Image& image) : image_(image) {}
+  explicit ImageIndexer(program::Image& image) : image_(image) {}
   program::Image::Index value(const program::Value* value);
   // Leaves bytes and seq of a new entry unset; the caller, which knows the storage, fills them in.
   program::Image::Index storage(const core::Ref<core::Shared>& contents, core::Device device);
@@ -28,7 +28,7 @@ class ImageMaker {
 // Captures all objects of the graph and the kept names: fills the lists of `image` up to `kept`,
 // and tape_length. Stores a handle's id only if `named` returns true for the handle.
 void take_image(Graph& graph, const KeptNames& kept,
-                const std::function<bool(const Handle&)>& named, ImageMaker& maker,
+                const std::function<bool(const Handle&)>& named, ImageIndexer& maker,
                 program::Image& image);
 
 // Makes the values of a snapshot, whose storages already have their contents. Returns
@@ -37,8 +37,8 @@ core::Result<std::vector<program::ValueRef>> values_of(const program::Image& ima
 
 // Fills an empty graph from a snapshot; `handles` gets all handles, in the order of the snapshot.
 // Returns INVALID_ARGUMENT if the snapshot is inconsistent; then the graph must not be used.
-core::Status put_up_image(Graph& graph, const program::Image& image,
-                          const std::vector<program::ValueRef>& values,
-                          std::vector<HandleRef>& handles);
+core::Status restore_image(Graph& graph, const program::Image& image,
+                           const std::vector<program::ValueRef>& values,
+                           std::vector<HandleRef>& handles);
 
 }  // namespace teletensor::autograd

@@ -42,7 +42,7 @@ Status Tracer::Replay::run() {
     HandleRef h = graph.new_handle(cell, known.layout, clock);
     h->flag = known.requires_grad;
     h->id = known.handle->id;
-    front_.introduce(h->id, h);
+    front_.add_outer_handle(h->id, h);
     strangers_.push_back(std::move(h));
   }
   for (std::size_t i = 0; i < strangers_.size(); ++i) {
@@ -92,7 +92,7 @@ Status Tracer::Replay::call(std::uint64_t seq, program::Invocation invocation) {
   return {};
 }
 
-Status Tracer::Replay::own_backward(std::uint64_t seq) {
+Status Tracer::Replay::client_backward(std::uint64_t seq) {
   stopped_at_ = seq;
   return core::invalid("the client's own backward");
 }

@@ -70,7 +70,7 @@ class Tracer::Replay final : public Sink {
   // Stores the call as an instruction of op kCall, with its inputs as operands and its outcomes as
   // results.
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
-  core::Status own_backward(std::uint64_t seq) override;
+  core::Status client_backward(std::uint64_t seq) override;
   core::Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {
     return core::internal("an upload inside a trace");
   }

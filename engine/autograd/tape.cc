@@ -261,7 +261,7 @@ core::Result<Node*> Graph::node_of(Handle& h) {
     set_node(h, record_reading(index_region_, base.layout, std::move(edge), h.layout), 0);
     if (!undo_.empty()) {
       h.node->remade_for = &h;
-      remade_.push_back({seq_, h.clock, h.node, std::move(old), old_seen, h.seen});
+      rebuilt_.push_back({seq_, h.clock, h.node, std::move(old), old_seen, h.seen});
     }
   }
   return h.node.get();
@@ -392,17 +392,17 @@ Status Graph::set_data(Handle& h, Handle& other) {
 // ---------------------------------------------------------------- undoing failed writes
 
 void Clock::take_back(std::uint32_t tick) {
-  void_.insert(std::upper_bound(void_.begin(), void_.end(), tick), tick);
+  failed_ticks_.insert(std::upper_bound(failed_ticks_.begin(), failed_ticks_.end(), tick), tick);
 }
 
 std::uint32_t Clock::taken_back(std::uint32_t from, std::uint32_t to) const {
-  const auto first = std::upper_bound(void_.begin(), void_.end(), from);
-  return static_cast<std::uint32_t>(std::upper_bound(first, void_.end(), to) - first);
+  const auto first = std::upper_bound(failed_ticks_.begin(), failed_ticks_.end(), from);
+  return static_cast<std::uint32_t>(std::upper_bound(first, failed_ticks_.end(), to) - first);
 }
 
 void Graph::completed(std::uint64_t seq) {
   while (!undo_.empty() && undo_.front().seq <= seq) undo_.pop_front();
-  while (!remade_.empty() && remade_.front().seq <= seq) remade_.pop_front();
+  while (!rebuilt_.empty() && rebuilt_.front().seq <= seq) rebuilt_.pop_front();
 }
 
 // RULE: a failed write did not happen: the base gets its former history back, and so do its views.
@@ -435,16 +435,16 @@ void Graph::take_back(const std::vector<std::uint64_t>& rebinds, std::uint64_t r
   }
   std::erase_if(undo_, failed);
   std::vector<Remade> kept;
-  for (; !remade_.empty(); remade_.pop_back()) {
-    Remade& remade = remade_.back();
+  for (; !rebuilt_.empty(); rebuilt_.pop_back()) {
+    Remade& remade = rebuilt_.back();
     if (remade.clock->moved_between(remade.old_seen, remade.seen)) {
       kept.push_back(std::move(remade));
       continue;
     }
-    if (Handle* h = remade.node->remade_for) unmake(*h, remade);
+    if (Handle* h = remade.node->remade_for) undo_rebuild(*h, remade);
     lost.push_back({std::move(remade.node), std::move(remade.old), nullptr});
   }
-  for (; !kept.empty(); kept.pop_back()) remade_.push_back(std::move(kept.back()));
+  for (; !kept.empty(); kept.pop_back()) rebuilt_.push_back(std::move(kept.back()));
   if (!lost.empty()) replace(lost);
 }
 
@@ -459,7 +459,7 @@ void Graph::give_back(Handle& h, const Edge& old) {
   h.output = 0;
 }
 
-void Graph::unmake(Handle& h, const Remade& remade) {
+void Graph::undo_rebuild(Handle& h, const Remade& remade) {
   give_back(h, remade.old);
   h.seen = remade.old_seen;
   if (h.node) h.node->remade_for = &h;
@@ -498,21 +498,21 @@ void Graph::replace(std::vector<Lost>& lost) {
     const Edge* edge = (*node)->edges.size() == 1 ? &(*node)->edges[0] : nullptr;
     if (edge && (!*edge || (edge->node && edge->node->visit == nowhere))) (*node)->visit = nowhere;
   }
-  const auto in_vain = [&](const Handle& h) {
+  const auto has_needless_node = [&](const Handle& h) {
     return h.node && h.node->visit == nowhere && h.base->visit == nowhere &&
            !requires_grad(*h.base);
   };
-  for (auto remade = remade_.rbegin(); remade != remade_.rend(); ++remade) {
+  for (auto remade = rebuilt_.rbegin(); remade != rebuilt_.rend(); ++remade) {
     Handle* h = remade->node->remade_for;
-    if (h == nullptr || !in_vain(*h)) continue;
+    if (h == nullptr || !has_needless_node(*h)) continue;
     if (remade->old.node && remade->old.node->visit != nowhere) {
       h->node->visit = 0;  // the view already had a node before
     } else {
-      unmake(*h, *remade);
+      undo_rebuild(*h, *remade);
     }
   }
   for (const HandleRef& h : views) {
-    if (in_vain(*h)) give_back(*h, {});
+    if (has_needless_node(*h)) give_back(*h, {});
   }
 }
 

@@ -44,7 +44,7 @@ void Tracer::know(std::span<const ops::Var> arguments) {
   }
 }
 
-void Tracer::asked_grad(Handle& owner) {
+void Tracer::on_grad_read(Handle& owner) {
   know(owner);
   grads_matter_ = true;
 }

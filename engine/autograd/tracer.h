@@ -75,7 +75,7 @@ class Tracer {
     programs_[number] = std::move(program);
   }
   // Called when `p.grad` was read.
-  void asked_grad(Handle& owner);
+  void on_grad_read(Handle& owner);
   // The command was issued; it made `made` handles, with ids from `first` on.
   void record(program::Command command, std::uint64_t seq, program::HandleId first,
               std::uint32_t made);

@@ -196,7 +196,7 @@ class Participant {
 
   void advance_cut();
   Number last_before_cut() const;
-  void drop_behind_cut();
+  void drop_after_cut();
   void tell_rest(bool interrupted);
 
   const Group& group_;

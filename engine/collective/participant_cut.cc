@@ -61,7 +61,7 @@ void Participant::advance_cut() {
     cut_.rest();
     everywhere_ = *cut_.number();
     retire();
-    drop_behind_cut();
+    drop_after_cut();
   }
   if (!cut_.keeps_at_rest() && !now.release.started()) now.release.start({});
   send_votes(Purpose::kRelease, cut_.generation(), now.release);
@@ -82,7 +82,7 @@ Number Participant::last_before_cut() const {
 
 // Called when the group is at rest. After an interrupt, all deposits that were not announced are
 // dropped.
-void Participant::drop_behind_cut() {
+void Participant::drop_after_cut() {
   const bool interrupted = cut_.current().hold.result().interrupted;
   if (interrupted) {
     for (auto& [number, slot] : slots_) {

@@ -94,7 +94,7 @@ class Moving : public ::testing::Test {
   std::unique_ptr<Disk> disk;
   std::shared_ptr<DiskShare> share;
   PoolHandle pool;
-  StrandScope strand{1};
+  SessionTaskScope strand{1};
 };
 
 TEST_F(Moving, BytesComeBackAsTheyWereAndAreCountedWhereTheyAre) {

@@ -10,7 +10,7 @@
 namespace teletensor::memory {
 namespace {
 
-thread_local OwnerId strand_owner = 0;
+thread_local OwnerId current_task_owner = 0;
 
 // The maximum of free bytes of one size class that a session keeps; more go to the device's pool.
 constexpr std::size_t kKeptBytes = std::size_t{2} << 20;
@@ -32,10 +32,10 @@ std::string readable_bytes(std::uint64_t bytes) {
   return text;
 }
 
-StrandScope::StrandScope(OwnerId owner) : outer_(strand_owner), behalf_(owner) {
-  strand_owner = owner;
+SessionTaskScope::SessionTaskScope(OwnerId owner) : outer_(current_task_owner), behalf_(owner) {
+  current_task_owner = owner;
 }
-StrandScope::~StrandScope() { strand_owner = outer_; }
+SessionTaskScope::~SessionTaskScope() { current_task_owner = outer_; }
 
 core::Device Storage::device() const { return pool_->device_id(); }
 OwnerId Storage::owner() const { return pool_->owner_; }
@@ -290,7 +290,7 @@ void Pool::free(Storage* storage) {
     core::MutexLock lock(mu_);
     storage->next_ = shared_free_;
     shared_free_ = storage;
-  } else if (strand_owner == owner_) {
+  } else if (current_task_owner == owner_) {
     if (large || !here) {
       storage->next_ = without_block_;
       without_block_ = storage;

@@ -2,8 +2,8 @@
 // its storages.
 //
 // There are two ways to allocate. The session task (the one thread that currently runs the
-// session's instructions, inside a StrandScope) uses allocate(), which takes blocks from free lists
-// without a lock. All other threads use allocate_shared(). Any thread may free storages.
+// session's instructions, inside a SessionTaskScope) uses allocate(), which takes blocks from free
+// lists without a lock. All other threads use allocate_shared(). Any thread may free storages.
 #pragma once
 
 #include <atomic>
@@ -124,7 +124,7 @@ class Pool {
 
  private:
   friend class Storage;
-  friend class StrandScope;
+  friend class SessionTaskScope;
   static constexpr int kSlabObjects = 64;
   // Storages smaller than kMinMoved are not moved: a file for each would cost more than it saves. A
   // storage that was moved away is charged kAwayCharge bytes.
@@ -200,12 +200,12 @@ class Pool {
 
 // While it exists, the current thread runs the task of session `owner` and works for it. May be
 // nested for different sessions.
-class StrandScope {
+class SessionTaskScope {
  public:
-  explicit StrandScope(OwnerId owner);
-  ~StrandScope();
-  StrandScope(const StrandScope&) = delete;
-  StrandScope& operator=(const StrandScope&) = delete;
+  explicit SessionTaskScope(OwnerId owner);
+  ~SessionTaskScope();
+  SessionTaskScope(const SessionTaskScope&) = delete;
+  SessionTaskScope& operator=(const SessionTaskScope&) = delete;
 
  private:
   const OwnerId outer_;

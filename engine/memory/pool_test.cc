@@ -70,7 +70,7 @@ TEST(Pool, WithoutMemoryForItsRecords) {
         PoolHandle pool = open(device, 1);
         allocations_left = n;
         if (strand) {
-          const StrandScope scope(1);
+          const SessionTaskScope scope(1);
           refused += pool->allocate(bytes, 1) == nullptr;
         } else {
           refused += pool->allocate_shared(bytes, 1) == nullptr;
@@ -80,7 +80,7 @@ TEST(Pool, WithoutMemoryForItsRecords) {
         // Memory that could not be cached was returned to the source.
         const std::uint64_t mapped = source.mapped;
         EXPECT_EQ(device.held(), mapped) << n;
-        const StrandScope scope(1);
+        const SessionTaskScope scope(1);
         EXPECT_TRUE(pool->allocate(bytes, 2)) << n;
       }
     }
@@ -188,7 +188,7 @@ TEST(Pool, ChargesAndReturnsExactly) {
   CountingSource source;
   DevicePool device(kHost, 64 << 20, &source);
   PoolHandle pool = open(device, 1);
-  StrandScope strand(1);
+  SessionTaskScope strand(1);
   auto a = pool->allocate(100, 1);
   auto b = pool->allocate(5000, 2);
   auto c = pool->allocate(3 << 20, 3);
@@ -207,7 +207,7 @@ TEST(Pool, RefusesBeyondQuotaAndDeviceAndSaysWhy) {
   CountingSource source;
   DevicePool device(kHost, 16 << 20, &source);
   PoolHandle a = open(device, 1, 8 << 20), b = open(device, 2);
-  StrandScope strand(1);
+  SessionTaskScope strand(1);
   auto kept = a->allocate(6 << 20, 41);
   auto small = a->allocate(1 << 10, 42);
   EXPECT_FALSE(a->allocate(3 << 20, 43));
@@ -233,7 +233,7 @@ TEST(Pool, OfEqualStoragesTheOldestAreTheLargest) {
   CountingSource source;
   DevicePool device(kHost, 64 << 20, &source);
   PoolHandle pool = open(device, 1);
-  StrandScope strand(1);
+  SessionTaskScope strand(1);
   std::vector<decltype(pool->allocate(1, 1))> kept;
   for (const std::uint64_t seq : {7u, 3u, 9u, 1u, 8u, 2u, 6u, 4u}) {
     kept.push_back(pool->allocate(1 << 16, seq));
@@ -254,7 +254,7 @@ TEST(Pool, AnEmptyDeviceRefusesLikeAFullOne) {
   source.refuse = true;
   DevicePool device(kHost, 16 << 20, &source);
   PoolHandle pool = open(device, 1);
-  StrandScope strand(1);
+  SessionTaskScope strand(1);
   EXPECT_FALSE(pool->allocate(100, 1));
   EXPECT_FALSE(pool->allocate(4 << 20, 1));
   EXPECT_FALSE(pool->allocate_shared(100, 1));
@@ -267,7 +267,7 @@ TEST(Pool, ReusesItsOwnBlocksWithoutZeroing) {
   CountingSource source;
   DevicePool device(kHost, 64 << 20, &source);
   PoolHandle pool = open(device, 1);
-  StrandScope strand(1);
+  SessionTaskScope strand(1);
   for (std::size_t bytes : {100ul, 300000ul, 5ul << 20}) {
     auto first = pool->allocate(bytes, 1);
     void* data = first->data();
@@ -284,7 +284,7 @@ TEST(Pool, LargeBlocksAreReusedByBestFitBelowTwice) {
   CountingSource source;
   DevicePool device(kHost, 1 << 30, &source);
   PoolHandle pool = open(device, 1);
-  StrandScope strand(1);
+  SessionTaskScope strand(1);
   void* data = pool->allocate(8 << 20, 1)->data();
   EXPECT_NE(pool->allocate(4 << 20, 1)->data(), data);  // a block of twice the size is not reused
   auto reused = pool->allocate(5 << 20, 1);
@@ -298,7 +298,7 @@ TEST(Pool, AnotherOwnerSeesZeros) {
   for (std::size_t bytes : {256ul, 100000ul, 1ul << 20, 5ul << 20}) {
     {
       PoolHandle first = open(device, 10);
-      StrandScope strand(10);
+      SessionTaskScope strand(10);
       std::vector<core::Ref<Storage>> many;
       for (int i = 0; i < 6; ++i) {
         many.push_back(first->allocate(bytes, 1));
@@ -306,7 +306,7 @@ TEST(Pool, AnotherOwnerSeesZeros) {
       }
     }
     PoolHandle second = open(device, 11);
-    StrandScope strand(11);
+    SessionTaskScope strand(11);
     std::vector<core::Ref<Storage>> many;
     for (int i = 0; i < 6; ++i) {
       many.push_back(i % 2 != 0 ? second->allocate(bytes, 1) : second->allocate_shared(bytes, 1));
@@ -320,7 +320,7 @@ TEST(Pool, CachedBlocksGoBackWhenTheDeviceIsFull) {
   CountingSource source;
   DevicePool device(kHost, 16 << 20, &source);
   PoolHandle pool = open(device, 1);
-  StrandScope strand(1);
+  SessionTaskScope strand(1);
   { auto a = pool->allocate(10 << 20, 1); }
   EXPECT_EQ(source.mapped, 10u << 20);  // kept in the cache
   { auto b = pool->allocate(2 << 20, 1); }
@@ -336,7 +336,7 @@ TEST(Pool, TheLastStorageOfAClosedPoolReturnsEverything) {
   core::Ref<Storage> small, large;
   {
     PoolHandle pool = open(device, 1);
-    StrandScope strand(1);
+    SessionTaskScope strand(1);
     small = pool->allocate(100, 1);
     large = pool->allocate(2 << 20, 1);
     pool->allocate(4000, 1);
@@ -364,7 +364,7 @@ TEST(Pool, AccountsAreExactUnderThreads) {
     Session& session = sessions[s];
     session.pool = open(device, 1 + s, 128 << 20);
     auto work = [&, s](unsigned seed, bool strand) {
-      std::optional<StrandScope> scope;
+      std::optional<SessionTaskScope> scope;
       if (strand) scope.emplace(1 + s);
       std::mt19937 random(seed);
       std::vector<core::Ref<Storage>> own;
@@ -408,7 +408,7 @@ TEST(Pool, AccountsAreExactUnderThreads) {
 }
 
 // The bytes that another process sees through the descriptor.
-std::string seen_by_others(int descriptor, std::size_t bytes) {
+std::string seen_by_other_process(int descriptor, std::size_t bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (mapped == MAP_FAILED) return "cannot be mapped";
   std::string seen(static_cast<const char*>(mapped), bytes);
@@ -429,9 +429,9 @@ TEST(Pool, SharedMemoryKeepsItsAddressAndContents) {
   EXPECT_EQ(pool->share(*storage), descriptor);
   EXPECT_EQ(pool->account().used(), used);  // not charged twice
   EXPECT_EQ(device.held(), held);
-  EXPECT_EQ(seen_by_others(descriptor, bytes), std::string(bytes, 7));
+  EXPECT_EQ(seen_by_other_process(descriptor, bytes), std::string(bytes, 7));
   std::memset(storage->data(), 8, bytes);  // the owner may still write
-  EXPECT_EQ(seen_by_others(descriptor, bytes), std::string(bytes, 8));
+  EXPECT_EQ(seen_by_other_process(descriptor, bytes), std::string(bytes, 8));
   // Other processes can neither write nor change the size.
   EXPECT_EQ(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0), MAP_FAILED);
   EXPECT_LT(write(descriptor, "x", 1), 0);

@@ -39,7 +39,7 @@ class Fuser {
           join(i);
           break;
         case FuseStep::Kind::kPlain:
-          make_way(step, nullptr);
+          end_conflicting_loops(step, nullptr);
           look_ahead(i);
           units_.push_back({{i}});
           break;
@@ -82,7 +82,7 @@ class Fuser {
 
   // Ends the loops that have to end before `step`. The loops in `kept` are those that the step
   // would join.
-  void make_way(const FuseStep& step, const std::vector<std::uint32_t>* kept) {
+  void end_conflicting_loops(const FuseStep& step, const std::vector<std::uint32_t>* kept) {
     for (std::size_t at = 0; at < open_.size();) {
       const bool mine = kept != nullptr && has(*kept, open_[at].steps.front());
       if (must_end(open_[at], step, mine)) {
@@ -97,7 +97,8 @@ class Fuser {
   // before the next step are ended first.
   void look_ahead(std::uint32_t i) {
     while (i + 1 < steps_.size() && feeds(steps_[i], steps_[i + 1])) {
-      if (steps_[++i].kind == FuseStep::Kind::kPlain) return make_way(steps_[i], nullptr);
+      if (steps_[++i].kind == FuseStep::Kind::kPlain)
+        return end_conflicting_loops(steps_[i], nullptr);
     }
   }
   static bool feeds(const FuseStep& step, const FuseStep& next) {
@@ -119,7 +120,7 @@ class Fuser {
         }
       }
     }
-    make_way(step, &mine);
+    end_conflicting_loops(step, &mine);
     Open joined;
     joined.layout = step.layout;
     for (std::size_t at = 0; at < open_.size();) {

@@ -72,7 +72,7 @@ class Planner {
     plan_.offsets.assign(program_.values.size(), MemoryPlan::kNone);
     plan_.held.reserve(units_.size());
     for (std::uint32_t u = 0; u < units_.size(); ++u) {
-      passed_on_.clear();
+      reused_.clear();
       for (std::size_t at = 0; at < units_[u].steps.size(); ++at) {
         for (const program::StepResult& result : step_of(u, at).results) place(u, at, result);
       }
@@ -128,7 +128,7 @@ class Planner {
     return last_[value] == unit && !returned_[value] && plan_.offsets[value] != MemoryPlan::kNone;
   }
   bool passed(program::ValueId value) const {
-    return std::find(passed_on_.begin(), passed_on_.end(), value) != passed_on_.end();
+    return std::find(reused_.begin(), reused_.end(), value) != reused_.end();
   }
 
   void place(std::uint32_t u, std::size_t at, const program::StepResult& result) {
@@ -149,7 +149,7 @@ class Planner {
       }
     } else {
       if (returned_[value]) plan_.results += bytes;
-      const program::ValueId old = heir_of(u, at, result);
+      const program::ValueId old = reusable_value(u, at, result);
       if (old != program::kNoValue) return take_over(old, value);
     }
     plan_.offsets[value] = space_.take(bytes);
@@ -157,13 +157,13 @@ class Planner {
   }
   void take_over(program::ValueId old, program::ValueId value) {
     plan_.offsets[value] = plan_.offsets[old];
-    passed_on_.push_back(old);
+    reused_.push_back(old);
   }
 
   // Finds a value that ends in this unit and that the elementwise result may overwrite: all its
   // readers in the unit read it with the result's layout, and none of them runs after this step.
-  program::ValueId heir_of(std::uint32_t u, std::size_t at,
-                           const program::StepResult& result) const {
+  program::ValueId reusable_value(std::uint32_t u, std::size_t at,
+                                  const program::StepResult& result) const {
     const program::Step& step = step_of(u, at);
     if (step.kind != program::Step::Kind::kOp || step.results.size() != 1 ||
         catalog_.at(step.op).inplace != ops::Inplace::kElementwise) {
@@ -201,7 +201,7 @@ class Planner {
   // By unit: the values that are read last there.
   std::vector<std::vector<program::ValueId>> ending_;
   // Values of the current unit whose memory a result has reused.
-  std::vector<program::ValueId> passed_on_;
+  std::vector<program::ValueId> reused_;
   Space space_;
   std::uint64_t held_ = 0;
   MemoryPlan plan_;

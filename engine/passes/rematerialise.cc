@@ -34,15 +34,15 @@ constexpr std::string_view kCheap[] = {
     "batch_norm",  "log_softmax", "softmax"};
 
 constexpr std::size_t kLongestChain = 6;
-constexpr std::size_t kMaxLooks = 512;  // maximum number of changed programs that are analysed
-constexpr std::size_t kMaxStepsLooked = 1 << 19;  // maximum number of steps in them
+constexpr std::size_t kMaxAnalyses = 512;  // maximum number of changed programs that are analysed
+constexpr std::size_t kMaxAnalysedSteps = 1 << 19;  // maximum number of steps in them
 
 std::int64_t unpadded_bytes(const program::ValueType& type) {
   return type.elements * static_cast<std::int64_t>(core::size_of(type.dtype));
 }
 
 // A program with the results of its analysis.
-struct Looked {
+struct AnalysedProgram {
   static constexpr std::uint32_t kNever = ~0u;
 
   Program program;
@@ -58,7 +58,7 @@ struct Looked {
   std::uint32_t at = 0;             // the first unit that reaches the maximum
   std::size_t times = 0;            // number of units that reach the maximum
 
-  Looked(Program p, const ops::Catalog& catalog) : program(std::move(p)) {
+  AnalysedProgram(Program p, const ops::Catalog& catalog) : program(std::move(p)) {
     const std::vector<Step>& steps = program.body.steps;
     const std::vector<Unit> units = fuse(fuse_steps(program, catalog));
     const std::size_t values = program.values.size();
@@ -118,7 +118,7 @@ struct Looked {
     if (overwritten[value] < s) return false;
     return last[value] == kNever || last[value] >= unit_of[s];
   }
-  bool lower_than(const Looked& other) const {
+  bool lower_than(const AnalysedProgram& other) const {
     return std::pair(most, times) < std::pair(other.most, other.times);
   }
 
@@ -153,10 +153,10 @@ class Rematerialiser {
         [&](const program::ValueType& type) { return unpadded_bytes(type) >= effort_.least; });
     if (!worth) return program;
     for (const Step& step : program.body.steps) total_ += estimated_ns(step, program, catalog_);
-    const Looked first(program, catalog_);
-    std::size_t looks = kMaxStepsLooked / (program.body.steps.size() + 1);
-    looks = std::min(looks, kMaxLooks);
-    Looked now = first;
+    const AnalysedProgram first(program, catalog_);
+    std::size_t looks = kMaxAnalysedSteps / (program.body.steps.size() + 1);
+    looks = std::min(looks, kMaxAnalyses);
+    AnalysedProgram now = first;
     // The program with the lowest peak so far, and its total cost.
     Program best = std::move(program);
     std::uint64_t least = first.most;
@@ -166,7 +166,7 @@ class Rematerialiser {
         if (spent + choice.cost > effort_.time * total_) continue;
         if (looks == 0) break;
         --looks;
-        Looked next(made_again(now, choice), catalog_);
+        AnalysedProgram next(with_recomputation(now, choice), catalog_);
         if (!next.lower_than(now)) continue;
         spent += choice.cost;
         now = std::move(next);
@@ -194,10 +194,10 @@ class Rematerialiser {
   }
 
   // Appends to `chain` the steps that compute `value` from values that are alive before step `at`.
-  bool find_chain(const Looked& look, ValueId value, std::uint32_t at,
+  bool find_chain(const AnalysedProgram& look, ValueId value, std::uint32_t at,
                   std::vector<std::uint32_t>& chain) const {
     const std::uint32_t maker = look.made_by[value];
-    if (maker == Looked::kNever) return false;
+    if (maker == AnalysedProgram::kNever) return false;
     if (std::find(chain.begin(), chain.end(), maker) != chain.end()) return true;
     const Step& step = look.program.body.steps[maker];
     if (!may_run_again(step, look.program)) return false;
@@ -213,10 +213,10 @@ class Rematerialiser {
 
   // Values that are in memory at the peak without being used there, best ratio of gain to cost
   // first.
-  std::vector<Choice> choices(const Looked& look) const {
+  std::vector<Choice> choices(const AnalysedProgram& look) const {
     const std::vector<Step>& steps = look.program.body.steps;
     const std::size_t values = look.program.values.size();
-    constexpr std::uint32_t kNever = Looked::kNever;
+    constexpr std::uint32_t kNever = AnalysedProgram::kNever;
     // By value: the first step after the peak that reads it.
     std::vector<std::uint32_t> later(values, kNever);
     std::vector<bool> busy(values, false), earlier(values, false);
@@ -257,7 +257,7 @@ class Rematerialiser {
     return out;
   }
 
-  Program made_again(const Looked& look, const Choice& choice) const {
+  Program with_recomputation(const AnalysedProgram& look, const Choice& choice) const {
     Program program = look.program;
     std::vector<Step>& steps = program.body.steps;
     std::vector<std::pair<ValueId, ValueId>> copies;  // (original, copy)

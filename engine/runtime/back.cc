@@ -291,7 +291,7 @@ void Back::publish(std::uint64_t seq, bool here) {
       here = here && wake && head_ == tail_ && is_quick(*head_);
     }
   }
-  if (wake && !(here && lanes_.run_here(this))) lanes_.ready(this);
+  if (wake && !(here && lanes_.run_inline(this))) lanes_.ready(this);
   if (!report) return;
   // Nothing runs, so this thread acts as the session task for a moment.
   report_progress();
@@ -393,7 +393,7 @@ void Back::stop() {
   Chunk* left;
   {
     core::MutexLock lock(mu_);
-    while (scheduled_ || inside_ > 0 || tellers_ > 0) idle_.wait(mu_);
+    while (scheduled_ || inside_ > 0 || pending_notifications_ > 0) idle_.wait(mu_);
     left = std::exchange(head_, nullptr);
   }
   std::multimap<std::uint64_t, std::shared_ptr<Groups::Member>> opened;
@@ -401,7 +401,7 @@ void Back::stop() {
     core::MutexLock lock(mu_);
     opened.swap(opened_);
   }
-  const memory::StrandScope strand(owner_);
+  const memory::SessionTaskScope strand(owner_);
   while (current_ != nullptr) delete std::exchange(current_, current_->next);
   last_ = scan_ = nullptr;
   plan_ = nullptr;
@@ -441,7 +441,7 @@ bool Back::run_plan() {
     executor_.set_now(static_cast<std::uint32_t>(began.time_since_epoch() / kUsedAt));
   }
   {
-    const memory::StrandScope strand(owner_);
+    const memory::SessionTaskScope strand(owner_);
     while (true) {
       if (!collectives_.empty()) close_ended();
       const bool drained = !run_entries();
@@ -456,7 +456,7 @@ bool Back::run_plan() {
         report_progress();
       }
       if (now - charged >= kPlanTime) charge_until(now);
-      if (!drained) offer_core();
+      if (!drained) yield_core();
       core::MutexLock lock(mu_);
       more = !drained || head_ != nullptr;
       if (!more) break;
@@ -469,7 +469,8 @@ bool Back::run_plan() {
   charge_until(core::Clock::now());
   // A session with an empty queue and open collectives waits until the oldest one ends or more
   // entries arrive.
-  if (!more && !stopping_ && !collectives_.empty()) more = !will_tell(collectives_.front().open);
+  if (!more && !stopping_ && !collectives_.empty())
+    more = !request_notification(collectives_.front().open);
   {
     core::MutexLock lock(mu_);
     // Entries may have arrived in between, or commands without entries whose completion must be
@@ -510,7 +511,7 @@ bool Back::stop_before_next(bool starved, bool yields) {
     before = &collectives_.front();
   }
   if (before != nullptr) return wait_for(before->open, before->instruction.seq);
-  return (starved || yields) && give_to_mover(starved);
+  return (starved || yields) && yield_to_spiller(starved);
 }
 
 // Runs the entries of one plan. Returns false when nothing is left.

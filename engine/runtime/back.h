@@ -221,7 +221,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   WindowPlans::Plan& plan_window(std::size_t size);
   bool run_unit();
   static bool is_small(const program::Instruction& instruction);
-  bool give_to_mover(bool starved);
+  bool yield_to_spiller(bool starved);
   // The reason as leave_groups() reports it.
   static constexpr char kSessionEnds[] = "has ended its session";
   // A collective that has not ended. Its results have neither contents nor failure. An instruction
@@ -248,14 +248,14 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   OpenCollective* find_open(const Entry& entry);
   // Returns the open collective that must end before the given collective may run, because the open
   // ones use too much memory; null if there is none.
-  OpenCollective* find_crowding(const program::Instruction& instruction);
+  OpenCollective* find_memory_blocker(const program::Instruction& instruction);
   // Decides what to do with an entry while collectives are open. After kStop, blocker_ must end
   // first.
   Next next(Entry& entry);
   Next next(program::Instruction& instruction, bool refused);
   bool stop_for(OpenCollective* found);
   static void keep_geometry(OpenCollective& open, program::Instruction& instruction);
-  bool will_tell(Executor::Open& open);
+  bool request_notification(Executor::Open& open);
   bool wait_for(Executor::Open& open, std::uint64_t seq);
   void end_if_stopped(Groups::Member& member, std::uint64_t seq);
   std::vector<std::shared_ptr<Groups::Member>> members();
@@ -263,7 +263,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   void interrupt_groups(std::uint64_t upto);
   // Groups::Waiter
   void met() override;
-  void add_wishes(Tiers::Need& need) const;
+  void add_prefetches(Tiers::Need& need) const;
   // Tiers::Member
   bool freeze() override;
   void thaw() override;
@@ -380,8 +380,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   GroupWait group_wait_ TT_GUARDED_BY(mu_);
   // The groups of the open collectives, by seq.
   std::multimap<std::uint64_t, std::shared_ptr<Groups::Member>> opened_ TT_GUARDED_BY(mu_);
-  int tellers_ TT_GUARDED_BY(mu_) = 0;     // number of pending calls of met()
-  bool woken_ TT_GUARDED_BY(mu_) = false;  // met() was called while the session task ran
+  int pending_notifications_ TT_GUARDED_BY(mu_) = 0;  // number of pending calls of met()
+  bool woken_ TT_GUARDED_BY(mu_) = false;             // met() was called while the session task ran
   std::vector<std::weak_ptr<Groups::Member>> members_ TT_GUARDED_BY(mu_);  // some may have expired
   std::map<std::uint64_t, std::vector<std::uint64_t>> failed_
       TT_GUARDED_BY(mu_);                        // root -> rebinds

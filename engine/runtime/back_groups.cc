@@ -152,7 +152,7 @@ Back::OpenCollective* Back::find_open(std::span<const Operand> operands) {
 
 // A rank that runs ahead must leave memory to slower ranks. It may always run ahead by one
 // collective in each group, so groups that are used in different orders do not block each other.
-Back::OpenCollective* Back::find_crowding(const program::Instruction& instruction) {
+Back::OpenCollective* Back::find_memory_blocker(const program::Instruction& instruction) {
   const std::uint64_t total = executor_.pool(kHostIndex).device().budget().total();
   if (groups_->kept() < total / kOpenPart) return nullptr;
   const Groups::Member* const group = executor_.meets(instruction);
@@ -189,7 +189,7 @@ Back::Next Back::next(Entry& entry) {
 Back::Next Back::next(program::Instruction& instruction, bool refused) {
   const auto& operands = instruction.operands;
   refused = refused || instruction.seq < cancel_below_.load(std::memory_order_relaxed);
-  while (OpenCollective* const found = refused ? nullptr : find_crowding(instruction)) {
+  while (OpenCollective* const found = refused ? nullptr : find_memory_blocker(instruction)) {
     if (stop_for(found)) return Next::kStop;
   }
   while (OpenCollective* const found = find_open(std::span(operands))) {
@@ -277,22 +277,22 @@ bool Back::run_call(Entry& entry, core::Clock::time_point until) {
 
 // Requests a notification at the end. Returns true if met() will be called, false if it has ended
 // by now.
-bool Back::will_tell(Executor::Open& open) {
+bool Back::request_notification(Executor::Open& open) {
   if (open.told) return !open.member->ended(open.ticket);
   {
     core::MutexLock lock(mu_);
-    ++tellers_;
+    ++pending_notifications_;
   }
   open.told = open.member->wait(open.ticket, this);
   if (open.told) return true;
   core::MutexLock lock(mu_);
-  --tellers_;
+  --pending_notifications_;
   return false;
 }
 
 // The session stops until `open` has ended. Returns false if the session can continue now.
 bool Back::wait_for(Executor::Open& open, std::uint64_t seq) {
-  if (!will_tell(open)) return false;
+  if (!request_notification(open)) return false;
   // After the lock is released, another lane may run this session.
   const std::shared_ptr<Groups::Member> member = open.member;
   {
@@ -317,7 +317,7 @@ void Back::met() {
   bool ready = false;
   {
     core::MutexLock lock(mu_);
-    --tellers_;
+    --pending_notifications_;
     if (group_wait_.lent) {
       group_wait_.met = true;
     } else if (group_wait_.member) {

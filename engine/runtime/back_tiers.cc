@@ -17,22 +17,22 @@ void Back::join_tiers(const std::string& user) {
 
 // Stops the session task before an instruction, without side effects. Returns false if the spiller
 // does not take the session.
-bool Back::give_to_mover(bool starved) {
+bool Back::yield_to_spiller(bool starved) {
   if (!starved) return tiers_->yielded(this);
   Tiers::Need need = executor_.take_need();
-  add_wishes(need);
+  add_prefetches(need);
   return tiers_->wait(this, std::move(need));
 }
 
 // Adds the operands of the next queue entries that were moved away.
-void Back::add_wishes(Tiers::Need& need) const {
+void Back::add_prefetches(Tiers::Need& need) const {
   std::unordered_set<const void*> known;
   for (const auto& storage : need.operands) known.insert(storage.get());
   const auto add = [&](const Operand& operand) {
     if (!operand.value || !operand.value->contents) return;
     auto* const storage = static_cast<memory::Storage*>(operand.value->contents.get());
     if (storage->data() != nullptr || !known.insert(storage).second) return;
-    need.wished.emplace_back(storage);
+    need.prefetch.emplace_back(storage);
   };
   std::size_t left = kWindowEntries;
   for (Chunk* chunk = current_; chunk != nullptr && left > 0; chunk = chunk->next) {

@@ -106,7 +106,7 @@ class Executor::PartsOnLanes : public backends::Parallel {
     lanes_.run_parts(parts, part);
   }
   bool cancelled() const override {
-    lanes_.breathe();
+    lanes_.maybe_yield();
     if (stoppable_ == nullptr || !stoppable_->cancelled(seq_)) return false;
     told_.store(true, std::memory_order_relaxed);
     return true;

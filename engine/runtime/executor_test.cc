@@ -36,7 +36,7 @@ class ExecutorTest : public ::testing::Test {
   Box box;
   Lanes lanes;
   Executor executor;
-  memory::StrandScope strand;
+  memory::SessionTaskScope strand;
   bool root = false;
 };
 

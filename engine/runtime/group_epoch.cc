@@ -341,7 +341,7 @@ Status GroupEpoch::received(const std::string& daemon, const collective::Message
       at = *expected;
       Work no_work;
       // Allocate the staging that expect() has requested.
-      for (Action& action : participant_->take()) obey(action, no_work, met);
+      for (Action& action : participant_->take()) carry_out(action, no_work, met);
       if (no_memory_) return;
       Held held;
       hold(at, held);
@@ -482,7 +482,7 @@ void GroupEpoch::transferred(const Action& action, Waiters& met) {
              std::exchange(own.lost_send, std::nullopt).value_or(Status()), met);
 }
 
-void GroupEpoch::obey(Action& action, Work& work, Waiters& met) {
+void GroupEpoch::carry_out(Action& action, Work& work, Waiters& met) {
   switch (action.kind) {
     case Action::Kind::kSend:
       return send(action);

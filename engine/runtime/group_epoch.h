@@ -166,7 +166,7 @@ class GroupEpoch {
   // none. Afterwards, without the lock, notifies the waiters in `met`.
   template <class Event>
   void settle(Event&& event);
-  void obey(collective::Action& action, Work& work, Waiters& met) TT_REQUIRES(mu_);
+  void carry_out(collective::Action& action, Work& work, Waiters& met) TT_REQUIRES(mu_);
   void send(collective::Action& action) TT_REQUIRES(mu_);
   core::Status run(const Work& work);
   static void finish(Open& open, const core::Status& status, Waiters& met);
@@ -226,7 +226,7 @@ void GroupEpoch::settle(Event&& event) {
     event(met);
     while (participant_) {
       Work work;
-      for (collective::Action& action : participant_->take()) obey(action, work, met);
+      for (collective::Action& action : participant_->take()) carry_out(action, work, met);
       if (std::exchange(no_memory_, false)) {
         participant_->lost(lowest_, "has no memory for the partial sums");
         continue;

@@ -86,7 +86,7 @@ void begin_lane_thread() {
   next_offer = core::Clock::now() + kOfferEvery;
 }
 
-void offer_core() {
+void yield_core() {
   if (next_offer == core::Clock::time_point::max()) return;
   if (core::Clock::now() < next_offer) return;
   sched_yield();
@@ -122,9 +122,9 @@ Asleep::~Asleep() {
   if (counted_) place.look();
 }
 
-Heir::Heir() : thread_(gettid()) {}
+CoreSuccessor::CoreSuccessor() : thread_(gettid()) {}
 
-void Heir::inherit() {
+void CoreSuccessor::inherit() {
   const int core = sched_getcpu();
   if (core < 0 || core >= CPU_SETSIZE) return;
   if (sched_getaffinity(thread_, sizeof(allowed_), &allowed_) != 0) return;
@@ -132,7 +132,7 @@ void Heir::inherit() {
   bound_ = sched_setaffinity(thread_, sizeof(here), &here) == 0;
 }
 
-void Heir::roam() {
+void CoreSuccessor::roam() {
   if (std::exchange(bound_, false)) (void)sched_setaffinity(0, sizeof(allowed_), &allowed_);
 }
 

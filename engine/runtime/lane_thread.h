@@ -29,7 +29,7 @@ void begin_lane_thread();
 
 // Lets a waiting thread use this core, if the calling thread is a lane that has not offered it for
 // kOfferEvery; then calls spread(). Does nothing on other threads.
-void offer_core();
+void yield_core();
 
 // If another lane computes on the core of the calling lane, moves to a core without a lane, if
 // there is one and the system allows it. Does nothing on other threads. Returns the number of the
@@ -48,11 +48,11 @@ class Asleep {
   const bool counted_;
 };
 
-// Heir: a thread that takes over the core of another thread. Created by the thread itself, before
-// it sleeps.
-class Heir {
+// CoreSuccessor: a thread that takes over the core of another thread. Created by the thread itself,
+// before it sleeps.
+class CoreSuccessor {
  public:
-  Heir();
+  CoreSuccessor();
   // Called by the thread that leaves its core: the sleeping thread will wake up on this core.
   void inherit();
   // Called by the new thread when it is awake: it may run on any core again.

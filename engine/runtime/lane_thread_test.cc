@@ -83,9 +83,9 @@ TEST(LaneThread, AnHeirWakesUpOnTheCoreOfWhoWakesIt) {
   const cpu_set_t all = allowed();
   std::promise<pid_t> thread;
   std::promise<void> wake;
-  Heir* heir = nullptr;
+  CoreSuccessor* heir = nullptr;
   std::thread sleeper([&] {
-    Heir own;
+    CoreSuccessor own;
     heir = &own;
     thread.set_value(gettid());
     wake.get_future().wait();

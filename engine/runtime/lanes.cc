@@ -15,7 +15,7 @@ struct Parked {
   core::CondVar go_on;
   bool goes_on = false;
   Task* task = nullptr;  // the task to run, unless the thread is in the middle of a plan
-  Heir heir;
+  CoreSuccessor heir;
 };
 
 namespace {
@@ -88,7 +88,7 @@ Task* Lanes::take() {
   return queue_.pop(core::now_ns());
 }
 
-bool Lanes::run_here(Task* task) {
+bool Lanes::run_inline(Task* task) {
   {
     core::MutexLock lock(mu_);
     if (sleeping_ == 0 || !queue_.empty() || own_plan != nullptr) return false;
@@ -220,9 +220,9 @@ void Lanes::charge_help(Job& job, std::uint64_t* since) {
 void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
   while (true) {
     if (helps_since == nullptr) {
-      breathe();
+      maybe_yield();
     } else {
-      offer_core();
+      yield_core();
       if (core::now_ns() - *helps_since >= kChargeHelpEvery) {
         core::MutexLock lock(mu_);
         charge_help(job, helps_since);
@@ -275,13 +275,13 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
   if (job.failure) std::rethrow_exception(job.failure);
 }
 
-void Lanes::breathe() {
-  offer_core();
-  if (contested()) give_way();
+void Lanes::maybe_yield() {
+  yield_core();
+  if (contested()) yield_lane();
 }
 
 // Lets other tasks run in the middle of a plan, as long as they have used much less time.
-void Lanes::give_way() {
+void Lanes::yield_lane() {
   Task* const task = own_plan;
   if (task == nullptr || !on_lane || quiet > 0) return;
   core::MutexLock lock(mu_);

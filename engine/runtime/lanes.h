@@ -52,7 +52,7 @@ class Lanes {
   void ready(Task* task);
   // Like ready(), but the next plan runs on this thread. Returns false, without side effects, if no
   // lane is free for that.
-  bool run_here(Task* task);
+  bool run_inline(Task* task);
   // The share of a user, which exists as long as it is referenced. `weight` applies if it is new.
   std::shared_ptr<Share> share(const std::string& user, double weight = 1);
   // Charges `ns` for the plan of `task` since it began or was last charged. Called by the task's
@@ -71,7 +71,7 @@ class Lanes {
   void run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part);
   // Yields between two pieces of a part: offers the core to other threads, and lets the plan of
   // this thread wait while other sessions go first.
-  void breathe();
+  void maybe_yield();
 
  private:
   struct Job;
@@ -85,7 +85,7 @@ class Lanes {
   void run_task(Task* task) noexcept;
   bool contested() const { return contended() || open_jobs_.load(std::memory_order_relaxed) > 1; }
   bool goes_first(const Job& job, const Task* mine);
-  void give_way();
+  void yield_lane();
   bool enqueue(Task* task) TT_REQUIRES(mu_);  // returns true if a lane sleeps and must be woken
   Task* take() TT_REQUIRES(mu_);
   bool park(Task& task) TT_REQUIRES(mu_);

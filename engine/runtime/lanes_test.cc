@@ -149,7 +149,7 @@ TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
       const std::uint64_t given = Lanes::given_ns();
       const auto piece = [&](std::int64_t i) {
         if (i == 0) other.start();
-        if (!between) lanes.breathe();
+        if (!between) lanes.maybe_yield();
         if (!other.ended) spin(std::chrono::microseconds(200));
         if (!other.ended) return;
         seen_during = true;

@@ -21,13 +21,13 @@ constexpr std::chrono::milliseconds kMinIdle{50};  // a turn ends after this tim
 // The minimum that is moved away at a time, because the next request needs memory as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
 constexpr int kRoomTries = 8;
-constexpr int kFruitless = 64;  // maximum number of attempts to take memory from one member
+constexpr int kMaxAttempts = 64;  // maximum number of attempts to take memory from one member
 
 }  // namespace
 
 Tiers::Tiers(memory::Disk* disk, std::chrono::milliseconds patience)
     : disk_(disk), patience_(patience) {
-  mover_ = core::start_thread([this] { work(); });
+  spiller_ = core::start_thread([this] { work(); });
 }
 
 Tiers::~Tiers() {
@@ -36,7 +36,7 @@ Tiers::~Tiers() {
     stopping_ = true;
   }
   changed_.notify_all();
-  mover_.join();
+  spiller_.join();
 }
 
 // ---------------------------------------------------------------- functions for any thread
@@ -56,7 +56,7 @@ bool Tiers::leave(Member* member) {
   {
     core::MutexLock lock(mu_);
     std::erase(members_, member);
-    const bool mover = std::this_thread::get_id() == mover_.get_id();  // called inside an answer
+    const bool mover = std::this_thread::get_id() == spiller_.get_id();  // called inside an answer
     while (!mover && (busy_with_ == member || victim_ == member)) {
       (victim_ == member ? stop_victim_ : stop_request_) = true;
       released_.wait(mu_);
@@ -217,7 +217,7 @@ bool Tiers::serve(Request& request) {
     granted.clear();
   }
   if (found == Found::kLater) return false;
-  if (found == Found::kRoom) bring_wished(request);
+  if (found == Found::kRoom) bring_prefetches(request);
   answer(request, std::move(storage), found == Found::kRoom, std::move(granted));
   return true;
 }
@@ -280,13 +280,14 @@ Tiers::Found Tiers::bring_back(Request& request) {
   return Found::kRoom;
 }
 
-void Tiers::bring_wished(Request& request) {
-  for (const StorageRef& wished : request.need.wished) {
-    if (wished->data() != nullptr || stop_request_) continue;
-    if (wished->pool().room_for(wished->bytes() + wished->bytes() / 8) != Pool::Short::kNothing) {
+void Tiers::bring_prefetches(Request& request) {
+  for (const StorageRef& prefetch : request.need.prefetch) {
+    if (prefetch->data() != nullptr || stop_request_) continue;
+    if (prefetch->pool().room_for(prefetch->bytes() + prefetch->bytes() / 8) !=
+        Pool::Short::kNothing) {
       break;
     }
-    (void)move_in(request, *wished);
+    (void)move_in(request, *prefetch);
   }
 }
 
@@ -299,7 +300,7 @@ bool Tiers::in_turn(const Member& member, bool idle) const {
 }
 
 // Memory within another user's guarantee must not be taken.
-bool Tiers::may_lose(Member& member, const Lack& lack) {
+bool Tiers::is_evictable(Member& member, const Lack& lack) {
   const memory::UserBudget* const whose = member.pool(lack.device).account().user();
   const bool own = whose == lack.pool.account().user() && whose != nullptr;
   if (lack.why == Pool::Short::kUser) return own;
@@ -331,7 +332,7 @@ bool Tiers::stopped(const Request& request) {
   return request.hurry || stopping_ || stop_request_;
 }
 
-bool Tiers::take_victim(Member* member) {
+bool Tiers::claim_victim(Member* member) {
   core::MutexLock lock(mu_);
   if (std::find(members_.begin(), members_.end(), member) == members_.end()) return false;
   victim_ = member;
@@ -363,7 +364,7 @@ void Tiers::note_nothing(Request& request, Member& member, std::size_t device) {
 bool Tiers::has_nothing(const Request& request, Member& member, std::size_t device) {
   const auto found = request.tried.find({&member, device});
   return found != request.tried.end() &&
-         (found->second.times >= kFruitless ||
+         (found->second.times >= kMaxAttempts ||
           member.pool(device).account().used() <= found->second.used);
 }
 
@@ -391,23 +392,23 @@ Tiers::Found Tiers::make_room(Request& request, std::size_t device, std::size_t 
   for (const bool kept : {false, true}) {
     for (Member* member : others) {
       if (stopped(request)) return Found::kLater;
-      if (!take_victim(member)) continue;
-      if (may_lose(*member, lack) && !take_idle(request, *member, lack, kept)) later = true;
+      if (!claim_victim(member)) continue;
+      if (is_evictable(*member, lack) && !evict_idle(request, *member, lack, kept)) later = true;
       leave_victim();
       if (lack.met()) return Found::kRoom;
     }
   }
   for (Member* member : others) {
     if (stopped(request)) return Found::kLater;
-    if (!take_victim(member)) continue;
-    if (!has_nothing(request, *member, device) && may_lose(*member, lack) &&
-        !take_busy(request, *member, lack)) {
+    if (!claim_victim(member)) continue;
+    if (!has_nothing(request, *member, device) && is_evictable(*member, lack) &&
+        !evict_busy(request, *member, lack)) {
       later = true;
     }
     leave_victim();
     if (lack.met()) return Found::kRoom;
   }
-  const Found found = later ? Found::kLater : take_own(request, lack);
+  const Found found = later ? Found::kLater : evict_own(request, lack);
   return found == Found::kNever && pins_suffice(request, lack) ? Found::kLater : found;
 }
 
@@ -418,7 +419,7 @@ bool Tiers::pins_suffice(const Request& request, const Lack& lack) {
   return pinned >= lack.bytes || lack.pool.room_for(lack.bytes - pinned) == Pool::Short::kNothing;
 }
 
-bool Tiers::take_idle(Request& request, Member& member, const Lack& lack, bool kept) {
+bool Tiers::evict_idle(Request& request, Member& member, const Lack& lack, bool kept) {
   if (in_turn(member, true)) return false;
   if (!member.freeze()) return true;
   // If the member received work meanwhile, it is asked to yield later.
@@ -429,7 +430,7 @@ bool Tiers::take_idle(Request& request, Member& member, const Lack& lack, bool k
   return true;
 }
 
-bool Tiers::take_busy(Request& request, Member& member, const Lack& lack) {
+bool Tiers::evict_busy(Request& request, Member& member, const Lack& lack) {
   const bool mine = in_turn(*request.member, false);
   const Place waiting = place(request, member);
   bool yielded = false;
@@ -457,7 +458,7 @@ bool Tiers::take_busy(Request& request, Member& member, const Lack& lack) {
 }
 
 // Takes memory from the requesting session itself; if it is running, it is asked to yield first.
-Tiers::Found Tiers::take_own(Request& request, const Lack& lack) {
+Tiers::Found Tiers::evict_own(Request& request, const Lack& lack) {
   Member& own = *request.member;
   if (has_nothing(request, own, lack.device)) return Found::kNever;
   bool here = !request.done;
@@ -574,7 +575,7 @@ void Tiers::thaw_yielded(bool all) {
     }
   }
   for (Member* member : members) {
-    if (!take_victim(member)) continue;
+    if (!claim_victim(member)) continue;
     member->ask_to_yield(member->asked_ = false);
     bool frozen = false;
     {

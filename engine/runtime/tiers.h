@@ -48,7 +48,7 @@ class Tiers {
   // The memory that an instruction needs before it can run.
   struct Need {
     std::vector<StorageRef> operands;  // must be in their own memory
-    std::vector<StorageRef> wished;    // are brought back as well if there is room anyway
+    std::vector<StorageRef> prefetch;  // are brought back as well if there is room anyway
     std::vector<std::size_t> bytes;    // additional bytes, by device; or empty
   };
 
@@ -142,7 +142,7 @@ class Tiers {
   // Returns false if the request must be tried again later.
   bool serve(Request& request);
   Found bring_back(Request& request);
-  void bring_wished(Request& request);
+  void bring_prefetches(Request& request);
   // Finds the memory that is needed in addition to the operands: reserves it in `granted`, or
   // allocates `storage`.
   Found find_room(Request& request, std::size_t device, std::vector<std::uint64_t>& granted,
@@ -157,18 +157,18 @@ class Tiers {
     memory::Pool& pool;  // the requesting session's pool on the device
     bool met() const { return pool.room_for(bytes) == memory::Pool::Short::kNothing; }
   };
-  static bool may_lose(Member& member, const Lack& lack);
+  static bool is_evictable(Member& member, const Lack& lack);
   // Records that the member has nothing to move, unless it has pinned storages and there is time to
   // wait for them.
   void note_nothing(Request& request, Member& member, std::size_t device);
   // Returns true if the member had nothing to move and uses no more memory than at that time.
   static bool has_nothing(const Request& request, Member& member, std::size_t device);
   // Takes memory from a member without work. Returns false if its turn is not over.
-  bool take_idle(Request& request, Member& member, const Lack& lack, bool kept);
+  bool evict_idle(Request& request, Member& member, const Lack& lack, bool kept);
   // Takes memory from a member that waits after the request or for the end of its turn, or asks a
   // running member to yield. Returns false if it must be tried again later.
-  bool take_busy(Request& request, Member& member, const Lack& lack);
-  Found take_own(Request& request, const Lack& lack);
+  bool evict_busy(Request& request, Member& member, const Lack& lack);
+  Found evict_own(Request& request, const Lack& lack);
   // Returns true if the pinned storages that are worth waiting for would be enough.
   static bool pins_suffice(const Request& request, const Lack& lack);
   // Moves storages of a frozen member away until there is enough memory; storages kept by name only
@@ -185,7 +185,7 @@ class Tiers {
   // The position of the member's request.
   Place place(const Request& request, const Member& member);
   bool stopped(const Request& request);
-  bool take_victim(Member* member);
+  bool claim_victim(Member* member);
   void leave_victim();
   void answer(Request& request, StorageRef storage, bool room,
               std::vector<std::uint64_t> granted = {});
@@ -204,7 +204,7 @@ class Tiers {
   // The current work must stop, for the request or for the member that loses memory.
   std::atomic<bool> stop_request_{false}, stop_victim_{false};
   bool stopping_ TT_GUARDED_BY(mu_) = false;
-  std::thread mover_;
+  std::thread spiller_;
 };
 
 }  // namespace teletensor::runtime

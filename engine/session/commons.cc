@@ -28,14 +28,14 @@ Status read_into(memory::Storage& storage, runtime::Device& device,
 
 Status Commons::restore(const engine::Common& facts, std::uint64_t user_quota,
                         const engine::Engine::ReadBytes& read) {
-  StorageResult made = put_up(facts, user_quota, read);
+  StorageResult made = restore_contents(facts, user_quota, read);
   const Status status = made.status();
   found_.insert_or_assign(facts.id, std::move(made));
   return status;
 }
 
-StorageResult Commons::put_up(const engine::Common& facts, std::uint64_t user_quota,
-                              const engine::Engine::ReadBytes& read) {
+StorageResult Commons::restore_contents(const engine::Common& facts, std::uint64_t user_quota,
+                                        const engine::Engine::ReadBytes& read) {
   const int found = devices_.find(facts.device);
   if (found < 0) {
     return Status(Code::kFailedPrecondition, "it was on " + core::to_string(facts.device) +

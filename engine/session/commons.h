@@ -28,9 +28,9 @@ class Commons {
   void clear() { found_.clear(); }
 
  private:
-  core::Result<core::Ref<memory::Storage>> put_up(const engine::Common& facts,
-                                                  std::uint64_t user_quota,
-                                                  const engine::Engine::ReadBytes& read);
+  core::Result<core::Ref<memory::Storage>> restore_contents(const engine::Common& facts,
+                                                            std::uint64_t user_quota,
+                                                            const engine::Engine::ReadBytes& read);
 
   runtime::Devices& devices_;
   runtime::Publications& publications_;

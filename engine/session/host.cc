@@ -25,7 +25,7 @@ constexpr char kGroupsUser[] = " groups";  // cannot be a user's name
 
 }  // namespace
 
-core::Status keep_for_groups(memory::DevicePool& host, std::uint64_t bytes) {
+core::Status reserve_for_groups(memory::DevicePool& host, std::uint64_t bytes) {
   TT_RETURN_IF_ERROR(host.guarantee(kGroupsUser, bytes, 0));
   host.enroll(kGroupsOwner, kGroupsUser, 0);
   return {};
@@ -149,7 +149,7 @@ core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::Sessi
   auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
                                            enroll(options, image.owner), options, listener,
                                            tiers_.get(), &groups_);
-  TT_RETURN_IF_ERROR(session->put_up(std::move(image), read, commons_));
+  TT_RETURN_IF_ERROR(session->restore_contents(std::move(image), read, commons_));
   return std::unique_ptr<engine::Session>(std::move(session));
 }
 

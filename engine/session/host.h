@@ -19,7 +19,7 @@ namespace teletensor::session {
 
 // Reserves memory of the host for reductions of groups. Must be called before a Host is created
 // with this pool.
-core::Status keep_for_groups(memory::DevicePool& host, std::uint64_t bytes);
+core::Status reserve_for_groups(memory::DevicePool& host, std::uint64_t bytes);
 
 class Host final : public engine::Engine {
  public:

@@ -59,7 +59,7 @@ Session::~Session() {
     uploads_.clear();
     shares_->clear();
     successor.swap(successor_);
-    picture = std::exchange(picture_, {});
+    picture = std::exchange(pending_snapshot_, {});
   }
   if (picture.done) picture.done(Status(Code::kCancelled, "the session is closed"));
   if (successor) successor(Status(Code::kCancelled, "the session is closed"));
@@ -82,8 +82,8 @@ void Session::hand_over() {
   std::function<void(core::Result<engine::TakenOver>)> done;
   {
     core::MutexLock lock(mu_);
-    if (pumping_ || !successor_) return;
-    pumping_ = true;
+    if (consuming_ || !successor_) return;
+    consuming_ = true;
     done = std::exchange(successor_, nullptr);
   }
   while (!try_take_front()) std::this_thread::yield();
@@ -101,17 +101,17 @@ void Session::hand_over() {
   Status broken;
   {
     core::MutexLock lock(mu_);
-    pumping_ = false;
+    consuming_ = false;
     next_id_ = taken.next_id;
     taken.next_seq = next_seq_;
-    forsaken_upto_ = next_seq_ - 1;
+    abandoned_upto_ = next_seq_ - 1;
     ++takeovers_;
     amounts_ = amounts;
     uploads.swap(uploads_);
     for (const auto& [number, upload] : uploads) staged_ -= upload->bytes;
     downloads.swap(downloads_);
     given_up_.clear();
-    picture = std::exchange(picture_, {});
+    picture = std::exchange(pending_snapshot_, {});
     broken = broken_;
   }
   shares_->end_open();
@@ -125,7 +125,7 @@ void Session::hand_over() {
   } else {
     done(std::move(broken));
   }
-  stand_still();
+  pause_for_snapshot();
 }
 
 void Session::interrupt(std::uint64_t upto) {

@@ -83,8 +83,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void stay_at_rest() override;
   // Restores the session from an image. Precondition: the session is new. If this fails, the
   // session must not be used.
-  core::Status put_up(program::Image image, const engine::Engine::ReadBytes& read,
-                      const Commons& commons);
+  core::Status restore_contents(program::Image image, const engine::Engine::ReadBytes& read,
+                                const Commons& commons);
   std::vector<engine::MemoryUse> memory() const override;
   void reset_peaks() override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
@@ -135,14 +135,14 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // Refuses downloads that wait for commands which have run by now and were no bulk fetches.
   void refuse_downloads(std::uint64_t completed);
   void pump();
-  void pump_frame();
+  void run_frame_consumer();
   bool consume_frame(core::Status& status);
-  core::Status pump_one();
+  core::Status consume_command();
   bool may_meet(const program::Command& command) const;
   bool pause();
   void finish_frame(core::Status status) noexcept;
   void hand_over();
-  void stand_still();
+  void pause_for_snapshot();
   void take_image() noexcept;
   core::Result<program::Image> make_image();
   void forget_upto(std::uint64_t completed);
@@ -228,7 +228,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   const std::shared_ptr<Shares> shares_ = std::make_shared<Shares>();
 
   mutable core::Mutex mu_;
-  bool pumping_ TT_GUARDED_BY(mu_) = false;  // frame_ is being consumed
+  bool consuming_ TT_GUARDED_BY(mu_) = false;  // frame_ is being consumed
   std::uint64_t next_seq_ TT_GUARDED_BY(mu_) = 1;
   std::uint64_t next_id_ TT_GUARDED_BY(mu_) = 1;
   core::Status broken_ TT_GUARDED_BY(mu_);
@@ -251,7 +251,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   };
   void picture(After after, std::function<void(core::Result<program::Image>)> done);
   void go_on();
-  Picture picture_ TT_GUARDED_BY(mu_);
+  Picture pending_snapshot_ TT_GUARDED_BY(mu_);
   bool resting_ TT_GUARDED_BY(mu_) = false;
   // While stops_ is set, the session pauses before each command, and continues only as far as
   // come_to_rest() allows: through the next command that may contain a collective.
@@ -262,7 +262,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::uint64_t restored_at_ TT_GUARDED_BY(mu_) = 0;
   bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a submitted frame waits in frame_
   // The commands up to this one belong to earlier clients, whose fetches are never downloaded.
-  std::uint64_t forsaken_upto_ TT_GUARDED_BY(mu_) = 0;
+  std::uint64_t abandoned_upto_ TT_GUARDED_BY(mu_) = 0;
   // Bulk fetches that were acknowledged before they ran.
   std::set<std::uint64_t> given_up_ TT_GUARDED_BY(mu_);
 };

@@ -165,10 +165,10 @@ void Session::picture(After after, std::function<void(core::Result<Image>)> done
     core::MutexLock lock(mu_);
     if (!broken_.ok()) {
       refused = broken_;
-    } else if (picture_.done || still_) {
+    } else if (pending_snapshot_.done || still_) {
       refused = Status(Code::kAborted, "another snapshot of the session is under way");
     } else {
-      picture_ = {std::move(done), after, 0};
+      pending_snapshot_ = {std::move(done), after, 0};
     }
   }
   if (!refused.ok()) return done(std::move(refused));
@@ -177,15 +177,16 @@ void Session::picture(After after, std::function<void(core::Result<Image>)> done
     return;
   }
   if (after == After::kHold) back_.end_groups();
-  stand_still();
+  pause_for_snapshot();
 }
 
 engine::Rest Session::come_to_rest(bool push) {
   if (!stops_ && !back_.has_groups()) return engine::Rest::kApart;
   {
     core::MutexLock lock(mu_);
-    if (!broken_.ok() || (stops_ && (!picture_.done || still_))) return engine::Rest::kApart;
-    if (!stops_ || (pumping_ && !paused_)) return engine::Rest::kRuns;
+    if (!broken_.ok() || (stops_ && (!pending_snapshot_.done || still_)))
+      return engine::Rest::kApart;
+    if (!stops_ || (consuming_ && !paused_)) return engine::Rest::kRuns;
   }
   if (!back_.is_quiet()) return engine::Rest::kRuns;
   if (back_.is_wanted() || (push && back_.groups_busy())) {
@@ -205,19 +206,19 @@ engine::Rest Session::come_to_rest(bool push) {
 void Session::stay_at_rest() {
   {
     core::MutexLock lock(mu_);
-    if (!stops_ || !picture_.done || still_ || (pumping_ && !paused_)) return;
-    picture_.next_seq = paused_ ? frame_.consumed() + 1 : next_seq_;
-    pumping_ = still_ = true;
+    if (!stops_ || !pending_snapshot_.done || still_ || (consuming_ && !paused_)) return;
+    pending_snapshot_.next_seq = paused_ ? frame_.consumed() + 1 : next_seq_;
+    consuming_ = still_ = true;
   }
   take_image();
 }
 
-void Session::stand_still() {
+void Session::pause_for_snapshot() {
   {
     core::MutexLock lock(mu_);
-    if (pumping_ || !picture_.done || stops_) return;
-    pumping_ = still_ = true;
-    picture_.next_seq = next_seq_;
+    if (consuming_ || !pending_snapshot_.done || stops_) return;
+    consuming_ = still_ = true;
+    pending_snapshot_.next_seq = next_seq_;
   }
   if (!back_.wait_until_drained()) take_image();
 }
@@ -244,8 +245,8 @@ void Session::take_image() noexcept {
   Picture picture;
   {
     core::MutexLock lock(mu_);
-    picture.done = std::exchange(picture_.done, nullptr);
-    picture.after = picture_.after;
+    picture.done = std::exchange(pending_snapshot_.done, nullptr);
+    picture.after = pending_snapshot_.after;
     if (picture.after == After::kRest) {
       if (image.ok() && back_.has_groups()) image = in_a_group();  // a group was joined meanwhile
       resting_ = image.ok();
@@ -262,7 +263,7 @@ void Session::go_on() {
   {
     core::MutexLock lock(mu_);
     still_ = false;
-    waiting = pumping_ = frame_.done != nullptr;
+    waiting = consuming_ = frame_.done != nullptr;
   }
   if (waiting) return pump();
   forget_completed();
@@ -273,7 +274,7 @@ void Session::go_on() {
 core::Result<Image> Session::make_image() {
   if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
   Image image;
-  autograd::ImageMaker maker(image);
+  autograd::ImageIndexer maker(image);
   front_.take_image(maker, image);
   image.owner = owner_;
   image.cancelled_below = back_.cancelled_below();
@@ -281,9 +282,9 @@ core::Result<Image> Session::make_image() {
   if (stops_) image.groups = back_.group_images();
   {
     core::MutexLock lock(mu_);
-    image.next_seq = picture_.next_seq;
+    image.next_seq = pending_snapshot_.next_seq;
     image.next_upload = next_upload_;
-    image.forsaken_upto = forsaken_upto_;
+    image.forsaken_upto = abandoned_upto_;
     image.given_up.assign(given_up_.begin(), given_up_.end());
     for (const auto& [number, upload] : uploads_) {
       core::MutexLock inner(upload->mu);
@@ -321,7 +322,8 @@ core::Result<Image> Session::make_image() {
   return image;
 }
 
-Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const Commons& commons) {
+Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& read,
+                                 const Commons& commons) {
   const Exempt exempt(back_.executor(), devices_.size());
   // Stay in memory: uploads until they are bound, and downloads.
   std::set<const Image::Storage*> stays;
@@ -360,7 +362,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const
   auto values = autograd::values_of(image);
   if (!values.ok()) return values.status();
   while (!try_take_front()) std::this_thread::yield();
-  Status status = front_.put_up_image(image, *values);
+  Status status = front_.restore_image(image, *values);
   handles_ = front_.handles();
   const program::Amounts amounts = front_.amounts();
   (void)charge_bookkeeping();
@@ -376,7 +378,7 @@ Status Session::put_up(Image image, const engine::Engine::ReadBytes& read, const
   next_seq_ = restored_at_ = image.next_seq;
   next_id_ = image.next_id;
   next_upload_ = std::max<std::uint64_t>(image.next_upload, 1);
-  forsaken_upto_ = image.forsaken_upto;
+  abandoned_upto_ = image.forsaken_upto;
   given_up_.insert(image.given_up.begin(), image.given_up.end());
   for (const Image::Upload& item : image.uploads) {
     if (item.storage >= image.storages.size()) return core::invalid("the image: an upload");

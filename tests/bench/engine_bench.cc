@@ -115,7 +115,7 @@ void bench_executor(long n, bool null_mode) {
   runtime::Devices devices(std::move(list));
   runtime::Lanes lanes(1);
   runtime::Executor executor(ops::catalog(), devices, lanes, 1, 0);
-  const memory::StrandScope strand(1);
+  const memory::SessionTaskScope strand(1);
   program::ValueRef x = value(), y = value();
   const std::string zeros(256, '\0');
   executor.bind(*x, zeros, nullptr, 1);

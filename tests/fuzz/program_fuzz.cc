@@ -233,7 +233,7 @@ void check(const std::string& bytes, std::uint64_t seed, Counts& counts) {
 
 [[maybe_unused]] void run(std::uint64_t seed, Counts& counts, bool verbose, const char* folder) {
   Hostile random(seed);
-  ProgramMaker maker(random, catalog());
+  ProgramBuilder maker(random, catalog());
   const Program made = maker.make();
   const std::string bytes = written(made);
   ++counts.made;

@@ -64,19 +64,19 @@ std::string contents(Hostile& random, DType dtype, std::int64_t elements) {
   return bytes;
 }
 
-View ProgramMaker::value(DType dtype, const Geometry& geometry, std::int64_t elements) {
+View ProgramBuilder::value(DType dtype, const Geometry& geometry, std::int64_t elements) {
   program_.values.push_back({dtype, {}, elements});
   return {static_cast<ValueId>(program_.values.size() - 1), geometry};
 }
 
-View ProgramMaker::literal(DType dtype, std::string bytes, const core::Dims& shape) {
+View ProgramBuilder::literal(DType dtype, std::string bytes, const core::Dims& shape) {
   const Geometry geometry(shape);
   const View view = value(dtype, geometry, geometry.numel());
   program_.literals.push_back({view.value, std::move(bytes)});
   return view;
 }
 
-const View& ProgramMaker::pick(const Scope& scope) {
+const View& ProgramBuilder::pick(const Scope& scope) {
   // What came last is read more often, so that chains grow.
   const std::size_t n = scope.views.size();
   return scope.views[random_.one_in(2) ? random_.below(n)
@@ -84,7 +84,7 @@ const View& ProgramMaker::pick(const Scope& scope) {
 }
 
 // Of the same value, another part or order.
-View ProgramMaker::any_view(const View& view) {
+View ProgramBuilder::any_view(const View& view) {
   View out = view;
   core::Dims shape = view.geometry.shape, strides = view.geometry.strides;
   const int rank = view.geometry.rank();
@@ -119,7 +119,7 @@ View ProgramMaker::any_view(const View& view) {
   return out;
 }
 
-bool ProgramMaker::infer(Step& step, std::vector<core::Layout>& results) const {
+bool ProgramBuilder::infer(Step& step, std::vector<core::Layout>& results) const {
   const ops::OpDef& op = catalog_.at(step.op);
   std::vector<core::Layout> layouts(step.operands.size());
   std::vector<ops::OperandInfo> infos(step.operands.size());
@@ -143,7 +143,7 @@ bool ProgramMaker::infer(Step& step, std::vector<core::Layout>& results) const {
   return true;
 }
 
-bool ProgramMaker::op_step(Block& block, Scope& scope) {
+bool ProgramBuilder::op_step(Block& block, Scope& scope) {
   for (int tries = 0; tries < 40; ++tries) {
     // The commands' generator chooses op and attributes; the handles become views of this scope.
     const program::Apply apply = random_.apply(catalog_, 1);
@@ -220,7 +220,7 @@ bool ProgramMaker::op_step(Block& block, Scope& scope) {
   return false;
 }
 
-void ProgramMaker::unary(Block& block, Scope& scope, const char* name, const View& x) {
+void ProgramBuilder::unary(Block& block, Scope& scope, const char* name, const View& x) {
   const ops::OpDef& op = *catalog_.find(name);
   Step step;
   step.op = catalog_.id(op);
@@ -239,7 +239,7 @@ void ProgramMaker::unary(Block& block, Scope& scope, const char* name, const Vie
 }
 
 // if condition: two ways that give tensors of one type.
-void ProgramMaker::branch(Block& block, Scope& scope) {
+void ProgramBuilder::branch(Block& block, Scope& scope) {
   View condition = literal(DType::kBool, std::string(1, static_cast<char>(random_.below(2))), {});
   if (random_.one_in(2)) {
     unary(block, scope, "any", pick(scope));
@@ -275,7 +275,7 @@ void ProgramMaker::branch(Block& block, Scope& scope) {
 }
 
 // A counter that goes to a few, and one more tensor that changes in each round.
-void ProgramMaker::loop(Block& block, Scope& scope) {
+void ProgramBuilder::loop(Block& block, Scope& scope) {
   View x = pick(scope);
   if (!x.geometry.contiguous() || x.geometry.offset != 0 ||
       x.geometry.numel() != program_.values[x.value].elements) {
@@ -352,7 +352,7 @@ void ProgramMaker::loop(Block& block, Scope& scope) {
   }
 }
 
-void ProgramMaker::steps(Block& block, Scope& scope, std::uint64_t count) {
+void ProgramBuilder::steps(Block& block, Scope& scope, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
     if (scope.depth < 3 && random_.one_in(7)) {
       branch(block, scope);
@@ -364,7 +364,7 @@ void ProgramMaker::steps(Block& block, Scope& scope, std::uint64_t count) {
   }
 }
 
-Program ProgramMaker::make() {
+Program ProgramBuilder::make() {
   program_ = Program();
   program_.name = "f";
   program_.origins.push_back("fuzz.py:1: f");
@@ -409,7 +409,7 @@ Program ProgramMaker::make() {
 
 // ---------------------------------------------------------------- spoiling
 
-void ProgramMaker::spoil(Program& p) {
+void ProgramBuilder::spoil(Program& p) {
   std::vector<Block*> blocks;
   each_block(p.body, [&](Block& block) { blocks.push_back(&block); });
   std::vector<Step*> all;
@@ -598,7 +598,7 @@ std::string with_checksum(std::string_view body) {
   return out;
 }
 
-std::string ProgramMaker::spoil(std::string bytes) {
+std::string ProgramBuilder::spoil(std::string bytes) {
   std::string body = bytes.substr(0, bytes.size() - kTail);
   for (std::uint64_t n = 1 + random_.below(3); n > 0 && !body.empty(); --n) {
     const std::size_t at = random_.below(body.size());

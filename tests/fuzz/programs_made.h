@@ -13,9 +13,10 @@
 
 namespace teletensor::fuzz {
 
-class ProgramMaker {
+class ProgramBuilder {
  public:
-  ProgramMaker(Hostile& random, const ops::Catalog& catalog) : random_(random), catalog_(catalog) {}
+  ProgramBuilder(Hostile& random, const ops::Catalog& catalog)
+      : random_(random), catalog_(catalog) {}
 
   // Of steps as infer allows them, branches, bounded loops, in-place steps, random steps, numbers
   // of the call, views, literals. verify() accepts almost all.

@@ -414,7 +414,7 @@ void bind_tensor(nb::module_& m) {
       .def_prop_rw(
           "grad",
           [](const PyTensor& t) -> nb::object {
-            if (autograd::Tracer* trace = t.session->tracer()) trace->asked_grad(handle(t));
+            if (autograd::Tracer* trace = t.session->tracer()) trace->on_grad_read(handle(t));
             const HandleRef& grad = handle(t).grad;
             if (!grad && is_inner(t)) warn_of_inner_grad();
             return grad ? own(wrap(*t.session, grad)) : nb::none();

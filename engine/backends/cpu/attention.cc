@@ -26,7 +26,7 @@ constexpr std::int64_t kRows = 64;  // rows per block
 constexpr std::int64_t kMaxParts = 16;
 // The logarithm of a query row that sees no key.
 template <class A>
-constexpr A kBlind = -std::numeric_limits<A>::infinity();
+constexpr A kNoVisibleKey = -std::numeric_limits<A>::infinity();
 
 // The matrices of one operand; the elements of each row are adjacent.
 template <class A>
@@ -146,7 +146,7 @@ Status forward(KernelCall& call) {
   A* const logs = call.out[1].first<A>();
   if (n.keys == 0) {
     std::fill_n(out, n.heads * n.length * n.values, A(0));
-    std::fill_n(logs, n.heads * n.length, kBlind<A>);
+    std::fill_n(logs, n.heads * n.length, kNoVisibleKey<A>);
     return {};
   }
   const Fold<A>&max = fold_of<A>(FoldKind::kMax), &sum = fold_of<A>(FoldKind::kSum);
@@ -170,9 +170,9 @@ Status forward(KernelCall& call) {
             largest = max.pair(largest, max.leaf(row + start, m));
           });
           A& log = logs[head * n.length + first + r];
-          if (largest == kBlind<A>) {
+          if (largest == kNoVisibleKey<A>) {
             std::fill(row, row + columns, A(0));
-            log = kBlind<A>;
+            log = kNoVisibleKey<A>;
             continue;
           }
           const A total = block_sum<A>(seen, [&](std::int64_t start, std::int64_t m) {
@@ -236,7 +236,7 @@ Status backward(KernelCall& call) {
         A *weights = p + r * columns, *gradient = d + r * columns;
         const std::int64_t seen = n.seen(first + r, causal);
         const A& log = logs[head * n.length + first + r];
-        if (log == kBlind<A>) {
+        if (log == kNoVisibleKey<A>) {
           std::fill(weights, weights + columns, A(0));
           std::fill(gradient, gradient + columns, A(0));
           continue;

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "engine/backends/cpu/targets.h"
-#include "engine/backends/cpu/turn.h"
+#include "engine/backends/cpu/transpose4x4.h"
 
 namespace teletensor::backends::cpu {
 

@@ -5,7 +5,7 @@
 
 #include "engine/backends/cpu/block_io.h"
 #include "engine/backends/cpu/cpu.h"
-#include "engine/backends/cpu/picks.h"
+#include "engine/backends/cpu/gather_index.h"
 #include "engine/backends/cpu/strided.h"
 
 namespace teletensor::backends::cpu {

@@ -58,24 +58,24 @@ class ElementOf final : public Element {
 };
 
 // Per-thread memory for the Element objects of the loop that is being built, about 2 KiB each.
-class Bench {
+class ElementArena {
  public:
-  Bench() : bench_(of_thread()) {
-    if (bench_.busy) return;
-    mine_ = bench_.busy = true;
-    if (bench_.memory == nullptr) bench_.memory.reset(new std::byte[kBytes]);
+  ElementArena() : arena_(of_thread()) {
+    if (arena_.busy) return;
+    mine_ = arena_.busy = true;
+    if (arena_.memory == nullptr) arena_.memory.reset(new std::byte[kBytes]);
   }
-  ~Bench() {
-    if (mine_) bench_.busy = false;
+  ~ElementArena() {
+    if (mine_) arena_.busy = false;
   }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
+  ElementArena(const ElementArena&) = delete;
+  ElementArena& operator=(const ElementArena&) = delete;
   // Returns null if the memory is used up.
   void* place(std::size_t bytes) {
     const std::size_t at = used_;
     if (!mine_ || bytes > kBytes - at) return nullptr;
     used_ += (bytes + 63) / 64 * 64;
-    return bench_.memory.get() + at;
+    return arena_.memory.get() + at;
   }
 
  private:
@@ -88,13 +88,13 @@ class Bench {
     static thread_local OfThread bench;
     return bench;
   }
-  OfThread& bench_;
+  OfThread& arena_;
   bool mine_ = false;
   std::size_t used_ = 0;
 };
 
 // Destroys the element, and frees its memory if it is on the heap.
-struct EndElement {
+struct DestroyElement {
   bool heap = false;
   void operator()(Element* element) const { heap ? delete element : element->~Element(); }
 };
@@ -197,7 +197,7 @@ class Loop final : public LoopMaker {
 
  private:
   struct Work {
-    std::unique_ptr<Element, EndElement> element;  // null for reductions
+    std::unique_ptr<Element, DestroyElement> element;  // null for reductions
     alignas(16) std::byte functor[kMaxFunctorBytes];
     // The steps that compute the operands; -1: in memory.
     std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};
@@ -243,12 +243,12 @@ class Loop final : public LoopMaker {
     }
     using E = ElementOf<A>;
     static_assert(alignof(E) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-    void* place = bench_.place(sizeof(E));
+    void* place = arena_.place(sizeof(E));
     const bool heap = place == nullptr;
     if (heap) place = ::operator new(sizeof(E));
-    work.element = std::unique_ptr<Element, EndElement>(
+    work.element = std::unique_ptr<Element, DestroyElement>(
         new (place) E(plan, inner, std::span(operands, in.size()), steps_[step_].out, order_),
-        EndElement{heap});
+        DestroyElement{heap});
     return {};
   }
 
@@ -403,7 +403,7 @@ class Loop final : public LoopMaker {
   Parallel& parallel_;
   Scratch& scratch_;
   const LinearOrder order_;
-  Bench bench_;              // must outlive works_
+  ElementArena arena_;       // must outlive works_
   std::vector<Work> works_;  // one per step
   std::vector<Folding> folds_;
   std::forward_list<core::Geometry> packed_;

@@ -1,7 +1,7 @@
 // Kernels of scatter, scatter_add, scatter_reduce.
 
 #include "engine/backends/cpu/cpu.h"
-#include "engine/backends/cpu/picks.h"
+#include "engine/backends/cpu/gather_index.h"
 #include "engine/backends/cpu/strided.h"
 #include "engine/backends/cpu/wide_sums.h"
 #include "engine/backends/scratch_bytes.h"

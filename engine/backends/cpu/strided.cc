@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/backends/cpu/block_io.h"
-#include "engine/backends/cpu/turn.h"
+#include "engine/backends/cpu/transpose4x4.h"
 
 namespace teletensor::backends::cpu {
 

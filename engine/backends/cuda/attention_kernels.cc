@@ -21,12 +21,13 @@ constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // the kernels count r
 // different heads (they would have to broadcast).
 Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, const TensorArg& v,
                 std::int64_t& heads, calls::AttentionCall& p) {
-  if (call.out[0].dtype == DType::kF64) return not_here("scores of 8 bytes fill shared memory");
+  if (call.out[0].dtype == DType::kF64)
+    return not_on_device("scores of 8 bytes fill shared memory");
   const Dims &a = q.geometry->shape, &b = k.geometry->shape, &c = v.geometry->shape;
-  if (a.size() != b.size() || a.size() != c.size()) return not_here("heads that broadcast");
+  if (a.size() != b.size() || a.size() != c.size()) return not_on_device("heads that broadcast");
   heads = 1;
   for (int d = 0; d + 2 < a.size(); ++d) {
-    if (a[d] != b[d] || a[d] != c[d]) return not_here("heads that broadcast");
+    if (a[d] != b[d] || a[d] != c[d]) return not_on_device("heads that broadcast");
     heads *= a[d];
   }
   p.length = a[a.size() - 2];
@@ -34,11 +35,11 @@ Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, 
   p.keys = c[c.size() - 2];
   p.values = c.back();
   if (heads == 0 || p.length == 0 || p.keys == 0 || p.inner == 0 || p.values == 0) {
-    return not_here("attention to nothing");
+    return not_on_device("attention to nothing");
   }
-  if (p.length > kLongest || p.keys > kLongest) return not_here("sequences of more than 2^30");
+  if (p.length > kLongest || p.keys > kLongest) return not_on_device("sequences of more than 2^30");
   if (p.inner > 2 * kAttentionTile || p.values > 2 * kAttentionTile)
-    return not_here("heads of more than 128");
+    return not_on_device("heads of more than 128");
   return {};
 }
 

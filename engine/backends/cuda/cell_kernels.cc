@@ -29,7 +29,7 @@ Status range(KernelCall& call, Work& work, RangeKind kind, calls::RangeCall p) {
 
 Status ends_are_numbers(const KernelCall& call) {
   for (const TensorArg& arg : call.in) {
-    if (arg.kind != TensorArg::Kind::kNumber) return not_here("an end that is a tensor");
+    if (arg.kind != TensorArg::Kind::kNumber) return not_on_device("an end that is a tensor");
   }
   return {};
 }
@@ -96,7 +96,7 @@ Status constant_pad(KernelCall& call, Work& work) {
   if (out.geometry->numel() == 0) return {};
   TensorArg value = call.in[1];
   if (value.kind == TensorArg::Kind::kTensor && value.geometry->numel() != 1) {
-    return not_here("a value of many elements");
+    return not_on_device("a value of many elements");
   }
   TT_RETURN_IF_ERROR(describe_copy(call, value, out, work));
   const std::optional<cpu::Kept> kept = cpu::kept_of_pad(call);

@@ -54,7 +54,7 @@ class CudaBackend final : public Accelerator {
     (void)gpu_->hand_over(memory, bytes, from, to);
   }
   core::Status begin_shared() override { return gpu_->follow_all(); }
-  core::Status end_shared() override { return gpu_->all_follow(); }
+  core::Status end_shared() override { return gpu_->make_all_follow(); }
   core::Status begin_beside(memory::OwnerId owner) override { return gpu_->begin_beside(owner); }
   void gather(memory::OwnerId owner, bool on) override { (void)gpu_->gather(owner, on); }
   core::Status copy_now(void* to, const void* from, std::size_t bytes) override {

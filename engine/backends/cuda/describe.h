@@ -8,7 +8,7 @@
 
 namespace teletensor::backends::cuda {
 
-core::Status not_here(const char* why);  // returns kUnimplemented: the host runs this call
+core::Status not_on_device(const char* why);  // returns kUnimplemented: the host runs this call
 
 // The dimension given by an attribute, normalised. infer() has already checked that it exists.
 inline int dim_of(const KernelCall& call, std::int64_t given, int rank) {

@@ -61,7 +61,7 @@ void* centers(KernelCall& call, const ReducePlan& plan, DType compute) {
 
 template <bool kRoot>
 Status spread(KernelCall& call, Work& work) {
-  if (core::is_complex(call.in[0].dtype)) return not_here("complex");
+  if (core::is_complex(call.in[0].dtype)) return not_on_device("complex");
   const ReducePlan plan(*call.in[0].geometry, mask_of(call, 0));
   if (plan.outputs == 0) return {};
   FoldPass pass;
@@ -80,7 +80,7 @@ Status spread(KernelCall& call, Work& work) {
 }
 
 Status logsumexp(KernelCall& call, Work& work) {
-  if (core::is_complex(call.out[0].dtype)) return not_here("complex");
+  if (core::is_complex(call.out[0].dtype)) return not_on_device("complex");
   const ReducePlan plan(*call.in[0].geometry, mask_of(call, 0));
   if (plan.outputs == 0) return {};
   FoldPass pass;
@@ -99,7 +99,7 @@ Status logsumexp(KernelCall& call, Work& work) {
 }
 
 Status norm(KernelCall& call, Work& work) {
-  if (core::is_complex(call.in[0].dtype)) return not_here("complex");
+  if (core::is_complex(call.in[0].dtype)) return not_on_device("complex");
   const double p = call.attributes.real(0), infinity = std::numeric_limits<double>::infinity();
   FoldPass pass;
   pass.compute = compute_of(call.out[0].dtype);

@@ -90,7 +90,7 @@ std::vector<std::byte> pack(const FoldParams& p, const ReducePlan& plan, bool wi
 Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan& plan,
                      const FoldPass& pass, Scratch& scratch, Work& work) {
   if (plan.outputs == 0) return {};
-  if (plan.count == 0) return not_here("a fold of nothing");
+  if (plan.count == 0) return not_on_device("a fold of nothing");
   ReducePlan layout = plan;
   FoldGraph graph;
   graph.in = in.dtype;
@@ -137,7 +137,7 @@ Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan
   if (!graph.last) TT_RETURN_IF_ERROR(room(p.leaves));
   const auto launch = [&](std::int64_t threads) -> Status {
     Launch one;
-    if (!threads_for(threads, 1, one.shape)) return not_here("too many results");
+    if (!threads_for(threads, 1, one.shape)) return not_on_device("too many results");
     one.key = graph.key();
     one.params = pack(p, layout, graph.wide);
     work.launches.push_back(std::move(one));

@@ -274,7 +274,7 @@ void* Gpu::allocate(std::size_t bytes) {
                           : driver_.cuMemAlloc(&memory, bytes);
   if (!check(code, "allocating memory").ok()) return nullptr;
   void* made = reinterpret_cast<void*>(memory);
-  if (clear(**home, made, bytes).ok() && queues_.all_follow(**home).ok()) return made;
+  if (clear(**home, made, bytes).ok() && queues_.make_all_follow(**home).ok()) return made;
   free(made);
   return nullptr;
 }
@@ -324,9 +324,9 @@ Status Gpu::follow_all() {
   return own.ok() ? queues_.follow_all(**own) : own.status();
 }
 
-Status Gpu::all_follow() {
+Status Gpu::make_all_follow() {
   const core::Result<Queues::QueueRef> own = queue();
-  return own.ok() ? queues_.all_follow(**own) : own.status();
+  return own.ok() ? queues_.make_all_follow(**own) : own.status();
 }
 
 Status Gpu::begin_beside(memory::OwnerId owner) {

@@ -104,10 +104,10 @@ class Gpu {
   core::Status synchronize();  // waits for the work of all sessions
 
   // follow_all(): work that the calling thread's session queues from now on waits for all work of
-  // all sessions. all_follow(): work that the other sessions queue from now on waits for the work
-  // of this session.
+  // all sessions. make_all_follow(): work that the other sessions queue from now on waits for the
+  // work of this session.
   core::Status follow_all();
-  core::Status all_follow();
+  core::Status make_all_follow();
   // Lets the uploads of this session (memory::beside) start after the work that it has queued so
   // far, and run beside what it queues from now on.
   core::Status begin_beside(memory::OwnerId owner);

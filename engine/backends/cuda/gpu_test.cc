@@ -290,7 +290,7 @@ TEST(Gpu, SharedMemoryIsOrderedAmongAll) {
       EXPECT_EQ(before, i - 1);
     }
     ASSERT_TRUE(gpu.copy_in(memory, &i, 4).ok());
-    ASSERT_TRUE(gpu.all_follow().ok());
+    ASSERT_TRUE(gpu.make_all_follow().ok());
   }
   gpu.free(memory);
 }

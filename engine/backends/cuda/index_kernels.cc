@@ -81,8 +81,8 @@ struct Pick {
 Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_strides,
             std::span<const Pick> picks, bool wrap) {
   const TensorArg& out = call.out[0];
-  if (picks.empty() || picks.size() > kMaxIndices) return not_here("so many indices");
-  if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+  if (picks.empty() || picks.size() > kMaxIndices) return not_on_device("so many indices");
+  if (!out.geometry->contiguous()) return not_on_device("a result that is not row-major");
   TT_RETURN_IF_ERROR(need_flag(call, work));
   IndexGraph graph;
   graph.bytes = static_cast<std::uint8_t>(core::size_of(x.dtype));
@@ -100,7 +100,7 @@ Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_stri
   graph.wide = walked.wide();
   graph.axes = static_cast<std::uint8_t>(walked.axes);
   Launch launch;
-  if (!threads_for(walked.count, 1, launch.shape)) return not_here("too many elements");
+  if (!threads_for(walked.count, 1, launch.shape)) return not_on_device("too many elements");
   Params params;
   params.put(work.flag);
   params.put(walked.count);
@@ -123,7 +123,7 @@ Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_stri
 
 Status gather(KernelCall& call, Work& work) {
   const Geometry &x = *call.in[0].geometry, &index = *call.in[1].geometry;
-  if (x.rank() != index.rank()) return not_here("a 0-d tensor beside a vector");
+  if (x.rank() != index.rank()) return not_on_device("a 0-d tensor beside a vector");
   Pick one{&call.in[1], index.strides, dim_of(call, call.attributes.integer(0), x.rank())};
   Dims strides = x.strides;
   if (x.rank() > 0) strides[one.dim] = 0;
@@ -138,11 +138,12 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
   Dims broad = indices[0].geometry->shape;
   for (const TensorArg& i : indices.subspan(1)) {
     const auto both = core::broadcast_shapes(broad, i.geometry->shape, call.op.name);
-    if (!both.ok()) return not_here("indices that do not broadcast");
+    if (!both.ok()) return not_on_device("indices that do not broadcast");
     broad = *both;
   }
   const int rank = call.out[0].geometry->rank();
-  if (rank != x.rank() - static_cast<int>(dims.size()) + broad.size()) return not_here("a rank");
+  if (rank != x.rank() - static_cast<int>(dims.size()) + broad.size())
+    return not_on_device("a rank");
   Dims strides;
   for (int d = 0; d < dim; ++d) strides.push_back(x.strides[d]);
   for (int d = 0; d < broad.size(); ++d) strides.push_back(0);
@@ -150,7 +151,7 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
     strides.push_back(x.strides[d]);
   }
   Pick picks[kMaxIndices];
-  if (indices.size() > kMaxIndices) return not_here("so many indices");
+  if (indices.size() > kMaxIndices) return not_on_device("so many indices");
   for (std::size_t j = 0; j < indices.size(); ++j) {
     const Geometry& index = *indices[j].geometry;
     picks[j] = {&indices[j], Dims(rank, 0), static_cast<int>(dims[j])};
@@ -163,7 +164,8 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
 }
 
 Status index_select(KernelCall& call, Work& work) {
-  if (call.in[0].geometry->rank() == 0 || call.in[1].geometry->rank() == 0) return not_here("0-d");
+  if (call.in[0].geometry->rank() == 0 || call.in[1].geometry->rank() == 0)
+    return not_on_device("0-d");
   const std::int64_t dim = dim_of(call, call.attributes.integer(0), call.in[0].geometry->rank());
   return select(call, work, static_cast<int>(dim), call.in.subspan(1, 1), {&dim, 1}, false);
 }
@@ -171,7 +173,7 @@ Status index_select(KernelCall& call, Work& work) {
 // Picks from all elements of x, taken as one line.
 Status take(KernelCall& call, Work& work) {
   const TensorArg &x = call.in[0], &index = call.in[1];
-  if (x.geometry->numel() == 0) return not_here("nothing to take");
+  if (x.geometry->numel() == 0) return not_on_device("nothing to take");
   RowMajorCall memory(call, work);
   const Geometry line(Dims{x.geometry->numel()});
   TensorArg flat = x;
@@ -192,9 +194,9 @@ Status embedding(KernelCall& call, Work& work) {
 Status index(KernelCall& call, Work& work) {
   const std::span<const std::int64_t> dims = call.attributes.ints(0);
   const auto indices = call.in.subspan(1);
-  if (dims.empty() || indices.size() != dims.size()) return not_here("no indices");
+  if (dims.empty() || indices.size() != dims.size()) return not_on_device("no indices");
   for (std::size_t j = 1; j < dims.size(); ++j) {
-    if (dims[j] != dims[j - 1] + 1) return not_here("indices of dimensions apart");
+    if (dims[j] != dims[j - 1] + 1) return not_on_device("indices of dimensions apart");
   }
   return select(call, work, static_cast<int>(dims[0]), indices, dims, true);
 }
@@ -209,7 +211,7 @@ Status need_flag(KernelCall& call, Work& work) {
 Status describe_check(KernelCall& call, const TensorArg& values, bool zero, std::int64_t least,
                       std::int64_t most, Work& work) {
   if (!core::is_integral(values.dtype) && !(zero && values.dtype == core::DType::kBool)) {
-    return not_here("an index that is no integer");
+    return not_on_device("an index that is no integer");
   }
   TT_RETURN_IF_ERROR(need_flag(call, work));
   const Geometry& g = *values.geometry;
@@ -229,7 +231,7 @@ Status describe_check(KernelCall& call, const TensorArg& values, bool zero, std:
   graph.wide = walked.wide();
   graph.axes = static_cast<std::uint8_t>(walked.axes);
   Launch launch;
-  if (!threads_for(walked.count, 1, launch.shape)) return not_here("too many elements");
+  if (!threads_for(walked.count, 1, launch.shape)) return not_on_device("too many elements");
   Params params;
   params.put(work.flag);
   params.put(walked.count);

@@ -106,19 +106,19 @@ class Planner final : public LoopMaker {
     count_ = order.count;
     for (step_ = 0; step_ < steps_.size(); ++step_) {
       const LoopStep& step = steps_[step_];
-      if (step.role != LoopRole::kElement) return not_here("a fold");
+      if (step.role != LoopRole::kElement) return not_on_device("a fold");
       const TensorArg& out = step.out;
-      if (!(out.geometry->shape == steps_[0].out.geometry->shape)) return not_here("a shape");
+      if (!(out.geometry->shape == steps_[0].out.geometry->shape)) return not_on_device("a shape");
       const Kernel kernel = host_kernel(*step.op);
-      if (kernel == nullptr) return not_here("no elementwise kernel");
+      if (kernel == nullptr) return not_on_device("no elementwise kernel");
       KernelCall call{*step.op,         step.in,   std::span(&out, 1), step.counts,
                       *step.attributes, parallel_, scratch_,           this};
       TT_RETURN_IF_ERROR(kernel(call));
-      if (graph_.nodes.size() != step_ + 1) return not_here("a kernel that is no step");
+      if (graph_.nodes.size() != step_ + 1) return not_on_device("a kernel that is no step");
       LoopNode& node = graph_.nodes.back();
       node.result = out.dtype;
       if (out.data == nullptr) continue;
-      if (out.geometry->overlaps_itself()) return not_here("a result that overlaps itself");
+      if (out.geometry->overlaps_itself()) return not_on_device("a result that overlaps itself");
       node.stored = true;
       TT_RETURN_IF_ERROR(slot_of(out, /*shared=*/false, node.slot));
     }
@@ -131,7 +131,7 @@ class Planner final : public LoopMaker {
     node.dtype = plan.dtype;
     node.compute = compute_dtype(in, plan);
     if (!has_loop(*plan.loops, node.compute) || plan.loops->functor.empty()) {
-      return not_here("no functor for this dtype");
+      return not_on_device("no functor for this dtype");
     }
     node.condition = plan.condition;
     node.empty = plan.loops->stateless;
@@ -148,7 +148,7 @@ class Planner final : public LoopMaker {
       const bool condition = plan.condition && i == 0;
       node.in[i].round = !condition && plan.rounds(in[i], node.compute);
       if (!tensor) {
-        if (condition) return not_here("a condition that is a number");
+        if (condition) return not_on_device("a condition that is a number");
         const DType rounded = node.in[i].round ? plan.dtype : node.compute;
         node.in[i].round = false;
         node.in[i].kind = Kind::kNumber;
@@ -162,9 +162,9 @@ class Planner final : public LoopMaker {
   }
 
   Status add_check(const TensorArg& divisor) override {
-    if (checks_ == nullptr) return not_here("a step that may refuse");
+    if (checks_ == nullptr) return not_on_device("a step that may refuse");
     if (divisor.kind == TensorArg::Kind::kNumber) {
-      return divisor.number.integer == 0 ? not_here("a zero") : Status();
+      return divisor.number.integer == 0 ? not_on_device("a zero") : Status();
     }
     graph_.guarded = true;
     return describe_check(checks_->call, divisor, /*zero=*/true, 0, 0, checks_->work);
@@ -237,7 +237,7 @@ class Planner final : public LoopMaker {
         return {};
       }
     }
-    if (memories_.size() >= 64) return not_here("too many operands");
+    if (memories_.size() >= 64) return not_on_device("too many operands");
     index = static_cast<std::uint8_t>(memories_.size());
     memories_.push_back(memory);
     graph_.slots.push_back({arg.dtype, Access::kLinear});
@@ -354,8 +354,8 @@ class Planner final : public LoopMaker {
       }
     }
     bytes = params.take();
-    if (bytes.size() > kMaxParameterBytes) return not_here("too many parameters");
-    if (!threads_for(count_, graph_.width, shape)) return not_here("too many elements");
+    if (bytes.size() > kMaxParameterBytes) return not_on_device("too many parameters");
+    if (!threads_for(count_, graph_.width, shape)) return not_on_device("too many elements");
     return {};
   }
 
@@ -377,7 +377,7 @@ class Planner final : public LoopMaker {
 
 }  // namespace
 
-core::Status not_here(const char* why) { return Status(core::Code::kUnimplemented, why); }
+core::Status not_on_device(const char* why) { return Status(core::Code::kUnimplemented, why); }
 
 Kernel host_kernel(const ops::OpDef& op) {
   static const KernelTable table = cpu::make_kernels(ops::catalog());

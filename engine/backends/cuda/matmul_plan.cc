@@ -127,7 +127,7 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
                const Addend& addend, std::size_t tf32) {
   const TensorArg& out = call.out[0];
   if (out.geometry->numel() == 0) return {};
-  if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+  if (!out.geometry->contiguous()) return not_on_device("a result that is not row-major");
   const Dims &shape_a = a.geometry->shape, &shape_b = b.geometry->shape;
   Sizes sizes;
   const int own = (shape_a.size() > 1) + (shape_b.size() > 1);
@@ -153,7 +153,7 @@ Status product(KernelCall& call, Work& work, const TensorArg& a, const TensorArg
   Launch launch;
   std::int64_t batches = 1;
   for (const std::int64_t size : sizes.batch) batches *= size;
-  if (!tiles_for(batches, sizes.m, sizes.n, launch.shape)) return not_here("too many results");
+  if (!tiles_for(batches, sizes.m, sizes.n, launch.shape)) return not_on_device("too many results");
   Params params;
   params.put(left.data);
   params.put(right.data);
@@ -185,7 +185,7 @@ Status linear(KernelCall& call, Work& work) {
 }
 
 Status addmm(KernelCall& call, Work& work) {
-  if (call.in[0].dtype != call.out[0].dtype) return not_here("an addend of another dtype");
+  if (call.in[0].dtype != call.out[0].dtype) return not_on_device("an addend of another dtype");
   return product(call, work, call.in[1], call.in[2], false, cpu::addend_of_addmm(call), 2);
 }
 

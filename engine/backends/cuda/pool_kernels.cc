@@ -31,7 +31,8 @@ Status windows(KernelCall& call, const Dims& x, const Dims& y, bool adaptive, in
     axis.out = y[d + 2];
     if (adaptive) {
       std::int64_t product;
-      if (__builtin_mul_overflow(axis.in + 1, axis.out + 1, &product)) return not_here("sizes");
+      if (__builtin_mul_overflow(axis.in + 1, axis.out + 1, &product))
+        return not_on_device("sizes");
       continue;
     }
     axis.kernel = call.attributes.ints(0)[at];

@@ -159,7 +159,7 @@ Status Queues::follow_all(Queue& later) {
   return {};
 }
 
-Status Queues::all_follow(Queue& earlier) {
+Status Queues::make_all_follow(Queue& earlier) {
   const core::Result<Stream> after = stream(earlier);
   if (!after.ok()) return after.status();
   TT_RETURN_IF_ERROR(

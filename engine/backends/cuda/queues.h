@@ -102,8 +102,8 @@ class Queues {
   // follow_uploads(): work that is queued from now on runs after the uploads.
   core::Status uploads_follow(Queue& queue) { return stream_follows(queue.beside_, queue, false); }
   core::Status follow_uploads(Queue& queue) { return stream_follows(queue.stream_, queue, true); }
-  core::Status follow_all(Queue& later);    // waits for the work of all queues
-  core::Status all_follow(Queue& earlier);  // all queues wait for it from now on
+  core::Status follow_all(Queue& later);         // waits for the work of all queues
+  core::Status make_all_follow(Queue& earlier);  // all queues wait for it from now on
   // `stream` waits for the work of `queue`, or with `beside` for its uploads.
   core::Status stream_follows(Stream stream, Queue& queue, bool beside);
   // Records an event in `stream` after the work of all queues. Gathered work is included only with

@@ -30,16 +30,17 @@ struct Numbers {
 Status random(KernelCall& call, Work& work, RandomRecipe recipe, const Numbers& numbers) {
   const TensorArg& out = call.out[0];
   const bool drops = recipe == RandomRecipe::kDropout;
-  if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+  if (!out.geometry->contiguous()) return not_on_device("a result that is not row-major");
   if (drops && !(call.in[0].geometry->contiguous() && call.out[1].geometry->contiguous())) {
-    return not_here("an operand that is not row-major");
+    return not_on_device("an operand that is not row-major");
   }
   const std::int64_t n = out.geometry->numel();
   if (n == 0) return {};
   const RandomGraph graph{recipe, out.dtype};
   const int width = two_words(graph) ? 2 : 4;
   Launch launch;
-  if (!threads_for((n + width - 1) / width, 1, launch.shape)) return not_here("too many numbers");
+  if (!threads_for((n + width - 1) / width, 1, launch.shape))
+    return not_on_device("too many numbers");
   const core::Attributes& a = call.attributes;
   Params params;
   params.put(static_cast<std::uint64_t>(a.integer(a.size() - 2)));

@@ -214,7 +214,7 @@ std::int64_t threads_of(const RecipeGraph& graph, Spread spread) {
 Status recipe_shape(const RecipeGraph& graph, std::int64_t tasks, LaunchShape& shape) {
   const std::int64_t threads = threads_of(graph, facts_of(graph.recipe).spread);
   if (tasks > (kMaxBlocks * kBlockThreads) / threads || !threads_for(tasks * threads, 1, shape)) {
-    return not_here("too many tasks");
+    return not_on_device("too many tasks");
   }
   return {};
 }

@@ -64,7 +64,7 @@ Status rows(KernelCall& call, Work& work) {
   const std::int64_t number = count / length;
   Launch launch;
   if (!threads_for(number * lanes, 1, launch.shape)) {
-    return not_here("too many rows");
+    return not_on_device("too many rows");
   }
   Params params;
   for (int i = 0; i < kTensors; ++i) params.put(tensors[i]->first());

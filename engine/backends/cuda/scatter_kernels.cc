@@ -43,7 +43,7 @@ Status chains(KernelCall& call, Work& work, RowMajorCall& memory, std::int64_t b
               DType dtype, calls::ChainCall p) {
   p.n = before * p.count * p.after;
   if (p.n == 0) return {};
-  if (p.count > kMaxChained) return not_here("so many indices");
+  if (p.count > kMaxChained) return not_on_device("so many indices");
   p.flag = static_cast<const int*>(work.flag);
   p.next = static_cast<std::int64_t*>(memory.room(p.count, sizeof(std::int64_t)));
   p.later = static_cast<int*>(memory.room(p.count, sizeof(int)));
@@ -108,7 +108,7 @@ template <Write kWrite, bool kFills>
 Status index_write(KernelCall& call, Work& work) {
   const TensorArg &out = call.out[0], &index = call.in[1], &source = call.in[2];
   const Dims& shape = out.geometry->shape;
-  if (shape.empty() || !out.geometry->contiguous()) return not_here("a result like this");
+  if (shape.empty() || !out.geometry->contiguous()) return not_on_device("a result like this");
   const int dim = dim_of(call, call.attributes.integer(0), shape.size());
   calls::ChainCall p = {};
   std::int64_t before = 1;
@@ -132,14 +132,14 @@ Status index_put(KernelCall& call, Work& work) {
   const auto dims = call.attributes.ints(0);
   const auto indices = call.in.subspan(2);
   if (dims.empty() || dims.size() != indices.size() || dims.size() > kMaxIndices) {
-    return not_here("so many indices");
+    return not_on_device("so many indices");
   }
-  if (shape.empty() || !out.geometry->contiguous()) return not_here("a result like this");
+  if (shape.empty() || !out.geometry->contiguous()) return not_on_device("a result like this");
   Dims broad;
   calls::JoinCall join = {};
   for (std::size_t j = 0; j < dims.size(); ++j) {
     if (dims[j] != dims[0] + static_cast<std::int64_t>(j)) {
-      return not_here("indices of dimensions apart");
+      return not_on_device("indices of dimensions apart");
     }
     const auto both = core::broadcast_shapes(broad, indices[j].geometry->shape, call.op.name);
     if (!both.ok()) return both.status();
@@ -169,7 +169,7 @@ Status index_put(KernelCall& call, Work& work) {
     return chains(call, work, memory, indices[0], before, true, write, out.dtype, p);
   }
   const auto places = core::checked_numel(broad.span());
-  if (!places.ok()) return not_here("so many places");
+  if (!places.ok()) return not_on_device("so many places");
   p.count = join.n = *places;
   if (join.n == 0) return {};
   for (std::size_t j = 0; j < indices.size(); ++j) {
@@ -199,7 +199,7 @@ Status scatter(KernelCall& call, Work& work, Reduction reduction) {
   const bool number = source.kind == TensorArg::Kind::kNumber;
   if (shape.empty() || shape.size() != y.size() || shape.size() > calls::kScatterRank ||
       (!number && source.geometry->rank() != shape.size())) {
-    return not_here("ranks that differ");
+    return not_on_device("ranks that differ");
   }
   const int dim = dim_of(call, call.attributes.integer(0), shape.size());
   if (index.geometry->numel() == 0) return {};
@@ -227,8 +227,8 @@ Status scatter(KernelCall& call, Work& work, Reduction reduction) {
   }
   calls::ScatterCall p = {};
   p.n = index.geometry->numel() / shape[dim];
-  if (p.n < kManyLines && shape[dim] > kShortLine) return not_here("a few long lines");
-  if (out.geometry->overlaps_itself()) return not_here("a result that overlaps itself");
+  if (p.n < kManyLines && shape[dim] > kShortLine) return not_on_device("a few long lines");
+  if (out.geometry->overlaps_itself()) return not_on_device("a result that overlaps itself");
   TT_RETURN_IF_ERROR(describe_check(call, index, false, 0, y[dim] - 1, work));
   p.flag = static_cast<const int*>(work.flag);
   p.index = static_cast<const std::int64_t*>(memory.read(index, DType::kI64));
@@ -261,7 +261,7 @@ Status scatter(KernelCall& call, Work& work, Reduction reduction) {
   p.fresh = reduction.fresh;
   p.mean = reduction.mean;
   if (p.fresh || p.mean) {
-    if (!of_y.contiguous()) return not_here("a result that is not row-major");
+    if (!of_y.contiguous()) return not_on_device("a result that is not row-major");
     const std::int64_t n = out.geometry->numel();
     p.counts = static_cast<std::int64_t*>(memory.room(n, sizeof(std::int64_t)));
     TT_RETURN_IF_ERROR(memory.status());

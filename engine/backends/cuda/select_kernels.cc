@@ -75,7 +75,7 @@ Status places(KernelCall& call, Work& work, Check check) {
   p.wanted = call.attributes.integer(0);
   p.rank = shape.size();
   if (p.rank > static_cast<int>(std::size(p.shape)) || !out.geometry->contiguous()) {
-    return not_here("so many dimensions");
+    return not_on_device("so many dimensions");
   }
   for (int d = 0; d < p.rank; ++d) p.shape[d] = shape[d];
   if (p.size == 0) return {};
@@ -101,7 +101,7 @@ Status masked_pack(KernelCall& call, Work& work) {
   p.wanted = out.geometry->numel();
   p.size = x.geometry->numel();
   if (p.wanted == 0) return {};
-  if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+  if (!out.geometry->contiguous()) return not_on_device("a result that is not row-major");
   TT_RETURN_IF_ERROR(fill(call, work, out, 0));
   if (p.size == 0) return {};
   RowMajorCall memory(call, work);
@@ -118,7 +118,7 @@ Status masked_scatter(KernelCall& call, Work& work) {
   p.size = out.geometry->numel();
   p.wanted = source.geometry->numel();
   if (p.size == 0) return {};
-  if (!out.geometry->contiguous()) return not_here("a result that is not row-major");
+  if (!out.geometry->contiguous()) return not_on_device("a result that is not row-major");
   RowMajorCall memory(call, work);
   p.mask = mask_of(memory, call.in[1], out.geometry->shape);
   p.x = memory.read(source, out.dtype);

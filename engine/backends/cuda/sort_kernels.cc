@@ -77,10 +77,10 @@ Status put_in_order(KernelCall& call, Work& work, Wanted wanted) {
   const std::int64_t count = x.geometry->numel();
   const int rank = shape.size();
   const int dim = dim_of(call, wanted.dim, rank);
-  if (count == 0 || core::is_complex(x.dtype)) return not_here("nothing to put in order");
+  if (count == 0 || core::is_complex(x.dtype)) return not_on_device("nothing to put in order");
   calls::SortCall p = {};
   p.length = wanted.whole ? count : rank == 0 ? 1 : shape[dim];
-  if (p.length >= kMaxLength) return not_here("a line that is too long");
+  if (p.length >= kMaxLength) return not_on_device("a line that is too long");
   p.step = 1;
   for (int d = wanted.whole ? rank : dim + 1; d < rank; ++d) p.step *= shape[d];
   p.n = count / p.length;

@@ -74,13 +74,13 @@ class Steps {
   Status add(const TensorArg* const (&in)[5], const TensorArg* const (&out)[5]) {
     const TensorArg& param = *in[0];
     const Geometry& layout = *param.geometry;
-    if (!layout.dense()) return not_here("a parameter with gaps");
+    if (!layout.dense()) return not_on_device("a parameter with gaps");
     calls::StepTensor tensor = {};
     for (int i = 0; i < 5; ++i) {
       for (const TensorArg* arg : {in[i], out[i]}) {
         if (arg != nullptr &&
             (arg->dtype != param.dtype || !(arg->geometry->strides == layout.strides))) {
-          return not_here("parts of other dtypes or layouts");
+          return not_on_device("parts of other dtypes or layouts");
         }
       }
       if (in[i] != nullptr) tensor.in[i] = in[i]->first();

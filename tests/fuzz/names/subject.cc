@@ -57,7 +57,7 @@ Daemon::Daemon()
 Daemon::~Daemon() { pending_ = {}; }
 
 void Daemon::frame(std::string_view bytes, wire::Progress& progress) {
-  const memory::StrandScope strand(owner_);
+  const memory::SessionTaskScope strand(owner_);
   progress_ = &progress;
   wire::Frame frame;
   if (Status read = wire::FrameReader().read(bytes, frame); !read.ok()) bug(read.message());

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/autograd/program_maker.h"
+#include "engine/autograd/program_builder.h"
 #include "engine/autograd/replay.h"
 #include "engine/ops/verify.h"
 
@@ -104,7 +104,7 @@ class Tracer::Ending {
   }
   std::uint32_t add_result(const HandleRef& h);
   // Adds a parameter to the backward program for a value that it reads and does not compute.
-  void save(const program::Value& value, ProgramMaker& backward);
+  void save(const program::Value& value, ProgramBuilder& backward);
 
   const Tracer& tracer_;
   const std::vector<Known>& known_;
@@ -129,7 +129,7 @@ class Tracer::Ending {
   std::map<const Handle*, std::uint32_t> result_of_;
   // Key: cell and dtype.
   std::map<std::pair<const Cell*, core::DType>, std::uint32_t> result_of_cell_;
-  ProgramMaker forward_;
+  ProgramBuilder forward_;
 };
 
 Status Tracer::Ending::expand(Replay& run, Expansion& to) const {
@@ -430,7 +430,7 @@ Status Tracer::Ending::add_gradients() {
 
 // The saved value is either a parameter of the forward program that no step has overwritten, or it
 // becomes one more result of the forward program.
-void Tracer::Ending::save(const program::Value& value, ProgramMaker& backward) {
+void Tracer::Ending::save(const program::Value& value, ProgramBuilder& backward) {
   for (const std::size_t k : order_) {
     if (original(k).get() != &value || rebound_.contains(replay_.strangers()[k]->cell.get())) {
       continue;
@@ -450,7 +450,7 @@ void Tracer::Ending::save(const program::Value& value, ProgramMaker& backward) {
 }
 
 Status Tracer::Ending::add_backward() {
-  ProgramMaker backward;
+  ProgramBuilder backward;
   std::set<const program::Value*> made;
   for (const HandleRef& seed : own_.seeds) made.insert(seed->cell->value.get());
   const auto read = [&](const program::Value* value) {

@@ -131,7 +131,7 @@ Status Session::finish_upload(std::uint64_t id) {
                          std::to_string(upload.storage->bytes()) + " bytes came");
   }
   // The session may continue elsewhere from an image that contains only uploads finished earlier.
-  if (still_ && picture_.after != After::kGoOn) {
+  if (still_ && pending_snapshot_.after != After::kGoOn) {
     return Status(Code::kUnavailable, name + ": the session stands still");
   }
   upload.finished = true;
@@ -226,7 +226,7 @@ Status no_bulk_fetch(std::uint64_t seq) {
 void Session::on_fetched(runtime::FetchResult result) {
   {
     core::MutexLock lock(mu_);
-    if (result.seq <= forsaken_upto_) return;
+    if (result.seq <= abandoned_upto_) return;
   }
   engine::Fetched fetched = description(result);
   if (!result.bulk) {

@@ -1,4 +1,4 @@
-// ProgramMaker: builds a Program from instructions over values. Values get their numbers in the
+// ProgramBuilder: builds a Program from instructions over values. Values get their numbers in the
 // order in which they occur. The storage of a parameter may begin inside the storage of the value
 // that it stands for.
 //
@@ -20,9 +20,9 @@
 
 namespace teletensor::autograd {
 
-class ProgramMaker {
+class ProgramBuilder {
  public:
-  ProgramMaker() : program_(std::make_shared<program::Program>()) {}
+  ProgramBuilder() : program_(std::make_shared<program::Program>()) {}
 
   program::Program& program() { return *program_; }
   std::shared_ptr<const program::Program> take() { return std::move(program_); }

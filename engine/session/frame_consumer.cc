@@ -35,7 +35,7 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
     }
     if (!broken_.ok()) {
       refused = broken_;
-    } else if (pumping_ && !(still_ && !frame_.done)) {
+    } else if (consuming_ && !(still_ && !frame_.done)) {
       refused = Status(Code::kFailedPrecondition, "the frame before is still being consumed");
     } else if (first_seq != next_seq_) {
       refused = Status(Code::kFailedPrecondition, "frame starts with command " +
@@ -46,7 +46,7 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
           Status(Code::kFailedPrecondition, "frame starts with handle " + std::to_string(first_id) +
                                                 ", expected " + std::to_string(next_id_));
     } else if (!commands.empty()) {
-      pumping_ = true;
+      consuming_ = true;
       next_seq_ += commands.size();
       accepted_upto_ = next_seq_ - 1;
       back_.profile().arrived(first_seq, commands.size());
@@ -61,13 +61,13 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
 void Session::pump() {
   // Another thread reports progress to the front end.
   while (!try_take_front()) std::this_thread::yield();
-  pump_frame();
+  run_frame_consumer();
 }
 
 // Precondition: this thread owns the front end; it is the frame consumer until it gives it back. If
 // the back end was asked to call on_continue(), another thread continues the frame, and this one
 // only returns.
-void Session::pump_frame() {
+void Session::run_frame_consumer() {
   bool over = true;
   Status status = core::with_memory("a session's queue", [&] {
     Status refused;
@@ -118,7 +118,7 @@ bool Session::consume_frame(Status& status) {
     if (!charged || back_.refusing()) {
       if (status = refuse_or_resume(); !status.ok()) return true;
     }
-    if (status = pump_one(); !status.ok()) {
+    if (status = consume_command(); !status.ok()) {
       back_.take_back(frame_.consumed());
       publish();
       return true;
@@ -230,7 +230,7 @@ Status Session::refuse_or_resume() {
   return {};
 }
 
-Status Session::pump_one() {
+Status Session::consume_command() {
   const bool meets = stops_ && !front_.busy() && may_meet(frame_.commands[frame_.position]);
   if (meets) {
     core::MutexLock lock(mu_);
@@ -310,7 +310,7 @@ void Session::finish_frame(Status status) noexcept {
   give_front_back();
   {
     core::MutexLock lock(mu_);
-    pumping_ = false;
+    consuming_ = false;
     next_id_ = next_id;
     amounts_ = amounts;
     if (!status.ok()) broken_ = status;
@@ -318,7 +318,7 @@ void Session::finish_frame(Status status) noexcept {
   forget_completed();
   done(std::move(status));
   hand_over();
-  stand_still();
+  pause_for_snapshot();
 }
 
 }  // namespace teletensor::session

@@ -1,4 +1,4 @@
-#include "engine/autograd/program_maker.h"
+#include "engine/autograd/program_builder.h"
 
 #include <algorithm>
 #include <functional>
@@ -20,20 +20,20 @@ std::int64_t bytes_of(const program::ValueType& type) {
 
 }  // namespace
 
-ValueId ProgramMaker::add(core::DType dtype, core::Device device, std::int64_t elements,
-                          std::int64_t base) {
+ValueId ProgramBuilder::add(core::DType dtype, core::Device device, std::int64_t elements,
+                            std::int64_t base) {
   program_->values.push_back({dtype, device, elements});
   base_.push_back(base);
   return static_cast<ValueId>(program_->values.size() - 1);
 }
 
-ValueId ProgramMaker::id_of(const program::Value& value) {
+ValueId ProgramBuilder::id_of(const program::Value& value) {
   const auto found = ids_.find(&value);
   if (found != ids_.end()) return found->second;
   return ids_[&value] = add(value.dtype, value.device, value.elements, 0);
 }
 
-ValueId ProgramMaker::copied_as(ValueId value, core::DType dtype) {
+ValueId ProgramBuilder::copied_as(ValueId value, core::DType dtype) {
   static const ops::OpRef bitcast("bitcast");
   const program::ValueType type = program_->values[value];
   const auto from = static_cast<std::int64_t>(core::size_of(type.dtype));
@@ -54,7 +54,8 @@ ValueId ProgramMaker::copied_as(ValueId value, core::DType dtype) {
   return copy;
 }
 
-View ProgramMaker::view(const program::Value& value, const Geometry& geometry, core::DType dtype) {
+View ProgramBuilder::view(const program::Value& value, const Geometry& geometry,
+                          core::DType dtype) {
   ValueId id = id_of(value);
   if (program_->values[id].dtype != dtype) {
     const auto [copy, added] = read_as_.try_emplace({id, dtype});
@@ -66,7 +67,7 @@ View ProgramMaker::view(const program::Value& value, const Geometry& geometry, c
   return out;
 }
 
-std::uint32_t ProgramMaker::origin(const std::string& line) {
+std::uint32_t ProgramBuilder::origin(const std::string& line) {
   if (line.empty()) return 0;
   const auto [at, added] =
       origins_.try_emplace(line, static_cast<std::uint32_t>(program_->origins.size()));
@@ -74,8 +75,8 @@ std::uint32_t ProgramMaker::origin(const std::string& line) {
   return at->second;
 }
 
-std::uint32_t ProgramMaker::parameter(const program::Value& value, const Geometry& geometry,
-                                      std::int64_t base, std::int64_t elements) {
+std::uint32_t ProgramBuilder::parameter(const program::Value& value, const Geometry& geometry,
+                                        std::int64_t base, std::int64_t elements) {
   const ValueId id = id_of(value);
   base_[id] = base;
   program_->values[id].elements = elements;
@@ -84,7 +85,7 @@ std::uint32_t ProgramMaker::parameter(const program::Value& value, const Geometr
   return static_cast<std::uint32_t>(program_->body.parameters.size() - 1);
 }
 
-ValueId ProgramMaker::rebound(std::uint32_t p, const program::Value& value) {
+ValueId ProgramBuilder::rebound(std::uint32_t p, const program::Value& value) {
   static const ops::OpRef copy("copy");
   const ValueId old = program_->body.parameters[p].value;
   const program::ValueType type = program_->values[old];
@@ -103,13 +104,13 @@ ValueId ProgramMaker::rebound(std::uint32_t p, const program::Value& value) {
   return out;
 }
 
-void ProgramMaker::literal(const program::Value& value, const std::string& bytes) {
+void ProgramBuilder::literal(const program::Value& value, const std::string& bytes) {
   program_->literals.push_back({id_of(value), bytes});
 }
 
-core::Status ProgramMaker::step(const Instruction& instruction,
-                                const std::map<std::uint32_t, std::uint32_t>& numbers,
-                                std::uint32_t origin) {
+core::Status ProgramBuilder::step(const Instruction& instruction,
+                                  const std::map<std::uint32_t, std::uint32_t>& numbers,
+                                  std::uint32_t origin) {
   program::Step step;
   step.op = instruction.op;
   step.counts = instruction.counts;
@@ -153,8 +154,8 @@ core::Status ProgramMaker::step(const Instruction& instruction,
   return {};
 }
 
-void ProgramMaker::call(const program::Invocation& call, std::uint64_t begun,
-                        const ops::Catalog& catalog) {
+void ProgramBuilder::call(const program::Invocation& call, std::uint64_t begun,
+                          const ops::Catalog& catalog) {
   const Program& called = *call.program;
   // For each value of the called program: the value here, and its displacement.
   std::vector<View> at(called.values.size());
