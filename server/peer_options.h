@@ -1,4 +1,4 @@
-// The settings of a daemon that works together with others, checked.
+// The validated settings of a daemon that works together with peers.
 #pragma once
 
 #include <chrono>
@@ -11,14 +11,15 @@
 namespace teletensor::server {
 
 struct PeerOptions {
-  std::string name;                            // of this daemon; "": it has no peers
-  std::string listen;                          // "HOST:PORT"
-  std::map<std::string, std::string> peers;    // the others' names and addresses
-  TlsFiles tls;                                // `client_ca`: the authority of both sides
-  std::chrono::milliseconds patience{30'000};  // a peer that cannot be reached is lost after it
+  std::string name;                          // Name of this daemon. Empty: it has no peers.
+  std::string listen;                        // Address "HOST:PORT" for peers.
+  std::map<std::string, std::string> peers;  // Names and addresses of the peers.
+  TlsFiles tls;  // `client_ca` is the authority for the certificates of both sides.
+  // Time after which an unreachable peer is considered lost.
+  std::chrono::milliseconds patience{30'000};
 };
 
-// InvalidArgument names the setting that is wrong or missing.
+// Validates the settings. An InvalidArgument error names the setting that is wrong or missing.
 core::Result<PeerOptions> peer_options(const Config& config);
 
 }  // namespace teletensor::server
