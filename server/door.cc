@@ -19,7 +19,7 @@ using core::Status;
 
 namespace {
 
-constexpr int kNoDescriptorsMs = 100;  // then it tries again
+constexpr int kNoDescriptorsMs = 100;  // Pause before the next attempt.
 
 }  // namespace
 
@@ -65,7 +65,7 @@ void Door::accept_all() {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       spdlog::warn("event=socket_refused reason=\"{}\"", std::strerror(errno));
-      pollfd end{event_, POLLIN, 0};  // no descriptor is left: not again and again
+      pollfd end{event_, POLLIN, 0};  // No descriptor is left: wait before trying again.
       poll(&end, 1, kNoDescriptorsMs);
       return;
     }

@@ -51,8 +51,8 @@ class LeaseCall {
   // The lease has ended, or a later attach has replaced this call. The call must finish with this
   // status. Called by any thread; must not block.
   virtual void lease_ended(const Ending& ending) = 0;
-  // Cancels the call if it has not finished some time after lease_ended(), because its client reads
-  // nothing.
+  // Called some time after lease_ended() if the call has not finished because its client reads
+  // nothing. Cancels the call.
   virtual void abandon() = 0;
   // Reports that the outbox may have a message. Called by any thread, including execution lanes;
   // must not block.
