@@ -20,7 +20,7 @@ Parsed parse(std::vector<const char*> words) {
   return parse_command_line(static_cast<int>(words.size()), words.data(), "9.9");
 }
 
-// A variable for the length of a test.
+// Sets an environment variable for the duration of a test.
 struct Variable {
   Variable(const char* name, const char* value) : name(name) { setenv(name, value, 1); }
   ~Variable() { unsetenv(name); }

@@ -61,7 +61,7 @@ class LeaseCall {
   virtual Clock::time_point stalled_since() const { return {}; }
 };
 
-// What a client has said in Hello.
+// The client's parameters from Hello.
 struct ClientInfo {
   std::string name;    // Name of the session.
   bool named = false;  // Whether the client chose the name.
@@ -91,7 +91,7 @@ struct Attached {
   Outbox::Credits credits;
 };
 
-// What a client says in Attach.
+// The client's parameters from Attach.
 struct AttachCall {
   std::string instance;
   std::uint64_t attach = 0;         // Attach counter; above all earlier ones.

@@ -77,7 +77,7 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   void look_again();
   void keep_time();
 
-  // PeerStream::Owner, for connections in strangers_
+  // PeerStream::Owner, for connections without a hello
   void received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) override;
   std::optional<grpc::ByteBuffer> next(const PeerStream::Ref& stream) override;
   void closed(const PeerStream::Ref& stream, const std::string& why) override;

@@ -32,8 +32,9 @@ core::Status private_file(const std::string& path);
 // the path exists.
 core::Result<int> new_private_file(const std::string& path);
 
-// A UNIX socket of this process that is bound to a path. One process at a time may use the path: a
-// lock on PATH.lock is held from before the path is checked until the socket is removed.
+// A UNIX socket of this process that is bound to a path. One process at a time may use the path: it
+// acquires a lock on PATH.lock, then checks the path, and releases the lock when the socket is
+// removed.
 class SocketFile {
  public:
   // Binds the path and listens. The socket has the mode `mode` from the beginning. ALREADY_EXISTS,

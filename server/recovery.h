@@ -114,7 +114,7 @@ class Recovery {
     Clock::time_point due;
     core::Status status;  // Result of that snapshot.
   };
-  enum class After : std::uint8_t { kGoOn, kHold, kRest };  // What the session does afterwards.
+  enum class After : std::uint8_t { kGoOn, kHold, kRest };  // Next state of the session.
   void picture(const LeaseRef& lease, After after, int rank,
                std::function<void(core::Result<SnapshotFacts>)> done);
   static bool last_chance(const Job& job);

@@ -15,7 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the format's own limit
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // Limit of the file format.
 constexpr std::pair<const char*, DType> kCodes[] = {
     {"BOOL", DType::kBool}, {"U8", DType::kU8},   {"I8", DType::kI8},   {"I16", DType::kI16},
     {"I32", DType::kI32},   {"I64", DType::kI64}, {"F16", DType::kF16}, {"BF16", DType::kBF16},
