@@ -8,9 +8,9 @@ namespace {
 
 enum Switch : std::uint8_t { kNone, kMatmul, kConvolution };
 
-std::atomic<bool> g_on[] = {false, false, true};  // PyTorch's defaults
+std::atomic<bool> g_on[] = {false, false, true};  // PyTorch's defaults.
 
-// By op id.
+// The switch of each operator, by id.
 const std::vector<Switch>& switches() {
   static const std::vector<Switch> made = [] {
     std::vector<Switch> of(ops::catalog().size(), kNone);
