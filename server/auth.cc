@@ -23,12 +23,14 @@ std::string_view bearer(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() <= kScheme.size()) return "";
   for (std::size_t i = 0; i < kScheme.size(); ++i) {
-    if ((authorization[i] | 0x20) != kScheme[i]) return "";  // The space already has this bit set.
+    // Sets the bit that makes a letter lower-case; the space already has it set.
+    if ((authorization[i] | 0x20) != kScheme[i]) return "";
   }
   return authorization.substr(kScheme.size());
 }
 
-constexpr std::uint64_t kRefusalsLogged = 100;  // Every 100th refusal is logged after these.
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kRefusalsLogged = 100;
 
 }  // namespace
 

@@ -30,8 +30,9 @@ enum class Way : std::uint8_t {
 
 // Properties that all calls of one listener share.
 struct Entrance {
-  bool remote = false;    // Whether all calls are of kind kRemote.
-  std::string neighbour;  // If not empty, all calls are of kind kNeighbour, from this user.
+  bool remote = false;  // Whether the listener serves remote callers (Way::kRemote).
+  // If it is not empty, all callers are processes of this user of the machine (Way::kNeighbour).
+  std::string neighbour;
 };
 
 // The name of a user of this machine, or "uid-N" if the user has no valid name.
@@ -60,7 +61,7 @@ class Auth {
   // Identifies the caller and checks that it may call `method`. Refusals are counted.
   core::Result<Caller> check(Way way, std::string_view authorization, std::string_view method,
                              std::string_view name = "", std::string_view run_secret = "") const;
-  // Does the same for a gRPC call.
+  // Identifies the caller of a gRPC call and checks that it may call `method`.
   core::Result<Caller> check(const grpc::CallbackServerContext& context, const Entrance& entrance,
                              std::string_view method) const;
 

@@ -108,7 +108,7 @@ std::string Canary::trouble() const {
 Status Canary::once() {
   const ops::OpDef* matmul = engine_.catalog().find("matmul");
   if (matmul == nullptr) return core::internal("the engine has no matmul");
-  AnswerOnce answer;  // Must outlive the session.
+  AnswerOnce answer;  // The receiver of the result must outlive the session.
   engine::SessionOptions options;
   options.name = "canary";
   auto session = engine_.open(options, &answer);
@@ -153,7 +153,7 @@ void Canary::sing() {
       last_ns_ = static_cast<std::uint64_t>((ended - began).count());
       right_at_ns_ = (ended - started_).count();
     } else {
-      // A wrong result is worse than none: the daemon is not ready until a result is correct.
+      // After a wrong result the daemon is not ready until a later result is correct.
       spdlog::error("event=canary_wrong reason=\"{}\"", status.message());
       right_at_ns_ = -1;
     }

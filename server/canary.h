@@ -49,7 +49,7 @@ class Canary {
   const std::function<void(bool)> tick_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::atomic<bool> stopping_{false};
-  // Time of the last correct result, in nanoseconds since started_. -1: none.
+  // Time of the last correct result, in nanoseconds since started_. -1 means none.
   std::atomic<std::int64_t> right_at_ns_{-1};
   std::atomic<std::uint64_t> last_ns_{0};
 

@@ -27,7 +27,7 @@ struct TlsFiles {
 
 class Certificates {
  public:
-  // The contents of the files. `version` changes whenever they are loaded again.
+  // The contents of the PEM files. `version` changes whenever the files are loaded again.
   struct Pem {
     std::string certificate, key, client_ca;
     std::uint64_t version = 0;
@@ -37,7 +37,7 @@ class Certificates {
   // users can read is refused.
   static core::Result<std::shared_ptr<Certificates>> open(const TlsFiles& files);
 
-  // The contents that are valid now; never null.
+  // The PEM contents that are valid now; never null.
   std::shared_ptr<const Pem> current();
   bool asks_clients() const { return !files_.client_ca.empty(); }
 

@@ -43,11 +43,12 @@ class Commons {
 
   const SessionStore* const store_;
   engine::Engine& engine_;
-  // For each storage file: the write count of the storage when it was written.
+  // Storages that were written: id and write count at that time.
   std::map<std::uint64_t, std::uint64_t> written_;
   // Value of Engine::publications_changed() when the names were written.
   std::uint64_t names_written_ = 0;
-  std::map<std::string, std::vector<std::uint64_t>> holders_;  // Shared storages by session file.
+  // Ids of the shared storages that each session file refers to.
+  std::map<std::string, std::vector<std::uint64_t>> holders_;
 };
 
 }  // namespace teletensor::server

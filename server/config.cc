@@ -28,10 +28,11 @@ using core::Status;
 
 namespace {
 
-constexpr int kMaxLease = 864'000;  // Ten days.
+constexpr int kMaxLease = 864'000;  // Maximum lease: ten days, in seconds.
 // A client holds some credits back, so a smaller queue would stall it.
 constexpr int kMinQueue = 256;
-constexpr double kMaxSeconds = 1e7;  // Small enough to be added to any clock.
+// Maximum number of seconds in a setting, small enough to be added to any clock.
+constexpr double kMaxSeconds = 1e7;
 
 // Assigns one TOML value to a setting of the corresponding type.
 Status assign(const toml::node& node, std::string& out) {
@@ -303,7 +304,7 @@ void add_moves(CLI::App& app, Config& config) {
 }
 
 // Returns an error message for a number that is out of range, regardless of whether an option, a
-// variable or the file has set it. Empty: all are valid.
+// variable or the file has set it. Empty if all are valid.
 std::string out_of_range(const Config& config) {
   struct Range {
     const char* name;

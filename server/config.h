@@ -26,40 +26,43 @@ struct UserConfig {
 };
 
 struct Config {
-  std::string listen;            // Address for TCP, "HOST:PORT". Empty: no TCP.
+  std::string listen;            // Address for TCP, "HOST:PORT". Empty disables TCP.
   bool allow_anonymous = false;  // Whether callers on the loopback interface need no token.
-  // Path of the UNIX socket. Unset: the default path. Empty: none.
+  // Path of the UNIX socket. If it is unset, the default path is used. Empty disables it.
   std::optional<std::string> socket;
   bool socket_users = false;  // Whether other users of this machine may connect to the UNIX socket.
-  std::string http;           // Address for HTTP, "HOST:PORT". Empty: no HTTP.
+  std::string http;           // Address for HTTP, "HOST:PORT". Empty disables HTTP.
   std::vector<std::string> http_names;  // Host names under which the HTTP server may be reached.
-  std::string proxy_socket;             // Path of a UNIX socket for a proxy. Empty: none.
+  std::string proxy_socket;             // Path of a UNIX socket for a proxy. Empty disables it.
   std::string tls_cert, tls_key, tls_client_ca;  // Paths of PEM files for TLS.
   bool tls_users = false;          // Whether the name in a client certificate identifies the user.
-  std::string peer_name;           // Name of this daemon among its peers. Empty: it has no peers.
+  std::string peer_name;           // Name of this daemon among its peers. Empty if it has no peers.
   std::string peer_listen;         // Address for peers, "HOST:PORT".
   std::vector<std::string> peers;  // The peers, each as "NAME=HOST:PORT".
-  // Paths of PEM files for connections to peers. Empty: no TLS.
+  // Paths of PEM files for connections to peers. Empty disables TLS.
   std::string peer_cert, peer_key, peer_ca;
   std::vector<std::string> move_from;  // Names of the peers that may move sessions to this daemon.
-  // Address that clients of moved sessions are told, "HOST:PORT". Empty: the value of `listen`.
+  // Address that clients of moved sessions are told, "HOST:PORT". If it is empty, the value of
+  // `listen` is used.
   std::string advertise;
   double peer_patience_seconds = 30;  // Seconds after which an unreachable peer is considered lost.
-  std::optional<std::string> state_dir;  // State directory. Unset: the default path.
+  // State directory. If it is unset, the default path is used.
+  std::optional<std::string> state_dir;
   // Instructions that run longer, in milliseconds, are recorded in the slow log.
   int slow_ms = 200;
-  // Maximum host memory of all sessions, in bytes. 0: 80 % of the machine's memory.
+  // Maximum host memory of all sessions, in bytes. 0 means 80 % of the machine's memory.
   std::uint64_t host_memory = 0;
-  std::uint64_t user_memory = 0;  // Maximum memory of one user's sessions, in bytes. 0: no limit.
-  // Maximum number of sessions of one user. 0: limited by max_sessions only.
+  // Maximum memory of one user's sessions, in bytes. 0 means no limit.
+  std::uint64_t user_memory = 0;
+  // Maximum number of sessions of one user. 0 means that only max_sessions limits it.
   int user_sessions = 0;
-  // Maximum memory of one session, in bytes. 0: the value of host_memory.
+  // Maximum memory of one session, in bytes. 0 means the value of host_memory.
   std::uint64_t session_memory = 0;
-  // Maximum size of the files to which tensors are moved, in bytes. 0: none.
+  // Maximum size of the files to which tensors are moved, in bytes. 0 means none.
   std::uint64_t disk_memory = 0;
-  // Maximum of disk_memory for one user's sessions, in bytes. 0: no limit.
+  // Maximum of disk_memory for one user's sessions, in bytes. 0 means no limit.
   std::uint64_t user_disk_memory = 0;
-  // Directory of these files. Empty: in the state directory, or in $TMPDIR without one.
+  // Directory of these files. If it is empty, the state directory is used, or $TMPDIR without one.
   std::string disk_dir;
   program::Amounts session_limits = program::kUsualLimits;
   // Maximum number of commands that a client may send ahead of execution.
@@ -67,11 +70,14 @@ struct Config {
   // Maximum size of the values that a client has not read, in bytes.
   std::uint64_t session_unread = 64ull << 20;
   std::map<std::string, UserConfig> users;
-  std::optional<int> lease;  // Lease in seconds. Unset: 600, or 0 for an embedded daemon.
-  int lanes = 0;             // Number of execution lanes. 0: one for each core.
-  std::string cuda_driver = "libcuda.so.1";  // Name of the CUDA driver library. Empty: no GPUs.
-  std::string cuda_compiler;  // Path of the NVRTC library. Empty: its usual places are searched.
-  // Maximum memory on each GPU, in bytes. 0: 90 % of the free memory.
+  // Lease in seconds. If it is unset, it is 600, or 0 for an embedded daemon.
+  std::optional<int> lease;
+  int lanes = 0;  // Number of execution lanes. 0 means one for each core.
+  // Name of the CUDA driver library. Empty disables GPUs.
+  std::string cuda_driver = "libcuda.so.1";
+  // Path of the NVRTC library. If it is empty, its usual places are searched.
+  std::string cuda_compiler;
+  // Maximum memory on each GPU, in bytes. 0 means 90 % of the free memory.
   std::uint64_t device_memory = 0;
   // Seconds after which a GPU that makes no progress is considered lost.
   double device_patience = 60;
@@ -83,9 +89,9 @@ struct Config {
   double rank_grace_seconds = 30;
   double stall_seconds = 30;  // Seconds after which a client that reads nothing is disconnected.
   double drain_seconds = 8;   // Seconds to write sessions to disk after SIGTERM.
-  // Period of the snapshots of a session, in seconds. 0: no periodic snapshots.
+  // Period of the snapshots of a session, in seconds. 0 means no periodic snapshots.
   double snapshot_every = 0;
-  // Seconds that clients wait for an unreachable daemon to return. 0: they do not wait.
+  // Seconds that clients wait for an unreachable daemon to return. 0 means that they do not wait.
   double restart_seconds = 10;
   bool embedded = false;
   // Embedded daemon only: seconds that it keeps running after its last client.

@@ -19,8 +19,9 @@ struct UserTotals {
 
 class Counters {
  public:
-  static constexpr std::size_t kCodes = 17;       // Number of gRPC status codes.
-  static constexpr std::size_t kMaxUsers = 1000;  // Further users are counted together as "other".
+  static constexpr std::size_t kCodes = 17;  // Number of gRPC status codes.
+  // Maximum number of users that are counted separately; the rest are counted as "other".
+  static constexpr std::size_t kMaxUsers = 1000;
 
   // Sessions refused because of their protocol version or a limit.
   std::atomic<std::uint64_t> refused_sessions{0};

@@ -26,7 +26,7 @@ class Detached {
   };
   using ByUser = std::map<std::string, std::vector<Session>, std::less<>>;
 
-  // Replaces the list.
+  // Replaces the list of detached sessions.
   void set(ByUser sessions);
   // Returns `status`. If it is RESOURCE_EXHAUSTED, its text also names the user's largest detached
   // sessions.

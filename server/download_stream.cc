@@ -84,7 +84,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     return wire::decode_download_request(bytes, asked_);
   }
 
-  // Called by a lane, or at once.
+  // Receives the fetched value. Called by an execution lane, or at once.
   void ready(core::Result<engine::Fetched> fetched) {
     if (!fetched.ok()) return finish(fetched.status());
     if (!fetched->status.ok()) return finish(fetched->status);
@@ -148,7 +148,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         break;
     }
     if (!header.first && header.offset == header.bytes) {
-      finish(Status());  // Makes the executor call step() again.
+      finish(Status());  // Makes the serial executor call step() again.
       return false;
     }
     return write(header);
@@ -159,7 +159,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         std::min<std::uint64_t>(limits_.chunk_bytes, header.bytes - header.offset));
     const grpc::Slice slices[] = {grpc::Slice(wire::encode_download_header(header, size)),
                                   grpc::Slice(size)};
-    // Points into the slice that was allocated above.
+    // Writable memory of the slice that was allocated above.
     char* data = const_cast<char*>(reinterpret_cast<const char*>(slices[1].begin()));
     Status copied;
     if (size != 0) {
@@ -182,13 +182,13 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     return true;
   }
 
-  grpc::CallbackServerContext* const context_;  // Valid until OnDone.
+  grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   const Limits& limits_;
   const StreamCount count_;
   std::shared_ptr<DownloadStream> self_;  // Keeps the stream alive until OnDone.
   Turnstile turnstile_;
-  LeaseRef lease_;             // Constant after start().
-  wire::DownloadAsked asked_;  // Constant after start().
+  LeaseRef lease_;             // The lease; constant after start().
+  wire::DownloadAsked asked_;  // The request; constant after start().
   grpc::ByteBuffer chunk_;     // Buffer of the write in progress.
 
   mutable core::Mutex mutex_;

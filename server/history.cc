@@ -61,7 +61,7 @@ void History::work() {
       return core::Status();
     });
     if (!status.ok()) spdlog::warn("event=history_gap reason=\"{}\"", status.message());
-    next = std::max(next + period_, Clock::now());  // Missed samples are not taken later.
+    next = std::max(next + period_, Clock::now());  // Samples that were missed are not taken later.
     MutexLock lock(mutex_);
     while (!stop_ && Clock::now() < next) changed_.wait_for(mutex_, next - Clock::now());
     if (stop_) return;

@@ -44,8 +44,8 @@ class History {
   using Ring = std::array<Value, kSamples>;
   struct UserRings {
     Ring<float> memory{}, lanes{};  // Memory on all devices in bytes, and number of lanes in use.
-    double lane_seconds = -1;       // Lane time so far in seconds. -1: unknown.
-    std::uint64_t seen = 0;         // Number of the last sample in which the user used anything.
+    double lane_seconds = -1;       // Lane time so far in seconds. -1 means unknown.
+    std::uint64_t seen = 0;  // Number of the last sample in which the user used any resource.
   };
   struct DeviceRings {
     // Memory in use in bytes; for a GPU also the fraction of time in which batches ran.
@@ -69,14 +69,14 @@ class History {
   // Number of samples so far. Sample n is at index n % kSamples.
   std::uint64_t count_ TT_GUARDED_BY(mutex_) = 0;
   Clock::time_point taken_at_ TT_GUARDED_BY(mutex_);
-  double began_ TT_GUARDED_BY(mutex_) = 0;  // Value of times_ for sample 0.
+  double began_ TT_GUARDED_BY(mutex_) = 0;  // Time of sample 0, as in times_.
   // Time of each sample in seconds since the UNIX epoch.
   Ring<double> times_ TT_GUARDED_BY(mutex_){};
   Ring<float> queued_ TT_GUARDED_BY(mutex_){};
   std::map<std::string, UserRings> users_ TT_GUARDED_BY(mutex_);
   std::map<std::string, DeviceRings> devices_ TT_GUARDED_BY(mutex_);
   std::map<std::string, int> colors_ TT_GUARDED_BY(mutex_);
-  std::thread thread_;  // Declared last because it uses the other members.
+  std::thread thread_;  // Declared last because the thread uses the other members.
 };
 
 }  // namespace teletensor::server

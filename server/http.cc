@@ -169,7 +169,7 @@ class Http final : public HttpServer {
     const std::size_t colon = options_.listen.rfind(':');
     const std::string host = options_.listen.substr(0, colon);
     const int wanted = std::atoi(options_.listen.c_str() + colon + 1);
-    std::string bare = host;  // Without brackets, which getaddrinfo does not accept.
+    std::string bare = host;  // The host without brackets, which getaddrinfo does not accept.
     if (bare.size() > 2 && bare.front() == '[') bare = bare.substr(1, bare.size() - 2);
     TT_RETURN_IF_ERROR(make_server());
     configure();
@@ -184,7 +184,7 @@ class Http final : public HttpServer {
       run_secret_ = "tt_" + bits;
     }
     auto* const workers = new Workers;
-    // Called once, by code that takes ownership.
+    // Called once by the HTTP library, which takes ownership of the result.
     server_->new_task_queue = [workers] { return workers; };
     host_ = host;
     port_ = port;
@@ -224,7 +224,7 @@ class Http final : public HttpServer {
     server_->set_read_timeout(5);
     server_->set_write_timeout(5);
     server_->set_payload_max_length(kMaxBody);
-    // Without SO_REUSEPORT, so that two daemons cannot share a port.
+    // Leaves out SO_REUSEPORT, so that two daemons cannot share a port.
     server_->set_socket_options([](int) {});
     server_->set_default_headers({{"X-Content-Type-Options", "nosniff"},
                                   {"X-Frame-Options", "DENY"},

@@ -22,7 +22,8 @@ struct HttpOptions {
   std::string version;  // Version of the daemon.
   // Additional host names of this daemon, besides loopback names and the host in `listen`.
   std::vector<std::string> names;
-  std::shared_ptr<Certificates> certificates;  // Null: no TLS. With TLS every caller needs a token.
+  // Certificates for TLS. Null disables TLS; with TLS every caller needs a token.
+  std::shared_ptr<Certificates> certificates;
 };
 
 class HttpServer {

@@ -11,7 +11,7 @@ namespace teletensor::server {
 // An operator's name and revision as in files: "add (revision 1)".
 std::string op_title(const ops::OpDef& def);
 
-// The number of a device in files: kind * 256 + index.
+// Converts a device to its number in files, kind * 256 + index, and back.
 std::uint32_t number_of(core::Device device);
 core::Device device_from(std::uint32_t number);
 

@@ -169,7 +169,8 @@ Status KeyStoreFile::append(std::span<const Change> changes) {
   const File file(path_, O_WRONLY);
   if (file.fd() < 0) return failed(path_);
   const Status status = write_at(path_, file.fd(), bytes, bytes_);
-  if (!status.ok()) {  // If this fails as well, the rest contains no complete record.
+  // If the truncation fails as well, the rest of the file contains no complete record.
+  if (!status.ok()) {
     if (ftruncate(file.fd(), static_cast<off_t>(bytes_)) != 0) {
       spdlog::warn("event=store_not_cut reason=\"{}\"", std::strerror(errno));
     }

@@ -27,8 +27,8 @@ class KeyStoreFile {
   enum class Kind : std::uint8_t { kHead, kSet, kAppend, kDelete, kNote };
   struct Change {
     Kind kind = Kind::kSet;
-    // Number of the client's call that made this change, and the answer that it received. 0: the
-    // call is not deduplicated.
+    // Number of the client's call that made this change, and the answer that it received. 0 means
+    // that the call is not deduplicated.
     std::uint64_t client = 0, number = 0;
     std::int64_t answer = 0;
     std::string_view key, value;
@@ -55,7 +55,7 @@ class KeyStoreFile {
   KeyStoreFile(std::string path, std::uint64_t bytes) : path_(std::move(path)), bytes_(bytes) {}
 
   const std::string path_;
-  std::uint64_t bytes_;  // Size of the complete records.
+  std::uint64_t bytes_;  // Size of the complete records in bytes.
 };
 
 }  // namespace teletensor::server

@@ -63,7 +63,7 @@ class KeyStores {
   struct Found {
     bool there = false;
     std::vector<std::string> values;
-    std::uint64_t generation = 0;  // Set by join().
+    std::uint64_t generation = 0;  // Generation of the store; set by join().
     std::uint64_t bytes = 0;       // Size of the values, to be passed to sent().
   };
   enum class Way : std::uint8_t { kShare, kBegin, kNew };
@@ -100,7 +100,7 @@ class KeyStores {
   // Tests whether all keys exist now. With `values`, also returns as many of their values as one
   // answer holds.
   core::Result<Found> find(const Ref& ref, const std::vector<std::string_view>& keys, bool values);
-  // Does the same as soon as all keys exist. `done` may be called before wait() returns.
+  // Does what find() does as soon as all keys exist. `done` may be called before wait() returns.
   core::Result<WaitRef> wait(const Ref& ref, const std::vector<std::string_view>& keys, bool values,
                              Done done);
   // Cancels a waiting call whose caller has disconnected. Returns true if `done` will not be
@@ -111,7 +111,7 @@ class KeyStores {
 
   // Removes stores that no call has used for `idle`. An internal thread calls it every minute.
   void sweep();
-  // Fails waiting calls and all later ones, at the end of the daemon.
+  // Fails waiting calls and all later calls. Called when the daemon ends.
   void close();
 
   struct Total {
@@ -164,7 +164,8 @@ class KeyStores {
   const Now now_;
   mutable core::Mutex mutex_;
   core::CondVar changed_;
-  std::string folder_ TT_GUARDED_BY(mutex_);  // Empty: stores are kept in memory only.
+  // The folder of the stores. Empty if stores are kept in memory only.
+  std::string folder_ TT_GUARDED_BY(mutex_);
   int lock_ TT_GUARDED_BY(mutex_) = -1;
   bool closed_ TT_GUARDED_BY(mutex_) = false;
   std::map<Name, std::unique_ptr<Store>> stores_ TT_GUARDED_BY(mutex_);

@@ -35,9 +35,10 @@ struct KeyStores::Store {
   std::deque<std::uint64_t> order;
   std::uint64_t bytes = 0;  // Bytes charged to the user.
   Clock::time_point used;
-  // Waiting calls by their first missing key.
+  // Waiting calls, by their first missing key.
   std::multimap<std::string, WaitRef, std::less<>> waiting;
-  std::unique_ptr<KeyStoreFile> file;       // Null: the store is kept in memory only.
+  // The file of the store. Null if the store is kept in memory only.
+  std::unique_ptr<KeyStoreFile> file;
   std::uint64_t compact_above = kLogSlack;  // File size in bytes above which the file is compacted.
 
   // Returns the record of the change if the client has already made it, and null otherwise. ABORTED
@@ -52,7 +53,8 @@ struct KeyStores::Store {
 
 struct KeyStores::Making {
   Store& store;
-  const Store::Last* earlier;  // The record of the same change. Null: the change was not made yet.
+  // The record of the same change. Null if the change was not made yet.
+  const Store::Last* earlier;
 };
 
 class KeyStores::Wait {
@@ -62,7 +64,7 @@ class KeyStores::Wait {
   bool values = false;
   Done done;
   std::uint64_t cost = 0;
-  std::size_t at = 0;  // Number of leading keys that are known to exist.
+  std::size_t at = 0;  // Number of leading keys of the call that are known to exist.
   // The store in which the call waits. If it is null and `queued` is set, the call waits for the
   // store to be created.
   Store* store = nullptr;

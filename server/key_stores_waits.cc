@@ -128,7 +128,7 @@ void KeyStores::wake(Store& store, std::string_view key, Ready& ready) {
   for (const WaitRef& wait : waits) look(store, wait, ready);
 }
 
-// Removes a call that is in no queue any more.
+// Ends a call that is in no queue any more.
 void KeyStores::end(const WaitRef& wait) {
   if (!std::exchange(wait->queued, false)) return;
   wait->store = nullptr;

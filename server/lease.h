@@ -68,13 +68,14 @@ struct ClientInfo {
   bool takes_over = false;
   std::string version;
   std::string peer;
-  std::string description;  // Description such as "ann on host7, pid 12, train.py". Empty: unknown.
-  std::string instance;     // Random id of the client's process.
+  // Description such as "ann on host7, pid 12, train.py". Empty if unknown.
+  std::string description;
+  std::string instance;  // Random id of the client's process.
   std::string user;
   bool by_socket = false;  // Whether the client connected through a UNIX socket without a token.
   std::uint64_t id = 0;    // Session number for operators; set by Leases.
   std::uint64_t attach_counter = 0;
-  // Memory quota that the client asked for, and the one that it received.
+  // Memory quota that the client asked for, and the quota that it received.
   std::uint64_t memory_asked = 0, memory_quota = 0;
   program::Amounts limits = program::kUsualLimits;
   std::chrono::seconds lease{0};
@@ -98,7 +99,7 @@ struct AttachCall {
   std::uint64_t progress_upto = 0;  // Number of the last message that the client has read.
   std::uint64_t completed = 0;      // Number up to which the client knows that commands have run.
   std::uint64_t uploads = 0;        // Number of the client's last upload.
-  // First command from which the client can send all frames again. 0: it cannot.
+  // First command from which the client can send all frames again. 0 if it cannot.
   std::uint64_t replay_from = 0;
 };
 
@@ -112,9 +113,10 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   Lease(Leases* table, std::string token, ClientInfo client, const Limits& limits);
   ~Lease() override;
 
-  // These members are constant after construction.
+  // The token and the other members of this group are constant after construction.
   const std::string token;
-  const std::string ticket;  // Ticket for shared memory of this session (ShareServer).
+  // Ticket for access to the shared memory of this session (ShareServer).
+  const std::string ticket;
   const ClientInfo client;
   const Clock::time_point created = Clock::now();
   // The position at which the client starts in a session that it has taken over.
@@ -190,16 +192,17 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // kMaxSites largest tensors, of slow log entries and of errors(). Discards the lines of tensors
   // that no longer exist.
   std::vector<std::uint64_t> wanted_sites(std::uint64_t upto);
-  std::string site_of(std::uint64_t seq) const;  // Empty: not reported.
+  // The reported source line of a command. Empty if it was not reported.
+  std::string site_of(std::uint64_t seq) const;
 
   // ---- snapshots (lease_state.cc)
   // Writes the state of the lease itself into a snapshot. Precondition: all commands have run.
   void save(v1::SavedHead& head, v1::SavedBody& body);
   // Restores the state from a snapshot. Must be called before the lease is used.
   void restore(const v1::SavedBody& body, const std::string& file);
-  // The lease's file in the store. Empty: none yet.
+  // The lease's file in the store. Empty if there is none yet.
   std::string file() const;
-  std::uint64_t written_upto() const;  // The file contains all commands up to this number.
+  std::uint64_t written_upto() const;  // The lease's file contains all commands up to this number.
   // Returns false, without a change, if the file was passed to the next lease of the session.
   bool set_file(const std::string& file, std::uint64_t upto);
   // Passes this lease's file to the next lease of the session. There may be none.
@@ -257,7 +260,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // Forwards the session's reports to this lease. Set before the lease is in the table, and taken
   // over by the next lease.
   std::unique_ptr<Relay> relay_;
-  std::unique_ptr<engine::Session> session_;  // Set and taken over like relay_.
+  // The session. Set before the lease is in the table, and taken over by the next lease.
+  std::unique_ptr<engine::Session> session_;
 
   mutable core::Mutex mutex_;
   core::CondVar left_;
@@ -273,7 +277,8 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   bool met_ TT_GUARDED_BY(mutex_) = false;  // Whether there has been a stream.
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
-  const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, for comparison.
+  // The call *run_, kept for comparison.
+  const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
   std::string file_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
@@ -285,7 +290,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
   // Errors that were not raised yet.
   std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);
-  std::deque<Error> errors_ TT_GUARDED_BY(mutex_);  // Newest first.
+  std::deque<Error> errors_ TT_GUARDED_BY(mutex_);  // The last errors, newest first.
   std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_
       TT_GUARDED_BY(mutex_);  // Client's key and number of each finished upload.
 };

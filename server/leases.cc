@@ -320,7 +320,7 @@ void Leases::hand_over(Handover handover) {
       refused = core::internal("no random bits for a token");
       dying_.push_back(lease);
     } else {
-      // Also during a shutdown, so that the session is written to a file.
+      // A lease is added during a shutdown as well, so that its session is written to a file.
       leases_.emplace(lease->token, lease);
     }
   }

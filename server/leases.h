@@ -43,12 +43,12 @@ class Leases {
   // if none has the name. `ready` is called once the old client's last frame is consumed. `of`: the
   // session to take over instead, regardless of its name.
   void take_over(ClientInfo client, LeaseReady ready, LeaseRef of = nullptr);
-  // The session with this name. Null: none.
+  // The session with this name. Null if there is none.
   LeaseRef find_name(std::string_view user, std::string_view name) const;
   // Returns NOT_FOUND for an unknown token, and ABORTED with the reason for one whose lease has
   // ended; `word` then receives Ending::word.
   core::Result<LeaseRef> find(std::string_view token, std::string* word = nullptr) const;
-  // The session with this number. Null: none.
+  // The session with this number. Null if there is none.
   LeaseRef find_id(std::uint64_t id) const;
   std::vector<LeaseRef> all() const;
 
@@ -67,7 +67,7 @@ class Leases {
   bool move_away(Lease& lease, const std::string& address);
   Whereabouts& whereabouts() { return whereabouts_; }
   // Returns OK if one more session of the user may be moved here that needs `bytes` on each device.
-  // `quota` is the maximum for one session; 0: no limit.
+  // `quota` is the maximum for one session; 0 means no limit.
   core::Status room_for(const std::string& user, std::uint64_t quota,
                         const std::map<std::string, std::uint64_t>& bytes);
   // Waits until no session is being taken over, because such sessions are not in all(). Returns
@@ -121,7 +121,7 @@ class Leases {
     LeaseRef old;
     ClientInfo client;
     LeaseReady ready;
-    // None: calls of the old client may still use the session.
+    // The position for the new client. None as long as calls of the old client may use the session.
     std::optional<engine::TakenOver> start;
   };
   class Opening;
@@ -160,14 +160,14 @@ class Leases {
     std::function<bool()> holds;
   };
   std::map<std::pair<std::string, std::string>, Refusal> refused_
-      TT_GUARDED_BY(mutex_);  // By user and name.
+      TT_GUARDED_BY(mutex_);  // Refused sessions by user and name.
   std::size_t opening_ TT_GUARDED_BY(mutex_) = 0;
   std::multiset<std::string> opening_users_ TT_GUARDED_BY(mutex_);
   std::size_t destroying_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t opened_ TT_GUARDED_BY(mutex_) = 0;
   Clock::time_point empty_since_ TT_GUARDED_BY(mutex_) = Clock::now();
   bool closed_ TT_GUARDED_BY(mutex_) = false;
-  // Reason why new sessions are refused. Empty: they are accepted.
+  // Reason why new sessions are refused. Empty if they are accepted.
   std::string no_new_ TT_GUARDED_BY(mutex_);
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::thread house_;

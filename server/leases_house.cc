@@ -18,10 +18,11 @@ using core::Status;
 namespace {
 
 constexpr std::chrono::milliseconds kHouseTick{200};
-// Time for the last message and the status to be sent.
+// Time that an ended call has to send its last message and status.
 constexpr std::chrono::milliseconds kLinger{2000};
 constexpr std::chrono::seconds kReleaseEvery{5};
-constexpr std::size_t kHeapKept = std::size_t{64} << 20;  // Free bytes that the heap may keep.
+// Maximum number of free bytes that the heap keeps.
+constexpr std::size_t kHeapKept = std::size_t{64} << 20;
 
 // Returns memory to the operating system that has been free for one to two periods.
 class IdleMemory {
@@ -74,7 +75,7 @@ void Leases::keep_house() {
       }
       handover.reset();
     } else if (!dead) {
-      // If memory is short, this is done the next time.
+      // If memory is short, the check is repeated the next time.
       (void)core::with_memory("a look at the sessions", [&] {
         Detached::ByUser detached;
         for (const LeaseRef& lease : all()) {

@@ -22,7 +22,7 @@ struct UserLimits {
   double weight = 1;                                 // Relative share of the execution lanes.
   program::Amounts amounts = program::kUsualLimits;  // Limits of one session.
 
-  // The memory quota of a session that asks for `asked` bytes. 0: no limit.
+  // The memory quota of a session that asks for `asked` bytes. 0 means no limit.
   std::uint64_t quota(std::uint64_t asked) const {
     return asked == 0 || (session_memory != 0 && asked > session_memory) ? session_memory : asked;
   }
@@ -42,11 +42,11 @@ struct Limits {
   std::size_t outbox_bytes = 64ull << 20;
   std::size_t sessions = 64;
   std::size_t streams = 1024;  // Maximum number of concurrent streams of all clients.
-  // Maximum number of sessions of one user. 0: limited by `sessions` only.
+  // Maximum number of sessions of one user. 0 means that only `sessions` limits it.
   std::size_t user_sessions = 0;
-  // Maximum memory of a user's sessions on each device, in bytes. 0: no limit.
+  // Maximum memory of a user's sessions on each device, in bytes. 0 means no limit.
   std::uint64_t user_memory = 0;
-  // Maximum memory of one session on each device, in bytes. 0: the engine's budget.
+  // Maximum memory of one session on each device, in bytes. 0 means the engine's budget.
   std::uint64_t session_memory = 0;
   program::Amounts amounts = program::kUsualLimits;      // Limits of one session.
   std::map<std::string, UserLimits, std::less<>> users;  // Users with limits of their own.
@@ -58,12 +58,13 @@ struct Limits {
   // for it.
   std::chrono::milliseconds rank_grace{30'000};
   std::chrono::milliseconds attach{15'000};  // Maximum time from Hello to Run.
-  // Maximum time that a session outlives its stream and its last command. 0: it ends with its
-  // stream.
+  // Maximum time that a session outlives its stream and its last command. 0 means that it ends with
+  // its stream.
   std::chrono::seconds lease{0};
-  // Instructions that run longer are recorded in the slow log.
+  // Run time above which an instruction is recorded in the slow log.
   std::chrono::milliseconds slow{200};
-  std::chrono::milliseconds sites{5000};  // Period in which clients report source lines. 0: never.
+  // Period in which clients report source lines. 0 means never.
+  std::chrono::milliseconds sites{5000};
 
   UserLimits of(std::string_view user) const {
     const auto found = users.find(user);

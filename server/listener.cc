@@ -21,7 +21,8 @@ namespace {
 
 // Maximum size of incomplete messages and headers of all clients together.
 constexpr std::size_t kQuotaBytes = 256ull << 20;
-constexpr std::chrono::milliseconds kGrace{500};  // Time for streams to finish by themselves.
+// Time for running streams to finish when the listener stops.
+constexpr std::chrono::milliseconds kGrace{500};
 
 // Removes reflection from remote listeners. The reflection library adds itself to every server.
 class NoReflection final : public grpc::ServerBuilderOption {

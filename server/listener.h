@@ -25,9 +25,9 @@ void harden(grpc::ServerBuilder& builder, std::size_t message_bytes);
 std::unique_ptr<grpc::ServerBuilderOption> without_reflection();
 
 struct ListenerOptions {
-  std::string tcp;  // Address "HOST:PORT". Empty: no TCP.
+  std::string tcp;  // Address "HOST:PORT". Empty disables TCP.
   Entrance entrance;
-  std::shared_ptr<Certificates> certificates;  // Certificates for TCP. Null: no TLS.
+  std::shared_ptr<Certificates> certificates;  // Certificates for TCP. Null disables TLS.
 };
 
 class Listener {

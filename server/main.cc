@@ -49,7 +49,8 @@ int fail(const Status& status) {
 int create_token(const std::string& wanted, const std::string& output,
                  const std::string& state_dir) {
   int file = STDOUT_FILENO;
-  if (!output.empty()) {  // Created first, so that no token is created that cannot be written.
+  // The file is created before the token, so that no token is created that cannot be written.
+  if (!output.empty()) {
     const auto made = teletensor::server::new_private_file(output);
     if (!made.ok()) return fail(made.status());
     file = *made;
@@ -173,7 +174,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   const Config& config = parsed.config;
-  // Must precede the creation of threads, so that only this thread receives signals.
+  // Signals are blocked before threads are created, so that only this thread receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -191,7 +192,7 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 8 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
   teletensor::server::start_log(config.log_level);
-  unsetenv("GRPC_TRACE");  // Would write tokens to the log.
+  unsetenv("GRPC_TRACE");  // With GRPC_TRACE set, gRPC would write tokens to the log.
 
   teletensor::server::ServerOptions options;
   teletensor::engine::EngineOptions engine_options;
@@ -267,7 +268,8 @@ int main(int argc, char** argv) {
   engine_options.sim_memory = config.sim_memory;
   engine_options.sim_null = config.sim_null;
   teletensor::core::Status why;
-  if (!options.state_dir.empty()) {  // Must precede the engine, which creates folders there.
+  // The state directory is checked before the engine creates folders in it.
+  if (!options.state_dir.empty()) {
     why = teletensor::server::private_state(options.state_dir);
     if (why.code() == teletensor::core::Code::kPermissionDenied) return fail(why);
   }
@@ -306,10 +308,12 @@ int main(int argc, char** argv) {
   const bool again = wait_for_end(signals, config, *engine, **server);
   if (!again) teletensor::server::notify_supervisor("STOPPING=1");
   const bool whole = ending.run(signals);
-  if (peers) peers->stop();  // The sessions have told their groups before that they end.
+  // Peers are stopped last; the sessions have told their groups that they end.
+  if (peers) peers->stop();
   const int status = again ? fail(teletensor::server::restart(argv)) : 0;
   spdlog::info("event=stopped{}", whole ? "" : " running=\"a kernel that cannot be interrupted\"");
   if (whole) return status;
-  // The running kernel's thread still uses objects that returning would destroy.
+  // Exits without destructors, because the running kernel's thread still uses objects that they
+  // would destroy.
   std::_Exit(status);
 }

@@ -48,7 +48,7 @@ struct UserRow {
   std::uint64_t sessions = 0, used = 0;
   double lane_seconds = 0;
   std::uint64_t commands = 0;
-  std::map<std::string, std::uint64_t> memory;  // By device.
+  std::map<std::string, std::uint64_t> memory;  // Bytes in use, by device.
 
   void add(const UserRow& other) {
     sessions += other.sessions;

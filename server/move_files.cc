@@ -30,7 +30,7 @@ Status failed(const std::string& path, int error) {
                 std::filesystem::path(path).filename().string() + ": " + std::strerror(error));
 }
 
-// The records in the folder whose names end with this suffix.
+// Reads the records in the folder whose names end with this suffix.
 template <class Message>
 std::vector<Message> records(const SessionStore& store, const std::string& suffix) {
   std::vector<Message> all;

@@ -17,7 +17,7 @@ namespace teletensor::server {
 // A file that is written or read sequentially.
 class MoveFile {
  public:
-  // RESOURCE_EXHAUSTED if the disk is full.
+  // Creates or opens a file. RESOURCE_EXHAUSTED if the disk is full.
   static core::Result<std::unique_ptr<MoveFile>> make(const std::string& path);
   static core::Result<std::unique_ptr<MoveFile>> open(const std::string& path);
   ~MoveFile();
@@ -45,7 +45,7 @@ class MoveFiles {
  public:
   explicit MoveFiles(const SessionStore& store) : store_(store) {}
 
-  // File names of the move `id`.
+  // Names of the received file and of the session file for the move `id`.
   static std::string arriving(const std::string& id) { return id + ".arriving"; }
   static std::string session(const std::string& id) { return id.substr(0, 16) + ".session"; }
 

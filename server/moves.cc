@@ -96,7 +96,7 @@ void Moves::stop() {
         say_no(coming.peer, id, Kind::PeerMove_Kind_REFUSE, shutting_down());
         drop(id);
       } else {
-        coming.lease.reset();  // The file is kept for the next daemon.
+        coming.lease.reset();  // The received file is kept for the next daemon.
       }
     }
   });

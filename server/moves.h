@@ -39,7 +39,8 @@ struct MoveFacts {
 struct MoveOptions {
   std::string version;            // Version of this daemon.
   std::vector<std::string> from;  // Peers that may move sessions here.
-  // Address at which clients reach this daemon. Empty: the address where it listens.
+  // Address at which clients reach this daemon. If it is empty, it is the address where the daemon
+  // listens.
   std::string advertise;
   bool anonymous = false;          // Whether callers on the loopback interface need no token.
   bool certificate_users = false;  // Whether client certificates identify users.
@@ -77,7 +78,7 @@ class Moves final : public MoveReceiver {
   // Cancels moves that are not committed, and starts no more. May be called several times.
   void stop();
 
-  // MoveReceiver
+  // ---- MoveReceiver: messages of peers
   void met(const std::string& peer) override;
   core::Status received(const std::string& peer, v1::PeerMove move, std::string data) override;
   void lost(const std::string& peer, const std::string& why) override;
@@ -98,7 +99,7 @@ class Moves final : public MoveReceiver {
     std::unique_ptr<MoveFile> file;
     // Bytes of the file that were sent, and that the target has acknowledged.
     std::uint64_t sent = 0, taken = 0;
-    bool ended = false;       // Whether END was sent.
+    bool ended = false;       // Whether the message END was sent.
     int tries = 0;            // Number of attempts to pause the session.
     std::uint64_t bytes = 0;  // Size of the tensors in bytes.
     Clock::time_point still;  // Time when the session was paused.
@@ -107,8 +108,11 @@ class Moves final : public MoveReceiver {
   struct Coming {
     std::string peer;
     v1::PeerOffer offer;
-    std::unique_ptr<MoveFile> file;  // Null: READY was sent.
-    LeaseRef lease;  // Null: the session was not created yet, or an earlier daemon has created it.
+    // The file of the session while it is received. Null after READY was sent.
+    std::unique_ptr<MoveFile> file;
+    // The lease of the session. Null if the session was not created yet, or if an earlier daemon
+    // has created it.
+    LeaseRef lease;
     v1::SavedArrival arrival;
   };
 
@@ -158,10 +162,10 @@ class Moves final : public MoveReceiver {
   const Auth& auth_;
   Peers* const peers_;
   const MoveOptions options_;
-  // None: there is no state directory, and no session can be moved.
+  // The records of moves. None if there is no state directory; then no session can be moved.
   const std::optional<MoveFiles> files_;
 
-  // Used by the worker thread only, up to moved_.
+  // ---- used by the worker thread only
   std::string address_, socket_;  // Addresses at which clients reach this daemon.
   std::set<std::string> met_;     // Names of the connected peers.
   std::vector<Delayed> delayed_;
@@ -173,7 +177,7 @@ class Moves final : public MoveReceiver {
   core::Mutex mutex_;
   core::CondVar changed_;
   std::multimap<Clock::time_point, Task> tasks_ TT_GUARDED_BY(mutex_);
-  // Bytes of DATA that wait in tasks_, by peer.
+  // Bytes of DATA messages that wait in tasks_, by peer.
   std::map<std::string, std::uint64_t> waiting_ TT_GUARDED_BY(mutex_);
   bool stopping_ TT_GUARDED_BY(mutex_) = false;  // Whether new moves are refused.
   bool over_ TT_GUARDED_BY(mutex_) = false;

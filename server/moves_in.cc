@@ -227,7 +227,8 @@ void Moves::arrive(const std::string& peer, const std::string& id) {
   if (coming.peer != peer || coming.file) return;
   {
     MutexLock lock(mutex_);
-    if (stopping_) return;  // The next daemon receives the message again.
+    // The daemon is shutting down; the next daemon receives the message again.
+    if (stopping_) return;
   }
   if (const Status status = take_in(id, coming); !status.ok()) {
     spdlog::error("event=session_not_arrived move={} peer=\"{}\" reason=\"{}\"", id, peer,

@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kPause{50};
 constexpr int kTries = 200;  // Number of attempts to pause a session, with kPause between them.
 // Minimum time for which the new address is remembered, in seconds.
 constexpr std::uint64_t kRemembered = 24 * 3600;
-constexpr std::size_t kMaxMoved = 10'000;  // Maximum number of records.
+constexpr std::size_t kMaxMoved = 10'000;  // Maximum number of SavedMove records.
 
 std::uint64_t unix_now() { return static_cast<std::uint64_t>(std::time(nullptr)); }
 

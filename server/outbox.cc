@@ -219,7 +219,7 @@ void Outbox::acknowledged(std::uint64_t number) {
 bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
   MutexLock sending(sending_);
   attach_ = attach;
-  // After a restart: the messages in between contained only counters.
+  // After a restart, the messages in between contained only counters.
   number_ = std::max(number_, number);
   forget_upto(number);
   again_ = kept_.size();

@@ -21,7 +21,7 @@ namespace teletensor::server {
 
 class Outbox {
  public:
-  // The bytes of a Progress. Null: there is nothing to send.
+  // The bytes of a Progress. Null if there is nothing to send.
   using Message = std::shared_ptr<const std::string>;
 
   // With `keeps`, messages that contain more than counters are kept until they are acknowledged.
@@ -111,15 +111,17 @@ class Outbox {
   const bool keeps_;
   mutable core::Mutex mutex_;
   std::uint64_t received_ TT_GUARDED_BY(mutex_) = 0;
-  // Value of received_ when it was restored.
+  // Value of received_ when the outbox was restored.
   std::uint64_t restored_ TT_GUARDED_BY(mutex_) = ~0ull;
   std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
-  std::uint64_t told_ TT_GUARDED_BY(mutex_) = 0;  // Value of completed_ in the last message.
+  // Value of completed_ that the last message has reported.
+  std::uint64_t told_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_received_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_completed_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t told_credit_upto_ TT_GUARDED_BY(mutex_);
   std::uint64_t told_credit_bytes_ TT_GUARDED_BY(mutex_);
-  std::deque<FrameBytes> frames_ TT_GUARDED_BY(mutex_);  // Frames that have not completed.
+  // Frames whose commands have not all completed.
+  std::deque<FrameBytes> frames_ TT_GUARDED_BY(mutex_);
   std::deque<wire::FetchedValue> values_ TT_GUARDED_BY(mutex_);
   std::size_t values_bytes_ TT_GUARDED_BY(mutex_) = 0;
   std::vector<wire::ErrorEvent> errors_ TT_GUARDED_BY(mutex_);
@@ -134,7 +136,7 @@ class Outbox {
   std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;
   std::deque<Kept> kept_ TT_GUARDED_BY(sending_);  // Messages that were sent and not acknowledged.
   std::size_t kept_bytes_ TT_GUARDED_BY(sending_) = 0;
-  // Number of the last message that was dropped from kept_.
+  // Number of the last unacknowledged message that was dropped because there were too many.
   std::uint64_t dropped_upto_ TT_GUARDED_BY(sending_) = 0;
   // Number of messages at the end of kept_ that are to be sent again.
   std::size_t again_ TT_GUARDED_BY(sending_) = 0;

@@ -17,7 +17,7 @@ namespace teletensor::server {
 // Parts of the daemon besides its sessions. Both outlive the classes that display them.
 struct Services {
   const KeyStores& stores;
-  const Peers* peers;  // Null: the daemon has no peers.
+  const Peers* peers;  // The connections to peers. Null if the daemon has no peers.
 };
 
 struct SessionView {
@@ -40,7 +40,7 @@ struct SessionView {
 
 struct Overview {
   std::vector<engine::MemoryUse> devices;
-  std::vector<SessionView> sessions;  // Sorted by id.
+  std::vector<SessionView> sessions;  // The sessions that the caller may see, sorted by id.
   SessionView others;                 // Sums over the sessions that the caller may not see.
   std::size_t others_count = 0;
 };
@@ -54,8 +54,8 @@ struct UserView {
   std::string name;
   UserLimits limits;
   std::uint64_t sessions = 0, queued = 0;
-  double lane_seconds = 0;  // Includes sessions that have ended.
-  // Sums over the user's sessions. `quota` is the user's limit; 0: none.
+  double lane_seconds = 0;  // Lane time in seconds, including that of sessions that have ended.
+  // Sums over the user's sessions. `quota` is the user's limit; 0 means none.
   std::vector<engine::MemoryUse> memory;
 };
 // Users that have a session or a section in the configuration, sorted by name, as far as the caller

@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kAcknowledge{20}, kFirstPause{20}, kLastPaus
 // Size that a frame without payload counts for acknowledgement, in bytes.
 constexpr std::size_t kFrameBytes = 64;
 
-// Memory that gRPC still uses.
+// Memory of a payload that gRPC still uses.
 struct Loan {
   std::shared_ptr<const void> memory;
   std::shared_ptr<std::atomic<std::int64_t>> lent;

@@ -43,7 +43,7 @@ struct PeerParcel {
 class MoveReceiver {
  public:
   virtual ~MoveReceiver() = default;
-  // The calls are those of runtime::Fabric::Receiver.
+  // Calls with the same contract as those of runtime::Fabric::Receiver.
   virtual void met(const std::string& peer) = 0;
   virtual core::Status received(const std::string& peer, v1::PeerMove move,
                                 std::string payload) = 0;
@@ -56,9 +56,10 @@ struct PeerHome {
   bool tls = false;
   std::chrono::milliseconds patience{30'000};
   runtime::Fabric::Receiver* receiver = nullptr;
-  MoveReceiver* moves = nullptr;  // Null: no session moves.
+  // Receives messages about sessions that move. Null if no session moves.
+  MoveReceiver* moves = nullptr;
   std::function<std::shared_ptr<grpc::Channel>(const std::string& peer)> channel;
-  // Called when the tick() of a peer is due earlier than the peer has returned.
+  // Called when the tick() of a peer must run earlier than tick() has returned.
   std::function<void()> look_again;
   std::atomic<int> streams{0};  // Number of open streams to all peers.
   // Number of memory blocks that gRPC has not released.
@@ -103,7 +104,8 @@ class Peer final : public PeerStream::Owner {
   // inside the received() of the stream's owner.
   void accept(const PeerStream::Ref& stream, const PeerHello& hello);
   PeerFacts facts();
-  // Does what is due. Returns the time of the next call, if it is known.
+  // Connects, acknowledges messages or gives up the peer, if one of these is due. Returns the time
+  // of the next call, if it is known.
   Clock::time_point tick(Clock::time_point now);
   // Returns true if the peer has not acknowledged a message that was sent or could be sent now.
   bool busy();
@@ -140,10 +142,11 @@ class Peer final : public PeerStream::Owner {
   // Whether the receiver was told met(), and not lost() since.
   bool known_ TT_GUARDED_BY(mutex_) = false;
   bool stopped_ TT_GUARDED_BY(mutex_) = false;
-  PeerFacts facts_ TT_GUARDED_BY(mutex_);       // `name` and `connected` are not set here.
+  // Counters for facts(). `name` and `connected` are not set here.
+  PeerFacts facts_ TT_GUARDED_BY(mutex_);
   std::string last_why_ TT_GUARDED_BY(mutex_);  // Reason why the last attempt to connect failed.
-  // Time since which the peer is missing. None: it is connected, or there was neither contact nor a
-  // message for it.
+  // Time since which the peer is missing. None if it is connected, or if there was neither contact
+  // nor a message for it.
   std::optional<Clock::time_point> missed_ TT_GUARDED_BY(mutex_);
   std::optional<Clock::time_point> acknowledge_at_ TT_GUARDED_BY(mutex_);
   std::size_t unacknowledged_ TT_GUARDED_BY(mutex_) = 0;  // Bytes received and not acknowledged.

@@ -39,12 +39,13 @@ struct PeerHello {
 
 // A received frame.
 struct PeerFrame {
-  std::optional<PeerHello> hello;  // If it is set, nothing else is.
-  std::uint64_t number = 0;        // 0: there is no message, only an acknowledgement.
+  std::optional<PeerHello> hello;  // The hello. If it is set, nothing else is.
+  std::uint64_t number = 0;        // The message number. 0 if the frame is only an acknowledgement.
   std::uint64_t received = 0;
-  runtime::PeerMessage message;                // message.message.payload is the size of `payload`.
-  std::optional<v1::PeerMove> move;            // Set instead of `message`.
-  std::vector<std::span<const char>> payload;  // Refers to the memory of the frame's bytes.
+  runtime::PeerMessage message;      // message.message.payload is the size of `payload`.
+  std::optional<v1::PeerMove> move;  // A message about a session that moves, instead of `message`.
+  // The payload, which refers to the memory of the frame's bytes.
+  std::vector<std::span<const char>> payload;
 };
 
 // Returns true for 1 to 64 letters, digits and ._-, as in the DNS name of a certificate.

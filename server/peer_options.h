@@ -11,7 +11,7 @@
 namespace teletensor::server {
 
 struct PeerOptions {
-  std::string name;                          // Name of this daemon. Empty: it has no peers.
+  std::string name;                          // Name of this daemon. Empty if it has no peers.
   std::string listen;                        // Address "HOST:PORT" for peers.
   std::map<std::string, std::string> peers;  // Names and addresses of the peers.
   TlsFiles tls;  // `client_ca` is the authority for the certificates of both sides.

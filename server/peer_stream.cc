@@ -35,7 +35,7 @@ class ServedStream final : public PeerReactor, public PeerStream {
   void finish(const Status& why) override { Finish(to_grpc(why)); }
   std::shared_ptr<const grpc::AuthContext> identity() const override { return identity_; }
 
-  grpc::CallbackServerContext* const context_;  // Valid until OnDone.
+  grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   const std::shared_ptr<const grpc::AuthContext> identity_;
 };
 
@@ -47,7 +47,7 @@ class DialedStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
 
   void open() noexcept override {
     stub_.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
-    AddHold();  // Other threads start operations on this call.
+    AddHold();  // Keeps the call alive while other threads start operations on it.
     StartCall();
     opened();
   }
@@ -98,7 +98,7 @@ bool PeerStream::is_certified(const std::string& name) const {
 }
 
 void PeerStream::read_done(bool ok) noexcept {
-  if (!ok) return end({});  // over() receives the status.
+  if (!ok) return end({});  // over() reports the status later.
   const Ref self = shared_from_this();
   owner_.load()->received(self, std::move(read_));
   {
@@ -171,7 +171,7 @@ bool PeerStream::step() noexcept {
       return true;
     case kWrite:
       return write_next();
-    case kCancel:  // When the write has ended, this function runs again.
+    case kCancel:  // When the cancelled write has ended, this function runs again.
       cancel();
       return false;
     case kFinish:

@@ -56,7 +56,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
  protected:
   explicit PeerStream(Owner& owner) : owner_(&owner) {}
 
-  void opened() noexcept;  // Operations may start.
+  void opened() noexcept;  // Reports that the stream was opened and operations may start.
   void read_done(bool ok) noexcept;
   void write_done(bool ok) noexcept;
   void over(const std::string& why) noexcept;
@@ -65,7 +65,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   virtual void start_read(grpc::ByteBuffer* frame) = 0;
   virtual void start_write(const grpc::ByteBuffer* frame) = 0;
   virtual void cancel() = 0;  // Ends running operations soon; may be called several times.
-  // No operation follows. OK: the peer has ended the stream.
+  // Ends the stream with `why`, which is OK if the peer has ended it. No operation follows.
   virtual void finish(const core::Status& why) = 0;
   virtual std::shared_ptr<const grpc::AuthContext> identity() const = 0;
 

@@ -26,7 +26,8 @@ namespace {
 constexpr int kPeerThreads = 3;  // Number of threads at the start, besides those of gRPC.
 // Maximum number of connections for each peer whose hello was not received yet.
 constexpr std::size_t kStrangersPerPeer = 2;
-constexpr std::uint64_t kRefusedLogged = 100;  // Every 100th refusal is logged after these.
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kRefusedLogged = 100;
 constexpr int kPingMs = 5000, kPingTimeoutMs = 3000;
 constexpr std::chrono::milliseconds kFlushTime{1000}, kCallGrace{500}, kPollStep{2};
 constexpr std::chrono::seconds kGivenBack{10};  // Maximum time to wait until gRPC releases memory.

@@ -41,7 +41,7 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   std::vector<PeerFacts> facts() const;
   // Number of refused connections. Thread-safe.
   std::uint64_t refused() const;
-  // The address where it listens, with the actual port.
+  // The address where the daemon listens for peers, with the actual port.
   const std::string& address() const { return address_; }
 
   const std::string& name() const override { return options_.name; }
@@ -77,16 +77,17 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   void look_again();
   void keep_time();
 
-  // PeerStream::Owner, for connections without a hello
+  // ---- PeerStream::Owner, for connections without a hello
   void received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) override;
   std::optional<grpc::ByteBuffer> next(const PeerStream::Ref& stream) override;
   void closed(const PeerStream::Ref& stream, const std::string& why) override;
 
   const PeerOptions options_;
-  const std::shared_ptr<Certificates> certificates_;  // Null: no TLS.
+  const std::shared_ptr<Certificates> certificates_;  // Certificates for TLS. Null disables TLS.
   const std::uint64_t incarnation_;
   PeerHome home_;
-  std::map<std::string, std::unique_ptr<Peer>> peers_;  // Constant after construction.
+  // The peers by name; constant after construction.
+  std::map<std::string, std::unique_ptr<Peer>> peers_;
   std::string address_;
   std::unique_ptr<Service> service_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;

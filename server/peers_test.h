@@ -141,7 +141,7 @@ class Relay {
   void aim(int target) { target_ = target; }
   // While it is shut, it closes every connection.
   void shut(bool shut) { shut_ = shut; }
-  // Number of bytes that each connection may carry. Unset: no limit.
+  // Number of bytes that each connection may carry. Unset for no limit.
   std::function<std::int64_t()> budget;  // Constant while there are connections.
   int cuts() const { return cuts_; }
 

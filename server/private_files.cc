@@ -68,7 +68,8 @@ Status private_state(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     struct stat info {};
-    if (lstat(entry.path().c_str(), &info) != 0) continue;  // The entry was removed meanwhile.
+    // The entry was removed meanwhile and is skipped.
+    if (lstat(entry.path().c_str(), &info) != 0) continue;
     TT_RETURN_IF_ERROR(check_owner(entry.path().string(), info));
   }
   return {};

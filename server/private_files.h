@@ -11,7 +11,7 @@
 
 namespace teletensor::server {
 
-// UNAVAILABLE with `what` and the text of errno.
+// Returns UNAVAILABLE with `what` and the text of errno.
 core::Status system_error(const std::string& what);
 
 // Creates the folder, and missing parent folders, with mode 0700. PERMISSION_DENIED if the folder
@@ -44,7 +44,8 @@ class SocketFile {
   SocketFile(const SocketFile&) = delete;
   SocketFile& operator=(const SocketFile&) = delete;
 
-  int descriptor() const { return socket_; }  // Non-blocking.
+  // The descriptor of the listening socket, which is non-blocking.
+  int descriptor() const { return socket_; }
 
  private:
   explicit SocketFile(std::string path) : path_(std::move(path)) {}
@@ -54,7 +55,7 @@ class SocketFile {
   const std::string path_;
   int lock_ = -1, socket_ = -1;
   dev_t device_ = 0;
-  ino_t inode_ = 0;  // Identity of the bound socket file. 0: none.
+  ino_t inode_ = 0;  // Identity of the bound socket file. 0 means none.
 };
 
 }  // namespace teletensor::server

@@ -26,7 +26,7 @@ constexpr std::chrono::milliseconds kLook{250};
 // Periodic snapshots of a session are at least this many times as far apart as one takes to write.
 constexpr int kMaxOften = 10;
 constexpr int kSqueezes = 8;  // Maximum number of attempts with less data when the disk is full.
-// Reason for the other ranks of a group, as part of a sentence.
+// The reason that other ranks of a group receive, as part of a sentence.
 constexpr char kShutsDown[] = "has a daemon that shuts down";
 constexpr std::uint64_t kSpare = 32 << 10;  // Bytes that are left free on the disk.
 
@@ -534,7 +534,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
       if (result) why = result->status();
     }
     if (lease->over()) continue;  // The client has closed the session meanwhile.
-    // The next daemon restores it from its last snapshot.
+    // The next daemon restores the session from its last snapshot.
     if (!lease->file().empty()) stay.insert(lease.get());
     lose(lease, why, losses, facts);
   }

@@ -46,7 +46,8 @@ class Recovery {
  public:
   struct Times {
     std::chrono::milliseconds drain{8000};
-    std::chrono::milliseconds every{0};  // Period of the snapshots of an active session. 0: none.
+    // Period of the snapshots of an active session. 0 means none.
+    std::chrono::milliseconds every{0};
   };
   using Written = std::function<void(const core::Result<SnapshotFacts>&)>;
   using Drained = std::function<void(const core::Result<DrainFacts>&)>;
@@ -72,7 +73,7 @@ class Recovery {
   static void resume(Lease& lease);
   // Returns OK if the session can be written to a file.
   core::Status refusal(const Lease& lease) const;
-  // Null: there is no state directory.
+  // The store of session files. Null if there is no state directory.
   const SessionStore* store() const { return store_.get(); }
   // Creates a session from a file of the store. Clients cannot find it before Leases::admit(). With
   // `arrives`, the file comes from a peer, and the session gets a new number.
@@ -80,7 +81,7 @@ class Recovery {
   // Restores the session of a file, or logs why it cannot be restored.
   void restore_file(const std::string& file);
   // Calls `shutdown`. `done` is called when drain() has ended. `budget` is the time for that drain;
-  // 0: the time given to the constructor.
+  // 0 means the time given to the constructor.
   void ask_to_drain(std::chrono::milliseconds budget, Drained done);
   // Refuses new sessions, lets received commands run, writes all sessions to files and ends them.
   // More important sessions are written first: named before unnamed, attached before detached, then
@@ -99,7 +100,7 @@ class Recovery {
     std::shared_ptr<v1::SavedHead> head;
     std::shared_ptr<v1::SavedBody> body;
     std::function<void(core::Result<SnapshotFacts>)> done;
-    int rank = 0;  // Lower ranks are written first.
+    int rank = 0;  // Order of writing: lower ranks first.
     // Whether tensors that do not fit on the disk are dropped and the rest is written.
     bool squeezed = false;
   };
@@ -109,12 +110,13 @@ class Recovery {
     bool busy = false;
     std::vector<Written> served, waiting;
   };
-  // The last periodic snapshot of a session.
+  // The time of the next periodic snapshot of a session, and the result of the last one.
   struct Past {
     Clock::time_point due;
-    core::Status status;  // Result of that snapshot.
+    core::Status status;  // Result of the last periodic snapshot.
   };
-  enum class After : std::uint8_t { kGoOn, kHold, kRest };  // Next state of the session.
+  // State of a session after its snapshot.
+  enum class After : std::uint8_t { kGoOn, kHold, kRest };
   void picture(const LeaseRef& lease, After after, int rank,
                std::function<void(core::Result<SnapshotFacts>)> done);
   static bool last_chance(const Job& job);
@@ -150,9 +152,11 @@ class Recovery {
   std::deque<Job> jobs_ TT_GUARDED_BY(mutex_);
   // Jobs for which the disk was full during a shutdown.
   std::vector<Job> starved_ TT_GUARDED_BY(mutex_);
-  std::deque<std::string> over_ TT_GUARDED_BY(mutex_);        // Files to remove.
-  std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);  // Sessions with a running snapshot.
-  std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);  // By session number.
+  std::deque<std::string> over_ TT_GUARDED_BY(mutex_);  // Files to remove.
+  // Sessions with a running snapshot, and their waiting requests.
+  std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);
+  // The last periodic snapshots, by session number.
+  std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);
   std::chrono::milliseconds budget_ TT_GUARDED_BY(mutex_);
   std::vector<Drained> drained_ TT_GUARDED_BY(mutex_);
   bool asked_ TT_GUARDED_BY(mutex_) = false;

@@ -39,7 +39,7 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Admin/CreateToken", Right::kAdmin},
     MethodRight{"/teletensor.v1.Admin/ListTokens", Right::kAdmin},
     MethodRight{"/teletensor.v1.Admin/RevokeToken", Right::kAdmin},
-    // The caller's own stores.
+    // Calls on the caller's own key-value stores.
     MethodRight{"/teletensor.v1.Store/Open", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Set", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Get", Right::kUser},
@@ -52,7 +52,7 @@ constexpr std::array kRights = {
     MethodRight{"GET /healthz", Right::kAnybody},
     MethodRight{"GET /readyz", Right::kAnybody},
     MethodRight{"GET /metrics", Right::kMetrics},
-    // The page contains no data; the data comes from /api.
+    // The dashboard page contains no data; it loads the data from /api.
     MethodRight{"GET /", Right::kAnybody},
     MethodRight{"GET /dashboard.js", Right::kAnybody},
     MethodRight{"GET /page.js", Right::kAnybody},

@@ -35,7 +35,8 @@ struct Caller {
 };
 
 struct MethodRight {
-  std::string_view method;  // For example "/teletensor.v1.Compute/Run" or "GET /metrics".
+  // The name of a method, for example "/teletensor.v1.Compute/Run" or "GET /metrics".
+  std::string_view method;
   Right right;
 };
 std::span<const MethodRight> rights();

@@ -72,7 +72,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     self_.reset();
   }
 
-  // LeaseCall
+  // ---- LeaseCall
   void lease_ended(const Ending& ending) override {
     finish(ending);
     pump();
@@ -206,10 +206,10 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     return false;
   }
 
-  grpc::CallbackServerContext* const context_;  // Valid until OnDone.
+  grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   Leases& leases_;
   const StreamCount count_;
-  std::uint64_t attach_;             // Constant after start().
+  std::uint64_t attach_;             // Attach counter of the stream; constant after start().
   std::shared_ptr<RunStream> self_;  // Keeps the stream alive until OnDone.
   Turnstile turnstile_;
   grpc::ByteBuffer frame_;     // Buffer of the read in progress.

@@ -28,11 +28,13 @@ namespace {
 
 // Maximum number of other users; each has its own gRPC server.
 constexpr std::size_t kMaxNeighbours = 256;
-constexpr std::uint64_t kTurnedAwayLogged = 100;  // Every 100th refusal is logged after these.
-// gRPC creates this many threads, and two for each core.
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kTurnedAwayLogged = 100;
+// gRPC creates kGrpcThreads threads, and two more for each of at most kMaxGrpcCores cores.
 constexpr int kGrpcThreads = 8, kMaxGrpcCores = 32;
 constexpr int kListenerThreads = 2;  // Number of threads of each gRPC server.
-// After this time the server counts as started, ready or not.
+// Maximum time to wait for the first result of the health probe. Then the server counts as started,
+// ready or not.
 constexpr std::chrono::seconds kFirstAnswer{10};
 
 // The message that gRPC logs right before it aborts the process because it cannot create a thread.
@@ -50,7 +52,7 @@ void log_of_grpc(gpr_log_func_args* args) {
 
 std::uint64_t make_epoch() {
   const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-  // Never 0, and within the range of signed integers.
+  // The result is never 0 and fits a signed integer.
   return random_number().value_or(now) >> 1 | 1;
 }
 
@@ -160,7 +162,7 @@ Status Server::bind() {
     auto shares = ShareServer::start(socket, leases_);
     if (shares.ok()) {
       shares_ = std::move(*shares);
-    } else {  // Clients use streams instead.
+    } else {  // Without shared memory, clients use streams.
       spdlog::warn("event=no_shared_memory reason=\"{}\"", shares.status().message());
     }
     facts_.shares = shares_ != nullptr;
@@ -271,7 +273,7 @@ void Server::drain(Clock::time_point since) {
 void Server::stop() {
   end_serving();
   moves_.stop();
-  http_.reset();  // The HTTP server uses the health probe.
+  http_.reset();  // The HTTP server is stopped first, because it uses the health probe.
   if (!listeners_.empty()) leases_.shutdown();
   stores_.close();
   canary_.reset();

@@ -24,17 +24,17 @@
 namespace teletensor::server {
 
 struct ServerOptions {
-  std::string listen;            // Empty: no TCP.
+  std::string listen;            // Address for TCP. Empty disables TCP.
   bool allow_anonymous = false;  // Whether callers on the loopback interface need no token.
-  std::string socket;            // Empty: no UNIX socket.
+  std::string socket;            // Path of the UNIX socket. Empty disables it.
   bool socket_users = false;  // Whether other users of this machine may connect to the UNIX socket.
-  std::string http;           // Empty: no HTTP.
+  std::string http;           // Address for HTTP. Empty disables HTTP.
   // Host names under which the HTTP server may be reached, besides loopback names.
   std::vector<std::string> http_names;
   std::string proxy_socket;  // Socket for a proxy. Its callers need tokens.
   TlsFiles tls;              // TLS for `listen`, and for `http` unless it is a loopback address.
   bool tls_users = false;    // Whether client certificates identify users, who then need no token.
-  std::string state_dir;     // Empty: nothing is stored.
+  std::string state_dir;     // The state directory. Empty if nothing is to be stored.
   // Whether a health probe runs. Without it the server is ready when it has started.
   bool canary = false;
   Limits limits;
@@ -42,10 +42,12 @@ struct ServerOptions {
   // which clients wait for the next daemon.
   std::chrono::milliseconds drain{8000};
   std::chrono::milliseconds restart{10'000};
-  // Period of the snapshots of active sessions. 0: none.
+  // Period of the snapshots of active sessions. 0 means none.
   std::chrono::milliseconds snapshot_every{0};
-  std::function<void()> shutdown;  // Called once when drain() is wanted.
-  Peers* peers = nullptr;  // Null: no peers. Must outlive the server, and is started after it.
+  std::function<void()> shutdown;  // Called once when the server is to be drained.
+  // The connections to peers. Null if there are no peers. Must outlive the server, and is started
+  // after it.
+  Peers* peers = nullptr;
   std::vector<std::string> move_from;  // Peers that may move sessions here.
   std::string advertise;  // Address at which clients of moved sessions reach the daemon.
   std::string version;
@@ -66,7 +68,7 @@ class Server {
   // Accepts no more connections and ends all sessions. Returns when their memory is released.
   void stop();
 
-  // The TCP address with the actual port, for example "127.0.0.1:41233". Empty: no TCP.
+  // The TCP address with the actual port, for example "127.0.0.1:41233". Empty if TCP is off.
   const std::string& tcp() const { return tcp_; }
   const std::string& socket() const { return options_.socket; }
   std::string http() const { return http_ ? http_->address() : ""; }
@@ -93,7 +95,7 @@ class Server {
 
   const ServerOptions options_;
   ServerFacts facts_;
-  std::shared_ptr<Certificates> certificates_;  // Null: no TLS.
+  std::shared_ptr<Certificates> certificates_;  // Certificates for TLS. Null if TLS is off.
   Tokens tokens_;
   Auth auth_;
   Leases leases_;
@@ -108,7 +110,7 @@ class Server {
   std::map<uid_t, std::unique_ptr<Listener>> neighbours_ TT_GUARDED_BY(neighbours_mutex_);
   std::uint64_t turned_away_ TT_GUARDED_BY(neighbours_mutex_) = 0;
   bool serving_ TT_GUARDED_BY(neighbours_mutex_) = false;
-  // Whether set_serving() has no effect any more.
+  // Whether the server is ending; set_serving() then has no effect.
   bool ending_ TT_GUARDED_BY(neighbours_mutex_) = false;
   std::unique_ptr<Canary> canary_;
   std::unique_ptr<HttpServer> http_;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kComputeService[] = "/teletensor.v1.Compute/";
 
-// A reactor that only refuses a stream, at almost no cost.
+// A reactor that refuses a stream and does nothing else.
 template <class Reactor>
 class Refused final : public Reactor {
  public:

@@ -173,7 +173,7 @@ void ShareServer::accept_all() {
     const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno != EAGAIN) {  // No descriptor is left: stop accepting for a while.
+      if (errno != EAGAIN) {  // No descriptor is left: stop accepting connections for a while.
         accepting_ = false;
         epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr);
         spdlog::warn("event=share_refused reason=\"{}\"", std::strerror(errno));
@@ -383,7 +383,7 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
       begin(*connection, session, *begun);
       return {};
     }
-    // Idle memory of other sessions may have to be moved first. No worker waits for that.
+    // Idle memory of other sessions may have to be moved to disk first. No worker waits for that.
     waits = true;
     session.admit_upload(device, request.total,
                          [this, connection, lease, request](const Result<std::uint64_t>& admitted) {

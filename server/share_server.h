@@ -57,7 +57,7 @@ class ShareServer {
   // or by the job while `working` is set.
   static Heard hear(Connection& connection, wire::ShareRequest& request);
 
-  // ---- called by the watcher thread
+  // ---- functions of the watcher thread
   void watch();
   void accept_all();
   void look_at(const ConnectionRef& connection);
@@ -65,7 +65,7 @@ class ShareServer {
   void end_silent();
   void arm(const Connection& connection, bool add);
 
-  // ---- called by the worker threads
+  // ---- functions of the worker threads
   void work();
   void give(std::function<void()> job);
   bool idle();  // Returns true if no job waits.
@@ -91,7 +91,7 @@ class ShareServer {
   core::Mutex mutex_;
   core::CondVar changed_;
   std::deque<std::function<void()>> jobs_ TT_GUARDED_BY(mutex_);
-  // Connections that go back to the watcher.
+  // Connections whose job has ended; they return to the watcher.
   std::vector<ConnectionRef> done_ TT_GUARDED_BY(mutex_);
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

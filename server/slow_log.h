@@ -18,7 +18,7 @@ struct SlowEntry {
   std::string user, session_name, op;
   std::chrono::nanoseconds took{};
   std::uint64_t seq = 0;
-  std::string site;  // Source line that issued the command. Empty: not reported.
+  std::string site;  // Source line that issued the command. Empty if it was not reported.
 };
 
 class SlowLog {

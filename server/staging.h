@@ -35,7 +35,7 @@ class Staged {
   friend class Staging;
   core::Status fenced(const void* writer) const TT_REQUIRES(mutex_);
 
-  mutable core::Mutex mutex_;  // Locked only for the copy of a slice.
+  mutable core::Mutex mutex_;  // Locked only for the copy of one slice.
   const void* writer_ TT_GUARDED_BY(mutex_);
   std::uint64_t received_ TT_GUARDED_BY(mutex_) = 0;
   core::Clock::time_point left_ TT_GUARDED_BY(mutex_);  // Time when its stream was lost.

@@ -51,7 +51,7 @@ json to_json(const std::vector<engine::MemoryUse>& uses) {
 json to_json(const SessionView& view) {
   std::uint64_t away = 0;
   for (const engine::MemoryUse& use : view.memory) {
-    // Bytes that were moved to disk.
+    // For the host, `away` counts the bytes that were moved to disk.
     if (use.device.kind == core::DeviceKind::kCpu) away += use.away;
   }
   return {{"id", view.id},

@@ -16,7 +16,8 @@ std::string state_json(Leases& leases, const Canary& canary, History& history,
                        const Services& services, const std::string& version,
                        Clock::time_point started, const Caller& caller);
 
-// Returns an error if the session has ended. Precondition: the caller may see it.
+// One session as JSON. Returns an error if the session has ended. Precondition: the caller may see
+// it.
 core::Result<std::string> session_json(Leases& leases, Lease& lease, History& history,
                                        const Caller& caller);
 

@@ -27,14 +27,15 @@ namespace {
 constexpr char kSuffix[] = ".session";
 constexpr char kLosses[] = "losses";
 constexpr std::size_t kPiece = std::size_t{1} << 20;
-constexpr std::uint64_t kMaxMessage = std::uint64_t{1} << 31;  // protobuf's own limit.
+// Maximum size of a protobuf message.
+constexpr std::uint64_t kMaxMessage = std::uint64_t{1} << 31;
 // Version of the file format. Version 3: the contents of shared storages are in separate files.
 // Version 2: the contents of a storage are stored in pieces, each preceded by its size; kGone and a
 // reason end the contents of a storage whose rest is lost. Version 1: without either.
 constexpr std::uint32_t kFormat = 3;
 constexpr std::uint64_t kGone = ~std::uint64_t{0};
 constexpr std::uint64_t kMaxReason = 1 << 16;
-constexpr std::uint64_t kReason = 256;  // Estimated size of a reason in bytes.
+constexpr std::uint64_t kReason = 256;  // Estimated size of an error text in a file, in bytes.
 
 Status format_known(const v1::SavedHead& head) {
   if (head.format() >= 1 && head.format() <= kFormat) return {};
@@ -146,7 +147,7 @@ std::vector<SessionStore::Found> SessionStore::list() const {
 
 namespace {
 
-// Ends the contents of a storage whose rest is lost.
+// Writes an error that ends the contents of a storage whose rest is lost.
 Status write_reason(BlockWriter& writer, const program::Image::Storage& storage,
                     const Status& lost) {
   const std::string why =

@@ -42,7 +42,7 @@ class SessionStore {
 
   struct Found {
     std::string file;     // Name of the file in the folder.
-    core::Status status;  // Not OK: the file is damaged, and `head` is empty.
+    core::Status status;  // An error if the file is damaged; `head` is then empty.
     v1::SavedHead head;
   };
   // Lists all files with their heads, and removes incomplete files.
@@ -64,7 +64,7 @@ class SessionStore {
   struct Lost {
     std::size_t storages = 0;
     std::uint64_t bytes = 0;
-    core::Status why;          // Error of the first one.
+    core::Status why;          // Error of the first storage that was lost.
     std::uint64_t stored = 0;  // Size of the file in bytes, complete or not.
 
     void add(std::uint64_t lost_bytes, const core::Status& status);
@@ -86,7 +86,7 @@ class SessionStore {
     // Reads contents, with the contract of engine::Engine::ReadBytes. A read must not cross the end
     // of a storage.
     core::Status read(void* to, std::size_t bytes, core::Status& lost);
-    core::Status finish();  // Returns OK if all contents were read and nothing follows.
+    core::Status finish();  // Returns OK if all contents were read and nothing follows them.
 
    private:
     friend class SessionStore;

@@ -50,7 +50,7 @@ class Answer {
   void give(const core::Status& status) noexcept;
 
  private:
-  grpc::ServerUnaryReactor* reactor_;  // Null: the answer was given.
+  grpc::ServerUnaryReactor* reactor_;  // The reactor of the call. Null after the answer was given.
 };
 using AnswerRef = std::shared_ptr<Answer>;
 

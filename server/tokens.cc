@@ -22,7 +22,8 @@ namespace {
 // A fixed prefix, so that secret scanners find tokens in repositories.
 constexpr std::string_view kPrefix = "tt_";
 constexpr std::size_t kSecretBytes = 32, kIdBytes = 5;
-constexpr std::size_t kMaxSecret = 128;  // Maximum number of characters of a token that are hashed.
+// Maximum length of a token, in characters, that is looked up.
+constexpr std::size_t kMaxSecret = 128;
 
 std::string hash_of(std::string_view secret) {
   unsigned char digest[SHA256_DIGEST_LENGTH];

@@ -21,11 +21,12 @@ struct sqlite3;
 namespace teletensor::server {
 
 struct TokenFacts {
-  std::string id;  // Public identifier, which is not the secret.
+  std::string id;  // Public identifier of the token, which is not its secret.
   std::string user;
   Role role = Role::kNobody;
-  std::int64_t created = 0;  // Seconds since the UNIX epoch.
-  std::int64_t expires = 0;  // 0: never expires.
+  std::int64_t created = 0;  // Time of creation in seconds since the UNIX epoch.
+  // Time of expiry in seconds since the UNIX epoch. 0 if the token never expires.
+  std::int64_t expires = 0;
   bool revoked = false;
 };
 
@@ -84,7 +85,7 @@ class Tokens {
   const std::string folder_;
   core::Mutex mutex_;
   sqlite3* db_ TT_GUARDED_BY(mutex_) = nullptr;
-  // By hash. One entry for each session that may arrive.
+  // Tokens that expect() has added, by hash; one entry for each session that may arrive.
   std::multimap<std::string, Expected> expected_ TT_GUARDED_BY(mutex_);
 };
 

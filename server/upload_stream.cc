@@ -59,7 +59,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
 
   void lease_ended(const Ending& ending) override { finish(ending.status); }
-  void abandon() override {}  // Finish never waits in this stream.
+  // Finishing this stream never waits for the client, so nothing must be cancelled.
+  void abandon() override {}
 
  private:
   void next() {
@@ -135,7 +136,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       upload = ask();
     }
     if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
-      // Idle memory of other sessions may have to be moved first.
+      // Idle memory of other sessions may have to be moved to disk first.
       *waits = true;
       return lease_->with_session([&](engine::Session& session) {
         session.admit_upload(header.device, header.bytes,
@@ -196,7 +197,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       StagedRef whole;
       {
         MutexLock lock(mutex_);
-        whole = std::exchange(staged_, nullptr);  // Cleared, so that the upload is not aborted.
+        // Cleared, so that the finished upload is not aborted.
+        whole = std::exchange(staged_, nullptr);
       }
       if (key_ != 0) lease_->uploaded(key_, whole->upload);
       lease_->staging().forget(key_, whole);
@@ -213,7 +215,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     finish(Status(Code::kCancelled, "upload: cut"));
   }
-  // `word` is the reason for the client's program.
+  // `word` is the reason in one word, for the client's program.
   void finish(Status status, std::string word = "") {
     {
       MutexLock lock(mutex_);
@@ -265,14 +267,14 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer* const reply_;
   const Limits& limits_;
   const StreamCount count_;
-  const std::uint64_t key_;             // The client's number for the upload. 0: none.
+  const std::uint64_t key_;             // The client's number for the upload. 0 means none.
   std::shared_ptr<UploadStream> self_;  // Keeps the stream alive until OnDone.
   Turnstile turnstile_;
 
-  // Used by the reads, which do not overlap, and then by OnDone.
+  // Used by the reads of the stream, which do not overlap, and then by OnDone.
   LeaseRef lease_;
   grpc::ByteBuffer chunk_;
-  StagedRef staged_;  // Set when the first chunk was received.
+  StagedRef staged_;  // The upload; set when the first chunk was received.
   core::Device device_;
   std::uint64_t expected_ = 0, received_ = 0;
 

@@ -15,11 +15,11 @@ namespace teletensor::server {
 
 class Whereabouts {
  public:
-  // The place where the client of a moved session finds it.
+  // The address at which the client of a moved session finds it.
   struct Place {
     std::string user, name;  // `name` is empty if the client has given the session no name.
-    std::string address;     // "HOST:PORT" or "unix:/path".
-    std::string socket;      // "unix:/path" for clients on the same machine. Empty: none.
+    std::string address;     // Address of the peer: "HOST:PORT" or "unix:/path".
+    std::string socket;  // "unix:/path" for clients on the same machine. Empty if there is none.
 
     const std::string& for_client(bool by_socket) const {
       return by_socket && !socket.empty() ? socket : address;
@@ -44,9 +44,10 @@ class Whereabouts {
 
  private:
   mutable core::Mutex mutex_;
-  std::map<std::string, Place, std::less<>> gone_ TT_GUARDED_BY(mutex_);  // By token.
+  // Sessions that have moved to a peer, by token.
+  std::map<std::string, Place, std::less<>> gone_ TT_GUARDED_BY(mutex_);
   std::map<std::string, std::pair<std::string, std::string>, std::less<>> expected_
-      TT_GUARDED_BY(mutex_);  // User and name by token.
+      TT_GUARDED_BY(mutex_);  // User and name of sessions that are being moved here, by token.
 };
 
 }  // namespace teletensor::server

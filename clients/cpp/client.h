@@ -46,7 +46,7 @@ class Error : public std::runtime_error {
 // The source line of a call, as a default argument.
 struct Where {
   const char* file = "";
-  unsigned line = 0;  // 0: unknown.
+  unsigned line = 0;  // Line number. 0 if unknown.
   static constexpr Where current(const char* file = __builtin_FILE(),
                                  unsigned line = __builtin_LINE()) {
     return {file, line};
@@ -153,13 +153,15 @@ Tensor operator/(const Tensor& a, const Value& b);
 Tensor operator-(const Tensor& a);
 
 struct Options {
-  std::string name;          // Name of the session, for people.
-  std::uint64_t memory = 0;  // Memory to request on each device, in bytes. 0: the daemon's limit.
-  std::string token;    // Access token. Empty: TELETENSOR_TOKEN or the file TELETENSOR_TOKEN_FILE.
+  std::string name;  // Name of the session, for people.
+  // Memory to request on each device, in bytes. 0 means the daemon's limit.
+  std::uint64_t memory = 0;
+  // Access token. If it is empty, TELETENSOR_TOKEN or the file TELETENSOR_TOKEN_FILE supplies it.
+  std::string token;
   double timeout = 10;  // Time to connect, in seconds.
   // Seconds for which the daemon keeps the session after the connection is lost. Meanwhile the
-  // client reconnects by itself; no command is lost or runs twice. 0: the session ends with the
-  // connection.
+  // client reconnects by itself; no command is lost or runs twice. 0 means that the session ends
+  // with the connection.
   std::uint64_t lease = 30;
   // Paths of PEM files for TLS: the certificate authorities (empty: TELETENSOR_CA or the system's),
   // and the client's own certificate and key, for a daemon that requests one (empty:

@@ -14,9 +14,9 @@ namespace teletensor::client {
 struct Credentials {
   std::string target;  // Target in gRPC's notation: "host:port" or "unix:/path".
   bool tls = false;
-  // PEM texts. Empty: the system's authorities, or no certificate.
+  // PEM texts. Empty for the system's authorities, or for no certificate.
   std::string authorities, certificate, key;
-  std::string token;  // Empty: no token.
+  std::string token;  // The access token. Empty for no token.
 
   // The same credentials for the address to which the daemon has moved a session. Throws Error
   // (kInvalid) for an invalid address, and if a connection to a remote daemon would become one to

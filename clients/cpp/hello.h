@@ -44,8 +44,8 @@ struct AttachAnswer {
   // Session::replay().
   bool replay = false;
   std::uint64_t credit_upto = 0, credit_bytes = 0, bytes_received = 0;
-  // Address of the daemon that has the session now; if it is set, nothing else is. Empty: this
-  // daemon.
+  // Address of the daemon that has the session now; if it is set, nothing else is. Empty if it is
+  // this daemon.
   std::string moved_to;
 };
 core::Status decode_attach(std::string_view bytes, AttachAnswer& answer);

@@ -50,8 +50,8 @@ class Keeper {
   static constexpr int kMaxTries = 200;
 
   void serve(std::shared_ptr<StreamEnd> end);
-  // Reconnects, and returns the end of the next stream. Null: the session is lost, or stop() was
-  // called.
+  // Reconnects, and returns the end of the next stream. Returns null if the session is lost or
+  // stop() was called.
   std::shared_ptr<StreamEnd> again(const StreamEnd& before);
   Status attach(std::uint64_t number, AttachAnswer& answer, std::string* word);
   bool comes_again(const std::string& word, int tries);

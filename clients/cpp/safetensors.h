@@ -24,7 +24,7 @@ class SafetensorsFile {
   // Reads a file. Errors: NOT_FOUND, or INVALID_ARGUMENT with a description of the damage.
   static core::Result<SafetensorsFile> read(const std::string& path);
 
-  // The entry or metadata with this name. Null: none.
+  // The entry or metadata with this name. Null if there is none.
   const Entry* find(const std::string& name) const;
   const std::string* metadata(const std::string& key) const;
   const std::map<std::string, Entry>& entries() const { return entries_; }

@@ -59,13 +59,13 @@ struct SessionLimits {
   // Minimum interval between two frames that no thread waits for. A frame of a loop of small
   // operators has 200 commands with it and 35 without it, and each frame wakes three threads.
   std::chrono::microseconds pace{150};
-  std::uint64_t quota = 0;  // Memory quota on each device, in bytes. 0: unknown.
-  program::Amounts most;    // Limits of handles, programs and kept names. 0: unknown.
+  std::uint64_t quota = 0;  // Memory quota on each device, in bytes. 0 if unknown.
+  program::Amounts most;    // Limits of handles, programs and kept names. 0 if unknown.
   // Whether the session outlives its stream. Frames are then kept until they have run.
   bool keeps = false;
   // Maximum size of the frames that are retained after they have run since the daemon's last
   // snapshot, in bytes. They are replayed to a daemon that restores the snapshot. Used from
-  // retain() on. 0: none.
+  // retain() on. 0 means none.
   std::size_t retained_bytes = 0;
 };
 
@@ -135,12 +135,12 @@ class Session : public autograd::Issuer {
   // Number of the last upload that was bound to a handle.
   std::uint64_t uploads_upto() const { return uploads_upto_; }
 
-  // Makes the daemon keep h under this name beyond the life of this client. Null: removes the name.
+  // Makes the daemon keep h under this name beyond the life of this client. Null removes the name.
   Status keep(const std::string& name, Handle* h);
   // Makes the session a member of a group (see program::Join), or ends its membership.
   Status join(const program::Join& join);
   Status leave(std::uint64_t group);
-  // Publishes h for other sessions under this name (see program::Publish). Null: withdraws the
+  // Publishes h for other sessions under this name (see program::Publish). Null withdraws the
   // publication.
   Status publish(const std::string& name, Handle* h, bool writable, const std::string& users);
   // Creates a handle for a publication that the daemon has described.
@@ -183,7 +183,7 @@ class Session : public autograd::Issuer {
   // pending any more.
   LateError raise_pending();
   // Does the same for the errors of one status code, before the caller raises an error of that code
-  // from the current line. Returns a sentence that describes them. Empty: there were none.
+  // from the current line. Returns a sentence that describes them. Empty if there were none.
   std::string join_pending(core::Code code);
   bool has_pending() const;
   // The asynchronous errors that were received and not raised, oldest first. Their status codes may
@@ -241,7 +241,7 @@ class Session : public autograd::Issuer {
   // session or is about to.
   void retain();
   // The first command from which all frames are available and would have the same effect if they
-  // were sent again. 0: none.
+  // were sent again. 0 means none.
   std::uint64_t replay_from() const;
   // Does what take_up() does, for a daemon with an older state than this client, but not older than
   // replay_from(). Frames after `received_upto` are sent as if for the first time. Their results
@@ -296,9 +296,10 @@ class Session : public autograd::Issuer {
   virtual void tick() {}
   // Called when command `seq` was issued, to record the source line of the caller.
   virtual void note_site(std::uint64_t seq) = 0;
-  // The source line of the caller, for a message. Empty: unknown.
+  // The source line of the caller, for a message. Empty if unknown.
   virtual std::string here() { return ""; }
-  // The source line that issued this command, as "at train.py:12 in step". Empty: no longer known.
+  // The source line that issued this command, as "at train.py:12 in step". Empty if it is no longer
+  // known.
   virtual std::string issued(std::uint64_t) const { return ""; }
   // For a node whose saved values were dropped: returns a node that has them again.
   virtual core::Result<autograd::Node*> again(autograd::Node& node) = 0;
@@ -396,9 +397,10 @@ class Session : public autograd::Issuer {
   program::Amounts amounts_;                            // Number of handles and programs.
   std::set<std::string> kept_;
   std::uint64_t trimmed_ = 0;
-  std::uint64_t interrupted_upto_ = 0;  // 0: there is nothing to settle.
-  std::uint64_t first_interrupt_ = 0;   // Last command before a Ctrl-C.
-  std::uint64_t short_until_ = 0;       // Command number until which short_of_room() holds.
+  // The last command that an interruption has cancelled. 0 if there is nothing to settle.
+  std::uint64_t interrupted_upto_ = 0;
+  std::uint64_t first_interrupt_ = 0;  // Last command before a Ctrl-C.
+  std::uint64_t short_until_ = 0;      // Command number until which short_of_room() holds.
   Status frozen_;
   struct SentRaise {
     std::uint64_t seq, root;

@@ -23,7 +23,7 @@ enum class Randomness : std::uint8_t { kError, kSame, kDifferent };
 
 struct Level {
   std::uint64_t id = 0;  // Never used twice.
-  bool forward = false;  // False: a vmap level.
+  bool forward = false;  // Whether it is a forward-mode level; otherwise it is a vmap level.
   std::int64_t size = 0;
   Randomness randomness = Randomness::kError;
 };
@@ -97,7 +97,7 @@ core::Result<autograd::HandleRef> enter(Session& session, const ops::Var& x, std
 // it if x has no batch.
 core::Result<autograd::HandleRef> leave(Session& session, const ops::Var& x, std::int64_t dim,
                                         std::uint64_t id);
-// Absent: x is constant at this level.
+// The tangent of x. Absent if x is constant at this level.
 core::Result<ops::Var> tangent_of(Session& session, autograd::Handle& h, std::uint64_t id);
 core::Status set_tangent(Session& session, autograd::Handle& h, const ops::Var& tangent,
                          std::uint64_t id);

@@ -73,7 +73,7 @@ extern const char kRandomError[];
 
 // ---- forward mode (tangents.cc)
 bool may_have_tangent(const Var& v, std::uint64_t id);
-// The tangent of v inside the level. Absent: v is constant.
+// The tangent of v inside the level. Absent if v is constant.
 Var tangent(Session& session, const Var& v, std::uint64_t id);
 void attach(const Var& result, Var t, std::uint64_t id);
 Status with_tangents(Session& session, std::size_t position, const Request& request,

@@ -34,7 +34,7 @@ typedef struct {
   void* owner;
 } tt_wire_message;
 
-// PEM texts. NULL: the system's authorities, or no client certificate.
+// PEM texts. NULL means the system's authorities, or no client certificate.
 typedef struct {
   const char* authorities;
   const char* certificate;
@@ -44,7 +44,7 @@ typedef struct {
 // Results of waiting functions.
 enum { TT_WIRE_OVER = -1, TT_WIRE_TIMEOUT = 0, TT_WIRE_DONE = 1 };
 
-// Times are microseconds from now. Negative: no limit.
+// Times are microseconds from now. Negative values mean no limit.
 typedef struct {
   int version;
   // Creates a channel to "host:port", or to "unix:" and a path that is escaped as in a URI. Not
@@ -60,9 +60,10 @@ typedef struct {
   // Starts to send one message; NULL as `parts` ends the client's messages. Precondition: written()
   // has reported the previous write.
   void (*write)(tt_wire_call* call, const tt_wire_part* parts, size_t count);
-  // Waits until the write is complete. OVER: the call has ended.
+  // Waits until the write is complete. Returns OVER if the call has ended.
   int (*written)(tt_wire_call* call, int64_t timeout);
-  // Waits for the next message. OVER: there are no more messages, and status() has the reason.
+  // Waits for the next message. Returns OVER if there are no more messages; status() has the
+  // reason.
   int (*read)(tt_wire_call* call, int64_t timeout, tt_wire_message* message);
   void (*forget)(tt_wire_message* message);
   // The final status code of a call (0: OK) and its text, which is valid until end(). Precondition:

@@ -16,7 +16,7 @@ function tokenOfFragment() {
   window.history.replaceState(null, "", location.pathname);
 }
 
-// The number of the session in the page's address. Null: the overview is shown.
+// The number of the session in the page's address. Null if the overview is shown.
 function wanted() {
   const found = /^#session=(\d{1,15})$/.exec(location.hash);
   return found ? Number(found[1]) : null;

@@ -12,7 +12,7 @@ const LIMITS = { handles: "Tensors", tape: "Names, tape and queue", staged: "Upl
   program_bytes: "Bytes of captured programs", kept: "Names that tensors are kept under",
   published: "Names that tensors are published under", plan_ms: "Planning of captured programs, ms" };
 
-let shown = 0;  // Number of the session whose buttons are displayed. 0: none.
+let shown = 0;  // Number of the session whose buttons are displayed. 0 means none.
 
 function facts(s) {
   const queue = s.queued === 0 ? "empty" : plural(s.queued, "command") + ", about "

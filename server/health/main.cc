@@ -40,7 +40,7 @@ grpc::Status check(const std::string& target, std::string& answer) {
   call->Finish(&reply, &status, &queue);
   void* tag = nullptr;
   bool ok = false;
-  queue.Next(&tag, &ok);  // The deadline bounds this wait.
+  queue.Next(&tag, &ok);  // The call's deadline bounds this wait.
   std::vector<grpc::Slice> slices;
   if (status.ok() && reply.Dump(&slices).ok()) {
     for (const grpc::Slice& slice : slices) {

@@ -36,7 +36,8 @@ struct Region {
   std::size_t where;
   bool enabled;
   DType lower;
-  std::optional<bool> cache;  // None: the same as outside the region.
+  // Whether casts are cached. None means the same as outside the region.
+  std::optional<bool> cache;
   struct Outer {
     bool enabled;
     DType lower;

@@ -47,8 +47,9 @@ class NodeExtra final : public core::Counted {
   std::string site;       // In anomaly mode: the source line that recorded the node.
   // The saved_tensors_hooks for each saved value of the node, until the value is packed.
   struct Packing {
-    nb::object pack, unpack;  // Both empty: the value is kept unchanged.
-    // Number of the value's storage among those that the hooks apply to. -1: they apply to all.
+    nb::object pack, unpack;  // Both are empty if the value is kept unchanged.
+    // Number of the value's storage among those that the hooks apply to. -1 means that they apply
+    // to all.
     int storage = -1;
   };
   std::vector<Packing> packing;
@@ -169,7 +170,7 @@ class PySession final : public Session {
  private:
   struct SavedHooks {
     nb::object pack, unpack;
-    // Empty: all storages.
+    // The storages to which the hooks apply. Empty for all storages.
     std::vector<std::pair<core::Ref<autograd::Cell>, core::DType>> storages;
     std::thread::id thread;
   };

@@ -39,7 +39,7 @@ struct CheckedObject {
 
 CheckedObject* checked_of(PyObject* self) { return reinterpret_cast<CheckedObject*>(self); }
 
-// The type that an argument must have if `given` does not have it. Null: it has.
+// The type that an argument must have if `given` does not have it. Null if the type is right.
 const char* missing(Kind kind, PyObject* given) {
   switch (kind) {
     case Kind::kTensor:
@@ -57,7 +57,7 @@ const char* missing(Kind kind, PyObject* given) {
   return nullptr;
 }
 
-// `position` counts from 1. 0: the argument was given by name.
+// `position` counts from 1. 0 if the argument was given by name.
 bool look_at(const CheckedObject& self, const Argument& argument, PyObject* given,
              std::size_t position) {
   const char* const wants = missing(argument.kind, given);

@@ -18,7 +18,7 @@ bool is_value(PyTypeObject* type) {
           std::strcmp(type->tp_name, "numpy.ndarray") != 0);
 }
 
-// A version number of a dict or a type that changes when it is written to. 0: unknown.
+// A version number of a dict or a type that changes when it is written to. 0 if unknown.
 std::uint64_t version_of(Guards::Kind kind, PyObject* object) {
 #if PY_VERSION_HEX < 0x030C0000
   if (kind == Guards::Kind::kDict || kind == Guards::Kind::kNumber) {
@@ -39,7 +39,8 @@ bool is_number(PyObject* object) {
   return object != nullptr && (PyFloat_CheckExact(object) || PyLong_CheckExact(object));
 }
 
-// The number of elements of a tuple of numbers. -1: a single number. -2: any other object.
+// The number of elements of a tuple of numbers; -1 for a single number, and -2 for any other
+// object.
 Py_ssize_t numbers_of(PyObject* object) {
   if (is_number(object)) return -1;
   if (object == nullptr || !PyTuple_Check(object)) return -2;

@@ -31,7 +31,9 @@ class Expected {
            same_value(object_, now);
   }
   bool dead() const { return reference_ != nullptr && referent() == nullptr; }
-  PyObject* get() const;  // Borrowed. Null: nothing, or the object was destroyed.
+  // The expected object, borrowed. Null if the place contains nothing, or if the object was
+  // destroyed.
+  PyObject* get() const;
   int traverse(visitproc visit, void* arg) const;
   void clear();
 
@@ -84,7 +86,7 @@ class Guards {
   bool check();
   // Returns true if the facts can never hold again, because an expected object was destroyed.
   bool dead() const;
-  // Describes the first fact that does not hold. Empty: all hold.
+  // Describes the first fact that does not hold. Empty if all hold.
   std::string why();
   std::size_t size() const;
 

@@ -26,7 +26,8 @@ bool starts_with(const char* text, const char* with);
 bool is_deque(PyObject* object);
 bool is_container(PyObject* object);
 std::string_view text_of(PyObject* object);
-// The module that defines a type or a function, for example "teletensor.nn.linear". Empty: unknown.
+// The module that defines a type or a function, for example "teletensor.nn.linear". Empty if
+// unknown.
 std::string module_of(PyObject* object);
 bool in_package(const std::string& module);
 Policy policy_of(std::string_view module);
@@ -42,7 +43,7 @@ bool runs_python(PyObject* callable);
 bool is_opaque(PyObject* callable);
 // Returns true for an iterator implemented in C, whose next element cannot be predicted.
 bool is_native_iterator(PyObject* object);
-// The dict of an object's own attributes (borrowed). Null: none.
+// The dict of an object's own attributes (borrowed). Null if there is none.
 PyObject* attributes_of(PyObject* object);
 bool any_of(std::string_view text, std::initializer_list<std::string_view> names);
 // The name of a C function of a module, as "module.name". Empty for any other object.

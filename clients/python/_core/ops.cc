@@ -30,8 +30,8 @@ struct OpObject {
   const OpDef* def;
   OpId id;
   bool inplace;
-  bool real_valued;               // Whether the result is real also for complex tensors.
-  int factor;                     // Index of the parameter that multiplies an operand. -1: none.
+  bool real_valued;  // Whether the result is real also for complex tensors.
+  int factor;        // Index of the parameter that multiplies an operand. -1 means none.
   std::vector<PyObject*>* names;  // Interned parameter names.
 };
 

@@ -41,7 +41,7 @@ class Counts final : public core::Counted {
 
   PySession& session;
   const HandleRef handle;
-  std::uint64_t seq = 0;    // Number of the Fetch. 0: none is in flight.
+  std::uint64_t seq = 0;    // Number of the Fetch. 0 if none is in flight.
   std::uint64_t asked = 0;  // Number of the last Fetch.
   std::vector<std::int64_t> numbers;
   std::uint64_t root = 0;  // Number of the command that caused the error.
@@ -53,7 +53,7 @@ class Counts final : public core::Counted {
   Status status_;
 };
 
-// The source line of the pending tensor that this thread is creating. Null: none.
+// The source line of the pending tensor that this thread is creating. Null if there is none.
 struct PendingCall {
   static const Site* site();
 };

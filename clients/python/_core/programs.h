@@ -28,7 +28,7 @@ nb::tuple capture(PySession& session, nb::dict state, nb::object held, nb::list 
                   nb::object function, const std::string& name,
                   const std::vector<std::string>& names);
 
-// The class of numbers that a capture tracks. Null: not set.
+// The class of numbers that a capture tracks. Null if it was not set.
 PyTypeObject* symbol_type();
 
 void bind_scripts(nb::module_& m);
