@@ -125,7 +125,7 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(parse({"--lease", "-1"}), "--lease");
   refused(parse({"--lease", "1000000000"}), "--lease");
   refused(parse({"--config", "/no/such/file"}), "/no/such/file");
-  // A directory is not treated as an empty file.
+  // A path to a directory is refused and not treated as an empty file.
   refused(parse({"--config", folder.path.c_str()}), "is a directory");
   const auto with = [&](const std::string& text) {
     return parse({"--config", file_with(folder, text).c_str()});

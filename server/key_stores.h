@@ -100,7 +100,7 @@ class KeyStores {
   // Tests whether all keys exist now. With `values`, also returns as many of their values as one
   // answer holds.
   core::Result<Found> find(const Ref& ref, const std::vector<std::string_view>& keys, bool values);
-  // Does what find() does as soon as all keys exist. `done` may be called before wait() returns.
+  // Like find(), but answers as soon as all keys exist. `done` may be called before wait() returns.
   core::Result<WaitRef> wait(const Ref& ref, const std::vector<std::string_view>& keys, bool values,
                              Done done);
   // Cancels a waiting call whose caller has disconnected. Returns true if `done` will not be

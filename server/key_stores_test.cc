@@ -79,7 +79,7 @@ TEST_F(KeyStoresTest, AMasterBeginsAnewAndOthersWaitForIt) {
   EXPECT_FALSE(joined.found);
   ASSERT_EQ(*stores->open({"u", "s", 7}, Way::kBegin), 7u);
   EXPECT_EQ((**joined.found).generation, 7u);
-  ASSERT_EQ(*stores->open({"u", "s", 7}, Way::kBegin), 7u);  // The same call, sent again.
+  ASSERT_EQ(*stores->open({"u", "s", 7}, Way::kBegin), 7u);  // The same call is sent again.
   ASSERT_TRUE(stores->set({"u", "s", 7}, {{"k", "v"}}).ok());
   EXPECT_EQ(*stores->open({"u", "s", 8}, Way::kShare), 7u);
   EXPECT_EQ(stores->open({"u", "s", 8}, Way::kNew).status().code(), Code::kAlreadyExists);
@@ -139,7 +139,8 @@ TEST_F(KeyStoresTest, AChangeThatIsSentAgainIsMadeOnce) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(*stores->erase(ref("u"), {9, 4}, "log"));
   EXPECT_FALSE(*stores->erase(ref("u"), {9, 5}, "log"));
   EXPECT_EQ(stores->add(ref("u"), {9, 1}, "n", 5).status().code(), Code::kAborted);
-  EXPECT_EQ(*stores->add(ref("u"), {10, 1}, "n", 5), 10);  // Another client.
+  // The call of another client with the same number takes effect.
+  EXPECT_EQ(*stores->add(ref("u"), {10, 1}, "n", 5), 10);
   EXPECT_EQ(*stores->add(ref("u"), {}, "n", 5), 15);
 }
 
@@ -169,7 +170,7 @@ TEST_F(KeyStoresTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
   for (int i = 0; full.ok(); ++i) full = stores->set(ref("u"), {{std::to_string(i), half}});
   EXPECT_EQ(full.code(), Code::kResourceExhausted);
   EXPECT_LE(stores->total().bytes, limits.user_bytes);
-  // Uses no more memory than the replaced value.
+  // The new value uses no more memory than the replaced one.
   EXPECT_TRUE(stores->set(ref("u"), {{"k", half}}).ok());
   Told told;
   EXPECT_EQ(stores->wait(ref("u"), std::vector<std::string_view>(9, "none"), true, told.done())
@@ -213,7 +214,7 @@ TEST_F(KeyStoresTest, AnswersThatNobodyTakesAreBounded) {
   for (int i = 0; i < 3; ++i) {
     const auto found = stores->find(ref("u"), {"a", "b"}, true);
     ASSERT_TRUE(found.ok());
-    EXPECT_EQ(found->values.size(), 1u);  // The caller asks for the other key.
+    EXPECT_EQ(found->values.size(), 1u);  // The caller then asks for the other key.
   }
   EXPECT_EQ(stores->find(ref("u"), {"a"}, true).status().code(), Code::kUnavailable);
   stores->sent("u", 30);
@@ -269,7 +270,7 @@ TEST_F(KeyStoresTest, TheNextDaemonGoesOn) {
     KeyStores second({}, [this] { return now; });
     EXPECT_EQ(second.keep_in(folder.path).code(), Code::kUnavailable);
   }
-  stores.reset();  // Writes nothing, so the state is the same as after kill -9.
+  stores.reset();  // The destructor writes nothing, so the state is the same as after kill -9.
   stores = kept();
   EXPECT_EQ(stores->total(), before);
   EXPECT_EQ(get(*stores, ref("u"), "a"), "12");

@@ -107,8 +107,8 @@ class Leases {
   friend class Lease;
   void bury(const std::string& token, Ending ending) TT_REQUIRES(mutex_);
   engine::SessionOptions options_of(const ClientInfo& client) const;
-  // Does what end() does. With `inherit`, the session is kept for another lease. Returns false if
-  // the lease had ended before.
+  // Ends a lease like end(). With `inherit`, the session is kept for another lease. Returns false
+  // if the lease had ended before.
   bool retire(Lease& lease, core::Status reason, std::string word, bool inherit) noexcept;
   // Finishes a call that was replaced, and cancels it later if its client reads nothing.
   void dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& ending) noexcept;

@@ -97,7 +97,8 @@ TEST_F(LeasesTest, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
   successor(std::move(start));
   EXPECT_TRUE(leases.settle(testing::kHang));
   EXPECT_EQ(told.get_future().get().code(), core::Code::kUnavailable);
-  EXPECT_NE(leases.find_name("me", "n"), nullptr);  // So that it can be written to a file.
+  // The session still exists, so that it can be written to a file.
+  EXPECT_NE(leases.find_name("me", "n"), nullptr);
 }
 
 TEST_F(LeasesTest, AShutdownMeanwhileTellsTheNextClient) {

@@ -78,7 +78,7 @@ TEST(Outbox, FramesMustFollowEachOther) {
   Outbox outbox{small()};
   EXPECT_EQ(outbox.received(2, 1, 1).status().code(), Code::kFailedPrecondition);
   EXPECT_TRUE(outbox.received(1, 3, 1).ok());
-  // The same frame again.
+  // The same frame is received again.
   EXPECT_EQ(outbox.received(1, 3, 1).status().code(), Code::kFailedPrecondition);
   EXPECT_TRUE(outbox.received(4, 1, 1).ok());
   EXPECT_EQ(outbox.received_upto(), 4u);
@@ -105,7 +105,7 @@ TEST(Outbox, BytesComeBackWithTheirFrames) {
   EXPECT_EQ(next(outbox).credit_bytes, 1400u);
   outbox.completed(4);
   EXPECT_EQ(next(outbox).credit_bytes, 1800u);
-  ASSERT_TRUE(outbox.received(5, 0, 100).ok());  // An empty frame returns its bytes soon.
+  ASSERT_TRUE(outbox.received(5, 0, 100).ok());  // An empty frame returns its credits soon.
   ASSERT_TRUE(outbox.received(5, 0, 300).ok());
   EXPECT_EQ(next(outbox).credit_bytes, 2200u);
 }
@@ -156,7 +156,7 @@ TEST(Outbox, WhatWasNotAcknowledgedIsSentAgain) {
   const auto second = outbox.take(1);
   EXPECT_FALSE(outbox.take(1));
   EXPECT_TRUE(outbox.rewind(1, 2));
-  EXPECT_FALSE(outbox.take(1));  // The older stream.
+  EXPECT_FALSE(outbox.take(1));  // The older stream receives nothing.
   EXPECT_EQ(outbox.take(2), second);
   wire::Progress progress;
   const auto third = outbox.take(2);

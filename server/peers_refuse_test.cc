@@ -212,7 +212,8 @@ TEST_F(PeersTls, DaemonsOfOneAuthorityMeet) {
   b.say("a", 2);
   ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 1; }));
   ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") == 1; }));
-  EXPECT_FALSE(Caller(b.peers->address()).says(Caller::hello("a")).end().ok());  // Without TLS.
+  // A connection without TLS is refused.
+  EXPECT_FALSE(Caller(b.peers->address()).says(Caller::hello("a")).end().ok());
   a.peers->stop();
   b.peers->stop();
 }

@@ -51,7 +51,7 @@ void expect_contents(Box& box, const std::string& peer, std::uint64_t count) {
 }
 
 TEST(Peers, InOrderAndExactlyOnceOverConnectionsThatAreCut) {
-  constexpr std::uint64_t kCount = 5000;  // Messages in each direction.
+  constexpr std::uint64_t kCount = 5000;  // Number of messages in each direction.
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   Box b("b", {{"a", kNowhere}});
@@ -90,7 +90,7 @@ TEST(Peers, ARestartedPeerIsMetAgainAndHearsNothingOfBefore) {
   b->say("a", 7);
   ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") == 1; }));
   b.reset();
-  a.say("b", 50);  // For the incarnation that has ended.
+  a.say("b", 50);  // These messages are for the incarnation that has ended.
   b = std::make_unique<Box>("b", std::map<std::string, std::string>{{"a", kNowhere}});
   b->start();
   relay.aim(b->port());
@@ -164,7 +164,7 @@ TEST(Peers, APeerThatHasGivenUpIsMetAgainByTheOther) {
   ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") == 1; }));
   relay.shut(true);
   ASSERT_TRUE(eventually([&] { return !a.recorder->lost_because("b").empty(); }));
-  b.say("a", 1);  // Belongs to the earlier incarnation.
+  b.say("a", 1);  // This message belongs to the earlier incarnation.
   relay.shut(false);
   ASSERT_TRUE(eventually([&] { return b.recorder->met_count("a") >= 2; }));
   EXPECT_TRUE(b.recorder->lost_because("a").empty());

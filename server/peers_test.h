@@ -113,7 +113,7 @@ struct Box {
     peers->send(peer, std::move(message));
   }
 
-  std::unique_ptr<Recorder> recorder;  // Outlives `peers`.
+  std::unique_ptr<Recorder> recorder;  // The recorder outlives `peers`.
   std::unique_ptr<Peers> peers;
 };
 
@@ -142,7 +142,8 @@ class Relay {
   // While it is shut, it closes every connection.
   void shut(bool shut) { shut_ = shut; }
   // Number of bytes that each connection may carry. Unset for no limit.
-  std::function<std::int64_t()> budget;  // Constant while there are connections.
+  // The budget function is constant while there are connections.
+  std::function<std::int64_t()> budget;
   int cuts() const { return cuts_; }
 
  private:

@@ -19,9 +19,9 @@ core::Status system_error(const std::string& what);
 // it cannot be created.
 core::Status private_folder(const std::string& path);
 
-// Does what private_folder() does, and returns PERMISSION_DENIED also if an entry of the folder
-// belongs to another user or can be written by other users. Such an entry may have been planted
-// while the folder was writable.
+// Creates or checks a folder like private_folder(). Returns PERMISSION_DENIED also if an entry of
+// the folder belongs to another user or can be written by other users. Such an entry may have been
+// planted while the folder was writable.
 core::Status private_state(const std::string& path);
 
 // Creates an empty file with mode 0600 if it is missing. PERMISSION_DENIED if the file is a link,

@@ -67,8 +67,8 @@ class Recovery {
   // Returns FAILED_PRECONDITION for a session that does not outlive its connection. `done` is
   // called when a durable file contains all commands that were received before this call.
   void snapshot(const LeaseRef& lease, Written done);
-  // Does the same, and pauses the session afterwards until resume() (see engine::Session::rest()).
-  // ABORTED if another snapshot of the session is running.
+  // Writes a snapshot like snapshot(), and pauses the session afterwards until resume() (see
+  // engine::Session::rest()). ABORTED if another snapshot of the session is running.
   void rest(const LeaseRef& lease, Written done);
   static void resume(Lease& lease);
   // Returns OK if the session can be written to a file.

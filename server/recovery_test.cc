@@ -194,7 +194,7 @@ TEST_F(RecoveryTest, WhatTheClientBeforeHadIsNotWrittenAsASessionOfItsOwn) {
   House house(folder_.path);
   const LeaseRef other = house.working("other"), old = house.working("exp");
   std::promise<void> writing, go_on;
-  house.recovery->snapshot(other, [&](const auto&) {  // Runs in the writer thread.
+  house.recovery->snapshot(other, [&](const auto&) {  // The callback runs in the writer thread.
     writing.set_value();
     go_on.get_future().wait();
   });
@@ -212,7 +212,7 @@ TEST_F(RecoveryTest, WhatTheClientBeforeHadIsNotWrittenAsASessionOfItsOwn) {
   const auto files = [&] {
     return std::distance(std::filesystem::directory_iterator(folder_.path + "/sessions"), {});
   };
-  EXPECT_EQ(files(), 2);  // The other session's file and the lock.
+  EXPECT_EQ(files(), 2);  // The files are the other session's and the lock.
   EXPECT_TRUE(house.snapshot(heir).ok());
   EXPECT_EQ(files(), 3);
 }
@@ -257,7 +257,7 @@ TEST_F(RecoveryTest, AnOlderSessionIsReplayedOrRefused) {
   std::string word;
   EXPECT_EQ(lease.attach(call, &word).status().code(), Code::kFailedPrecondition);
   EXPECT_EQ(word, "rollback");
-  call.replay_from = 7;  // Command 6 is missing.
+  call.replay_from = 7;  // The client cannot send command 6, so the attach is refused.
   EXPECT_FALSE(lease.attach(call, &word).ok());
   call.replay_from = 6;
   call.uploads = 1;

@@ -126,7 +126,8 @@ class Client {
  private:
   static grpc::ChannelArguments options() {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // Its own connection.
+    // Each client uses its own connection.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
     return arguments;
   }
@@ -276,7 +277,7 @@ TEST_F(ServerTest, ErrorsAndRaisesArrive) {
   ASSERT_TRUE(progress.has_value());
   EXPECT_EQ(progress->raised.at(0).seq, 1u);
   EXPECT_EQ(progress->raised.at(0).rebinds.at(0), 7u);
-  // Interrupt names the session by its token.
+  // The session is named by its token.
   v1::InterruptReply reply;
   ASSERT_TRUE(client.stub->Interrupt(client.context().get(), {}, &reply).ok());
   auto interrupted = client.progress();
@@ -680,7 +681,7 @@ TEST_F(ServerTest, UploadsThatAreWrong) {
   odd.GetReflection()->MutableUnknownFields(&odd)->AddVarint(9, 1);
   refused({odd}, StatusCode::INVALID_ARGUMENT, "chunk");
   EXPECT_TRUE(client.upload({chunk(0, 0, "")}, &reply).ok());  // An empty upload is valid.
-  // The session continues.
+  // The session continues after the refused uploads.
   ASSERT_TRUE(client.send({constant(), program::Fetch{1, false}}));
   EXPECT_TRUE(client.progress().has_value());
 }

@@ -58,7 +58,7 @@ struct DTypeName {
   std::string name;
 };
 struct DeviceName {
-  std::string name;  // For example "cpu" or "sim:0".
+  std::string name;  // Device name, for example "cpu" or "sim:0".
 };
 
 class Connection;
@@ -70,7 +70,7 @@ using Named = std::vector<std::pair<std::string, Value>>;
 
 class Tensor {
  public:
-  Tensor() = default;  // As an argument, an undefined tensor means an absent operand.
+  Tensor() = default;  // Creates an undefined tensor, which as an argument means an absent operand.
   bool defined() const { return impl_ != nullptr; }
 
   Shape shape() const;
@@ -88,18 +88,18 @@ class Tensor {
   Tensor sum(Where where = Where::current()) const;
   Tensor mean(Where where = Where::current()) const;
 
-  // Gradients, as in PyTorch.
+  // ---- gradients, as in PyTorch
   const Tensor& requires_grad(bool on = true) const;
   bool is_grad_required() const;
   void backward(Where where = Where::current()) const;
-  Tensor grad() const;  // Undefined if there is no gradient.
+  Tensor grad() const;  // The .grad of the tensor. Undefined if there is no gradient.
   void zero_grad() const;
   Tensor detach() const;
 
   // ---- These functions wait for the daemon and throw asynchronous errors.
   double item() const;
-  std::vector<float> to_floats() const;       // In row-major order; for float32 only.
-  std::vector<std::int64_t> to_ints() const;  // For int64 only.
+  std::vector<float> to_floats() const;       // The values in row-major order; for float32 only.
+  std::vector<std::int64_t> to_ints() const;  // The values in row-major order; for int64 only.
   std::string to_bytes() const;
 
  private:
@@ -158,7 +158,7 @@ struct Options {
   std::uint64_t memory = 0;
   // Access token. If it is empty, TELETENSOR_TOKEN or the file TELETENSOR_TOKEN_FILE supplies it.
   std::string token;
-  double timeout = 10;  // Time to connect, in seconds.
+  double timeout = 10;  // Maximum time to connect, in seconds.
   // Seconds for which the daemon keeps the session after the connection is lost. Meanwhile the
   // client reconnects by itself; no command is lost or runs twice. 0 means that the session ends
   // with the connection.
@@ -240,7 +240,8 @@ class Program {
   const std::string& name() const;
   const std::vector<std::string>& arguments() const;
   std::vector<std::string> weights() const;
-  // A weight. A training step writes to it in place. Throws Error if there is none with this name.
+  // Returns a weight of the program. A training step writes to it in place. Throws Error if no
+  // weight has this name.
   Tensor weight(const std::string& name) const;
   // Numbers that are not arguments, such as learning rates and step counts.
   std::vector<std::string> numbers() const;

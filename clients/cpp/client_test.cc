@@ -97,7 +97,7 @@ TEST_F(CppClient, GradientsAndAStep) {
     EXPECT_THAT(w.grad().to_floats(), ElementsAre(5, 7, 9));
     optimizer.step();
   }
-  // 1 - 0.5 g - 0.5 (0.9 g + g).
+  // Expected value: 1 - 0.5 g - 0.5 (0.9 g + g), with the gradient g.
   EXPECT_THAT(w.to_floats(), ElementsAre(testing::FloatEq(-6.25f), testing::FloatEq(-9.15f),
                                          testing::FloatEq(-12.05f)));
   {
@@ -190,7 +190,7 @@ TEST_F(CppClient, APublishedTemporaryStaysUntilItIsWithdrawn) {
   writer.publish("temporary", writer.tensor(kSix, {2, 3}));
   writer.synchronize();
   EXPECT_EQ(seen(), 21);
-  reader.synchronize();  // No other session holds it at this point.
+  reader.synchronize();  // No other session holds the published tensor at this point.
   EXPECT_EQ(seen(), 21);
   writer.publish("temporary", writer.tensor(kSix, {6}) * 2);
   writer.synchronize();
@@ -335,7 +335,7 @@ TEST(CppAddress, EncryptedUnlessItStaysOnThisMachine) {
     EXPECT_TRUE(credentials_of(far, {}).tls) << far;
   }
   Options options;
-  options.ca = "/proc/self/comm";  // A file with any text.
+  options.ca = "/proc/self/comm";  // A file that exists and is not a certificate.
   EXPECT_TRUE(credentials_of("localhost:1", options).tls);
 }
 
@@ -349,7 +349,7 @@ TEST_F(CppClient, ATokenThatNoHeaderCanHoldIsAnError) {
     EXPECT_THAT(error.what(), HasSubstr("printable ASCII"));
     EXPECT_THAT(error.what(), testing::Not(HasSubstr("aa")));
   }
-  options.token = "tt_nobody\n";  // As in a file; the line break is not part of the token.
+  options.token = "tt_nobody\n";  // A token as in a file, with a line break that is not part of it.
   EXPECT_THAT(error_of([&] { open(options); }).what(), HasSubstr("unknown, expired or revoked"));
 }
 

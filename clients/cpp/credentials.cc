@@ -97,8 +97,8 @@ void check_port(const std::string& address, const std::string& target) {
 }
 
 struct Place {
-  std::string target;                // Target in gRPC's notation.
-  bool socket = false, tls = false;  // `tls`: whether the address requires TLS.
+  std::string target;                // The daemon's address in gRPC's notation.
+  bool socket = false, tls = false;  // `socket`: a UNIX socket. `tls`: the address requires TLS.
 };
 
 Place place_of(const std::string& address) {

@@ -12,9 +12,9 @@ namespace teletensor::client {
 [[noreturn]] inline void refuse(const std::string& text) { throw Error(Error::kInvalid, text); }
 
 struct Credentials {
-  std::string target;  // Target in gRPC's notation: "host:port" or "unix:/path".
+  std::string target;  // The daemon's address in gRPC's notation: "host:port" or "unix:/path".
   bool tls = false;
-  // PEM texts. Empty for the system's authorities, or for no certificate.
+  // Contents of PEM files. Empty for the system's authorities, or for no certificate.
   std::string authorities, certificate, key;
   std::string token;  // The access token. Empty for no token.
 

@@ -182,7 +182,7 @@ core::Result<std::vector<PublishedAnswer>> decode_published(std::string_view byt
         if (device) described.device = *device;
       }
       if (inner != 7) return;
-      for (Cursor cursor(text); !cursor.done() && good;) {  // A packed list.
+      for (Cursor cursor(text); !cursor.done() && good;) {  // The field is a packed list.
         std::uint64_t size = 0;
         good = cursor.varint(size);
         add_size(described.shape, size);

@@ -55,7 +55,7 @@ class Keeper {
   std::shared_ptr<StreamEnd> again(const StreamEnd& before);
   Status attach(std::uint64_t number, AttachAnswer& answer, std::string* word);
   bool comes_again(const std::string& word, int tries);
-  bool pause(std::chrono::milliseconds time);  // Returns false if stop() was called.
+  bool pause(std::chrono::milliseconds time);  // Waits. Returns false if stop() was called.
   void lost(const Status& status, const std::string& word);
 
   Session& session_;
@@ -67,8 +67,8 @@ class Keeper {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool attached_ = true;              // Accessed with mutex_ locked.
-  std::atomic<bool> stopped_{false};  // Set with mutex_ locked.
+  bool attached_ = true;  // Whether the session has a stream. Accessed with mutex_ locked.
+  std::atomic<bool> stopped_{false};  // Whether stop() was called. Set with mutex_ locked.
   std::thread thread_;
 };
 

@@ -30,8 +30,8 @@ constexpr std::string_view kWeights = "weights.";
 struct Program::State {
   struct Input {
     int argument = -1;     // Position among the tensor arguments of the call.
-    int gradient_of = -1;  // The .grad of this input.
-    std::string weight;    // Otherwise: the name of a weight.
+    int gradient_of = -1;  // Index of the input whose .grad this input is.
+    std::string weight;    // For any other input: the name of a weight.
   };
   struct Number {
     // Name of the argument that has the value. If it is empty, the number has a name of its own.
@@ -62,7 +62,7 @@ struct Program::State {
   std::vector<std::string> arguments;
   std::vector<Input> inputs;
   std::vector<Number> numbers;
-  std::vector<Output> outputs;  // In the order of the program's result.
+  std::vector<Output> outputs;  // The results, in the order of the program's result.
   std::vector<std::pair<std::string, Tensor>> weights;
   bool loops = false;  // Whether the program can run again from the state that it leaves.
 };
@@ -155,7 +155,7 @@ void Program::State::take_weights(const SafetensorsFile& file, const json& call)
   for (const Input& input : inputs) {
     if (input.gradient_of < 0) continue;
     const Tensor* owner = weight(inputs[static_cast<std::size_t>(input.gradient_of)].weight);
-    if (owner == nullptr) continue;  // The .grad of an argument.
+    if (owner == nullptr) continue;  // The input is the .grad of an argument, which may be missing.
     const Tensor zero = owner->detach().call("mul", {0});
     const Lock lock(connection->api);
     raise_if(connection->session->assign_grad(*owner->impl_->handle, zero.impl_->handle.get()));

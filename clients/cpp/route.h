@@ -29,13 +29,14 @@ class Route {
   core::Status follow(const std::string& address);
 
  private:
-  void connect();  // Precondition: mutex_ is locked, or no other thread uses this route yet.
+  // Creates the channel. Precondition: mutex_ is locked, or no other thread uses this route yet.
+  void connect();
   void set_metadata();
 
   mutable std::mutex mutex_;
   std::string address_;
   Credentials credentials_;
-  std::string session_;  // Token of the session.
+  std::string session_;  // The token of the session.
   std::shared_ptr<Channel> channel_;
 };
 

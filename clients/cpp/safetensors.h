@@ -36,7 +36,8 @@ class SafetensorsFile {
   SafetensorsFile() = default;
   core::Status parse();
 
-  std::vector<char> contents_;  // Keeps its address when the file object is moved.
+  // The contents of the file, whose address does not change when the object is moved.
+  std::vector<char> contents_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
 };

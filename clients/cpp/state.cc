@@ -43,7 +43,7 @@ void describe_this_process(HelloAsked& asked) {
   if (::gethostname(text, sizeof text - 1) == 0) asked.host = text;
   asked.pid = static_cast<std::uint64_t>(::getpid());
   asked.program = program_invocation_short_name;
-  // The message must be UTF-8.
+  // The daemon accepts only UTF-8, so other bytes are replaced.
   for (std::string* each : {&asked.user, &asked.host, &asked.program}) {
     std::replace_if(
         each->begin(), each->end(), [](char c) { return static_cast<signed char>(c) < 0; }, '?');
@@ -156,7 +156,7 @@ Status CppSession::block(const std::function<bool()>& ready) {
 void CppSession::note_site(std::uint64_t seq) { sites_[seq % kSites] = {seq, op_, where_}; }
 
 void CppSession::tick() {
-  // The thread that holds the lock sends the releases later.
+  // Another thread holds the lock and sends the releases later.
   if (!api_.try_lock()) return;
   idle();
   api_.unlock();
@@ -201,7 +201,7 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
 ConnectionState::~ConnectionState() {
   try {
     close();
-  } catch (const std::exception&) {  // A destructor cannot report an error.
+  } catch (const std::exception&) {  // A destructor cannot report an error, so it is dropped.
   }
 }
 

@@ -46,7 +46,7 @@ class CppSession final : public Session {
  private:
   struct Site {
     std::uint64_t seq = 0;
-    std::string_view op;  // Name in the catalog.
+    std::string_view op;  // Name of the operator in the catalog.
     Where where;
   };
   static constexpr std::size_t kSites = 1 << 14;
@@ -67,7 +67,7 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
                            const Named& named, bool inplace, const Where& where);
   Tensor upload(std::string_view bytes, core::DType dtype, core::Device device, const Shape& shape);
-  // The contents in row-major order.
+  // Waits for the contents of the tensor and returns them in row-major order.
   std::string read(Handle& handle);
   void raise_late();
   // Publishes the tensor; a null handle withdraws the name.
@@ -75,7 +75,7 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
                const std::string& users);
   Tensor published(const std::string& name);
 
-  std::recursive_mutex api;  // Locked by the thread that runs a call.
+  std::recursive_mutex api;  // Locked by the thread that runs a call on the connection.
   Route route;
   double timeout;
   HelloAnswer hello;
@@ -83,7 +83,7 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   // A detached alias of each published tensor, by name. The daemon drops a name with the last
   // holder of its tensor.
   std::map<std::string, HandleRef> publications;
-  std::unique_ptr<Keeper> keeper;  // Keeps the session connected.
+  std::unique_ptr<Keeper> keeper;  // Reconnects the session's streams.
   std::uint64_t uploads = 0;
   std::int64_t seed = 67280421310721, ordinal = 0;  // PyTorch's default seed.
   bool closed = false;

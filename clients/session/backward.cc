@@ -12,7 +12,7 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
                          std::vector<HandleRef>& results) {
   if (watching) TT_RETURN_IF_ERROR(before_backward());
   TT_RETURN_IF_ERROR(ready_to_issue());
-  flush_releases();  // The daemon gives no .grad to a tensor that was released here.
+  flush_releases();  // Released tensors are reported first, so that the daemon gives them no .grad.
   program::Backward command;
   // A gradient inside vmap, which has one value for each sample, flows through ordinary nodes.
   bool inside = false;
@@ -59,10 +59,11 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
     set_grad_mode(outer_mode);
     TT_RETURN_IF_ERROR(status);
     if (!command.retain_graph) {
-      // Also those of nodes that no gradient reached, as the daemon will do.
+      // Frees also the saved values of nodes that no gradient has reached, like the daemon.
       (*plan)->free_saved();
       command.expanded = true;
-      command.seeds = command.roots;  // The roots have the right shapes, and nothing else matters.
+      // The seeds are ignored except for their shapes, which are those of the roots.
+      command.seeds = command.roots;
       begin_command();
       issue(program::Command(command), 0);
     }

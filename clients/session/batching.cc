@@ -97,7 +97,8 @@ class BatchCall final : public ops::BatchContext {
   std::vector<Var> results_;
 };
 
-Var padded(const Var& x, int wanted) {  // Has the shape [batch, 1, ..., 1, ...].
+// Reshapes x to [batch, 1, ..., 1, rest], so that it has `wanted` dimensions after the batch.
+Var padded(const Var& x, int wanted) {
   if (!x.is_tensor() || x.rank() - 1 >= wanted) return x;
   Dims shape{x.shape()[0]};
   for (int i = x.rank() - 1; i < wanted; ++i) shape.push_back(1);
@@ -243,7 +244,7 @@ Status batched(Session& session, std::size_t position, const Request& request, H
         result.is_tensor() && result.rank() > 0 && result.shape()[0] == level.size;
     if (result.is_tensor() && !has_batch && i < seen.size() &&
         result.shape() == seen[i].geometry.shape && core::numel(result.shape()) == 0) {
-      results.push_back(HandleRef(&handle(result)));  // Empty for every sample.
+      results.push_back(HandleRef(&handle(result)));  // The result has no elements for any sample.
       continue;
     }
     if (!has_batch) {

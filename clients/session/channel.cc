@@ -15,7 +15,7 @@ using core::Status;
 
 namespace {
 
-constexpr double kStagedTimeout = 10;  // Seconds.
+constexpr double kStagedTimeout = 10;  // Maximum time for the call Staged, in seconds.
 
 constexpr std::int64_t kSlice = 100'000;  // Microseconds between two calls of `stop`.
 
@@ -146,7 +146,7 @@ Result<std::uint64_t> Channel::upload(core::Device device, std::string_view byte
     wire::StagedAnswer staged;
     if (reply.ok()) {
       TT_RETURN_IF_ERROR(wire::decode_staged_reply(*reply, staged));
-      // An older daemon: the upload starts from the beginning.
+      // UNIMPLEMENTED comes from an older daemon: the upload starts from the beginning.
     } else if (reply.status().code() != Code::kUnimplemented) {
       return reply.status();
     }

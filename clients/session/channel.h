@@ -53,7 +53,7 @@ class Channel {
   // null.
   Channel(const tt_wire_api& api, const std::string& target, const tt_wire_tls* tls = nullptr);
 
-  // Must be checked before each call.
+  // The process that created the channel; must be checked before each call.
   const Origin& origin() const { return origin_; }
   // Sets the metadata, such as the token, that later calls carry.
   void set_metadata(std::vector<std::pair<std::string, std::string>> metadata) {

@@ -103,7 +103,7 @@ void Session::detach() {
 
 bool Session::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {
   using Clock = std::chrono::steady_clock;
-  std::shared_ptr<Stream> link;  // Released after the lock.
+  std::shared_ptr<Stream> link;  // Released after the session's lock.
   MutexLock lock(mutex_);
   Clock::time_point until{};
   while (!ready()) {
@@ -161,7 +161,7 @@ std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
   MutexLock lock(mutex_);
   attach_ = attach;
   again_ = 0;
-  for (std::deque<Sent>* const frames : {&sent_, &ran_}) {  // The newer frames first.
+  for (std::deque<Sent>* const frames : {&sent_, &ran_}) {  // Newer frames are moved first.
     for (; !frames->empty() && frames->back().last_seq > received_upto; frames->pop_back()) {
       waiting_bytes_ += frames->back().frame->size();
       if (frames == &ran_) ran_bytes_ -= frames->back().frame->size() + kFrameOverhead;
@@ -212,7 +212,7 @@ Status Session::on_progress(std::string_view bytes) {
   wire::Progress progress;
   TT_RETURN_IF_ERROR(wire::decode_progress(bytes, progress));
   MutexLock lock(mutex_);
-  // The message was received before.
+  // This message was received before.
   if (progress.number != 0 && progress.number <= progress_upto_) return {};
   progress_upto_ = progress.number;
   unacknowledged_ += bytes.size();
@@ -232,7 +232,7 @@ Status Session::on_progress(std::string_view bytes) {
   ran_upto_ = std::max(ran_upto_, progress.completed_upto);
   forget_sent(progress.snapshot_upto);
   for (wire::FetchedValue& value : progress.fetched) {
-    // The value was received before.
+    // This value was received before.
     if (awaited_.erase(value.seq) == 0 && value.seq <= replay_upto_) continue;
     if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
   }
@@ -265,7 +265,8 @@ Status Session::diverged(const wire::ErrorEvent& error) {
 void Session::lost(Status why) {
   if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
-  if (lost_.ok() && !closed_) lost_ = std::move(why);  // A closed session has ended normally.
+  // A session that was closed has ended normally.
+  if (lost_.ok() && !closed_) lost_ = std::move(why);
   over_ = true;
   changed_.notify_all();
   wake_sender();

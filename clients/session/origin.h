@@ -11,7 +11,7 @@ class Origin {
   Origin();
   // Returns true if this process is the child of a fork and the object was created by its parent.
   bool is_parents() const;
-  // Returns FAILED_PRECONDITION in that case, with advice for the user.
+  // Returns FAILED_PRECONDITION, with advice for the user, if is_parents() is true.
   core::Status check() const;
 
  private:

@@ -24,7 +24,7 @@ class Recorder {
   };
   struct Wait {
     std::uint64_t begin = 0, ns = 0, last_seq = 0;
-    std::string site;  // Source line of the program.
+    std::string site;  // Source line of the program that waited.
   };
 
   bool on() const { return on_.load(std::memory_order_relaxed); }

@@ -18,7 +18,7 @@ thread_local bool t_inference_mode = false;
 thread_local int t_awaits_value = 0;
 core::DType g_default_dtype = core::DType::kF32;
 
-// Number of releases that are sent together.
+// Number of releases that are collected before they are sent.
 constexpr std::size_t kReleaseBatch = 8;
 // Number of commands after an out-of-memory error for which releases are sent at once.
 constexpr std::uint64_t kShort = 4096;
@@ -226,7 +226,7 @@ Status Session::fits_frame(OpId op, std::span<const Var> arguments,
 }
 
 Status Session::fits_frame(std::string_view what, std::size_t items) const {
-  constexpr std::size_t kOther = 64;  // Room for counts and single numbers.
+  constexpr std::size_t kOther = 64;  // Items reserved for counts and single numbers.
   if (items + kOther <= limits_.frame.items) return {};
   return core::invalid(std::string(what) + ": " + std::to_string(items) +
                        " tensors and numbers in one call, at most " +
@@ -386,8 +386,8 @@ core::Result<autograd::Node*> Session::node_of(Handle& h) {
   autograd::Node* const before = h.node.get();
   auto node = graph_.node_of(h);
   if (!node.ok() || *node == before || h.id == 0) return node;
-  // The node was created again, and the daemon now does the same: a backward runs nodes in the
-  // order of their creation, and names gradients in that order.
+  // The view's node was created again, and the daemon must do the same: a backward runs nodes in
+  // the order of their creation, and names gradients in that order.
   if (h.retains) {
     TT_RETURN_IF_ERROR(retain_grad(h));
     return node;
@@ -487,7 +487,9 @@ core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
 Status Session::synchronize() {
   const AwaitsValue awaits;
   if (unsettled()) TT_RETURN_IF_ERROR(settle());
-  idle();  // Memory of tensors that were deleted before this line is free after it.
+  // Sends pending releases, so that memory of tensors that were deleted before synchronize() is
+  // free after it.
+  idle();
   const std::uint64_t upto = seq_;
   ++waits_;
   TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
@@ -577,7 +579,7 @@ LateError Session::raise_those(std::optional<core::Code> wanted) {
     if (!wanted) wanted = error.status.code();
     return error.status.code() == *wanted;
   });
-  if (errors.empty()) return {};  // Another thread or an interruption has raised them.
+  if (errors.empty()) return {};  // Another thread or an interruption has raised the errors.
   const auto by_root = [](const auto& a, const auto& b) { return a.root < b.root; };
   std::sort(errors.begin(), errors.end(), by_root);
   if (wanted == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
@@ -596,7 +598,8 @@ void Session::take_back(const std::vector<wire::ErrorEvent>& errors) {
     if (i > 0 && i % kRaisesUnderWay == 0) (void)finish_raises();
     send_raise(errors[i].root);
   }
-  (void)finish_raises();  // If this wait is interrupted, the next command completes it.
+  // If the wait for the Raise is interrupted, the next command completes it.
+  (void)finish_raises();
 }
 
 void Session::send_raise(std::uint64_t root) {
@@ -627,7 +630,8 @@ Status Session::finish_raises() {
 }
 
 std::string Session::explained(const std::string& text, std::uint64_t root) const {
-  constexpr std::string_view kMade = "made by command ";  // The text in memory/pool.cc.
+  // The text that memory/pool.cc writes before a command number.
+  constexpr std::string_view kMade = "made by command ";
   std::string out;
   std::size_t at = 0;
   while (true) {
@@ -696,7 +700,7 @@ Status Session::settle() {
     TT_RETURN_IF_ERROR(finish_raises());
     const std::uint64_t upto = interrupted_upto_;
     TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
-    if (!raises_.empty()) continue;  // Another thread has sent them.
+    if (!raises_.empty()) continue;  // Another thread has sent Raises meanwhile.
     if (watching && upto != 0) interrupted(upto);
     std::uint64_t root = 0;
     {

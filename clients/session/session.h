@@ -73,7 +73,7 @@ struct SessionLimits {
 // later failures with the same status code, which the same exception reports.
 struct LateError {
   Status status;                // Error of the earliest failed command. OK if no error is pending.
-  std::uint64_t root = 0;       // Number of that command.
+  std::uint64_t root = 0;       // Number of the earliest failed command.
   std::uint64_t count = 0;      // Number of failed commands, including the earliest.
   std::uint64_t last_root = 0;  // Number of the last failed command.
 };
@@ -124,7 +124,7 @@ class Session : public autograd::Issuer {
   Status register_hook(Handle& h, autograd::HookId hook);
   Status assign_grad(Handle& h, Handle* grad);
   Status set_data(Handle& h, Handle& other);
-  // Returns results only if `call` has inputs.
+  // Runs a backward pass. Returns results only if `call` has inputs.
   Status backward(autograd::BackwardCall call, bool create_graph, std::vector<HandleRef>& results);
   // Whether backward passes are always expanded by this client, node by node, and not only if a
   // Python hook requires it.
@@ -182,7 +182,7 @@ class Session : public autograd::Issuer {
   // in-place writes that failed with them are reverted on both sides, and the errors are not
   // pending any more.
   LateError raise_pending();
-  // Does the same for the errors of one status code, before the caller raises an error of that code
+  // Takes the pending errors of one status code, before the caller raises an error of that code
   // from the current line. Returns a sentence that describes them. Empty if there were none.
   std::string join_pending(core::Code code);
   bool has_pending() const;
@@ -194,8 +194,8 @@ class Session : public autograd::Issuer {
   // Returns the daemon's text with source lines of the program in place of command numbers,
   // followed by the line that issued command `root`.
   std::string explained(const std::string& text, std::uint64_t root) const;
-  // Does the same for an asynchronous error that the current line raises: the text names both lines
-  // and the number of further failed commands.
+  // Returns the text of an asynchronous error that the current line raises: it names both lines and
+  // the number of further failed commands.
   std::string explained(const LateError& error);
   // Marks all issued commands as not needed any more. Returns the number of the last one, or 0 if
   // all have run. The caller then asks the daemon to cancel them. The next command or wait first
@@ -243,9 +243,10 @@ class Session : public autograd::Issuer {
   // The first command from which all frames are available and would have the same effect if they
   // were sent again. 0 means none.
   std::uint64_t replay_from() const;
-  // Does what take_up() does, for a daemon with an older state than this client, but not older than
-  // replay_from(). Frames after `received_upto` are sent as if for the first time. Their results
-  // are already known; if a command fails that had succeeded before, the session ends.
+  // Starts the next stream like take_up(), for a daemon with an older state than this client, but
+  // not older than replay_from(). Frames after `received_upto` are sent as if for the first time.
+  // Their results are already known; if a command fails that had succeeded before, the session
+  // ends.
   std::uint64_t replay(std::uint64_t attach, std::uint64_t received_upto, std::uint64_t credit_upto,
                        std::uint64_t credit_bytes, std::uint64_t bytes_received);
   // Number of the last Progress that was received.
@@ -382,7 +383,7 @@ class Session : public autograd::Issuer {
   // ---- used by API threads
   autograd::Graph graph_;
   const SessionLimits limits_;
-  std::uint64_t seq_ = 0;  // Number of the last command.
+  std::uint64_t seq_ = 0;  // Number of the last command that was issued.
   program::HandleId next_id_ = 1;
   std::vector<program::HandleId> releases_;
   std::vector<std::uint64_t> takens_;
@@ -393,8 +394,9 @@ class Session : public autograd::Issuer {
   struct Defined {
     std::uint64_t steps, bytes;
   };
-  std::unordered_map<std::uint64_t, Defined> defined_;  // By number.
-  program::Amounts amounts_;                            // Number of handles and programs.
+  // Size of each defined program, by its number.
+  std::unordered_map<std::uint64_t, Defined> defined_;
+  program::Amounts amounts_;  // Use of handles and programs.
   std::set<std::string> kept_;
   std::uint64_t trimmed_ = 0;
   // The last command that an interruption has cancelled. 0 if there is nothing to settle.
@@ -405,7 +407,7 @@ class Session : public autograd::Issuer {
   struct SentRaise {
     std::uint64_t seq, root;
   };
-  std::deque<SentRaise> raises_;  // Raises that were sent and not completed on this side.
+  std::deque<SentRaise> raises_;  // Raise commands that were sent and not completed on this side.
   bool recording_ = false;
   std::uint64_t waits_ = 0;
   Recorder recorder_;
@@ -418,10 +420,11 @@ class Session : public autograd::Issuer {
   wire::FrameWriter writer_;
   std::deque<Sent> frames_;  // Full frames, earlier than the writer's frame.
   std::deque<Sent> sent_;    // Frames that were passed to a stream and are not known to have run.
-  std::deque<Sent> ran_;     // Retained frames, earlier than those.
+  std::deque<Sent> ran_;     // Retained frames that have run; they are earlier than those in sent_.
   std::size_t ran_bytes_ = 0;
   bool retains_ = false;
-  std::uint64_t ran_upto_ = 0;  // As reported by the current daemon; completed_ may be ahead of it.
+  // Command up to which the current daemon reports completion; completed_ may be ahead of it.
+  std::uint64_t ran_upto_ = 0;
   std::uint64_t dropped_upto_ = 0;  // Last command of the frames that are no longer available.
   // Last command that another daemon would not repeat with the same effect.
   std::uint64_t fragile_upto_ = 0;
@@ -433,7 +436,7 @@ class Session : public autograd::Issuer {
   std::size_t unacknowledged_ = 0;  // Bytes of Progress since the last frame.
   std::atomic<std::size_t> waiting_bytes_ = 0;
   bool sender_sleeps_ = false;  // Whether a thread waits in next_frame().
-  core::CondVar work_;          // Wakes that thread.
+  core::CondVar work_;          // Wakes the thread that waits in next_frame().
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t credit_bytes_;
   std::uint64_t received_ = 0;

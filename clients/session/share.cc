@@ -203,7 +203,7 @@ Result<Mapped> map(int file, const wire::ShareReply& reply, int flags) {
   void* base =
       mmap(nullptr, length, PROT_READ | PROT_WRITE, flags, file, static_cast<off_t>(begin));
   if (base == MAP_FAILED) return unavailable("map");
-  madvise(base, length, MADV_HUGEPAGE);  // Only a hint; failure is ignored.
+  madvise(base, length, MADV_HUGEPAGE);  // madvise is only a hint, so a failure is ignored.
   return Mapped{static_cast<char*>(base), length, skip};
 }
 
@@ -316,7 +316,7 @@ Status Mapping::hear_last(wire::ShareReply& reply, const Stop& stop) {
 void Mapping::give_up(wire::ShareRequest request) {
   request.from = bytes_;
   request.bytes = 1;
-  (void)tell(request);  // The next upload reads the answer.
+  (void)tell(request);  // The answer is read by the next upload.
 }
 
 Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device device,

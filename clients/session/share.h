@@ -20,8 +20,8 @@ struct ShareAddress {
   std::string socket;  // Path of the socket.
   std::uint64_t session = 0;
   std::string ticket;
-  Origin origin = {};  // Origin of the session.
-  // Each mapping has a copy.
+  Origin origin = {};  // The process in which the session was opened.
+  // A counter: each mapping has a copy of this pointer.
   std::shared_ptr<const int> users = std::make_shared<const int>(0);
   // Number of mappings that were created with this address.
   std::size_t live() const { return static_cast<std::size_t>(users.use_count()) - 1; }
@@ -83,8 +83,8 @@ class Mapping {
   std::size_t length_ = 0;
   char* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  int hold_ = -1;  // The connection.
-  int due_ = 0;    // Number of outstanding replies.
+  int hold_ = -1;  // Descriptor of the connection that keeps the memory alive.
+  int due_ = 0;    // Number of replies that were not received yet.
   std::shared_ptr<const int> user_;
   bool readable_ = false;
 };
@@ -95,7 +95,7 @@ struct GpuMemory {
       // Owned by the caller, like `hold`, the connection that keeps the memory alive (see Mapping).
       -1;
   int hold = -1;
-  char gpu[16] = {};  // UUID of the GPU.
+  char gpu[16] = {};  // UUID of the GPU that has the memory.
 };
 
 // Copies the value of bulk fetch `seq`, which has `bytes` bytes on a GPU, to memory on that GPU

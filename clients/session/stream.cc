@@ -162,7 +162,7 @@ void Stream::write_loop() {
       write_one(-1);
       if (!session_.whole_frame() && !over_ && !stop_) sleep(session_.limits_.pace);
     } else if (!writing_ && !broken_ && session_.closed_ && session_.all_taken()) {
-      writing_ = true;  // Stays set, because this was the last write.
+      writing_ = true;  // The flag stays set, because this was the last write.
       session_.mutex_.unlock();
       api_.write(call_->get(), nullptr, 0);
       api_.written(call_->get(), -1);

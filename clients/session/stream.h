@@ -24,9 +24,9 @@ namespace teletensor::client {
 class StreamEnd {
  public:
   void set(core::Status status, std::string word);
-  // Waits for the end. Returns false if the time has passed.
+  // Waits for the end of the stream. Returns false if the time has passed.
   bool wait(std::chrono::milliseconds most);
-  // Valid when the end was set. `word` is the daemon's reason in one word.
+  // The final status; valid when the end was set. `word` is the daemon's reason in one word.
   const core::Status& status() const { return status_; }
   const std::string& word() const { return word_; }
 
@@ -74,7 +74,7 @@ class Stream {
   void end_write(int done);
   // Cancels the wake-up of the writer, because the waiting thread has sent the frames.
   void excuse_writer();
-  // Called by the writer.
+  // Lets the writer sleep. Called by the writer thread only.
   void sleep(Duration time) TT_ANNOTATION(no_thread_safety_analysis);
   void read_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);
 
@@ -92,7 +92,7 @@ class Stream {
   // The reason to wake the writer when it sleeps.
   enum class Due { kNothing, kLater, kNow } due_ = Due::kNothing;
   bool issued_ = false;      // Whether a command was issued since a thread last waited.
-  Clock::time_point began_;  // Time of the first such command.
+  Clock::time_point began_;  // Time of the first command since a thread last waited.
   int trust_ = 0;        // Number of consecutive times that the issuing program has waited soon.
   bool broken_ = false;  // Whether nothing can be written any more.
   bool reading_ = false;

@@ -18,7 +18,7 @@ namespace {
 
 using core::MutexLock;
 
-// Microseconds. No test depends on how long something takes.
+// Maximum time of a wait in microseconds. No test depends on how long something takes.
 constexpr std::int64_t kHang = 240'000'000;
 
 // One call whose other side is the test.
@@ -28,8 +28,9 @@ struct Peer {
   std::vector<std::string> frames;
   std::vector<std::thread::id> writers;
   std::deque<std::string> progress;
-  std::thread::id reader, last_reader;  // The thread inside read(), and the last one that was.
-  bool slow = false;                    // Whether writes stay in progress.
+  // The thread inside read(), and the last thread that was inside.
+  std::thread::id reader, last_reader;
+  bool slow = false;  // Whether writes stay in progress, as on a slow connection.
   bool ended = false, half_closed = false;
 
   void say(const wire::Progress& message) {
@@ -309,7 +310,7 @@ TEST_F(StreamTest, WhoReadsAtOnceSendsItsCommandsItself) {
     MutexLock lock(peer_.mutex);
     return peer_.frames.size();
   };
-  // This need not hold each time: a thread may lose its core or be slow.
+  // One round may fail to show it, because a thread may lose its core; so it is repeated.
   bool together = false;
   std::vector<HandleRef> kept;
   for (int i = 0; !together; ++i) {
@@ -321,10 +322,11 @@ TEST_F(StreamTest, WhoReadsAtOnceSendsItsCommandsItself) {
     EXPECT_TRUE(seq.ok());
     EXPECT_TRUE(session_.wait_fetched(*seq).ok());
     together = slow && frames() == before + 1;
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // The writer sleeps again.
+    // Long enough for the writer to sleep again.
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
   }
   over = true;
-  kept.push_back(constant());  // Wakes the daemon.
+  kept.push_back(constant());  // The command wakes the daemon's thread.
   daemon.join();
 }
 
@@ -366,7 +368,7 @@ TEST_F(StreamTest, AfterACutTheNextStreamSendsAgainWhatHadNotCome) {
   }
   kFake.cancel(reinterpret_cast<tt_wire_call*>(&peer_));
   Peer second;
-  session_.take_up(2, 1);  // The first command was received.
+  session_.take_up(2, 1);  // The daemon has received the first command.
   session_.attach(std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&second), nullptr));
   EXPECT_TRUE(second.wait([&] { return second.frames.size() >= 2; }, kHang));
   EXPECT_EQ(second.frames[0], peer_.frames[1]);
@@ -390,10 +392,11 @@ TEST_F(StreamTest, TheEndOfTheCallIsTold) {
 
 TEST_F(StreamTest, TheChildOfAForkTakesNoLockOfTheSession) {
   pid_t child = -1;
-  const auto fork_under_the_lock = [&] {  // As if another thread held the lock at the fork.
+  // Forks while the lock is held, as if another thread held it.
+  const auto fork_under_the_lock = [&] {
     child = fork();
     if (child == 0) {
-      alarm(kHang / 1'000'000);  // Ends a child that waits.
+      alarm(kHang / 1'000'000);  // Ends a child process that hangs.
       session_.lost(core::internal("lost"));
       session_.close();
       session_.detach();

@@ -25,7 +25,8 @@ void put_entry(Handle& h, const HandleRef& value, std::uint64_t id) {
     return;
   }
   std::vector<Extra::Tangent>& all = own_extra(h).tangents;
-  std::erase_if(all, [](const Extra::Tangent& each) {  // Tangents of levels that have ended.
+  // Removes tangents of levels that have ended.
+  std::erase_if(all, [](const Extra::Tangent& each) {
     return std::none_of(levels().begin(), levels().end(),
                         [&](const Level& level) { return level.id == each.level; });
   });
@@ -322,7 +323,8 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
     }
     default:
       if (def.vjp == nullptr) {
-        if (!def.internal) return {};  // Not differentiable: the result is constant.
+        // The operator is not differentiable, so its result is constant.
+        if (!def.internal) return {};
         return invalid("Trying to use forward AD with " + def.name +
                        " that does not support it because it has not been implemented yet.");
       }

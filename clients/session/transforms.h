@@ -22,7 +22,7 @@ class Session;
 enum class Randomness : std::uint8_t { kError, kSame, kDifferent };
 
 struct Level {
-  std::uint64_t id = 0;  // Never used twice.
+  std::uint64_t id = 0;  // Number of the level, which is never used twice.
   bool forward = false;  // Whether it is a forward-mode level; otherwise it is a vmap level.
   std::int64_t size = 0;
   Randomness randomness = Randomness::kError;
@@ -34,8 +34,9 @@ class Extra final : public core::Counted {
   struct Tangent {
     std::uint64_t level;
     autograd::HandleRef value;
-    std::uint32_t seen;                // Value of the write counter when the tangent was set.
-    std::optional<core::Layout> part;  // For a base: the value is the tangent of this view only.
+    std::uint32_t seen;  // Value of the write counter when the tangent was set.
+    // Set for a base whose tangent is known only for the part of one view.
+    std::optional<core::Layout> part;
   };
   autograd::HandleRef inner;  // Inside vmap: the tensor that this one represents.
   std::uint64_t level = 0;    // The level whose batch is dimension 0 of `inner`.
@@ -63,7 +64,7 @@ class Below {
 std::uint64_t push(Level level);
 // Ends the level and all levels inside it.
 void pop(std::uint64_t id);
-// The position of a level. Returns an error if it has ended.
+// Returns the position of a level, or an error if the level has ended.
 core::Result<std::size_t> position(std::uint64_t id);
 const Level& at(std::size_t position);
 
@@ -86,7 +87,7 @@ bool apply(Session& session, const Request& request, autograd::Handles& results,
            core::Status& status);
 bool apply_inplace(Session& session, const Request& request, core::Status& status);
 
-// Does what Session::backward does with inputs, for tensors inside levels.
+// Computes gradients like Session::backward with inputs, for tensors inside levels.
 core::Status gradient(Session& session, const autograd::BackwardCall& call, bool create_graph,
                       std::vector<autograd::HandleRef>& results);
 

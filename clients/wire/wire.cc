@@ -60,7 +60,7 @@ bool pluck(tt_wire_call* call, void* tag, gpr_timespec deadline, bool& good) {
 }
 
 void run(tt_wire_call* call, const grpc_op& op, void* tag) {
-  // This fails only if the interface is used wrongly.
+  // Starting an operation fails only if the interface is used wrongly.
   if (grpc_call_start_batch(call->call, &op, 1, tag, nullptr) != GRPC_CALL_OK) __builtin_trap();
 }
 
@@ -80,7 +80,7 @@ tt_wire_channel* connect(const char* target, const tt_wire_tls* tls) {
       option(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxMessageBytes),
       option(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, kMaxMessageBytes),
       option(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-      // Its own connection, so that data of other sessions cannot delay this one's.
+      // Gives each channel its own connection, so that data of other sessions cannot delay it.
       option(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
       option(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
       option(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),

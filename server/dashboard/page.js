@@ -163,7 +163,8 @@ export function fill(id, rows) {
 
 // ---- counters
 
-// Seconds. An instruction counts when it ends, which may be long after it began.
+// Window of the growth rate, in seconds. An instruction counts when it ends, which may be long
+// after it began.
 const WINDOW = 10;
 const MOST = 1000;
 const before = new Map();  // Name -> [{total, at}], oldest first.

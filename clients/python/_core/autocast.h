@@ -8,11 +8,11 @@ namespace teletensor::client {
 
 using Arguments = core::InlineVector<Var, 3>;
 
-// Returns true if autocast is on in this thread. Cheap, because every call asks.
+// Returns true if autocast is on in this thread. Cheap, because every operator call asks.
 bool autocasting();
 // A key that identifies this thread's autocast mode. Empty while autocast is off.
 std::string_view autocast_key();
-// Casts the arguments as the operator's policy says. An error is that of a cast.
+// Casts the arguments as the operator's policy requires. An error is that of a cast.
 Status autocast(PySession& session, OpId id, Arguments& arguments);
 
 void bind_autocast(nb::module_& m);

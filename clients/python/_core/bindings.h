@@ -43,7 +43,7 @@ class NodeExtra final : public core::Counted {
   nb::object runner;  // For a node of a Function: called with the node and the gradients.
   std::string name;
   core::Ref<Frame> frame;
-  std::size_t index = 0;  // Index in the frame.
+  std::size_t index = 0;  // Index of the node in its checkpoint frame.
   std::string site;       // In anomaly mode: the source line that recorded the node.
   // The saved_tensors_hooks for each saved value of the node, until the value is packed.
   struct Packing {
@@ -53,7 +53,7 @@ class NodeExtra final : public core::Counted {
     int storage = -1;
   };
   std::vector<Packing> packing;
-  // The results of pack().
+  // A result of pack().
   struct Packed {
     int slot;
     nb::object value, unpack;
@@ -176,7 +176,7 @@ class PySession final : public Session {
   };
   // The innermost hooks of this thread that apply to the value.
   NodeExtra::Packing packing_of(const autograd::Node::SavedSlot& slot) const;
-  std::vector<SavedHooks> saved_hooks_;  // Innermost last.
+  std::vector<SavedHooks> saved_hooks_;  // The saved_tensors_hooks in effect, innermost last.
   // Creates the tensor, or records the error that prevents it. Returns an error if a wait failed.
   Status settle(PyTensor& tensor);
   Status finish(PyTensor& tensor, Pending& pending);
@@ -187,7 +187,7 @@ class PySession final : public Session {
 
   static constexpr int kManyReads = 64;
   static constexpr std::uint64_t kFewCommands = 4;
-  // Code object of the last read, for comparison; not counted.
+  // Code object of the last element read, for comparison; a borrowed reference.
   const PyObject* read_code_ = nullptr;
   int read_instruction_ = 0, reads_ = 0;
   std::uint64_t read_seq_ = 0;
@@ -196,14 +196,15 @@ class PySession final : public Session {
   // has enough time to report to the daemon the lines that it is missing.
   static constexpr std::uint64_t kSites = 1 << 17, kLap = kSites / 4;
   std::vector<Site> sites_;
-  std::deque<Pending*> unresolved_;  // Oldest first; not counted.
-  std::uint64_t held_ = 0;           // Bytes of the operands of unresolved tensors.
+  // Tensors that are not created yet, oldest first; borrowed references.
+  std::deque<Pending*> unresolved_;
+  std::uint64_t held_ = 0;  // Bytes of the operands of unresolved tensors.
   void watch_nodes();
   nb::object list_of(std::span<const Var> vars);
   Status take_list(PyObject* list, std::span<Var> vars, const char* what);
 
   struct Followed {
-    HandleRef handle;  // The handle of the cell; the only reference to it.
+    HandleRef handle;  // A handle of the followed cell; this is the only reference to it.
     nb::object refresh;
     bool handed_over = false, busy = false;
   };
@@ -214,10 +215,10 @@ class PySession final : public Session {
   autograd::HookId next_hook_ = 1;
   struct OpenFrame {
     core::Ref<Frame> frame;
-    bool first;  // Whether it is the first run.
+    bool first;  // Whether it is the first run of the checkpointed function.
     std::thread::id thread;
   };
-  std::vector<OpenFrame> frames_;  // Innermost last.
+  std::vector<OpenFrame> frames_;  // Checkpoint frames in progress, innermost last.
   nb::object anomaly_site_, anomaly_check_;
   bool streaming_ = false;
   std::size_t stream_inline_ = 0;
@@ -273,7 +274,7 @@ struct PyTensor {
   core::Ref<Pending> pending;
   PyObject* self = nullptr;   // The Python object; a borrowed reference.
   nb::object kept;            // The contents, if they arrived before they were requested.
-  std::uint32_t kept_at = 0;  // Value of the write counter for these contents.
+  std::uint32_t kept_at = 0;  // Value of the write counter when `kept` was stored.
 
   // Makes `object` the only Tensor of this handle.
   PyTensor(PySession* s, HandleRef h, PyObject* object)
@@ -289,7 +290,7 @@ struct PyTensor {
     used = true;
     return Var(session, handle);
   }
-  mutable bool used = false;  // Whether the tensor was used since stand_in().
+  mutable bool used = false;  // Whether the stand-in was used as an operand since stand_in().
 };
 
 // A tape node, or the place where a leaf's gradient is accumulated. Released before the session.
@@ -313,7 +314,7 @@ bool has_attributes(PyObject* tensor);
 bool requires_grad(const PyTensor& tensor);
 // The Tensor of h: the existing one, or a new one. Returns a new reference.
 PyObject* wrap(PySession& session, const HandleRef& h);
-// For `Tensor` and its Python subclasses.
+// The Python type `Tensor`, from which Python subclasses derive.
 extern PyTypeObject* tensor_type;
 
 // Sets the Python error for a Status.
@@ -360,29 +361,33 @@ PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<co
                        std::span<const std::uint32_t> counts, const core::Attributes& attributes);
 
 std::optional<core::DType> dtype_of(PyObject* object);
-// Does the same, and also accepts Python's bool, int, float and complex.
+// Converts a dtype, or one of Python's types bool, int, float and complex. None if the object is
+// neither.
 std::optional<core::DType> dtype_named_by(PyObject* object);
 std::optional<core::Device> device_of(PyObject* object);
 // Sets the Python error for an unknown device name; it lists the existing devices.
 void refuse_device(PyObject* name);
-PyObject* wrap_dtype(core::DType dtype);  // Returns a new reference.
+// The Python object of a dtype or a device. Returns a new reference.
+PyObject* wrap_dtype(core::DType dtype);
 PyObject* wrap_device(core::Device device);
 
-extern PyType_Slot tensor_slots[];  // In operators.cc.
+extern PyType_Slot tensor_slots[];  // The operator slots of Tensor, defined in operators.cc.
 
-void bind_types(nb::module_& m);  // The types dtype and device, and the errors.
+void bind_types(nb::module_& m);  // Binds the types dtype and device, and the errors.
 void bind_tensor(nb::module_& m);
-void bind_ops(nb::module_& m);  // Operator objects and the catalog.
+void bind_ops(nb::module_& m);  // Binds operator objects and the catalog.
 void bind_session(nb::module_& m);
 void bind_pending(nb::module_& m);
-void bind_tape(nb::module_& m);  // Node, Functions, checkpoints, anomaly mode and gradient streams.
-void bind_programs(nb::module_& m);    // Capture and calls of programs.
-void bind_transforms(nb::module_& m);  // Levels of vmap and forward mode.
-void bind_scopes(nb::module_& m);      // Modes that are reset even if a signal handler raises.
+// Binds Node, Functions, checkpoints, anomaly mode and gradient streams.
+void bind_tape(nb::module_& m);
+void bind_programs(nb::module_& m);    // Binds capture and calls of programs.
+void bind_transforms(nb::module_& m);  // Binds the levels of vmap and forward mode.
+void bind_scopes(nb::module_& m);  // Binds modes that are reset even if a signal handler raises.
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
 void bind_process(nb::module_& m);
-void bind_threads(nb::module_& m);  // Threads that are needed to receive the daemon's answers.
+// Binds checks for threads that are needed to receive the daemon's answers.
+void bind_threads(nb::module_& m);
 
 // Throws ImportError from the second call in the process on.
 void check_first_import();

@@ -3,7 +3,7 @@
 // TypeError with the names of the function and the argument.
 
 #include <Python.h>
-// Must follow Python.h.
+// This header requires Python.h to be included first.
 #include <structmember.h>
 
 #include <array>
@@ -24,7 +24,7 @@ enum class Kind : char {
 };
 
 struct Argument {
-  PyObject* name;  // Interned.
+  PyObject* name;  // An interned string.
   Kind kind;
 };
 
@@ -33,7 +33,7 @@ struct CheckedObject {
   PyObject* weak;
   PyObject* function;
   PyObject* home;                    // Name of the module that exports the function.
-  std::vector<Argument>* arguments;  // Positional arguments first.
+  std::vector<Argument>* arguments;  // The parameters of the function, positional ones first.
   std::size_t positional;
 };
 
@@ -174,7 +174,7 @@ PyTypeObject* checked_type() {
   return type;
 }
 
-// The object lives as long as the process.
+// The returned object lives as long as the process.
 nb::object make_checked(nb::object function, nb::str home, const std::vector<std::string>& names,
                         const std::string& kinds, std::size_t positional) {
   auto* checked = PyObject_New(CheckedObject, checked_type());

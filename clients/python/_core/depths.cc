@@ -29,7 +29,7 @@ const Opcodes& opcodes() {
     for (const auto [key, value] : nb::cast<nb::dict>(module.attr("opmap"))) {
       const std::string name = nb::cast<std::string>(key);
       const int op = nb::cast<int>(value);
-      if (op >= 256) continue;  // Used by the compiler only.
+      if (op >= 256) continue;  // Pseudo-opcodes, which only the compiler uses.
       Opcodes::Kind& kind = made.kinds[static_cast<std::size_t>(op)];
       kind.jumps = nb::cast<bool>(jumps.attr("__contains__")(value));
       kind.backward = name.find("BACKWARD") != std::string::npos;
@@ -40,7 +40,7 @@ const Opcodes& opcodes() {
       if (name == "EXTENDED_ARG") made.extended = op;
       if (name == "RETURN_GENERATOR") {
         made.generator = op;
-        kind.ends = false;  // The generator continues after this instruction.
+        kind.ends = false;  // The generator continues after RETURN_GENERATOR.
       }
     }
     return made;
@@ -105,7 +105,7 @@ class Walk {
 
   std::string_view bytes_;
   std::vector<int> depths_;
-  // An offset, and the number of values on the stack there.
+  // Starting points of paths: an offset, and the number of values on the stack there.
   std::vector<std::pair<int, int>> ways_;
 };
 
@@ -141,9 +141,10 @@ std::vector<int> stack_depths(PyCodeObject* code, std::string_view bytes) {
   ExceptionTable table({held.c_str(), held.size()});
   while (!table.ended()) {
     table.next();  // The first instruction that the entry covers.
-    table.next();  // The number of instructions.
+    table.next();  // The number of instructions that the entry covers.
     const int target = 2 * table.next(), depth = table.next();
-    // The offset of the instruction, if the entry requests it, and the exception.
+    // The stack also has the offset of the instruction, if the entry requests it, and the
+    // exception.
     walk.from(target, (depth >> 1) + (depth & 1) + 1);
   }
   return std::move(walk).depths();

@@ -11,14 +11,14 @@ namespace teletensor::client {
 
 class Expanded {
  public:
-  // Executes only the steps that these results need.
+  // Prepares to execute only the steps that these results need.
   Expanded(const program::Program& program, const std::vector<std::uint32_t>& results);
 
   // Indices of the parameters that the results depend on.
   std::vector<std::uint32_t> parameters() const;
 
   struct Given {
-    std::vector<HandleRef> inputs;  // By parameter.
+    std::vector<HandleRef> inputs;  // The inputs by parameter.
     std::vector<core::Number> numbers;
     std::int64_t seed = 0, ordinal = 0;
   };
@@ -38,8 +38,8 @@ class Expanded {
 
   const program::Program& program_;
   const std::vector<std::uint32_t>& results_;
-  std::vector<bool> steps_, values_;       // The steps and values that are needed.
-  std::vector<std::vector<Shown>> shown_;  // Handles by value.
+  std::vector<bool> steps_, values_;       // The steps and values that the results need.
+  std::vector<std::vector<Shown>> shown_;  // The handles of each value, with their geometries.
 };
 
 }  // namespace teletensor::client

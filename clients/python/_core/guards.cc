@@ -103,7 +103,7 @@ PyObject* Expected::referent() const {
 #else
   PyObject* object = nullptr;
   if (PyWeakref_GetRef(reference_, &object) < 0) PyErr_Clear();
-  Py_XDECREF(object);  // Another reference keeps it alive, because this runs with the GIL.
+  Py_XDECREF(object);  // Another reference keeps the object alive, because this runs with the GIL.
   return object;
 #endif
 }

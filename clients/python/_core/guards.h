@@ -19,7 +19,7 @@ bool same_value(PyObject* a, PyObject* b);
 // program does not keep models or optimizer states alive that the user's program has replaced.
 class Expected {
  public:
-  Expected() = default;  // The place contains nothing.
+  Expected() = default;  // Expects that the place contains nothing.
   explicit Expected(PyObject* object);
   Expected(Expected&& other) noexcept;
   Expected& operator=(Expected&& other) noexcept;
@@ -40,8 +40,8 @@ class Expected {
  private:
   PyObject* referent() const;
 
-  PyObject* object_ = nullptr;     // A counted reference if `reference_` is null.
-  PyObject* reference_ = nullptr;  // A weak reference.
+  PyObject* object_ = nullptr;  // The expected object; a counted reference if `reference_` is null.
+  PyObject* reference_ = nullptr;  // A weak reference to the expected object.
 };
 
 // Facts about Python objects, which are compared together. A list of containers, each with what was
@@ -73,10 +73,12 @@ class Guards {
   void type(PyObject* type, PyObject* name, PyObject* expected);
   void attribute(PyObject* object, PyObject* name, PyObject* expected);
   void length(PyObject* container, Py_ssize_t size);
-  // The entry is an int or a float, or a tuple of the same number of them.
+  // Records that the entry is an int or a float, or a tuple of the same number of them.
   void number(PyObject* dict, PyObject* key);
-  void set(PyObject* set, PyObject* members);         // `members` is a frozenset.
-  void members(PyObject* container, PyObject* list);  // In this order.
+  // Records the members of a set; `members` is a frozenset.
+  void set(PyObject* set, PyObject* members);
+  // Records the members of a container, in this order.
+  void members(PyObject* container, PyObject* list);
   void buffer(PyObject* object, PyObject* bytes);
   bool knows(PyObject* dict, PyObject* key) const;
 
@@ -95,17 +97,17 @@ class Guards {
 
  private:
   struct Fact {
-    PyObject* key = nullptr;  // A counted reference.
+    PyObject* key = nullptr;  // Key of the entry; a counted reference.
     Py_ssize_t index = 0;
     Expected expected;
   };
   struct Group {
     Kind kind;
     Expected container;
-    PyObject* object;  // The container.
+    PyObject* object;  // The container whose facts these are.
     std::uint64_t version = 0;
     std::string owner;
-    PyObject* keys = nullptr;  // A set, while facts are recorded.
+    PyObject* keys = nullptr;  // A set of the recorded keys, while facts are recorded.
     std::vector<Fact> facts;
   };
   Group& group(Kind kind, PyObject* object);

@@ -23,14 +23,14 @@ struct Piece {
   enum class Kind : std::uint8_t { kSegment, kIf, kWhile };
   using Handles = std::vector<const Handle*>;
   Kind kind = Kind::kSegment;
-  std::string line;  // The source line.
+  std::string line;  // The source line of the piece.
 
   // kSegment: straight-line code. `fixed` are its parameters, and `made` are its results, described
   // by `outputs`.
   std::shared_ptr<const program::Program> program;
   Handles fixed, made;
   std::vector<autograd::TracedOutput> outputs;
-  nb::object trace;  // Set if gradients are recorded.
+  nb::object trace;  // The Trace of the segment, if gradients are recorded.
   // Set by live(): the backward of those of `made` that have a gradient.
   autograd::Traced gradients;
 
@@ -81,7 +81,7 @@ class Linker {
   program::View whole(program::ValueId value) const {
     return {value, core::Geometry(core::Dims{program_.values[value].elements})};
   }
-  // The values of the forward program that this one reads. Completes the program.
+  // Returns the values of the forward program that this program reads. Completes this program.
   std::vector<program::ValueId> saved();
 
  private:
@@ -114,7 +114,7 @@ class Linker {
                      std::vector<program::StepOperand> operands,
                      const core::Attributes& attributes = {});
   program::View zeros(program::Block& out, const Handle& like);
-  // A separate value in row-major order.
+  // Copies a view to a new value in row-major order.
   program::View own(program::Block& out, const program::View& view);
   void add(program::Block& out, Gradients& gradients, const Handle& h, const program::View& view);
   void reverse(const Tape& tape, Gradients& gradients, program::Block& out);
@@ -125,9 +125,10 @@ class Linker {
   const Linker* const forward_;
   program::Program program_;
   std::map<const Handle*, program::View> names_;
-  // In the current block, at its present end.
+  // The new values of storages that the current block has written to so far.
   std::map<program::ValueId, program::ValueId> rebound_;
-  std::map<program::ValueId, program::View> imported_;  // By value of the forward program.
+  // Parameters for values of the forward program, by value.
+  std::map<program::ValueId, program::View> imported_;
   std::vector<std::pair<program::ValueId, program::View>> saved_;
   std::vector<program::View> seeds_;
   int inside_ = 0;  // Number of blocks of the backward around the current one.

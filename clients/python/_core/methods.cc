@@ -1,7 +1,7 @@
 #include "methods.h"
 
 #include <Python.h>
-// Must follow Python.h.
+// This header requires Python.h to be included first.
 #include <structmember.h>
 
 #include <algorithm>
@@ -81,7 +81,7 @@ PyTypeObject* method_type() {
   return type;
 }
 
-// The object lives as long as the process.
+// The returned object lives as long as the process.
 nb::object make_method(nb::object function) {
   const vectorcallfunc call = PyVectorcall_Function(function.ptr());
   if (call == nullptr) throw nb::type_error("method: a function is wanted");

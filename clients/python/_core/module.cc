@@ -21,7 +21,7 @@ PySession::PySession(const SessionLimits& limits) : Session(limits), sites_(kSit
 
 PySession::~PySession() {
   {
-    const WithoutGil released;  // The writer may wait for the GIL.
+    const WithoutGil released;  // Released, because the writer may wait for the GIL.
     detach();
   }
   for (Site& site : sites_) Py_XDECREF(site.code);
@@ -399,7 +399,8 @@ void bind_session(nb::module_& m) {
            [](PySession& s) {
              const Status settled = s.settle_all();
              PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-             PyErr_Fetch(&type, &value, &trace);  // An asynchronous error is raised first.
+             // If an asynchronous error exists, it is raised instead.
+             PyErr_Fetch(&type, &value, &trace);
              const nb::object own[] = {nb::steal(type), nb::steal(value), nb::steal(trace)};
              const Status status = s.synchronize();
              if (PyErr_Occurred()) throw nb::python_error();
@@ -565,7 +566,8 @@ void bind_session(nb::module_& m) {
 NB_MODULE(_core, m) {
   using namespace teletensor::client;
   check_first_import();
-  nanobind::set_leak_warnings(false);  // Tensors may exist until the interpreter ends.
+  // No leak warnings, because tensors may exist until the interpreter ends.
+  nanobind::set_leak_warnings(false);
   bind_types(m);
   bind_tensor(m);
   bind_ops(m);

@@ -132,13 +132,13 @@ PyObject* attributes_of(PyObject* object) {
 #else
   if (type->tp_dictoffset == 0) return nullptr;
 #endif
-  // Creates the dict if necessary.
+  // Creates the dict of the object if necessary.
   PyObject* const dict = PyObject_GenericGetDict(object, nullptr);
   if (dict == nullptr) {
     PyErr_Clear();
     return nullptr;
   }
-  Py_DECREF(dict);  // The object owns it.
+  Py_DECREF(dict);  // The object still owns the dict.
   return dict;
 }
 

@@ -15,7 +15,7 @@ enum class Policy : std::uint8_t {
   // Modules of the package for modules and optimizers: their reads of the program's objects are
   // recorded.
   kPackage,
-  kLibrary,  // Python's own modules and NumPy: the same.
+  kLibrary,  // Python's own modules and NumPy: their reads of the program's objects are recorded.
   kProgram,  // Modules of the program: all their reads are recorded.
 };
 

@@ -18,7 +18,7 @@ struct Prepared {
   }
   OpId id;
   core::Attributes attributes;
-  bool numbers;  // Whether numbers are operands, too; matmul accepts tensors only.
+  bool numbers;  // Whether the operator also takes numbers as operands; matmul takes tensors only.
 };
 
 PyObject* binary(const Prepared& op, PyObject* a, PyObject* b) {
@@ -79,7 +79,7 @@ PyObject* invert(PyObject* a) {
   if (tensor == nullptr) return nullptr;
   const core::DType dtype =
       tensor->pending != nullptr ? tensor->pending->dtype : tensor->handle->layout.dtype;
-  if (core::is_inexact(dtype)) {  // A TypeError, unlike the error of bitwise_not.
+  if (core::is_inexact(dtype)) {  // Raises a TypeError, unlike the operator bitwise_not.
     PyErr_SetString(PyExc_TypeError,
                     "~ (operator.invert) is only implemented on integer and Boolean-type tensors");
     return nullptr;

@@ -3,7 +3,7 @@
 // operator objects into methods.
 
 #include <Python.h>
-// Must follow Python.h.
+// This header requires Python.h to be included first.
 #include <structmember.h>
 
 #include <algorithm>
@@ -45,7 +45,8 @@ bool type_error(const OpObject* op, const Parameter& p, const char* wants, PyObj
 bool to_int(PyObject* object, std::int64_t& value) {
   if (PyLong_Check(object)) {
     value = PyLong_AsLongLong(object);
-  } else if (PyIndex_Check(object)) {  // Also for a 0-d integer tensor, whose value is waited for.
+    // An integer, or a 0-d integer tensor, whose value is waited for.
+  } else if (PyIndex_Check(object)) {
     PyObject* index = PyNumber_Index(object);
     if (index == nullptr) return false;
     value = PyLong_AsLongLong(index);
@@ -78,14 +79,15 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
     case Parameter::Type::kFloat: {
       core::Number number;
       if (!PyFloat_CheckExact(object) && !PyLong_CheckExact(object) &&
-          symbol_of(object, number)) {  // An attribute is a constant; __float__ records that.
+          // A Symbol used as an attribute becomes a constant, which __float__ records.
+          symbol_of(object, number)) {
         out = Attribute::of(PyFloat_AsDouble(object));
         return !PyErr_Occurred();
       }
       if (PyErr_Occurred()) return false;
-      if (is_tensor(object)) {  // A 0-d tensor, whose value is waited for.
+      if (is_tensor(object)) {  // A 0-d tensor as a number: its value is waited for.
         const PyTensor& tensor = *nb::inst_ptr<PyTensor>(object);
-        // An attribute has no gradient.
+        // An attribute has no gradient, so a tensor that requires one is refused.
         if (requires_grad(tensor)) return type_error(op, p, "a number", object);
         out = Attribute::of(PyFloat_AsDouble(object));
         return !PyErr_Occurred();
@@ -308,7 +310,7 @@ bool read_missing(const OpDef& def, std::size_t i, ReadCall& call) {
   } else if (p.optional || p.type == Parameter::Type::kOptionalTensor) {
     call.arguments.push_back({});
     return true;
-  } else if (p.has_default) {  // An operand with a number as its default.
+  } else if (p.has_default) {  // The parameter is an operand with a number as its default.
     call.arguments.push_back(
         fallback.kind == Attribute::Kind::kFloat  ? core::Number::of_float(fallback.real)
         : fallback.kind == Attribute::Kind::kBool ? core::Number::of_bool(fallback.integer)
@@ -506,7 +508,7 @@ PyTypeObject* op_type() {
   return type;
 }
 
-// The object lives as long as the process.
+// The returned object lives as long as the process.
 nb::object make_op(const OpDef& def, bool inplace) {
   auto* op = PyObject_New(OpObject, op_type());
   op->vectorcall = op_call;
@@ -594,12 +596,12 @@ bool number_of(PyObject* object, core::Number& number) {
   if (PyObject_HasAttrString(object, "__complex__") && !PyIndex_Check(object) &&
       (Py_TYPE(object)->tp_as_number == nullptr ||
        std::string_view(Py_TYPE(object)->tp_name).find("complex") != std::string_view::npos)) {
-    const Py_complex value = PyComplex_AsCComplex(object);  // For NumPy's complex64.
+    const Py_complex value = PyComplex_AsCComplex(object);  // Converts NumPy's complex64.
     if (value.real == -1.0 && PyErr_Occurred()) return false;
     number = core::Number::of_complex(value.real, value.imag);
     return true;
   }
-  if (PyIndex_Check(object)) {  // For NumPy's integer scalars.
+  if (PyIndex_Check(object)) {  // Converts NumPy's integer scalars.
     PyObject* index = PyNumber_Index(object);
     if (index == nullptr) return false;
     const bool fits = number_of(index, number);

@@ -106,7 +106,8 @@ Status Counts::wait(Status& found) {
       TT_RETURN_IF_ERROR(session.wait_until([this] { return !busy_.load(); }));
       continue;
     }
-    if (seq == 0) TT_RETURN_IF_ERROR(ask());  // An earlier wait was interrupted.
+    // The number is 0 after an earlier wait was interrupted; the Fetch is then issued again.
+    if (seq == 0) TT_RETURN_IF_ERROR(ask());
     busy_ = true;
     waits_ = std::this_thread::get_id();
     auto value = session.wait_fetched(std::exchange(seq, 0));
@@ -159,7 +160,7 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   const nb::object alive = nb::borrow(tensor.self);
   Status found;
   TT_RETURN_IF_ERROR(pending.counts->wait(found));
-  if (pending.error.is_valid()) return {};  // It was interrupted meanwhile.
+  if (pending.error.is_valid()) return {};  // Creating the tensor was interrupted meanwhile.
   if (!found.ok()) {
     set_error(Status(found.code(), explained(found.message(), pending.counts->root)));
     pending.error = taken_error("");
@@ -181,14 +182,14 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   if (made != nullptr && result == nullptr && !PyErr_Occurred()) {
     PyErr_SetString(PyExc_TypeError, "what makes a pending tensor returned no Tensor");
   }
-  if (pending.error.is_valid()) {  // It was interrupted meanwhile.
+  if (pending.error.is_valid()) {  // Creating the tensor was interrupted meanwhile.
     Py_XDECREF(made);
     PyErr_Clear();
     return {};
   }
   if (result == nullptr) {
     Py_XDECREF(made);
-    // After Ctrl-C the tensor can still be created.
+    // After Ctrl-C the tensor can still be created by a later use.
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return aborted();
     pending.error = taken_error(text_of(pending.site));
     unregister(pending);
@@ -210,7 +211,7 @@ bool PySession::resolve(PyTensor& tensor) {
     set_error(status);
     return false;
   }
-  // The oldest asynchronous error is raised first, whatever is read.
+  // The oldest asynchronous error of the session is raised first.
   if (t_site == nullptr && has_pending()) {
     try {
       raise_late(*this);
@@ -311,7 +312,7 @@ Status PySession::make_room() {
   while (!unresolved_.empty() && (held_ > most || unresolved_.size() > kMaxPending)) {
     const Pending* const oldest = unresolved_.front();
     TT_RETURN_IF_ERROR(settle_those([=](const Pending& each) { return &each == oldest; }));
-    // Another thread is creating it.
+    // Another thread is creating the oldest pending tensor.
     if (!unresolved_.empty() && unresolved_.front() == oldest) break;
   }
   return {};

@@ -24,7 +24,7 @@ struct PyTensor;
 // The caller's position in the program; converted to a source line only when an error needs it.
 struct Site {
   std::uint64_t seq = 0;
-  PyObject* code = nullptr;  // A counted reference.
+  PyObject* code = nullptr;  // The code object of the caller; a counted reference.
   int instruction = 0;
 };
 
@@ -33,7 +33,7 @@ class Counts final : public core::Counted {
  public:
   Counts(PySession& session, HandleRef handle) : session(session), handle(std::move(handle)) {}
   ~Counts() override;
-  // Issues the Fetch.
+  // Issues the Fetch of the numbers.
   Status ask();
   // Waits for the numbers. `found` has the error if they could not be computed. The result has the
   // error if the wait failed; a later wait may succeed.
@@ -41,8 +41,8 @@ class Counts final : public core::Counted {
 
   PySession& session;
   const HandleRef handle;
-  std::uint64_t seq = 0;    // Number of the Fetch. 0 if none is in flight.
-  std::uint64_t asked = 0;  // Number of the last Fetch.
+  std::uint64_t seq = 0;    // Number of the Fetch command. 0 if none is in flight.
+  std::uint64_t asked = 0;  // Number of the last Fetch command.
   std::vector<std::int64_t> numbers;
   std::uint64_t root = 0;  // Number of the command that caused the error.
 
@@ -60,18 +60,18 @@ struct PendingCall {
 
 class Pending final : public core::Counted {
  public:
-  PyTensor* tensor = nullptr;  // Not counted.
+  PyTensor* tensor = nullptr;  // The Tensor object; a borrowed reference.
   core::Ref<Counts> counts;
-  nb::object finish;  // Called with the numbers; returns the Tensor.
+  nb::object finish;  // A function that receives the numbers and returns the Tensor.
   core::DType dtype = core::DType::kI64;
   core::Device device;
   std::int64_t rank = 0;
   bool requires_grad = false;
-  bool record = false, inference = false;  // The modes at the call.
+  bool record = false, inference = false;  // The gradient and inference modes at the call.
   std::size_t depth = 0;                   // Depth of transforms at the call.
   Site site;                               // Source line of the call.
   std::vector<HandleRef> operands;
-  std::uint64_t bytes = 0;  // Bytes of the operands.
+  std::uint64_t bytes = 0;  // Size of the operands in bytes.
   std::atomic<bool> busy = false;
   std::thread::id runs;    // The thread that creates the tensor while `busy` is set.
   nb::object error;        // The error that every use raises if the tensor cannot be created.

@@ -9,7 +9,8 @@ namespace teletensor::client {
 namespace {
 
 void fail(int status, void*) {
-  if (status == 0) std::exit(1);  // glibc continues with the remaining handlers.
+  // exit() inside an exit handler makes glibc continue with the remaining handlers and status 1.
+  if (status == 0) std::exit(1);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ std::uint32_t g_tag = 0;
 class PyProgram {
  public:
   struct Source {
-    HandleRef fixed;       // Null for an argument or a gradient.
+    HandleRef fixed;       // The tensor of a fixed parameter. Null for an argument or a gradient.
     int argument = -1;     // Position among the arguments of a call.
     int gradient_of = -1;  // Index of the source whose .grad this is.
     bool has_grad = false, requires_grad = false;
@@ -291,7 +291,8 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   if (!ended) throw nb::value_error("nothing is being captured");
   const auto [seed, ordinal] = rng_state();
   std::vector<HandleRef> keep = handles_of(outputs, &session);
-  for (const HandleRef& h : keep) ended->know(*h);  // A tensor from outside that no step has read.
+  // Adds a tensor from outside that no step has read to the trace.
+  for (const HandleRef& h : keep) ended->know(*h);
   auto trace = std::make_unique<PyTrace>(nb::borrow(session.self), &session, std::move(ended), keep,
                                          static_cast<std::uint64_t>(ordinal) - begun);
   const autograd::Tracer* const tracer = trace->tracer.get();
@@ -669,7 +670,7 @@ void bind_programs(nb::module_& m) {
                                static_cast<char>(t->session->graph().requires_grad(*t->handle)),
                                static_cast<char>(has_attributes(each.ptr()))};
           key.append(head, sizeof head);
-          // One tensor in two positions is one parameter.
+          // A tensor that is passed in two positions is one parameter.
           const auto first =
               static_cast<std::uint32_t>(std::find(seen.begin(), seen.end(), &h) - seen.begin());
           key.append(reinterpret_cast<const char*>(&first), sizeof first);

@@ -275,7 +275,8 @@ void Reads::attribute(PyObject* object, PyObject* name, bool counts) {
   }
   static PyObject* const fallback = PyUnicode_InternFromString("__getattr__");
   PyObject* const hook = found == nullptr ? _PyType_Lookup(type, fallback) : nullptr;
-  if (hook != nullptr && !is_python_function(hook)) {  // For example dict.__getitem__.
+  // The type has a C hook, for example dict.__getitem__.
+  if (hook != nullptr && !is_python_function(hook)) {
     if (PyDict_Check(object)) return item(object, name);
     const nb::object now = nb::steal(PyObject_GetAttr(object, name));
     if (!now.is_valid()) PyErr_Clear();

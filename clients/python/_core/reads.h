@@ -28,7 +28,7 @@ class Reads {
   nb::object run(nb::handle function, nb::handle args, nb::handle kwargs);
   static bool supported();
 
-  // Marks an object as one from outside, whose reads are recorded.
+  // Marks an object as coming from outside the function, so that reads of it are recorded.
   void know(PyObject* object);
   // Each function records one read.
   void item(PyObject* container, PyObject* key, bool counts = false, const char* owner = nullptr);
@@ -55,14 +55,15 @@ class Reads {
     Policy policy;
     nb::object object;
     nb::object bytes;
-    nb::object names;         // Names of globals and attributes.
+    nb::object names;         // Names of globals and attributes in the code.
     std::vector<int> depths;  // Stack depth for each instruction.
   };
   // Places that the function has written.
   struct Written {
-    nb::object keys = nb::steal(PyDict_New());  // Key -> a tuple with the earlier value, or None.
-    bool replaced = false;  // Whether the whole container is the function's own.
-    nb::object before;      // A copy of the container, if it was written as a whole.
+    // The written keys, each with a tuple of the earlier value, or None.
+    nb::object keys = nb::steal(PyDict_New());
+    bool replaced = false;  // Whether the function has written the whole container.
+    nb::object before;      // A copy of the earlier container, if it was written as a whole.
   };
 
   const Code& code_of(PyFrameObject* frame);
@@ -82,14 +83,14 @@ class Reads {
   void class_attribute(PyTypeObject* type, PyObject* name, PyObject* found);
   bool own(PyObject* container, PyObject* key, bool& counted, nb::object& before);
 
-  // Symbols
+  // ---- Symbols
   bool is_symbol(PyObject* object) const;
   void plain(PyObject** slot, bool fixes = true);
   void plain_inside(PyObject** slot, int depth);
 
   nb::object guards_object_;
   Guards& guards_;
-  std::unordered_set<PyObject*> known_;  // Counted references.
+  std::unordered_set<PyObject*> known_;  // Objects from outside; counted references.
   // Counted references to cells that the function has created.
   std::unordered_set<PyObject*> own_cells_;
   std::unordered_map<PyObject*, Written> written_;

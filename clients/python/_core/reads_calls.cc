@@ -119,7 +119,7 @@ void Reads::call_native(PyObject* callable, PyObject* self, PyObject** args, Py_
   PyObject* bound = self;
   const std::string of = method_name(callable, bound);
   if (!of.empty()) {
-    // A call like list.append(x, 1).
+    // An unbound method call such as list.append(x, 1).
     if (bound == nullptr && count > 0 && !PyCFunction_Check(callable)) {
       bound = args[0];
       ++args;

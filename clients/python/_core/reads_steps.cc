@@ -18,7 +18,7 @@ namespace teletensor::client {
 #ifdef TELETENSOR_FRAMES
 namespace {
 
-thread_local Reads* g_reads = nullptr;  // The innermost object of this thread.
+thread_local Reads* g_reads = nullptr;  // The innermost Reads object of this thread.
 
 enum class Action : std::uint8_t {
   kNone,
@@ -102,7 +102,7 @@ constexpr Named kActions[] = {
     {"FORMAT_WITH_SPEC", Action::kFormatBy},
     {"CONVERT_VALUE", Action::kFormat},
 #if PY_VERSION_HEX < 0x030C0000
-    {"PRECALL", Action::kCall},  // Comes before CALL, with the same operands.
+    {"PRECALL", Action::kCall},  // PRECALL comes before CALL, with the same operands.
 #else
     {"CALL", Action::kCall},
 #endif
@@ -119,7 +119,8 @@ constexpr Named kActions[] = {
 struct Opcodes {
   std::array<Action, 256> actions{};
   int copy = -1, cache = -1, binary = -1, store_global = -1, store_variable = -1;
-  int simple[3] = {-1, -1, -1};  // Instructions that load objects which no other code refers to.
+  // Opcodes of instructions that load objects which no other code refers to.
+  int simple[3] = {-1, -1, -1};
 };
 
 const Opcodes& opcodes() {
@@ -167,7 +168,7 @@ struct Reads::Step {
   const Code* code;
   int arg, at, next;  // The argument, and the offsets of this and the next instruction.
   std::string_view bytes;
-  PyObject** end;  // End of the stack.
+  PyObject** end;  // End of the evaluation stack.
 
   // The operand at `depth` from the top, counted from 1.
   PyObject** peek(int depth) const { return end - depth; }
@@ -176,7 +177,7 @@ struct Reads::Step {
                ? static_cast<unsigned char>(bytes[static_cast<std::size_t>(offset)])
                : -1;
   }
-  int behind(int offset) const {  // Offset of the next instruction.
+  int behind(int offset) const {  // Returns the offset of the next instruction.
     do {
       offset += 2;
     } while (op(offset) == opcodes().cache && opcodes().cache >= 0);
@@ -209,7 +210,8 @@ void Reads::call_with_containers(Step& step) {
   const bool named = (step.arg & 1) != 0;
   PyObject** const containers[] = {step.peek(named ? 2 : 1), named ? step.peek(1) : nullptr};
 #if PY_VERSION_HEX >= 0x030D0000
-  PyObject** const function = step.peek(named ? 4 : 3);  // `self` or null is above it.
+  // `self` or null is above the function on the stack.
+  PyObject** const function = step.peek(named ? 4 : 3);
 #else
   PyObject** const function = step.peek(named ? 3 : 2);
 #endif
@@ -322,7 +324,7 @@ void Reads::step(PyFrameObject* frame) {
     return is_plain_number(object) || is_symbol(object) || is_tensor(object);
   };
 #if PY_VERSION_HEX < 0x030D0000
-  const bool has_spec = (step.arg & 4) != 0;  // Flag of FORMAT_VALUE.
+  const bool has_spec = (step.arg & 4) != 0;  // A flag in the argument of FORMAT_VALUE.
 #else
   const bool has_spec = false;
 #endif
@@ -383,7 +385,7 @@ void Reads::step(PyFrameObject* frame) {
       return reads ? read_whole(*subject, true) : void();
     }
     case Action::kArithmetic: {
-      // &, <<, @, |, >>, ^, and their in-place forms.
+      // The operators &, <<, @, |, >>, ^, and their in-place forms.
       const int kind = step.arg % 13;
       const bool foreign =
           kind == 1 || kind == 3 || kind == 4 || kind == 7 || kind == 9 || kind == 12;

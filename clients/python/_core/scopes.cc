@@ -12,7 +12,7 @@ namespace {
 constexpr int kTries = 3;
 
 thread_local int t_uninterrupted = 0;
-thread_local bool t_postponed = false;  // Whether an interrupt was postponed.
+thread_local bool t_postponed = false;  // Whether a Ctrl-C was postponed.
 
 // The states that the scopes of one object have saved, innermost last. The same object may be
 // entered again inside.
@@ -143,7 +143,7 @@ nb::object enter_scope(nb::pointer_and_handle<Scope> self) {
   if (state.is_valid()) {
     try {
       restore(self.h, state, reinterpret_cast<PyObject*>(&PyBaseObject_Type));
-    } catch (nb::python_error&) {  // The first exception counts.
+    } catch (nb::python_error&) {  // Only the first exception is reported.
     }
   }
   PyErr_Clear();
@@ -271,7 +271,7 @@ void bind_scopes(nb::module_& m) {
           "__exit__",
           [](Uninterrupted& self, nb::handle, nb::handle, nb::handle) {
             set_grad_mode(self.before.pop());
-            // The handler runs, and raises, after this call has returned.
+            // The signal handler runs, and raises, after this call has returned.
             if (--t_uninterrupted == 0 && std::exchange(t_postponed, false)) {
               PyErr_SetInterruptEx(SIGINT);
             }

@@ -715,9 +715,8 @@ void bind_transforms(nb::module_& m) {
       [](nb::list levels) { transforms::pop(nb::cast<std::uint64_t>(levels.attr("pop")())); },
       nb::arg("levels"), "Ends the last level of the list.");
   m.def("depth", [] { return transforms::depth; });
-  m.def("below", [](std::uint64_t id) {  // The value of depth() while code runs below the level.
-    return value_or_raise(transforms::position(id));
-  });
+  // Returns the value of depth() while code runs below the level.
+  m.def("below", [](std::uint64_t id) { return value_or_raise(transforms::position(id)); });
   // The innermost level that a tensor belongs to, as (id, forward, batch size, randomness), or
   // None.
   m.def("innermost", [](nb::list tensors) -> nb::object {

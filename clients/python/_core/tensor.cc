@@ -159,7 +159,7 @@ autograd::Handle& handle(const PyTensor& t) {
 bool is_inner(const PyTensor& t) {
   if (handle(t).retains || t.session->tracer() != nullptr) return false;
   const auto node = t.session->node_of(transforms::ground(handle(t)));
-  // A view that can no longer have a gradient reports that elsewhere.
+  // An error of a view that can no longer have a gradient is reported elsewhere.
   return node.ok() && *node != nullptr;
 }
 
@@ -349,7 +349,7 @@ void bind_tensor(nb::module_& m) {
                            .attr("of_default_type")(*data, **options);
              }
              PyTensor& source = tensor(given, "data");
-             // A new handle for the same memory, without history.
+             // Creates a new handle for the same memory, without history.
              static const ops::OpRef detach("detach");
              const Var argument = source.var();
              Handles results;

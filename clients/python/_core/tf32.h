@@ -9,7 +9,7 @@ namespace teletensor::client {
 
 // Returns true if the call receives the attribute. Cheap, because every call asks.
 bool takes_tf32(OpId id, std::span<const Var> arguments, const core::Attributes& attributes);
-// The attributes with that attribute set.
+// Returns the attributes with TF32 allowed.
 core::Attributes with_tf32(OpId id, const core::Attributes& attributes);
 
 void bind_tf32(nb::module_& m);

@@ -29,7 +29,7 @@ bool in_module(nb::handle name, std::string_view module) {
 
 enum class Place : std::uint8_t {
   kElsewhere,
-  kInsideCall,  // Inside grpcio, for a connection of this package.
+  kInsideCall,  // A thread inside a grpcio call, for a connection of this package.
   kKeeper,      // The thread that reads a session's stream and reconnects the session.
 };
 
@@ -58,7 +58,8 @@ Place present_place() {
       nb::steal(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   try {
     return frame.is_valid() ? place_of(frame) : Place::kElsewhere;
-  } catch (const nb::python_error&) {  // A later version of Python may have other threads.
+    // The internals of `threading` may differ in a later version of Python.
+  } catch (const nb::python_error&) {
     return Place::kElsewhere;
   }
 }

@@ -12,14 +12,14 @@ struct PyDevice {
   core::Device device;
 };
 
-PyObject* g_dtypes[16];  // By number.
+PyObject* g_dtypes[16];  // The dtype objects, by number.
 PyTypeObject* dtype_type;
 PyTypeObject* device_type;
 
 struct {
   PyObject *current, *outer, *check, *refuse;
 } g_default;
-PyObject* g_error_types;  // A dict: code -> exception class.
+PyObject* g_error_types;  // A dict from status code to exception class.
 
 PyObject* error_type(core::Code code) {
   nb::object key = nb::int_(static_cast<int>(code));
