@@ -28,16 +28,21 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kMaxNeighbours = 256;          // each has a gRPC server
-constexpr std::uint64_t kTurnedAwayLogged = 100;     // then every 100th
-constexpr int kGrpcThreads = 8, kMaxGrpcCores = 32;  // and two a core
-constexpr int kListenerThreads = 2;                  // of each gRPC server
-constexpr std::chrono::seconds kFirstAnswer{10};     // then the server is up, ready or not
+// Maximum number of other users; each has its own gRPC server.
+constexpr std::size_t kMaxNeighbours = 256;
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kTurnedAwayLogged = 100;
+// gRPC creates kGrpcThreads threads, and two more for each of at most kMaxGrpcCores cores.
+constexpr int kGrpcThreads = 8, kMaxGrpcCores = 32;
+constexpr int kListenerThreads = 2;  // Number of threads of each gRPC server.
+// Maximum time to wait for the first result of the health probe. Then the server counts as started,
+// ready or not.
+constexpr std::chrono::seconds kFirstAnswer{10};
 
-// What gRPC says right before it aborts the process because the system refuses it a thread.
+// The message that gRPC logs right before it aborts the process because it cannot create a thread.
 constexpr std::string_view kRefusedThread = "Could not create grpc_sync_server worker-thread";
 
-// gRPC's own messages become ours. An abort becomes one line and status 1.
+// Redirects gRPC's messages to the daemon's log. An abort becomes one line and exit status 1.
 void log_of_grpc(gpr_log_func_args* args) {
   if (args->message == kRefusedThread) {
     core::end_without_thread(std::system_error(EAGAIN, std::generic_category()));
@@ -49,10 +54,12 @@ void log_of_grpc(gpr_log_func_args* args) {
 
 std::uint64_t make_epoch() {
   const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-  return random_number().value_or(now) >> 1 | 1;  // never 0, and fits signed integers
+  // The result is never 0 and fits a signed integer.
+  return random_number().value_or(now) >> 1 | 1;
 }
 
-// Where sessions are kept; null where none could come back, or another daemon has the folder.
+// The store for session files. Null if sessions cannot be restored, or if another daemon uses the
+// folder.
 std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
   if (options.state_dir.empty() || options.limits.lease.count() == 0 ||
       options.restart.count() == 0) {
@@ -103,7 +110,8 @@ Server::Server(engine::Engine& engine, ServerOptions options)
 
 Server::~Server() { stop(); }
 
-// Off loopback, or with TLS, a listener is remote; then there has to be TLS, and a token.
+// A listener outside the loopback interface, or with TLS, is remote; it then requires TLS and a
+// token.
 Status Server::check_remote(const std::string& what, const std::string& address) {
   TT_RETURN_IF_ERROR(check_address(what, address));
   const bool off_loopback = !is_loopback(address);
@@ -130,7 +138,7 @@ Status Server::bind() {
   if (tcp.empty() && socket.empty() && options_.proxy_socket.empty()) {
     return core::invalid("neither an address nor a socket to listen on");
   }
-  // gRPC aborts the process where it gets no thread.
+  // gRPC aborts the process if it cannot create a thread.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   TT_RETURN_IF_ERROR(check_threads(kGrpcThreads + 2 * std::min(cores, kMaxGrpcCores)));
   hold_grpc();
@@ -156,7 +164,7 @@ Status Server::bind() {
     auto shares = ShareServer::start(socket, leases_);
     if (shares.ok()) {
       shares_ = std::move(*shares);
-    } else {  // its clients use streams
+    } else {  // Without shared memory, clients use streams.
       spdlog::warn("event=no_shared_memory reason=\"{}\"", shares.status().message());
     }
     facts_.shares = shares_ != nullptr;
@@ -267,7 +275,7 @@ void Server::drain(Clock::time_point since) {
 void Server::stop() {
   end_serving();
   moves_.stop();
-  http_.reset();  // asks the canary
+  http_.reset();  // The HTTP server is stopped first, because it uses the health probe.
   if (!listeners_.empty()) leases_.shutdown();
   stores_.close();
   canary_.reset();

@@ -17,17 +17,20 @@ using core::Status;
 
 namespace {
 
-// "Bearer SECRET", the first word in any case; "" for anything else.
+// Extracts SECRET from "Bearer SECRET". The first word may be in upper or lower case. Returns an
+// empty text for anything else.
 std::string_view bearer(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() <= kScheme.size()) return "";
   for (std::size_t i = 0; i < kScheme.size(); ++i) {
-    if ((authorization[i] | 0x20) != kScheme[i]) return "";  // ' ' has that bit already
+    // Sets the bit that makes a letter lower-case; the space already has it set.
+    if ((authorization[i] | 0x20) != kScheme[i]) return "";
   }
   return authorization.substr(kScheme.size());
 }
 
-constexpr std::uint64_t kRefusalsLogged = 100;  // then every 100th
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kRefusalsLogged = 100;
 
 }  // namespace
 

@@ -19,10 +19,10 @@ using core::Status;
 
 namespace {
 
-// [1, 2, 3] x [1, 2, 3]^T.
+// The product of [1, 2, 3] and its transpose.
 constexpr float kAnswer = 14;
 
-// Takes the one answer; shared with the waiting thread.
+// Receives the result of the computation; shared with the waiting thread.
 class AnswerOnce final : public engine::SessionListener {
  public:
   void on_completed(std::uint64_t) override {}
@@ -108,7 +108,7 @@ std::string Canary::trouble() const {
 Status Canary::once() {
   const ops::OpDef* matmul = engine_.catalog().find("matmul");
   if (matmul == nullptr) return core::internal("the engine has no matmul");
-  AnswerOnce answer;  // outlives the session
+  AnswerOnce answer;  // The receiver of the result must outlive the session.
   engine::SessionOptions options;
   options.name = "canary";
   auto session = engine_.open(options, &answer);
@@ -144,16 +144,16 @@ void Canary::sing() {
   while (true) {
     const auto began = std::chrono::steady_clock::now();
     Status status = core::with_memory("the canary", [&] { return once(); });
-    // A full box that says so is a box that works.
+    // A daemon that reports full memory correctly counts as healthy.
     if (status.code() == Code::kResourceExhausted) status = {};
     const auto ended = std::chrono::steady_clock::now();
     if (stopping_) {
-      // Its computation may have been interrupted.
+      // The computation may have been interrupted, so its result does not count.
     } else if (status.ok()) {
       last_ns_ = static_cast<std::uint64_t>((ended - began).count());
       right_at_ns_ = (ended - started_).count();
     } else {
-      // A wrong answer is worse than none: not ready from here on, until one is right.
+      // After a wrong result the daemon is not ready until a later result is correct.
       spdlog::error("event=canary_wrong reason=\"{}\"", status.message());
       right_at_ns_ = -1;
     }

@@ -1,5 +1,6 @@
-// Canary: computes something with a known answer again and again, through a session of its own and
-// the same queue as everybody. The daemon is ready while the answers are right and recent.
+// Canary is the daemon's health probe. It repeatedly runs a computation with a known result in its
+// own session, which is scheduled like any other. The daemon is ready while the results are correct
+// and recent.
 #pragma once
 
 #include <atomic>
@@ -16,26 +17,28 @@ namespace teletensor::server {
 class Canary {
  public:
   static constexpr std::chrono::milliseconds kPeriod{2000};
-  // Without a right answer for so long (long kernels of others included) the daemon is not ready.
+  // Maximum age of the last correct result. If it is older, for example because of long kernels of
+  // other sessions, the daemon is not ready.
   static constexpr std::chrono::seconds kPatience{30};
 
-  // `tick` is called after every period with whether the daemon is ready, from the canary's thread
-  // or, where that waits for an answer, from the watcher's.
+  // `tick` is called after every period with the readiness of the daemon. It is called from the
+  // probe's thread, or from the watcher's thread while the probe waits for a result.
   Canary(engine::Engine& engine, std::function<void(bool)> tick);
-  // Waits for the computation in progress, which ends when a lane has looked at it.
+  // Waits for the computation in progress, which ends at the latest when a lane starts it.
   ~Canary();
   Canary(const Canary&) = delete;
   Canary& operator=(const Canary&) = delete;
 
-  // Not ready from here on, and computes nothing more. The computation in progress is interrupted,
-  // not waited for.
+  // Makes the daemon not ready and starts no more computations. Interrupts the computation in
+  // progress without waiting for it.
   void stop();
-  // Returns when the first computation has ended, right or wrong, or the time has passed.
+  // Waits until the first computation has ended, correct or not, but at most `patience`.
   void wait_for_first(std::chrono::milliseconds patience) const;
   bool ready() const;
-  std::string trouble() const;  // why it is not ready
+  std::string trouble() const;  // The reason why the daemon is not ready.
   double last_seconds() const { return static_cast<double>(last_ns_.load()) * 1e-9; }
-  double age_seconds() const;  // since the last right answer; since the start if there was none
+  // Seconds since the last correct result, or since the start if there was none.
+  double age_seconds() const;
 
  private:
   void sing();
@@ -46,7 +49,8 @@ class Canary {
   const std::function<void(bool)> tick_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::atomic<bool> stopping_{false};
-  std::atomic<std::int64_t> right_at_ns_{-1};  // since started_
+  // Time of the last correct result, in nanoseconds since started_. -1 means none.
+  std::atomic<std::int64_t> right_at_ns_{-1};
   std::atomic<std::uint64_t> last_ns_{0};
 
   mutable core::Mutex mutex_;
@@ -54,8 +58,9 @@ class Canary {
   mutable core::CondVar sung_;
   bool ended_once_ TT_GUARDED_BY(mutex_) = false;
   bool stop_ TT_GUARDED_BY(mutex_) = false;
-  core::Status wrong_ TT_GUARDED_BY(mutex_);                  // how the last one failed
-  engine::Session* session_ TT_GUARDED_BY(mutex_) = nullptr;  // of the computation in progress
+  core::Status wrong_ TT_GUARDED_BY(mutex_);  // The error of the last computation.
+  // The session of the computation in progress.
+  engine::Session* session_ TT_GUARDED_BY(mutex_) = nullptr;
   std::thread singer_, watcher_;
 };
 

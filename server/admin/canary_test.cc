@@ -22,7 +22,7 @@ TEST(Canary, AnEngineThatComputesIsReady) {
     EXPECT_GT(canary.last_seconds(), 0);
     EXPECT_TRUE(testing::eventually([&] { return ticks > 0; }));
   }
-  EXPECT_EQ(engine->memory()[0].used, 0u);  // its session leaves nothing
+  EXPECT_EQ(engine->memory()[0].used, 0u);  // The probe's session has released its memory.
 }
 
 TEST(Canary, AfterStopItIsNotReadyWhateverItComputed) {
@@ -40,7 +40,7 @@ TEST(Canary, AfterStopItIsNotReadyWhateverItComputed) {
 
 TEST(Canary, WithoutARightAnswerItIsNot) {
   testing::Books books;
-  testing::FakeEngine engine(books);  // has no matmul
+  testing::FakeEngine engine(books);  // The fake engine has no matmul.
   Canary canary(engine, [](bool) {});
   canary.wait_for_first(testing::kHang);
   EXPECT_FALSE(canary.ready());

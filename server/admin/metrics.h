@@ -1,5 +1,6 @@
-// /metrics: the daemon's state in Prometheus' text format. Base units; the only labels that come
-// from outside are users' names, of which the kMaxUsers largest are told apart.
+// Writes the daemon's state in Prometheus' text format, for /metrics. All values are in base units.
+// The only labels from outside are user names, of which the kMaxUsers largest are listed
+// separately.
 #pragma once
 
 #include <string>

@@ -19,7 +19,8 @@ using core::Status;
 
 namespace {
 
-constexpr int kNoDescriptorsMs = 100;  // then it tries again
+// Pause in milliseconds after accept() fails for lack of descriptors.
+constexpr int kNoDescriptorsMs = 100;
 
 }  // namespace
 
@@ -65,7 +66,7 @@ void Door::accept_all() {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       spdlog::warn("event=socket_refused reason=\"{}\"", std::strerror(errno));
-      pollfd end{event_, POLLIN, 0};  // no descriptor is left: not again and again
+      pollfd end{event_, POLLIN, 0};  // No descriptor is left: wait before accept() is tried again.
       poll(&end, 1, kNoDescriptorsMs);
       return;
     }

@@ -1,6 +1,6 @@
-// Door: the daemon's own UNIX socket. It accepts by itself, asks the kernel which user has
-// connected (SO_PEERCRED, which nobody can forge), and gives the connection to whoever serves that
-// user.
+// Door is the listener of the daemon's own UNIX socket. It accepts connections itself, asks the
+// kernel which user has connected (SO_PEERCRED, which cannot be forged), and passes each connection
+// to the gRPC server for that user.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +17,13 @@ namespace teletensor::server {
 
 class Door {
  public:
-  // Takes over the connection, or closes it. Called by the door's own thread.
+  // Takes ownership of the connection, or closes it. Called by the listener's own thread.
   using Guide = std::function<void(uid_t user, int connection)>;
 
-  // Binds `path` with `mode`; connections wait until start(). Says why where it cannot.
+  // Binds `path` with the file mode `mode`. Connections wait until start() is called. Returns an
+  // error that says why the path cannot be bound.
   static core::Result<std::unique_ptr<Door>> open(const std::string& path, mode_t mode);
-  ~Door();  // no call of the guide runs any more; the socket is gone
+  ~Door();  // Waits for a running call of the guide, and removes the socket.
   void start(Guide guide);
 
  private:

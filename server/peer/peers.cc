@@ -23,12 +23,14 @@ using Clock = core::Clock;
 
 namespace {
 
-constexpr int kPeerThreads = 3;                // at the start, besides those that gRPC has
-constexpr std::size_t kStrangersPerPeer = 2;   // connections that have not said their name yet
-constexpr std::uint64_t kRefusedLogged = 100;  // then every 100th
+constexpr int kPeerThreads = 3;  // Number of threads at the start, besides those of gRPC.
+// Maximum number of connections for each peer whose hello was not received yet.
+constexpr std::size_t kStrangersPerPeer = 2;
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kRefusedLogged = 100;
 constexpr int kPingMs = 5000, kPingTimeoutMs = 3000;
 constexpr std::chrono::milliseconds kFlushTime{1000}, kCallGrace{500}, kPollStep{2};
-constexpr std::chrono::seconds kGivenBack{10};  // for gRPC to give memory back
+constexpr std::chrono::seconds kGivenBack{10};  // Maximum time to wait until gRPC releases memory.
 
 }  // namespace
 
@@ -99,7 +101,8 @@ Status Peers::listen() {
   return {};
 }
 
-// A channel for one call, so that certificates are read again and gRPC's own pauses do not count.
+// A channel for a single call, so that certificates are read again and gRPC's own back-off does not
+// apply.
 std::shared_ptr<grpc::Channel> Peers::channel(const std::string& peer) const {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxPeerPayload + kMaxPeerTexts));

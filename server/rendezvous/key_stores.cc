@@ -197,7 +197,7 @@ KeyStores::Total KeyStores::total() const {
   return total;
 }
 
-// ---------------------------------------------------------------- what users have
+// ---------------------------------------------------------------- resource use of users
 
 Status KeyStores::charge(const std::string& user, std::uint64_t more) {
   if (books_[user].bytes + more <= limits_.user_bytes) return {};

@@ -1,4 +1,4 @@
-// A lease in a snapshot.
+// Writes the state of a lease into a snapshot, and restores it.
 #include <algorithm>
 
 #include "server/session/lease.h"
@@ -68,7 +68,7 @@ void Lease::restore(const v1::SavedBody& body, const std::string& file) {
   written_upto_ = body.image().next_seq() - 1;
   attach_ = body.attach();
   restored_ = true;
-  met_ = true;  // whoever had it has a whole term to come
+  met_ = true;  // The client that had the session has a complete lease term to return.
   detached_at_ = Clock::now();
   for (const v1::SavedError& error : body.open_errors()) {
     open_errors_.emplace(error.root(),

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kTombstones = 256;
 
-// What the client before is told of the one that has its session now.
+// The message that the previous client receives about the one that has taken over its session.
 std::string taken_by(const ClientInfo& next, const ClientInfo& before) {
   std::string text = "another client has taken the session over";
   if (next.instance == before.instance) {
@@ -54,7 +54,7 @@ Leases::~Leases() {
   house_.join();
 }
 
-// A session that is being opened counts as one that is there.
+// Counts a session that is being opened as an existing one.
 class Leases::Opening {
  public:
   Opening(Leases& leases, std::string user) : leases_(leases), user_(std::move(user)) {}
@@ -65,7 +65,7 @@ class Leases::Opening {
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  // `leases`: the same, which the analysis of locks does not know.
+  // `leases` is the same object as leases_, which the lock analysis does not know.
   void begin(Leases& leases) TT_REQUIRES(leases.mutex_) {
     leases.opening_users_.insert(user_);
     ++leases.opening_;
@@ -83,7 +83,7 @@ class Leases::Opening {
   bool counted_ = false;
 };
 
-// For one more session of the user.
+// Returns an error if there is no room for one more session of the user.
 Status Leases::place_for(const std::string& user) const {
   if (closed_) return shutting_down();
   if (!no_new_.empty()) {
@@ -186,7 +186,7 @@ LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
   return nullptr;
 }
 
-// A name that is being taken over.
+// Reserves a name while its session is being taken over.
 class Leases::Seizure {
  public:
   using Key = std::pair<std::string, std::string>;
@@ -260,8 +260,8 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
   changed_.notify_all();
 }
 
-// On the house's thread: it waits for those who still use the session. A frame of the old client
-// that came into it later would be counted where the next one begins.
+// Runs in the table's thread, because it waits for the threads that still use the session. A frame
+// of the old client that was accepted later would shift the new client's first command number.
 void Leases::inherit(Handover handover) noexcept {
   Lease& old = *handover.old;
   old.close();
@@ -320,7 +320,8 @@ void Leases::hand_over(Handover handover) {
       refused = core::internal("no random bits for a token");
       dying_.push_back(lease);
     } else {
-      leases_.emplace(lease->token, lease);  // in a shutdown as well: it is to be written down
+      // A lease is added during a shutdown as well, so that its session is written to a file.
+      leases_.emplace(lease->token, lease);
     }
   }
   spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" by=\"{}\" kept={}",

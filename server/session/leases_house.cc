@@ -1,4 +1,5 @@
-// The table's own thread: it ends what nobody comes back to, and destroys what has ended.
+// The lease reaper, the thread of the lease table: it ends leases that no client has returned to,
+// and destroys sessions that have ended.
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 
@@ -17,11 +18,13 @@ using core::Status;
 namespace {
 
 constexpr std::chrono::milliseconds kHouseTick{200};
-constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status
+// Time that an ended call has to send its last message and status.
+constexpr std::chrono::milliseconds kLinger{2000};
 constexpr std::chrono::seconds kReleaseEvery{5};
-constexpr std::size_t kHeapKept = std::size_t{64} << 20;  // free bytes
+// Maximum number of free bytes that the heap keeps.
+constexpr std::size_t kHeapKept = std::size_t{64} << 20;
 
-// Gives memory back to the operating system that has been free for one to two periods.
+// Returns memory to the operating system that has been free for one to two periods.
 class IdleMemory {
  public:
   explicit IdleMemory(engine::Engine& engine) : engine_(engine) {}
@@ -38,7 +41,7 @@ class IdleMemory {
  private:
   engine::Engine& engine_;
   Clock::time_point next_ = Clock::now() + kReleaseEvery;
-  std::size_t heap_free_ = 0;  // at the last call
+  std::size_t heap_free_ = 0;  // Free bytes of the heap at the last call.
 };
 
 }  // namespace
@@ -72,7 +75,8 @@ void Leases::keep_house() {
       }
       handover.reset();
     } else if (!dead) {
-      (void)core::with_memory("a look at the sessions", [&] {  // else the next time
+      // If memory is short, the check is repeated the next time.
+      (void)core::with_memory("a look at the sessions", [&] {
         Detached::ByUser detached;
         for (const LeaseRef& lease : all()) {
           look_at(*lease, Clock::now());
@@ -115,7 +119,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
     back = lease.detached_at_;
   }
   if (run) {
-    // A client that is there goes on with what was cut, or does not need it.
+    // A connected client resumes its interrupted uploads in that time, or does not need them.
     if (now - back > limits_.safe) lease.drop_staged(now - limits_.safe);
     const Clock::time_point since = run->stalled_since();
     if (since == Clock::time_point{} || now - since <= limits_.stall) return;
@@ -140,7 +144,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
       return Status();
     });
   }
-  // Idle is who completes nothing, never who has no socket.
+  // A session is idle if it completes no commands, even while it has a connection.
   const Clock::time_point since = lease.deserted_since();
   if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;
   end(lease,

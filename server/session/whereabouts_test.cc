@@ -21,7 +21,7 @@ TEST(Whereabouts, SaysWhereASessionHasGone) {
   EXPECT_EQ(places.find("t2")->for_client(true), "box3:7420");
   EXPECT_TRUE(places.find("ann", "exp"));
   EXPECT_FALSE(places.find("bob", "exp"));
-  EXPECT_FALSE(places.find("ann", ""));  // no session is found by having no name
+  EXPECT_FALSE(places.find("ann", ""));  // An empty name finds no session.
   places.forget("t1");
   EXPECT_TRUE(places.of("t1", nullptr).ok());
 }
@@ -37,7 +37,7 @@ TEST(Whereabouts, ANameIsTakenWhileItsSessionComes) {
   std::string word;
   EXPECT_EQ(places.of("t1", &word).code(), Code::kUnavailable);
   EXPECT_EQ(word, "arriving");
-  // Also where it had gone from here before: it is on its way back.
+  // Also if the session had moved away from here before and is now on its way back.
   places.gone("t1", {"ann", "exp", "box2:7420", ""});
   EXPECT_EQ(places.of("t1", &word).code(), Code::kUnavailable);
   places.arrived("t1");

@@ -23,8 +23,8 @@ namespace {
 constexpr char kCommonSuffix[] = ".common";
 constexpr char kNames[] = "published";
 constexpr std::uint32_t kCommonFormat = 1;
-// So much is read at once; a storage that is no larger is not kept from its writers while the disk
-// writes.
+// Maximum number of bytes that are read at once. A storage of at most this size is copied first, so
+// that it can be written to while the disk is busy.
 constexpr std::uint64_t kCommonPiece = std::uint64_t{64} << 20;
 
 std::string file_of(std::uint64_t id) {
@@ -128,7 +128,7 @@ void Commons::sweep() {
   });
 }
 
-// ---------------------------------------------------------------- coming back
+// ---------------------------------------------------------------- restoring
 
 void Commons::restore(const Limits& limits) {
   std::error_code error;

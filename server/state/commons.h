@@ -1,8 +1,8 @@
-// Commons: what sessions have published, in the state directory: the bytes of each common storage
-// in a file of its own, beside the sessions' files that name it, and one file of all names.
-//
-// Whoever writes a session down writes these first: what a session's file names is there, as it was
-// then or later. One thread at a time.
+// Commons stores the published tensors of all sessions in the state directory: the contents of each
+// shared storage in its own file beside the session files that refer to it, and one file with all
+// names.
+// The shared storages of a session are written before the session's own file, so that everything
+// that the session file refers to exists, in that state or a later one. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,21 @@ namespace teletensor::server {
 
 class Commons {
  public:
-  // `store` null: nothing is done.
+  // If `store` is null, no call has an effect.
   Commons(const SessionStore* store, engine::Engine& engine) : store_(store), engine_(engine) {}
 
-  // Before the sessions, and behind held_by() for each of their files: storages that those name,
-  // and all names, into the engine; each user's within its limit.
+  // Restores all names, and the storages that session files refer to, into the engine, each user's
+  // within its limit. Precondition: held_by() was called for each session file, and no session is
+  // restored yet.
   void restore(const Limits& limits);
 
-  // What has changed of the image's storages and of the names since it was written. `terms` as
-  // SessionStore::write()'s. Says in the image which state it has, or why it has none.
+  // Writes those shared storages of `image`, and those names, that have changed since they were
+  // written last. `terms` is passed to SessionStore::write(). Records in the image which version of
+  // each storage is on disk, or why there is none.
   core::Status write(program::Image& image, const SessionStore::Terms& terms,
                      SessionStore::Lost& lost);
-  // The storages that a session's file names; none: it is gone. What no file names any more is
-  // removed by sweep().
+  // Sets the shared storages that a session file refers to. An empty list means that the file was
+  // removed. sweep() removes storages that no session file refers to.
   void held_by(const std::string& file, std::vector<std::uint64_t> commons);
   void sweep();
 
@@ -41,9 +43,12 @@ class Commons {
 
   const SessionStore* const store_;
   engine::Engine& engine_;
-  std::map<std::uint64_t, std::uint64_t> written_;  // files, and how often theirs was written then
-  std::uint64_t names_written_ = 0;                 // Engine::publications_changed()
-  std::map<std::string, std::vector<std::uint64_t>> holders_;  // by file
+  // Storages that were written: id and write count at that time.
+  std::map<std::uint64_t, std::uint64_t> written_;
+  // Value of Engine::publications_changed() when the names were written.
+  std::uint64_t names_written_ = 0;
+  // Ids of the shared storages that each session file refers to.
+  std::map<std::string, std::vector<std::uint64_t>> holders_;
 };
 
 }  // namespace teletensor::server

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kComputeService[] = "/teletensor.v1.Compute/";
 
-// A stream that is refused before it costs anything.
+// A reactor that refuses a stream and does nothing else.
 template <class Reactor>
 class Refused final : public Reactor {
  public:
@@ -21,8 +21,8 @@ constexpr std::size_t kSpansPerReply = 16384;
 
 }  // namespace
 
-// Answers a call of `method` with what act(lease) returns, if it may be made and the lease is the
-// caller's.
+// Answers a call of `method` with the result of act(lease), if the caller may make the call and
+// owns the lease.
 template <class Act>
 grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext* context,
                                                      const char* method, Act act) {
@@ -32,7 +32,8 @@ grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext
   });
 }
 
-// What start() makes, unless it fails or there are too many.
+// Returns the reactor that start() creates. If that fails, or if there are too many streams,
+// returns one that refuses the call.
 template <class Reactor, class Start>
 Reactor* ComputeService::stream(Start start) noexcept {
   Reactor* reactor = nullptr;
@@ -75,7 +76,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
   hello->client.limits = limits.amounts;
   hello->client.memory_asked = request.memory_quota();
   hello->client.memory_quota = limits.quota(hello->client.memory_asked);
-  // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
+  // An anonymous caller cannot be identified, so it may not take over a session by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
   const bool local = entrance_.neighbour.empty() && by_socket(context);
   auto ready = [this, later, &reply, peer = context.peer(), shares = local && facts_.shares,
@@ -114,7 +115,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
   return {};
 }
 
-// The session that the client names is with a peer.
+// Answers a Hello for a session that has moved to a peer.
 core::Status ComputeService::moved_away(const Whereabouts::Place& place,
                                         const grpc::CallbackServerContext& context,
                                         const v1::HelloRequest& request, v1::HelloReply& reply,
@@ -240,7 +241,7 @@ core::Result<LeaseRef> ComputeService::lease(grpc::CallbackServerContext& contex
                   auth_.check(context, entrance_, kComputeService + std::string(method)));
 }
 
-// The caller's session of that name.
+// The caller's session with this name.
 core::Result<LeaseRef> ComputeService::named(grpc::CallbackServerContext& context,
                                              const std::string& name) const {
   const core::Result<Caller> caller =

@@ -1,10 +1,9 @@
-// Python's lock let go, and taken, in a scope.
-//
-// When the interpreter ends, CPython (before 3.14) unwinds a thread that asks for the lock, by
-// pthread_exit, and a destructor or a thread's own frame on the way aborts the process ("terminate
-// called without an active exception"). Here such a thread stays where it is, as CPython's do since
-// 3.14, until the process is gone: where we ask for the lock, and where we call Python code, which
-// lets others have it now and then.
+// Releases and acquires Python's global interpreter lock (GIL) in a scope.
+// When the interpreter ends, CPython before 3.14 unwinds a thread that requests the GIL by
+// pthread_exit; a destructor or a thread's outermost frame on the way then aborts the process
+// ("terminate called without an active exception"). Here such a thread waits until the process
+// ends, as in CPython since 3.14. This applies where this code requests the GIL, and where it calls
+// Python code, which releases the GIL now and then.
 #pragma once
 
 #include <Python.h>
@@ -21,8 +20,8 @@ auto stay_at_the_end(Ask ask) {
   }
 }
 
-// What `callable` returns; null with an error set. In a thread that is no more than a guest of the
-// interpreter's, Python code may be where it is unwound.
+// Calls `callable` and returns its result, or null with an error set. In a thread that Python did
+// not create, the interpreter may unwind the thread inside the call.
 template <class... Arguments>
 PyObject* call_python(PyObject* callable, Arguments*... arguments) {
   return stay_at_the_end([&] {
