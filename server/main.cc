@@ -200,7 +200,7 @@ int main(int argc, char** argv) {
   options.listen = config.listen;
   options.allow_anonymous = config.allow_anonymous;
   options.http = config.http;
-  options.canary = true;
+  options.health_probe = true;
   options.limits.slow = std::chrono::milliseconds(config.slow_ms);
   options.limits.sites = std::chrono::milliseconds(config.http.empty() ? 5000 : 2000);
   options.version = TELETENSOR_VERSION;

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/admin/canary.h"
-#include "server/net/door.h"
+#include "server/admin/health_probe.h"
 #include "server/net/http.h"
 #include "server/net/listener.h"
 #include "server/net/share_server.h"
+#include "server/net/unix_listener.h"
 #include "server/peer/moves.h"
 #include "server/peer/peers.h"
 #include "server/rendezvous/key_stores.h"
@@ -36,7 +36,7 @@ struct ServerOptions {
   bool tls_users = false;    // Whether client certificates identify users, who then need no token.
   std::string state_dir;     // The state directory. Empty if nothing is to be stored.
   // Whether a health probe runs. Without it the server is ready when it has started.
-  bool canary = false;
+  bool health_probe = false;
   Limits limits;
   // `drain` is the time to write sessions to files during a shutdown. `restart` is the time for
   // which clients wait for the next daemon.
@@ -86,7 +86,7 @@ class Server {
   core::Status check_remote(const std::string& what, const std::string& address);
   void set_serving(bool serving);
   void end_serving();  // Ends readiness at once and for good.
-  core::Status open_doors();
+  core::Status open_sockets();
   // Handles a connection to the UNIX socket. Called by the socket's listener thread.
   void guide(uid_t user, int connection);
   // The listener for another user of this machine. It is created when it is first needed. Null if
@@ -105,14 +105,14 @@ class Server {
   KeyStores stores_;
   std::vector<std::unique_ptr<Listener>> listeners_;  // The first one serves the daemon's own user.
   // Started after the listeners, and stopped before them.
-  std::unique_ptr<Door> door_, proxy_door_;
+  std::unique_ptr<UnixListener> unix_listener_, proxy_listener_;
   core::Mutex neighbours_mutex_;
   std::map<uid_t, std::unique_ptr<Listener>> neighbours_ TT_GUARDED_BY(neighbours_mutex_);
-  std::uint64_t turned_away_ TT_GUARDED_BY(neighbours_mutex_) = 0;
+  std::uint64_t refused_users_ TT_GUARDED_BY(neighbours_mutex_) = 0;
   bool serving_ TT_GUARDED_BY(neighbours_mutex_) = false;
   // Whether the server is ending; set_serving() then has no effect.
   bool ending_ TT_GUARDED_BY(neighbours_mutex_) = false;
-  std::unique_ptr<Canary> canary_;
+  std::unique_ptr<HealthProbe> health_probe_;
   std::unique_ptr<HttpServer> http_;
   std::string tcp_;
 };

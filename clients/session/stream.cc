@@ -79,14 +79,14 @@ void Stream::call_writer() {
   alarm_.set(trusted ? std::chrono::nanoseconds(kLater) : kAtOnce);
 }
 
-void Stream::excuse_writer() {
+void Stream::cancel_writer_wakeup() {
   if (std::exchange(due_, Due::kNothing) != Due::kNothing) alarm_.set(kIdle);
 }
 
 void Stream::write_one(std::int64_t most) {
   writing_ = true;
   auto* frame = new FrameRef(session_.take_frame());
-  if (!session_.sendable()) excuse_writer();
+  if (!session_.sendable()) cancel_writer_wakeup();
   session_.mutex_.unlock();
   const tt_wire_part part{(*frame)->data(), (*frame)->size(), drop_frame, frame};
   api_.write(call_->get(), &part, 1);

@@ -73,7 +73,7 @@ class Stream {
   void write_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);
   void end_write(int done);
   // Cancels the wake-up of the writer, because the waiting thread has sent the frames.
-  void excuse_writer();
+  void cancel_writer_wakeup();
   // Lets the writer sleep. Called by the writer thread only.
   void sleep(Duration time) TT_ANNOTATION(no_thread_safety_analysis);
   void read_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);

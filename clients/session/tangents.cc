@@ -35,7 +35,7 @@ void put_entry(Handle& h, const HandleRef& value, std::uint64_t id) {
 
 // Converts h's tangent t to one of the tensor that h represents outside all levels, and back; every
 // vmap level adds its batch dimension.
-Var grounded(Session& session, const Handle& h, Var t) {
+Var to_outermost(Session& session, const Handle& h, Var t) {
   for (const Handle* at = &h; at->id == 0 && t.is_tensor(); at = extra_of(*at)->inner.get()) {
     t = pulled(session, t, index_of(extra_of(*at)->level));
   }
@@ -100,7 +100,7 @@ void attach(const Var& result, Var t, std::uint64_t id) {
   Handle& named = ground(h);
   Handle& base = named.group();
   if (&h == &base || entry_of(base, id) != nullptr) return;
-  const Var physical = grounded(static_cast<Session&>(*result.builder()), h, t);
+  const Var physical = to_outermost(static_cast<Session&>(*result.builder()), h, t);
   if (!physical.is_tensor()) return;
   put_entry(base, HandleRef(&handle(physical)), id);
   if (&named != &base) entry_of(base, id)->part = named.layout;
@@ -352,7 +352,7 @@ Status write_dual(Session& session, const Var& self_var, const Var& result, std:
   if (!t.is_tensor()) return calls.status();
   put_entry(self, HandleRef(&handle(t)), id);
   if (&self == &base) return calls.status();
-  Var all = grounded(session, self, t);
+  Var all = to_outermost(session, self, t);
   if (&named != &base) {
     all = ops::with_region(before.absent() ? ops::zeros(session, base.layout) : before, all,
                            base.layout, named.layout);

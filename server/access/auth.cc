@@ -51,7 +51,7 @@ Result<Caller> Auth::caller(Way way, std::string_view authorization, std::string
     if (*found) return **found;
     return Status(kUnauthenticated, "the token is unknown, expired or revoked");
   }
-  if (way == Way::kNeighbour) return Caller{std::string(name), Role::kUser};
+  if (way == Way::kOtherUser) return Caller{std::string(name), Role::kUser};
   if (way == Way::kOwnSocket) return Caller{own_user_, Role::kAdmin};
   if (way == Way::kRemote) {
     if (!certificate_users_ || name.empty()) return Caller{};
@@ -88,7 +88,7 @@ Result<Caller> Auth::check(const grpc::CallbackServerContext& context, const Ent
                            std::string_view method) const {
   const std::string_view authorization = text_of(context, "authorization");
   if (!entrance.neighbour.empty()) {
-    return check(Way::kNeighbour, authorization, method, entrance.neighbour);
+    return check(Way::kOtherUser, authorization, method, entrance.neighbour);
   }
   if (!entrance.remote) {
     const bool own = context.peer().starts_with("unix:");

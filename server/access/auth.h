@@ -16,7 +16,7 @@ namespace teletensor::server {
 enum class Way : std::uint8_t {
   // The daemon's own UNIX socket, from a process of another user of this machine. The kernel tells
   // which user that is.
-  kNeighbour,
+  kOtherUser,
   // The daemon's own UNIX socket, from a process of root or of the user that the daemon runs as. A
   // caller without a token is treated as the daemon's user with the admin role.
   kOwnSocket,
@@ -31,7 +31,7 @@ enum class Way : std::uint8_t {
 // Properties that all calls of one listener share.
 struct Entrance {
   bool remote = false;  // Whether the listener serves remote callers (Way::kRemote).
-  // If it is not empty, all callers are processes of this user of the machine (Way::kNeighbour).
+  // If it is not empty, all callers are processes of this user of the machine (Way::kOtherUser).
   std::string neighbour;
 };
 
@@ -50,7 +50,7 @@ class Auth {
 
   // Identifies the caller. `authorization` is the value of the "authorization" header, or empty. An
   // invalid token is refused with UNAUTHENTICATED, also where no token would be needed. `name` is
-  // the common name of the verified client certificate or the user of a kNeighbour connection, or
+  // the common name of the verified client certificate or the user of a kOtherUser connection, or
   // empty. `run_secret`, if not empty, is an additional token that is stored nowhere; its holder is
   // the daemon's own user with the admin role.
   core::Result<Caller> caller(Way way, std::string_view authorization, std::string_view name = "",

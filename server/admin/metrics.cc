@@ -292,7 +292,7 @@ void add_stores(Page& page, const KeyStores::Total& total) {
 
 }  // namespace
 
-std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
+std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
                          const Services& services, const std::string& version) {
   const Overview all = overview(leases, leases.engine(), {"", Role::kAdmin});
   const Counters& counters = leases.counters();
@@ -343,11 +343,11 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   page.one("teletensor_slow_instructions_total", "Instructions that went into the slow log.",
            static_cast<double>(leases.slow_log().added()), MetricType::Counter);
   page.one("teletensor_ready", "1 while the canary's computations are right and recent.",
-           canary.ready() ? 1 : 0);
+           probe.ready() ? 1 : 0);
   page.one("teletensor_canary_age_seconds", "Since the canary's last right answer.",
-           canary.age_seconds());
+           probe.age_seconds());
   page.one("teletensor_canary_seconds", "How long its last computation took, queue included.",
-           canary.last_seconds());
+           probe.last_seconds());
   page.one("process_resident_memory_bytes", "Resident memory of the daemon.", resident_bytes());
   page.one("process_open_fds", "Open file descriptors of the daemon.", open_files());
   return page.text();

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "server/access/auth.h"
-#include "server/admin/canary.h"
+#include "server/admin/health_probe.h"
 #include "server/admin/overview.h"
 #include "server/session/leases.h"
 
@@ -14,7 +14,7 @@ namespace teletensor::server {
 
 inline constexpr std::size_t kMaxLabelledUsers = 50;
 
-std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
+std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
                          const Services& services, const std::string& version);
 
 }  // namespace teletensor::server

@@ -206,12 +206,12 @@ json groups_for(engine::Engine& engine, const Caller& caller) {
 
 }  // namespace
 
-std::string state_json(Leases& leases, const Canary& canary, History& history,
+std::string state_json(Leases& leases, const HealthProbe& probe, History& history,
                        const Services& services, const std::string& version,
                        Clock::time_point started, const Caller& caller) {
   const Overview all = overview(leases, leases.engine(), caller);
   json state = {{"version", version},
-                {"ready", canary.ready()},
+                {"ready", probe.ready()},
                 {"uptime", seconds(Clock::now() - started)},
                 {"now", unix_seconds()},
                 {"caller", {{"user", caller.user}, {"role", to_string(caller.role)}}},

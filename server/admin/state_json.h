@@ -5,14 +5,14 @@
 #include <string>
 
 #include "server/access/rights.h"
-#include "server/admin/canary.h"
+#include "server/admin/health_probe.h"
 #include "server/admin/history.h"
 #include "server/admin/overview.h"
 #include "server/session/leases.h"
 
 namespace teletensor::server {
 
-std::string state_json(Leases& leases, const Canary& canary, History& history,
+std::string state_json(Leases& leases, const HealthProbe& probe, History& history,
                        const Services& services, const std::string& version,
                        Clock::time_point started, const Caller& caller);
 

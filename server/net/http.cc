@@ -140,12 +140,12 @@ std::optional<std::uint64_t> number_in(const httplib::Request& request, const ch
 
 class Http final : public HttpServer {
  public:
-  Http(HttpOptions options, Leases& leases, const Auth& auth, const Canary& canary,
+  Http(HttpOptions options, Leases& leases, const Auth& auth, const HealthProbe& probe,
        const Services& services)
       : options_(std::move(options)),
         leases_(leases),
         auth_(auth),
-        canary_(canary),
+        health_probe_(probe),
         services_(services),
         history_(leases) {}
   ~Http() override {
@@ -331,9 +331,9 @@ class Http final : public HttpServer {
     add_files();
     get("/api/state",
         [this](const Caller& caller, const httplib::Request&, httplib::Response& response) {
-          response.set_content(
-              state_json(leases_, canary_, history_, services_, options_.version, started_, caller),
-              "application/json");
+          response.set_content(state_json(leases_, health_probe_, history_, services_,
+                                          options_.version, started_, caller),
+                               "application/json");
         });
     get("/api/history",
         [this](const Caller& caller, const httplib::Request& request, httplib::Response& response) {
@@ -366,11 +366,12 @@ class Http final : public HttpServer {
       response.set_content("ok\n", "text/plain; charset=utf-8");
     });
     get("/readyz", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
-      if (canary_.ready()) return response.set_content("ready\n", "text/plain; charset=utf-8");
-      refuse(response, 503, "not ready: " + canary_.trouble());
+      if (health_probe_.ready())
+        return response.set_content("ready\n", "text/plain; charset=utf-8");
+      refuse(response, 503, "not ready: " + health_probe_.trouble());
     });
     get("/metrics", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
-      response.set_content(metrics_text(leases_, auth_, canary_, services_, options_.version),
+      response.set_content(metrics_text(leases_, auth_, health_probe_, services_, options_.version),
                            "text/plain; version=0.0.4; charset=utf-8");
     });
   }
@@ -378,7 +379,7 @@ class Http final : public HttpServer {
   const HttpOptions options_;
   Leases& leases_;
   const Auth& auth_;
-  const Canary& canary_;
+  const HealthProbe& health_probe_;
   const Services services_;
   History history_;
   std::unique_ptr<httplib::Server> server_;
@@ -394,9 +395,9 @@ class Http final : public HttpServer {
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, Leases& leases,
-                                                      const Auth& auth, const Canary& canary,
+                                                      const Auth& auth, const HealthProbe& probe,
                                                       const Services& services) {
-  auto server = std::make_unique<Http>(std::move(options), leases, auth, canary, services);
+  auto server = std::make_unique<Http>(std::move(options), leases, auth, probe, services);
   if (Status status = server->bind(); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(std::move(server));
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "server/access/auth.h"
-#include "server/admin/canary.h"
+#include "server/admin/health_probe.h"
 #include "server/admin/overview.h"
 #include "server/net/listener.h"
 #include "server/session/leases.h"
@@ -30,7 +30,7 @@ class HttpServer {
  public:
   // Binds the address and starts to serve. Precondition: the other arguments outlive the server.
   static core::Result<std::unique_ptr<HttpServer>> start(HttpOptions options, Leases& leases,
-                                                         const Auth& auth, const Canary& canary,
+                                                         const Auth& auth, const HealthProbe& probe,
                                                          const Services& services);
   virtual ~HttpServer() = default;  // Ends all connections and waits for running requests.
   // Address with the actual port, for example "127.0.0.1:41233".

@@ -53,14 +53,14 @@ void Moves::restore() {
   if (!files_) return;
   for (v1::SavedMove& move : files_->moves()) {
     if (recovery_.store()->exists(move.file())) recovery_.store()->remove(move.file());
-    leases_.whereabouts().gone(move.token(), {move.user(), move.named() ? move.name() : "",
-                                              move.address(), move.socket()});
+    leases_.moved_sessions().gone(move.token(), {move.user(), move.named() ? move.name() : "",
+                                                 move.address(), move.socket()});
     std::string id = move.id();
     moved_.emplace(std::move(id), std::move(move));
   }
   for (v1::SavedArrival& arrival : files_->arrivals()) {
-    (void)leases_.whereabouts().expect(arrival.token(), arrival.user(),
-                                       arrival.named() ? arrival.name() : "");
+    (void)leases_.moved_sessions().expect(arrival.token(), arrival.user(),
+                                          arrival.named() ? arrival.name() : "");
     auth_.tokens().expect(arrival.user(), tokens_of(arrival));
     Coming& coming = coming_[arrival.id()];
     coming.peer = arrival.peer();

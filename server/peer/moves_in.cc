@@ -182,7 +182,7 @@ void Moves::end_of_file(const std::string& peer, const v1::PeerMove& move) {
 Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t bytes) {
   if (coming.file->size() != bytes) return core::invalid("the file is not whole");
   TT_RETURN_IF_ERROR(coming.file->sync());
-  core::Result<LeaseRef> made = recovery_.read_up(MoveFiles::arriving(id), true);
+  core::Result<LeaseRef> made = recovery_.load_session(MoveFiles::arriving(id), true);
   if (!made.ok()) return made.status();
   const LeaseRef lease = std::move(*made);
   const ClientInfo& client = lease->client;
@@ -207,7 +207,8 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
     token.set_expires(each.expires());
   }
   auth_.tokens().expect(client.user, tokens_of(arrival));
-  if (!leases_.whereabouts().expect(lease->token, client.user, client.named ? client.name : "")) {
+  if (!leases_.moved_sessions().expect(lease->token, client.user,
+                                       client.named ? client.name : "")) {
     return Status(Code::kAlreadyExists,
                   "another session \"" + client.name + "\" of " + client.user + " comes already");
   }
@@ -252,10 +253,10 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
   } else {
     recovery_.restore_file(MoveFiles::session(id));
   }
-  leases_.whereabouts().arrived(arrival.token());
+  leases_.moved_sessions().arrived(arrival.token());
   auth_.tokens().disregard(tokens);
   // The session may have moved away from this daemon earlier.
-  leases_.whereabouts().forget(arrival.token());
+  leases_.moved_sessions().forget(arrival.token());
   forget_moves([&](const v1::SavedMove& move) { return move.token() == arrival.token(); });
   files_->forget_arrival(id);
   spdlog::info("event=session_arrived move={} session=\"{}\" id={} user=\"{}\" peer=\"{}\"", id,
@@ -268,7 +269,7 @@ void Moves::drop(const std::string& id) {
   if (found == coming_.end()) return;
   const v1::SavedArrival& arrival = found->second.arrival;
   if (!arrival.token().empty()) {
-    leases_.whereabouts().arrived(arrival.token());
+    leases_.moved_sessions().arrived(arrival.token());
     auth_.tokens().disregard(tokens_of(arrival));
   }
   coming_.erase(found);

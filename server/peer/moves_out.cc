@@ -218,8 +218,8 @@ void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
     return give_up(id, Status(Code::kAborted, "the session has ended, or has another client"),
                    true);
   }
-  const Whereabouts::Place place{lease.client.user, lease.client.named ? lease.client.name : "",
-                                 ready.address(), ready.socket()};
+  const MovedSessions::Place place{lease.client.user, lease.client.named ? lease.client.name : "",
+                                   ready.address(), ready.socket()};
   const std::string& told = place.for_client(lease.client.by_socket);
   if (told.empty()) {
     return give_up(id, Status(Code::kInternal, "the peer has not said where clients reach it"),
@@ -245,9 +245,10 @@ void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
     return give_up(id, saved, true);
   }
   // From here on the session belongs to the peer, unless its client has just ended it.
-  leases_.whereabouts().gone(lease.token, {place.user, place.name, move.address(), place.socket});
+  leases_.moved_sessions().gone(lease.token,
+                                {place.user, place.name, move.address(), place.socket});
   if (!leases_.move_away(lease, told)) {
-    leases_.whereabouts().forget(lease.token);
+    leases_.moved_sessions().forget(lease.token);
     files_->forget_move(id);
     return give_up(id, Status(Code::kAborted, "the session has ended, or has another client"),
                    true);
@@ -305,7 +306,7 @@ void Moves::forget_moves(const std::function<bool(const v1::SavedMove&)>& over) 
       ++at;
       continue;
     }
-    leases_.whereabouts().forget(at->second.token());
+    leases_.moved_sessions().forget(at->second.token());
     files_->forget_move(at->first);
     at = moved_.erase(at);
   }

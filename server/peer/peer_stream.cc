@@ -81,7 +81,7 @@ void PeerStream::opened() noexcept {
 void PeerStream::wake() noexcept {
   // Keeps the stream alive, because finish() may call over() before it returns.
   const Ref self = shared_from_this();
-  turnstile_.run([this] { return step(); });
+  serial_executor_.run([this] { return step(); });
 }
 
 void PeerStream::end(Status why) noexcept {

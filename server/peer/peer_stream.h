@@ -14,7 +14,7 @@
 
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 
 namespace teletensor::server {
 
@@ -74,7 +74,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
 
   Ref self_;  // Keeps the stream alive from opened() until over().
   std::atomic<Owner*> owner_;
-  Turnstile turnstile_;
+  SerialExecutor serial_executor_;
   grpc::ByteBuffer read_, written_;  // Buffers of the operations in progress.
 
   core::Mutex mutex_;

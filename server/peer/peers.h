@@ -61,7 +61,7 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
  private:
   class Service;
   // A connection whose hello was not received yet.
-  struct Stranger {
+  struct PendingConnection {
     PeerStream::Ref stream;
     core::Clock::time_point until;
   };
@@ -70,12 +70,12 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   core::Status listen();
   std::shared_ptr<grpc::Channel> channel(const std::string& peer) const;
   PeerReactor* admit(grpc::CallbackServerContext* context);
-  core::Status let_in(const PeerStream::Ref& stream, grpc::ByteBuffer& frame);
+  core::Status accept_hello(const PeerStream::Ref& stream, grpc::ByteBuffer& frame);
   void forget_stranger(const PeerStream::Ref& stream);
   core::Clock::time_point end_late_strangers(core::Clock::time_point now);
   void refused(const std::string& why);
   void look_again();
-  void keep_time();
+  void run_timer();
 
   // ---- PeerStream::Owner, for connections without a hello
   void received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) override;
@@ -96,7 +96,7 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
 
   mutable core::Mutex mutex_;
   core::CondVar changed_;
-  std::vector<Stranger> strangers_ TT_GUARDED_BY(mutex_);
+  std::vector<PendingConnection> strangers_ TT_GUARDED_BY(mutex_);
   std::uint64_t refused_ TT_GUARDED_BY(mutex_) = 0;
   bool look_again_ TT_GUARDED_BY(mutex_) = false;
   bool stopping_ TT_GUARDED_BY(mutex_) = false;

@@ -158,7 +158,7 @@ class KeyStores {
   core::Result<WaitRef> new_wait(const Ref& ref, const std::vector<std::string_view>& keys,
                                  bool values, Done done) TT_REQUIRES(mutex_);
   void restore(const std::string& path) TT_REQUIRES(mutex_);
-  void keep_house();
+  void run_maintenance();
 
   const KeyStoreLimits limits_;
   const Now now_;
@@ -171,7 +171,7 @@ class KeyStores {
   std::map<Name, std::unique_ptr<Store>> stores_ TT_GUARDED_BY(mutex_);
   std::map<Name, std::vector<WaitRef>> joining_ TT_GUARDED_BY(mutex_);
   std::map<std::string, Book> books_ TT_GUARDED_BY(mutex_);
-  std::thread house_;
+  std::thread maintenance_thread_;
 };
 
 }  // namespace teletensor::server

@@ -218,7 +218,7 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
     }
     // Happens only if the daemon was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();
-    reply.replay = behind && !never_again_ && call.replay_from != 0 &&
+    reply.replay = behind && !no_replay_ && call.replay_from != 0 &&
                    call.uploads <= uploads_upto_ && call.replay_from <= outbox_.received_upto() + 1;
     if ((behind && !reply.replay) || call.uploads > uploads_upto_) {
       *word = "rollback";
@@ -259,7 +259,7 @@ bool Lease::busy() {
   return queued.ok() && *queued != 0;
 }
 
-Clock::time_point Lease::deserted_since() const {
+Clock::time_point Lease::unused_since() const {
   MutexLock lock(mutex_);
   if (run_now_ != nullptr || ended_) return {};
   return std::max(detached_at_, Clock::time_point(Clock::duration(active_at_.load())));

@@ -247,7 +247,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   void consumed(core::Status status);
   // The time since which the lease has had no client and nothing has run. The epoch if it has a
   // client or runs something.
-  Clock::time_point deserted_since() const;
+  Clock::time_point unused_since() const;
   bool busy();  // Returns true if commands wait to run.
 
   Leases* const table_;
@@ -286,7 +286,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // Number of the last upload.
   // Whether the session was restored with tensors that are shared with other sessions. Its commands
   // must not be replayed: they would see later writes of other sessions and their own writes twice.
-  bool never_again_ TT_GUARDED_BY(mutex_) = false;
+  bool no_replay_ TT_GUARDED_BY(mutex_) = false;
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
   // Errors that were not raised yet.
   std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);

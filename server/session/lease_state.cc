@@ -79,8 +79,8 @@ void Lease::restore(const v1::SavedBody& body, const std::string& file) {
     uploads_.emplace_back(item.key(), item.upload());
   }
   const auto& storages = body.image().storages();
-  never_again_ = std::any_of(storages.begin(), storages.end(),
-                             [](const auto& storage) { return storage.common() != 0; });
+  no_replay_ = std::any_of(storages.begin(), storages.end(),
+                           [](const auto& storage) { return storage.common() != 0; });
   uploads_upto_ = std::max<std::uint64_t>(body.image().next_upload(), 1) - 1;
 }
 

@@ -42,7 +42,9 @@ std::string taken_by(const ClientInfo& next, const ClientInfo& before) {
 Status shutting_down() { return Status(Code::kUnavailable, "the server is shutting down"); }
 
 Leases::Leases(engine::Engine& engine, const Limits& limits)
-    : engine_(engine), limits_(limits), house_(core::start_thread([this] { keep_house(); })) {}
+    : engine_(engine),
+      limits_(limits),
+      maintenance_thread_(core::start_thread([this] { run_maintenance(); })) {}
 
 Leases::~Leases() {
   shutdown();
@@ -51,7 +53,7 @@ Leases::~Leases() {
     stop_ = true;
   }
   changed_.notify_all();
-  house_.join();
+  maintenance_thread_.join();
 }
 
 // Counts a session that is being opened as an existing one.
@@ -151,7 +153,7 @@ engine::SessionOptions Leases::options_of(const ClientInfo& client) const {
 core::Result<LeaseRef> Leases::find(std::string_view token, std::string* word) const {
   MutexLock lock(mutex_);
   if (const auto it = leases_.find(std::string(token)); it != leases_.end()) return it->second;
-  if (Status elsewhere = whereabouts_.of(token, word); !elsewhere.ok()) return elsewhere;
+  if (Status elsewhere = moved_sessions_.of(token, word); !elsewhere.ok()) return elsewhere;
   for (const auto& [dead, ending] : tombstones_) {
     if (dead != token) continue;
     if (word) *word = ending.word;
@@ -187,22 +189,22 @@ LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
 }
 
 // Reserves a name while its session is being taken over.
-class Leases::Seizure {
+class Leases::NameReservation {
  public:
   using Key = std::pair<std::string, std::string>;
-  Seizure(Leases& leases, Key key) : leases_(leases), key_(std::move(key)) {}
-  ~Seizure() { end(); }
-  Seizure(const Seizure&) = delete;
-  Seizure& operator=(const Seizure&) = delete;
+  NameReservation(Leases& leases, Key key) : leases_(leases), key_(std::move(key)) {}
+  ~NameReservation() { end(); }
+  NameReservation(const NameReservation&) = delete;
+  NameReservation& operator=(const NameReservation&) = delete;
 
   bool begin(Leases& leases) TT_REQUIRES(leases.mutex_) {
-    return held_ = leases.seized_.insert(key_).second;
+    return held_ = leases.names_in_takeover_.insert(key_).second;
   }
   void end() {
     {
       MutexLock lock(leases_.mutex_);
       if (!std::exchange(held_, false)) return;
-      leases_.seized_.erase(key_);
+      leases_.names_in_takeover_.erase(key_);
     }
     leases_.changed_.notify_all();
   }
@@ -219,15 +221,15 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
     client.named = of->client.named;
     client.user = of->client.user;
   }
-  const Seizure::Key key(client.user, client.name);
-  const auto seizure = std::make_shared<Seizure>(*this, key);
+  const NameReservation::Key key(client.user, client.name);
+  const auto seizure = std::make_shared<NameReservation>(*this, key);
   Status refused;
   {
     MutexLock lock(mutex_);
     const auto found = refused_.find(key);
     if (closed_) {
       refused = shutting_down();
-    } else if (whereabouts_.expected(key.first, key.second)) {
+    } else if (moved_sessions_.expected(key.first, key.second)) {
       refused = Status(Code::kAborted,
                        "session \"" + client.name + "\" is on its way to this daemon just now");
     } else if (!seizure->begin(*this)) {
@@ -270,11 +272,11 @@ void Leases::inherit(Handover handover) noexcept {
     LeaseRef from;
     {
       MutexLock lock(mutex_);
-      const auto found = std::find_if(heritage_.begin(), heritage_.end(),
+      const auto found = std::find_if(pending_takeovers_.begin(), pending_takeovers_.end(),
                                       [&](const LeaseRef& lease) { return lease.get() == raw; });
-      if (found != heritage_.end()) {
+      if (found != pending_takeovers_.end()) {
         from = std::move(*found);
-        heritage_.erase(found);
+        pending_takeovers_.erase(found);
       }
       if (from && start.ok()) {
         handovers_.push_back({from, std::move(client), ready, std::move(*start)});
@@ -352,7 +354,7 @@ bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit)
   {
     MutexLock lock(mutex_);
     if (const auto it = leases_.find(lease.token); it != leases_.end()) {
-      (inherit ? heritage_ : dying_).push_back(std::move(it->second));
+      (inherit ? pending_takeovers_ : dying_).push_back(std::move(it->second));
       leases_.erase(it);
       if (leases_.empty()) empty_since_ = Clock::now();
       bury(lease.token, ending);
@@ -387,7 +389,7 @@ void Leases::refuse_new(std::string why) {
 bool Leases::settle(std::chrono::milliseconds patience) {
   const Clock::time_point end = Clock::now() + patience;
   MutexLock lock(mutex_);
-  while (!seized_.empty()) {
+  while (!names_in_takeover_.empty()) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0) return false;
     changed_.wait_for(mutex_, left);
@@ -406,8 +408,8 @@ void Leases::shutdown(const std::function<bool(const Lease&)>& stay) {
     }
   }
   MutexLock lock(mutex_);
-  for (LeaseRef& lease : heritage_) dying_.push_back(std::move(lease));
-  heritage_.clear();
+  for (LeaseRef& lease : pending_takeovers_) dying_.push_back(std::move(lease));
+  pending_takeovers_.clear();
   changed_.notify_all();
   while (!dying_.empty() || !handovers_.empty() || destroying_ != 0) changed_.wait(mutex_);
 }

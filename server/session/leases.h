@@ -19,7 +19,7 @@
 #include "server/base/slow_log.h"
 #include "server/session/detached.h"
 #include "server/session/lease.h"
-#include "server/session/whereabouts.h"
+#include "server/session/moved_sessions.h"
 
 namespace teletensor::server {
 
@@ -65,7 +65,7 @@ class Leases {
   // Ends the lease of a session that has moved to a peer; its clients are told `address`. Returns
   // false if the lease had ended before.
   bool move_away(Lease& lease, const std::string& address);
-  Whereabouts& whereabouts() { return whereabouts_; }
+  MovedSessions& moved_sessions() { return moved_sessions_; }
   // Returns OK if one more session of the user may be moved here that needs `bytes` on each device.
   // `quota` is the maximum for one session; 0 means no limit.
   core::Status room_for(const std::string& user, std::uint64_t quota,
@@ -103,7 +103,7 @@ class Leases {
   Counters& counters() { return counters_; }
 
  private:
-  void keep_house();
+  void run_maintenance();
   friend class Lease;
   void bury(const std::string& token, Ending ending) TT_REQUIRES(mutex_);
   engine::SessionOptions options_of(const ClientInfo& client) const;
@@ -125,7 +125,7 @@ class Leases {
     std::optional<engine::TakenOver> start;
   };
   class Opening;
-  class Seizure;
+  class NameReservation;
   void inherit(Handover handover) noexcept;
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
@@ -139,7 +139,7 @@ class Leases {
   engine::Engine& engine_;
   const Limits limits_;
   SlowLog slow_log_;
-  Whereabouts whereabouts_;
+  MovedSessions moved_sessions_;
   Detached detached_;
   Counters counters_;
 
@@ -151,9 +151,9 @@ class Leases {
   std::deque<std::pair<Clock::time_point, std::weak_ptr<LeaseCall>>> lingering_
       TT_GUARDED_BY(mutex_);
   // Leases whose sessions wait to be taken over.
-  std::deque<LeaseRef> heritage_ TT_GUARDED_BY(mutex_);
+  std::deque<LeaseRef> pending_takeovers_ TT_GUARDED_BY(mutex_);
   // User and name of sessions that are being taken over.
-  std::set<std::pair<std::string, std::string>> seized_ TT_GUARDED_BY(mutex_);
+  std::set<std::pair<std::string, std::string>> names_in_takeover_ TT_GUARDED_BY(mutex_);
   std::deque<Handover> handovers_ TT_GUARDED_BY(mutex_);
   struct Refusal {
     core::Status why;
@@ -170,7 +170,7 @@ class Leases {
   // Reason why new sessions are refused. Empty if they are accepted.
   std::string no_new_ TT_GUARDED_BY(mutex_);
   bool stop_ TT_GUARDED_BY(mutex_) = false;
-  std::thread house_;
+  std::thread maintenance_thread_;
 };
 
 }  // namespace teletensor::server

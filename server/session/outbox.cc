@@ -117,7 +117,7 @@ void Outbox::raised(wire::RaisedEvent raised) {
 }
 
 bool Outbox::due() const {
-  if (greet_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty())
+  if (send_on_attach_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty())
     return true;
   if (completed_ > told_ && completed_ == received_) return true;
   return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
@@ -126,7 +126,7 @@ bool Outbox::due() const {
 
 wire::Progress Outbox::gather() {
   wire::Progress progress;
-  greet_ = false;
+  send_on_attach_ = false;
   if (std::exchange(tell_written_, false)) progress.snapshot_upto = written_;
   progress.completed_upto = told_ = completed_;
   progress.received_upto = received_;
@@ -229,7 +229,7 @@ bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
   forget_upto(number);
   again_ = kept_.size();
   MutexLock lock(mutex_);
-  greet_ = true;
+  send_on_attach_ = true;
   tell_written_ = written_ != 0;
   return dropped_upto_ <= number;
 }

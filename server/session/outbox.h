@@ -130,7 +130,8 @@ class Outbox {
   std::vector<wire::RaisedEvent> raised_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_ TT_GUARDED_BY(mutex_) = 0;
   bool tell_written_ TT_GUARDED_BY(mutex_) = false;
-  bool greet_ TT_GUARDED_BY(mutex_) = false;  // Whether a new stream waits for its first message.
+  bool send_on_attach_ TT_GUARDED_BY(mutex_) =
+      false;  // Whether a new stream waits for its first message.
 
   core::Mutex sending_;                               // Locked before mutex_.
   std::uint64_t number_ TT_GUARDED_BY(sending_) = 0;  // Number of the last message.

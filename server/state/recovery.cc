@@ -164,7 +164,7 @@ void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts
 }
 
 // Starts the periodic snapshots that are due.
-void Recovery::look_round() {
+void Recovery::start_due_snapshots() {
   const std::vector<LeaseRef> all = leases_.all();
   std::vector<LeaseRef> due;
   {
@@ -266,7 +266,7 @@ void Recovery::work() {
   Clock::time_point next_look = Clock::now();
   while (true) {
     if (timed && Clock::now() >= next_look) {
-      look_round();
+      start_due_snapshots();
       next_look = Clock::now() + look;
     }
     std::optional<Job> job;
@@ -646,7 +646,7 @@ void Recovery::restore() {
   leases_.engine().restored();
 }
 
-core::Result<LeaseRef> Recovery::read_up(const std::string& file, bool arrives) {
+core::Result<LeaseRef> Recovery::load_session(const std::string& file, bool arrives) {
   auto reading = store_->read(file);
   if (!reading.ok()) return reading.status();
   v1::SavedHead head = (*reading)->head;
@@ -682,7 +682,7 @@ void Recovery::restore_one(const SessionStore::Found& found) {
   const Clock::time_point began = Clock::now();
   const v1::SavedHead& head = found.head;
   core::Result<LeaseRef> lease(found.status);
-  if (found.status.ok()) lease = read_up(found.file, false);
+  if (found.status.ok()) lease = load_session(found.file, false);
   const Status status = lease.ok() ? leases_.admit(*lease) : lease.status();
   if (status.ok()) {
     spdlog::info(

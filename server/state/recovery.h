@@ -77,7 +77,7 @@ class Recovery {
   const SessionStore* store() const { return store_.get(); }
   // Creates a session from a file of the store. Clients cannot find it before Leases::admit(). With
   // `arrives`, the file comes from a peer, and the session gets a new number.
-  core::Result<LeaseRef> read_up(const std::string& file, bool arrives);
+  core::Result<LeaseRef> load_session(const std::string& file, bool arrives);
   // Restores the session of a file, or logs why it cannot be restored.
   void restore_file(const std::string& file);
   // Calls `shutdown`. `done` is called when drain() has ended. `budget` is the time for that drain;
@@ -124,7 +124,7 @@ class Recovery {
   void served(const LeaseRef& lease, const core::Result<SnapshotFacts>& facts);
   void note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed)
       TT_REQUIRES(mutex_);
-  void look_round();
+  void start_due_snapshots();
   void work();
   core::Result<SnapshotFacts> write(Job& job);
   core::Status write_files(Job& job, const std::string& file, SessionStore::Terms terms,

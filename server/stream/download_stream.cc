@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "proto/wire/bulk.h"
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 #include "server/session/streams.h"
 
 namespace teletensor::server {
@@ -114,7 +114,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
   void pump() {
     const auto self = shared_from_this();
-    turnstile_.run([this] { return step(); });
+    serial_executor_.run([this] { return step(); });
   }
 
   bool step() {
@@ -186,7 +186,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const Limits& limits_;
   const StreamCount count_;
   std::shared_ptr<DownloadStream> self_;  // Keeps the stream alive until OnDone.
-  Turnstile turnstile_;
+  SerialExecutor serial_executor_;
   LeaseRef lease_;             // The lease; constant after start().
   wire::DownloadAsked asked_;  // The request; constant after start().
   grpc::ByteBuffer chunk_;     // Buffer of the write in progress.

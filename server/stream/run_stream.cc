@@ -1,7 +1,7 @@
 // The Run stream: receives frames and sends progress. One read and one write are active at a time.
 #include <utility>
 
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 #include "server/session/streams.h"
 
 namespace teletensor::server {
@@ -133,7 +133,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   void pump() {
     // Keeps the stream alive, because Finish may call OnDone before it returns.
     const auto self = shared_from_this();
-    turnstile_.run([this] { return step(); });
+    serial_executor_.run([this] { return step(); });
   }
 
   Status take_progress(Lease& lease, bool* some) {
@@ -211,7 +211,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   const StreamCount count_;
   std::uint64_t attach_;             // Attach counter of the stream; constant after start().
   std::shared_ptr<RunStream> self_;  // Keeps the stream alive until OnDone.
-  Turnstile turnstile_;
+  SerialExecutor serial_executor_;
   grpc::ByteBuffer frame_;     // Buffer of the read in progress.
   grpc::ByteBuffer progress_;  // Buffer of the write in progress.
 

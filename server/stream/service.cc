@@ -104,7 +104,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
       leases_.take_over(std::move(hello->client), std::move(ready), *old);
     }
   } else if (hello->client.takes_over) {
-    if (const auto place = leases_.whereabouts().find(caller->user, hello->client.name);
+    if (const auto place = leases_.moved_sessions().find(caller->user, hello->client.name);
         place && !leases_.find_name(caller->user, hello->client.name)) {
       return moved_away(*place, context, request, reply, later);
     }
@@ -116,7 +116,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
 }
 
 // Answers a Hello for a session that has moved to a peer.
-core::Status ComputeService::moved_away(const Whereabouts::Place& place,
+core::Status ComputeService::moved_away(const MovedSessions::Place& place,
                                         const grpc::CallbackServerContext& context,
                                         const v1::HelloRequest& request, v1::HelloReply& reply,
                                         const AnswerRef& later) const {
@@ -147,7 +147,7 @@ core::Status ComputeService::attach(grpc::CallbackServerContext& context,
   const std::string_view token = text_of(context, "teletensor-token");
   std::string why;
   if (caller.ok() && !leases_.find(token, &why).ok() && why == "moved") {
-    const auto place = leases_.whereabouts().find(token);
+    const auto place = leases_.moved_sessions().find(token);
     if (place && place->user == caller->user) {
       reply.set_moved_to(place->for_client(by_socket(context)));
       return {};

@@ -69,7 +69,7 @@ class ComputeService final : public ComputeCallbacks {
                      v1::HelloReply& reply, const AnswerRef& later);
   core::Status attach(grpc::CallbackServerContext& context, const v1::AttachRequest& request,
                       v1::AttachReply& reply);
-  core::Status moved_away(const Whereabouts::Place& place,
+  core::Status moved_away(const MovedSessions::Place& place,
                           const grpc::CallbackServerContext& context,
                           const v1::HelloRequest& request, v1::HelloReply& reply,
                           const AnswerRef& later) const;

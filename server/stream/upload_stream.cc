@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "proto/wire/bulk.h"
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 #include "server/session/streams.h"
 
 namespace teletensor::server {
@@ -234,7 +234,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
   void pump() {
     const auto self = shared_from_this();
-    turnstile_.run([this] { return step(); });
+    serial_executor_.run([this] { return step(); });
   }
   bool step() {
     Status answer;
@@ -269,7 +269,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   const StreamCount count_;
   const std::uint64_t key_;             // The client's number for the upload. 0 means none.
   std::shared_ptr<UploadStream> self_;  // Keeps the stream alive until OnDone.
-  Turnstile turnstile_;
+  SerialExecutor serial_executor_;
 
   // Used by the reads of the stream, which do not overlap, and then by OnDone.
   LeaseRef lease_;

@@ -12,7 +12,7 @@
 namespace teletensor::client {
 
 template <class Ask>
-auto stay_at_the_end(Ask ask) {
+auto wait_for_process_end(Ask ask) {
   try {
     return ask();
   } catch (...) {
@@ -24,7 +24,7 @@ auto stay_at_the_end(Ask ask) {
 // not create, the interpreter may unwind the thread inside the call.
 template <class... Arguments>
 PyObject* call_python(PyObject* callable, Arguments*... arguments) {
-  return stay_at_the_end([&] {
+  return wait_for_process_end([&] {
     if constexpr (sizeof...(arguments) == 0) {
       return PyObject_CallNoArgs(callable);
     } else if constexpr (sizeof...(arguments) == 1) {
@@ -39,7 +39,7 @@ class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
   ~WithoutGil() {
-    stay_at_the_end([this] { PyEval_RestoreThread(state_); });
+    wait_for_process_end([this] { PyEval_RestoreThread(state_); });
   }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
@@ -50,7 +50,7 @@ class WithoutGil {
 
 class WithGil {
  public:
-  WithGil() : state_(stay_at_the_end([] { return PyGILState_Ensure(); })) {}
+  WithGil() : state_(wait_for_process_end([] { return PyGILState_Ensure(); })) {}
   ~WithGil() { PyGILState_Release(state_); }
   WithGil(const WithGil&) = delete;
   WithGil& operator=(const WithGil&) = delete;

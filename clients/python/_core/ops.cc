@@ -211,7 +211,7 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   PyObject* result = op_call(callable, values.data(), static_cast<size_t>(given), fewer);
   Py_DECREF(fewer);
   if (result == nullptr || out == Py_None) return result;
-  PyObject* stored = stay_at_the_end([&]() -> PyObject* {
+  PyObject* stored = wait_for_process_end([&]() -> PyObject* {
     PyObject* module = PyImport_ImportModule("teletensor._out");
     if (module == nullptr) return nullptr;
     const auto* op = reinterpret_cast<OpObject*>(callable);

@@ -1,4 +1,4 @@
-#include "server/session/whereabouts.h"
+#include "server/session/moved_sessions.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@ namespace {
 
 using core::Code;
 
-TEST(Whereabouts, SaysWhereASessionHasGone) {
-  Whereabouts places;
+TEST(MovedSessions, SaysWhereASessionHasGone) {
+  MovedSessions places;
   std::string word;
   EXPECT_TRUE(places.of("t1", &word).ok());
   places.gone("t1", {"ann", "exp", "box2:7420", "unix:/b.sock"});
@@ -26,8 +26,8 @@ TEST(Whereabouts, SaysWhereASessionHasGone) {
   EXPECT_TRUE(places.of("t1", nullptr).ok());
 }
 
-TEST(Whereabouts, ANameIsTakenWhileItsSessionComes) {
-  Whereabouts places;
+TEST(MovedSessions, ANameIsTakenWhileItsSessionComes) {
+  MovedSessions places;
   EXPECT_TRUE(places.expect("t1", "ann", "exp"));
   EXPECT_FALSE(places.expect("t2", "ann", "exp"));
   EXPECT_TRUE(places.expect("t3", "bob", "exp"));

@@ -1,4 +1,4 @@
-// Turnstile is a serial executor: it runs a step repeatedly, in one thread at a time.
+// SerialExecutor is a serial executor: it runs a step repeatedly, in one thread at a time.
 // gRPC requires that StartRead, StartWrite and Finish of a call do not overlap. It may call back
 // from inside them, and they must not be called with a lock that the callbacks acquire. So every
 // event only records what has happened and then runs the executor, whose step looks at the records
@@ -9,7 +9,7 @@
 
 namespace teletensor::server {
 
-class Turnstile {
+class SerialExecutor {
  public:
   // Calls `step` until it returns false. If another thread, or a caller of this one, is already
   // running it, that thread repeats its step, and this call returns at once.

@@ -1,6 +1,6 @@
-// Canary is the daemon's health probe. It repeatedly runs a computation with a known result in its
-// own session, which is scheduled like any other. The daemon is ready while the results are correct
-// and recent.
+// HealthProbe is the daemon's health probe. It repeatedly runs a computation with a known result in
+// its own session, which is scheduled like any other. The daemon is ready while the results are
+// correct and recent.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace teletensor::server {
 
-class Canary {
+class HealthProbe {
  public:
   static constexpr std::chrono::milliseconds kPeriod{2000};
   // Maximum age of the last correct result. If it is older, for example because of long kernels of
@@ -23,11 +23,11 @@ class Canary {
 
   // `tick` is called after every period with the readiness of the daemon. It is called from the
   // probe's thread, or from the watcher's thread while the probe waits for a result.
-  Canary(engine::Engine& engine, std::function<void(bool)> tick);
+  HealthProbe(engine::Engine& engine, std::function<void(bool)> tick);
   // Waits for the computation in progress, which ends at the latest when a lane starts it.
-  ~Canary();
-  Canary(const Canary&) = delete;
-  Canary& operator=(const Canary&) = delete;
+  ~HealthProbe();
+  HealthProbe(const HealthProbe&) = delete;
+  HealthProbe& operator=(const HealthProbe&) = delete;
 
   // Makes the daemon not ready and starts no more computations. Interrupts the computation in
   // progress without waiting for it.
@@ -41,7 +41,7 @@ class Canary {
   double age_seconds() const;
 
  private:
-  void sing();
+  void run_once();
   void watch();
   core::Status once();
 
@@ -61,7 +61,7 @@ class Canary {
   core::Status wrong_ TT_GUARDED_BY(mutex_);  // The error of the last computation.
   // The session of the computation in progress.
   engine::Session* session_ TT_GUARDED_BY(mutex_) = nullptr;
-  std::thread singer_, watcher_;
+  std::thread probe_thread_, watcher_;
 };
 
 }  // namespace teletensor::server

@@ -1,4 +1,4 @@
-// Whereabouts records the sessions of this daemon that have moved to a peer, and those that are
+// MovedSessions records the sessions of this daemon that have moved to a peer, and those that are
 // being moved here. Thread-safe.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace teletensor::server {
 
-class Whereabouts {
+class MovedSessions {
  public:
   // The address at which the client of a moved session finds it.
   struct Place {

@@ -17,7 +17,7 @@ using core::Status;
 
 namespace {
 
-constexpr std::chrono::milliseconds kHouseTick{200};
+constexpr std::chrono::milliseconds kMaintenancePeriod{200};
 // Time that an ended call has to send its last message and status.
 constexpr std::chrono::milliseconds kLinger{2000};
 constexpr std::chrono::seconds kReleaseEvery{5};
@@ -46,7 +46,7 @@ class IdleMemory {
 
 }  // namespace
 
-void Leases::keep_house() {
+void Leases::run_maintenance() {
   IdleMemory idle(engine_);
   while (true) {
     LeaseRef dead;
@@ -55,7 +55,7 @@ void Leases::keep_house() {
       MutexLock lock(mutex_);
       if (dying_.empty() && handovers_.empty()) {
         if (stop_) return;
-        changed_.wait_for(mutex_, kHouseTick);
+        changed_.wait_for(mutex_, kMaintenancePeriod);
       }
       if (!handovers_.empty()) {
         handover = std::move(handovers_.front());
@@ -145,7 +145,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
     });
   }
   // A session is idle if it completes no commands, even while it has a connection.
-  const Clock::time_point since = lease.deserted_since();
+  const Clock::time_point since = lease.unused_since();
   if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;
   end(lease,
       Status(Code::kDeadlineExceeded, "nobody came back to it for " +
@@ -155,7 +155,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
 }
 
 void Leases::note_detached(Lease& lease, Detached::ByUser& detached) {
-  Detached::Session session{lease.client.id, 0, lease.client.name, lease.deserted_since()};
+  Detached::Session session{lease.client.id, 0, lease.client.name, lease.unused_since()};
   if (session.since == Clock::time_point{}) return;
   (void)lease.with_session([&](engine::Session& found) {
     for (const engine::MemoryUse& use : found.memory()) session.bytes += use.used;
@@ -181,7 +181,7 @@ bool Leases::evict_one(std::string_view user) {
   Clock::time_point since{};
   for (const LeaseRef& lease : all()) {
     if (lease->client.user != user) continue;
-    const Clock::time_point left = lease->deserted_since();
+    const Clock::time_point left = lease->unused_since();
     if (left == Clock::time_point{} || Clock::now() - left < limits_.safe ||
         (oldest && left >= since)) {
       continue;
