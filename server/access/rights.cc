@@ -49,18 +49,18 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Store/Delete", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Count", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Drop", Right::kUser},
-    MethodRight{"GET /healthz", Right::kAnybody},
-    MethodRight{"GET /readyz", Right::kAnybody},
+    MethodRight{"GET /healthz", Right::kPublic},
+    MethodRight{"GET /readyz", Right::kPublic},
     MethodRight{"GET /metrics", Right::kMetrics},
     // The dashboard page contains no data; it loads the data from /api.
-    MethodRight{"GET /", Right::kAnybody},
-    MethodRight{"GET /dashboard.js", Right::kAnybody},
-    MethodRight{"GET /page.js", Right::kAnybody},
-    MethodRight{"GET /overview.js", Right::kAnybody},
-    MethodRight{"GET /session.js", Right::kAnybody},
-    MethodRight{"GET /history.js", Right::kAnybody},
-    MethodRight{"GET /dashboard.css", Right::kAnybody},
-    MethodRight{"GET /chart.js", Right::kAnybody},
+    MethodRight{"GET /", Right::kPublic},
+    MethodRight{"GET /dashboard.js", Right::kPublic},
+    MethodRight{"GET /page.js", Right::kPublic},
+    MethodRight{"GET /overview.js", Right::kPublic},
+    MethodRight{"GET /session.js", Right::kPublic},
+    MethodRight{"GET /history.js", Right::kPublic},
+    MethodRight{"GET /dashboard.css", Right::kPublic},
+    MethodRight{"GET /chart.js", Right::kPublic},
     MethodRight{"GET /api/state", Right::kMetrics},
     MethodRight{"GET /api/history", Right::kMetrics},
     MethodRight{"GET /api/session", Right::kUser},
@@ -70,7 +70,7 @@ constexpr std::array kRights = {
 
 bool allowed(Right right, Role role) {
   switch (right) {
-    case Right::kAnybody:
+    case Right::kPublic:
       return true;
     case Right::kMetrics:
       return role != Role::kNobody;

@@ -26,7 +26,7 @@ std::string_view to_string(Role role);
 Role role_of(std::string_view text);
 
 // The lowest role that may call a method.
-enum class Right : std::uint8_t { kAnybody, kMetrics, kUser, kAdmin };
+enum class Right : std::uint8_t { kPublic, kMetrics, kUser, kAdmin };
 
 struct Caller {
   std::string user;

@@ -357,7 +357,7 @@ bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit)
       (inherit ? pending_takeovers_ : dying_).push_back(std::move(it->second));
       leases_.erase(it);
       if (leases_.empty()) empty_since_ = Clock::now();
-      bury(lease.token, ending);
+      remember_ending(lease.token, ending);
     }
     for (const auto& weak : calls) lingering_.emplace_back(Clock::now(), weak);
   }
@@ -371,7 +371,7 @@ bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit)
   return true;
 }
 
-void Leases::bury(const std::string& token, Ending ending) {
+void Leases::remember_ending(const std::string& token, Ending ending) {
   tombstones_.emplace_back(token, std::move(ending));
   if (tombstones_.size() > kTombstones) tombstones_.pop_front();
 }

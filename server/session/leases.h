@@ -105,7 +105,7 @@ class Leases {
  private:
   void run_maintenance();
   friend class Lease;
-  void bury(const std::string& token, Ending ending) TT_REQUIRES(mutex_);
+  void remember_ending(const std::string& token, Ending ending) TT_REQUIRES(mutex_);
   engine::SessionOptions options_of(const ClientInfo& client) const;
   // Ends a lease like end(). With `inherit`, the session is kept for another lease. Returns false
   // if the lease had ended before.

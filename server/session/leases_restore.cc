@@ -128,7 +128,7 @@ Status Leases::room_for(const std::string& user, std::uint64_t quota,
 void Leases::refuse(const v1::SavedHead& head, Status why, std::string word,
                     std::function<bool()> holds) {
   MutexLock lock(mutex_);
-  if (!head.token().empty()) bury(head.token(), {why, std::move(word)});
+  if (!head.token().empty()) remember_ending(head.token(), {why, std::move(word)});
   if (head.named()) {
     refused_.insert_or_assign({head.user(), head.name()},
                               Refusal{std::move(why), std::move(holds)});

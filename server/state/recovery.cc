@@ -46,7 +46,7 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
                    std::function<void()> shutdown)
     : leases_(leases),
       store_(std::move(store)),
-      commons_(store_.get(), leases.engine()),
+      shared_tensors_(store_.get(), leases.engine()),
       times_(times),
       shutdown_(std::move(shutdown)),
       budget_(times.drain) {
@@ -294,9 +294,9 @@ void Recovery::work() {
     }
     for (const std::string& file : over) {
       store_->remove(file);
-      commons_.held_by(file, {});
+      shared_tensors_.held_by(file, {});
     }
-    if (!over.empty()) commons_.sweep();
+    if (!over.empty()) shared_tensors_.sweep();
     if (!job) continue;
     auto facts = core::with_memory("a snapshot", [&] { return write(*job); });
     const auto done = job->done;
@@ -335,13 +335,13 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   const Clock::time_point began = Clock::now();
   SessionStore::Lost lost;
   SnapshotFacts facts;
-  std::vector<std::uint64_t> commons;
+  std::vector<std::uint64_t> shared_ids;
   for (const program::Image::Storage& storage : job.image.storages) {
     facts.bytes += storage.bytes;
-    if (storage.common != 0) commons.push_back(storage.common);
+    if (storage.common != 0) shared_ids.push_back(storage.common);
   }
-  facts.common = !commons.empty();
-  job.head->mutable_commons()->Assign(commons.begin(), commons.end());
+  facts.common = !shared_ids.empty();
+  job.head->mutable_commons()->Assign(shared_ids.begin(), shared_ids.end());
   facts.completed_upto = job.image.next_seq - 1;
   job.head->set_bytes(facts.bytes);
   job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
@@ -360,15 +360,15 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
                  job.lease->client.name, job.lease->client.id, lost.storages, lost.bytes,
                  lost.why.message());
   }
-  commons_.held_by(file, std::move(commons));
-  commons_.sweep();
+  shared_tensors_.held_by(file, std::move(shared_ids));
+  shared_tensors_.sweep();
   // If this lease has passed its file to the next lease of the session, the snapshot is stored in
   // that file as well.
   const bool ours = job.lease->set_file(file, facts.completed_upto);
   if (ours ? job.lease->over() : fresh) {
     store_->remove(file);
-    commons_.held_by(file, {});
-    commons_.sweep();
+    shared_tensors_.held_by(file, {});
+    shared_tensors_.sweep();
   }
   TT_RETURN_IF_ERROR(wanted());
   spdlog::info("event=snapshot session=\"{}\" id={} upto={} bytes={} seconds={:.3f}",
@@ -384,7 +384,7 @@ Status Recovery::write_files(Job& job, const std::string& file, SessionStore::Te
   spared.spares = [&](const Status& why) {
     return terms.spares(why) || (last_chance(job) && why.code() == Code::kResourceExhausted);
   };
-  TT_RETURN_IF_ERROR(commons_.write(job.image, spared, lost));
+  TT_RETURN_IF_ERROR(shared_tensors_.write(job.image, spared, lost));
   job.body->clear_image();
   write_image(job.image, engine.catalog(), *job.body->mutable_image());
   for (int tries = job.squeezed ? kSqueezes : 0;; --tries) {
@@ -639,9 +639,9 @@ void Recovery::restore() {
   leases_.engine().number_from(microseconds_of_the_clock());
   const std::vector<SessionStore::Found> all = store_->list();
   for (const SessionStore::Found& found : all) {
-    commons_.held_by(found.file, {found.head.commons().begin(), found.head.commons().end()});
+    shared_tensors_.held_by(found.file, {found.head.commons().begin(), found.head.commons().end()});
   }
-  commons_.restore(leases_.limits());
+  shared_tensors_.restore(leases_.limits());
   for (const SessionStore::Found& found : all) restore_one(found);
   leases_.engine().restored();
 }

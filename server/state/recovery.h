@@ -19,7 +19,7 @@
 
 #include "engine/core/mutex.h"
 #include "server/session/leases.h"
-#include "server/state/commons.h"
+#include "server/state/shared_tensor_store.h"
 #include "server/state/store.h"
 
 namespace teletensor::server {
@@ -138,7 +138,7 @@ class Recovery {
 
   Leases& leases_;
   const std::unique_ptr<SessionStore> store_;
-  Commons commons_;  // Used by the writer thread once it has started to write.
+  SharedTensorStore shared_tensors_;  // Used by the writer thread once it has started to write.
   const Times times_;
   const std::function<void()> shutdown_;
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};

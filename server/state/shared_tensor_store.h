@@ -1,8 +1,8 @@
-// Commons stores the published tensors of all sessions in the state directory: the contents of each
-// shared storage in its own file beside the session files that refer to it, and one file with all
-// names.
-// The shared storages of a session are written before the session's own file, so that everything
-// that the session file refers to exists, in that state or a later one. One thread at a time.
+// SharedTensorStore stores the published tensors of all sessions in the state directory: the
+// contents of each shared storage in its own file beside the session files that refer to it, and
+// one file with all names. The shared storages of a session are written before the session's own
+// file, so that everything that the session file refers to exists, in that state or a later one.
+// One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@
 
 namespace teletensor::server {
 
-class Commons {
+class SharedTensorStore {
  public:
   // If `store` is null, no call has an effect.
-  Commons(const SessionStore* store, engine::Engine& engine) : store_(store), engine_(engine) {}
+  SharedTensorStore(const SessionStore* store, engine::Engine& engine)
+      : store_(store), engine_(engine) {}
 
   // Restores all names, and the storages that session files refer to, into the engine, each user's
   // within its limit. Precondition: held_by() was called for each session file, and no session is
@@ -32,7 +33,7 @@ class Commons {
                      SessionStore::Lost& lost);
   // Sets the shared storages that a session file refers to. An empty list means that the file was
   // removed. sweep() removes storages that no session file refers to.
-  void held_by(const std::string& file, std::vector<std::uint64_t> commons);
+  void held_by(const std::string& file, std::vector<std::uint64_t> shared_ids);
   void sweep();
 
  private:
