@@ -1,8 +1,8 @@
 """Creates build/gpu-check: the files for `make gpu-check` on a machine with a GPU and no network.
 
-The folder has at most 64 MiB. It contains gpu-check, which unpacks and runs the checks, and files.tar.xz: the
-daemon of the preset `cuda` with its shared libraries, the client (its native part for this Python, and the
-sources of that part for other versions), and the tests.
+The folder has at most 64 MiB. It contains gpu-check, which unpacks and runs the checks, and files.tar.xz:
+the daemon of the preset `cuda` with its shared libraries, the client (its native part for this Python, and
+the sources of that part for other versions), and the tests.
 """
 
 import lzma

@@ -1,5 +1,5 @@
-"""A package with the daemon of teletensor: the program is bin/teletensord beside this file, where the client
-finds it.
+"""A package with teletensor's daemon. The program is bin/teletensord beside this file; the client finds it
+there.
 """
 
 import os
