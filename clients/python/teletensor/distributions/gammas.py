@@ -1,5 +1,5 @@
-"""Distributions made of the gamma distribution: Gamma, Chi2, InverseGamma, Beta, Dirichlet, StudentT,
-FisherSnedecor."""
+"""Distributions that are based on the gamma distribution: Gamma, Chi2, InverseGamma, Beta, Dirichlet,
+StudentT, FisherSnedecor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
     "Beta", "Chi2", "Dirichlet", "FisherSnedecor", "Gamma", "InverseGamma", "StudentT",
 ]  # fmt: skip
 
-_ROUNDS = 12  # a candidate is refused with a probability below 0.05
+_ROUNDS = 12  # a candidate is rejected with a probability below 0.05
 
 
 def _standard_gamma(concentration: Tensor) -> Tensor:
@@ -40,10 +40,11 @@ def _standard_gamma(concentration: Tensor) -> Tensor:
 
 
 def _slope(a: Tensor, z: Tensor) -> Tensor:
-    """The derivative of a gamma sample z by its concentration: minus dF/da over the density."""
+    """The derivative of a gamma sample z with respect to its concentration: minus dF/da divided by the
+    density."""
     a, z = a.detach().to(tt.float64), z.to(tt.float64)
     h = 1e-4 * a.clamp(max=1.0)
-    above = z > a  # there the upper tail is the exact one
+    above = z > a  # where the upper tail is more accurate
     change = tt.where(
         above,
         tt.special.gammaincc(a - h, z) - tt.special.gammaincc(a + h, z),
@@ -80,7 +81,7 @@ class Gamma(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return ((self.concentration - 1) / self.rate).clamp(min=0)
 
     @property
@@ -103,7 +104,7 @@ class Gamma(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         result: Tensor = tt.special.gammainc(
             self.concentration, self.rate * self._at(value, self.rate)
         )
@@ -111,7 +112,7 @@ class Gamma(Distribution):
 
 
 class Chi2(Gamma):
-    """The sum of the squares of `df` standard normal numbers."""
+    """The chi-squared distribution: the sum of the squares of `df` standard normal numbers."""
 
     arg_constraints: Any = {"df": constraints.positive}
 
@@ -126,7 +127,7 @@ class Chi2(Gamma):
 
 
 class InverseGamma(Distribution):
-    """1 / x with x of Gamma(concentration, rate)."""
+    """1 / x, where x has the distribution Gamma(concentration, rate)."""
 
     has_rsample = True
     arg_constraints: Any = {"concentration": constraints.positive, "rate": constraints.positive}
@@ -145,7 +146,7 @@ class InverseGamma(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.rate / (self.concentration + 1)
 
     @property
@@ -170,12 +171,12 @@ class InverseGamma(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return 1 - self.base_dist.cdf(self._at(value, self.rate).reciprocal())
 
 
 class Dirichlet(Distribution):
-    """Vectors of positive numbers whose sum is 1; the last dimension of `concentration` is theirs."""
+    """Vectors of positive numbers whose sum is 1, along the last dimension of `concentration`."""
 
     has_rsample = True
     arg_constraints: Any = {"concentration": constraints.independent(constraints.positive, 1)}
@@ -232,7 +233,8 @@ class Dirichlet(Distribution):
 
 
 class Beta(Distribution):
-    """Numbers between 0 and 1, of density x^(concentration1 - 1) (1 - x)^(concentration0 - 1) / B."""
+    """The beta distribution: numbers between 0 and 1 with density x^(concentration1 - 1) (1 -
+    x)^(concentration0 - 1) / B."""
 
     has_rsample = True
     arg_constraints: Any = {
@@ -273,7 +275,7 @@ class Beta(Distribution):
 
 
 class StudentT(Distribution):
-    """Student's distribution with `df` degrees of freedom, moved to loc and stretched by scale."""
+    """Student's t-distribution with `df` degrees of freedom, multiplied by scale and shifted by loc."""
 
     has_rsample = True
     arg_constraints: Any = {
@@ -297,7 +299,7 @@ class StudentT(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.loc
 
     @property
@@ -338,7 +340,7 @@ class StudentT(Distribution):
 
 
 class FisherSnedecor(Distribution):
-    """The ratio of two Chi2 numbers, each over its degrees of freedom."""
+    """The F-distribution: the ratio of two Chi2 numbers, each divided by its degrees of freedom."""
 
     has_rsample = True
     arg_constraints: Any = {"df1": constraints.positive, "df2": constraints.positive}
