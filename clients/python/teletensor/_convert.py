@@ -277,7 +277,8 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 
 def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -> Tensor:
-    """Returns `data` itself if it is a tensor of that dtype and device, else a new tensor with a copy."""
+    """Returns `data` itself if it is a tensor of that dtype and device, and a new tensor with a copy
+    otherwise."""
     dtype = dtype_of(dtype)
     if isinstance(data, Tensor):
         if dtype is not None or device is not None:

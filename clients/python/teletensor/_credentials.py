@@ -89,8 +89,8 @@ def _loopback(host: str) -> bool:
 
 
 def _token(given: str | None) -> tuple[str | None, str]:
-    """Returns the token (the argument, else TELETENSOR_TOKEN, else the contents of the file that
-    TELETENSOR_TOKEN_FILE names), and which of these it is."""
+    """Returns the token, and which of these it is: the argument, or TELETENSOR_TOKEN, or the contents of the
+    file that TELETENSOR_TOKEN_FILE names."""
     source = "the argument token"
     if given is None:
         given, source = os.environ.get("TELETENSOR_TOKEN"), "TELETENSOR_TOKEN"

@@ -75,8 +75,8 @@ def _places() -> Iterator[pathlib.Path]:
 
 
 def find_daemon() -> str:
-    """Returns the path of the teletensord binary: the one that TELETENSORD names, else one beside this
-    package or in its checkout, else one in PATH.
+    """Returns the path of the teletensord binary: the one that TELETENSORD names, or one beside this package
+    or in its checkout, or one in PATH, in this order.
 
     Raises TeletensorError if there is no binary, or if a user other than this one and root owns the binary
     or could replace it.
@@ -178,8 +178,8 @@ def start(path: pathlib.Path, *flags: str,
 
 
 def _not_ready(daemon: subprocess.Popen[bytes]) -> str:
-    """Waits for the line in which the daemon reports that it is ready. Returns "" then, else a description
-    of what it did instead."""
+    """Waits for the line in which the daemon reports that it is ready. Returns "" then, and otherwise a
+    description of what it did instead."""
     assert daemon.stdout is not None
     output = select.poll()
     output.register(daemon.stdout, select.POLLIN)

@@ -97,7 +97,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def register() -> None:
-    """Adds the backend to einops now if einops has been imported, else when it is imported."""
+    """Adds the backend to einops now if einops has been imported, or when it is imported later."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         _define(module)

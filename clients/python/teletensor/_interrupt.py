@@ -335,8 +335,9 @@ def shielded(work: Callable[[Calls], T], undo: Callable[[T], object] | None = No
     """Returns the result of work(), which runs on a thread that receives no signals; an exception in the
     calling thread cancels its calls.
 
-    If work() returns a result in spite of that exception, `undo` is called with it, on such a thread too.
-    RuntimeError in a finalizer that the garbage collector runs in the middle of another such call.
+    If work() returns a result although the caller was interrupted, `undo` is called with it, on such a
+    thread too. RuntimeError in a finalizer that the garbage collector runs in the middle of another such
+    call.
     """
     _core.check_may_call()
     if threading.current_thread().name.startswith(_OWN):

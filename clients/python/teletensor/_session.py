@@ -357,7 +357,8 @@ class Session(_core.Scope):
 
     def accept_rollback(self) -> None:
         """Continues with the session as the daemon has restored it: it has the tensors in `kept()` with
-        their values of that time, and no others. Tensors from before the rollback raise SessionLostError.
+        their values of that time, and no further tensors. Tensors that are older than the rollback raise
+        SessionLostError.
         """
         if self.rolled_back is None:
             raise RuntimeError(f"session {self.name!r} has not been rolled back")

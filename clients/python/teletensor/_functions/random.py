@@ -122,7 +122,7 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
 
 
 def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = None) -> Tensor:
-    """1 with probability input, else 0; if p is given, 1 with probability p, in input's shape."""
+    """1 with probability input, and 0 otherwise; if p is given, 1 with probability p, in input's shape."""
     if p is None:
         return draw("bernoulli", input, generator=generator)
     return draw("bernoulli_p", input, p, generator=generator)
@@ -208,7 +208,7 @@ def random_(self: Tensor, from_: int | None = None, to: Any = ..., *,
 
 
 def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
-    """Fills the tensor with 1 with probability p (a number or a tensor), else 0."""
+    """Fills the tensor with 1 with probability p (a number or a tensor), and with 0 otherwise."""
     if isinstance(p, Tensor):
         chances = ops["expand"](ops["cast"](p, _core.float64), self._shape)
         return ops["copy_"](self, draw("bernoulli", chances, generator=generator))

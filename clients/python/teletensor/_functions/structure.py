@@ -219,8 +219,8 @@ def reshape_as(input: Tensor, other: Tensor) -> Tensor:
 
 
 def contiguous(input: Tensor, *, memory_format: Any = contiguous_format) -> Tensor:
-    """input itself if its strides have that memory format (row-major by default), else a copy that has
-    it."""
+    """input itself if its strides have that memory format (row-major by default), and otherwise a copy that
+    has it."""
     if memory_format is contiguous_format:
         return input if input.is_contiguous() else ops["contiguous"](input)
     return in_format(input, memory_format)

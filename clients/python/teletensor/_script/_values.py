@@ -1,5 +1,5 @@
-"""What the script compiler knows about values in addition to their types: which tensors stand for Python
-numbers, which tensors may be written to in place, and which containers may be changed."""
+"""The facts about values, in addition to their types, that the script compiler tracks: which tensors stand
+for Python numbers, which tensors may be written to in place, and which containers may be changed."""
 
 from __future__ import annotations
 

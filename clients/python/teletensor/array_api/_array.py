@@ -27,7 +27,7 @@ Scalar = builtins.bool | int | float | complex
 
 
 class _Storage:
-    """What an array and its views share: a counter of the writes to any of them."""
+    """The state that an array and its views share: a counter of the writes to any of them."""
 
     __slots__ = ("writes",)
 

@@ -91,7 +91,7 @@ def _promote2(a: DType, b: DType) -> DType:
 
 
 def can_cast(from_: Any, to: DType, /) -> builtins.bool:
-    """Whether promotion leads from one dtype (or an array's) to the other."""
+    """Returns whether the dtype (or an array's dtype) promotes to the other one."""
     origin = from_ if isinstance(from_, DType) else from_.dtype
     try:
         return promote(origin, to) == to

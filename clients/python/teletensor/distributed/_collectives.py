@@ -80,7 +80,7 @@ def barrier(
         return None
     if own._mesh is None:
         meet(own)
-    else:  # the ranks of a mesh are issued one after the other
+    else:  # the ranks of a mesh are issued one after the other by one process
         own._mesh.meet(own)
     return _done(async_op)
 

@@ -217,7 +217,8 @@ class NegativeBinomial(Distribution):
 
 
 class Multinomial(Distribution):
-    """How often each class comes in `total_count` draws; the last dimension is the classes'."""
+    """The number of occurrences of each class in `total_count` draws; the last dimension is that of the
+    classes."""
 
     arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
 

@@ -248,8 +248,7 @@ class Loaded(Shown):
         return self._latest.run([v for v in given.values() if isinstance(v, Tensor)])
 
     def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
-        """Runs the function n times on the daemon, as the function of the same name of `compile`'s results
-        does."""
+        """Runs the function n times on the daemon: see `Compiled.repeat`."""
         return repeat(self, n, data, args)
 
     def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]]:

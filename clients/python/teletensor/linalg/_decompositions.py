@@ -46,7 +46,7 @@ def _pivoted(pivot: bool, name: str) -> None:
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor:
-    """L and U in one matrix (without the ones on L's diagonal), and the 1-based indices of the exchanged
+    """L and U in one matrix (the unit diagonal of L is left out), and the 1-based indices of the exchanged
     rows.
 
     Waits for the result, and raises LinAlgError if a matrix is singular; `lu` and `lu_factor_ex` accept it

@@ -372,7 +372,7 @@ def col2im(
 
 def _bilinear(x: Tensor, y_at: Tensor, x_at: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """The values and weights of the four neighbouring elements of positions (N, points): (N, C, points) and
-    (N, 1, points) for each; a neighbour outside of the image has the value 0."""
+    (N, 1, points) for each; an element outside of the image has the value 0."""
     n, c, h, w = x.shape
     flat = x.reshape(n, c, h * w)
     top, left = y_at.floor(), x_at.floor()

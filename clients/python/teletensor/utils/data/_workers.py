@@ -4,7 +4,7 @@ process that iterates.
 A worker is forked from multiprocessing's fork server, which has no connections, so that no lock is held in
 it by a thread of the program. It does not import the program's `__main__`: what it needs from there is sent
 as code (_parcels.py). It communicates with the program through a separate pipe, so that the death of one
-worker, at any point, does not affect the others' pipes.
+worker, at any point, does not affect the pipes of other workers.
 """
 
 from __future__ import annotations
