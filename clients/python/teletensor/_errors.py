@@ -1,13 +1,13 @@
 """The exceptions of teletensor. All of them are subclasses of the exceptions that PyTorch raises.
 
     TeletensorError(RuntimeError)
-      OutOfMemoryError(TeletensorError, MemoryError)   the session's or the box's memory is used up
-      SessionLostError                                 the daemon or the connection has gone
-      RefusedError                                     Hello was refused: version, limits, token
-      InterruptedOpError                               queued work was interrupted
-      DeviceLostError                                  a GPU has failed; what lay on it is gone
-      RankLostError                                    a rank of a group has gone, or does not come
-    LinAlgError(RuntimeError)                          a matrix has no such inverse or factors
+      OutOfMemoryError(TeletensorError, MemoryError)   the memory limit of the session or the machine is reached
+      SessionLostError                                 the session was ended, or the connection was lost
+      RefusedError                                     the daemon refused the client: version, limits, token
+      InterruptedOpError                               a queued command was cancelled
+      DeviceLostError                                  a GPU has failed; the tensors on it are lost
+      RankLostError                                    a rank of a group has ended or did not arrive
+    LinAlgError(RuntimeError)                          a matrix has no inverse or decomposition
 
 Wrong shapes and dtypes raise RuntimeError, indices and dimensions out of range IndexError, and wrong Python
 types TypeError, as in PyTorch.
