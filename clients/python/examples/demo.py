@@ -3,8 +3,8 @@
 (a) learns sin(x)^2 from one number, by plain SGD without and with momentum, one sample per step; (b) trains
 a classifier of scikit-learn's 8x8 digits and tests it on a fifth of the images, which are held out.
 
-Prints losses and accuracy, and writes a plot. Without --address a private daemon is started, which ends with
-the last program that uses it.
+Prints losses and accuracy, and writes a plot. Without --address a private daemon is started, which ends
+with the last program that uses it.
 """
 
 from __future__ import annotations

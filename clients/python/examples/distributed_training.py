@@ -87,8 +87,8 @@ def train(model, steps, epochs):
 
 
 def train_by_threads(sessions, folder, epochs):
-    """As train(), with the whole batch: each session has a part of it in a separate thread. In each step the
-    parameters are sent to the second session, and its gradients are sent back."""
+    """As train(), with the whole batch: each session has a part of it in a separate thread. In each step
+    the parameters are sent to the second session, and its gradients are sent back."""
     models, parts = [], []
     for rank, session in enumerate(sessions):
         with session.as_current():

@@ -140,7 +140,8 @@ def get_autocast_dtype(device_type: str) -> dtype:
 
 
 def _fill_namespace() -> list[str]:
-    """Exports the ops of the catalog as functions, except those whose name a Python function has already."""
+    """Exports the ops of the catalog as functions, except those whose name a Python function has
+    already."""
     names = []
     space = globals()
     for entry in _core.catalog():

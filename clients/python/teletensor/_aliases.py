@@ -4,7 +4,8 @@ from __future__ import annotations
 
 __all__ = ["ALIASES", "INPLACE"]
 
-# Alias to name. Each alias becomes a function and a method, and in-place forms as well if the name has them.
+# Alias to name. Each alias becomes a function and a method, and in-place forms as well if the name has
+# them.
 ALIASES = {
     "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctan2": "atan2", "arctanh": "atanh", "fix": "trunc", "greater": "gt", "greater_equal": "ge",

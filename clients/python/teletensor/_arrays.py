@@ -1,5 +1,5 @@
-"""Conversion between tensors and NumPy arrays for files and for other libraries. NumPy has no bfloat16: such
-values are arrays of uint16 with the same bits."""
+"""Conversion between tensors and NumPy arrays for files and for other libraries. NumPy has no bfloat16:
+such values are arrays of uint16 with the same bits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _NAMES = {numpy: name for name, numpy in DTYPES.items() if name != "bfloat16"}
 
 
 def name_of(dtype: np.dtype[Any]) -> str | None:
-    """Returns teletensor's name of a NumPy dtype in either byte order, or None if there is no such dtype."""
+    """Returns teletensor's name of a NumPy dtype in either byte order, or None if there is no such
+    dtype."""
     return _NAMES.get(dtype.newbyteorder("<"))
 
 

@@ -22,8 +22,8 @@ def active() -> Capture | None:
 
 
 def on_call(action: Callable[[], Any]) -> None:
-    """Runs `action` again at every later call of the function that is being captured. The caller runs it for
-    the current call itself."""
+    """Runs `action` again at every later call of the function that is being captured. The caller runs it
+    for the current call itself."""
     capture = active()
     if capture is not None and capture.reads.paused == 0:
         capture.actions.append(action)
@@ -52,8 +52,8 @@ def refuse(what: str) -> None:
 
 
 class _Repeated:
-    """Context of code whose effects happen at every call by other means, so that the values that it reads do
-    not become conditions of the captured program."""
+    """Context of code whose effects happen at every call by other means, so that the values that it reads
+    do not become conditions of the captured program."""
 
     def __enter__(self) -> None:
         capture = active()

@@ -107,8 +107,8 @@ def _array_of_lists(data: Any, dtype: _core.dtype | None
 
 def _across_the_sign(data: Any, array: np.ndarray[Any, Any], dtype: _core.dtype | None
                      ) -> np.ndarray[Any, Any]:
-    """Converts lists that mix negative integers and integers of at least 2**63, which NumPy would convert to
-    float64."""
+    """Converts lists that mix negative integers and integers of at least 2**63, which NumPy would convert
+    to float64."""
     if dtype is not None and (dtype.is_floating_point or dtype.is_complex or dtype == _core.bool):
         return array
     if dtype != _core.uint64:
@@ -204,7 +204,8 @@ _PYTHON_TYPES = {bool: _core.bool, int: _core.int64, float: _core.float64, compl
 
 
 def dtype_of(dtype: Any) -> Any:
-    """Returns the dtype that a Python type such as `float` stands for; returns a dtype or None unchanged."""
+    """Returns the dtype that a Python type such as `float` stands for; returns a dtype or None
+    unchanged."""
     return _PYTHON_TYPES.get(dtype, dtype)
 
 
@@ -295,8 +296,8 @@ def to_numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     the tensor. `np.array(t)` or `force=True` gives a writable copy.
 
     If the client runs on the daemon's machine, a large array is not copied: the daemon's memory is mapped
-    into this process, and a page of a writable array is copied when it is first written to. The daemon keeps
-    that memory, charged to the session, until the array and its views are deleted.
+    into this process, and a page of a writable array is copied when it is first written to. The daemon
+    keeps that memory, charged to the session, until the array and its views are deleted.
     """
     if t.requires_grad and _core.grad_mode() and not force:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. "

@@ -1,8 +1,8 @@
 """How a client reaches a daemon and identifies itself: address, TLS, token. This is the only module that
 creates gRPC channels and the metadata of their calls.
 
-A connection is encrypted unless it stays on this machine: "host:port" uses TLS if the host is not a loopback
-address, or if an authority or a certificate is given; "tls://host:port" always uses TLS.
+A connection is encrypted unless it stays on this machine: "host:port" uses TLS if the host is not a
+loopback address, or if an authority or a certificate is given; "tls://host:port" always uses TLS.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Credentials:
     def at(self, address: str) -> Credentials:
         """Returns the same credentials for `address`, to which the daemon has moved a session.
 
-        Raises ValueError if a connection to a remote daemon would become a connection to this machine, where
-        another program may listen on the port.
+        Raises ValueError if a connection to a remote daemon would become a connection to this machine,
+        where another program may listen on the port.
         """
         _check(address)
         here = address.startswith("unix:") or _loopback(address.removeprefix("tls://").rpartition(":")[0])
@@ -89,8 +89,8 @@ def _loopback(host: str) -> bool:
 
 
 def _token(given: str | None) -> tuple[str | None, str]:
-    """Returns the token, and which of these it is: the argument, or TELETENSOR_TOKEN, or the contents of the
-    file that TELETENSOR_TOKEN_FILE names."""
+    """Returns the token, and which of these it is: the argument, or TELETENSOR_TOKEN, or the contents of
+    the file that TELETENSOR_TOKEN_FILE names."""
     source = "the argument token"
     if given is None:
         given, source = os.environ.get("TELETENSOR_TOKEN"), "TELETENSOR_TOKEN"
@@ -125,7 +125,8 @@ def _warn_of(path: str) -> None:
 
 
 def _check(address: str) -> None:
-    """Raises ValueError for addresses that gRPC would misread (port 65537 as port 1) or write to the log."""
+    """Raises ValueError for addresses that gRPC would misread (port 65537 as port 1) or write to the
+    log."""
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
         size = len(os.fsencode(path))

@@ -58,8 +58,8 @@ def answers(path: pathlib.Path) -> bool:
 
 
 def _places() -> Iterator[pathlib.Path]:
-    """Yields the places where a daemon may have been installed or built together with this package, then the
-    folders of PATH."""
+    """Yields the places where a daemon may have been installed or built together with this package, then
+    the folders of PATH."""
     package = pathlib.Path(__file__).resolve().parent
     yield package / _BINARY
     yield package.parent / _WHEEL
@@ -75,8 +75,8 @@ def _places() -> Iterator[pathlib.Path]:
 
 
 def find_daemon() -> str:
-    """Returns the path of the teletensord binary: the one that TELETENSORD names, or one beside this package
-    or in its checkout, or one in PATH, in this order.
+    """Returns the path of the teletensord binary: the one that TELETENSORD names, or one beside this
+    package or in its checkout, or one in PATH, in this order.
 
     Raises TeletensorError if there is no binary, or if a user other than this one and root owns the binary
     or could replace it.
@@ -154,9 +154,9 @@ def embedded() -> pathlib.Path:
 
 def start(path: pathlib.Path, *flags: str,
           preexec_fn: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
-    """Starts an embedded daemon that serves on the socket at `path` and returns when it is ready. Its log is
-    a file in the runtime folder. Raises TeletensorError if the daemon did not start. `preexec_fn` is passed
-    to subprocess.Popen."""
+    """Starts an embedded daemon that serves on the socket at `path` and returns when it is ready. Its log
+    is a file in the runtime folder. Raises TeletensorError if the daemon did not start. `preexec_fn` is
+    passed to subprocess.Popen."""
     command = [find_daemon(), "--embedded", "--socket", str(path), *flags]
     log = open(runtime_dir() / "teletensor-embedded.log", "ab")
     daemon = subprocess.Popen(

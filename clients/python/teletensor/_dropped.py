@@ -3,8 +3,8 @@ this process.
 
 A session can be reached through its Session object and through its tensors, each of which refers to the
 native half of the session. If the Session object is deleted first, its state is kept in the native half
-(`rest`), and `owner_of` makes a new Session from it when a tensor needs one. When the native half is deleted
-too, a thread ends the session.
+(`rest`), and `owner_of` makes a new Session from it when a tensor needs one. When the native half is
+deleted too, a thread ends the session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The exceptions of teletensor. All of them are subclasses of the exceptions that PyTorch raises.
 
     TeletensorError(RuntimeError)
-      OutOfMemoryError(TeletensorError, MemoryError)   the memory limit of the session or the machine is reached
+      OutOfMemoryError(TeletensorError, MemoryError)   a memory limit of the session or machine is reached
       SessionLostError                                 the session was ended, or the connection was lost
       RefusedError                                     the daemon refused the client: version, limits, token
       InterruptedOpError                               a queued command was cancelled

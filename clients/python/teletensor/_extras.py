@@ -193,12 +193,13 @@ def _set_threads(name: str, count: Any) -> None:
 
 
 def get_num_threads() -> int:
-    """Returns the number given to set_num_threads last; before that, the number of cores of this machine."""
+    """Returns the number given to set_num_threads last; before that, the number of cores of this
+    machine."""
     return _threads["num_threads"]
 
 
-# The parameter has no annotation to be checked before the call: PyTorch raises RuntimeError here for a wrong
-# type.
+# The parameter has no annotation to be checked before the call: PyTorch raises RuntimeError here for a
+# wrong type.
 def set_num_threads(num: Any) -> None:
     """Stores the number, without any other effect: the daemon computes, and divides its threads among all
     sessions."""

@@ -54,9 +54,9 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """Returns a tensor of the array's dtype with its values.
 
     If the array is in memory from `shared_empty`, the tensor *follows* the array: everything that uses the
-    tensor later sees what was written to the array in place, while earlier results keep the values that they
-    were computed from. Each use waits until the daemon has copied the array (`hand_over` avoids this). The
-    tensor cannot be written to. For any other array the tensor is a copy.
+    tensor later sees what was written to the array in place, while earlier results keep the values that
+    they were computed from. Each use waits until the daemon has copied the array (`hand_over` avoids this).
+    The tensor cannot be written to. For any other array the tensor is a copy.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected np.ndarray, got {type(array).__name__}")

@@ -153,8 +153,8 @@ class _Memory:
 class SharedCuda:
     """GPU memory with the values of a tensor, for libraries that read `__cuda_array_interface__`.
 
-    The memory belongs to this process, which may write to it. It is charged to the session until `close`, or
-    until this object and everything made from it are deleted.
+    The memory belongs to this process, which may write to it. It is charged to the session until `close`,
+    or until this object and everything made from it are deleted.
     """
 
     def __init__(self, memory: _Memory | None, shape: tuple[int, ...], typestr: str) -> None:
@@ -197,8 +197,8 @@ def shared_cuda(tensor: Tensor) -> SharedCuda:
 
     The result is a copy, made on the GPU, that belongs to this process: later writes to the tensor do not
     change it, and writes to it do not change the tensor. It is available to clients on the daemon's machine
-    that use its UNIX socket, run as the daemon's user or root, and have the CUDA driver. The tensor must not
-    require grad: `shared_cuda(t.detach())`.
+    that use its UNIX socket, run as the daemon's user or root, and have the CUDA driver. The tensor must
+    not require grad: `shared_cuda(t.detach())`.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"shared_cuda: expected a tensor, got {type(tensor).__name__}")

@@ -87,8 +87,8 @@ class GrpcioTransport(Transport):
         return shielded(work)
 
     def _begin(self, start: Callable[[], Any]) -> Any:
-        """Returns the call that start() begins. CallError if another thread has closed the channel, for good
-        or to replace it."""
+        """Returns the call that start() begins. CallError if another thread has closed the channel, for
+        good or to replace it."""
         try:
             return start()
         except ValueError as error:

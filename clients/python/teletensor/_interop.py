@@ -30,7 +30,8 @@ def from_torch(obj: Any, device: Any = None) -> Any:
 
 
 def array_of_torch(tensor: Any) -> tuple[str, np.ndarray[Any, Any]]:
-    """The result of `array_of` for a PyTorch tensor; if that is on a CPU, the array may share its memory."""
+    """The result of `array_of` for a PyTorch tensor; if that is on a CPU, the array may share its
+    memory."""
     import torch
 
     name = str(tensor.dtype).rpartition(".")[2]

@@ -7,10 +7,10 @@ that work, cancels it, as `Session.cancel` does: a separate thread asks the daem
 handler never waits for a reply; the next command of the session first sees the effect of the cancellation
 (`Session::settle` in _core).
 
-Operations that must not be interrupted run on other threads (`shielded`), which receive no signals: calls of
-grpcio, because an exception at the wrong place inside grpcio leaves its locks held, and Hello, because an
-interrupted Hello could leave an unknown session on the daemon. Cleanup work is passed to `later`, which is
-one native call.
+Operations that must not be interrupted run on other threads (`shielded`), which receive no signals: calls
+of grpcio, because an exception at the wrong place inside grpcio leaves its locks held, and Hello, because
+an interrupted Hello could leave an unknown session on the daemon. Cleanup work is passed to `later`, which
+is one native call.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def listen() -> None:
     notebook is left in place.
 
     asyncio and trio install handlers of their own, which cancel the main task, only if
-    `signal.default_int_handler` is installed, and restore that name's handler afterwards. Therefore the name
-    is set to this module's handler as well.
+    `signal.default_int_handler` is installed, and restore that name's handler afterwards. Therefore the
+    name is set to this module's handler as well.
     """
     if (signal.getsignal(signal.SIGINT) is _PYTHONS
             and threading.current_thread() is threading.main_thread()):

@@ -55,8 +55,8 @@ def kept() -> dict[str, Tensor]:
 
 
 def restored(core: _core.Session, start: Message) -> dict[str, Tensor]:
-    """Restores the client's copy of the graph of a session that was taken over, from the HelloReply; returns
-    the session's named tensors."""
+    """Restores the client's copy of the graph of a session that was taken over, from the HelloReply;
+    returns the session's named tensors."""
     inventory = start.message(24)
     tensors = [
         (t.integer(1), t.integer(2), t.integer(3), t.integer(4), t.text(5), integers(t, 6),

@@ -31,9 +31,9 @@ def kept_steps(steps: int, *, every: int = 1, **state: Any) -> Iterator[int]:
     kept. If there is no such step the loop begins at 0 and leaves the state unchanged. The last two copies
     are kept, and count towards the session's memory quota.
 
-    The copy is made when the step has been computed, so that an error of the step is raised here. ValueError
-    for every < 1, TypeError for state that is not made of tensors, numbers, text, None, lists, tuples and
-    dicts.
+    The copy is made when the step has been computed, so that an error of the step is raised here.
+    ValueError for every < 1, TypeError for state that is not made of tensors, numbers, text, None, lists,
+    tuples and dicts.
     """
     if every < 1:
         raise ValueError(f"kept_steps: every is 1 or more, not {every}")

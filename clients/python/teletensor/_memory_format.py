@@ -68,8 +68,8 @@ def is_in_format(x: Tensor, format: memory_format) -> bool:
 
 
 def in_format(x: Tensor, format: Any, copy: bool = False) -> Tensor:
-    """Returns x in that memory format: x itself if it has the format, unless `copy`. None keeps the order of
-    the strides."""
+    """Returns x in that memory format: x itself if it has the format, unless `copy`. None keeps the order
+    of the strides."""
     if format is None or format is preserve_format:
         return ops["clone"](x) if copy else x
     if not isinstance(format, memory_format):

@@ -33,8 +33,8 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def session_html(session: Session) -> str:
-    """HTML with the session's name and address, its bytes on each device with the quota, and its position in
-    the queue."""
+    """HTML with the session's name and address, its bytes on each device with the quota, and its position
+    in the queue."""
     title = f"teletensor session <b>{html.escape(session.name)}</b> at {html.escape(session.address)}"
     if session.closed:
         return f"<div>{title}: closed</div>"

@@ -1,4 +1,5 @@
-"""The commands of `teletensor` for operators: sessions, memory, top, slowlog, groups, kill, snapshot, ..."""
+"""The commands of `teletensor` for operators: sessions, memory, top, slowlog, groups, kill, snapshot,
+..."""
 
 from __future__ import annotations
 

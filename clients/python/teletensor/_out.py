@@ -47,8 +47,8 @@ def store(name: str, out: Any, result: Any) -> Any:
     """Stores the result in the given tensor (or tuple of tensors), and returns that.
 
     If the tensor has another shape it is resized to the result's, with PyTorch's warning unless it was
-    empty. RuntimeError if gradients would be recorded, if the dtype cannot hold the result, or if the tensor
-    is on another device.
+    empty. RuntimeError if gradients would be recorded, if the dtype cannot hold the result, or if the
+    tensor is on another device.
     """
     if isinstance(result, tuple):
         if not isinstance(out, (tuple, list)) or len(out) != len(result):

@@ -1,8 +1,8 @@
 """PyTorch's module paths for which this package has no file, such as `teletensor.distributions.normal`.
 
-A path in the table becomes a module when a program imports it or reads it as an attribute of its parent. Its
-names are taken from the modules of this package that define them. `teletensor.as_torch.x` is `teletensor.x`
-itself.
+A path in the table becomes a module when a program imports it or reads it as an attribute of its parent.
+Its names are taken from the modules of this package that define them. `teletensor.as_torch.x` is
+`teletensor.x` itself.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def _imported(path: str) -> ModuleType:
 
 
 def attribute(module: str, name: str) -> Any:
-    """The submodule or name that is imported at its first use as this attribute of the module; None if there
-    is none."""
+    """The submodule or name that is imported at its first use as this attribute of the module; None if
+    there is none."""
     path = f"{module}.{name}".removeprefix(_PACKAGE + ".")
     if path in _LATER:
         return getattr(_imported(_LATER[path]), name)

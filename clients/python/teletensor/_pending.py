@@ -25,9 +25,9 @@ def later(numbers: _core.Counts, finish: Callable[[list[int]], Tensor], dtype: A
     """Returns a Tensor of `dtype` with `rank` dimensions that finish(numbers) computes when its shape is
     read.
 
-    `operands` are all tensors that finish reads: before one of them is overwritten, finish is called. finish
-    issues ops and reads no values. An error that it raises is raised at every use of the tensor, with the
-    source line of this call.
+    `operands` are all tensors that finish reads: before one of them is overwritten, finish is called.
+    finish issues ops and reads no values. An error that it raises is raised at every use of the tensor,
+    with the source line of this call.
     """
     made: Tensor = _core.pending(numbers, finish, dtype, rank, list(operands))
     return made

@@ -56,8 +56,8 @@ class EventList(list[Any]):
               max_name_column_width: int = 55, max_shapes_column_width: int = 80, header: str | None = None,
               top_level_events_only: bool = False, time_unit: str | None = None) -> str:
         """A table with one line for each entry, largest first by "self_cpu_time_total", "cpu_time_total",
-        "cpu_time" or "count"; "cuda" or "device" in place of "cpu" mean the same, because the lanes' time is
-        the devices' time. row_limit -1 shows all entries. ValueError for another column."""
+        "cpu_time" or "count"; "cuda" or "device" in place of "cpu" mean the same, because the lanes' time
+        is the devices' time. row_limit -1 shows all entries. ValueError for another column."""
         if sort_by is not None and sort_by not in _COLUMNS:
             raise ValueError(f"sort_by is one of {', '.join(_COLUMNS)}, not {sort_by!r}")
         units = {"s": 1e-6, "ms": 1e-3, "us": 1.0}

@@ -112,8 +112,8 @@ class _Bar(threading.Thread):
 
 
 class watched(_core.Scope):
-    """A context that shows a bar if the output is one in which it can be seen; the block updates the counter
-    that it gets."""
+    """A context that shows a bar if the output is one in which it can be seen; the block updates the
+    counter that it gets."""
 
     def __init__(self, what: str, size: int) -> None:
         super().__init__()

@@ -58,12 +58,13 @@ def published(name: str | None = None) -> Tensor | dict[str, Tensor] | list[dict
     "user/name". Without a name it returns a list of all publications that this user may use (for an admin,
     those of all users).
 
-    Each entry of the list is a dict: `name`, the `user` who published it, the `users` who may use it besides
-    that user ("*" for all users), `writable`, `dtype`, `shape`, `device` and `bytes`. No tensor is fetched.
+    Each entry of the list is a dict: `name`, the `user` who published it, the `users` who may use it
+    besides that user ("*" for all users), `writable`, `dtype`, `shape`, `device` and `bytes`. No tensor is
+    fetched.
 
     The tensor is a leaf of the current session that uses the publisher's memory: in-place writes of either
-    session are seen by both. If there are only names below the name ("name/weight"), the result is a dict of
-    these. KeyError if there is no such name, or if this user may not use it.
+    session are seen by both. If there are only names below the name ("name/weight"), the result is a dict
+    of these. KeyError if there is no such name, or if this user may not use it.
     """
     from ._session import current_session
 

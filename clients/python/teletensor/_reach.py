@@ -309,7 +309,8 @@ class _Port:
 
 
 def _trusting() -> ssl.SSLContext:
-    """A context that verifies nothing, to find out whether a server speaks TLS; no data are sent over it."""
+    """A context that verifies nothing, to find out whether a server speaks TLS; no data are sent over
+    it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

@@ -45,8 +45,8 @@ def set_printoptions(precision: int | None = None, threshold: float | None = Non
                      profile: str | None = None, sci_mode: bool | None = None) -> None:
     """Sets how tensors are printed in the whole process.
 
-    precision: digits after the decimal point (4 by default). threshold: a tensor with more elements is shown
-    by its edges only (1000). edgeitems: elements at each end of a dimension that is abbreviated (3).
+    precision: digits after the decimal point (4 by default). threshold: a tensor with more elements is
+    shown by its edges only (1000). edgeitems: elements at each end of a dimension that is abbreviated (3).
     linewidth: characters per line (80). profile: "default", "short" or "full", applied before the other
     options. sci_mode: always scientific notation (True) or never (False); without it the values decide.
     ValueError for an unknown profile."""

@@ -1,5 +1,5 @@
-"""The safetensors file format: 8 bytes with the length of the header (little-endian), the header (JSON), the
-data. Source: github.com/huggingface/safetensors."""
+"""The safetensors file format: 8 bytes with the length of the header (little-endian), the header (JSON),
+the data. Source: github.com/huggingface/safetensors."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class Restoring(_core.Scope):
     state that save() returned.
 
     `restore(state)` restores the state that save() returned. It must be repeatable: if a signal handler
-    raises an exception in it, it is called again before that exception is propagated. save() must not change
-    anything.
+    raises an exception in it, it is called again before that exception is propagated. save() must not
+    change anything.
     """
 
     def __init__(self, save: Callable[[], Any], apply: Callable[[], Any],

@@ -198,25 +198,25 @@ _FORMS = {
 
 def load(f: _File, map_location: Any = None, *, weights_only: bool | None = None,
          mmap: bool | None = None) -> Any:
-    """Reads a file that `save`, any writer of safetensors files, or `torch.save` has written, or an index of
-    several safetensors files next to it (`model.safetensors.index.json`), whose tensors become one dict.
+    """Reads a file that `save`, any writer of safetensors files, or `torch.save` has written, or an index
+    of several safetensors files next to it (`model.safetensors.index.json`), whose tensors become one dict.
 
     `f` is a path or a seekable file open for reading bytes. `map_location` is the device for the tensors;
     without it they are created on the default device, wherever they were saved. It may be a dict from the
-    locations at which they were saved ("cpu", "cuda:0") to devices, where a location that is not in the dict
-    is used unchanged; or a function of a storage (which has `cpu()`, `cuda(index)` and `nbytes()`) and its
-    location that returns a storage, a device, or None for the default device. safetensors files contain no
-    locations: all their tensors have the location "cpu".
+    locations at which they were saved ("cpu", "cuda:0") to devices, where a location that is not in the
+    dict is used unchanged; or a function of a storage (which has `cpu()`, `cuda(index)` and `nbytes()`) and
+    its location that returns a storage, a device, or None for the default device. safetensors files contain
+    no locations: all their tensors have the location "cpu".
 
-    Tensors that share a storage in a file of torch.save share memory here too, and require grad as they did;
-    those of safetensors files do not require grad. The pickle in such a file is read by an interpreter that
-    knows only the opcodes and names that weights need: tensors, parameters, dicts, lists, tuples, sets,
-    numbers, text, bytes, None, sizes, devices, dtypes, NumPy's numbers and arrays, paths and argparse
+    Tensors that share a storage in a file of torch.save share memory here too, and require grad as they
+    did; those of safetensors files do not require grad. The pickle in such a file is read by an interpreter
+    that knows only the opcodes and names that weights need: tensors, parameters, dicts, lists, tuples,
+    sets, numbers, text, bytes, None, sizes, devices, dtypes, NumPy's numbers and arrays, paths and argparse
     namespaces. Nothing in a file is ever executed, so `weights_only` has no effect. `mmap` has no effect
     either, because the daemon has a copy.
 
-    ValueError, with the reason, for a file that is truncated, damaged or of another format, or that contains
-    anything else. The descriptions in a file are checked before its first tensor is created.
+    ValueError, with the reason, for a file that is truncated, damaged or of another format, or that
+    contains anything else. The descriptions in a file are checked before its first tensor is created.
     """
     with reading(f) as source:
         return source.tree(InDaemon(map_location))

@@ -129,8 +129,7 @@ class Session(_core.Scope):
         self._core.owner = weakref.ref(self)
         _open.add(self._core)
         self._rolled_back: SessionLostError | None = None
-        # functions that issue the commands to be run before the session ends
-        self._before_close: list[Callable[[], None]] = []
+        self._before_close: list[Callable[[], None]] = []  # issue the last commands of the session
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
         self._core.on_reads = _notices.hint_at_reads
@@ -155,8 +154,7 @@ class Session(_core.Scope):
 
     @property
     def state(self) -> str:
-        """"open", "reconnecting for 3 s", "rolled back" (see `rolled_back`), "lost: " with the reason, or
-        "closed"."""
+        """"open", "reconnecting for 3 s", "rolled back" (see `rolled_back`), "lost: REASON" or "closed"."""
         ended = self._transport.ended
         if self._closed:
             return "closed"
@@ -174,8 +172,7 @@ class Session(_core.Scope):
 
     @property
     def _idle(self) -> bool:
-        """Whether the program holds no tensor of the session and gave it no name by which it could be taken
-        over."""
+        """Whether the program holds no tensor of the session and could not take it over by a name."""
         return not (self._named or self._core.held)
 
     @property
@@ -219,8 +216,7 @@ class Session(_core.Scope):
             self.close()
 
     def as_current(self) -> contextlib.AbstractContextManager[Session]:
-        """A context in which this session is the current one of this thread; the session stays open at its
-        end."""
+        """A context in which this session is the current one of this thread. It does not close the session."""
         self._save()
         return _core.Pushed(_sessions(), self)
 
@@ -257,7 +253,7 @@ class Session(_core.Scope):
         return forgotten
 
     def check_device(self, device: _core.device) -> _core.device:
-        """Returns `device` if the daemon has it; if not, raises an error that lists the daemon's devices."""
+        """Returns `device`; raises an error that lists the daemon's devices if it is not one of them."""
         if str(device) not in self.devices:
             raise RuntimeError(
                 f"device {str(device)!r} is not on this daemon; it has {', '.join(self.devices)}")
@@ -272,8 +268,8 @@ class Session(_core.Scope):
         """The memory of this session by device. For each device: bytes `used`, `peak` and `quota`;
         `device_used` and `device_total` over all sessions; `away`, the bytes of the session that are on the
         daemon's disk, or for a GPU on its host, because memory was short; and `tensors`, the largest
-        tensors. Each of these has `bytes`, `shape` and `dtype` ([] and "" if they are not known), the source
-        line that made it (`site`), the number of its `command`, and whether it is `away`. Files use
+        tensors. Each of these has `bytes`, `shape` and `dtype` ([] and "" if they are not known), the
+        source line that made it (`site`), the number of its `command`, and whether it is `away`. Files use
         `disk_used` bytes of at most `disk_quota` (0: nothing is moved to disk).
         """
         if self.rolled_back is None:
@@ -289,19 +285,19 @@ class Session(_core.Scope):
         return devices
 
     def status(self) -> dict[str, Any]:
-        """The state of the session: `memory` by device (bytes `used`, `quota`, `device_used`, ...), `queued`
-        commands, sessions `ahead` in the queue, `wait_seconds` until the queued commands have run (estimated
-        from the speed so far), `handles`, `lane_seconds`, and `limits`: for each resource other than memory
-        (handles, programs, kept names, ...) `used` and `limit` (0: limited by memory only). Does not wait
-        for queued commands.
+        """The state of the session: `memory` by device (bytes `used`, `quota`, `device_used`, ...),
+        `queued` commands, sessions `ahead` in the queue, `wait_seconds` until the queued commands have run
+        (estimated from the speed so far), `handles`, `lane_seconds`, and `limits`: for each resource other
+        than memory (handles, programs, kept names, ...) `used` and `limit` (0: limited by memory only).
+        Does not wait for queued commands.
         """
         status: dict[str, Any] = self._admin().holdings(most=1)["session"]
         return status
 
     def queued(self) -> Queued:
-        """The number of commands that are issued but have not run, and the estimated seconds that they take,
-        from the speed since the queue was last empty (0 until the first of them has run; NaN if the daemon
-        cannot be asked). Does not wait for queued commands.
+        """The number of commands that are issued but have not run, and the estimated seconds that they
+        take, from the speed since the queue was last empty (0 until the first of them has run; NaN if the
+        daemon cannot be asked). Does not wait for queued commands.
         """
         try:
             status = self._admin().holdings(most=1)["session"]
@@ -340,9 +336,9 @@ class Session(_core.Scope):
     @property
     def rolled_back(self) -> tuple[int, int] | None:
         """Not None if the daemon has restored the session to a state earlier than work that this client
-        knows of: the number of the last command in the restored state, and of the last command that had run.
-        Until accept_rollback() is called, everything raises SessionLostError except `kept`, reading and
-        saving its tensors, `status`, `memory` and `close`.
+        knows of: the number of the last command in the restored state, and of the last command that had
+        run. Until accept_rollback() is called, everything raises SessionLostError except `kept`, reading
+        and saving its tensors, `status`, `memory` and `close`.
         """
         if self._rolled_back is None and self._core.over and not self._closed:
             try:
@@ -378,8 +374,8 @@ class Session(_core.Scope):
         self._core.freeze(14, str(lost))
 
     def snapshot(self) -> dict[str, Any]:
-        """Makes the daemon write a snapshot of the session that includes everything issued so far, whose end
-        it waits for.
+        """Makes the daemon write a snapshot of the session that includes everything issued so far, whose
+        end it waits for.
 
         Returns when the file is safe on the daemon's disk: the number of the last `command` in it, the
         `bytes` of tensors, and the `seconds` that writing took. After a crash of the daemon the session has
@@ -518,20 +514,20 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     """Opens a session, or takes over an existing one by its name.
 
     Without `address` the session is on the daemon that TELETENSOR_ADDRESS names. If that is not set, it is
-    on this user's running daemon, which is reached by its UNIX socket. If there is none, a daemon is started
-    for this user, which ends with its last client; its binary is the one that TELETENSORD names, or one next
-    to this package, or one on PATH. `address` is "host:port", "unix:/path" or a path. If the host is not a
-    loopback address, or if `ca` or `cert` is given, the connection uses TLS ("tls://host:port" always does).
-    The daemon's certificate is checked against the authorities in the file `ca` (TELETENSOR_CA, or else the
-    system's authorities), and the client presents the certificate and key in `cert` (TELETENSOR_CERT,
-    TELETENSOR_KEY) if the daemon asks for one. `token` identifies the user (TELETENSOR_TOKEN,
-    TELETENSOR_TOKEN_FILE). `memory` is the number of bytes requested on each device (0: the maximum that the
-    daemon allows).
+    on this user's running daemon, which is reached by its UNIX socket. If there is none, a daemon is
+    started for this user, which ends with its last client; its binary is the one that TELETENSORD names, or
+    one next to this package, or one on PATH. `address` is "host:port", "unix:/path" or a path. If the host
+    is not a loopback address, or if `ca` or `cert` is given, the connection uses TLS ("tls://host:port"
+    always does). The daemon's certificate is checked against the authorities in the file `ca`
+    (TELETENSOR_CA, or else the system's authorities), and the client presents the certificate and key in
+    `cert` (TELETENSOR_CERT, TELETENSOR_KEY) if the daemon asks for one. `token` identifies the user
+    (TELETENSOR_TOKEN, TELETENSOR_TOKEN_FILE). `memory` is the number of bytes requested on each device (0:
+    the maximum that the daemon allows).
 
     `name`: if this process has an open session of that name at that address, that session is returned, with
     all its tensors; `fresh=True` makes a new client of it instead, as another process would. If another
-    process of this user has a session of that name, it is taken over: the tensors that it keeps (`keep`) are
-    in `kept()`, its quota and queue are unchanged, and the program that had it, if it still runs, gets
+    process of this user has a session of that name, it is taken over: the tensors that it keeps (`keep`)
+    are in `kept()`, its quota and queue are unchanged, and the program that had it, if it still runs, gets
     SessionLostError. A session with a name outlives its program; `Session.close` ends it.
 
     SessionLostError if no daemon answers, with the cause and how to repair it: within about a second if

@@ -20,7 +20,8 @@ _LEAST_SENT = 4 << 20  # the minimum bytes of an upload through shared memory
 # bytes of the shared memory through which an upload is sent; creating it costs as much time as sending 10
 # MiB
 _WAY = 2 << 20
-_KEPT_OF = 64 * _WAY  # bytes of quota from which on that memory may be kept for a second for the next upload
+# bytes of quota from which on that memory may be kept for a second for the next upload
+_KEPT_OF = 64 * _WAY
 _MOST = 128  # the maximum number of arrays at a time: each needs a file descriptor of this process
 
 
@@ -55,7 +56,8 @@ class Sharing:
         return self._address is not None
 
     def take(self, seq: int, size: int) -> np.ndarray[Any, Any] | None:
-        """The bytes of bulk fetch `seq`, without a copy; None if they must be fetched through the stream."""
+        """The bytes of bulk fetch `seq`, without a copy; None if they must be fetched through the
+        stream."""
         if self._address is None or size <= _LEAST or self._address.live >= _MOST:
             return None
         mapping = _core.Mapping.take(self._address, seq, size)

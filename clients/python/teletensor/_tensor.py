@@ -84,8 +84,8 @@ def _backward(self: Tensor, gradient: Tensor | None = None, retain_graph: bool |
               create_graph: bool = False, inputs: Any = None) -> None:
     """Adds the gradients of this tensor to .grad of the leaves on which it depends.
 
-    This is one instruction: the daemon runs the whole pass. `gradient` is required unless the tensor has one
-    element.
+    This is one instruction: the daemon runs the whole pass. `gradient` is required unless the tensor has
+    one element.
     """
     from . import autograd
 

@@ -64,8 +64,8 @@ def _tensor_type(dtype: str, cuda: bool = False) -> Any:
 
 
 def tensor_type(given: Any) -> Any:
-    """The tensor type for a type, for `Tensor`, or for a name: "torch.FloatTensor", "torch.cuda.HalfTensor".
-    ValueError for another name."""
+    """The tensor type for a type, for `Tensor`, or for a name: "torch.FloatTensor",
+    "torch.cuda.HalfTensor". ValueError for another name."""
     if given is Tensor:
         given = f"{TYPE_NAMES[_core.default_dtype().name]}Tensor"
     if isinstance(given, _TensorType):

@@ -3,8 +3,8 @@
 storages in one stream. Source: torch/serialization.py and torch/_utils.py of github.com/pytorch/pytorch.
 
 No code of a file is executed (`_pickles`), and no name in an archive is used as a path. The object is
-created twice: first with descriptions of tensors, each of which is checked against the storages in the file;
-if all are valid, it is created with tensors.
+created twice: first with descriptions of tensors, each of which is checked against the storages in the
+file; if all are valid, it is created with tensors.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def is_legacy(start: bytes) -> bool:
 # ---------------------------------------------------------------- the names in a pickle
 
 class _Names:
-    """The globals and persistent ids of one pickle. `record(key, count, itemsize)` returns the function that
-    reads a storage; it raises Damaged if the file does not contain that many elements."""
+    """The globals and persistent ids of one pickle. `record(key, count, itemsize)` returns the function
+    that reads a storage; it raises Damaged if the file does not contain that many elements."""
 
     def __init__(self, maker: AsStored, record: Callable[[str, int, int], Callable[[], bytearray]],
                  swapped: bool = False) -> None:
@@ -101,8 +101,8 @@ class _Names:
                       "was run. If you trust the file: tt.from_torch(torch.load(path, weights_only=False))")
 
     def storage(self, pid: Any) -> Storage:
-        """The storage for a persistent id: ("storage", type, key, location, number of elements), followed by
-        None before PyTorch 1.6."""
+        """The storage for a persistent id: ("storage", type, key, location, number of elements), followed
+        by None before PyTorch 1.6."""
         parts = pid[:5] if type(pid) is tuple and len(pid) == 6 and pid[5] is None else pid
         if type(parts) is not tuple or not _fits_storage(parts):
             raise Damaged("its pickle has a persistent id that is not one of a storage")
@@ -210,7 +210,8 @@ class _Record:
 
 
 class _Archive:
-    """The records of a zip archive: uncompressed, not overlapping, and together not larger than the file."""
+    """The records of a zip archive: uncompressed, not overlapping, and together not larger than the
+    file."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -291,10 +292,12 @@ def _records(file: Any) -> dict[str, _Record]:
 
 
 def read_legacy(file: Any, size: int, maker: AsStored) -> Any:
-    """The object in a file of torch.save before PyTorch 1.6, from the file's position on. Raises Damaged."""
+    """The object in a file of torch.save before PyTorch 1.6, from the file's position on. Raises
+    Damaged."""
     begin = file.tell()
     end = begin + size
-    counts: dict[str, tuple[int, int]] = {}  # for each storage: the number of elements, and the bytes of one
+    # for each storage: the number of elements, and the bytes of one
+    counts: dict[str, tuple[int, int]] = {}
     places: dict[str, int] = {}
 
     def storage(key: str, count: int, itemsize: int) -> Callable[[], bytearray]:

@@ -79,8 +79,8 @@ _core.set_call_error(CallError)
 
 
 class Device(NamedTuple):
-    """A device of the daemon; `memory` is the number of bytes for all sessions. The remaining fields are set
-    for GPUs only."""
+    """A device of the daemon; `memory` is the number of bytes for all sessions. The remaining fields are
+    set for GPUs only."""
 
     name: str
     memory: int
@@ -169,7 +169,8 @@ class Transport(ABC):
 
     @abstractmethod
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
-        """Sends one request and returns the reply; with `wait`, waits for a connection. Raises CallError."""
+        """Sends one request and returns the reply; with `wait`, waits for a connection. Raises
+        CallError."""
 
     @abstractmethod
     def connect_again(self) -> None:
@@ -320,7 +321,8 @@ class Transport(ABC):
         return self.call(name, request, timeout or self._timeout, wait)
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Calls `question`, which makes a call for the attached session, again if the connection was cut."""
+        """Calls `question`, which makes a call for the attached session, again if the connection was
+        cut."""
         for tries in itertools.count():
             try:
                 return question()
@@ -412,8 +414,8 @@ class Transport(ABC):
         raise AssertionError("not reached")
 
     def _answer_to(self, hello: bytes) -> bytes:
-        """Sends Hello and returns the daemon's answer. If there is none after a moment, looks for the cause.
-        Raises CallError or SessionLostError."""
+        """Sends Hello and returns the daemon's answer. If there is none after a moment, looks for the
+        cause. Raises CallError or SessionLostError."""
         reply = Pending(lambda: self.unary("Compute", "Hello", hello, wait=False))
         try:
             return reply.result(_SILENCE)

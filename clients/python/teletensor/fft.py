@@ -1,9 +1,9 @@
 """Discrete Fourier transforms: the differentiable functions of torch.fft.
 
-A transform of any length takes O(n log n) operations. Dtypes are float32, float64, complex64 and complex128;
-integers are converted to the default dtype. `norm`: "backward" (1/n on the inverse transforms), "ortho"
-(1/sqrt(n) on both), "forward" (1/n on the forward transforms). If a size n or s differs from the input's,
-the input is trimmed or padded with zeros.
+A transform of any length takes O(n log n) operations. Dtypes are float32, float64, complex64 and
+complex128; integers are converted to the default dtype. `norm`: "backward" (1/n on the inverse transforms),
+"ortho" (1/sqrt(n) on both), "forward" (1/n on the forward transforms). If a size n or s differs from the
+input's, the input is trimmed or padded with zeros.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Dims = Any
 
 
 def _norm(norm: str | None, forward: bool) -> int:
-    """The number for the kernel: 0 for no scaling, 1 for division by the square root of n, 2 for division by
-    n."""
+    """The number for the kernel: 0 for no scaling, 1 for division by the square root of n, 2 for division
+    by n."""
     if norm == "ortho":
         return 1
     if norm not in (None, "backward", "forward"):
@@ -148,7 +148,8 @@ def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
 
 
 def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of rfft: a real signal of n elements (by default 2 (m - 1) for an input of m elements)."""
+    """The inverse of rfft: a real signal of n elements (by default 2 (m - 1) for an input of m
+    elements)."""
     return _c2r(input, _one(n), dim, norm, "irfft")
 
 
@@ -244,8 +245,8 @@ def _counted(start: int, end: int, d: float, n: int, dtype: Any, device: Any) ->
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None,
             requires_grad: bool = False) -> Tensor:
-    """The frequencies of the elements of fft for samples at a distance of d: 0, 1, ..., -2, -1, divided by n
-    d."""
+    """The frequencies of the elements of fft for samples at a distance of d: 0, 1, ..., -2, -1, divided by
+    n d."""
     positive = _counted(0, (n + 1) // 2, d, n, dtype, device)
     out = ops["cat"]([positive, _counted(-(n // 2), 0, d, n, dtype, device)], 0)
     return out.requires_grad_() if requires_grad else out

@@ -21,8 +21,8 @@ S = TypeVar("S")
 class Future(Generic[T]):
     """A value or an error that is set once, by `set_result` or `set_exception`. `devices` has no effect.
 
-    Any thread may call any of the methods. Callbacks run in the thread that sets the value, or at once if it
-    is already set."""
+    Any thread may call any of the methods. Callbacks run in the thread that sets the value, or at once if
+    it is already set."""
 
     def __init__(self, *, devices: Any = None) -> None:
         self._changed = threading.Condition()

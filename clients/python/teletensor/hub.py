@@ -170,11 +170,11 @@ def load(
     skip_validation: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Returns model(*args, **kwargs), where model is defined by the hubconf.py in a folder (source="local"),
-    whose code is executed.
+    """Returns model(*args, **kwargs), where model is defined by the hubconf.py in a folder
+    (source="local"), whose code is executed.
 
-    NotImplementedError for source="github"; FileNotFoundError or RuntimeError if there is no such file or no
-    such function in it."""
+    NotImplementedError for source="github"; FileNotFoundError or RuntimeError if there is no such file or
+    no such function in it."""
     return _entry(repo_or_dir, model, source)(*args, **kwargs)
 
 

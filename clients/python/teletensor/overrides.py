@@ -22,7 +22,8 @@ def is_tensor_like(inp: Any) -> bool:
 
 
 def _overriding(arguments: Iterable[Any]) -> list[Any]:
-    """One argument of each class that defines `__torch_function__`, subclasses before their base classes."""
+    """One argument of each class that defines `__torch_function__`, subclasses before their base
+    classes."""
     found: list[Any] = []
     for argument in arguments:
         kind = type(argument)

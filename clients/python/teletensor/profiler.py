@@ -1,5 +1,5 @@
-"""The interface of torch.profiler for the records of `Session.profile`: ops on the daemon's lanes, frames in
-transit, waits.
+"""The interface of torch.profiler for the records of `Session.profile`: ops on the daemon's lanes, frames
+in transit, waits.
 
 `profile` records the current session from start to end; rows have the names of the daemon's ops and of
 `record_function`. The times of ops are those of the daemon's lanes, whichever device computes them.

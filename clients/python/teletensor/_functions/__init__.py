@@ -3,8 +3,8 @@ other names.
 
 All other functions are the catalog's ops themselves (`_ops`). There is one module per group of functions;
 the names in each module's `__all__` are exported. A function whose first parameter is a `Tensor` is also a
-method of the same name (`_tensor.attach`), unless it is marked `@function_only` (`common`). A name that ends
-in "_" is an in-place function.
+method of the same name (`_tensor.attach`), unless it is marked `@function_only` (`common`). A name that
+ends in "_" is an in-place function.
 """
 
 from .. import _checked

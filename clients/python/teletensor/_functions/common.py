@@ -68,9 +68,9 @@ _SHAPED_BY_OUT = ("arange", "linspace", "logspace", "range")
 
 
 def factory(function: Function) -> Function:
-    """Decorates a function that creates tensors with the parameters that all such functions of PyTorch have:
-    `layout`, which must be strided; `pin_memory`, which has no effect; `out`, whose dtype the result then
-    has; and `size` as a keyword if the sizes are separate arguments."""
+    """Decorates a function that creates tensors with the parameters that all such functions of PyTorch
+    have: `layout`, which must be strided; `pin_memory`, which has no effect; `out`, whose dtype the result
+    then has; and `size` as a keyword if the sizes are separate arguments."""
     several = bool(function.__code__.co_flags & inspect.CO_VARARGS)
 
     @functools.wraps(function)
@@ -123,8 +123,8 @@ def tensors_of(name: str, given: tuple[Any, ...]) -> list[Tensor]:
 
 
 def indices_of(index: Tensor, rank: int | None = None) -> Tensor:
-    """Returns index, converted if it is empty: an empty index may have any dtype, and any shape if `rank` is
-    given."""
+    """Returns index, converted if it is empty: an empty index may have any dtype, and any shape if `rank`
+    is given."""
     if index.numel():
         return index
     index = index.to(_core.int64)

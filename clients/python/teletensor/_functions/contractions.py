@@ -230,8 +230,8 @@ def _product(sizes: Sequence[int]) -> int:
 
 @function_only
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """The sum of products over dimensions: `dims` is a number (the last dims of a with the first of b), or a
-    list of dimensions for each operand."""
+    """The sum of products over dimensions: `dims` is a number (the last dims of a with the first of b), or
+    a list of dimensions for each operand."""
     if isinstance(dims, Tensor):
         dims = dims.tolist()
     if isinstance(dims, int):

@@ -24,7 +24,8 @@ METHODS = ["new_empty_strided", "new_tensor"]
 @factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
-    """A tensor of shape `size` filled with one value. Its dtype is that of the value unless one is given."""
+    """A tensor of shape `size` filled with one value. Its dtype is that of the value unless one is
+    given."""
     device = resolve_device(current_session(), device)
     if dtype is None and isinstance(fill_value, float):
         dtype = _core.default_dtype()
@@ -75,7 +76,8 @@ def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 @factory
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None,
               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
-    """A tensor filled with one value, with input's shape, and its dtype and device unless they are given."""
+    """A tensor filled with one value, with input's shape, and its dtype and device unless they are
+    given."""
     dtype, device = dtype or input.dtype, device or input.device
     new = made_like(input, lambda size: batched_as(input, ops["full"](fill_value, size, dtype, device)),
                     memory_format)
@@ -259,8 +261,9 @@ def fill_(input: Tensor, value: Any) -> Tensor:
 
 @function_only
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
-    """An int64 tensor with a new last dimension of size num_classes: one at the class that input names, zero
-    elsewhere. If num_classes is -1, it is the largest class plus 1, and reading the shape waits for it."""
+    """An int64 tensor with a new last dimension of size num_classes: one at the class that input names,
+    zero elsewhere. If num_classes is -1, it is the largest class plus 1, and reading the shape waits for
+    it."""
     if input.dtype.is_floating_point or input.dtype.is_complex:
         raise RuntimeError(f"one_hot: takes integers, got {input.dtype.name}")
     if num_classes == -1 and input.numel() == 0:

@@ -65,8 +65,8 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 
 def _integers_close(input: Tensor, other: Tensor, rtol: float, atol: float) -> Tensor:
-    """isclose for integers: the difference is computed exactly, as uint64, for all integer dtypes; the bound
-    is float64."""
+    """isclose for integers: the difference is computed exactly, as uint64, for all integer dtypes; the
+    bound is float64."""
     bound = ops["abs"](other.to(_core.float64)) * rtol + atol
     if _core.uint64 not in (input.dtype, other.dtype):
         input, other = input.to(_core.int64), other.to(_core.int64)

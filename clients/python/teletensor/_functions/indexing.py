@@ -201,8 +201,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """A copy of input whose elements where mask is True are replaced by those of source, in order; input and
-    mask are broadcast together."""
+    """A copy of input whose elements where mask is True are replaced by those of source, in order; input
+    and mask are broadcast together."""
     return ops["masked_scatter"](_as_wide(input, mask), mask, source)
 
 

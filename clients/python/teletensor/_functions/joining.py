@@ -105,8 +105,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 
 
 def tile(input: Tensor, *repeats: Any, dims: Any = None) -> Tensor:
-    """Repeats input along each dimension; if there are fewer counts than dimensions, 1 is used for the first
-    dimensions."""
+    """Repeats input along each dimension; if there are fewer counts than dimensions, 1 is used for the
+    first dimensions."""
     times = sizes_of(repeats if dims is None else (dims,))
     times = (1,) * (input.dim() - len(times)) + times
     return input.repeat(times)
@@ -116,8 +116,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
                       output_size: int | None = None) -> Tensor:
     """Repeats each element (each slice along dim); `repeats` is one number, or one for each slice.
 
-    A tensor of repeats without input gives the indices. Without output_size, reading the shape waits for the
-    sum of the repeats.
+    A tensor of repeats without input gives the indices. Without output_size, reading the shape waits for
+    the sum of the repeats.
     """
     if repeats is None:
         return _spread(input, output_size)
@@ -259,8 +259,8 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     left = ops["reshape"](input, [n for size in a for n in (size, 1)])
     right = ops["reshape"](other, [n for size in b for n in (1, size)])
     if min(math.prod(a[:-1]), math.prod(b[:-1])) >= 4 and b[-1] < 256:
-        # If rows are long, the repetitions of both sides along the last dimension are computed once, not for
-        # each product.
+        # If rows are long, the repetitions of both sides along the last dimension are computed once, not
+        # for each product.
         last = [a[-1], b[-1]]
         left, right = (ops["reshape"](ops["expand"](x, [*x._shape[:-2], *last]),
                                       [*x._shape[:-2], a[-1] * b[-1]]) for x in (left, right))

@@ -66,8 +66,8 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d, max_pool1d_with_indices = 
 
 @function_only
 def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Any:
-    """The largest elements of windows that are chosen so that the result has output_size elements, and their
-    indices."""
+    """The largest elements of windows that are chosen so that the result has output_size elements, and
+    their indices."""
     return _functional("adaptive_max_pool1d_with_indices")(input, output_size)
 
 

@@ -20,8 +20,8 @@ _HALVES = (_core.float16, _core.bfloat16)
 
 def _sum(input: Tensor, first: Tensor, second: Tensor, beta: Any, alpha: Any,
          product: Callable[[Tensor, Tensor, bool | None], Tensor]) -> Tensor:
-    """beta * input + alpha * product(first, second, tf32). For 16-bit floats only the result is rounded: the
-    product is computed in float32 (with tf32, which multiplies 16-bit numbers exactly)."""
+    """beta * input + alpha * product(first, second, tf32). For 16-bit floats only the result is rounded:
+    the product is computed in float32 (with tf32, which multiplies 16-bit numbers exactly)."""
     if input.dtype not in _HALVES or not input.dtype == first.dtype == second.dtype:
         return _plus(input, product(first, second, None), beta, alpha)
     from ..amp import autocast

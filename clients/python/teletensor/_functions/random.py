@@ -163,7 +163,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 # ---------------------------------------------------------------- methods that fill
 
-# The largest range of consecutive integers that each floating-point dtype represents exactly, for random_().
+# The largest range of consecutive integers that each floating-point dtype represents exactly, for
+# random_().
 WHOLE = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "bool": 2}
 
 

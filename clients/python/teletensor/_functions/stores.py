@@ -9,8 +9,8 @@ __all__ = ["real", "stored"]
 
 
 def stored(x: Tensor, value: Tensor) -> Tensor:
-    """Writes value into x and returns x; raises an error, as in-place functions do, if the dtype of x cannot
-    hold value's."""
+    """Writes value into x and returns x; raises an error, as in-place functions do, if the dtype of x
+    cannot hold value's."""
     if value.dtype.is_floating_point and not x.dtype.is_floating_point:
         raise RuntimeError(f"result type {value.dtype.name} can't be cast to the desired output type "
                            f"{x.dtype.name}")

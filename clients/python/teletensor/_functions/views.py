@@ -28,7 +28,8 @@ __all__ = [
 def as_strided(input: Tensor, size: Size, stride: Size, storage_offset: int | None = None) -> Tensor:
     """A view with the given sizes, strides and offset, all in units of storage elements.
 
-    The view must stay within the elements that the tensor, or the base tensor of which it is a view, covers.
+    The view must stay within the elements that the tensor, or the base tensor of which it is a view,
+    covers.
     """
     offset = input.storage_offset() if storage_offset is None else storage_offset
     try:
@@ -147,8 +148,8 @@ def unsafe_split(input: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, 
 
 
 def unsafe_split_with_sizes(input: Tensor, split_sizes: Size, dim: int = 0) -> tuple[Tensor, ...]:
-    """As split into the given sizes; PyTorch's name promises that the program does not write to the parts in
-    place."""
+    """As split into the given sizes; PyTorch's name promises that the program does not write to the parts
+    in place."""
     return split(input, list(split_sizes), dim)
 
 
@@ -167,7 +168,8 @@ def _each(name: str, change: Callable[[Tensor], Tensor], tensors: tuple[Any, ...
 
 
 def atleast_1d(*tensors: Any) -> Any:
-    """Returns 0-d tensors as vectors of one element; one tensor for one argument, or a tuple for several."""
+    """Returns 0-d tensors as vectors of one element; one tensor for one argument, or a tuple for
+    several."""
     return _each("atleast_1d", lambda x: x if x.dim() else ops["reshape"](x, (1,)), tensors)
 
 

@@ -186,8 +186,8 @@ def istft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: 
           return_complex: bool = False) -> Tensor:
     """The signal whose stft is nearest to `input` [(batch,) bins, frames].
 
-    Frames are weighted by the window and divided by the sum of its squares; where that sum is 0 (the windows
-    do not overlap enough) the result is NaN. `length` trims or pads the signal.
+    Frames are weighted by the window and divided by the sum of its squares; where that sum is 0 (the
+    windows do not overlap enough) the result is NaN. `length` trims or pads the signal.
     """
     from .. import fft
 

@@ -46,8 +46,7 @@ class Compiler:
         self._real = real._core
         self._stand_ins: dict[int, Tensor] = {}  # by id of the real tensor
         self._arguments = True
-        # (real tensor, stand-in, whether it is an argument)
-        self.inputs: list[tuple[Tensor, Tensor, bool]] = []
+        self.inputs: list[tuple[Tensor, Tensor, bool]] = []  # (real tensor, stand-in, is argument)
         self._nodes: list[Any] = []  # the nodes of the block that is being compiled
         self._ordinal = 0
         self._loops = 0
@@ -76,8 +75,7 @@ class Compiler:
         leaves, spec = flatten((list(args), kwargs))
         given, named = unflatten(
             [self.stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
-        # a tensor that is read from outside becomes a separate input, even if it is an argument too
-        self._stand_ins.clear()
+        self._stand_ins.clear()  # a tensor that is also read from outside is a separate input
         self._arguments = False
         self._values.outside([given, named])
         self._open()
@@ -115,8 +113,7 @@ class Compiler:
         self._ordinal = _core.begin_trace(self._core)
 
     def _close(self) -> None:
-        """Makes a node of the commands issued so far; every tensor that is still referred to remains
-        available to later nodes."""
+        """Makes a node of the commands issued so far; live tensors remain available to later nodes."""
         alive = _core.alive_in_trace(self._core)
         traced = _core.end_trace(self._core, alive, self._ordinal, self._line, keep=self._gradients)
         program = traced["program"]
@@ -136,8 +133,7 @@ class Compiler:
         self._kept.append(alive)
 
     def _own(self, tensor: Tensor) -> Tensor:
-        """Returns the tensor in row-major order and in memory of its own, as the results of blocks must
-        be."""
+        """Returns the tensor in row-major order and in its own memory, as results of blocks must be."""
         strides, size = [], 1
         for extent in reversed(tensor._shape):
             strides.append(size)
@@ -302,16 +298,14 @@ class Compiler:
             self._assign(frame, each.value if isinstance(each, ast.Starred) else each, one)
 
     def _element(self, frame: Frame, node: ast.Subscript) -> tuple[Any, Any, bool]:
-        """The indexed value, the index, and whether the index depends on data; in that case the index
-        becomes a vector of one element."""
+        """The indexed value, the index (a vector of one element if it depends on data), and whether it does."""
         owner, at = self._value(frame, node.value), self._value(frame, node.slice)
         place = isinstance(owner, Tensor) and isinstance(at, Tensor) and at.ndim == 0 and (
             at.dtype != _core.bool)
         return owner, self.stand_in(at).reshape(1) if place else at, place
 
     def _augment(self, frame: Frame, node: ast.AugAssign) -> None:
-        """`target op= value`: writes to a tensor or a list in place, and assigns a new value to any other
-        variable."""
+        """`target op= value`: writes to tensors and lists in place; other variables get a new value."""
         target = node.target
         at: Any = None
         owner: Any = None
@@ -366,8 +360,7 @@ class Compiler:
     # ---- branches and loops on tensors
 
     def _inside(self, before: dict[str, Any], run: Callable[[], Any]) -> tuple[list[Any], Any]:
-        """Compiles a separate block that starts with these variables: returns its nodes and the result of
-        `run`."""
+        """Compiles a block that starts with these variables; returns its nodes and the result of `run`."""
         outer, self._nodes = self._nodes, []
         self._blocks += 1
         self._open()
@@ -438,8 +431,7 @@ class Compiler:
         return frame.variables.pop(".either")
 
     def _shared(self, tensors: list[Tensor], before: dict[str, Any]) -> list[bool]:
-        """For each result of a block: whether it shares memory with an earlier tensor or with another result
-        of the block."""
+        """Whether each result of a block shares memory with an earlier tensor or another result."""
         known = self._known(before.values())
         return [any(_core.one_storage(t, each) for each in known)
                 or any(_core.one_storage(t, each) for j, each in enumerate(tensors) if j != i)
@@ -600,8 +592,7 @@ class Compiler:
         return False, None
 
     def _round(self, frame: Frame, body: list[ast.stmt]) -> tuple[bool, bool, Any]:
-        """One iteration of an unrolled loop: returns whether it was the last one, whether it has returned,
-        and the returned value."""
+        """One iteration of an unrolled loop: returns (was it the last, has it returned, returned value)."""
         try:
             return False, *self._block(frame, body)
         except Leave as leave:
@@ -722,8 +713,8 @@ class Compiler:
         return self._value(frame, node)
 
     def _bool(self, frame: Frame, op: ast.boolop, nodes: list[ast.expr], truth: bool) -> Any:
-        """`a and b` or `a or b`: one of the operands, or, if `truth`, any value with the same truth value. b
-        is evaluated only if a does not decide the result."""
+        """`a and b` or `a or b`: one of the operands, or, if `truth`, any value with the same truth value.
+        b is evaluated only if a does not decide the result."""
         left = (self._condition if truth else self._value)(frame, nodes[0])
         if len(nodes) == 1:
             return left

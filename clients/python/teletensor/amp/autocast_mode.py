@@ -1,4 +1,5 @@
-"""autocast: computes matrix products in 16 bits, and losses and other ops that need the range in float32."""
+"""autocast: computes matrix products in 16 bits, and losses and other ops that need the range in
+float32."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ __all__ = ["autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # The ops by what autocast does to their operands, as in PyTorch's lists for CPUs. An op that is in no list
-# takes its operands unchanged; functions that are composed of ops (such as attention) call ops that are in a
-# list.
+# takes its operands unchanged; functions that are composed of ops (such as attention) call ops that are in
+# a list.
 _LOWER = [
     "matmul", "mm", "bmm", "mv", "dot", "addmm", "addmv", "addbmm", "baddbmm", "linear", "vecdot",
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",

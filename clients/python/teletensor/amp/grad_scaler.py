@@ -19,8 +19,8 @@ _READY, _UNSCALED, _STEPPED = range(3)
 class GradScaler:
     """Multiplies the loss by a scale so that small gradients do not vanish in float16, and divides the
     gradients by it before the step. A step with an infinite or NaN gradient is skipped, and `update` then
-    multiplies the scale by backoff_factor; after growth_interval successful steps it multiplies the scale by
-    growth_factor.
+    multiplies the scale by backoff_factor; after growth_interval successful steps it multiplies the scale
+    by growth_factor.
 
     The scale, its counter and the check for infinities are on the daemon. Optimizers of this package skip a
     step on the daemon, without waiting for a value; with other optimizers (LBFGS, NAdam, ASGD, and those of

@@ -362,8 +362,8 @@ def _unique_complex(flat: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def unique_all(x: Array, /) -> UniqueAllResult:
-    """The distinct values, the index of the first occurrence of each, the index of each element's value, and
-    the counts."""
+    """The distinct values, the index of the first occurrence of each, the index of each element's value,
+    and the counts."""
     values, places, inverse, counts = _unique(x)
     return UniqueAllResult(wrap(values), wrap(places), wrap(inverse.reshape(x.shape)), wrap(counts))
 

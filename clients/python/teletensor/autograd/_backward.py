@@ -149,12 +149,12 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
 
 def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
                     retain_graph: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Runs the backward of `tensor` and yields (name, .grad) of each parameter as soon as it is final, while
-    the rest of the backward is still running. Its values have already arrived: .numpy() of a yielded
+    """Runs the backward of `tensor` and yields (name, .grad) of each parameter as soon as it is final,
+    while the rest of the backward is still running. Its values have already arrived: .numpy() of a yielded
     gradient does not wait.
 
-    `params` is a module, a dict, pairs of names and tensors, or tensors (named by their position). Gradients
-    of other leaves are accumulated too, as by backward().
+    `params` is a module, a dict, pairs of names and tensors, or tensors (named by their position).
+    Gradients of other leaves are accumulated too, as by backward().
     """
     from .._session import owner_of
 

@@ -1,8 +1,8 @@
 """Backward passes that continue in another session.
 
 A tensor that was moved between two sessions (`x.to(mesh[1])`) is a *passage*: the backward of the second
-session ends there with a gradient, and the backward of the first session begins with it. Each session's part
-runs as one backward, after all parts that contribute gradients to it, and nothing waits.
+session ends there with a gradient, and the backward of the first session begins with it. Each session's
+part runs as one backward, after all parts that contribute gradients to it, and nothing waits.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ class Function:
     Subclasses define the static methods forward(ctx, *args) and backward(ctx, *grads), or forward(*args)
     with setup_context(ctx, inputs, output). For forward mode they define jvp(ctx, *tangents), and for vmap
     either vmap(info, in_dims, *args) or `generate_vmap_rule = True`. Call the operation as
-    `Name.apply(*args)`. The daemon keeps the tensors that forward saved; the Python code runs in the client.
+    `Name.apply(*args)`. The daemon keeps the tensors that forward saved; the Python code runs in the
+    client.
     """
 
     generate_vmap_rule = False

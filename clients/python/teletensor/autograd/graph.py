@@ -134,8 +134,8 @@ _disabled: list[str] = []
 
 
 class saved_tensors_hooks(_core.Scope):
-    """A context in which ops pass the tensors that they save for backward to pack_hook(tensor), and keep its
-    result instead; backward uses unpack_hook(result). Both hooks run without recording.
+    """A context in which ops pass the tensors that they save for backward to pack_hook(tensor), and keep
+    its result instead; backward uses unpack_hook(result). Both hooks run without recording.
 
     The daemon then saves nothing for those ops, and a backward through them is issued op by op by the
     client. Applies to the current session.

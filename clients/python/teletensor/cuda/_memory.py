@@ -63,8 +63,8 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """A dict with "allocated_bytes.all.current" and ".peak", and the same for "reserved_bytes"; {} without a
-    GPU."""
+    """A dict with "allocated_bytes.all.current" and ".peak", and the same for "reserved_bytes"; {} without
+    a GPU."""
     if not is_available():
         return {}
     use = _use(device)

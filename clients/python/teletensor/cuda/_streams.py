@@ -1,5 +1,5 @@
-"""Streams and events. A session has one stream on each GPU: its instructions run there in the order in which
-they were issued."""
+"""Streams and events. A session has one stream on each GPU: its instructions run there in the order in
+which they were issued."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Event:
 
 
 class Stream:
-    """The only stream of a session on a GPU: all objects for one device are equal, and have no effect on the
-    order."""
+    """The only stream of a session on a GPU: all objects for one device are equal, and have no effect on
+    the order."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         self.device = _core.device("cuda", index_of(device))

@@ -39,8 +39,8 @@ class GradBucket:
         self._buffer = buffer
 
     def gradients(self) -> list[Tensor]:
-        """The gradients as views of the buffer in the shapes of the parameters. RuntimeError if `set_buffer`
-        has set a tensor of another size."""
+        """The gradients as views of the buffer in the shapes of the parameters. RuntimeError if
+        `set_buffer` has set a tensor of another size."""
         return parts_of(self._buffer, self._parameters)
 
     def parameters(self) -> list[Tensor]:

@@ -1,5 +1,5 @@
-"""Collectives: operations that all processes of a group call together. The daemon of their sessions computes
-them.
+"""Collectives: operations that all processes of a group call together. The daemon of their sessions
+computes them.
 
 No function here waits for a collective: later lines run at once, and lines that use the result wait on the
 daemon. So `async_op` makes no difference except that a `Work` is returned. A tensor on a GPU is copied
@@ -106,8 +106,8 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
 def all_reduce(
     tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Reduces the tensors of all ranks and writes the result into `tensor` of each. Averages are allowed for
-    floating-point and complex numbers only."""
+    """Reduces the tensors of all ranks and writes the result into `tensor` of each. Averages are allowed
+    for floating-point and complex numbers only."""
     check_reduced(tensor, op)
     if (own := member(group)) is None:
         return None

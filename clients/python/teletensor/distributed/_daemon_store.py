@@ -242,8 +242,8 @@ class TCPStore(StorePart):
     host_name:port, or else the one that answers at port 7420 of MASTER_ADDR, or else that of the session.
 
     is_master: this process creates the store without keys, and the store is deleted when this process drops
-    it; the remaining processes wait until it exists. With `world_size` the master waits until that number of
-    processes has opened the store, unless wait_for_workers is False. multi_tenant: a master uses a store
+    it; the remaining processes wait until it exists. With `world_size` the master waits until that number
+    of processes has opened the store, unless wait_for_workers is False. multi_tenant: a master uses a store
     that exists already. Port 0 of a master means any port that no store has. timeout applies to every wait;
     it is a timedelta or seconds. use_libuv has no effect; master_listen_fd raises NotImplementedError.
 

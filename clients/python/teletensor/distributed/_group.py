@@ -268,8 +268,8 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Returns whether init_process_group has been called, without a later destroy_process_group. True in the
-    code of a rank of a mesh."""
+    """Returns whether init_process_group has been called, without a later destroy_process_group. True in
+    the code of a rank of a mesh."""
     if _capturing.current is not None:
         _capturing.holds(("world",), current_world)
     return current_world() is not None
@@ -320,16 +320,16 @@ def init_process_group(
     The processes must use the same daemon, or daemons that are connected to each other, as the same user.
     The worlds of a user are distinguished by group_name, and by `store`, or by init_method
     ("tcp://host:port", "file:///path"), or by MASTER_ADDR and MASTER_PORT ("env://", the default), or, if
-    these are not set, by the job of mpirun or srun. No port is opened at such an address. backend: "gloo" or
-    "nccl", without any difference. timeout: for each collective; a timedelta or seconds, 30 minutes by
+    these are not set, by the job of mpirun or srun. No port is opened at such an address. backend: "gloo"
+    or "nccl", without any difference. timeout: for each collective; a timedelta or seconds, 30 minutes by
     default. A collective that fails because a process has ended also ends the world: call
     destroy_process_group and then init_process_group again.
 
     In the code of a rank of a mesh (`connect_mesh`) the world is the mesh, and the call only checks a given
     rank and world_size.
 
-    ValueError for a second call, an unknown backend or init_method, a store together with an init_method, or
-    a rank outside of the world; RankLostError if a process does not arrive."""
+    ValueError for a second call, an unknown backend or init_method, a store together with an init_method,
+    or a rank outside of the world; RankLostError if a process does not arrive."""
     global _world
     here = current_world()
     if here is not None and here._mesh is not None:

@@ -160,7 +160,8 @@ def scatter_object_list(
     group: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """Writes the object of rank src's input list for this rank into the first element of the output list."""
+    """Writes the object of rank src's input list for this rank into the first element of the output
+    list."""
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
     if (own := member(group)) is None:

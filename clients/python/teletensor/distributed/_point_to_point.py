@@ -1,7 +1,7 @@
 """Sends and receives between two ranks.
 
-The daemon keeps sent data until the other rank receives it, so a send never waits, and ranks that first send
-to each other do not block each other. Lines after a receive that do not use the tensor run before it
+The daemon keeps sent data until the other rank receives it, so a send never waits, and ranks that first
+send to each other do not block each other. Lines after a receive that do not use the tensor run before it
 arrives. An irecv begins with `wait()`.
 """
 

@@ -1,7 +1,7 @@
 """How the launchers on several machines agree on their node ranks, through a store of a daemon.
 
-A round is a list of launchers. Each launcher appends itself; when the list is full, all of them confirm that
-they are running. If one does not (because it was killed while it waited), the round is void, and the
+A round is a list of launchers. Each launcher appends itself; when the list is full, all of them confirm
+that they are running. If one does not (because it was killed while it waited), the round is void, and the
 launchers that have confirmed enter the next round.
 """
 

@@ -36,8 +36,8 @@ def new_subgroups(
     group_desc: str | None = None,
 ) -> tuple[ProcessGroup | None, list[Any]]:
     """Creates groups of `group_size` processes with consecutive ranks; returns the group of this process,
-    and all groups. group_size defaults to the number of the daemon's GPUs. ValueError if the world's size is
-    not a multiple of it."""
+    and all groups. group_size defaults to the number of the daemon's GPUs. ValueError if the world's size
+    is not a multiple of it."""
     if group_size is None:
         if not cuda.is_available():
             raise ValueError("new_subgroups: group_size is expected where the daemon has no GPU")
@@ -86,8 +86,8 @@ def split_group(
 ) -> Any:
     """Splits `parent_pg` (the world by default) into these lists of its ranks; returns the group of this
     process, or GroupMember.NON_GROUP_MEMBER if the process is in no list. The ranks in a new group have the
-    order of its list. All processes of the parent call it with the same lists. `backend` must be that of the
-    parent (ValueError)."""
+    order of its list. All processes of the parent call it with the same lists. `backend` must be that of
+    the parent (ValueError)."""
     parent = found(parent_pg)
     if backend is not None and backend.lower().rpartition(":")[2] != parent.name():
         raise ValueError(f"split_group: the backend is the parent's, {parent.name()!r}, not {backend!r}")

@@ -24,8 +24,8 @@ class DeviceMesh:
     `mesh` is an array, tensor or nested list of ranks, each at most once, and `mesh_dim_names` has a name
     for each dimension. All ranks of the world create it, in the same order, without waiting for each other.
     A slice, `device_mesh["tp"]` or `device_mesh["dp", "tp"]`, is the part of the mesh in these dimensions
-    that contains this rank. ValueError before init_process_group, RuntimeError for ranks that are outside of
-    the world or given twice, and for names that do not fit."""
+    that contains this rank. ValueError before init_process_group, RuntimeError for ranks that are outside
+    of the world or given twice, and for names that do not fit."""
 
     def __init__(
         self,
@@ -165,10 +165,10 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     backend_override: Any = None,
 ) -> DeviceMesh:
-    """Returns a DeviceMesh of the ranks 0, 1, 2, ... in this shape. All ranks of the world call it; if there
-    is no world, init_process_group() is called first. backend_override has no effect, because all backends
-    are the same. RuntimeError for a shape that does not match the number of ranks, names that do not fit, or
-    a device type with an index."""
+    """Returns a DeviceMesh of the ranks 0, 1, 2, ... in this shape. All ranks of the world call it; if
+    there is no world, init_process_group() is called first. backend_override has no effect, because all
+    backends are the same. RuntimeError for a shape that does not match the number of ranks, names that do
+    not fit, or a device type with an index."""
     if not device_type.isalpha():
         raise RuntimeError(f"Device type with index is not supported but got {device_type}.")
     shape = tuple(int(each) for each in mesh_shape)

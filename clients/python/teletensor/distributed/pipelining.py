@@ -93,10 +93,10 @@ class _Schedule:
         **kwargs: Any,
     ) -> Any:
         """Splits the arguments and the target along dimension 0 into micro-batches, and issues the forwards
-        and backwards of all stages in the order of the schedule, without waiting. Gradients are those of the
-        mean of the micro-batches' losses (of their sum with scale_grads=False). Keyword arguments are passed
-        to every stage. Appends each loss, a tensor on the rank of the last stage, to `losses`. Returns the
-        outputs of the last stage (None with return_outputs=False).
+        and backwards of all stages in the order of the schedule, without waiting. Gradients are those of
+        the mean of the micro-batches' losses (of their sum with scale_grads=False). Keyword arguments are
+        passed to every stage. Appends each loss, a tensor on the rank of the last stage, to `losses`.
+        Returns the outputs of the last stage (None with return_outputs=False).
 
         ValueError if dimension 0 cannot be split equally, or if there is no loss_fn."""
         if self._loss is None:
@@ -129,8 +129,8 @@ class ScheduleGPipe(_Schedule):
 
 class Schedule1F1B(_Schedule):
     """Makes each stage run one backward after each forward as soon as possible, so that it holds at most as
-    many micro-batches as there are stages from it to the last one. The arguments are those of ScheduleGPipe.
-    ValueError for fewer micro-batches than stages."""
+    many micro-batches as there are stages from it to the last one. The arguments are those of
+    ScheduleGPipe. ValueError for fewer micro-batches than stages."""
 
     def _check(self) -> None:
         if self._count < len(self._stages):

@@ -1,8 +1,9 @@
 """Starts the processes of a world: `teletensor launch`, or `python -m teletensor.distributed.run`.
 
 The flags are those of torchrun. This process starts one process for each rank, waits for all of them, and
-ends all of them when one fails. It needs no agent and no port; see docs/distributed.md. Launchers on several
-machines agree on their node ranks through a store of a daemon (_rendezvous.py), or get them by --node-rank.
+ends all of them when one fails. It needs no agent and no port; see docs/distributed.md. Launchers on
+several machines agree on their node ranks through a store of a daemon (_rendezvous.py), or get them by
+--node-rank.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class _Process:
         self._popen = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=begin)
 
     def status(self) -> int | None:
-        """The exit code, or minus the number of the signal that ended the process, or None while it runs."""
+        """The exit code, or minus the number of the signal that ended the process, or None while it
+        runs."""
         info = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is None:
             return None
@@ -77,8 +79,8 @@ def _signal_name(number: int) -> str:
 
 def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.distributed.run",
          pass_local_rank: bool = False) -> int:
-    """Runs the command; returns the exit status: 0 if all processes have exited with 0, 1 if one has failed,
-    128 + n if signal n has ended the launcher. `pass_local_rank` gives each process the argument
+    """Runs the command; returns the exit status: 0 if all processes have exited with 0, 1 if one has
+    failed, 128 + n if signal n has ended the launcher. `pass_local_rank` gives each process the argument
     --local-rank=n, as torch.distributed.launch does."""
     args = _parsed(sys.argv[1:] if arguments is None else arguments, prog)
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -171,8 +173,8 @@ def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace)
 
 @contextlib.contextmanager
 def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
-    """The address of the daemon for all processes: the one that is configured or that runs for this user, or
-    else one that is started for this launch and ended with it."""
+    """The address of the daemon for all processes: the one that is configured or that runs for this user,
+    or else one that is started for this launch and ended with it."""
     if given := os.environ.get("TELETENSOR_ADDRESS"):
         yield given
         return
@@ -274,10 +276,11 @@ class _Launch:
                 return
 
     def _seat(self) -> Seat | int:
-        """Returns the node rank of this machine, and the address that identifies the world; or the number of
-        a signal that has arrived in the meantime and ends the launcher."""
+        """Returns the node rank of this machine, and the address that identifies the world; or the number
+        of a signal that has arrived in the meantime and ends the launcher."""
         args = self._args
-        # Each attempt is a separate world, so that it does not find the keys of the previous one in a store.
+        # Each attempt is a separate world, so that it does not find the keys of the previous one in a
+        # store.
         port = args.master_port or (_PORT if args.nnodes > 1 and args.rdzv_backend == "static"
                                     else _daemon.free_port())
         if args.rdzv_backend == "static" or args.nnodes == 1:

@@ -1,7 +1,7 @@
 """Sets of values, which constrain the parameters and the samples of a distribution.
 
-A constraint's `check(value)` returns a bool tensor of value's shape without the last `event_dim` dimensions,
-which belong together. Names are those of PyTorch.
+A constraint's `check(value)` returns a bool tensor of value's shape without the last `event_dim`
+dimensions, which belong together. Names are those of PyTorch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class _Dependent(Constraint):
 
 
 class dependent_property(property, _Dependent):
-    """A property that is a constraint of each instance of a distribution; on the class it is `dependent`."""
+    """A property that is a constraint of each instance of a distribution; on the class it is
+    `dependent`."""
 
     def __init__(self, fn: Callable[..., Any] | None = None, *, is_discrete: bool = False,
                  event_dim: int = 0) -> None:  # fmt: skip

@@ -362,7 +362,8 @@ class Pareto(Distribution):
 
 
 class Kumaraswamy(Distribution):
-    """The Kumaraswamy distribution: numbers between 0 and 1 with density a b x^(a - 1) (1 - x^a)^(b - 1)."""
+    """The Kumaraswamy distribution: numbers between 0 and 1 with density a b x^(a - 1) (1 - x^a)^(b -
+    1)."""
 
     has_rsample = True
     arg_constraints: Any = {

@@ -241,7 +241,8 @@ _KL: dict[tuple[type, type], _Rule] = {}
 
 
 def register_kl(p: type, q: type) -> Callable[[_Rule], _Rule]:
-    """A decorator that registers a function as the implementation of kl_divergence for these two classes."""
+    """A decorator that registers a function as the implementation of kl_divergence for these two
+    classes."""
 
     def add(rule: _Rule) -> _Rule:
         _KL[p, q] = rule

@@ -262,8 +262,8 @@ class LowRankMultivariateNormal(Distribution):
 
 
 class VonMises(Distribution):
-    """The von Mises distribution: angles between -pi and pi with a density proportional to exp(concentration
-    cos(x - loc))."""
+    """The von Mises distribution: angles between -pi and pi with a density proportional to
+    exp(concentration cos(x - loc))."""
 
     arg_constraints: Any = {"loc": constraints.real, "concentration": constraints.positive}
     support = constraints.real

@@ -1,5 +1,5 @@
-"""Transforms that map the real numbers to the values of a constraint: `biject_to` one to one, `transform_to`
-not necessarily."""
+"""Transforms that map the real numbers to the values of a constraint: `biject_to` one to one,
+`transform_to` not necessarily."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class ConstraintRegistry:
         self._factories: dict[Any, _Factory] = {}
 
     def register(self, constraint: Any, factory: _Factory | None = None) -> Any:
-        """Registers `factory(constraint)` as the constructor of the transform for a constraint or a class of
-        constraints; without a factory it is a decorator."""
+        """Registers `factory(constraint)` as the constructor of the transform for a constraint or a class
+        of constraints; without a factory it is a decorator."""
         if factory is None:
             return lambda made: self.register(constraint, made)
         if not isinstance(constraint, Constraint) and not (

@@ -97,7 +97,8 @@ class RelaxedOneHotCategorical(TransformedDistribution):
 
 
 class LogisticNormal(TransformedDistribution):
-    """Vectors of positive numbers whose sum is 1, computed from normal numbers by StickBreakingTransform."""
+    """Vectors of positive numbers whose sum is 1, computed from normal numbers by
+    StickBreakingTransform."""
 
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.simplex

@@ -28,8 +28,8 @@ def _summed(x: Tensor, dims: int) -> Tensor:
 class Transform:
     """An invertible function: y = self(x), x = self.inv(y), and log |dy / dx|.
 
-    `domain` and `codomain` are the constraints of x and y, `event_dim` is the number of dimensions of x that
-    belong together, and `sign` says whether the function is increasing (1) or decreasing (-1).
+    `domain` and `codomain` are the constraints of x and y, `event_dim` is the number of dimensions of x
+    that belong together, and `sign` says whether the function is increasing (1) or decreasing (-1).
     """
 
     bijective = True
@@ -503,7 +503,8 @@ class LowerCholeskyTransform(Transform):
 
 
 class PositiveDefiniteTransform(Transform):
-    """Maps a matrix to a positive-definite one: the result of LowerCholeskyTransform times its transpose."""
+    """Maps a matrix to a positive-definite one: the result of LowerCholeskyTransform times its
+    transpose."""
 
     domain = constraints.independent(constraints.real, 2)
     codomain = constraints.positive_definite

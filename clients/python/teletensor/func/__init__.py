@@ -19,8 +19,8 @@ from ._vmap import vmap
 
 
 def functionalize(func: Any, *, remove: str = "mutations") -> Any:
-    """Returns func itself: values never change here, and in-place operations only replace the value to which
-    a name refers."""
+    """Returns func itself: values never change here, and in-place operations only replace the value to
+    which a name refers."""
     if remove not in ("mutations", "mutations_and_views"):
         raise RuntimeError(
             f"functionalize: expected remove='mutations' or 'mutations_and_views', got {remove!r}")

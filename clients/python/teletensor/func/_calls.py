@@ -74,8 +74,8 @@ def functional_call(module: Module, parameter_and_buffer_dicts: Any, args: Any =
     """Calls the module with the given tensors, by dotted name, instead of its parameters and buffers.
 
     The module is unchanged afterwards; if the call assigns a tensor to one of the given names, that tensor
-    is stored in the given dictionary. With tie_weights, a name that shares its tensor with a given name gets
-    the new tensor too. strict: the names must be exactly those of the module.
+    is stored in the given dictionary. With tie_weights, a name that shares its tensor with a given name
+    gets the new tensor too. strict: the names must be exactly those of the module.
     """
     given = _tensors_of(parameter_and_buffer_dicts)
     places: dict[str, tuple[Module, str]] = {}

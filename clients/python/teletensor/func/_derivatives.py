@@ -194,7 +194,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False,
         has_aux: bool = False) -> Any:
-    """Returns (func(*primals), its directional derivative along the tangents), and with has_aux also aux."""
+    """Returns (func(*primals), its directional derivative along the tangents), and with has_aux also
+    aux."""
     what = "jvp(f, primals, tangents)"
     if not isinstance(primals, tuple):
         raise RuntimeError(f"{what}: Expected primals to be a tuple. E.g. it should be valid to call "
@@ -225,8 +226,8 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """Returns (func(*primals), its derivative at the primals as a function of tangents); the latter does not
-    run func again."""
+    """Returns (func(*primals), its derivative at the primals as a function of tangents); the latter does
+    not run func again."""
     result, vjp_fn = vjp(func, *primals)
     points, spec = _tensors(primals, "linearize")
     outputs, out_spec = _tensors(result, "linearize")

@@ -107,8 +107,8 @@ def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomne
 
     in_dims and out_dims are numbers, or tuples with the structure of the arguments and the outputs; None
     means that an argument is not mapped. randomness: the behaviour of random ops within func ("error", or
-    the "same" or "different" numbers for the samples). chunk_size limits the number of samples that run at a
-    time. An op without a batching rule is called once for each sample.
+    the "same" or "different" numbers for the samples). chunk_size limits the number of samples that run at
+    a time. An op without a batching rule is called once for each sample.
     """
     if randomness not in _RANDOMNESS:
         raise RuntimeError("Only allowed values for randomness are 'error', 'different', or 'same'. "

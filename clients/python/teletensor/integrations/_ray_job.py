@@ -121,8 +121,8 @@ class Job:
         self._nodes = [place.node for place in places]
         nodes = list(dict.fromkeys(self._nodes))
         addresses = self._addresses(places, nodes)
-        # If the nodes are the same, the world keeps its name, so that ranks that still wait in the old world
-        # are notified.
+        # If the nodes are the same, the world keeps its name, so that ranks that still wait in the old
+        # world are notified.
         master = {name: self._variables[0][name] for name in ("MASTER_ADDR", "MASTER_PORT")
                   } if before == self._nodes else {
                       "MASTER_ADDR": places[0].ip, "MASTER_PORT": str(places[0].port)}

@@ -57,8 +57,9 @@ def _plain(tensor: Any, moved: bool) -> tuple[str, Any]:
 
 
 def joined(tensors: Sequence[Any], moved: bool) -> Elements:
-    """The concatenated elements of all tensors. `moved`: the elements are only moved, not computed with, and
-    may have several dtypes, which are sent as bytes. TypeError for dtypes that the daemon does not have."""
+    """The concatenated elements of all tensors. `moved`: the elements are only moved, not computed with,
+    and may have several dtypes, which are sent as bytes. TypeError for dtypes that the daemon does not
+    have."""
     parts = [_elements(tensor, moved) for tensor in tensors]
     names = {part.dtype for part in parts}
     if len(names) > 1:

@@ -1,10 +1,10 @@
 """A process of a c10d group as a member of two groups of the daemon: one for collectives and one for
 transfers.
 
-Each group for collectives has a session of its own, so that groups do not wait for each other. The transfers
-of all groups use two sessions of the process: one that sends, and one that receives and waits. In the
-daemon's group for the transfers of n processes, rank r sends, and rank n + r receives for the same process.
-So a send does not wait for a receive, and neither waits for a collective.
+Each group for collectives has a session of its own, so that groups do not wait for each other. The
+transfers of all groups use two sessions of the process: one that sends, and one that receives and waits. In
+the daemon's group for the transfers of n processes, rank r sends, and rank n + r receives for the same
+process. So a send does not wait for a receive, and neither waits for a collective.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ _AT_THE_END = 5.0  # seconds to wait for a thread whose session has ended
 
 
 class Work(_Work):  # type: ignore[misc]
-    """A call that runs on another thread: its name, and the tensors that it reads and writes. `limit` is the
-    number of seconds after which waiting for it raises an error; None means that the daemon decides. `begin`
-    starts the call, if it should start only when a function of the Work is first called. PyTorch's profiler
-    shows the call as an event with its name."""
+    """A call that runs on another thread: its name, and the tensors that it reads and writes. `limit` is
+    the number of seconds after which waiting for it raises an error; None means that the daemon decides.
+    `begin` starts the call, if it should start only when a function of the Work is first called. PyTorch's
+    profiler shows the call as an event with its name."""
 
     def __init__(
         self,

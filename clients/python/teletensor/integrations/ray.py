@@ -35,9 +35,9 @@ _PATIENCE = 30.0  # seconds to wait for the answer of a worker
 
 @dataclass
 class TeletensorConfig(BackendConfig):  # type: ignore[misc]
-    """The configuration `DataParallelTrainer(..., backend_config=TeletensorConfig())`: the training function
-    finds in each worker that `tt.distributed` is initialized, that torchrun's variables are set, and that a
-    session of the worker is the current one.
+    """The configuration `DataParallelTrainer(..., backend_config=TeletensorConfig())`: the training
+    function finds in each worker that `tt.distributed` is initialized, that torchrun's variables are set,
+    and that a session of the worker is the current one.
 
     The sessions are on the daemon at `address`, or at TELETENSOR_ADDRESS of the worker's node. "unix:/path"
     means a separate daemon on each node; the daemons of several nodes must be connected to each other.
@@ -49,8 +49,9 @@ class TeletensorConfig(BackendConfig):  # type: ignore[misc]
     `backend` and `timeout` (seconds) are those of `init_process_group`.
 
     The session of rank 1 is named "NAME-1", where NAME is `name`, or a random name that Ray's controller
-    chooses for the job. A worker that Ray restarts takes over the session of its rank, with all tensors that
-    it keeps (see `tt.kept_steps`). Jobs with the same `name` on one daemon take over each other's sessions.
+    chooses for the job. A worker that Ray restarts takes over the session of its rank, with all tensors
+    that it keeps (see `tt.kept_steps`). Jobs with the same `name` on one daemon take over each other's
+    sessions.
 
     replace_workers: when a worker ends, Ray replaces only that worker instead of all workers. Ray counts
     each replaced worker as a failure, and gives it no shard of `datasets`. Intended for a training function

@@ -3,8 +3,8 @@
 
 `import teletensor.integrations.torch_backend` adds the backend "teletensor" to torch.distributed, with the
 collectives and transfers of CPU tensors. Their data goes through the daemon of the current session, or the
-one that teletensor.connect() finds; all processes must use the same daemon, or daemons that are connected to
-each other. See docs/distributed.md.
+one that teletensor.connect() finds; all processes must use the same daemon, or daemons that are connected
+to each other. See docs/distributed.md.
 """
 
 from __future__ import annotations

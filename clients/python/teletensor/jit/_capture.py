@@ -290,8 +290,8 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
         out, out_spec = flatten(result)
         return list(out)
 
-    # One native call from the start of the trace to its end, so that a signal handler cannot leave the trace
-    # open.
+    # One native call from the start of the trace to its end, so that a signal handler cannot leave the
+    # trace open.
     out, outside, traced = _core.capture(core, vars(_capturing), held, list(tensors), run, name,
                                          tensor_names)
     made = (leaf for leaf in out if isinstance(leaf, Tensor))

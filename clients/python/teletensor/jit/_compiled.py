@@ -99,8 +99,8 @@ class Program:
 
 
 class OfModule(Shown):
-    """A function that wraps another function or a module: attributes of the module are read, set and deleted
-    through it."""
+    """A function that wraps another function or a module: attributes of the module are read, set and
+    deleted through it."""
 
     _function: Callable[..., Any]
     _OWN = frozenset(("_function", "name", "_cache", "_attempts", "_entries", "_warned", "_ints", "_latest",
@@ -281,9 +281,9 @@ class Compiled(OfModule):
         0-d tensors as numbers, all others as tensors.
 
         `data` is a tensor, or a tuple of tensors, whose slices along dimension 0 are the first arguments of
-        the iterations; after the last slice it starts again. Or it is an iterable of batches, which are sent
-        one by one. `args` are the arguments after these. The daemon gets many iterations at a time; losses
-        are returned while later iterations run.
+        the iterations; after the last slice it starts again. Or it is an iterable of batches, which are
+        sent one by one. `args` are the arguments after these. The daemon gets many iterations at a time;
+        losses are returned while later iterations run.
         """
         return repeat(self, n, data, args)
 
@@ -375,8 +375,8 @@ def repeat(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Any
 
 
 def rounds(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Iterator[Any]]:
-    """Issues n iterations, several at a time; yields iterators over their outputs, which wait only when they
-    are advanced."""
+    """Issues n iterations, several at a time; yields iterators over their outputs, which wait only when
+    they are advanced."""
     if data is not None and not isinstance(data, (Tensor, tuple)):
         return _over(owner, n, data, args)
     stacked = () if data is None else data if isinstance(data, tuple) else (data,)

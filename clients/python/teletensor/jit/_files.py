@@ -185,9 +185,9 @@ def _leaves(spec: Any) -> int:
 
 
 class Loaded(Shown):
-    """A function from a file. It is called like the function that was saved, with tensors of the same shapes
-    and dtypes; a training step changes `weights`, which are its tensors by name. `numbers` are the numbers
-    that are not arguments (learning rates, step counts); they can be set."""
+    """A function from a file. It is called like the function that was saved, with tensors of the same
+    shapes and dtypes; a training step changes `weights`, which are its tensors by name. `numbers` are the
+    numbers that are not arguments (learning rates, step counts); they can be set."""
 
     def __init__(self, entry: Entry, name: str, weights: dict[str, Tensor], arguments: list[str],
                  numbers: list[dict[str, Any]]) -> None:

@@ -99,8 +99,8 @@ class Scripted(OfModule):
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]
               ) -> tuple[_core.Guards, Entry | None]:
-        """The program for these arguments, and what it has read from Python; None if its gradients cannot be
-        compiled."""
+        """The program for these arguments, and what it has read from Python; None if its gradients cannot
+        be compiled."""
         leaves, spec = flatten((list(args), kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         key = (_core.signature(tensors), _hashable(spec),

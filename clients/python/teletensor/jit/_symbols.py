@@ -18,9 +18,9 @@ Number = int | float
 
 
 class Symbol:
-    """A number of which every call has its own value; arithmetic with it results in further such numbers. If
-    its value decides something (a comparison, a size, `float()`), the program is valid only for this value,
-    and another value is captured again."""
+    """A number of which every call has its own value; arithmetic with it results in further such numbers.
+    If its value decides something (a comparison, a size, `float()`), the program is valid only for this
+    value, and another value is captured again."""
 
     __slots__ = ("_capture", "get", "origin", "tag", "value")
 

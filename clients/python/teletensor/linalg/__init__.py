@@ -2,8 +2,8 @@
 
 Matrices are the last two dims of a tensor, and the leading dims are a batch. Dtypes are float32, float64,
 complex64 and complex128. Errors that are known from the shapes are raised at the line of the call. A matrix
-that is singular or not positive-definite, or a decomposition that does not converge, raises LinAlgError when
-a value that depends on it is read.
+that is singular or not positive-definite, or a decomposition that does not converge, raises LinAlgError
+when a value that depends on it is read.
 """
 
 from .. import _checked, _out

@@ -12,7 +12,8 @@ __all__: list[str] = []
 
 
 def wants_gradient(*tensors: Tensor) -> bool:
-    """Returns whether the tape will record what is computed from the tensors, or they may carry tangents."""
+    """Returns whether the tape will record what is computed from the tensors, or they may carry
+    tangents."""
     return _core.depth() > 0 or _core.grad_mode() and any(x.requires_grad for x in tensors)
 
 

@@ -22,9 +22,9 @@ def _basis(A: Tensor, q: int, niter: int) -> Tensor:
 def svd_lowrank(
     A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns (U, S, V) such that U diag(S) V^H approximates A - M with rank at most q. A has shape (..., m,
-    n); M is None or broadcasts to A's shape. niter is the number of power iterations. The projections are
-    random, so the generator's seed affects the last digits."""
+    """Returns (U, S, V) such that U diag(S) V^H approximates A - M with rank at most q. A has shape (...,
+    m, n); M is None or broadcasts to A's shape. niter is the number of power iterations. The projections
+    are random, so the generator's seed affects the last digits."""
     q, niter = 6 if q is None else q, 2 if niter is None else niter
     if M is not None:
         A = A - M

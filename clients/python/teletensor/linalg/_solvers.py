@@ -81,10 +81,10 @@ def lstsq(
 ) -> return_types.linalg_lstsq:
     """The X that minimises the norm of A X - B; of several such X the one with the smallest norm.
 
-    B is [*, m, k], or vectors [*, m]. Drivers: gelsy (the default: QR with pivoting), gels (full rank only),
-    gelsd and gelss (singular values; those up to rcond times the largest are treated as 0, where rcond
-    defaults to max(m, n) times the machine epsilon). `residuals` are the squared norms if m > n and the
-    driver is not gelsy; `rank` is empty for gels, and `singular_values` for gels and gelsy.
+    B is [*, m, k], or vectors [*, m]. Drivers: gelsy (the default: QR with pivoting), gels (full rank
+    only), gelsd and gelss (singular values; those up to rcond times the largest are treated as 0, where
+    rcond defaults to max(m, n) times the machine epsilon). `residuals` are the squared norms if m > n and
+    the driver is not gelsy; `rank` is empty for gels, and `singular_values` for gels and gelsy.
     """
     floating(A, "lstsq")
     if A.dim() < 2:
@@ -113,8 +113,8 @@ def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = N
          rtol: Any = None) -> Tensor:
     """The Moore-Penrose inverse; singular values up to max(atol, rtol * the largest) are treated as 0.
 
-    rtol defaults to max(m, n) times the machine epsilon unless atol is given. Tolerances may be tensors with
-    one value for each matrix.
+    rtol defaults to max(m, n) times the machine epsilon unless atol is given. Tolerances may be tensors
+    with one value for each matrix.
     """
     if A.dim() < 2:
         raise RuntimeError("linalg.pinv: The input tensor A must have at least 2 dimensions.")

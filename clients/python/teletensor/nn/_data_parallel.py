@@ -1,5 +1,5 @@
-"""DataParallel on one GPU, and the functions from which PyTorch's DataParallel is made, for the devices of a
-session."""
+"""DataParallel on one GPU, and the functions from which PyTorch's DataParallel is made, for the devices of
+a session."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = Non
 
 
 class DataParallel(Module):
-    """Runs a module on one GPU, to which its inputs are moved. If the daemon has no GPU the module is called
-    as it is, as in PyTorch. The parameters are those of `module`, so names in state_dict begin with
+    """Runs a module on one GPU, to which its inputs are moved. If the daemon has no GPU the module is
+    called as it is, as in PyTorch. The parameters are those of `module`, so names in state_dict begin with
     "module.".
 
     NotImplementedError for more than one GPU, RuntimeError if a parameter is on another device."""
@@ -101,8 +101,8 @@ def replicate(network: Module, devices: Sequence[Any], detach: bool = False) -> 
 
 
 def _copied(module: Module, place: Any, detach: bool, shares: bool, made: dict[Any, Any]) -> Any:
-    """Returns the copy of the module for a device. `made` contains the copies of modules and tensors so far,
-    by id."""
+    """Returns the copy of the module for a device. `made` contains the copies of modules and tensors so
+    far, by id."""
     if id(module) in made:
         return made[id(module)]
     copy = made[id(module)] = object.__new__(type(module))

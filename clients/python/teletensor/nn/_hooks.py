@@ -57,8 +57,8 @@ class _Same(Function):
 
 
 def _renamed(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
-    """Returns the values with their tensors passed through _Same, the positions of the tensors, and the node
-    (None if no tensor requires grad)."""
+    """Returns the values with their tensors passed through _Same, the positions of the tensors, and the
+    node (None if no tensor requires grad)."""
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor)]
     if not any(values[i].requires_grad for i in places):
         return values, places, None
@@ -220,8 +220,8 @@ every = Hooks()  # the hooks for all modules
 
 
 def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls `hook(module, args)` before the forward of every module, before the module's own hooks; a result
-    that is not None replaces the arguments."""
+    """Calls `hook(module, args)` before the forward of every module, before the module's own hooks; a
+    result that is not None replaces the arguments."""
     return every.add(every.before, (hook, False), False)
 
 

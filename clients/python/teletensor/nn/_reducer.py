@@ -25,8 +25,8 @@ class Reducer:
     `bucket_bytes`. Each forward of the module sets one of two flags and clears the other: `armed` if its
     backward is to average the gradients, and `gathers` if a later backward is to average them.
 
-    If several Reducers have the same parameter, the last one to call start() averages its gradients, and the
-    earlier ones refuse to."""
+    If several Reducers have the same parameter, the last one to call start() averages its gradients, and
+    the earlier ones refuse to."""
 
     def __init__(self, module: Module, group: Any, bucket_bytes: int, find_unused: bool) -> None:
         self.armed = self.gathers = False
@@ -137,14 +137,15 @@ class Reducer:
             )
 
     def shadow(self) -> None:
-        """Takes part in the averages of the other ranks with gradients of zero. The averages also become the
-        gradients of this rank."""
+        """Takes part in the averages of the other ranks with gradients of zero. The averages also become
+        the gradients of this rank."""
         for _, each in self._named:
             each.grad = None
         self._average(self._used((False,) * len(self._named)))
 
     def _used(self, reached: tuple[bool, ...]) -> list[Any]:
-        """The parameters that the backward of any rank has reached if find_unused; all parameters if not."""
+        """The parameters that the backward of any rank has reached if find_unused; all parameters if
+        not."""
         parameters = [each for _, each in self._named]
         if not self._find_unused:
             return parameters
@@ -153,8 +154,8 @@ class Reducer:
         return [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
 
     def _average(self, used: list[Any]) -> None:
-        """Averages the gradients of these parameters. A hook always gets the gradients of all parameters, in
-        the same buckets."""
+        """Averages the gradients of these parameters. A hook always gets the gradients of all parameters,
+        in the same buckets."""
         chosen = {id(each) for each in used}
         parameters = used if self.hook is None else [each for _, each in self._named]
         with no_grad():

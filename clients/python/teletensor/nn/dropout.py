@@ -56,8 +56,8 @@ class Dropout3d(Dropout):
 
 
 class AlphaDropout(Dropout):
-    """Dropout that sets elements to SELU's negative limit and keeps mean 0 and variance 1. Source: Klambauer
-    et al. 2017."""
+    """Dropout that sets elements to SELU's negative limit and keeps mean 0 and variance 1. Source:
+    Klambauer et al. 2017."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training, self.inplace)

@@ -199,15 +199,15 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Fills the tensor with normal random numbers with standard deviation gain / sqrt(fan); `a` is the slope
-    of leaky_relu."""
+    """Fills the tensor with normal random numbers with standard deviation gain / sqrt(fan); `a` is the
+    slope of leaky_relu."""
     if _nothing_to_fill(tensor):
         return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Fills a weight [out, in, kernel...] of 3 to 5 dimensions so that the convolution is the identity on as
-    many channels of each group as possible."""
+    """Fills a weight [out, in, kernel...] of 3 to 5 dimensions so that the convolution is the identity on
+    as many channels of each group as possible."""
     dims = tensor.dim()
     if dims not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
@@ -224,8 +224,8 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
-    """Fills the tensor with a random (semi-)orthogonal matrix times gain; the dimensions after the first are
-    flattened. Source: Saxe et al. 2013."""
+    """Fills the tensor with a random (semi-)orthogonal matrix times gain; the dimensions after the first
+    are flattened. Source: Saxe et al. 2013."""
     if tensor.dim() < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     if tensor.numel() == 0:
@@ -244,8 +244,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
-    """Fills a matrix with normal random numbers with standard deviation std, and in each column the fraction
-    `sparsity` with zeros. Source: Martens 2010."""
+    """Fills a matrix with normal random numbers with standard deviation std, and in each column the
+    fraction `sparsity` with zeros. Source: Martens 2010."""
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     rows, columns = tensor.shape

@@ -1,4 +1,5 @@
-"""Layers that are a matrix product or only change shapes: Linear, Bilinear, Identity, Flatten, Unflatten."""
+"""Layers that are a matrix product or only change shapes: Linear, Bilinear, Identity, Flatten,
+Unflatten."""
 
 from __future__ import annotations
 

@@ -349,8 +349,8 @@ class Module:
     # ---- operations on all parameters
 
     def train(self: T, mode: bool = True) -> T:
-        """Sets training mode (in which, for example, dropout is active) on this module and all modules below
-        it."""
+        """Sets training mode (in which, for example, dropout is active) on this module and all modules
+        below it."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         self.training = mode
@@ -514,8 +514,8 @@ class Module:
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Calls `hook(module, grad_input, grad_output)` when the gradients of the module's positional tensor
-        arguments are known; a result that is not None replaces grad_input."""
+        """Calls `hook(module, grad_input, grad_output)` when the gradients of the module's positional
+        tensor arguments are known; a result that is not None replaces grad_input."""
         hooks = self._own_hooks()
         return hooks.add(hooks.backward_after, (hook,), prepend)
 
@@ -524,8 +524,8 @@ class Module:
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Calls `hook(module, grad_output)` when the gradients of the module's outputs are known, before its
-        backward; a result that is not None replaces grad_output."""
+        """Calls `hook(module, grad_output)` when the gradients of the module's outputs are known, before
+        its backward; a result that is not None replaces grad_output."""
         hooks = self._own_hooks()
         return hooks.add(hooks.backward_before, (hook,), prepend)
 
@@ -552,8 +552,8 @@ class Module:
         return self._state_hook("save_pre", hook)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Calls hook(module, state_dict, prefix, local_metadata) after state_dict() has collected the state;
-        it may change the dictionary in place."""
+        """Calls hook(module, state_dict, prefix, local_metadata) after state_dict() has collected the
+        state; it may change the dictionary in place."""
         return self._state_hook("save_post", hook)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:

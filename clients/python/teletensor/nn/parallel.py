@@ -29,18 +29,18 @@ class DistributedDataParallel(Module, Joinable):
     """Wraps the module of one process of `distributed`'s world: each backward averages the gradients over
     all processes. The parameters are those of `module`, so names in state_dict begin with "module.".
 
-    All processes begin with the parameters and buffers of rank 0. Gradients are averaged after the backward,
-    in buckets of bucket_cap_mb MiB (25 by default) in the reverse order of the parameters. The buffers of
-    rank 0 are copied to all ranks at the first forward and at each forward that follows one with gradients,
-    unless broadcast_buffers is False. device_ids: the one GPU to which inputs are moved.
+    All processes begin with the parameters and buffers of rank 0. Gradients are averaged after the
+    backward, in buckets of bucket_cap_mb MiB (25 by default) in the reverse order of the parameters. The
+    buffers of rank 0 are copied to all ranks at the first forward and at each forward that follows one with
+    gradients, unless broadcast_buffers is False. device_ids: the one GPU to which inputs are moved.
     gradient_as_bucket_view, static_graph and check_reduction have no effect.
 
     ValueError if `distributed.init_process_group` has not been called, and for a bucket_cap_mb that is not
     positive; TypeError if `module` is not a Module. RuntimeError for a module without a parameter that
     requires grad, or that is or contains a DistributedDataParallel; if the parameters differ between
-    processes (the first difference is named); at a forward after parameters were replaced, frozen or wrapped
-    again; and at a backward that does not reach a parameter, unless find_unused_parameters is True: then a
-    parameter that no process reaches keeps its gradient."""
+    processes (the first difference is named); at a forward after parameters were replaced, frozen or
+    wrapped again; and at a backward that does not reach a parameter, unless find_unused_parameters is True:
+    then a parameter that no process reaches keeps its gradient."""
 
     def __init__(
         self,
@@ -164,8 +164,8 @@ class DistributedDataParallel(Module, Joinable):
             self.require_backward_grad_sync = before
 
     def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
-        """Calls hook(state, bucket) for each bucket of gradients instead of averaging it; the hook returns a
-        `futures.Future` of the flat tensor with the gradients for the optimizer. `bucket` is a
+        """Calls hook(state, bucket) for each bucket of gradients instead of averaging it; the hook returns
+        a `futures.Future` of the flat tensor with the gradients for the optimizer. `bucket` is a
         `distributed.GradBucket`. All processes must register the same hook before the first backward.
         `distributed.algorithms.ddp_comm_hooks` has several hooks.
 

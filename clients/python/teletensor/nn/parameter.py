@@ -21,9 +21,9 @@ _UNKNOWN = (
 class Parameter(Tensor):
     """A leaf tensor that shares the memory of `data`; modules register it when it is assigned to them.
 
-    `data` defaults to an empty tensor. The parameter is detached from the graph of `data`, as by `detach()`.
-    TypeError if `data` is not a tensor, RuntimeError if requires_grad is True and its dtype is not a
-    floating-point dtype.
+    `data` defaults to an empty tensor. The parameter is detached from the graph of `data`, as by
+    `detach()`. TypeError if `data` is not a tensor, RuntimeError if requires_grad is True and its dtype is
+    not a floating-point dtype.
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:

@@ -27,8 +27,8 @@ def _describe(name: Any, value: Any) -> str:
 
 
 class ParameterList(Module):
-    """A list of parameters, which `parameters()` finds; tensors become Parameters, and other values are kept
-    as they are."""
+    """A list of parameters, which `parameters()` finds; tensors become Parameters, and other values are
+    kept as they are."""
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
@@ -167,8 +167,8 @@ class ParameterDict(Module):
         return [(key, self[key]) for key in self]
 
     def update(self, parameters: Any) -> None:
-        """Adds parameters from a mapping, another ParameterDict or pairs; parameters with the same names are
-        replaced."""
+        """Adds parameters from a mapping, another ParameterDict or pairs; parameters with the same names
+        are replaced."""
         if isinstance(parameters, (Mapping, ParameterDict)):
             parameters = parameters.items()
         elif isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):

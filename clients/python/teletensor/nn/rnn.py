@@ -66,9 +66,9 @@ def _one_direction(
     weights: list[Tensor | None],
     reverse: bool,
 ) -> tuple[Tensor, _State]:
-    """Runs one layer in one direction over input [time, batch, features], or with `sizes` (the batch size at
-    each time, which never grows) over [sum of sizes, features]. Returns the hidden states in the form of the
-    input, and the last state."""
+    """Runs one layer in one direction over input [time, batch, features], or with `sizes` (the batch size
+    at each time, which never grows) over [sum of sizes, features]. Returns the hidden states in the form of
+    the input, and the last state."""
     w_ih, w_hh, b_ih, b_hh, w_hr = weights
     gates = _ops.linear(input, w_ih, b_ih)
     state = _like(gates, state)

@@ -18,8 +18,8 @@ __all__ = ["Embedding", "EmbeddingBag"]
 class Embedding(Module):
     """Row `weight[i]` for every index i: indices of shape [...] give [..., embedding_dim].
 
-    weight [num_embeddings, embedding_dim] is initialised with standard normal numbers; the row `padding_idx`
-    is initialised with zeros and gets no gradient.
+    weight [num_embeddings, embedding_dim] is initialised with standard normal numbers; the row
+    `padding_idx` is initialised with zeros and gets no gradient.
 
     >>> table = tt.nn.Embedding(10, 4, padding_idx=0)
     >>> table(tt.tensor([[1, 5, 0]])).shape
@@ -80,8 +80,8 @@ class Embedding(Module):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Embedding:
-        """Returns an Embedding that uses the memory of `embeddings` [rows, columns]; with `freeze` it is not
-        trained."""
+        """Returns an Embedding that uses the memory of `embeddings` [rows, columns]; with `freeze` it is
+        not trained."""
         if embeddings.dim() != 2:
             raise ValueError(
                 f"from_pretrained: 2 dimensions expected, got shape {list(embeddings.shape)}"

@@ -270,7 +270,8 @@ class PixelUnshuffle(Module):
 
 
 class ChannelShuffle(Module):
-    """Permutes the channels: viewed as [groups, C / groups], they are transposed to [C / groups, groups]."""
+    """Permutes the channels: viewed as [groups, C / groups], they are transposed to [C / groups,
+    groups]."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()

@@ -74,8 +74,8 @@ class Stored:
 @dataclass
 class Value:
     """An input or output: the name of its type ("" if the file has none), the kind of container, and its
-    sizes, each of which is a number, the name of a dynamic axis, or None. `shape` is None if the rank is not
-    fixed."""
+    sizes, each of which is a number, the name of a dynamic axis, or None. `shape` is None if the rank is
+    not fixed."""
 
     name: str
     type: str

@@ -27,12 +27,12 @@ class OnnxModel:
 
     A call takes the model's inputs, by position or by name, as tensors or as values that `tt.tensor`
     accepts. It returns the only output, or a tuple of the outputs. Each set of shapes is captured at its
-    first call, as `tt.compile` does, and a later call is one small message. A model in which computed values
-    decide what is computed next (NonZero, Loop on a condition, sizes that are inputs) runs node by node. The
-    model belongs to the session that was the current one when it was loaded.
+    first call, as `tt.compile` does, and a later call is one small message. A model in which computed
+    values decide what is computed next (NonZero, Loop on a condition, sizes that are inputs) runs node by
+    node. The model belongs to the session that was the current one when it was loaded.
 
-    `inputs` and `outputs` are the names of the inputs and outputs; `weights` are the constants on the daemon
-    by name.
+    `inputs` and `outputs` are the names of the inputs and outputs; `weights` are the constants on the
+    daemon by name.
     """
 
     def __init__(self, interpreter: Interpreter, name: str) -> None:
@@ -80,8 +80,8 @@ class OnnxModel:
             return self._interpreter.run(**given)
 
     def save(self, f: Any, /, *examples: Any, **named: Any) -> None:
-        """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client can run, for inputs with the
-        shapes and dtypes of these examples, or without examples for the shapes that the model declares.
+        """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client can run, for inputs with
+        the shapes and dtypes of these examples, or without examples for the shapes that the model declares.
 
         OnnxError if an axis is dynamic and there are no examples, and if computed values decide what the
         model computes next.

@@ -1,5 +1,5 @@
-"""Element types that the daemon does not have: floating-point numbers of at most 8 bits, integers of 2 and 4
-bits."""
+"""Element types that the daemon does not have: floating-point numbers of at most 8 bits, integers of 2 and
+4 bits."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def decoded(name: str, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def rounded(x: Tensor, name: str, saturate: bool = True, mode: str = "nearest") -> Any:
-    """`x` rounded to numbers of a narrow floating-point type, in float32. Ties are rounded to the even code.
-    Numbers beyond the largest magnitude become the largest one if `saturate`; if not, infinity or NaN,
-    depending on the type."""
+    """`x` rounded to numbers of a narrow floating-point type, in float32. Ties are rounded to the even
+    code. Numbers beyond the largest magnitude become the largest one if `saturate`; if not, infinity or
+    NaN, depending on the type."""
     _, _, _, largest, beyond = FLOATS[name]
     x = x.float()
     grid = [_magnitude(name, code) for code in range(largest + 1)]

@@ -1,5 +1,5 @@
-"""Quantisation: integers represent numbers by a scale and a zero point, which apply to all elements, to each
-slice of an axis, or to each block of it."""
+"""Quantisation: integers represent numbers by a scale and a zero point, which apply to all elements, to
+each slice of an axis, or to each block of it."""
 
 from __future__ import annotations
 

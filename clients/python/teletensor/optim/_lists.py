@@ -36,8 +36,8 @@ def check_common(group: dict[str, Any]) -> None:
 
 
 def reals(lists: list[list[Tensor]]) -> list[list[Tensor]]:
-    """The lists of parameters, gradients and states, in which complex tensors are replaced by views as pairs
-    of real numbers: their real and imaginary parts are optimized as separate parameters."""
+    """The lists of parameters, gradients and states, in which complex tensors are replaced by views as
+    pairs of real numbers: their real and imaginary parts are optimized as separate parameters."""
     if not any(parameter.is_complex() for parameter in lists[0]):
         return lists
     return [[tt.view_as_real(x) if x.is_complex() else x for x in each] for each in lists]
@@ -71,7 +71,8 @@ class ListOptimizer(Optimizer):
 
     # Whether a skipped step affects nothing but the number of steps.
     counts_only = True
-    # 0-d tensors on the daemon: whether the current step is skipped, and how many steps were skipped so far.
+    # 0-d tensors on the daemon: whether the current step is skipped, and how many steps were skipped so
+    # far.
     _skip: Tensor | float = 0
     _skipped: Tensor | None = None
 

@@ -44,10 +44,10 @@ class _WithMomentum(LRScheduler):
 
 class CyclicLR(_WithMomentum):
     """Raises the rate from base_lr to max_lr in step_size_up batches and lowers it again in step_size_down
-    batches, repeatedly. The amplitude of cycle n is scaled by 1 ("triangular"), 1 / 2^(n-1) ("triangular2"),
-    gamma^batches ("exp_range"), or by scale_fn of the cycle or of the batch (scale_mode "cycle" or
-    "iterations"). Momentum moves in the opposite direction, between max_momentum and base_momentum. Source:
-    Smith 2015."""
+    batches, repeatedly. The amplitude of cycle n is scaled by 1 ("triangular"), 1 / 2^(n-1)
+    ("triangular2"), gamma^batches ("exp_range"), or by scale_fn of the cycle or of the batch (scale_mode
+    "cycle" or "iterations"). Momentum moves in the opposite direction, between max_momentum and
+    base_momentum. Source: Smith 2015."""
 
     def __init__(
         self,
@@ -114,11 +114,11 @@ class CyclicLR(_WithMomentum):
 
 
 class OneCycleLR(_WithMomentum):
-    """Raises the rate from max_lr / div_factor to max_lr in the first pct_start of all steps, then lowers it
-    to the initial rate divided by final_div_factor. With three_phase it is first lowered to the initial rate
-    in as many steps as it was raised, and to the final rate in the remaining steps. anneal_strategy is "cos"
-    or "linear". Momentum moves in the opposite direction, between max_momentum and base_momentum. Call
-    step() once per batch. Source: Smith, Topin 2017."""
+    """Raises the rate from max_lr / div_factor to max_lr in the first pct_start of all steps, then lowers
+    it to the initial rate divided by final_div_factor. With three_phase it is first lowered to the initial
+    rate in as many steps as it was raised, and to the final rate in the remaining steps. anneal_strategy is
+    "cos" or "linear". Momentum moves in the opposite direction, between max_momentum and base_momentum.
+    Call step() once per batch. Source: Smith, Topin 2017."""
 
     def __init__(
         self,

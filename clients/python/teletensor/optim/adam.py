@@ -18,8 +18,8 @@ class Adam(ListOptimizer):
     """Adam: with m = beta1 m + (1 - beta1) g and v = beta2 v + (1 - beta2) g^2,
     p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Source: Kingma, Ba 2014.
 
-    weight_decay * p is added to g; with decoupled_weight_decay p is instead reduced by lr * weight_decay * p
-    (Loshchilov, Hutter 2017). amsgrad uses the largest v so far (Reddi et al. 2018); maximize negates g.
+    weight_decay * p is added to g; with decoupled_weight_decay p is instead reduced by lr * weight_decay *
+    p (Loshchilov, Hutter 2017). amsgrad uses the largest v so far (Reddi et al. 2018); maximize negates g.
     State: "step" (a number), "exp_avg", "exp_avg_sq", and with amsgrad "max_exp_avg_sq". `lr` may be a 0-d
     tensor. foreach, capturable, differentiable and fused are accepted and have no effect.
     """

@@ -1,6 +1,6 @@
 """Optimizers that scale the step of each element by its past gradients: Adamax, NAdam, RAdam, Adagrad,
-Adadelta, RMSprop. All accept foreach, fused, capturable and differentiable without effect; `lr` may be a 0-d
-tensor; maximize negates the gradients."""
+Adadelta, RMSprop. All accept foreach, fused, capturable and differentiable without effect; `lr` may be a
+0-d tensor; maximize negates the gradients."""
 
 from __future__ import annotations
 

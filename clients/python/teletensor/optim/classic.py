@@ -1,5 +1,5 @@
-"""The optimizers Rprop, which uses the signs of gradients, and ASGD, which averages the parameters. foreach,
-capturable and differentiable are accepted and have no effect; maximize negates the gradients."""
+"""The optimizers Rprop, which uses the signs of gradients, and ASGD, which averages the parameters.
+foreach, capturable and differentiable are accepted and have no effect; maximize negates the gradients."""
 
 from __future__ import annotations
 

@@ -116,9 +116,9 @@ class LBFGS(Optimizer):
     """Limited-memory BFGS: `step(closure)` makes up to max_iter iterations in directions that are computed
     from the last history_size changes of the gradient. Source: Nocedal, Wright 2006, algorithm 7.5.
 
-    The closure zeroes the gradients, computes the loss, calls backward and returns the loss; it is called up
-    to max_eval times (max_iter * 5 / 4 by default) per step. line_search_fn is None (steps of length lr) or
-    "strong_wolfe". Each iteration waits for the numbers that decide how it continues: the loss, the
+    The closure zeroes the gradients, computes the loss, calls backward and returns the loss; it is called
+    up to max_eval times (max_iter * 5 / 4 by default) per step. line_search_fn is None (steps of length lr)
+    or "strong_wolfe". Each iteration waits for the numbers that decide how it continues: the loss, the
     directional derivative, norms. Only one parameter group is allowed. The state, of the first parameter,
     has "func_evals", "n_iter" and PyTorch's other names.
     """

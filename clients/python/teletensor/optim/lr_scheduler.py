@@ -208,8 +208,8 @@ class PolynomialLR(LRScheduler):
 
 class CosineAnnealingLR(LRScheduler):
     """Lowers the rate from its initial value to eta_min along half a cosine of T_max epochs, and raises it
-    again. Source: Loshchilov, Hutter 2016 (without restarts); computed by PyTorch's recursion, so that other
-    changes of the rate are preserved."""
+    again. Source: Loshchilov, Hutter 2016 (without restarts); computed by PyTorch's recursion, so that
+    other changes of the rate are preserved."""
 
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
@@ -277,8 +277,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Multiplies the rate by `factor` if the value given to step() has not improved for more than `patience`
-    epochs.
+    """Multiplies the rate by `factor` if the value given to step() has not improved for more than
+    `patience` epochs.
 
     An improvement is a value below best * (1 - threshold) with mode "min" and threshold_mode "rel", below
     best - threshold with "abs", and above the corresponding bounds with mode "max". After a reduction,

@@ -98,8 +98,8 @@ _RATE_OF_SHAPE: dict[str | None, Callable[[int, int], float]] = {
 
 
 class Muon(Optimizer):
-    """Momentum whose update is orthogonalised by Newton-Schulz iterations; for matrices only. Source: Jordan
-    2024, in PyTorch's variant. State: "momentum_buffer"."""
+    """Momentum whose update is orthogonalised by Newton-Schulz iterations; for matrices only. Source:
+    Jordan 2024, in PyTorch's variant. State: "momentum_buffer"."""
 
     _needs_whole = True
 

@@ -41,8 +41,8 @@ def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandl
 
 
 def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls hook(optimizer, args, kwargs) after the step() of every optimizer, and after the optimizer's own
-    hooks."""
+    """Calls hook(optimizer, args, kwargs) after the step() of every optimizer, and after the optimizer's
+    own hooks."""
     return _register_shared("step_post", hook)
 
 
@@ -77,8 +77,8 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _State(defaultdict[Any, Any]):
-    """The state of an optimizer. Unlike a plain dictionary it supports weak references: a captured step uses
-    one, so that it does not keep a replaced state alive."""
+    """The state of an optimizer. Unlike a plain dictionary it supports weak references: a captured step
+    uses one, so that it does not keep a replaced state alive."""
 
 
 class Optimizer:
@@ -87,8 +87,8 @@ class Optimizer:
 
     `params` is an iterable of tensors or of groups; options that a group does not have are taken from
     `defaults`. Subclasses define `_update(group)`. TypeError for anything that is not an iterable of
-    tensors; ValueError for an empty list, a tensor that is not a leaf, or a parameter that is in two groups.
-    Pairs of name and tensor are accepted too; the names are stored as "param_names".
+    tensors; ValueError for an empty list, a tensor that is not a leaf, or a parameter that is in two
+    groups. Pairs of name and tensor are accepted too; the names are stored as "param_names".
     """
 
     _steps = 0  # the number of calls of step(), which schedulers read
@@ -262,9 +262,9 @@ class Optimizer:
     # ---- dictionary form
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns {"state": {number: {...}}, "param_groups": [{..., "params": [numbers]}]}, where parameters
-        are numbered across the groups. The tensors are the optimizer's own, not copies. Other entries that
-        the program keeps in `state` are included unchanged."""
+        """Returns {"state": {number: {...}}, "param_groups": [{..., "params": [numbers]}]}, where
+        parameters are numbered across the groups. The tensors are the optimizer's own, not copies. Other
+        entries that the program keeps in `state` are included unchanged."""
         self._call("state_pre")
         numbers: dict[int, int] = {}
         groups = []

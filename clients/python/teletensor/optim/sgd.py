@@ -16,11 +16,11 @@ __all__ = ["SGD"]
 
 class SGD(ListOptimizer):
     """Stochastic gradient descent: p -= lr * d, where d is g + weight_decay * p (with maximize, g is
-    negated). With momentum, d is replaced by the buffer b = momentum * b + (1 - dampening) * d (at the first
-    step b = d), or with nesterov by d + momentum * b. Source: Sutskever et al. 2013.
+    negated). With momentum, d is replaced by the buffer b = momentum * b + (1 - dampening) * d (at the
+    first step b = d), or with nesterov by d + momentum * b. Source: Sutskever et al. 2013.
 
-    State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach, differentiable and fused
-    are accepted and have no effect.
+    State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach, differentiable and
+    fused are accepted and have no effect.
 
     >>> w = tt.nn.Parameter(tt.tensor([1.0]))
     >>> optimizer = tt.optim.SGD([w], lr=0.5)

@@ -86,9 +86,9 @@ def get_swa_avg_fn() -> _Average:
 
 class AveragedModel(Module):
     """A copy of a model (`module`) whose parameters are averages of the model's; calling it calls the copy.
-    `update_parameters(model)` adds the present parameters to the average: the first values are copied, later
-    ones are combined by avg_fn or multi_avg_fn (by default with equal weights). Buffers are copied, or
-    averaged with use_buffers. Source: Izmailov et al. 2018.
+    `update_parameters(model)` adds the present parameters to the average: the first values are copied,
+    later ones are combined by avg_fn or multi_avg_fn (by default with equal weights). Buffers are copied,
+    or averaged with use_buffers. Source: Izmailov et al. 2018.
 
     >>> model = tt.nn.Linear(1, 1)
     >>> ema = tt.optim.swa_utils.AveragedModel(
@@ -162,8 +162,8 @@ class AveragedModel(Module):
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Makes one pass over the batches of the loader (or the first elements of batches), in which every batch
-    norm of the model sets its running statistics to the average over all batches."""
+    """Makes one pass over the batches of the loader (or the first elements of batches), in which every
+    batch norm of the model sets its running statistics to the average over all batches."""
     momenta: dict[Any, Any] = {}
     module: Any
     for module in model.modules():

@@ -101,8 +101,8 @@ def _zeros(model: Module, input_size: Any, dtypes: Any, device: Any) -> list[Ten
 
 def _call(model: Module, modules: list[Module], inputs: Sequence[Any],
           kwargs: dict[str, Any]) -> tuple[dict[int, Any], dict[int, int]]:
-    """Runs the model in evaluation mode without gradients; returns the output shapes and the number of calls
-    for each module."""
+    """Runs the model in evaluation mode without gradients; returns the output shapes and the number of
+    calls for each module."""
     outputs: dict[int, Any] = {}
     calls: dict[int, int] = {}
 

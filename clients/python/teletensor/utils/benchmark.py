@@ -1,7 +1,8 @@
 """Measures the times of statements: `Timer(...).timeit()`, measurements, and tables that compare them.
 
-A statement only issues work; the clock of a Timer waits until the daemon has computed it, as PyTorch's clock
-waits for a GPU. The time of a run includes its share of the one round trip with which a block of runs ends.
+A statement only issues work; the clock of a Timer waits until the daemon has computed it, as PyTorch's
+clock waits for a GPU. The time of a run includes its share of the one round trip with which a block of runs
+ends.
 """
 
 from __future__ import annotations
@@ -229,8 +230,8 @@ class Timer:
 
 
 class Compare:
-    """A table of measurements: one table for each label, with a row for each sub-label and a column for each
-    description."""
+    """A table of measurements: one table for each label, with a row for each sub-label and a column for
+    each description."""
 
     def __init__(self, results: Sequence[Measurement]) -> None:
         self._results: list[Measurement] = []

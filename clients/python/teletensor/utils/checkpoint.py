@@ -83,8 +83,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
 
 def checkpoint_sequential(functions: Any, segments: int, input: Any,
                           use_reentrant: bool | None = None, **kwargs: Any) -> Any:
-    """Calls a sequence of modules or functions, each on the result of the previous one, in `segments` parts,
-    which are checkpointed except for the last one."""
+    """Calls a sequence of modules or functions, each on the result of the previous one, in `segments`
+    parts, which are checkpointed except for the last one."""
     preserve = kwargs.pop("preserve_rng_state", True)
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))

@@ -20,8 +20,9 @@ class MeshCompiled:
     """A function that each rank captures at its first call, as `teletensor.compile` does, and then runs as
     one command of its session. Created by `Mesh.compile`.
 
-    If it is called in the code of a rank it runs on this rank. Otherwise it runs on all ranks, each of which
-    gets its own element of every PerRank among the arguments, and returns a PerRank of the results."""
+    If it is called in the code of a rank it runs on this rank. Otherwise it runs on all ranks, each of
+    which gets its own element of every PerRank among the arguments, and returns a PerRank of the
+    results."""
 
     def __init__(self, mesh: Mesh, function: Callable[..., Any], name: str | None = None) -> None:
         functools.update_wrapper(self, function, updated=())

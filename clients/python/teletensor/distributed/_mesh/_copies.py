@@ -58,8 +58,8 @@ def replicated(mesh: Mesh, value: Any) -> PerRank:
 
 
 def _receiver(tensors: list[Tensor], rank: Rank) -> Callable[[Tensor], Tensor]:
-    """A function that returns these tensors of rank 0 on the given rank one after the other, in the order in
-    which a copy asks for its tensors."""
+    """A function that returns these tensors of rank 0 on the given rank one after the other, in the order
+    in which a copy asks for its tensors."""
     rest = iter(tensors)
     return lambda _: _broadcast(next(rest), rank)
 

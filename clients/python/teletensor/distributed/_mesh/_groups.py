@@ -17,8 +17,8 @@ class Groups:
     """The groups of all ranks of a mesh, by name and by rank in the group.
 
     One thread issues the ranks one after the other, except within `during_threads`. This class refuses a
-    wait in a session whose rank has issued a collective that another rank of the group has not: the lines of
-    the other rank run later, and the wait would never end."""
+    wait in a session whose rank has issued a collective that another rank of the group has not: the lines
+    of the other rank run later, and the wait would never end."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, dict[int, ProcessGroup]] = {}
@@ -73,15 +73,16 @@ class Groups:
         )
 
     def begin_again(self) -> None:
-        """Ends the groups, with all collectives that wait in them, and creates them again; the group objects
-        stay the same."""
+        """Ends the groups, with all collectives that wait in them, and creates them again; the group
+        objects stay the same."""
         self.leave()
         for group in self._all():
             group.join()
 
     def leave(self) -> None:
         """Ends the groups, with all collectives that wait in them, until begin_again()."""
-        # A rank that has issued more collectives may have no room for a command until other ranks have left.
+        # A rank that has issued more collectives may have no room for a command until other ranks have
+        # left.
         for group in sorted(self._all(), key=lambda group: group.calls):
             group.leave()
 

@@ -34,8 +34,8 @@ _DEVICE = re.compile(r"(.*[^/])/(cpu|(?:cuda|sim):\d+)")
 
 
 class Mesh:
-    """Several sessions on one or several daemons, each of which is a rank, driven by one program. Created by
-    `connect_mesh`.
+    """Several sessions on one or several daemons, each of which is a rank, driven by one program. Created
+    by `connect_mesh`.
 
     `mesh[i]` is rank i (a `Rank`), and `mesh["dp"]` the groups along that dimension: a PerRank of
     `device_mesh.DeviceMesh`. `len` and iteration are over the ranks. `with mesh:` closes it."""
@@ -148,9 +148,9 @@ class Mesh:
         Each rank gets its own element of every PerRank among the arguments. Returns a PerRank of the
         results.
 
-        A line of f that waits for a value after a collective that later ranks have not issued yet is refused
-        (RuntimeError): read the value after run(), or use spawn(). An error of f is raised with its rank;
-        collectives that not all ranks have issued then end with RankLostError."""
+        A line of f that waits for a value after a collective that later ranks have not issued yet is
+        refused (RuntimeError): read the value after run(), or use spawn(). An error of f is raised with its
+        rank; collectives that not all ranks have issued then end with RankLostError."""
         return self._each(lambda index: f(*of_rank(args, index), **of_rank(kwargs, index)))
 
     def _each(self, f: Callable[[int], Any]) -> PerRank:
@@ -180,8 +180,8 @@ class Mesh:
         ranks. Each rank gets its own element of every PerRank among the arguments. Returns a PerRank of the
         results when all calls have ended.
 
-        The first error of a rank is raised, with the rank; the remaining ranks are stopped, and their queued
-        commands are cancelled. NotImplementedError for ranks on different devices."""
+        The first error of a rank is raised, with the rank; the remaining ranks are stopped, and their
+        queued commands are cancelled. NotImplementedError for ranks on different devices."""
         self._check()
         devices = {str(rank.device): rank.device for rank in self}
         if len(devices) > 1:  # the default device is the same in all threads
@@ -226,9 +226,10 @@ class Mesh:
 
     def replicate(self, *values: Any) -> Any:
         """Returns a PerRank of copies of a tensor, a module, an optimizer, or of a tuple of these; for
-        several arguments, a tuple of PerRank. The tensors are sent to rank 0 if they are not there, and from
-        rank 0 to all ranks through the daemons. Rank 0 has the object itself if its tensors are there. If
-        objects share a tensor, as a module and its optimizer do, the copies on each rank share it too."""
+        several arguments, a tuple of PerRank. The tensors are sent to rank 0 if they are not there, and
+        from rank 0 to all ranks through the daemons. Rank 0 has the object itself if its tensors are there.
+        If objects share a tensor, as a module and its optimizer do, the copies on each rank share it
+        too."""
         self._check()
         with self._together():
             if len(values) == 1:
@@ -316,7 +317,8 @@ class Mesh:
     def _check(self) -> None:
         if self._closed:
             raise SessionLostError(f"{self._title()} is closed", "closed")
-        if self._dropped and current_rank(self) is None:  # an exception has interrupted the previous cleanup
+        # an exception has interrupted the previous cleanup
+        if self._dropped and current_rank(self) is None:
             self._begin_again()
 
     def close(self) -> None:
@@ -386,10 +388,10 @@ def connect_mesh(
     """Opens one session for each address, as the ranks of one group that this program drives.
 
     An address has the form for `connect`, followed by a slash and a device if the rank's tensors should not
-    be on the CPU: "box2:7420/cuda:1". It may occur several times, for several ranks on one daemon. Different
-    daemons must be connected to each other (docs/distributed.md). `names` are the names of the mesh's
-    dimensions and `shape` their sizes, whose product is the number of ranks; for one dimension it can be
-    left out.
+    be on the CPU: "box2:7420/cuda:1". It may occur several times, for several ranks on one daemon.
+    Different daemons must be connected to each other (docs/distributed.md). `names` are the names of the
+    mesh's dimensions and `shape` their sizes, whose product is the number of ranks; for one dimension it
+    can be left out.
 
     `name`: if this user has a mesh of this name on these daemons, its sessions are taken over, and the
     tensors that they keep are in `Mesh.kept()`. A mesh with a name outlives its program; `Mesh.close` ends

@@ -23,8 +23,8 @@ class _Stopped(BaseException):
 
 
 class _Stoppable:
-    """The threads that may be stopped: each at most once, and only while it runs the code of a rank. No lock
-    is used, because a thread that is stopped while it holds a lock would keep it."""
+    """The threads that may be stopped: each at most once, and only while it runs the code of a rank. No
+    lock is used, because a thread that is stopped while it holds a lock would keep it."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
@@ -43,7 +43,8 @@ class _Stoppable:
                 self._ended.add(thread)
                 while self._stopping:
                     time.sleep(0.001)
-                for _ in range(100):  # the interpreter raises a pending exception at the end of an iteration
+                # the interpreter raises a pending exception at the end of an iteration
+                for _ in range(100):
                     pass
                 return
             except _Stopped:
@@ -68,8 +69,8 @@ def in_threads(
     stop: Callable[[], None],
 ) -> list[Any]:
     """Calls f on the ranks, each in a thread; returns the results. After the first error of a rank, or
-    Ctrl-C, the threads are stopped; stop() ends everything for which they wait. The error is raised when all
-    threads have ended."""
+    Ctrl-C, the threads are stopped; stop() ends everything for which they wait. The error is raised when
+    all threads have ended."""
     results: list[Any] = [None] * len(mesh)
     ended: queue.SimpleQueue[tuple[Rank, BaseException | None]] = queue.SimpleQueue()
 

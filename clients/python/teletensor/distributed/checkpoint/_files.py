@@ -1,8 +1,8 @@
 """A folder with the tensors of several ranks: one file for each rank, and an index of the contents of all
 files.
 
-A save writes its files under new names next to those of the previous save. At the end the index is replaced,
-and then the previous files are removed: so the folder always contains one complete checkpoint.
+A save writes its files under new names next to those of the previous save. At the end the index is
+replaced, and then the previous files are removed: so the folder always contains one complete checkpoint.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ def _folder(checkpoint_id: Any) -> str:
 def save(
     state_dict: Mapping[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
 ) -> None:
-    """Writes a state_dict, whose values may be nested dicts, to the folder `checkpoint_id`. All ranks of the
-    group (or the world) must have access to this folder; it is created if it does not exist. All ranks call
-    this function with the same names. Each rank writes its shards to a file of its own; all other tensors
-    and values are taken from rank 0. A previous checkpoint in the folder stays complete until the new one
-    is.
+    """Writes a state_dict, whose values may be nested dicts, to the folder `checkpoint_id`. All ranks of
+    the group (or the world) must have access to this folder; it is created if it does not exist. All ranks
+    call this function with the same names. Each rank writes its shards to a file of its own; all other
+    tensors and values are taken from rank 0. A previous checkpoint in the folder stays complete until the
+    new one is.
 
     Shards are recognised in model.state_dict() of a sharded module, and in the result of
     get_optimizer_state_dict. The tensors in an optimizer's own state_dict() are not marked as parts.
@@ -212,9 +212,9 @@ def load(
     state_dict: dict[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
 ) -> None:
     """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced.
-    The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and all
-    ranks read whole tensors. Names that are only in the checkpoint are ignored. All ranks of the group (or
-    the world) call this function.
+    The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and
+    all ranks read whole tensors. Names that are only in the checkpoint are ignored. All ranks of the group
+    (or the world) call this function.
 
     CheckpointException on all ranks, with nothing changed, if on any rank a name is missing, a shape or
     dtype differs, or a file is missing or damaged."""

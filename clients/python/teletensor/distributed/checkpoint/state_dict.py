@@ -170,8 +170,8 @@ def get_optimizer_state_dict(
     options: StateDictOptions | None = None,
 ) -> dict[str, Any]:
     """Returns the state of optimizers of the model's parameters, with the names of the parameters in place
-    of numbers. ValueError for an optimizer of other parameters. NotImplementedError for full_state_dict if a
-    state has neither the shape of its parameter nor a single element."""
+    of numbers. ValueError for an optimizer of other parameters. NotImplementedError for full_state_dict if
+    a state has neither the shape of its parameter nor a single element."""
     options = _checked(options)
     names = _names(model)
     whole: dict[str, Any] = {"state": {}, "param_groups": []}

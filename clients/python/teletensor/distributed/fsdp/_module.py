@@ -59,7 +59,8 @@ class FSDPModule:
         self._fsdp_group.reshard()
 
     def reset_iter_state(self) -> None:
-        """Reshards this module and its submodules, and discards gradients that were to be averaged later."""
+        """Reshards this module and its submodules, and discards gradients that were to be averaged
+        later."""
         for group in _groups(self, True):
             group.reset()
 
@@ -73,7 +74,8 @@ class FSDPModule:
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
         """Sets whether a backward averages the gradients of the shards over the ranks that have the same
-        shards, for a mesh of two dimensions. If not, they are accumulated until a backward averages them."""
+        shards, for a mesh of two dimensions. If not, they are accumulated until a backward averages
+        them."""
         for group in _groups(self, recurse):
             group.syncs_replicas = bool(requires_all_reduce)
 

@@ -73,8 +73,8 @@ class _Gathered(Function):
 
 
 class _Begins(Function):
-    """The identity of the arguments of a module without trained parameters: their backward is the end of the
-    module's backward."""
+    """The identity of the arguments of a module without trained parameters: their backward is the end of
+    the module's backward."""
 
     @staticmethod
     def forward(ctx: Any, group: Group, *tensors: Tensor) -> Any:

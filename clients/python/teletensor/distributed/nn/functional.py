@@ -55,8 +55,8 @@ class _AllReduce(Function):
 
 
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None) -> Any:
-    """The tensors of all ranks, reduced to one. NotImplementedError for an operand that requires grad and an
-    op other than SUM and AVG."""
+    """The tensors of all ranks, reduced to one. NotImplementedError for an operand that requires grad and
+    an op other than SUM and AVG."""
     _linear("all_reduce", op, tensor)
     return _AllReduce.apply(found(group), op, tensor)
 

@@ -26,9 +26,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     parameters of this rank, and then all ranks receive those of the other ranks. All ranks must have the
     same parameters in the same order, with equal gradients, as DistributedDataParallel provides them.
 
-    The parameters of each group are assigned, the largest first, to the rank that has the fewest elements so
-    far. A parameter is never divided. **defaults are the options of optimizer_class; `param_groups` contains
-    all parameters, and options that are changed there take effect at the next step.
+    The parameters of each group are assigned, the largest first, to the rank that has the fewest elements
+    so far. A parameter is never divided. **defaults are the options of optimizer_class; `param_groups`
+    contains all parameters, and options that are changed there take effect at the next step.
     parameters_as_bucket_view has no effect.
 
     NotImplementedError for overlap_with_ddp; TypeError if optimizer_class is not an Optimizer class."""
@@ -136,8 +136,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores the options, and the part of the state that belongs to this rank's parameters.
-        `state_dict` is a result of state_dict(), or that of a plain optimizer_class. All ranks must load the
-        same."""
+        `state_dict` is a result of state_dict(), or that of a plain optimizer_class. All ranks must load
+        the same."""
         assert self.optim is not None
         super().load_state_dict({**state_dict, "state": {}})
         names = [str(number) for saved in state_dict["param_groups"] for number in saved["params"]]

@@ -46,10 +46,10 @@ class DTensor:
         shape: Sequence[int] | None = None,
         stride: Any = None,
     ) -> DTensor:
-        """Returns the tensor whose part on this rank is `local_tensor`, with its history. Without placements
-        it is Replicate. `shape` is the shape of the whole tensor, which is needed if the parts of a Shard
-        have different sizes. run_check=True copies the values of the first rank of a Replicate to all ranks;
-        stride has no effect. ValueError if the size of the part does not match `shape`."""
+        """Returns the tensor whose part on this rank is `local_tensor`, with its history. Without
+        placements it is Replicate. `shape` is the shape of the whole tensor, which is needed if the parts
+        of a Shard have different sizes. run_check=True copies the values of the first rank of a Replicate
+        to all ranks; stride has no effect. ValueError if the size of the part does not match `shape`."""
         placed = listed(placements, device_mesh, local_tensor.dim())
         whole = list(local_tensor.shape) if shape is None else list(shape)
         if shape is None:
@@ -233,9 +233,9 @@ def distribute_tensor(
     *,
     src_data_rank: int | None = 0,
 ) -> DTensor:
-    """Returns the tensor in parts, as a leaf. Its values are those of the first rank along each dimension of
-    the mesh; with src_data_rank=None those of each rank, which must then be equal. The defaults are the mesh
-    of all ranks and Replicate. RuntimeError for a tensor with history."""
+    """Returns the tensor in parts, as a leaf. Its values are those of the first rank along each dimension
+    of the mesh; with src_data_rank=None those of each rank, which must then be equal. The defaults are the
+    mesh of all ranks and Replicate. RuntimeError for a tensor with history."""
     if not tensor.is_leaf:
         raise RuntimeError(
             "`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf tensor!"

@@ -108,8 +108,8 @@ def sizes(size: int, parts: int) -> list[int]:
 
 def listed(placements: Any, mesh: DeviceMesh, dims: int) -> tuple[Placement, ...]:
     """A placement for each dimension of the mesh, in which the dimensions of Shard are counted from 0;
-    Replicate if none are given. ValueError for a wrong number of placements, IndexError for a dimension that
-    a tensor of `dims` dimensions does not have."""
+    Replicate if none are given. ValueError for a wrong number of placements, IndexError for a dimension
+    that a tensor of `dims` dimensions does not have."""
     given = [Replicate()] * mesh.ndim if placements is None else list(placements)
     if len(given) != mesh.ndim:
         raise ValueError(

@@ -65,7 +65,8 @@ def _project(
     weights: tuple[Tensor | None, Tensor | None, Tensor | None],
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns query, key and value times their weights; computes one product if they are the same tensor."""
+    """Returns query, key and value times their weights; computes one product if they are the same
+    tensor."""
     size = query.shape[-1]
     if weight is not None and query is key and key is value:
         q, k, v = _ops.linear(query, weight, bias).chunk(3, -1)

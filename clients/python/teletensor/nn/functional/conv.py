@@ -110,8 +110,9 @@ def conv2d(
     dilation: Size = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation: input [N, C, H, W] (or [C, H, W]), weight [O, C / groups, KH, KW] and bias [O] give
-    [N, O, H', W']. padding is the number of zeros that are added on both sides, or "valid", or "same"."""
+    """Cross-correlation: input [N, C, H, W] (or [C, H, W]), weight [O, C / groups, KH, KW] and bias [O]
+    give [N, O, H', W']. padding is the number of zeros that are added on both sides, or "valid", or
+    "same"."""
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 

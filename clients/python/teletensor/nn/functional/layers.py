@@ -236,7 +236,8 @@ def _bags(taken: Tensor, kept: Tensor | None, mode: str) -> Tensor:
 
 
 def _largest(taken: Tensor, kept: Tensor | None, bag: Tensor, bags: int) -> Tensor:
-    """The maxima of bags of different lengths; if elements are equal, the gradient goes to the first one."""
+    """The maxima of bags of different lengths; if elements are equal, the gradient goes to the first
+    one."""
     count, columns = taken.shape[0], taken.shape[1]
     empty = tt.zeros((bags, columns), dtype=taken.dtype, device=taken.device)
     if count == 0 or bags == 0:
@@ -316,8 +317,8 @@ def _feature_dropout(
 def dropout1d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Whole channels of [N, C, L] (or [C, L]) are set to zero with probability p, and the remaining ones are
-    divided by 1 - p."""
+    """Whole channels of [N, C, L] (or [C, L]) are set to zero with probability p, and the remaining ones
+    are divided by 1 - p."""
     return _feature_dropout("dropout1d", input, p, training, inplace, (2, 3))
 
 
@@ -355,8 +356,8 @@ def _alpha(input: Tensor, p: float, training: bool, inplace: bool, lead: int) ->
 def alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
-    """Elements are set to SELU's negative limit with probability p, and then all elements are transformed so
-    that the mean stays 0 and the variance 1. Source: Klambauer et al. 2017."""
+    """Elements are set to SELU's negative limit with probability p, and then all elements are transformed
+    so that the mean stays 0 and the variance 1. Source: Klambauer et al. 2017."""
     return _alpha(input, p, training, inplace, input.dim())
 
 

@@ -150,8 +150,8 @@ def huber_loss(
     delta: float = 1.0,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """With d = |input - target|: 0.5 d^2 where d <= delta, and delta (d - 0.5 delta) elsewhere; times weight
-    (of the input's shape)."""
+    """With d = |input - target|: 0.5 d^2 where d <= delta, and delta (d - 0.5 delta) elsewhere; times
+    weight (of the input's shape)."""
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     x, y = _pair(input, target)
@@ -265,8 +265,8 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """target * (log(target) - input), and 0 where target is 0; input contains log-probabilities, and so does
-    target with log_target. "batchmean" divides the sum by the size of the first dimension."""
+    """target * (log(target) - input), and 0 where target is 0; input contains log-probabilities, and so
+    does target with log_target. "batchmean" divides the sum by the size of the first dimension."""
     reduction = _legacy(size_average, reduce, reduction)
     if input._shape != target._shape:
         input, target = tt.broadcast_tensors(input, target)
@@ -286,8 +286,8 @@ def poisson_nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """exp(input) - target * input (log_input), or input - target * log(input + eps); with `full`, Stirling's
-    term target log(target) - target + 0.5 log(2 pi target) is added where target > 1."""
+    """exp(input) - target * input (log_input), or input - target * log(input + eps); with `full`,
+    Stirling's term target log(target) - target + 0.5 log(2 pi target) is added where target > 1."""
     reduction = _legacy(size_average, reduce, reduction)
     if log_input:
         loss = tt.exp(input) - target * input
@@ -309,9 +309,9 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """0.5 (log(v) + (input - target)^2 / v) with v = max(var, eps); with `full`, 0.5 log(2 pi) is added. var
-    broadcasts to input. The gradient with respect to v is passed to var even where it is clamped, so that a
-    variance below eps can grow again."""
+    """0.5 (log(v) + (input - target)^2 / v) with v = max(var, eps); with `full`, 0.5 log(2 pi) is added.
+    var broadcasts to input. The gradient with respect to v is passed to var even where it is clamped, so
+    that a variance below eps can grow again."""
     if not isinstance(var, Tensor):
         if var < 0:
             raise ValueError("var has negative entry/entries")
@@ -389,8 +389,8 @@ def cosine_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """1 - cos(x1, x2) where the target is 1, and max(0, cos(x1, x2) - margin) where it is -1; inputs are [N,
-    D] or [D], target is [N] or []."""
+    """1 - cos(x1, x2) where the target is 1, and max(0, cos(x1, x2) - margin) where it is -1; inputs are
+    [N, D] or [D], target is [N] or []."""
     reduction = _legacy(size_average, reduce, reduction)
     if target.dim() > 1:
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
@@ -513,8 +513,8 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The sum over the classes j other than t of max(0, margin - x[t] + x[j]) ** p * weight[t] / C: input is
-    [N, C] or [C], target is [N] or [] (int64)."""
+    """The sum over the classes j other than t of max(0, margin - x[t] + x[j]) ** p * weight[t] / C: input
+    is [N, C] or [C], target is [N] or [] (int64)."""
     reduction = _legacy(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
@@ -544,9 +544,9 @@ def multilabel_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The sum over the classes t of the target, and over the classes j that are not in the target, of max(0,
-    1 - (x[t] - x[j])) / C: input and target are [N, C] or [C]; the list of classes in target (int64) ends at
-    the first -1."""
+    """The sum over the classes t of the target, and over the classes j that are not in the target, of
+    max(0, 1 - (x[t] - x[j])) / C: input and target are [N, C] or [C]; the list of classes in target (int64)
+    ends at the first -1."""
     reduction = _legacy(size_average, reduce, reduction)
     x, places = _rows("multilabel_margin_loss", input, target, True)
     valid = tt.cumsum((places < 0).to(tt.int64), 1) == 0
@@ -571,9 +571,9 @@ def ctc_loss(
     """The negative log-probability of the target, summed over all its alignments.
 
     log_probs [T, N, C] (or [T, C]) contains log-probabilities, targets [N, S] (or all targets concatenated)
-    the classes; the lengths [N] (or []) say how many elements of each are valid. Class `blank` separates the
-    classes. "mean" first divides each loss by the length of its target. With zero_infinity, a target that
-    cannot be aligned has a loss of zero. Source: Graves et al. 2006.
+    the classes; the lengths [N] (or []) say how many elements of each are valid. Class `blank` separates
+    the classes. "mean" first divides each loss by the length of its target. With zero_infinity, a target
+    that cannot be aligned has a loss of zero. Source: Graves et al. 2006.
     """
     if log_probs.dim() not in (2, 3):
         raise RuntimeError(

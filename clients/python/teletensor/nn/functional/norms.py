@@ -167,8 +167,8 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """batch_norm with separate statistics for each sample; the running ones are updated with their mean over
-    the batch. Source: Ulyanov et al. 2016."""
+    """batch_norm with separate statistics for each sample; the running ones are updated with their mean
+    over the batch. Source: Ulyanov et al. 2016."""
     _check_channels("instance_norm", input)
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
@@ -251,8 +251,8 @@ def group_norm(
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """x / (k + alpha * mean of x ** 2 over `size` adjacent channels) ** beta; channels out of range count as
-    zeros. Source: Krizhevsky et al. 2012."""
+    """x / (k + alpha * mean of x ** 2 over `size` adjacent channels) ** beta; channels out of range count
+    as zeros. Source: Krizhevsky et al. 2012."""
     if input.dim() < 3:
         raise ValueError(
             f"Expected 3D or higher dimensionality                          input "

@@ -130,8 +130,9 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window of input [N, C, H, W] or [C, H, W]; stride defaults to kernel_size.
-    With return_indices also its index. With ceil_mode the last window may extend beyond the input."""
+    """The largest element of each window of input [N, C, H, W] or [C, H, W]; stride defaults to
+    kernel_size. With return_indices also its index. With ceil_mode the last window may extend beyond the
+    input."""
     pair = _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode)
     return pair if return_indices else pair[0]
 
@@ -299,8 +300,8 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window of input [N, C, D, H, W] or [C, D, H, W]; stride defaults to kernel_size. Sums
-    are divided by divisor_override if it is given."""
+    """The mean of each window of input [N, C, D, H, W] or [C, D, H, W]; stride defaults to kernel_size.
+    Sums are divided by divisor_override if it is given."""
     return _avg_pool(
         3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
@@ -460,8 +461,8 @@ def fractional_max_pool2d(
     return_indices: bool = False,
     _random_samples: Tensor | None = None,
 ) -> Any:
-    """The largest elements of windows at pseudo-random distances, chosen so that the result has output_size,
-    or the input's size times output_ratio. Source: Graham 2014."""
+    """The largest elements of windows at pseudo-random distances, chosen so that the result has
+    output_size, or the input's size times output_ratio. Source: Graham 2014."""
     pair = _fractional(2, input, kernel_size, output_size, output_ratio, _random_samples)
     return pair if return_indices else pair[0]
 

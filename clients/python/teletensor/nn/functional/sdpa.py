@@ -89,8 +89,8 @@ def scaled_dot_product_attention(
     attn_mask broadcasts to [..., L, S]: a bool mask is True where a key is used, and numbers are added to
     the scores; a row without any key gives zeros. is_causal lets position i attend to positions 0..i and
     cannot be combined with a mask. enable_gqa: several heads (dimension -3) of the query share one head of
-    key and value. The scores of 16-bit tensors are computed in float32. With dropout the matrix of scores is
-    stored. Source: Vaswani et al. 2017; Dao et al. 2022.
+    key and value. The scores of 16-bit tensors are computed in float32. With dropout the matrix of scores
+    is stored. Source: Vaswani et al. 2017; Dao et al. 2022.
     """
     _check(query, key, value)
     if is_causal and attn_mask is not None:

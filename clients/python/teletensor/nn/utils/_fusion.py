@@ -51,7 +51,8 @@ def _fused(layer: Any, bn: Any, transpose: bool) -> Any:
 
 
 def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
-    """Returns one convolution that replaces a convolution and the batch norm after it, both in eval mode."""
+    """Returns one convolution that replaces a convolution and the batch norm after it, both in eval
+    mode."""
     return _fused(conv, bn, transpose)
 
 
@@ -70,8 +71,8 @@ def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
 
 
 def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Any:
-    """Constructs a module of this class, on a device if one is given. Initialisation is not skipped, because
-    it takes no time here."""
+    """Constructs a module of this class, on a device if one is given. Initialisation is not skipped,
+    because it takes no time here."""
     if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
         raise RuntimeError(f"Expected a Module; got {module_cls}")
     if "device" not in inspect.signature(module_cls).parameters:

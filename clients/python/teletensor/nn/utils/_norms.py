@@ -158,9 +158,9 @@ def spectral_norm(
     eps: float = 1e-12,
     dim: int | None = None,
 ) -> M:
-    """Divides the parameter `name` by its largest singular value before each forward; in training mode after
-    `n_power_iterations` steps of power iteration. The module gets name_orig (a parameter), name_u and name_v
-    (buffers). dim is the dimension of the outputs (0 by default; 1 for transposed convolutions).
+    """Divides the parameter `name` by its largest singular value before each forward; in training mode
+    after `n_power_iterations` steps of power iteration. The module gets name_orig (a parameter), name_u and
+    name_v (buffers). dim is the dimension of the outputs (0 by default; 1 for transposed convolutions).
     RuntimeError if spectral_norm was already applied. Source: Miyato et al. 2018."""
     if dim is None:
         transposed = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)

@@ -112,8 +112,8 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Copies the elements of `vec`, in the order of parameters_to_vector, into the parameters. ValueError if
-    the number of elements differs; in that case nothing has been written."""
+    """Copies the elements of `vec`, in the order of parameters_to_vector, into the parameters. ValueError
+    if the number of elements differs; in that case nothing has been written."""
     parameters = list(parameters)
     expected = sum(parameter.numel() for parameter in parameters)
     if vec.dim() != 1 or vec.numel() != expected:

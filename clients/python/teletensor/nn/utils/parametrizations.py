@@ -36,9 +36,9 @@ class _WeightNorm(Module):
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
-    """Parametrizes weight = g * v / |v|, with the norm (original0) and the direction (original1) as separate
-    parameters; there is one norm for each index of `dim`, or a single one if it is None. Source: Salimans,
-    Kingma 2016."""
+    """Parametrizes weight = g * v / |v|, with the norm (original0) and the direction (original1) as
+    separate parameters; there is one norm for each index of `dim`, or a single one if it is None. Source:
+    Salimans, Kingma 2016."""
     return parametrize.register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
 

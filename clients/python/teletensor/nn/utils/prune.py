@@ -105,7 +105,8 @@ class PruningContainer(BasePruningMethod):
             self.add_pruning_method(method)
 
     def add_pruning_method(self, method: BasePruningMethod) -> None:
-        """Adds a method. TypeError if it is not a pruning method, ValueError if it prunes another tensor."""
+        """Adds a method. TypeError if it is not a pruning method, ValueError if it prunes another
+        tensor."""
         if not isinstance(method, BasePruningMethod):
             raise TypeError(f"{type(method)} is not a BasePruningMethod subclass")
         if self._tensor_name != method._tensor_name:
@@ -289,8 +290,8 @@ def _dim_of(t: Tensor, dim: int) -> int:
 
 
 def _find(module: Module, name: str | None) -> tuple[int, BasePruningMethod] | None:
-    """The pruning method of a tensor of the module (of the named one, if a name is given), and its key among
-    the hooks."""
+    """The pruning method of a tensor of the module (of the named one, if a name is given), and its key
+    among the hooks."""
     for key, (hook, _) in module._own_hooks().before.items():
         if isinstance(hook, BasePruningMethod) and name in (None, hook._tensor_name):
             return key, hook

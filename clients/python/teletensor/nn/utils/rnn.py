@@ -141,9 +141,9 @@ def pack_padded_sequence(
     batch_first: bool = False,
     enforce_sorted: bool = True,
 ) -> PackedSequence:
-    """Packs input [time, batch, ...] (batch first with batch_first) whose sequences have these lengths. They
-    must be sorted, longest first, unless enforce_sorted is False. Lengths that are Python numbers avoid a
-    round trip to the daemon."""
+    """Packs input [time, batch, ...] (batch first with batch_first) whose sequences have these lengths.
+    They must be sorted, longest first, unless enforce_sorted is False. Lengths that are Python numbers
+    avoid a round trip to the daemon."""
     numbers = _numbers(lengths)
     batch = input.shape[0 if batch_first else 1]
     if len(numbers) != batch:
@@ -264,7 +264,8 @@ def unpad_sequence(
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
-    """Packs sequences [length, ...], which must be sorted, longest first, unless enforce_sorted is False."""
+    """Packs sequences [length, ...], which must be sorted, longest first, unless enforce_sorted is
+    False."""
     lengths = [int(sequence.shape[0]) for sequence in sequences]
     return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 

@@ -1,5 +1,5 @@
-"""Random orders of samples, which are drawn by the client: they decide what is sent, so they cannot wait for
-the daemon.
+"""Random orders of samples, which are drawn by the client: they decide what is sent, so they cannot wait
+for the daemon.
 """
 
 from __future__ import annotations

@@ -358,8 +358,8 @@ class Pool:
 
 @contextlib.contextmanager
 def _starting(forked: bool) -> Iterator[None]:
-    """A context in which a started process ignores Ctrl-C until it is ready for it, and does not import this
-    program's `__main__`, which may be a notebook or a script without a guard."""
+    """A context in which a started process ignores Ctrl-C until it is ready for it, and does not import
+    this program's `__main__`, which may be a notebook or a script without a guard."""
     with _naming:
         main = sys.modules["__main__"]
         held = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -373,8 +373,8 @@ def _starting(forked: bool) -> Iterator[None]:
 
 
 class Epoch:
-    """One iteration over the batches that a pool makes for `tasks`, in their order unless in_order is False.
-    A failure of a worker takes the place of a batch."""
+    """One iteration over the batches that a pool makes for `tasks`, in their order unless in_order is
+    False. A failure of a worker takes the place of a batch."""
 
     def __init__(self, pool: Pool, tasks: Iterator[Any], in_order: bool) -> None:
         pool.epoch += 1

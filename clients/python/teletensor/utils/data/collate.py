@@ -27,8 +27,8 @@ def default_collate(batch: Sequence[Any], *, make: Make = tensor_of) -> Any:
 
     Tensors, PyTorch's tensors and NumPy arrays of equal shapes are stacked to a tensor with a new first
     dimension; numbers become a 1-d tensor (floats float64, ints int64, bools bool); text and bytes are
-    unchanged; mappings, named tuples, tuples (as lists) and lists are collated element by element. TypeError
-    for other types, RuntimeError for arrays of different shapes and sequences of unequal lengths.
+    unchanged; mappings, named tuples, tuples (as lists) and lists are collated element by element.
+    TypeError for other types, RuntimeError for arrays of different shapes and sequences of unequal lengths.
 
     `make` creates a tensor from (name of the dtype, NumPy array).
     """

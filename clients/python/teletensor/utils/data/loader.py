@@ -28,16 +28,16 @@ class DataLoader:
     per tensor on the daemon, for which workers are not needed).
 
     num_workers processes make the batches, each of them up to prefetch_factor batches ahead (2 by default):
-    dataset, collate_fn and worker_init_fn run there. A worker does not share the memory of tensors with this
-    process: it gets copies of the tensors in the dataset, and creates its own tensors in a session that it
-    opens. The tensors of its batches are sent to this process as arrays and become tensors of this process's
-    session, uploaded one batch ahead. A worker whose samples are NumPy arrays, numbers or PyTorch's tensors
-    needs no session.
+    dataset, collate_fn and worker_init_fn run there. A worker does not share the memory of tensors with
+    this process: it gets copies of the tensors in the dataset, and creates its own tensors in a session
+    that it opens. The tensors of its batches are sent to this process as arrays and become tensors of this
+    process's session, uploaded one batch ahead. A worker whose samples are NumPy arrays, numbers or
+    PyTorch's tensors needs no session.
 
     Workers are started by a fork server and do not run `__main__` again. Objects that can be imported are
     sent to them by name; classes and functions of notebooks, scripts and functions are sent as code if
-    cloudpickle is installed. multiprocessing_context="fork" shares this process's memory with them and sends
-    nothing; such workers cannot create tensors, and in them a lock that another thread holds is never
+    cloudpickle is installed. multiprocessing_context="fork" shares this process's memory with them and
+    sends nothing; such workers cannot create tensors, and in them a lock that another thread holds is never
     released.
 
     Each worker has its own random generators: `random`, NumPy's and teletensor's are seeded by a base seed,

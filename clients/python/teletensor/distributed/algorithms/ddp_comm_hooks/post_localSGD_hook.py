@@ -1,5 +1,5 @@
-"""post_localSGD_hook: averages gradients over all ranks for some steps, and then over the ranks of a smaller
-group.
+"""post_localSGD_hook: averages gradients over all ranks for some steps, and then over the ranks of a
+smaller group.
 
 From then on the program must average the parameters over all ranks from time to time; the hook does not do
 so. As described in Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2018 (arXiv:1808.07217).

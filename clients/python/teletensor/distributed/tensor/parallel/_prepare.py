@@ -106,8 +106,8 @@ class PrepareModuleInput(ParallelStyle):
 
 class PrepareModuleOutput(ParallelStyle):
     """Redistributes the outputs of the module, whose placements are `output_layouts`, to
-    `desired_output_layouts`, as Tensors, or as DTensors with use_local_output=False. ValueError for lists of
-    different lengths."""
+    `desired_output_layouts`, as Tensors, or as DTensors with use_local_output=False. ValueError for lists
+    of different lengths."""
 
     def __init__(
         self, *, output_layouts: Any, desired_output_layouts: Any, use_local_output: bool = True

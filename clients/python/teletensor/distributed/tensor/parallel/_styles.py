@@ -30,8 +30,8 @@ class ParallelStyle(ABC):
 
 
 def as_dtensor(value: Any, mesh: DeviceMesh, placement: Placement, what: Any) -> DTensor:
-    """The DTensor whose part on this rank is the tensor, with this placement. ValueError if the value is not
-    a tensor."""
+    """The DTensor whose part on this rank is the tensor, with this placement. ValueError if the value is
+    not a tensor."""
     if isinstance(value, DTensor):
         return value
     if not isinstance(value, Tensor):
@@ -66,10 +66,10 @@ def _output(result: DTensor, layout: Placement, local: bool) -> Any:
 
 
 class ColwiseParallel(ParallelStyle):
-    """Divides a Linear by its outputs and an Embedding by its features. The input is the whole tensor on all
-    ranks, or has the placement `input_layouts`; the output is a part along the last dimension, or has the
-    placement `output_layouts`. It is a Tensor, or a DTensor with use_local_output=False. NotImplementedError
-    for other modules."""
+    """Divides a Linear by its outputs and an Embedding by its features. The input is the whole tensor on
+    all ranks, or has the placement `input_layouts`; the output is a part along the last dimension, or has
+    the placement `output_layouts`. It is a Tensor, or a DTensor with use_local_output=False.
+    NotImplementedError for other modules."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class ColwiseParallel(ParallelStyle):
 
 
 class RowwiseParallel(ParallelStyle):
-    """Divides a Linear by its inputs and an Embedding by its rows. The input of a Linear is a part along the
-    last dimension and that of an Embedding the whole tensor, or has the placement `input_layouts`; the
+    """Divides a Linear by its inputs and an Embedding by its rows. The input of a Linear is a part along
+    the last dimension and that of an Embedding the whole tensor, or has the placement `input_layouts`; the
     output is the whole tensor on all ranks, or has the placement `output_layouts`. NotImplementedError for
     other modules, and for an Embedding with padding_idx or max_norm."""
 
