@@ -62,7 +62,7 @@ VICTIM = SERVE.format(prepare=PRODUCT.format(384) + """
 
 
 class Watch:
-    """What happens to a daemon and to this process between begin() and end(), in ms."""
+    """Measures a daemon and this process between begin() and end(), in ms."""
 
     def __init__(self, daemon):
         self.clock = ~daemon << 3 | 2  # the clock of that process's processor time

@@ -216,7 +216,7 @@ class Session(_core.Scope):
             self.close()
 
     def as_current(self) -> contextlib.AbstractContextManager[Session]:
-        """A context in which this session is the current one of this thread. It does not close the session."""
+        """A context in which this session is current in this thread. It does not close the session."""
         self._save()
         return _core.Pushed(_sessions(), self)
 

@@ -298,7 +298,7 @@ class Compiler:
             self._assign(frame, each.value if isinstance(each, ast.Starred) else each, one)
 
     def _element(self, frame: Frame, node: ast.Subscript) -> tuple[Any, Any, bool]:
-        """The indexed value, the index (a vector of one element if it depends on data), and whether it does."""
+        """The indexed value, the index (one that depends on data is a vector), and whether it does."""
         owner, at = self._value(frame, node.value), self._value(frame, node.slice)
         place = isinstance(owner, Tensor) and isinstance(at, Tensor) and at.ndim == 0 and (
             at.dtype != _core.bool)
