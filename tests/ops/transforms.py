@@ -1,9 +1,10 @@
-"""The op tester's modes jvp and vmap: tangents against gradients, batches against one sample at a time."""
+"""The modes jvp and vmap of the op tester: tangents against gradients, and batches against one sample at a
+time."""
 
 import numpy as np
 from arrays import FLOATS, In, Ins
 
-# What vmap refuses, and why; everything else must equal one call a sample.
+# What vmap refuses, and why; everything else must be equal to one call per sample.
 REFUSED = {
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
                     "its shape depends on the data"),
@@ -13,7 +14,7 @@ BATCH = 3
 
 
 def leaves_of(args):
-    """Tensor arguments, lists flattened, and how to put others in their place."""
+    """The tensor arguments, with lists flattened, and a function that replaces them."""
     leaves, places = [], []
     for i, a in enumerate(args):
         if isinstance(a, list):

@@ -17,7 +17,7 @@
 namespace {
 
 constexpr char kRule[] = "clock ";
-constexpr long kSlice = 20'000'000;  // ns; the interval at which a wait checks the clock
+constexpr long kSlice = 20'000'000;          // ns; the interval at which a wait checks the clock
 constexpr time_t kCalendar = 1'000'000'000;  // steady clocks count from the machine's start
 
 time_t jump() {
