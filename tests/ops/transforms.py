@@ -4,7 +4,7 @@ time."""
 import numpy as np
 from arrays import FLOATS, In, Ins
 
-# What vmap refuses, and why; everything else must be equal to one call per sample.
+# The ops that vmap refuses, with the reasons; the results of all other ops must equal one call per sample.
 REFUSED = {
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
                     "its shape depends on the data"),
@@ -41,7 +41,7 @@ def tangent_of(lib, array):
 
 
 def check_jvp(lib, case, tools):
-    """<weights, tangent of the results> = <gradients, direction>: forward against reverse mode."""
+    """Compares forward with reverse mode: <weights, tangent of the results> = <gradients, direction>."""
     weights, directions = [], tools.directions(case)
     args, wanted = case.tensors(lib, requires_grad=True)
     out = tools.loss(lib, case, args, weights)
@@ -70,7 +70,7 @@ def check_jvp(lib, case, tools):
 
 
 def samples_of(case):
-    """The same sample with other numbers, BATCH times; values of the first stay."""
+    """The same sample BATCH times with other numbers; the first one keeps its values."""
     sets = [case.arrays]
     for _ in range(BATCH - 1):
         sets.append([a.make(case.rng, case.dtype) if isinstance(a, (In, Ins)) else a
