@@ -1,9 +1,10 @@
-"""Time to the first gradient of a streamed backward, against its end.
+"""Measures the time to the first gradient of a streamed backward, compared with the time to its end.
 
     python tests/bench/backward_stream.py [--layers 20] [--width 512] [--batch 256] [--runs 5]
 
-A daemon of its own; an MLP of linear layers and tanh. Prints medians in milliseconds, counted from the
-call of backward_stream, and those of a plain backward until the last and the first gradient are read.
+Uses a daemon of its own, and an MLP of linear layers and tanh. Prints medians in milliseconds, counted from
+the call of backward_stream, and for comparison those of a plain backward until the last and the first
+gradient have been read.
 """
 
 import argparse
@@ -34,12 +35,12 @@ def measure(tt, layers, width, batch, runs):
         loss.item()
         start = time.perf_counter()
         loss.backward()
-        model[-2].weight.grad.numpy()  # the first that is final waits for the whole backward
+        model[-2].weight.grad.numpy()  # reading the first final gradient waits for the whole backward
         whole = time.perf_counter() - start
         for p in model.parameters():
             p.grad.numpy()
         end = time.perf_counter() - start
-        if run:  # the first warms up
+        if run:  # the first run warms up
             first.append(times[0])
             last.append(times[-1])
             early.append(whole)

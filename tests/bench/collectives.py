@@ -1,6 +1,6 @@
-"""The collectives' rows of `make bench`: ranks of one daemon and of two, beside gloo through PyTorch.
+"""The collectives in `make bench`: ranks on one daemon and on two, compared with gloo in PyTorch.
 
-Each rank is a process (rank.py); a figure is that of the slowest one.
+Each rank is a process (rank.py); a figure is that of the slowest rank.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class World:
 
 
 def rows(row):
-    """Measured with two lanes, since PyTorch's two processes have a thread each."""
+    """Measured with two lanes, because PyTorch's two processes have one thread each."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         alone = Daemon("--lanes", "2")

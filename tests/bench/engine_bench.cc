@@ -1,10 +1,10 @@
-// What the engine costs per small instruction, without wire and client: one row a line,
-// nanoseconds. "cpu" counts all threads, so it also tells something on a busy box.
+// Measures the cost of the engine per small instruction, without wire and client: one row per line,
+// in nanoseconds. "cpu" counts all threads, so it is also meaningful on a busy machine.
 //
 //   engine_bench [instructions]
 //
-// "back": the queue and the executor alone, instructions made by hand (their making is timed
-// apart). "session": commands through front and back, as the server submits them.
+// "back" is the queue and the executor alone, with instructions made by hand (making them is timed
+// separately). "session" is commands through front and back, as the server submits them.
 #include <time.h>
 
 #include <chrono>
@@ -108,7 +108,7 @@ program::Instruction add(std::uint64_t seq, const program::ValueRef& x, const pr
 
 program::ValueRef value() { return core::make_ref<program::Value>(core::DType::kF32, kSim, 64); }
 
-// The executor in a loop on this thread.
+// Runs the executor in a loop on this thread.
 void bench_executor(long n, bool null_mode) {
   std::vector<std::unique_ptr<runtime::Device>> list;
   list.push_back(device(null_mode));
@@ -179,7 +179,7 @@ void bench_back(long n, bool null_mode) {
 
 void bench_session(long n, bool null_mode) {
   std::vector<std::unique_ptr<runtime::Device>> list;
-  // Names are charged to the host's memory.
+  // The memory of names is charged to the host.
   list.push_back(std::make_unique<runtime::Device>(
       std::make_unique<backends::cpu::CpuBackend>(backends::cpu::make_kernels(ops::catalog())),
       1u << 30, ops::catalog()));

@@ -1,16 +1,18 @@
-"""Sessions beside each other: how the lanes are divided.
+"""Measures how the lanes are divided among concurrent sessions.
 
     python tests/bench/fairness.py [--seconds 2] [--sessions 16] [--rounds 3]
 
-Of one daemon on this box: the work of 16 sessions together against one alone, how evenly it is divided
-(Jain's index: 1 is evenly), and how long a victim's work of about 2 ms takes alone, beside a session that
-floods, and beside busy loops outside of the daemon, as many as it has lanes: what the operating system
-makes of the same load. Each client is a process of its own.
+On one daemon on this machine it measures: the work of 16 sessions together compared with that of one alone;
+how evenly it is divided (Jain's index: 1 means evenly); and how long a work of about 2 ms takes for a victim
+session alone, beside a session that floods the daemon, and beside as many busy loops outside of the daemon
+as it has lanes, which shows the effect of the operating system for the same load. Each client is a separate
+process.
 
-Of the victim's slowest calls it also says where the time went: processor time that the daemon spent in them
-beyond what such a call takes alone (on all lanes together: the daemon's choice), and how long threads that
-were ready to run waited for a core (the operating system's): the client's, the daemon's lanes, its other
-threads. The waits of threads overlap; they are no sum.
+For the slowest calls of the victim it also says where the time went: the processor time that the daemon
+spent during them beyond what such a call needs alone (on all lanes together: the decision of the daemon),
+and how long threads that were ready to run waited for a core (the decision of the operating system): those
+of the client, the daemon's lanes, and its other threads. The waits of threads overlap, so they must not be
+added.
 """
 
 import argparse
@@ -26,8 +28,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-SLOWEST = 20  # one of so many calls is a slow one
-PERCENTILE_SECONDS = 2  # about 300 calls: of fewer, the 99th percentile is the slowest
+SLOWEST = 20  # one of this number of calls counts as slow
+PERCENTILE_SECONDS = 2  # about 300 calls; with fewer, the 99th percentile is the slowest call
 
 SERVE = """
     import json
@@ -60,10 +62,10 @@ VICTIM = SERVE.format(prepare=PRODUCT.format(384) + """
 
 
 class Watch:
-    """What happens to a daemon and to this process between begin() and end(), in ms."""
+    """Measures a daemon and this process between begin() and end(), in ms."""
 
     def __init__(self, daemon):
-        self.clock = ~daemon << 3 | 2  # the processor time of that process
+        self.clock = ~daemon << 3 | 2  # the clock of that process's processor time
         self.groups = {"client": self._tasks("self", lambda name: True),
                        "lanes": self._tasks(daemon, lambda name: name == "lane"),
                        "others": self._tasks(daemon, lambda name: name != "lane")}
@@ -88,7 +90,7 @@ class Watch:
 
 
 class Box:
-    """A daemon, and clients that wait to be told how long to work. Made ready when it is first used."""
+    """A daemon, and clients that wait to be told how long to work. Started at the first use."""
 
     def __init__(self, sessions=16, seconds=0.5):
         self.sessions, self.seconds, self.daemon = sessions, seconds, None
@@ -114,7 +116,7 @@ class Box:
         self.daemon.stop()
 
     def together(self, *clients, seconds=None):
-        """What each of them did, started at once."""
+        """The results of the clients, which are started at once."""
         from support.clients import wait_line
         for process in clients:
             process.stdin.write(f"{seconds or self.seconds}\n")
@@ -122,11 +124,11 @@ class Box:
         return [json.loads(wait_line(process, "done", 120).removeprefix("done")) for process in clients]
 
     def round(self):
-        """Everything once."""
+        """Measures everything once."""
         if self.daemon is None:
             self.start()
         alone = self.together(self.workers[0])[0]
-        longer = 2 * self.seconds  # each does little
+        longer = 2 * self.seconds  # longer, because each session does little
         done = self.together(*self.workers, seconds=longer)
         long = max(self.seconds, PERCENTILE_SECONDS)
         calls = {"alone": self.together(self.victim, seconds=long)[0],

@@ -1,4 +1,5 @@
-"""Work on a daemon that is far away: as the round trip grows, beside PyTorch on this machine. By hand:
+"""Measures work on a remote daemon for growing round-trip times, compared with PyTorch on this machine. Run
+by hand:
 
     python tests/bench/far.py [--trips 0 20 100 200] [--rate 125e6]
 """
@@ -18,7 +19,8 @@ import torch
 from support.daemon import Daemon
 from support.far import Far
 
-# work, how often (the last one's value is read), what one of it is in microseconds
+# work, number of repetitions (only the value of the last one is read), the unit of the result in
+# microseconds
 LOOPS = [("chain of small ops, per op", rows.chain, 2000, 1e5), ("sin^2 training step", rows.sin2_step, 2000, 1e6),
          ("MLP 784-256-256-10 step", rows.mlp_step, 200, 1e6)]
 ARRAY = np.ones(16 << 20, np.float32)  # 64 MiB

@@ -1,8 +1,8 @@
-"""Arrow Flight as the peer of our bulk transfers: a server in a process of its own, over TCP.
+"""Arrow Flight, for comparison with bulk transfers: a server in a separate process, over TCP.
 
-    python tests/bench/flight.py        serves one stream of bytes; its port on the first line
+    python tests/bench/flight.py        serves one stream of bytes; prints its port in the first line
 
-`Peer` starts that and measures its puts and gets of 64 MiB of floats.
+`Peer` starts the server and measures puts and gets of 64 MiB of floats.
 """
 
 import subprocess
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 SIZE = 64 << 20
-BATCH = 1 << 20  # floats: of 256 KiB to 64 MiB a batch, 4 MiB were fastest here
+BATCH = 1 << 20  # floats; of batches from 256 KiB to 64 MiB, 4 MiB were the fastest here
 
 
 class Server(flight.FlightServerBase):
-    """Keeps what was put last."""
+    """Keeps the data of the last put."""
 
     table = None
 
@@ -40,7 +40,7 @@ class Peer:
         self.put()
 
     def put(self):
-        """GB/s, until the server has all of it."""
+        """The speed in GB/s, until the server has all data."""
         begin = time.perf_counter()
         writer, reader = self.client.do_put(flight.FlightDescriptor.for_path("x"), self.table.schema)
         writer.write_table(self.table, max_chunksize=BATCH)
@@ -51,7 +51,7 @@ class Peer:
         return SIZE / (time.perf_counter() - begin) / 1e9
 
     def get(self):
-        """GB/s, into arrays of Arrow's own: nothing is put together."""
+        """The speed in GB/s, into Arrow's own arrays, which are not concatenated."""
         begin = time.perf_counter()
         table = self.client.do_get(flight.Ticket(b"x")).read_all()
         took = time.perf_counter() - begin

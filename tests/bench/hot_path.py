@@ -1,5 +1,6 @@
-"""Where the time of a small op goes: processor time by thread of client and daemon, and the median of
-reading one scalar. Processor time, unlike the clock, says something on a busy box as well. By hand:
+"""Shows where the time of a small op is spent: the processor time by thread of client and daemon, and the
+median time of reading one scalar. Processor time is meaningful on a busy machine as well, unlike wall-clock
+time. Run by hand:
 
     python tests/bench/hot_path.py [unix | tcp] [--perf FILE]     # perf's samples of both processes
 """
@@ -17,17 +18,17 @@ import numpy as np
 import teletensor as tt
 from support.daemon import Daemon
 
-OPS = 10  # of a line of the chain below
+OPS = 10  # in one line of the chain below
 
 
 def busy(pid):
-    """Seconds of processor time by the name of the thread."""
+    """The processor time in seconds, by the name of the thread."""
     total = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:
             name = (thread / "comm").read_text().strip()
             spent = int((thread / "schedstat").read_text().split()[0]) / 1e9
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
         total[name] = total.get(name, 0) + spent
     return total
@@ -44,7 +45,7 @@ def chain(x, a, b, lines):
 
 
 def ops(daemon, lines, rounds):
-    """The least of the rounds, in microseconds an op, by (process, thread)."""
+    """The minimum over the rounds, in microseconds per op, by (process, thread)."""
     x, a, b = (tt.tensor(np.full((8, 8), v, np.float32)) for v in (0.5, 0.1, 0.9))
     chain(x, a, b, lines)
     least = {}

@@ -1,7 +1,7 @@
-"""One rank of the collectives' rows: python rank.py LIBRARY RANK RANKS METHOD [ADDRESS].
+"""One rank of the rows about collectives: python rank.py LIBRARY RANK RANKS METHOD [ADDRESS].
 
-Reads a line of JSON, {"work": name, "elements": n, "times": n}, and prints the seconds of one call, once this
-rank has its results. All ranks of a world get the same lines.
+Reads a line of JSON, {"work": name, "elements": n, "times": n}, and prints the seconds of one call until
+this rank has its results. All ranks of a world get the same lines.
 """
 
 import json
@@ -23,7 +23,7 @@ dist.init_process_group("gloo", init_method=method, rank=rank, world_size=ranks)
 
 
 def all_reduce(elements, times):
-    """Calls one after the other, each of the last one's result."""
+    """Calls all_reduce repeatedly, each time on the result of the previous call."""
     x = m.full((elements,), 0.5)
 
     def run():
@@ -34,7 +34,7 @@ def all_reduce(elements, times):
 
 
 def mlp(elements, times, wrap=None):
-    """Training steps with a batch of 128 in each rank."""
+    """Training steps with a batch of 128 on each rank."""
     m.manual_seed(0)
     net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     net = wrap(net) if wrap else net

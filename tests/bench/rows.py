@@ -1,4 +1,4 @@
-"""The rows of `make bench`: what is timed on either side."""
+"""The rows of `make bench`: the work that is timed for teletensor and for its peers."""
 
 import time
 from collections.abc import Callable
@@ -19,16 +19,16 @@ US, MS, S = 1e6, 1e3, 1.0
 class Row:
     name: str
     unit: str
-    ours: Callable             # one measurement in `unit`
+    ours: Callable  # makes one measurement in `unit`
     peer: Callable | None = None
     peer_name: str = "torch"
-    bound: float | None = None  # of ratio (or of ours where there is no peer)
+    bound: float | None = None  # the bound on the ratio (or on teletensor's figure if there is no peer)
     higher_is_better: bool = False
     prepare: Callable = lambda: None
 
 
 def per(call, count, finish, scale):
-    """Time of one of `count` calls, with the wait at the end."""
+    """The time of one of `count` calls, including the wait at the end."""
     finish()
     begin = time.perf_counter()
     for _ in range(count):
@@ -38,7 +38,7 @@ def per(call, count, finish, scale):
 
 
 def both(name, unit, make, count, bound, scale, session, **options):
-    """A row whose work is written once: make(m) gives (call, finish)."""
+    """A row whose work is written once: make(m) returns (call, finish)."""
     state = {}
 
     def prepare():
@@ -59,7 +59,7 @@ def chain(m):
     x = [m.tensor(np.full((8, 8), 0.5, np.float32))]
     a, b = (m.tensor(np.full((8, 8), v, np.float32)) for v in (0.1, 0.9))
 
-    def ten():  # ops
+    def ten():  # ten ops
         y = x[0]
         y = y * b + a
         y = y * b + a
@@ -126,10 +126,10 @@ def mlp_step(m):
     return run, lambda: last[0].item()
 
 
-# Whole training steps, captured on our side: torch runs them line by line, or under torch.compile.
+# Whole training steps, captured in teletensor; torch runs them line by line, or under torch.compile.
 
 def steps_of(build, compiled=False):
-    """`build(m)` gives a step that returns its loss."""
+    """Measures the training step that `build(m)` returns; it returns its loss."""
     def make(m):
         step = build(m)
         if m is tt:
@@ -146,15 +146,15 @@ def steps_of(build, compiled=False):
     return make
 
 
-# The most memory that a training step holds, model, gradients and optimizer's state included.
+# The peak memory of a training step, including the model, gradients and the optimizer's state.
 
 MIB = 1 << 20
 STEPS = 3
 
 
 def most_held(address, build, captured):
-    """By a session of its own, as its account counts it, once it has settled: a captured step's first
-    calls are line by line."""
+    """The peak memory of a separate session, according to its account, after the first calls: those of a
+    captured step run line by line."""
     def run():
         with tt.connect(address) as session:
             step = tt.compile(build(tt)) if captured else build(tt)
@@ -169,7 +169,7 @@ def most_held(address, build, captured):
 
 
 def most_held_by_torch(build):
-    """The running sum over its allocations and frees."""
+    """The maximum of the running sum of its allocations and frees."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step = build(torch)
         for _ in range(STEPS):
@@ -325,12 +325,12 @@ def upload(session):
     return run
 
 
-BATCHES, BATCH = 12, (2048, 2048)  # of 16 MiB
+BATCHES, BATCH = 12, (2048, 2048)  # 16 MiB each
 
 
 def batches(session, together):
-    """A batch sent, computed with, and the next: behind each other's back, or (`together` false) each
-    waited for. Seconds of the whole loop."""
+    """Sends batches and computes with them: the next batch is sent during the computation, or, if `together`
+    is false, after it. Returns the seconds of the whole loop."""
     array = np.ones(BATCH, np.float32)
 
     def run():
@@ -362,7 +362,7 @@ def download(session):
 
 
 def rows(daemon):
-    import flight  # pyarrow, of the peers' environment
+    import flight  # pyarrow, which is in the environment of the peers
 
     peer = flight.Peer()
     try:

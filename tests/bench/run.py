@@ -1,11 +1,12 @@
-"""Every figure we quote, beside its peer, in one run: ratios are what counts.
+"""Measures every figure that the documentation quotes, together with that of its peer in the same run: the
+ratios are what matters.
 
     make bench                                      # build/bench.json and a table
     .venv-peers/bin/python tests/bench/run.py --only step --rounds 3
     .venv-peers/bin/python tests/bench/run.py --write-docs      # docs/benchmarks.md from build/bench.json
 
-One daemon with one lane, PyTorch with one thread. Ours and the peer's measurements alternate; the
-figure is the median of the rounds.
+Uses one daemon with one lane, and PyTorch with one thread. Measurements of teletensor and of the peer
+alternate; a figure is the median of the rounds.
 """
 
 import argparse
@@ -23,7 +24,7 @@ OUTPUT, PAGE = ROOT / "build/bench.json", ROOT / "docs/benchmarks.md"
 
 
 def measure(row, rounds):
-    """The row's medians, and the spread of the ratio over the rounds."""
+    """The medians of the row, and the spread of the ratio over the rounds."""
     ours, peers = [], []
     row.prepare()
     for _ in range(rounds):
@@ -41,7 +42,7 @@ def measure(row, rounds):
 
 
 def reached(r):
-    """Does the row meet its bound? None where it has none."""
+    """Whether the row meets its bound; None if it has none."""
     if r["bound"] is None:
         return None
     value = r.get("ratio", r["ours"])
@@ -96,7 +97,7 @@ def main():
     options = parser.parse_args()
     if options.write_docs:
         known = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        _, heading, rest = known.partition("\n## ")  # sections that others write stay
+        _, heading, rest = known.partition("\n## ")  # sections that other scripts write are kept
         text = page(json.loads(OUTPUT.read_text(encoding="utf-8")))
         PAGE.write_text(text + heading + rest, encoding="utf-8")
         return

@@ -1,5 +1,6 @@
-"""Throughput on all cores alone, beside a busy process, and beside a second session: mean over a while,
-because medians hide a collapse. Run by hand: python tests/bench/threads.py [seconds]"""
+"""Measures the throughput on all cores alone, beside a busy process, and beside a second session: the mean
+over some time, because a median would hide a collapse. Run by hand: python tests/bench/threads.py
+[seconds]"""
 
 import multiprocessing
 import sys
@@ -23,7 +24,7 @@ def burn():
 
 
 def each(call, finish, seconds):
-    """Calls a second, in rounds that wait for their end."""
+    """The calls per second, in rounds, each of which waits for its end."""
     for _ in range(3):
         call()
     finish()

@@ -1,4 +1,5 @@
-"""Sessions that hold four times the memory: slowdown against all in memory, and how fast bytes move.
+"""Measures sessions that use four times the memory: the slowdown compared with all data in memory, and how
+fast bytes are moved.
 
     python tests/bench/tiers.py [--memory 256] [--rounds 3] [--passes 10] [--random]
 """
@@ -30,10 +31,11 @@ def metrics(daemon):
 
 
 def run(memory, flags, args):
-    """Every session in turn: some work on all that it holds. Seconds, and what moved."""
+    """Runs each session in turn, with some work on all its tensors. Returns the seconds, and what was
+    moved."""
     daemon = Daemon("--host-memory", f"{memory}MiB", "--http", "127.0.0.1:0", *flags)
     try:
-        each = 4 * args.memory * MIB // SESSIONS // 4  # bytes of a tensor, four a session
+        each = 4 * args.memory * MIB // SESSIONS // 4  # bytes of a tensor, four per session
         random = np.random.default_rng(1)
         sessions, held = [], []
         for i in range(SESSIONS):

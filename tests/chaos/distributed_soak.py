@@ -1,12 +1,14 @@
-"""Distributed training under faults for a while: are results right, does anything grow?
+"""Runs distributed training under faults for a while, and checks that results are right and that nothing
+grows.
 
     python tests/chaos/distributed_soak.py --minutes 20 [--seed 1] [--seconds 10]
 
-Three daemons that work together, and a rank on each, which train the same small network again and again. Every
-`--seconds` something is broken: a program is killed or stopped for a moment, a daemon is killed and started again, the
-links are cut. A program that has lost its world begins it anew, one that has ended is started again. Each training
-that comes to its end must have the same bits as the first one. After each minute all programs end, and what holds after
-any fault (tests/support/invariants.py) must hold on every daemon; descriptors and threads must not grow.
+Three connected daemons, with one rank on each, train the same small network repeatedly. Every `--seconds` a
+fault is caused: a program is killed or stopped for a moment, a daemon is killed and restarted, or the links
+are cut. A program that has lost its world creates it again, and one that has ended is restarted. Each
+training that completes must have the same bits as the first one. After each minute all programs end, and the
+conditions that must hold after any fault (tests/support/invariants.py) are checked on every daemon;
+descriptors and threads must not grow.
 """
 
 import argparse
@@ -61,7 +63,7 @@ while not os.path.exists(end):
 
 
 class Programs:
-    """The ranks, each with a thread that reads what it says."""
+    """The ranks, each with a thread that reads its output."""
 
     def __init__(self, daemons, folder, seen):
         self.daemons, self.end, self.seen, self.bits = daemons, Path(folder) / "end", seen, set()
@@ -84,7 +86,7 @@ class Programs:
                 self.bits.add(line)
 
     def again(self):
-        """Starts those that have ended."""
+        """Restarts the programs that have ended."""
         for rank, (process, _) in enumerate(self.running):
             if process.poll() is not None:
                 err = process.stderr.read()
@@ -99,7 +101,7 @@ class Programs:
         for process, reader in self.running:
             process.send_signal(signal.SIGCONT)
             with contextlib.suppress(AssertionError):
-                finish(process, 30)  # one that waits for a program that has ended
+                finish(process, 30)  # it waited for a program that has ended
             process.kill()
             process.wait()
             reader.join(10)
@@ -124,7 +126,7 @@ def disturb(choose, daemons, proxies, programs, seen):
 
 
 def run(minutes, seed=1, seconds=10.0, round_seconds=60.0):
-    """Counts of what has happened, and what each round has left: a dictionary."""
+    """Returns counts of events, and what each round has left, as a dictionary."""
     choose, seen, running, bits, rounds = random.Random(seed), Counter(), [], set(), []
     relays = []
 
@@ -137,7 +139,8 @@ def run(minutes, seed=1, seconds=10.0, round_seconds=60.0):
         return relays[-1].address
     try:
         daemons = start_daemons(start, RANKS, "--rank-grace", "0.5", "--peer-patience", "3", through=through)
-        proxies = dict(zip(reversed(daemons), relays, strict=True))  # daemons start in this order
+        # the order in which the daemons are started
+        proxies = dict(zip(reversed(daemons), relays, strict=True))
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             while not rounds or time.monotonic() < begin + minutes * 60:

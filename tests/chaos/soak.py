@@ -1,11 +1,12 @@
-"""A real daemon under a mix of clients for a while: does it grow, or become slower?
+"""Runs a real daemon under a mix of clients for a while, and checks that it does not grow or become slower.
 
     python tests/chaos/soak.py --minutes 20 [--seed 1] [--out build/soak.json]
 
-Rounds of about half a minute. In each, good clients train, upload, download, share and call programs;
-others crash, are stopped for a while, send rubbish, or sit there. A probe reads a small value all the
-time. Behind each round everybody has left, and what the daemon still holds is measured: bytes, sessions
-and handles must be none, threads, descriptors and resident memory must not grow from round to round.
+Runs rounds of about half a minute. In each round, correct clients train, upload, download, share and call
+programs; further clients crash, are stopped for a while, send garbage, or stay idle. A probe reads a small
+value all the time. After each round all clients have ended, and the daemon's remaining resources are
+measured: bytes, sessions and handles must be zero; threads, descriptors and resident memory must not grow
+from round to round.
 """
 
 import argparse
@@ -35,7 +36,7 @@ FLAGS = ("--host-memory", "512MiB", "--session-memory", "192MiB", "--disk-memory
          "--stall", "5", "--max-sessions", "400", "--snapshot-every", "10", "--restart", "30", "--http",
          "127.0.0.1:0")
 
-# What a good client does for ever; it says where a value is wrong.
+# The program of a correct client, which runs for ever; it reports a wrong value.
 GOOD = """
 import itertools
 host = np.arange(1 << 20, dtype=np.float32)
@@ -98,7 +99,7 @@ while True:
 
 
 class Rubbish(threading.Thread):
-    """Speaks the wire wrongly in every way that it can think of."""
+    """A client that violates the protocol in every way that it knows."""
 
     def __init__(self, daemon, seed):
         super().__init__(daemon=True)
@@ -142,7 +143,7 @@ class Rubbish(threading.Thread):
 
 
 class Probe(threading.Thread):
-    """How long a small value takes, in milliseconds."""
+    """Measures how long reading a small value takes, in milliseconds."""
 
     def __init__(self, daemon):
         super().__init__(daemon=True)
@@ -160,7 +161,7 @@ class Probe(threading.Thread):
                         raise AssertionError("a wrong value")
                     self.took.append((time.perf_counter() - begin) * 1000)
                 session.close()
-        except Exception as error:  # told by the main thread
+        except Exception as error:  # reported by the main thread
             self.error = error
 
 
@@ -171,11 +172,11 @@ def resident(pid):
 
 
 def quiet(daemon):
-    """Everybody has left: waits until the daemon has, too, and measures it."""
+    """All clients have ended: waits until the daemon is idle, too, and measures it."""
     with Raw(daemon.unix) as raw:
         wait_until(lambda: not raw.sessions() and not any(raw.used().values()), 60, "all sessions gone")
     fds, before = 0, None
-    for _ in range(100):  # connections end a little later than their sessions
+    for _ in range(100):  # connections end slightly later than their sessions
         fds = len(os.listdir(f"/proc/{daemon.pid}/fd"))
         if fds == before:
             break
@@ -187,7 +188,7 @@ def quiet(daemon):
 
 
 def one_round(daemon, choose, seconds, seen):
-    """Clients for so long; returns the probe's figures."""
+    """Runs clients for this time; returns the figures of the probe."""
     probe, rubbish = Probe(daemon), Rubbish(daemon, choose.random())
     probe.start()
     rubbish.start()
@@ -244,7 +245,7 @@ def finished(pair, seen):
 
 
 def run(minutes, seed=1, round_seconds=25.0, note=lambda report: None):
-    """The report: a dictionary. `note` is given what there is of it, again and again."""
+    """Returns the report as a dictionary. `note` is called repeatedly with the report so far."""
     daemon, choose, seen, rounds = Daemon(*FLAGS), random.Random(seed), Counter(), []
     try:
         begin = time.monotonic()
@@ -263,7 +264,7 @@ def run(minutes, seed=1, round_seconds=25.0, note=lambda report: None):
 
 def report_of(rounds, seen, minutes):
     def trend(what):
-        """The median of the first third, without the first round, and of the last."""
+        """The median of the first third (without the first round), and of the last third."""
         values = [r[what] for r in rounds[1:]]
         third = max(1, len(values) // 3)
         return round(statistics.median(values[:third]), 3), round(statistics.median(values[-third:]), 3)
@@ -274,7 +275,8 @@ def report_of(rounds, seen, minutes):
 
 
 def problems(report, slower=None):
-    """What has grown. `slower`: how many times so slow the last reads may be; None: not looked at."""
+    """The quantities that have grown. `slower` is the maximum factor by which the last reads may be slower;
+    None skips that check."""
     trend, found = report["trend"], []
     for what, more in (("threads", 8), ("descriptors", 4), ("files", 0)):
         before, after = trend[what]

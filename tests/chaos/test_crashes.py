@@ -1,4 +1,5 @@
-"""kill -9 of the daemon a hundred times under training clients, and a thousand random histories.
+"""Kills the daemon with kill -9 a hundred times under training clients, and runs a thousand random
+histories.
 
 CHAOS_CRASHES (100), CHAOS_HISTORIES (1000), CHAOS_SEED (1).
 """
@@ -22,8 +23,8 @@ HISTORIES = int(os.environ.get("CHAOS_HISTORIES", "1000"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 PARTS = 8
 
-# Trains for ever: each round from the same start, so that each has the same bits. Whoever is rolled
-# back looks at what there is, accepts, and begins its round again.
+# Trains for ever: each round starts from the same state, so all rounds have the same bits. A client that is
+# rolled back checks the restored tensors, accepts the rollback, and starts its round again.
 WORK = """
 def whole(rounds):
     tt.manual_seed(3)
@@ -67,7 +68,7 @@ def test_the_daemon_is_killed_a_hundred_times(tmp_path, monkeypatch):
     clients = [client(textwrap.dedent(WORK), daemon.unix) for _ in range(3)]
     slowest = 0.0
     try:
-        for process in clients:  # each has been written down once
+        for process in clients:  # each has a snapshot
             wait_line(process, "working", 600)
         for _ in range(CRASHES):
             time.sleep(choose.random() * 1.5)
@@ -96,7 +97,7 @@ def test_the_daemon_is_killed_a_hundred_times(tmp_path, monkeypatch):
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_thousand_histories(part):
-    """In parts, so that workers share them."""
+    """Divided into parts, so that several workers can run them."""
     with machine() as histories:
         run = settings(max_examples=HISTORIES // PARTS, stateful_step_count=40, deadline=None, database=None,
                        phases=[Phase.generate], suppress_health_check=list(HealthCheck))

@@ -1,5 +1,5 @@
-"""The connection dies after every 7th byte that a training client sends: no leak, no wrong value, and with a
-lease no loss."""
+"""Cuts the connection after every 7th byte that a training client sends, and checks that nothing leaks, no
+value is wrong, and with a lease nothing is lost."""
 
 import contextlib
 

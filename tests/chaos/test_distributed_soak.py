@@ -1,4 +1,4 @@
-"""A minute and a half of tests/chaos/distributed_soak.py; `make soak` runs longer ones."""
+"""Runs tests/chaos/distributed_soak.py for a minute and a half; `make soak` runs it longer."""
 
 import pytest
 from chaos import distributed_soak as soak

@@ -1,6 +1,7 @@
-"""Clients and daemons die at random moments; whoever is left computes right and every byte comes back.
+"""Kills clients and daemons at random moments, and checks that the remaining ones compute right results and
+that every byte is released.
 
-CHAOS_SECONDS (60) a test, CHAOS_SEED (1) chooses when, who and how.
+CHAOS_SECONDS (60) is the duration of a test; CHAOS_SEED (1) determines when, which process and how.
 """
 
 import os
@@ -16,7 +17,8 @@ from support.raw import Raw
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
-# Trains, uploads and downloads for ever, and says so where a value is wrong. Ctrl-C drops a round.
+# The program of a client: trains, uploads and downloads for ever, and reports a wrong value. Ctrl-C aborts a
+# round.
 WORK = """
 host = np.arange(1 << 19, dtype=np.float32)
 big = tt.tensor(host)
@@ -45,7 +47,8 @@ while True:
 
 
 def checked_end(process):
-    """What a client printed, ended by us or by itself; nothing of it may be wrong."""
+    """The output of a client that was ended by the test or has ended by itself; checks that it reports
+    nothing wrong."""
     out, err = process.communicate(timeout=HANG)
     assert "WRONG" not in out, out
     return out, err
@@ -53,7 +56,7 @@ def checked_end(process):
 
 @pytest.mark.timeout(1800)
 def test_clients_are_killed(start_daemon, tt):
-    """SIGKILL, SIGSTOP for a while, SIGINT; a session of our own goes on undisturbed."""
+    """Clients get SIGKILL, SIGSTOP for a while, or SIGINT; a session of the test itself is not affected."""
     print(f"seed {SEED}")
     daemon, choose = start_daemon("--host-memory", "512MiB", "--lease", "0"), random.Random(SEED)
     running, killed, interrupted = [], 0, 0
@@ -93,7 +96,8 @@ def test_clients_are_killed(start_daemon, tt):
 
 @pytest.mark.timeout(1800)
 def test_daemons_are_killed():
-    """Every client of a killed or stopped daemon ends with SessionLostError; the next daemon serves."""
+    """Every client of a killed or stopped daemon ends with SessionLostError; the next daemon serves
+    clients."""
     choose, rounds = random.Random(SEED), 0
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:

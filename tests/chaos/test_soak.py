@@ -1,4 +1,4 @@
-"""Two minutes of tests/chaos/soak.py; `make soak` runs longer ones."""
+"""Runs tests/chaos/soak.py for two minutes; `make soak` runs it longer."""
 
 import pytest
 from chaos import soak

@@ -1,8 +1,8 @@
-"""One random function run in every way that there is: line by line, each line waited for; behind a busy
-lane, so that its windows come whole; cut at every line in turn; captured; scripted; saved and loaded.
-All give the same bits, in results and in what is written in place.
+"""Runs one random function in every possible way: line by line with a wait after each line; behind a busy
+lane, so that its windows are complete; cut at every line in turn; captured; scripted; saved and loaded. All
+must give the same bits, in results and in tensors that are written in place.
 
-    python tests/fuzz/differential.py --programs 3000 [--seed 1]     # one daemon of its own
+    python tests/fuzz/differential.py --programs 3000 [--seed 1]     # uses a daemon of its own
 """
 
 import argparse
@@ -39,7 +39,7 @@ FLOATS = ("f32", "f64", "bf16", "f16")
 
 
 class Source:
-    """The text of a function f(a, b, c) over tensors of one shape; c is written in place."""
+    """The text of a function f(a, b, c) over tensors of the same shape; c is written in place."""
 
     def __init__(self, number):
         rng = self.rng = random.Random(number)
@@ -47,8 +47,8 @@ class Source:
         self.names = dict.fromkeys("abc", self.shape)
         self.kinds = dict.fromkeys("abc", "f32")
         self.lines = []
-        self.branches = rng.random() < 0.45  # on values: captured functions have none
-        self.writes = rng.random() < 0.5  # a script does not write its arguments
+        self.branches = rng.random() < 0.45  # branches on values, which captured functions cannot have
+        self.writes = rng.random() < 0.5  # a script does not write to its arguments
         self.random = rng.random() < 0.3
         for _ in range(rng.randint(3, 14)):
             self.line()
@@ -75,14 +75,14 @@ class Source:
             text, self.names[name], self.kinds[name] = made
             self.lines.append(f"{name} = {text}")
 
-    # Each gives the text of a value, its shape and its dtype, or adds lines of its own.
+    # Each of these methods returns the text of a value, its shape and its dtype, or appends lines.
     def unary(self, name, x, shape, kind):
         op = self.rng.choice(UNARY)
         text = f"tt.nn.functional.softplus({x})" if op == "softplus()" else f"{x}.{op}"
         return text, shape, kind
 
     def binary(self, name, x, shape, kind):
-        y = self.pick(shape)  # of any floating dtype: promotion
+        y = self.pick(shape)  # of any floating-point dtype, to test promotion
         wide = max(kind, self.kinds[y], key=["bf16", "f16", "f32", "f64"].index)
         if {kind, self.kinds[y]} == {"bf16", "f16"}:
             wide = "f32"
@@ -118,7 +118,7 @@ class Source:
         return *rng.choice(choices), kind
 
     def parts(self, name, x, shape, kind):
-        """Through views of another dtype."""
+        """Views as another dtype."""
         y = self.pick(shape, ("f32",))
         if kind != "f32" or y is None:
             return None
@@ -164,7 +164,7 @@ class Source:
 
     def cast(self, name, x, shape, kind):
         to = self.rng.choice(list(CASTS))
-        if to == "to(tt.int64)":  # what is out of its range is undefined
+        if to == "to(tt.int64)":  # the result of values that are out of range is undefined
             return f"{x}.float().nan_to_num(0.0).clamp(-100.0, 100.0).{to}", shape, "i64"
         return f"{x}.{to}", shape, CASTS[to]
 
@@ -194,14 +194,14 @@ class Source:
         return (self.rng.choice(RANDOM).format(x), shape, kind) if self.random else None
 
     def twice(self, name, x, shape, kind):
-        """What passes look for: the same again, and what undoes itself."""
+        """Expressions for the passes: repeated expressions, and operations that cancel each other."""
         return self.rng.choice(["{0}.sin() + {0}.sin()", "{0}.neg().neg()", "{0}.clone().clone() * 2.0",
                                 "{0}.double().to({0}.dtype)" if kind != "f64" else "{0}.clone()",
                                 "({0} * 0.5) * ({0} * 0.5)", "{0} * (tt.ones(1) * 2.0 + 1.0)"
                                 if kind in ("f32", "f64") and shape else "{0}.clone()"]).format(x), shape, kind
 
     def cut(self, at):
-        """The same function, which waits behind its line `at`."""
+        """The same function with a wait after its line `at`."""
         lines = list(self.lines)
         shown = lines[at + 1] if lines[at].endswith(":") else lines[at]
         lines.insert(at + 1, " " * (len(shown) - len(shown.lstrip())) + "tt.synchronize()")
@@ -209,7 +209,7 @@ class Source:
 
 
 def function(text, folder, name):
-    """From a file, where the script finds its source."""
+    """Writes the text to a file and imports the function from there, because `script` needs its source."""
     path = Path(folder) / f"{name}.py"
     path.write_text(f"import teletensor as tt\n\n\n{text}", encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)
@@ -226,7 +226,7 @@ def given(source, seed):
 def seen(f, source, seed, busy=False):
     a, b, c = given(source, seed)
     tt.manual_seed(seed)
-    if busy:  # what follows waits in the queue behind this
+    if busy:  # later commands wait in the queue behind this one
         x = tt.ones(400, 400)
         for _ in range(3):
             x = x @ x
@@ -236,20 +236,20 @@ def seen(f, source, seed, busy=False):
         bits = []
         for t in [*results, c]:
             array = (t.float() if t.dtype == tt.bfloat16 else t).numpy()
-            # Which NaN it is may differ between two operands' places; that it is one may not.
+            # The bits of a NaN may differ, depending on the operand; whether a value is NaN may not.
             bits.append((array.dtype.str, array.shape, np.where(np.isnan(array), np.nan, array).tobytes()
                          if array.dtype.kind == "f" else array.tobytes()))
         return bits
 
 
 def check(number, folder, cuts=None):
-    """Runs program `number` in all ways; the ways that were possible."""
+    """Runs program `number` in all ways; returns the ways that were possible."""
     source = Source(number)
     plain = function(source.text, folder, f"f{number}")
     tt.set_strict(True)
     try:
         expected = {seed: seen(plain, source, seed) for seed in (0, 1)}
-    except (RuntimeError, TypeError, IndexError):  # an op that refuses a dtype or a shape
+    except (RuntimeError, TypeError, IndexError):  # an op refuses a dtype or a shape
         return ["refused"]
     finally:
         tt.set_strict(False)

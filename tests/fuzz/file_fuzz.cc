@@ -1,6 +1,6 @@
-// Files that are not what they say, for everything that reads one: the configuration, the tokens,
-// saved tensors (the C++ client), sessions that were written down. Each is read or refused with an
-// error that names it, and what is read holds together.
+// Feeds invalid files to every reader of a file: the configuration, the tokens, saved tensors (the
+// C++ client), session snapshots. Each file is read, or refused with an error that names it, and
+// the result of a successful read is consistent.
 //
 //   file_fuzz [--only KIND] [--seconds N] [--from S] [--seed S] [--corpus FILE]
 //     with the seeds S, S + 1, ...; --corpus: those alone, one a line: its kind and its bytes in
@@ -53,12 +53,13 @@ class Dice {
 
 struct Kind;
 using Make = std::string (*)(Dice&);
-using Read = bool (*)(const std::string& bytes, const std::string& folder);  // false: refused
+// returns false if the file is refused
+using Read = bool (*)(const std::string& bytes, const std::string& folder);
 struct Kind {
   std::string_view name;
-  Make make;  // a good one
+  Make make;  // makes a valid file
   Read read;
-  std::vector<std::string_view> words;  // that mean something in it
+  std::vector<std::string_view> words;  // words that have a meaning in the file
 };
 
 void put(const std::string& path, std::string_view bytes) {
@@ -75,7 +76,7 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// An error that nobody can place helps nobody.
+// An error must name the file or the place, because the user cannot find the fault otherwise.
 bool names(const Status& status, std::string_view what) {
   if (status.message().find(what) == std::string::npos) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
@@ -130,7 +131,7 @@ bool read_config(const std::string& bytes, const std::string& folder) {
   for (const auto& [user, set] : config.users) {
     if (!server::good_user(user) || !(set.weight > 0)) fail("a user that cannot be");
   }
-  // A million threads, or a time that no clock holds.
+  // for example a million threads, or a time that no clock can represent
   if (config.lanes > 1024 || config.max_sessions < 1 || !(config.drain_seconds < 1e8)) {
     fail("a number that cannot be");
   }
@@ -176,7 +177,7 @@ bool read_tokens(const std::string& bytes, const std::string& folder) {
   (void)tokens.any();
   if (const auto all = tokens.list(); all.ok()) {
     for (const server::TokenFacts& each : *all) (void)tokens.revoke(each.id);
-    // What could be revoked is.
+    // Tokens that could be revoked before can still be revoked.
     const auto after = tokens.find(tokens_file().secret);
     if (after.ok() && after->has_value()) {
       const auto again = tokens.list();
@@ -224,14 +225,15 @@ bool read_saved(const std::string& bytes, const std::string& folder) {
         static_cast<std::uint64_t>(*count) * core::size_of(entry.dtype) != entry.bytes.size()) {
       fail("a tensor of another size than its shape");
     }
-    for (const char byte : entry.bytes) sum += static_cast<unsigned char>(byte);  // they are there
+    // reads the bytes, to check that they exist
+    for (const char byte : entry.bytes) sum += static_cast<unsigned char>(byte);
   }
   return sum != ~std::uint64_t{0};
 }
 
 // ---------------------------------------------------------------- sessions
 
-// A message with anything in it that its fields can hold.
+// Fills a message with random values of all its fields.
 void fill(google::protobuf::Message& message, Dice& dice, int depth) {
   using Type = google::protobuf::FieldDescriptor;
   const auto* const r = message.GetReflection();
@@ -301,8 +303,8 @@ std::string make_session(Dice& dice) {
   return framed(head) + framed(body) + std::string(dice.below(40), '\1');
 }
 
-// What stands in a file, whose blocks are whole, is anything; one in four is also spoilt behind
-// that.
+// The contents of a file, whose blocks are complete, are random; every fourth file is also damaged
+// after them.
 bool read_session(const std::string& bytes, const std::string& folder) {
   const std::string state = folder + "/sessions-of";
   std::filesystem::remove_all(state);
@@ -340,7 +342,7 @@ bool read_session(const std::string& bytes, const std::string& folder) {
   return good;
 }
 
-// ---------------------------------------------------------------- spoiling
+// ---------------------------------------------------------------- damaging files
 
 const Kind kKinds[] = {
     {"config", make_config, read_config, {"[",           "[[",
@@ -388,7 +390,7 @@ std::string spoilt(const Kind& kind, std::string bytes, Dice& dice) {
       case 5:
         bytes.insert(at, word);
         break;
-      case 6: {  // many times
+      case 6: {  // repeats a part many times
         std::string many;
         for (std::uint64_t k = dice.below(dice.one_in(8) ? 20'000 : 200); k > 0; --k) many += word;
         bytes.insert(at, many);

@@ -1,6 +1,6 @@
-// Hostile frames against the decoder and a whole engine session: nothing may crash, hang, or leave
-// a byte behind; what was decoded encodes to the same again; and a session accepts exactly what a
-// client's mirror accepts.
+// Feeds hostile frames to the decoder and to a whole engine session: nothing may crash, hang, or
+// leak memory; decoded commands must be encoded to the same bytes again; and a session must accept
+// exactly the commands that a client's own checks accept.
 //
 //   frame_fuzz [--seconds N] [--from S] [--seed S] [--bits 1] [--write FOLDER]
 //     random programs with the seeds S, S + 1, ... (--seed: this one alone, with its commands);
@@ -31,13 +31,13 @@ namespace {
 
 using program::Command;
 
-// Whatever the bytes decode to must encode to the same commands.
+// A decoded frame must be encoded to the same commands again.
 void check_round_trip(const wire::Frame& frame) {
   wire::FrameWriter writer;
   writer.begin(frame.first_seq, frame.first_id);
   for (const Command& command : frame.commands) writer.append(command, wire::usual_made(command));
   wire::Frame back;
-  // Ids shift where a frame states its own counts; only frames without are compared.
+  // If a frame states its own counts, the ids shift; only frames without them are compared.
   if (writer.next_id() != frame.next_id) return;
   if (!wire::FrameReader().read(writer.finish(frame.ack_upto, frame.attach_counter), back).ok()) {
     fail("what was read is refused when written again");
@@ -67,10 +67,11 @@ struct Counts {
   std::vector<std::uint64_t> ran = std::vector<std::uint64_t>(the_engine().catalog().size());
 };
 
-// What a client's mirror would say: the same front over nothing.
+// Computes what the client's shape inference would report: the same session front end without
+// storage.
 class Mirror final : public autograd::Sink {
  public:
-  // Ok: the command has happened in the mirror.
+  // Ok if the command has been executed in the mirror.
   core::Status execute(std::uint64_t seq, Command command) {
     core::Status status = front_.execute(seq, std::move(command));
     while (status.ok() && front_.busy()) status = front_.resume(1000);
@@ -128,9 +129,9 @@ void say(const Command& command) {
                apply->record ? " recorded" : "");
 }
 
-// One program: constants, then commands that the mirror accepts, and at last one that it refuses.
-// The session must agree each time. Returns the bytes of the last frame; `whole` gets the program
-// as one frame.
+// Runs one program: constants, then commands that the mirror accepts, and at last one that it
+// refuses. The session must agree on each. Returns the bytes of the last frame; `whole` gets the
+// program as one frame.
 std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bits,
                         std::string& whole) {
   constexpr int kCommands = 40;
@@ -171,13 +172,14 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
     const std::uint64_t before = mirror.next_id();
     const core::Status status = mirror.execute(writer.next_seq(), command);
     if (!status.ok()) {
-      // A Backward that states another count of new handles is refused when it has made them.
+      // A Backward that states a wrong number of new handles is refused only after it has made
+      // them.
       over = mirror.next_id() != before || std::holds_alternative<program::Backward>(command);
       return false;
     }
     const core::Status session = send(command, mirror.next_id());
     if (const auto* apply = std::get_if<program::Apply>(&command)) ++counts.ran[apply->op];
-    // Devices are the daemon's; the mirror does not know them.
+    // The mirror does not know which devices the daemon has.
     over = !session.ok() && session.message().find("this daemon has no") != std::string::npos;
     if (twin && session.ok() && std::holds_alternative<program::Fetch>(command)) {
       const engine::Fetched one = victim.fetched(), two = twin->fetched();
@@ -191,11 +193,14 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
     fail("the session refused what the mirror accepted");
   };
   ++counts.programs;
-  if (twin) {  // memory of every size that results will have: zeros here, other bytes there
+  // Allocates memory of every size that results may have, with zeros in one session and other bytes
+  // in the other.
+  if (twin) {
     spoiling = true;
     program::Release all;
     for (int size = 16; size <= 1 << 12; size *= 2) {
-      for (int n = std::clamp((16 << 10) / size, 1, 64) + 8; n > 0; --n) {  // all that a pool keeps
+      // as many blocks as a pool keeps
+      for (int n = std::clamp((16 << 10) / size, 1, 64) + 8; n > 0; --n) {
         const core::Dims shape = {size - (n % 3) * size / 8};
         if (!both(program::Constant{core::DType::kU8,
                                     {},
@@ -209,11 +214,12 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
     if (!both(all)) fail("a release is refused");
     spoiling = false;
   }
-  const std::uint64_t first = mirror.next_id();  // before: handles that are gone
+  // earlier ids are those of handles that are released
+  const std::uint64_t first = mirror.next_id();
   for (const Command& command : hostile.constants(first - 1)) {
     if (!both(command)) fail("a constant is refused");
   }
-  // What the command made or wrote.
+  // Compares the bits of the tensors that the command has made or written to.
   const auto same_bits = [&](const Command& command, std::uint64_t before) {
     if (!twin) return;
     std::vector<std::uint64_t> names;
@@ -235,10 +241,10 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
     command = hostile.one_in(6) ? hostile.other(handles, writer.next_seq())
                                 : Command(hostile.apply(catalog, handles));
     if (const auto* apply = std::get_if<program::Apply>(&command)) {
-      // The one op whose results may be anything of the session's own.
+      // "empty" is the only op whose results may be arbitrary memory of the session.
       if (twin && catalog.at(apply->op).name == "empty") continue;
     }
-    // Raise depends on what has failed, which the mirror here does not know.
+    // The result of Raise depends on which commands have failed, which the mirror does not know.
     if (std::holds_alternative<program::Raise>(command)) continue;
     if (both(command)) {
       ++done;
@@ -247,7 +253,7 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
       break;
     }
   }
-  // The last one refused, or a Raise of whatever.
+  // The refused command, or a Raise of an arbitrary command.
   if (hostile.one_in(2)) command = program::Raise{1 + hostile.below(writer.next_seq())};
   if (!send(command, writer.next_id() + wire::usual_made(command)).ok()) ++counts.refused;
   whole = all_commands.finish(0, 1);
@@ -270,7 +276,8 @@ std::string run_program(Hostile& hostile, Counts& counts, bool verbose, bool bit
   }
 }
 
-// What the mirror never accepted: there the generator is too wild, or had too little time.
+// Reports the ops that the mirror never accepted: for these the generator is too random, or had too
+// little time.
 [[maybe_unused]] void say_never_run(const Counts& counts) {
   std::string never;
   std::size_t ops = 0;

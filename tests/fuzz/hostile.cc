@@ -68,7 +68,7 @@ std::vector<Command> Hostile::constants(program::HandleId before) {
     }
     commands.push_back(std::move(c));
     if (core::is_floating(std::get<program::Constant>(commands.back()).dtype) && one_in(3)) {
-      // The ids are sequential: this constant's is how many there are.
+      // ids are sequential: the id of this constant is also the number of constants
       std::uint64_t id = before;
       for (const Command& command : commands)
         id += std::holds_alternative<program::Constant>(command);
@@ -123,7 +123,7 @@ Attribute Hostile::attribute(const Parameter& p) {
       return Attribute::of(real());
     case Parameter::Type::kInts: {
       std::vector<std::int64_t> values(one_in(20) ? below(40) : below(4));
-      const bool sane = one_in(2);  // sizes, strides, paddings
+      const bool sane = one_in(2);  // whether sizes, strides and paddings are reasonable
       for (std::int64_t& value : values) {
         value = sane ? static_cast<std::int64_t>(below(3)) : integer();
       }
@@ -150,7 +150,7 @@ Attribute Hostile::attribute(const Parameter& p) {
 
 program::Apply Hostile::apply(const ops::Catalog& catalog, program::HandleId handles) {
   program::Apply apply;
-  // Views more often than the others: what goes wrong in histories does so behind several of them.
+  // Views are chosen more often, because faults of histories occur behind several of them.
   const bool view = one_in(8);
   do {
     apply.op = static_cast<program::OpId>(below(catalog.size()));
@@ -158,7 +158,7 @@ program::Apply Hostile::apply(const ops::Catalog& catalog, program::HandleId han
   apply.record = one_in(2);
   apply.inplace = one_in(8);
   const ops::OpDef& def = catalog.at(apply.op);
-  // Alike operands are accepted more often, and go deeper.
+  // Equal operands are accepted more often, and so reach deeper code.
   const program::HandleId usual = handle(handles);
   const auto tensor = [&] { return Argument::of(one_in(2) ? usual : handle(handles)); };
   for (const Parameter& p : def.parameters) {

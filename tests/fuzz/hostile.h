@@ -1,5 +1,5 @@
-// Commands as a hostile client would send them: well-formed against the catalog's signatures, with
-// values that nobody sane would choose among those that somebody would.
+// Generates commands as a hostile client would send them: well-formed according to the catalog's
+// signatures, with a mixture of reasonable and extreme values.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ class Hostile {
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
 
-  // Small tensors of every dtype and of ranks 0 to 4, some empty, for the ops to work on.
-  // They are the handles from `before` + 1 on; none below is used any more.
+  // Small tensors of every dtype and of ranks 0 to 4, some of them empty, as operands. Their
+  // handles are those from `before` + 1 on; earlier handles are not used any more.
   std::vector<program::Command> constants(program::HandleId before);
-  // An op of the catalog. `handles` are ids 1 to n; some may be gone.
+  // An op of the catalog. `handles` are the ids 1 to n, some of which may be released.
   program::Apply apply(const ops::Catalog& catalog, program::HandleId handles);
-  // One of the other kinds.
+  // A command of another kind.
   program::Command other(program::HandleId handles, std::uint64_t seq);
 
  private:

@@ -1,8 +1,9 @@
-// Calls of all ops with hostile operands through infer and the CPU's kernels, as the executor makes
-// them: expanded and empty tensors, shapes whose broadcast products come near 2^31, 2^33, 2^61 and
-// 2^64, any attributes. Nothing may be written or allocated beyond a quota; a call that does not
-// fit is refused before its memory is taken. With -DTELETENSOR_SANITIZE=address every read and
-// write beyond an operand shows, without it those that reach a result's or a scratch block's edge.
+// Calls all ops with hostile operands through infer and the CPU kernels, as the executor does:
+// expanded and empty tensors, shapes whose broadcast products are near 2^31, 2^33, 2^61 and 2^64,
+// any attributes. Memory beyond a quota must not be written or allocated; a call that does not fit
+// is refused before its memory is allocated. With -DTELETENSOR_SANITIZE=address every read and
+// write beyond an operand is detected; without it, those beyond the ends of a result or a scratch
+// block.
 //
 //   kernel_fuzz [--calls N] [--from S] [--seed S] [--only OP] [--indices]
 //     N calls with the seeds S, S + 1, ...; --indices: of the ops that read and write by index
@@ -39,9 +40,10 @@ using ops::Dice;
 using ops::OpDef;
 using ops::Parameter;
 
-constexpr std::size_t kQuota = std::size_t{64} << 20;  // of a call's results, and of its scratch
-constexpr std::int64_t kStored = 1 << 12;              // elements of an operand
-constexpr unsigned kHang = 300;                        // seconds
+// for the results of a call, and for its scratch memory
+constexpr std::size_t kQuota = std::size_t{64} << 20;
+constexpr std::int64_t kStored = 1 << 12;  // the maximum number of elements of an operand
+constexpr unsigned kHang = 300;            // seconds
 constexpr std::size_t kGuard = 64;
 constexpr unsigned char kMark = 0xa5;
 
@@ -72,7 +74,7 @@ std::string current_flags;
   std::abort();
 }
 
-// Memory of exactly `bytes`, 64-byte aligned, with marks on both sides.
+// Memory of exactly `bytes`, 64-byte aligned, with marker bytes on both sides.
 class Block {
  public:
   explicit Block(std::size_t bytes) : bytes_(bytes) {
@@ -104,8 +106,8 @@ class Quota : public backends::Scratch {
     if (bytes > kQuota - used_) return nullptr;
     used_ += bytes;
     void* const memory = blocks_.emplace_back(bytes).data();
-    // A copy that the interruption cuts short leaves a part unwritten. The results are dropped
-    // then, but UBSan reports the load of a bool that is neither 0 nor 1.
+    // A copy that an interruption cuts short leaves a part unwritten. The results are dropped then,
+    // but UBSan reports reading a bool that is neither 0 nor 1.
     if (kSanitized) std::memset(memory, 0, bytes);
     return memory;
   }
@@ -118,7 +120,7 @@ class Quota : public backends::Scratch {
   std::deque<Block> blocks_;
 };
 
-// One lane, of a session that is interrupted after a moment.
+// A single lane of a session that is interrupted after a moment.
 class OneLane : public backends::Parallel {
  public:
   void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
@@ -151,7 +153,7 @@ bool by_index(std::string_view op) {
 }
 
 // Sizes, each as large as an operand may be, whose product is one of a few targets or less than a
-// quota above it: what remains of it where it wraps looks like little memory.
+// quota above it: if the product overflows, the remainder looks like a small amount of memory.
 const std::vector<Dims>& hostile_sizes() {
   static const std::vector<Dims> made = [] {
     std::vector<Dims> all;
@@ -160,7 +162,7 @@ const std::vector<Dims>& hostile_sizes() {
     for (const int bits : {31, 32, 33, 34, 58, 59, 60, 61, 62, 63, 64, 65, 66}) {
       const auto target = static_cast<unsigned __int128>(1) << bits;
       const std::int64_t most = ops::kMaxRepeated;
-      for (int i = 0; i < 4; ++i) {  // powers of two alone
+      for (int i = 0; i < 4; ++i) {  // only powers of two
         const int first = std::min(33, bits - static_cast<int>(below(std::min(bits, 30))));
         Dims sizes{std::int64_t{1} << first};
         for (int left = bits - first; left > 0; left -= 33) {
@@ -227,7 +229,7 @@ class Call {
   }
 
  private:
-  // Of the tables above, or of fewer dimensions.
+  // Random factors from the tables above, or for fewer dimensions.
   Dims factors() {
     const std::vector<Dims>& all = hostile_sizes();
     Dims sizes = all[static_cast<std::size_t>(dice_.below(static_cast<std::int64_t>(all.size())))];
@@ -239,7 +241,7 @@ class Call {
     return sizes;
   }
 
-  // Large dimensions repeat, so that few elements are stored.
+  // A layout in which large dimensions are repeated, so that few elements are stored.
   Geometry laid_out(const Dims& shape) {
     Geometry g(shape, Dims(shape.size(), 0));
     std::int64_t step = 1;
@@ -308,7 +310,7 @@ class Call {
         Dims shape = small_shape(slots_.size() > 1 ? &slots_[0].layout.geometry.shape : nullptr);
         const bool names_places = list || p.name == "index" || p.name == "indices";
         if (hostile && (names_places || dice_.chance(50)) && part < parts.size()) {
-          // One large dimension each, in places of their own.
+          // one large dimension for each operand, at different positions
           shape = Dims(parts.size(), 1);
           shape[part] = parts[part];
           ++part;
@@ -331,7 +333,7 @@ class Call {
     return dice_.attribute(p, like);
   }
 
-  // index and index_put: as many dimensions of x as there are indices.
+  // For index and index_put, x has as many dimensions as there are indices.
   void name_dims() {
     if (counts_.empty() || (op_.name != "index" && op_.name != "index_put")) return;
     const int count = static_cast<int>(counts_[0]);
@@ -377,7 +379,7 @@ class Call {
     }
   }
 
-  // As the graph refuses them.
+  // Repetitions that the graph refuses.
   bool repeats_too_often() const {
     return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
       return !slot.absent && !slot.is_number && slot.layout.geometry.numel() > ops::kMaxRepeated;
@@ -410,7 +412,7 @@ class Call {
     return true;
   }
 
-  // In place where the graph lets it, and chance.
+  // In place if the graph allows it, chosen at random.
   bool overwrites() {
     if (op_.inplace == ops::Inplace::kTemporary || slots_.empty() || slots_[0].absent ||
         slots_[0].is_number || !dice_.chance(40)) {
@@ -466,7 +468,7 @@ class Call {
   std::vector<TensorArg> in_, out_;
 };
 
-// Of a signal: the time is over, or the program at its end.
+// A signal handler: the time is over, or the program has crashed.
 void told(int signal) {
   const std::string text = "kernel_fuzz" + current_flags + " --seed " +
                            std::to_string(current_seed) + " (" + current_op + "): " +
@@ -527,7 +529,7 @@ void where() { say_where(); }
 
 }  // namespace teletensor::fuzz
 
-// AddressSanitizer calls it before its report.
+// AddressSanitizer calls this function before its report.
 extern "C" void __asan_on_error() { teletensor::fuzz::where(); }
 
 int main(int argc, char** argv) {

@@ -1,4 +1,5 @@
-"""Shape, strides and offset of a view on flat storage: what the fuzzer must know to name deviations."""
+"""The shape, strides and offset of a view on flat storage, from which the fuzzer recognises known
+deviations."""
 
 import numpy as np
 
@@ -12,7 +13,7 @@ def contiguous_strides(shape):
 
 
 def positions(shape, strides, offset):
-    """Storage index of every element of a view, as an int array of the view's shape."""
+    """The storage index of every element of a view, as an int array of the view's shape."""
     index = np.full(shape, offset, dtype=np.int64)
     for axis, (size, stride) in enumerate(zip(shape, strides)):
         index += (np.arange(size) * stride).reshape((size,) + (1,) * (len(shape) - axis - 1))
@@ -20,7 +21,7 @@ def positions(shape, strides, offset):
 
 
 def dense(shape, strides):
-    """Some permutation of it is contiguous (PyTorch: non-overlapping and dense)."""
+    """Returns whether some permutation of it is contiguous (PyTorch: non-overlapping and dense)."""
     if len(shape) == 1:
         return shape[0] < 2 or strides[0] == 1
     step = 1
@@ -37,6 +38,6 @@ def overlaps_itself(tensor):
 
 
 def broadcasts(shape, to):
-    """Does `shape` broadcast to exactly `to`?"""
+    """Returns whether `shape` broadcasts to exactly `to`."""
     shape, to = tuple(shape), tuple(to)
     return len(shape) <= len(to) and all(s in (1, t) for s, t in zip(shape[::-1], to[::-1]))

@@ -1,6 +1,7 @@
-"""The sides of a comparison: what the fuzzer asks of PyTorch, teletensor, or a front in process.
+"""The libraries that the fuzzer compares: PyTorch, teletensor, or a session front end in the same process.
 
-A library's tensors have PyTorch's methods; the facts that have no common spelling are asked here.
+The tensors of a library have PyTorch's methods; facts without a common spelling are queried through these
+classes.
 """
 
 import contextlib
@@ -8,7 +9,7 @@ import warnings
 
 import numpy as np
 
-# PyTorch's texts, and a short name for the same error on either side.
+# Texts of PyTorch's errors, and a short name for the same error of either library.
 KINDS = [
     ("modified by an inplace operation", "saved_modified"), ("multiple views", "multi_view"),
     ("created in no_grad mode", "no_grad_view"),
@@ -32,9 +33,9 @@ KINDS = [
 
 
 class Library:
-    """A side whose module follows PyTorch's names. Subclasses override what differs."""
+    """A library whose module follows PyTorch's names. Subclasses override what differs."""
 
-    reference = False  # PyTorch itself
+    reference = False  # whether this is PyTorch itself
 
     def __init__(self, module):
         self.module = module
@@ -54,7 +55,7 @@ class Library:
         self.custom = Square.apply
 
     def reset(self):
-        """Before each program."""
+        """Called before each program."""
 
     def tensor(self, array, requires_grad):
         return self.module.tensor(array, requires_grad=requires_grad)
@@ -66,7 +67,7 @@ class Library:
         return self.module.autograd.grad(outputs, inputs, seeds, **options)
 
     def saved_values(self, on):
-        """A context in which the tape keeps values as they were when saved."""
+        """A context in which the tape keeps the values that tensors had when they were saved."""
         del on
         return contextlib.nullcontext()
 
@@ -83,12 +84,12 @@ class Library:
         return tensor._is_view()
 
     def cells(self, tensors):
-        """For each tensor the position of the first that it shares storage with."""
+        """For each tensor, the index of the first tensor with which it shares storage."""
         shares = self.module.shares_storage
         return [next(i for i, f in enumerate(tensors) if f is t or shares(f, t)) for t in tensors]
 
     def groups(self, tensors):
-        """For each tensor the position of the first of its base's group."""
+        """For each tensor, the index of the first tensor with the same base."""
         bases = [t._base if t._is_view() else t for t in tensors]
         keys = [self.identity(b) for b in bases]
         return [keys.index(k) for k in keys]
@@ -107,12 +108,12 @@ class Torch(Library):
     def __init__(self):
         import torch
 
-        warnings.simplefilter("ignore")  # about .grad of non-leaves, and create_graph
+        warnings.simplefilter("ignore")  # warnings about .grad of non-leaves, and about create_graph
         torch.set_num_threads(1)
         super().__init__(torch)
 
     def grad(self, outputs, inputs, seeds, **options):
-        # D7: layout and sharing of returned gradients are ours alone
+        # D7: the layout of returned gradients, and which memory they share, is teletensor's own
         got = self.module.autograd.grad(outputs, inputs, seeds, **options)
         contiguous = self.module.contiguous_format
         with self.grad_mode(options["create_graph"]):
@@ -132,7 +133,7 @@ class Torch(Library):
 
 
 class Teletensor(Library):
-    """teletensor through a daemon."""
+    """teletensor with a daemon."""
 
     def __init__(self):
         import teletensor

@@ -1,9 +1,9 @@
 """Differential fuzzing of names, views, in-place writes and the tape.
 
-The same random program runs on PyTorch and on another library; every visible fact is compared after
-every step: values, layout, requires_grad, is_leaf, views, groups, storage sharing, gradients, hooks and
-their order, errors and their kind. Deviations that docs/differences.md lists (D1-D13) are named,
-counted and skipped. The first mismatch is shrunk and shown.
+The same random program runs on PyTorch and on another library, and every visible fact is compared after
+every step: values, layout, requires_grad, is_leaf, views, groups, shared storage, gradients, hooks and
+their order, errors and their kind. Deviations that are listed in docs/differences.md (D1-D13) are named,
+counted and skipped. The first mismatch is reduced to a minimal program and shown.
 
     python tests/fuzz/names_fuzz.py --programs 2000 --seed 1          # teletensor through a daemon
     python tests/fuzz/names_fuzz.py --library torch --programs 100    # PyTorch against itself
@@ -19,11 +19,11 @@ from layout import contiguous_strides, dense, overlaps_itself, positions
 from libraries import Teletensor, Torch
 from programs import BINARY, UNARY, Chooser, attempt, readable_grad
 
-LARGE = 1e4  # numbers beyond it end a program: rounding would hide or fake mismatches
+LARGE = 1e4  # numbers beyond it end a program, because rounding would hide or cause mismatches
 
 
 class Side:
-    """Names of one library and the log of its hooks."""
+    """The names of one library, and the log of its hooks."""
 
     def __init__(self, lib):
         self.lib, self.env, self.log = lib, {}, []
@@ -42,7 +42,7 @@ class Side:
         return run
 
     def step(self, s):
-        """Runs one step; the names that it makes go into env."""
+        """Runs one step; the names that it makes are added to env."""
         with self.lib.grad_mode(not s.get("ng")):
             made = self.act(s)
         if "out" in s:
@@ -130,10 +130,10 @@ def close(x, y):
 
 
 def errors_of(side, call):
-    """(result, None) or (None, kind of its RuntimeError).
+    """Returns (result, None) or (None, the kind of its RuntimeError).
 
-    The error must not reach a local variable: its traceback would hold this frame, and so the step's
-    tensors, until a collection.
+    The error must not be stored in a local variable, because its traceback would keep this frame, and hence
+    the step's tensors, alive until a garbage collection.
     """
     try:
         return call(), None
@@ -202,7 +202,7 @@ def footprint(t):
 
 
 def reads_what_it_writes(dest, src):
-    """D3: the operand overlaps the destination but is not exactly it."""
+    """D3: the operand overlaps the destination without being exactly the same."""
     if dest.untyped_storage().data_ptr() != src.untyped_storage().data_ptr():
         return False
     (g1, p1), (g2, p2) = footprint(dest), footprint(src)
@@ -210,7 +210,7 @@ def reads_what_it_writes(dest, src):
 
 
 def deviates(s, env):
-    """The deviation that this step would meet, or None. Looks at the reference's side only."""
+    """The deviation that this step would cause, or None. Looks only at the reference."""
     op, a, b = s["op"], env.get(s.get("a")), env.get(s.get("b"))
     writes = op.endswith("_") or op == "setitem"
     dest = a if op != "setitem" else a.detach()[s["p"][0]]
@@ -235,9 +235,10 @@ def deviates(s, env):
 
 
 def own_grads(ref, before, counts):
-    """D4, D7: PyTorch may hand one gradient's memory to two names, or leave odd strides. Ours never.
+    """D4, D7: PyTorch may give two names the memory of one gradient, or unusual strides; teletensor never
+    does.
 
-    Counted; then the reference's gradient is replaced by a copy as ours would be.
+    Counts these cases, and replaces the gradient of the reference by a copy like teletensor's.
     """
     torch = ref.lib.module
     everything = {}
@@ -276,14 +277,15 @@ def runnable(s, env):
 
 
 class Fuzzer:
-    """Compares `subject` with the reference. `every`: look at all facts after every n-th step only."""
+    """Compares `subject` with the reference. `every`: compares all facts only after every n-th step."""
 
     def __init__(self, reference, subject, every=1):
         self.reference, self.subject, self.every = reference, subject, every
         self.counts = collections.Counter()
 
     def run(self, program, choose=None, length=0):
-        """Runs `program` (or lets `choose` write it as it goes). A mismatch's text, or None."""
+        """Runs `program` (or lets `choose` generate it step by step). Returns the text of a mismatch, or
+        None."""
         self.reference.reset()
         self.subject.reset()
         ref, sub = Side(self.reference), Side(self.subject)
@@ -303,7 +305,7 @@ class Fuzzer:
         return None
 
     def step(self, head, s, ref, sub, last, i):
-        """(the program ends here, mismatch or None)."""
+        """Returns (whether the program ends here, the mismatch or None)."""
         deviation = deviates(s, ref.env)
         if deviation:
             self.counts[deviation] += 1
@@ -311,7 +313,7 @@ class Fuzzer:
         before = {id(t) for t in ref.env.values() if readable_grad(t) is not None}
         writes = s["op"] == "setitem" or s["op"].endswith("_")
         if writes or s["op"] in ("retain", "rg"):
-            attempt(lambda: ref.env[s["a"]].is_leaf)  # D11: else PyTorch's answer may be stale
+            attempt(lambda: ref.env[s["a"]].is_leaf)  # D11: otherwise PyTorch's answer may be outdated
         with ref.lib.saved_values(head["snap"]):
             _, wanted = errors_of(ref, lambda: ref.step(s))
         _, got = errors_of(sub, lambda: sub.step(s))
@@ -350,14 +352,14 @@ class Fuzzer:
             self.counts["recorded in-place" + through] += 1
 
     def fails(self, program, choose=None, length=0):
-        """As run(); a crash of the subject is a finding like any other."""
+        """As run(); a crash of the subject counts as a mismatch."""
         try:
             return self.run(program, choose, length)
         except Exception as error:
             return f"crash {type(error).__name__}: {error}"
 
     def shrink(self, program):
-        """Drops steps while a mismatch remains."""
+        """Drops steps as long as a mismatch remains."""
         counts, self.counts = self.counts, collections.Counter()
         size = len(program) // 2
         while size:
@@ -373,7 +375,7 @@ class Fuzzer:
         return program
 
     def programs(self, count, seed, progress=None):
-        """Runs `count` random programs; the first mismatch as text, or None."""
+        """Runs `count` random programs; returns the first mismatch as text, or None."""
         for k in range(count):
             rng = random.Random(f"{seed}.{k}")
             head = {"snap": rng.random() < 0.6, "look": rng.random() < 0.75}

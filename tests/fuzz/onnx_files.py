@@ -1,10 +1,9 @@
-"""ONNX files that tt.onnx.load is given and that are not what they say: a model that runs or is refused, and
-nothing else.
+"""Gives damaged ONNX files to tt.onnx.load: the result must be a model that runs, or a refusal.
 
     python tests/fuzz/onnx_files.py [--seed 1] [--seconds 300]
 
-A third is cut, a third is spoilt in its bytes, a third has messages taken out, doubled or put elsewhere, with
-lengths that fit.
+A third of the files are truncated, in a third bytes are changed, and in a third messages are removed,
+duplicated or moved, with lengths that fit.
 """
 
 import argparse
@@ -45,7 +44,7 @@ def good():
 
 
 def parts(data):
-    """(number and kind, contents) of each field of a message; None where it is none."""
+    """(number and kind, contents) of each field of a message; None if it is not a message."""
     from teletensor._protowire import _read_varint
 
     found, at = [], 0
@@ -69,7 +68,7 @@ def parts(data):
 
 
 def other_messages(data, choose, depth=0):
-    """The message with a change somewhere inside, whose lengths fit."""
+    """The message with a change somewhere inside, with lengths that fit."""
     from teletensor._protowire import _varint
 
     fields = parts(data)
@@ -114,11 +113,12 @@ def other_bytes(data, choose):
 
 
 def run(seed, count=None, seconds=None):
-    """Tries so many, or for so long; how many were tried, and how many of them ran."""
+    """Tries this number of files, or for this time; returns how many were tried, and how many of them
+    ran."""
     import teletensor as tt
     from teletensor.onnx import _run
 
-    _run.MOST_STEPS = 10_000  # a loop of very many rounds ends sooner
+    _run.MOST_STEPS = 10_000  # ends a loop of very many iterations sooner
     end, tried, ran, models = time.monotonic() + (seconds or 0), 0, 0, good()
     folder = tempfile.mkdtemp()
     path = os.path.join(folder, "m.onnx")
@@ -138,7 +138,7 @@ def run(seed, count=None, seconds=None):
                     each.float().numpy()
             ran += 1
         except (tt.onnx.OnnxError, MemoryError):
-            pass  # refused; or larger than what a session may have
+            pass  # refused, or larger than the limits of a session
         except BaseException:
             print(f"onnx_files: --seed {seed + tried - 1}: {data!r}", file=sys.stderr)
             raise

@@ -1,14 +1,14 @@
-// A hostile daemon among three: what it sends goes through the codec of peers into the groups of an
-// honest daemon.
+// Simulates a hostile daemon among three: its messages go through the codec of peers to the groups
+// of an honest daemon.
 //
 //   peer_fuzz [--seconds N] [--from S] [--seed S]
 //     random runs with the seeds S, S + 1, ... (--seed: this one alone). In each, ranks of the
 //     daemons a, b and c run collectives and transfers, and the messages of b to a are repeated,
 //     exchanged, changed in a field or in a byte, or invented
 //
-// These facts must hold: nothing crashes; each message is taken or refused with InvalidArgument; a
-// group that b has no rank in computes right results; once b is lost all waits of a's ranks have
-// ended; and no byte of staging is left.
+// The following must hold: nothing crashes; each message is accepted, or refused with
+// InvalidArgument; a group in which b has no rank computes right results; after b is lost, no rank
+// of a waits any more; and no byte of staging memory remains.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -47,7 +47,7 @@ class Dice {
   explicit Dice(std::uint64_t seed) : random_(seed) {}
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
-  // A value that is close to `near`, or one of those at which programs fail.
+  // A value that is close to `near`, or one of the values that often cause faults.
   std::uint64_t wild(std::uint64_t near) {
     const std::uint64_t values[] = {0,        1,        near + 1,   near - 1, near * 2,
                                     near / 2, 1u << 20, ~0ull >> 1, ~0ull,    random_()};
@@ -58,7 +58,7 @@ class Dice {
   std::mt19937_64 random_;
 };
 
-// Adds float32 by plain loops.
+// Adds float32 values by plain loops.
 class Sums final : public Groups::Adder {
  public:
   explicit Sums(memory::PoolHandle& pool) : pool_(pool) {}
@@ -94,7 +94,7 @@ struct Sent {
   std::string payload;
 };
 
-// Three daemons in one thread; what they send waits until step() delivers it.
+// Three daemons in one thread; their messages wait until step() delivers them.
 class World {
  public:
   explicit World(Groups::Adder& adder) {
@@ -110,8 +110,8 @@ class World {
     return {daemons_[0].groups.get(), daemons_[1].groups.get(), daemons_[2].groups.get()};
   }
 
-  // Delivers the oldest message of one wire. `change`: what b sends to a goes through it. False:
-  // there is no message.
+  // Delivers the oldest message of one wire. `change` is applied to messages from b to a. Returns
+  // false if there is no message.
   template <class Change>
   bool step(Dice& dice, Change change) {
     std::vector<Wire> full;
@@ -125,7 +125,7 @@ class World {
     if (wire == Wire{1, 0}) {
       change(std::move(sent));
     } else if (wire.second == 1) {
-      (void)deliver(wire.first, wire.second, sent);  // b is not the one that is tested
+      (void)deliver(wire.first, wire.second, sent);  // b itself is not tested
     } else if (!deliver(wire.first, wire.second, sent).ok()) {
       fail("an honest daemon refuses a message of an honest daemon");
     }
@@ -141,7 +141,11 @@ class World {
     return status;
   }
 
+<<<<<<< HEAD
   // As server/peer/peer.cc when a peer breaks the protocol: the link begins anew for both.
+=======
+  // As server/peer.cc does if a peer violates the protocol: the link is restarted for both.
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
   void break_link(const std::string& why) {
     lose(0, 1, why);
     lose(1, 0, why);
@@ -199,7 +203,7 @@ class Match {
     {
       World world(adder_);
       world_ = &world;
-      // The group of a and c alone is there before b turns hostile.
+      // The group of a and c alone exists before b becomes hostile.
       const auto honest = [](Sent) { fail("b has a message before it has a rank"); };
       join("quiet", {0, 2, 0}, quiet_);
       settle(honest);
@@ -229,7 +233,7 @@ class Match {
       world.lose(1, 2, "no connection for 30 s");
       settle([](Sent) {});
       end(quiet_);
-      // A group that has not formed waits for its ranks until the timeout.
+      // A group that is not complete waits for its ranks until the timeout.
       bool forming = false;
       for (const runtime::GroupFacts& each : world.groups(0).all()) {
         forming |= each.name == "loud" && each.state == runtime::GroupFacts::State::kForming;
@@ -271,7 +275,8 @@ class Match {
       players.push_back({std::move(*member), places[rank], {}, {}});
     }
   }
-  // Waits for the other ranks; a rank whose group was attacked while it formed may wait for ever.
+  // Waits for the other ranks; a rank whose group was attacked while it was formed may wait for
+  // ever.
   void begin(std::vector<Player>& players) {
     for (Player& player : players) {
       if (const auto ticket = player.member->begin()) player.open.push_back(*ticket);
@@ -279,7 +284,7 @@ class Match {
     settle([&](Sent sent) { take(sent); });
   }
 
-  // Each rank that may deposit does so; a call that differs on one rank now and then.
+  // Each rank that may deposit does so; now and then the call of one rank differs.
   template <class Change>
   void play(std::vector<Player>& players, Change change) {
     const bool same = &players == &quiet_;
@@ -324,7 +329,7 @@ class Match {
     if (same || dice_.one_in(2)) settle(change);
   }
 
-  // All that ranks of the quiet group have open is there.
+  // All operations that ranks of the undisturbed group have open must exist.
   void check(std::vector<Player>& players) {
     settle([](Sent) {});
     for (Player& player : players) {
@@ -334,7 +339,7 @@ class Match {
       }
     }
   }
-  // The oldest one of a rank of the quiet group is 1 + 2 + 3.
+  // The oldest result of a rank of the undisturbed group must be 1 + 2 + 3.
   void retire_right(Player& player) {
     const RowMajor result = player.results.empty() ? RowMajor() : player.results.front();
     if (!retire(player).ok()) fail("a collective of the quiet group fails");
@@ -365,25 +370,25 @@ class Match {
     return row;
   }
 
-  // Delivers the message of b to a, or another one in its place.
+  // Delivers the message from b to a, or another one in its place.
   void attack(Sent sent) {
     if (seen_.size() < 64)
       seen_.push_back(sent);
     else
       seen_[dice_.below(seen_.size())] = sent;
     switch (dice_.below(calm_)) {
-      case 0:  // twice
+      case 0:  // the message twice
         take(sent);
         return take(sent);
-      case 1:  // not at all
+      case 1:  // no message
         return;
-      case 2:  // an earlier one instead
+      case 2:  // an earlier message instead
         return take(seen_[dice_.below(seen_.size())]);
       case 3:
       case 4:
         mutate(sent);
         return take(sent);
-      case 5:  // besides
+      case 5:  // an additional message
         take(sent);
         sent = seen_[dice_.below(seen_.size())];
         mutate(sent);
@@ -485,7 +490,7 @@ class Match {
     }
   }
 
-  // The bytes of a frame, decoded as the daemon does it.
+  // Decodes the bytes of a frame as the daemon does.
   void take(const Sent& sent, bool damage = false) {
     std::string bytes = server::encode_numbers(1, 0) +
                         server::encode_message(sent.message, sent.payload.size()) + sent.payload;
@@ -501,7 +506,7 @@ class Match {
   }
 
   static bool take_bytes(World& world, const std::string& bytes) {
-    std::vector<std::span<const char>> pieces;  // as gRPC gives a frame: in several pieces
+    std::vector<std::span<const char>> pieces;  // in several pieces, as gRPC delivers a frame
     for (std::size_t at = 0; at < bytes.size(); at += 1000) {
       pieces.push_back(
           std::span(bytes).subspan(at, std::min<std::size_t>(1000, bytes.size() - at)));
@@ -521,7 +526,8 @@ class Match {
 
   Dice dice_;
   const std::uint64_t calm_ = 16ull
-                              << dice_.below(5);  // of so many messages about seven are changed
+                              // of this number of messages about seven are changed
+                              << dice_.below(5);
   runtime::testing::Box box_{256u << 20};
   memory::PoolHandle pool_{memory::Pool::create(box_.devices.at(0).pool(), 1, 0)};
   Sums adder_{pool_};

@@ -1,6 +1,6 @@
-// Hostile programs against decoder, verifier, passes and a whole engine session: what is not valid
-// is refused, by session and verifier alike; what is accepted runs, leaves nothing behind, and
-// gives the same bits when the passes have been over it.
+// Gives hostile programs to the decoder, the verifier, the passes and a whole engine session: an
+// invalid program must be refused by session and verifier alike; a program that is accepted must
+// run, leave no memory behind, and give the same bits after the passes.
 //
 //   program_fuzz [--seconds N] [--from S] [--seed S] [--write FOLDER] [--corpus FILE] [FILE...]
 //     programs with the seeds S, S + 1, ...: each as it was made, then spoilt in its structure and
@@ -32,7 +32,7 @@ using program::Command;
 using program::Program;
 
 constexpr std::size_t kTail = 9;
-constexpr std::chrono::milliseconds kLong{3000};  // a loop may well have no end
+constexpr std::chrono::milliseconds kLong{3000};  // a loop may run for ever
 
 const ops::Catalog& catalog() { return the_engine().catalog(); }
 
@@ -48,7 +48,7 @@ struct Counts {
   std::uint64_t made = 0, valid = 0, spoilt = 0, ran = 0, compared = 0, endless = 0, calls = 0;
 };
 
-// What a run showed: the bytes of each result and parameter, or how they failed.
+// The outcome of a run: the bytes of each result and parameter, or how they failed.
 struct Outcome {
   bool defined = false, called = false, late = false;
   std::vector<std::pair<core::Code, std::string>> values;
@@ -95,12 +95,12 @@ class Run {
     return good;
   }
 
-  // A tensor of that layout, on a storage that holds the whole value.
+  // A tensor with that layout, on a storage that contains the whole value.
   void input(const Program& p, const program::View& view, std::vector<std::uint64_t>& inputs) {
     const program::ValueType& type = p.values[view.value];
     constexpr std::int64_t kMax = 1 << 13;
     std::uint64_t storage = 0;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {  // several views of one value
+    for (std::size_t i = 0; i < inputs.size(); ++i) {  // several inputs may be views of one value
       if (p.body.parameters[i].value == view.value) storage = storage_[i];
     }
     if (storage == 0) {
@@ -114,8 +114,7 @@ class Run {
       storage = next_id_ - 1;
     }
     storage_.push_back(storage);
-    // Too large for a storage here: the call will be refused. A view out of it would end the
-    // session.
+    // Too large for a storage here: the call will be refused. A view of it would end the session.
     inputs.push_back(type.elements <= kMax ? strided(view, storage) : storage);
   }
   std::uint64_t strided(const program::View& view, std::uint64_t storage) {
@@ -179,14 +178,14 @@ bool any_step(const program::Block& block, bool (*test)(const program::Step&)) {
   return false;
 }
 
-// Its results may be anything of the session's own.
+// Returns whether its results may be arbitrary memory of the session.
 bool uninitialized(const program::Step& step) {
   return step.kind == program::Step::Kind::kOp && catalog().at(step.op).name == "empty";
 }
 
 bool is_memory(core::Code code) { return code == core::Code::kResourceExhausted; }
 
-// Both must hold: the session says what the verifier says; the passes change nothing.
+// Two conditions must hold: the session agrees with the verifier, and the passes change no result.
 void check(const std::string& bytes, std::uint64_t seed, Counts& counts) {
   const std::optional<Program> p = accepted(bytes);
   std::optional<Program> better;
@@ -194,7 +193,7 @@ void check(const std::string& bytes, std::uint64_t seed, Counts& counts) {
     if (written(*p) != bytes && !accepted(written(*p)))
       fail("what was accepted is refused when written");
     (void)passes::to_string(*p, catalog(), true);
-    // Far more is made again than is worth its time.
+    // recomputes far more than is worth its time
     better = passes::rematerialise(passes::optimize(*p, catalog()), catalog(),
                                    {.time = 1e9, .worth = 1e9, .least = 1});
     if (const core::Status status = ops::verify(*better, catalog()); !status.ok()) {
@@ -215,7 +214,7 @@ void check(const std::string& bytes, std::uint64_t seed, Counts& counts) {
   }
   const Outcome passed = Run(seed)(written(*better), better, false);
   Victim::check_all_gone();
-  if (passed.late) return;  // a slow machine: nothing can be said
+  if (passed.late) return;  // a slow machine: the result is not meaningful
   if (plain.called != passed.called) fail("the passes have changed whether it runs");
   if (any_step(p->body, uninitialized)) return;
   ++counts.compared;

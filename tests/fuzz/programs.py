@@ -1,13 +1,13 @@
-"""Random programs about names, views, in-place writes and the tape: one step at a time.
+"""Random programs about names, views, in-place writes and the tape, generated step by step.
 
-A step is a dict: op, operands "a" and "b" (names), "p" (parameters), "out" (the name it makes), "ng"
-(under no_grad). Steps are chosen by looking at the reference side's tensors, so that most can run.
+A step is a dict: op, operands "a" and "b" (names), "p" (parameters), "out" (the name that it makes), "ng"
+(under no_grad). Steps are chosen by looking at the tensors of the reference, so that most of them can run.
 """
 
 import numpy as np
 from layout import broadcasts
 
-UNARY = ("neg", "sin", "exp", "tanh", "clone", "custom")  # custom: a Function of the caller's own
+UNARY = ("neg", "sin", "exp", "tanh", "clone", "custom")  # custom: a Function written in Python
 BINARY = ("add", "mul")
 SHAPES = [(), (1,), (3,), (4,), (2, 3), (3, 2), (2, 2), (1, 3), (3, 1), (2, 1, 3), (2, 3, 2), (4, 3)]
 WEIGHTS = {
@@ -19,7 +19,8 @@ MAX_NAMES = 9
 
 
 def attempt(call):
-    """(result, None) or (None, the RuntimeError). Other exceptions are findings and pass."""
+    """Returns (result, None) or (None, the RuntimeError). Other exceptions are faults and are not
+    caught."""
     try:
         return call(), None
     except RuntimeError as error:
@@ -31,7 +32,7 @@ def readable_grad(tensor):
 
 
 class Chooser:
-    """Writes one program. `snap`: the reference keeps saved values, so `.data` and flags may change."""
+    """Writes one program. `snap`: the reference keeps saved values, so `.data` and flags may be changed."""
 
     def __init__(self, rng, snap):
         self.rng, self.snap = rng, snap
@@ -64,7 +65,8 @@ class Chooser:
             for s in shape[:rng.randrange(len(shape)) + 1])
 
     def diamond(self, a, i):
-        """Two branches from one name, a hook on each in either order, a backward through their sum."""
+        """Two branches from one name, with a hook on each in either order, and a backward through their
+        sum."""
         rng = self.rng
         first, second = rng.sample((f"t{i}", rng.choice((f"t{i + 1}", a))), 2)
         return [
@@ -77,7 +79,7 @@ class Chooser:
         ]
 
     def __call__(self, env, i):
-        """Step number `i`, given the reference side's names."""
+        """Returns step number `i`, given the names of the reference."""
         if self.queue:
             return self.queue.pop(0)
         rng = self.rng
@@ -181,7 +183,7 @@ class Chooser:
         rng, a = self.rng, step["a"]
         x = env[a]
         if op == "rg":
-            if self.snap:  # D13: else the reference's saved names change their flag afterwards
+            if self.snap:  # D13: otherwise the flags of the reference's saved names change later
                 step.update(op="rg", p=rng.random() < 0.75)
         elif op == "retain":
             step.update(op="retain")
@@ -208,5 +210,5 @@ class Chooser:
             step.update(op="setgrad", b=same or a)
         elif op == "drop":
             step.update(op="drop")
-        else:  # gradnone, gradzero
+        else:  # gradnone or gradzero
             step.update(op=op, ng=op == "gradzero")

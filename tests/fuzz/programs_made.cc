@@ -22,7 +22,7 @@ using program::View;
 
 namespace {
 
-constexpr std::size_t kTail = 9;  // the checksum's tag and its bytes
+constexpr std::size_t kTail = 9;  // the tag of the checksum and its bytes
 
 StepOperand tensor(const View& view) {
   StepOperand operand;
@@ -76,15 +76,25 @@ View ProgramBuilder::literal(DType dtype, std::string bytes, const core::Dims& s
   return view;
 }
 
+<<<<<<< HEAD
 const View& ProgramBuilder::pick(const Scope& scope) {
   // What came last is read more often, so that chains grow.
+=======
+const View& ProgramMaker::pick(const Scope& scope) {
+  // Recent values are used more often, so that long chains occur.
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
   const std::size_t n = scope.views.size();
   return scope.views[random_.one_in(2) ? random_.below(n)
                                        : n - 1 - random_.below(std::min<std::size_t>(n, 3))];
 }
 
+<<<<<<< HEAD
 // Of the same value, another part or order.
 View ProgramBuilder::any_view(const View& view) {
+=======
+// A view of another part, or in another order, of the same value.
+View ProgramMaker::any_view(const View& view) {
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
   View out = view;
   core::Dims shape = view.geometry.shape, strides = view.geometry.strides;
   const int rank = view.geometry.rank();
@@ -97,12 +107,12 @@ View ProgramBuilder::any_view(const View& view) {
       std::swap(strides[d], strides[e]);
       break;
     }
-    case 1:  // from the second on
+    case 1:  // from the second element on
       if (shape[d] < 2) return out;
       out.geometry.offset += strides[d];
       --shape[d];
       break;
-    case 2:  // every second
+    case 2:  // every second element
       shape[d] = (shape[d] + 1) / 2;
       strides[d] *= 2;
       break;
@@ -145,7 +155,8 @@ bool ProgramBuilder::infer(Step& step, std::vector<core::Layout>& results) const
 
 bool ProgramBuilder::op_step(Block& block, Scope& scope) {
   for (int tries = 0; tries < 40; ++tries) {
-    // The commands' generator chooses op and attributes; the handles become views of this scope.
+    // The generator of commands chooses the op and attributes; the handles are replaced by views in
+    // this scope.
     const program::Apply apply = random_.apply(catalog_, 1);
     const ops::OpDef& op = catalog_.at(apply.op);
     if (op.infer == nullptr || op.view != nullptr || !op.mutates.empty() ||
@@ -201,7 +212,7 @@ bool ProgramBuilder::op_step(Block& block, Scope& scope) {
       }
       const View view = value(type.dtype, old.geometry, type.elements);
       step.results.push_back({view, 0});
-      // What was is not there any more: its views are of the new one from now on.
+      // The previous value does not exist any more: its views now refer to the new one.
       for (View& each : scope.views) {
         if (each.value == old.value) each.value = view.value;
       }
@@ -238,8 +249,13 @@ void ProgramBuilder::unary(Block& block, Scope& scope, const char* name, const V
   block.steps.push_back(std::move(step));
 }
 
+<<<<<<< HEAD
 // if condition: two ways that give tensors of one type.
 void ProgramBuilder::branch(Block& block, Scope& scope) {
+=======
+// An if with a condition: both branches return tensors of the same type.
+void ProgramMaker::branch(Block& block, Scope& scope) {
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
   View condition = literal(DType::kBool, std::string(1, static_cast<char>(random_.below(2))), {});
   if (random_.one_in(2)) {
     unary(block, scope, "any", pick(scope));
@@ -274,8 +290,13 @@ void ProgramBuilder::branch(Block& block, Scope& scope) {
   block.steps.push_back(std::move(step));
 }
 
+<<<<<<< HEAD
 // A counter that goes to a few, and one more tensor that changes in each round.
 void ProgramBuilder::loop(Block& block, Scope& scope) {
+=======
+// A counter that runs to a small limit, and one more tensor that changes in each iteration.
+void ProgramMaker::loop(Block& block, Scope& scope) {
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
   View x = pick(scope);
   if (!x.geometry.contiguous() || x.geometry.offset != 0 ||
       x.geometry.numel() != program_.values[x.value].elements) {
@@ -392,7 +413,7 @@ Program ProgramBuilder::make() {
     program_.body.results.push_back(pick(scope));
   }
   program_.body.results.push_back(scope.views.back());
-  // What in-place steps have made of the parameters.
+  // The parameters after in-place steps.
   for (std::uint32_t p = 0; p < program_.body.parameters.size(); ++p) {
     ValueId latest = program_.body.parameters[p].value;
     for (const Step& step : program_.body.steps) {
@@ -407,7 +428,7 @@ Program ProgramBuilder::make() {
   return std::move(program_);
 }
 
-// ---------------------------------------------------------------- spoiling
+// ---------------------------------------------------------------- damaging programs
 
 void ProgramBuilder::spoil(Program& p) {
   std::vector<Block*> blocks;
@@ -527,7 +548,7 @@ void ProgramBuilder::spoil(Program& p) {
         }
       }
       break;
-    case 15: {  // inside each other, to the limit and beyond
+    case 15: {  // nested, up to the limit and beyond it
       Block deep = p.body;
       deep.parameters.clear();
       for (std::uint64_t n = 2 + random_.below(8); n > 0; --n) {

@@ -1,5 +1,5 @@
-// Random programs (engine/program/program.h): valid ones of every kind of step, and what a hostile
-// client would make of them.
+// Random programs (engine/program/program.h): valid ones with every kind of step, and the same
+// programs with faults as a hostile client would send them.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class ProgramBuilder {
   ProgramBuilder(Hostile& random, const ops::Catalog& catalog)
       : random_(random), catalog_(catalog) {}
 
-  // Of steps as infer allows them, branches, bounded loops, in-place steps, random steps, numbers
-  // of the call, views, literals. verify() accepts almost all.
+  // Makes a program of steps that infer accepts, branches, bounded loops, in-place steps, random
+  // steps, numbers of the call, views and literals. verify() accepts almost all of them.
   program::Program make();
-  // One or a few changes of its structure: ids, layouts, types, kinds, blocks, counts.
+  // Makes one or a few changes to its structure: ids, layouts, types, kinds, blocks, counts.
   void spoil(program::Program& program);
-  // Changes of its bytes, whose checksum is put right again (mostly).
+  // Makes changes to its bytes; mostly, the checksum is corrected.
   std::string spoil(std::string bytes);
 
  private:
@@ -35,7 +35,7 @@ class ProgramBuilder {
   program::View any_view(const program::View& view);
   const program::View& pick(const Scope& scope);
   program::View literal(core::DType dtype, std::string bytes, const core::Dims& shape);
-  // Appends a step that infer accepts; false where it found none.
+  // Appends a step that infer accepts; returns false if it found none.
   bool op_step(program::Block& block, Scope& scope);
   bool infer(program::Step& step, std::vector<core::Layout>& results) const;
   void unary(program::Block& block, Scope& scope, const char* op, const program::View& x);
@@ -49,9 +49,9 @@ class ProgramBuilder {
   program::Program program_;
 };
 
-// The bytes of a program's body with a checksum that fits.
+// The bytes of a program's body with a valid checksum.
 std::string with_checksum(std::string_view body);
-// The contents of a storage of so many elements: small numbers, valid for every dtype.
+// The contents of a storage with this number of elements: small numbers, valid for every dtype.
 std::string contents(Hostile& random, core::DType dtype, std::int64_t elements);
 
 }  // namespace teletensor::fuzz

@@ -1,8 +1,9 @@
-"""Files that tt.load is given and that are not what they say: a tree, or ValueError, and nothing else.
+"""Gives damaged files to tt.load: the result must be a tree or ValueError.
 
     python tests/fuzz/saved_files.py [--seed 1] [--seconds 300]
 
-Half of them are spoilt in their bytes, half in what their header says, with a length that fits.
+In half of the files bytes are changed, and in the other half the contents of the header, with a length that
+fits.
 """
 
 import argparse
@@ -23,7 +24,7 @@ VALUES = [None, True, -1, 0, 1, 2**31, 2**63, 2**64, 1.5, 1e300, float("nan"), "
 
 
 def good(choose):
-    """The bytes of a file as tt.save makes them."""
+    """The bytes of a file that tt.save has written."""
     import teletensor as tt
 
     trees = [
@@ -38,7 +39,7 @@ def good(choose):
 
 
 def places(value, found, path=()):
-    """Every place in a JSON value."""
+    """All positions in a JSON value."""
     found.append(path)
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
@@ -68,8 +69,8 @@ def other_header(raw, choose):
     for _ in range(choose.randint(1, 3)):
         tree = None
         if choose.random() < 0.4:
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # spoilt already
-                tree = json.loads(header["__metadata__"]["teletensor.tree"])  # JSON in JSON
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # already damaged
+                tree = json.loads(header["__metadata__"]["teletensor.tree"])  # JSON text within JSON
         if tree is not None:
             tree = set_at(tree, choose.choice(places(tree, [])), choose.choice(VALUES), choose)
             header["__metadata__"]["teletensor.tree"] = json.dumps(tree)
@@ -98,13 +99,14 @@ def other_bytes(raw, choose):
             changed[at:at] = word * choose.randrange(60)
         else:
             changed[at:at + len(word)] = word
-    if choose.random() < 0.7 and len(changed) > 8:  # the length of the header still fits
+    if choose.random() < 0.7 and len(changed) > 8:  # keeps the length of the header valid
         changed[:8] = struct.pack("<Q", max(0, struct.unpack("<Q", raw[:8])[0] + len(changed) - len(raw)))
     return bytes(changed)
 
 
 def run(seed, count=None, seconds=None):
-    """Tries so many, or for so long; how many were tried, and how many of them were read."""
+    """Tries this number of files, or for this time; returns how many were tried, and how many of them were
+    read."""
     import teletensor as tt
 
     end, tried, read = time.monotonic() + (seconds or 0), 0, 0

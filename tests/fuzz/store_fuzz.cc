@@ -1,13 +1,13 @@
-// Hostile calls of the service of stores, over gRPC within the process.
+// Makes hostile calls of the service of stores, over gRPC within the process.
 //
 //   store_fuzz [--seconds N] [--from S] [--seed S]
 //     random runs with the seeds S, S + 1, ... (--seed: this one alone): calls of two users with
 //     arbitrary fields, a part of them with damaged bytes, some given up while they wait, between
 //     calls of a third user who uses a store as programs do.
 //
-// These facts must hold: nothing crashes; each call has an answer or a status that a caller can
-// cause; the third user reads what it has written; and when its stores are over nothing is left of
-// any user.
+// The following must hold: nothing crashes; each call has an answer, or a status that a caller can
+// cause; the third user reads what it has written; and after its stores are deleted nothing remains
+// of any user.
 #include <google/protobuf/message.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -42,7 +42,7 @@ class Dice {
     const std::uint64_t values[] = {0, 1, 2, 3, ~0ull, ~0ull >> 1, 1ull << 63, random_()};
     return values[below(std::size(values))];
   }
-  // Mostly one of a few, so that calls meet.
+  // Usually one of a few texts, so that calls refer to the same stores.
   std::string text() {
     if (one_in(20)) return std::string(4000 + below(200), 'k');
     if (one_in(40)) return std::string((1 << 20) - 2 + below(4), 'v');
@@ -106,7 +106,7 @@ class UnixListener {
   ~UnixListener() { server_->Shutdown(); }
   std::shared_ptr<grpc::Channel> channel() const { return channel_; }
 
-  // One call with these bytes, given up after so long.
+  // Makes one call with these bytes, which is cancelled after this time.
   grpc::StatusCode call(const std::string& method, const std::string& bytes,
                         std::chrono::milliseconds most) {
     grpc::ClientContext context;
@@ -161,7 +161,7 @@ const std::pair<const char*, const Message*> kMethods[] = {
 // Sets a key and reads it.
 void use_honestly(House& house, std::uint64_t generation, std::uint64_t number) {
   v1::StoreSetRequest set;
-  set.mutable_store()->set_name("a");  // as the stores of the others
+  set.mutable_store()->set_name("a");  // the same names as the other users' stores
   set.mutable_store()->set_generation(generation);
   v1::StoreEntry& entry = *set.add_entries();
   entry.set_key("a");
@@ -200,7 +200,7 @@ std::uint64_t run(House& house, std::uint64_t seed) {
     }
     const auto code = (dice.one_in(2) ? house.mallory : house.trudy)
                           .call(method, bytes, std::chrono::milliseconds(1 + dice.below(20)));
-    // gRPC answers UNIMPLEMENTED to bytes that are no message.
+    // gRPC answers UNIMPLEMENTED to bytes that are not a valid message.
     const bool is_message = request->ParsePartialFromString(bytes);
     if ((code == grpc::StatusCode::UNIMPLEMENTED && is_message) ||
         code == grpc::StatusCode::DATA_LOSS) {
@@ -210,7 +210,7 @@ std::uint64_t run(House& house, std::uint64_t seed) {
     if (i % 20 == 0) use_honestly(house, opened.generation(), i);
   }
   house.now += std::chrono::hours(2);
-  if (!server::testing::eventually([&] {  // a call that was given up ends a little later
+  if (!server::testing::eventually([&] {  // a cancelled call ends slightly later
         house.stores.sweep();
         return house.stores.total() == KeyStores::Total{};
       })) {

@@ -1,9 +1,9 @@
-"""Files of torch.save that are not what they say, for tt.load: an object, or ValueError, and nothing else.
+"""Gives damaged files of torch.save to tt.load: the result must be an object or ValueError.
 
     python tests/fuzz/torch_files.py [--seed 1] [--seconds 300]
 
-A part are spoilt in their bytes; a part are good archives around spoilt pickles; a part hold programs of the opcodes
-that are allowed, in any order.
+In some files bytes are changed; some are valid archives with damaged pickles; some contain programs of the
+allowed opcodes in any order.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def trees(choose):
 
 
 def opcode(choose):
-    """One of any kind, with an argument."""
+    """A random opcode with an argument."""
     how = choose.randrange(8)
     if how < 3:
         return getattr(pickle, choose.choice(OPCODES))
@@ -94,7 +94,7 @@ def opcode(choose):
 
 
 def opcodes(data):
-    """A pickle in its opcodes."""
+    """A pickle split into its opcodes."""
     starts = [at for _, _, at in pickletools.genops(data)]
     return [data[i:j] for i, j in zip(starts, [*starts[1:], len(data)])]
 
@@ -136,7 +136,7 @@ def other_bytes(raw, choose):
 
 
 def spoilt(choose):
-    """The bytes of a file."""
+    """The bytes of a damaged file."""
     tree, how = files.pickled(trees(choose)), choose.random()
     wrap = files.archive if choose.random() < 0.7 else files.legacy
     if how < 0.4:
@@ -148,7 +148,8 @@ def spoilt(choose):
 
 
 def run(seed, count=None, seconds=None):
-    """Tries so many, or for so long; how many were tried, and how many of them were read."""
+    """Tries this number of files, or for this time; returns how many were tried, and how many of them were
+    read."""
     import teletensor as tt
 
     end, tried, read = time.monotonic() + (seconds or 0), 0, 0

@@ -1,4 +1,4 @@
-// An engine of its own and sessions of it that are fed frames: what fuzzers run against.
+// An engine, and sessions of it that are fed frames: the target of fuzzers.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,15 @@
 
 namespace teletensor::fuzz {
 
-// Says so and aborts.
+// Prints the message and aborts.
 [[noreturn]] void fail(const char* what);
-// What is being tried, as printf has it: a line that says how to repeat it, written by a crash.
+// Records what is being tried, in printf's format; a crash prints it, as a line that says how to
+// repeat it.
 [[gnu::format(printf, 1, 2)]] void now_at(const char* format, ...);
 
 engine::Engine& the_engine();
 
-// Counts what a session says, so that the fuzzer can wait for it.
+// Counts the events of a session, so that the fuzzer can wait for it.
 class Listener final : public engine::SessionListener {
  public:
   void on_completed(std::uint64_t seq) override;
@@ -30,7 +31,7 @@ class Listener final : public engine::SessionListener {
   void consumed(core::Status status);
   core::Status wait_consumed();
   engine::Fetched fetched();
-  // False where it takes longer.
+  // Returns false if it takes longer.
   bool wait_completed(std::uint64_t seq, std::chrono::milliseconds most);
 
  private:
@@ -39,10 +40,10 @@ class Listener final : public engine::SessionListener {
   bool consumed_ TT_GUARDED_BY(mutex_) = false;
   core::Status status_ TT_GUARDED_BY(mutex_);
   std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
-  engine::Fetched fetched_ TT_GUARDED_BY(mutex_);  // the last
+  engine::Fetched fetched_ TT_GUARDED_BY(mutex_);  // the last fetched value
 };
 
-// A session that is fed frames until one is refused.
+// A session that is fed frames until it refuses one.
 class Victim {
  public:
   static constexpr std::chrono::milliseconds kPatience{60'000};
@@ -50,13 +51,14 @@ class Victim {
   Victim();
   ~Victim() { end(); }
   void end() { session_.reset(); }
-  // What sessions that have ended have left is a bug.
+  // Memory that ended sessions have left behind is a bug.
   static void check_all_gone();
 
   engine::Fetched fetched() { return listener_.fetched(); }
 
-  // Not ok: the session refused it, and with it everything to come. What it took has run, unless
-  // that takes longer than `most`: then `late` says so, and without it that is a bug.
+  // Not ok: the session refused the frame, and all later ones. The commands that it accepted have
+  // run, unless that takes longer than `most`: this sets `late`, if it is given, and is a bug
+  // otherwise.
   core::Status submit(wire::Frame frame, std::chrono::milliseconds most = kPatience,
                       bool* late = nullptr);
 

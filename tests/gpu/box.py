@@ -1,10 +1,11 @@
-"""A daemon with the device for one section of the check, and another one once the device is lost."""
+"""The daemon with the device for one section of the check, which is replaced if the device is lost."""
 
 from support.daemon import Daemon
 
 
 class Box:
-    """`session`: with the daemon, current in this thread. `log`: what all its daemons wrote."""
+    """A daemon with the device. `session` is its current session in this thread; `log` is the output of all
+    its processes."""
 
     def __init__(self, flags, environment):
         self.flags, self.environment, self.log = flags, environment, ""
@@ -29,13 +30,13 @@ class Box:
         self.log += self.daemon.log
 
     def renew(self):
-        """Another daemon, where the device or the session of this one is lost."""
+        """Starts another daemon if the device or the session of the present one is lost."""
         self.stop()
         self.start()
 
 
 def is_loss(error):
-    """Does nothing that this daemon's sessions hold work any more?"""
+    """Returns whether after this error no tensor of the daemon's sessions can be used any more."""
     import teletensor as tt
 
     return isinstance(error, (tt.DeviceLostError, tt.SessionLostError))

@@ -1,4 +1,4 @@
-"""The op tester on a device: beside NumPy, the CPU backend and PyTorch, in several processes."""
+"""Runs the op tester on a device, compared with NumPy, the CPU backend and PyTorch, in several processes."""
 
 import concurrent.futures
 import importlib.util
@@ -14,25 +14,25 @@ from support.daemon import Daemon
 
 DEVICE = "cuda:0"
 MOST_JOBS = 12
-PATIENCE = 60.0  # seconds that a row may take
+PATIENCE = 60.0  # the maximum seconds for a row
 state = {}
 
 
 def start(address):
-    """A worker's session."""
+    """Starts the session of a worker."""
     import teletensor as tt
     from arrays import Library
 
     session = tt.connect(address)
-    session.__enter__()  # until the process ends
+    session.__enter__()  # stays entered until the process ends
     tt.set_default_device(DEVICE)
-    tt.backends.cudnn.allow_tf32 = False  # convolutions of f32 are compared as such
+    tt.backends.cudnn.allow_tf32 = False  # convolutions of f32 are compared without TF32
     peer = None
     if importlib.util.find_spec("torch"):
         import test_ops_torch as peer
         import torch
         torch.backends.cudnn.allow_tf32 = False
-        torch.set_num_threads(1)  # as many processes as cores run beside each other
+        torch.set_num_threads(1)  # one process per core runs at the same time
     state.update(tt=tt, lib=Library(tt), peer=peer)
 
 
@@ -45,7 +45,8 @@ def on_cpu(call):
 
 
 def apart(a, b):
-    """The greatest distance of two arrays, in units of the last place of the greater magnitude; 0: equal."""
+    """The maximum distance of two arrays, in units of the last place of the larger magnitude; 0 if they are
+    equal."""
     if a.dtype.kind not in "fc" or np.array_equal(a, b, equal_nan=True):
         return 0.0 if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") else float("inf")
     real = a.view(a.real.dtype), b.view(b.real.dtype)
@@ -57,11 +58,11 @@ def apart(a, b):
 
 
 def bits_beside_cpu(row):
-    """The greatest distance from the CPU backend over one case a dtype."""
+    """The maximum distance from the CPU backend over one case per dtype."""
     from tester import Case
 
     lib, furthest = state["lib"], 0.0
-    if row.check:  # random, or with a freedom of its own
+    if row.check:  # the result is random, or otherwise not unique
         return None
     for dtype in ("f32", "i64", "bf16"):
         if dtype not in row.dtypes or (row.samples[0].dtypes and dtype not in row.samples[0].dtypes):
@@ -84,7 +85,7 @@ def gradients_beside_cpu(lib, case):
 
 
 def beside_torch(what):
-    """A comparison with PyTorch whose failure counts only where the CPU backend has no such failure."""
+    """Compares with PyTorch; a failure counts only if the CPU backend does not have it too."""
     def compared(lib, case):
         bad = what(lib, case)
         return bad and (None if on_cpu(lambda: what(lib, case)) else bad)
@@ -92,7 +93,7 @@ def beside_torch(what):
 
 
 def plans(row, quick):
-    """(mode, case, check) of everything that is asked of a row."""
+    """The (mode, case, check) of all tests of a row."""
     from tester import CHECKS, plan
 
     for mode in ("value", "inplace"):
@@ -109,7 +110,8 @@ def plans(row, quick):
 
 
 def one(task):
-    """What a row shows: cases by mode, failures, the distance from the CPU backend, and whether the device is lost."""
+    """The results of a row: the numbers of cases by mode, the failures, the distance from the CPU backend,
+    and whether the device is lost."""
     from rows import ROWS
 
     index, quick = task
@@ -135,7 +137,7 @@ def one(task):
 
 
 class Found:
-    """What the rows have shown, by threads that each ask a process and a daemon of their own."""
+    """The results of the rows, collected by threads, each of which has its own process and daemon."""
 
     def __init__(self, tasks):
         self.left, self.lock = list(reversed(tasks)), threading.Lock()
@@ -156,7 +158,8 @@ class Found:
 
 
 def rows_of_one_daemon(found, flags, environment, deadline):
-    """Asks rows of one daemon until a row loses its device or does not end. False: nothing is left to ask."""
+    """Tests rows on one daemon until a row loses its device or does not end. Returns False if no row is
+    left."""
     from rows import ROWS
 
     daemon = Daemon(*flags, env=environment)
@@ -182,7 +185,7 @@ def rows_of_one_daemon(found, flags, environment, deadline):
 
 
 def run(flags, environment, ops, quick, deadline):
-    """Rows of the catalog (of `ops` where some are named) until the deadline."""
+    """Tests the rows of the catalog (or of `ops`, if some are given) until the deadline."""
     from rows import ROWS
 
     found = Found([(i, quick) for i, row in enumerate(ROWS) if not ops or row.op in ops])

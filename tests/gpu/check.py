@@ -1,17 +1,17 @@
-"""What a machine with a GPU has to show: `make gpu-check` (deploy/gpu/gpu-check runs it where nothing is built).
+"""Checks a build on a machine with a GPU: `make gpu-check` (deploy/gpu/gpu-check runs it without a build tree).
 
     python tests/gpu/check.py [--quick] [--fake] [--minutes 9] [--rounds 5] [--only SECTION] [--output FILE] [OP...]
 
-training   a training on the device and on the CPU
-times      beside PyTorch on the same device, and sessions that share it
-spilling   sessions that hold twice the memory of a device
-catalog    the op tester: values beside NumPy, the CPU backend and PyTorch, gradients beside the last two
+training   the same training on the device and on the CPU
+times      compared with PyTorch on the same device, and sessions that share it
+spilling   sessions that use twice the memory of a device
+catalog    the op tester: values against NumPy, the CPU backend and PyTorch, gradients against the last two
 sanitizer  compute-sanitizer (memcheck, racecheck, synccheck) on ops of each family of kernels
 suite      tests/e2e with every tensor on the device
 
-What is known is written behind each of them, to FILE (build/gpu_check.json), .md and .log, so that a run that
-is cut off has told the most. Ends with 1 when a result is wrong. --fake: on the stand-in for the driver
-(tests/support/fake_cuda), which shows that this works, and says what needs a device.
+After each section the results so far are written to FILE (build/gpu_check.json), .md and .log, so that a run
+that is cut off has reported as much as possible. Exits with 1 if a result is wrong. --fake: runs on the fake
+driver (tests/support/fake_cuda), which shows that the check itself works, and reports what needs a device.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from box import Box  # noqa: E402
 from works import works  # noqa: E402
 
 OUTPUT = TESTS.parent / "build/gpu_check.json"
-# Section -> when it has to be done, as a share of all the time.
+# Section -> the share of the total time by which it must be done.
 ENDS = {"training": 0.08, "times": 0.33, "spilling": 0.38, "catalog": 0.65, "sanitizer": 0.82, "suite": 1.0}
 
 
 class Check:
-    """One run: what it was asked, where its daemon is, what it found."""
+    """One run: its options, the daemon that it uses, and its results."""
 
     def __init__(self, options, flags, environment):
         self.options, self.flags, self.environment = options, flags, environment
@@ -52,7 +52,7 @@ class Check:
 
     @contextlib.contextmanager
     def box(self):
-        """A daemon of a section's own, whose log is kept."""
+        """A daemon for one section, whose log is kept."""
         box = Box(self.flags, self.environment)
         try:
             with box:
@@ -88,7 +88,7 @@ class Check:
         output.with_suffix(".log").write_text(self.log, encoding="utf-8")
 
     def find_device(self):
-        """Its model, as the daemon's log has it; ends the program where there is none."""
+        """The model of the device according to the daemon's log; ends the program if there is none."""
         import teletensor as tt
 
         with self.box():
@@ -150,7 +150,8 @@ class Check:
 
 
 def compiler_flags(names=("libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"), path=None):
-    """Where the daemon finds no NVRTC by itself: the one that came with this Python's packages."""
+    """If the daemon does not find NVRTC by itself: the flags for the one that was installed with this
+    Python's packages."""
     for name in names:
         try:
             ctypes.CDLL(name)
@@ -163,7 +164,8 @@ def compiler_flags(names=("libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/l
 
 
 def library_environment(name="libcudnn.so.9", path=None):
-    """Where the loader finds no cuDNN by itself: the folder of the one that came with this Python's packages."""
+    """If the loader does not find cuDNN by itself: the folder of the one that was installed with this
+    Python's packages."""
     try:
         ctypes.CDLL(name)
         return {}
@@ -192,7 +194,7 @@ def train(tt, device, steps):
 
 
 def page(report):
-    """The report for people, in markdown."""
+    """The report in Markdown."""
     lines = [f"# {report.get('device', '?')}", ""]
     found = report.get("times") or {}
     if found:

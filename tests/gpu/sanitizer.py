@@ -1,4 +1,4 @@
-"""compute-sanitizer over each family of kernels: a daemon under each of its tools."""
+"""Runs compute-sanitizer on each family of kernels: a daemon under each of its tools."""
 
 import collections
 import os
@@ -13,7 +13,7 @@ from support.daemon import Daemon, binary
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
-OPS = 6  # of a family
+OPS = 6  # the number of ops from a family
 
 
 def program():
@@ -21,7 +21,7 @@ def program():
 
 
 def families(daemon):
-    """Skeleton of kernels -> ops of the catalog that it serves, as the daemon says it."""
+    """Family of kernels -> the ops of the catalog for which it is used, as reported by the daemon."""
     told = subprocess.run([daemon, "--gpu-paths"], capture_output=True, text=True, check=True).stdout
     found = {}
     for op, path in (line.split() for line in told.splitlines()):
@@ -31,7 +31,7 @@ def families(daemon):
 
 
 def chosen(rows, found):
-    """(family, row): ops spread over each family."""
+    """(family, row), with ops that are spread over each family."""
     for family, ops in sorted(found.items()):
         there = [row for row in rows if row.op in set(ops)]
         for i in range(min(OPS, len(there))):
@@ -52,7 +52,7 @@ def exercise(tt, row):
 
 
 def train(tt):
-    """A step of a language model and of a ResNet: the kernels that only training asks for."""
+    """A training step of a language model and of a ResNet, for kernels that only training uses."""
     from support import models
 
     f = tt.nn.functional
@@ -66,15 +66,15 @@ def train(tt):
 
 
 def below(process):
-    """Numbers of the processes that a process has started, and that those have started."""
+    """The ids of the processes that a process has started, directly or indirectly."""
     told = subprocess.run(["pgrep", "-P", str(process)], capture_output=True, text=True, check=False).stdout
     children = [int(number) for number in told.split()]
     return children + [each for child in children for each in below(child)]
 
 
 def end(process):
-    """Asks the daemon below a tool to end, so that the tool writes its summary. The tool may have started the
-    daemon through a process of its own, which does not pass signals on."""
+    """Ends the daemon below a tool, so that the tool writes its summary. The tool may have started the
+    daemon through another process, which does not pass signals on."""
     daemon = os.path.realpath(binary())
     for each in below(process.pid):
         try:
@@ -89,7 +89,8 @@ def end(process):
 
 
 def exercise_until_loss(tt, pending, found, deadline):
-    """Takes work off `pending`; the work that loses the device is told and is the last."""
+    """Runs the works in `pending` until the device is lost; the work that loses it is recorded and is the
+    last one."""
     while pending:
         if time.monotonic() > deadline:
             found["errors"].append(f"no time was left for {len(pending)} ops")
@@ -107,11 +108,12 @@ def exercise_until_loss(tt, pending, found, deadline):
 
 
 def under(tool, rows, flags, environment, deadline):
-    """What one tool found, by daemons that run one after another: each goes on behind the work that lost its device."""
+    """The findings of one tool, from a sequence of daemons: each continues after the work that lost the
+    previous one's device."""
     import teletensor as tt
 
     found = {"families": {}, "errors": [], "found": 0, "log": []}
-    # Training is last: a tool needs minutes for all the kernels that it asks for.
+    # Training is last, because a tool needs minutes for all the kernels that it uses.
     pending = collections.deque([*chosen(rows, families(binary())), ("training", None)])
     while pending:
         daemon = Daemon(*flags, env=environment, under=(program(), "--tool", tool, "--print-limit", "20"))
@@ -136,7 +138,7 @@ def under(tool, rows, flags, environment, deadline):
 
 
 def run(rows, flags, environment, deadline):
-    """Tool -> what it found; None: there is no such tool here."""
+    """Tool -> its findings; None if the tool is not installed."""
     if program() is None:
         return None
     left = max(0.0, deadline - time.monotonic())

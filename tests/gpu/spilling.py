@@ -1,4 +1,5 @@
-"""Sessions that hold twice a device's memory: what that costs, how fast bytes move, and that they are the same."""
+"""Measures sessions that use twice a device's memory: the slowdown, how fast bytes are moved, and that they
+are unchanged."""
 
 import re
 import statistics
@@ -13,7 +14,7 @@ SESSIONS, TENSORS = 4, 4
 
 
 def moved(daemon):
-    """{(kind, direction): bytes or seconds} of moves between the device and the host."""
+    """{(kind, direction): bytes or seconds} of the moves between the device and the host."""
     text = ask(daemon.http, "/metrics").text
     line = r'^teletensor_device_mov(ed_bytes|ing_seconds)_total\{device="cuda:0",direction="(\w+)"\} (\S+)$'
     found = re.findall(line, text, re.M)
@@ -21,7 +22,8 @@ def moved(daemon):
 
 
 def turns(memory, held, flags, environment, rounds, passes):
-    """Each session in turn adds one to all that it holds: seconds of all, of a turn, what moved, is it right?"""
+    """In each session in turn, adds one to all its tensors. Returns the seconds in total and per turn, what
+    was moved, and whether the values are right."""
     daemon = Daemon("--device-memory", f"{memory}MiB", "--http", "127.0.0.1:0", *flags, env=environment)
     try:
         count = held * MIB // SESSIONS // TENSORS // 4

@@ -1,4 +1,4 @@
-"""The end-to-end suite against daemons with the device: tests make their tensors on cuda:0."""
+"""Runs the end-to-end suite on daemons with the device: the tests create their tensors on cuda:0."""
 
 import importlib.util
 import json
@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-# What computes, trains, captures, shares and comes back. The rest of tests/e2e is about the host, or
-# brings its own devices.
+# The tests that compute, train, capture, share and restore. The remaining files of tests/e2e are about the
+# host, or have their own devices.
 FILES = ("amp attention autograd bits complex data defined_results differences differential func jit jit_random "
          "late_errors limits named_sessions nn optim profile save saved_hooks script script_gradients "
          "seed_example_8 seed_examples sessions sharing snapshots two_clients windows workers").split()
-# Tests that speak of the host's memory, of the place of a tensor, or of a kernel's time there.
+# Tests about the host's memory, the device of a tensor, or the time of a kernel on the host.
 HOST_ONLY = (
     "amp.py::test_casts", "amp.py::test_weights_held_by_a_region_go_with_it",
     "autograd.py::test_checkpoint_needs_less_memory", "late_errors.py::test_a_tape_without_end_is_out_of_memory",
@@ -25,7 +25,7 @@ HOST_ONLY = (
     "sharing.py::test_a_withdrawn_or_refused_tensor_is_not_held", "sharing.py::test_freed_with_its_last_holder",
     "sharing.py::test_the_list", "sharing.py::test_users_and_rights",
     "snapshots.py::test_a_late_error_is_raised_by_the_snapshot", "workers.py::test_tensors_in_workers")
-# Of daemons: what a test fills up is full soon.
+# Flags of daemons: limits so low that tests which fill memory do so quickly.
 MEMORY = ("--device-memory", "256MiB")
 QUICK = ("two_clients",)
 
@@ -41,14 +41,14 @@ def command(quick):
 
 
 def run(flags, environment, quick, folder, seconds):
-    """Passed and failed; `flags` and `environment`: of daemons. What is not done in time is told as an error beside
-    the results of the tests that are."""
+    """Returns the passed and failed tests; `flags` and `environment` are those of the daemons. If the time
+    limit is exceeded, that is reported as an error in addition to the results of the completed tests."""
     results = folder / "e2e.jsonl"
     results.unlink(missing_ok=True)
     own = {**os.environ, **environment, "TELETENSOR_TEST_DEVICE": "cuda:0", "TELETENSOR_TEST_RESULTS": str(results),
            "TELETENSOR_TEST_FLAGS": " ".join((*flags, *MEMORY)),
            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
-    for flag, value in zip(flags[::2], flags[1::2]):  # of embedded daemons as well
+    for flag, value in zip(flags[::2], flags[1::2]):  # for embedded daemons as well
         own["TELETENSOR_" + flag[2:].upper().replace("-", "_")] = value
     with subprocess.Popen(command(quick), cwd=TESTS.parent, env=own, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, start_new_session=True) as process:

@@ -1,4 +1,5 @@
-"""Times of a device beside PyTorch on the same device, in one process: medians of rounds that alternate."""
+"""Compares the times of a device with those of PyTorch on the same device, in one process: medians of rounds
+that alternate."""
 
 import importlib.util
 import itertools
@@ -8,12 +9,12 @@ import time
 
 from box import is_loss
 
-LEAST = 0.1  # seconds that a round takes
-WARM = 0.6   # seconds in which kernels are compiled
+LEAST = 0.1  # the minimum seconds of a round
+WARM = 0.6  # seconds in which kernels are compiled
 
 
 def peers():
-    """(name, module) of what is measured: PyTorch where it has a device."""
+    """(name, module) of the libraries to be measured: PyTorch if it can use the device."""
     import teletensor
 
     found = [("teletensor", teletensor)]
@@ -34,7 +35,7 @@ def seconds(call, finish, count):
 
 
 def repeated(call, first):
-    """Each time of the last result."""
+    """Calls repeatedly, each time on the previous result."""
     last = first
 
     def once():
@@ -44,7 +45,7 @@ def repeated(call, first):
 
 
 def measure(work, options):
-    """Name of the library -> median seconds of one."""
+    """Name of the library -> median seconds of one execution."""
     calls, counts, found = {}, {}, {}
     for name, m in peers():
         call = work.make(m)
@@ -54,7 +55,8 @@ def measure(work, options):
         if first is not None:
             call = repeated(call, first)
         warm = time.perf_counter() + (0 if options.quick else WARM)
-        for i in itertools.count():  # a loop's kernel is made after its third sighting, beside the calls
+        # the kernel of a loop is compiled after its third occurrence, while calls continue
+        for i in itertools.count():
             call()
             if i >= 3:
                 m.cuda.synchronize()
@@ -70,7 +72,7 @@ def measure(work, options):
 
 
 def run(works, box, options, deadline):
-    """A row for each; a lost device ends its own row."""
+    """One row for each work; if the device is lost, only the present row fails."""
     rows = []
     for work in works:
         row = {"work": work.name, "moved": work.moved, "flops": work.flops}
@@ -108,7 +110,8 @@ def table(head, rows):
 
 
 def sharing(address, quick):
-    """Steps a second of one session alone, of two and of eight at once, and how evenly (Jain's index)."""
+    """The steps per second of one session alone, and of two and eight at the same time, and how evenly they
+    are divided (Jain's index)."""
     import teletensor as tt
 
     steps = 3 if quick else 4000

@@ -1,7 +1,7 @@
-"""What is timed on a device: written once, for teletensor and for PyTorch (`m`).
+"""The works that are timed on a device, written once for teletensor and for PyTorch (`m`).
 
-Every result is used, so that none has to be computed by one library and can be left out by the other: it is the
-next call's operand, or one of its elements is added to a sum.
+Every result is used, so that neither library can leave out a computation: it is the operand of the next
+call, or one of its elements is added to a sum.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,16 @@ from support import models
 @dataclass
 class Work:
     name: str
-    make: Callable       # make(m): a function that does it once; or one of its last result, and the first
-    moved: float = 0     # bytes that have to go through the device's memory
+    # make(m) returns a function that does the work once, or a function of its last result together with its
+    # first argument
+    make: Callable
+    moved: float = 0  # the number of bytes that have to be read or written in the device's memory
     flops: float = 0
-    captured: bool = False  # ours as one program; PyTorch's line by line
+    captured: bool = False  # as one captured program in teletensor, and line by line in PyTorch
 
 
 def used(m, call):
-    """call(), of whose result an element is added to a sum on the device."""
+    """Runs call() and adds an element of its result to a sum on the device."""
     total = m.zeros(1, device="cuda")
 
     def once():
@@ -48,7 +50,7 @@ def small(n):
 
 
 def of_one(shape, call):
-    """call(m, x) on one tensor."""
+    """Work that is call(m, x) on one tensor."""
     def make(m):
         x = m.rand(*shape, device="cuda")
         return used(m, lambda: call(m, x))
@@ -63,7 +65,7 @@ def attention(batch, heads, tokens, size, dtype="float32"):
 
 
 def attention_gradients(batch, heads, tokens, size, dtype):
-    """Forward and backward."""
+    """Forward and backward of attention."""
     def make(m):
         parts = [m.rand(batch, heads, tokens, size, device="cuda").to(getattr(m, dtype)).requires_grad_()
                  for _ in range(3)]
@@ -86,7 +88,7 @@ def gradient_of(shape, call):
 
 
 def cross_entropy(rows, classes):
-    """Forward and backward."""
+    """Forward and backward of cross entropy."""
     def make(m):
         x = m.rand(rows, classes, device="cuda").requires_grad_()
         target = m.randint(0, classes, (rows,), device="cuda")
@@ -95,7 +97,7 @@ def cross_entropy(rows, classes):
 
 
 def batch_norm(batch, channels, side):
-    """Forward and backward in training."""
+    """Forward and backward of batch norm in training."""
     def make(m):
         layer = m.nn.BatchNorm2d(channels).to("cuda")
         x = m.rand(batch, channels, side, side, device="cuda").requires_grad_()
@@ -150,7 +152,7 @@ def bfloat16_matmul(side):
 
 
 def to_host(n):
-    """Into memory of the program."""
+    """Copies a tensor into memory of the program."""
     def make(m):
         x = m.rand(n, device="cuda")
         return lambda: x.cpu().numpy()
@@ -158,7 +160,7 @@ def to_host(n):
 
 
 def to_device(n):
-    """From memory of the program."""
+    """Copies a tensor from memory of the program."""
     def make(m):
         array = np.random.default_rng(0).random(n, dtype="float32")
         return used(m, lambda: m.from_numpy(array).to("cuda"))
@@ -166,7 +168,7 @@ def to_device(n):
 
 
 def works(quick):
-    """All of them; `quick`: so small that the stand-in for the driver does them."""
+    """All works; with `quick`, so small that the fake driver can run them."""
     n, side, channels, image = (1 << 10, 64, 4, 8) if quick else (1 << 24, 4096, 64, 56)
     heads, tokens, batch = (2, 16, 1) if quick else (12, 1024, 8)
     gpt = (dict(width=32, heads=2, layers=1, words=50, batch=1, tokens=8) if quick else

@@ -1,4 +1,5 @@
-"""Inputs of samples: arrays of every dtype and layout, and their way into a library and back."""
+"""The inputs of samples: arrays of every dtype and layout, and their conversion to tensors of a library and
+back."""
 
 from dataclasses import dataclass, replace
 
@@ -7,9 +8,9 @@ import numpy as np
 FLOATS = ("f16", "bf16", "f32", "f64")
 COMPLEX = ("c64", "c128")
 INTS = ("u8", "i8", "i16", "i32", "i64", "u16", "u32", "u64")
-WIDE_UNSIGNED = ("u16", "u32", "u64")  # PyTorch has these, but computes with hardly any
-ALL = ("bool", *INTS, *FLOATS)  # the real ones
-# bf16 arrays are held as float32 that are exactly representable.
+WIDE_UNSIGNED = ("u16", "u32", "u64")  # PyTorch has these dtypes, but supports them in hardly any op
+ALL = ("bool", *INTS, *FLOATS)  # all real dtypes
+# bf16 arrays are represented by float32 arrays whose values are exact in bf16.
 NUMPY = {"bool": np.bool_, "u8": np.uint8, "i32": np.int32, "i64": np.int64, "f16": np.float16,
          "bf16": np.float32, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16,
          "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "c64": np.complex64,
@@ -22,7 +23,7 @@ SPECIALS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, -1e
 
 
 def to_bf16(array):
-    """Rounded to the nearest bfloat16 (ties to even), as float32."""
+    """Rounds to the nearest bfloat16 (ties to even); the result is float32."""
     array = np.asarray(array)
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
@@ -36,13 +37,13 @@ def quantise(array, dtype):
 
 
 def exact(array):
-    """For oracles: floats in float64, others as they are."""
+    """The values for oracles: floating-point numbers in float64, all others unchanged."""
     kind = array.dtype.kind
     return array.astype(np.float64 if kind == "f" else np.complex128) if kind in "fc" else array
 
 
 def held(data):
-    """The samples' numbers; integers above 63 bits must not become floats."""
+    """The numbers of a sample as an array; integers above 63 bits must not become floating-point."""
     array = np.array(data)
     if array.dtype.kind == "f" and all(isinstance(v, int) for v in data):
         array = np.array(data, dtype=object)
@@ -51,7 +52,7 @@ def held(data):
 
 @dataclass(frozen=True)
 class In:
-    """A tensor operand. dtype None: the dtype under test. `data` instead of random numbers."""
+    """A tensor operand. dtype None means the dtype under test. `data` replaces random numbers."""
 
     shape: tuple = (3, 4)
     low: float = -2.0
@@ -59,10 +60,10 @@ class In:
     layout: str = "plain"  # transposed, sliced, expanded, reversed-memory order
     dtype: str | None = None
     data: tuple | None = None
-    grad: bool = True      # does it take part in gradient tests?
+    grad: bool = True  # whether it takes part in gradient tests
 
     def make(self, rng, dtype):
-        """(array in the sample's layout as seen by the op, base array, recipe)."""
+        """Returns (the array in the sample's layout as the op sees it, the base array, the recipe)."""
         dtype = self.dtype or dtype
         if self.data is not None:
             array = quantise(held(self.data).reshape(self.shape), dtype)
@@ -103,7 +104,7 @@ class Dt:
 
 
 class Library:
-    """teletensor or PyTorch, as the tester needs it."""
+    """teletensor or PyTorch, with the operations that the tester needs."""
 
     def __init__(self, module):
         self.m = module
@@ -113,12 +114,12 @@ class Library:
         return getattr(self.m, TORCH[name])
 
     def plain(self, array, dtype, **options):
-        """A fresh contiguous tensor."""
+        """A new contiguous tensor."""
         return self.m.tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=self.dtype(dtype),
                              **options)
 
     def tensor(self, spec, array, dtype):
-        """`array` with the memory layout that `spec` asks for."""
+        """A tensor with the values of `array`, with the memory layout that `spec` requires."""
         dtype = spec.dtype or dtype
         rank = array.ndim
         if spec.layout == "transposed" and rank >= 2:

@@ -1,4 +1,4 @@
-"""The op tester's session: one connection for all cases, and the count of cases at the end."""
+"""The session of the op tester: one connection for all cases; prints the number of cases at the end."""
 
 import sys
 from collections import Counter

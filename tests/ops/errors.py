@@ -1,4 +1,4 @@
-"""Calls that must be refused at their line: (op, call, exception, part of the text)."""
+"""Calls that must be refused at their line: (op, call, exception, part of the message)."""
 
 import numpy as np
 
@@ -16,7 +16,8 @@ def f(m):
 
 
 R, I, V, T = RuntimeError, IndexError, ValueError, TypeError
-# The text is a regular expression that both PyTorch's and our message match; mostly sizes.
+# The text is a regular expression that matches both PyTorch's message and teletensor's; it is mostly about
+# sizes.
 ERRORS = [
     ("add", lambda m: t(m, 2, 3) + t(m, 4), R, "3.*4|4.*3"),
     ("sub", lambda m: t(m, 2, dtype="bool") - t(m, 2, dtype="bool"), R, "bool"),
@@ -148,7 +149,8 @@ ERRORS = [
     ("linalg.matrix_power", lambda m: m.linalg.matrix_power(t(m, 2, 3), 2), R, "square"),
 ]
 
-# Found by the kernel: they are raised when a value is read, or at the line; PyTorch raises at the line.
+# Errors that the kernel detects: they are raised when a value is read, or at the line; PyTorch raises them
+# at the line.
 LATE_ERRORS = [
     ("index", lambda m: t(m, 2, 3)[i(m, 0, 2)], I, "2"),
     ("index", lambda m: t(m, 2, 3)[i(m, -3)], I, "-3"),

@@ -1,13 +1,14 @@
-"""Mode `perf` of the op tester: every op of the catalog at about 1M elements beside PyTorch, one thread each.
+"""Mode `perf` of the op tester: measures every op of the catalog on about 1M elements, compared with
+PyTorch, with one thread each.
 
     .venv-peers/bin/python tests/ops/perf.py [--dtype f32] [--rounds 11] [--docs] [TEXT...]
 
-Ours goes through a daemon with one lane. Times are CPU time, of the daemon (all its threads) and of PyTorch's
-thread, so that neighbours on a shared machine count little; the client's cost of a line is not in them (that
-is `make bench`'s). Calls of both alternate; a figure is the best of the rounds, each the mean of as many calls
-as fill 10 ms. TEXT: only calls
-that hold one of these. --docs writes the table of docs/benchmarks.md: what takes more than 1.3 times PyTorch's
-time, and why.
+teletensor's ops run on a daemon with one lane. Times are CPU times, of all threads of the daemon and of
+PyTorch's thread, so that other programs on a shared machine have little effect; the time that the client
+needs for a line is not included (`make bench` measures it). Calls of both libraries alternate; a figure is
+the best of the rounds, each of which is the mean of as many calls as fill 10 ms. TEXT: only calls that
+contain one of these. --docs writes the table of docs/benchmarks.md: the calls that take more than 1.3 times
+PyTorch's time, with the reasons.
 """
 
 import argparse
@@ -30,7 +31,8 @@ LIMIT, FILL = 1.3, 0.01
 
 
 def calls():
-    """(op, text of the call or None, row of the op table or None), for every public op and more."""
+    """(op, text of the call or None, row of the op table or None), for every public op and some further
+    calls."""
     from rows import ROWS
     from teletensor import _core
 
@@ -48,7 +50,7 @@ def calls():
 
 
 def scaled(row, dtype):
-    """The ranges of the operands of the row's first plain sample; None where it is not elementwise."""
+    """The ranges of the operands in the row's first plain sample; None if it is not elementwise."""
     from arrays import In
 
     for sample in row.samples:
@@ -61,7 +63,7 @@ def scaled(row, dtype):
 
 
 def cpu_seconds(pid):
-    """That all threads of a process have run."""
+    """The CPU seconds of all threads of a process."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -120,7 +122,7 @@ class Side:
         return self.cache[key]
 
     def prepared(self, text, row, dtype):
-        """The call without arguments."""
+        """The call as a function without arguments."""
         if text is not None:
             code = compile(text, "call", "eval")
             return lambda: eval(code, self.names)
@@ -129,7 +131,8 @@ class Side:
         return lambda: row.call(self.m, *operands, **kwargs)
 
     def timed(self, call, count):
-        """CPU seconds of one call: of this thread for PyTorch, of all the daemon's threads for ours."""
+        """The CPU seconds of one call: of this thread for PyTorch, and of all threads of the daemon for
+        teletensor."""
         wait = (lambda: None) if self.is_torch else self.m.synchronize
         wait()
         start = self.clock()
@@ -174,7 +177,7 @@ def operands():
 
 
 def measure(ours, theirs, name, text, row, options):
-    """One line of the table, or why there is none."""
+    """One line of the table, or the reason why there is none."""
     label = text or f"{name} (elementwise)"
     try:
         calls = [side.prepared(text, row, options.dtype) for side in (ours, theirs)]

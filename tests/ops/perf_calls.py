@@ -1,10 +1,10 @@
-"""The calls of perf.py: how an op is called where its first sample of the op table does not tell."""
+"""The calls of perf.py: how an op is called if its first sample in the op table is not suitable."""
 
 F = "m.nn.functional."
-# m: the library; x, y, z: 1024 x 1024 numbers of [-2, 2); p, q: of (0.02, 0.98); g: as x, and requires
-# grad; n, k: integers of [0, 50); i: 1024 indices below 1024; I: 1024 x 1024 of them; b: booleans;
-# v: a vector; s: sorted numbers;
-# a, A: images 16 x 64 x 32 x 32 and volumes; w: weights; M, P: 128 matrices of 64 x 64, P positive definite.
+# m: the library; x, y, z: 1024 x 1024 numbers in [-2, 2); p, q: in (0.02, 0.98); g: as x, and requires
+# grad; n, k: integers in [0, 50); i: 1024 indices below 1024; I: 1024 x 1024 of them; b: booleans; v: a
+# vector; s: sorted numbers; a, A: images 16 x 64 x 32 x 32 and volumes; w: weights; M, P: 128 matrices of
+# 64 x 64, P positive definite.
 CALLS = {
     "detach": "x.detach()",
     "data": "x.data",
@@ -269,7 +269,7 @@ CALLS |= {
         "legendre_polynomial_p",
     )
 }
-COVERED = {  # by a call of another name
+COVERED = {  # ops that a call of another name measures
     **dict.fromkeys(
         (
             "sgd_step",
@@ -288,9 +288,9 @@ COVERED = {  # by a call of another name
     "amp_unscale": "not PyTorch's",
     "argsort_rows": "unique of rows",
 }
-# Only beside complex numbers, or only beside integers.
+# Ops that are meaningful only for complex numbers, or only for integers.
 COMPLEX_ONLY = ("real", "imag", "conj", "view_as_real")
-# Why a call takes more than PyTorch's by more than 1.3x: text in the call -> reason.
+# Why a call takes more than 1.3 times PyTorch's time: text in the call -> reason.
 _WIDE = "computed in float64 and rounded once, PyTorch in float32"
 _SORT = "a stable sort of all, then groups"
 _STEPS = "made of several instructions, each over memory"

@@ -23,7 +23,7 @@ ROWS = [
 
 ROWS += rows_special.ROWS
 
-# Ops whose tests are not samples of a call: op -> where.
+# Ops that are not tested by samples of a call: op -> where they are tested.
 COVERED_ELSEWHERE = {
     **dict.fromkeys(("rand", "randn", "randint", "randperm", "uniform", "normal", "random_from", "bernoulli",
                      "bernoulli_p", "dropout", "multinomial"), "test_random.py"),
@@ -34,13 +34,13 @@ COVERED_ELSEWHERE = {
 
 COVERED_ELSEWHERE |= dict.fromkeys(("poisson", "binomial"), "test_generators.py")
 
-# Functions that Python builds from several ops of the catalog.
+# Functions that Python composes from several ops of the catalog.
 COMPOSITES = {
     "flip", "zeros", "ones",
     *rows_fft.NAMES,
     *rows_linalg.NAMES,
     *rows_shapes.COMPOSITES,
 }  # fmt: skip
-# Differentiable ops whose gradient no call from Python reaches by itself: op -> why.
+# Differentiable ops whose gradient no call from Python uses by itself: op -> reason.
 NO_GRADIENT_SAMPLES = {"full": "of its value, which Python gives as a number; vjps use it",
                        "nextafter": "differences of neighbours are rounding errors: e2e/test_no_derivative.py"}

@@ -1,10 +1,10 @@
-"""Rows of complex dtypes: every op that takes them."""
+"""Rows for complex dtypes: every op that accepts them."""
 
 import numpy as np
 from arrays import COMPLEX, In, Ins
 from table import Row, Sample, function, method
 
-# Away from branch cuts and poles: parts within (0.2, 0.9).
+# Away from branch cuts and poles: the parts are within (0.2, 0.9).
 LOW, HIGH = 0.2, 0.9
 
 

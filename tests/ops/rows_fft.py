@@ -1,4 +1,4 @@
-"""Rows of Fourier transforms and windows, against SciPy."""
+"""Rows for Fourier transforms and windows, compared with SciPy."""
 
 import numpy as np
 import scipy.fft
@@ -53,7 +53,7 @@ def row(name, made, dtypes, result):
 
 
 def squares(made):
-    """Those of two dims."""
+    """Samples for transforms of two dims."""
     return [s for s in made if len(s.kwargs.get("dim", (0, 0))) == 2]
 
 

@@ -1,4 +1,5 @@
-"""Rows of linear algebra. Where signs or phases are free, the call gives what they do not change."""
+"""Rows for linear algebra. If signs or phases are not unique, the call returns values that do not depend on
+them."""
 
 import numpy as np
 import scipy.linalg
@@ -27,18 +28,18 @@ def H(m, x):
 
 
 def square_of(x):
-    """|x|^2: what the phases of columns do not change."""
+    """|x|^2, which does not depend on the phases of columns."""
     return abs(x) ** 2
 
 
 def eye(m, x):
-    """The identity that fits x, of a library or NumPy."""
+    """The identity matrix that fits x, of a library or of NumPy."""
     n = x.shape[-1]
     return np.eye(n) if m is np else m.eye(n, dtype=x.dtype)
 
 
 def regular(m, x):
-    """Far from singular."""
+    """A matrix that is far from singular."""
     return x + 3 * x.shape[-1] * eye(m, x)
 
 
@@ -51,7 +52,8 @@ def symmetric(m, x):
 
 
 def graded(m, x):
-    """Symmetric, with eigenvalues far apart: vectors and their derivatives are well determined."""
+    """Symmetric, with well separated eigenvalues, so that eigenvectors and their derivatives are well
+    determined."""
     n = x.shape[-1]
     d = np.arange(n) * 2.0
     d = d if m is np else m.tensor(d, dtype=x.dtype)
@@ -59,17 +61,17 @@ def graded(m, x):
 
 
 def graded_plainly(m, x):
-    """Not symmetric, with eigenvalues far apart."""
+    """Not symmetric, with well separated eigenvalues."""
     return graded(m, x) + 0.1 * x
 
 
 def invertible(m, x):
-    """Symmetric, graded, no eigenvalue near 0."""
+    """Symmetric, with well separated eigenvalues, none of which is near 0."""
     return graded(m, x) + 3 * eye(m, x)
 
 
 def spread(m, x):
-    """Singular values far apart."""
+    """With well separated singular values."""
     rows, columns = x.shape[-2:]
     k = min(rows, columns)
     d = np.zeros((rows, columns))
@@ -89,7 +91,7 @@ def row(name, call, reference, made, prepare=None, tolerance=64.0, **options):
 
 
 def each(f):
-    """A SciPy function of one matrix, over a batch."""
+    """Applies a SciPy function of one matrix to each matrix of a batch."""
     def batched(x, *rest):
         flat = x.reshape((int(np.prod(x.shape[:-2])), *x.shape[-2:]))
         if not flat.size:
@@ -165,7 +167,7 @@ def eigh_reference(x, UPLO="L"):
 
 
 def eig(m, x):
-    """Sums over the eigenvalues, which come in no order."""
+    """Sums over the eigenvalues, because their order is not defined."""
     w, v = m.linalg.eig(x)
     return (square_of(v) * w.unsqueeze(-2)).sum(-1), (w ** 3).sum(-1)
 
@@ -180,7 +182,7 @@ def to_complex(dtype, sample):
 
 
 def parts(*kinds):
-    """Results of the dtype itself, or of its real parts."""
+    """The dtypes of results: the dtype itself, or that of its real parts."""
     return lambda dtype, sample: tuple({"c64": "f32", "c128": "f64"}.get(dtype, dtype) if k == "real" else dtype for k in kinds)
 
 
@@ -243,12 +245,12 @@ def solve_reference(a, b, left=True):
 
 
 def right(made):
-    """The same systems from the right."""
+    """The same systems with X on the left of A."""
     turned = []
     for a, b, s in ((*s.args, s) for s in made):
         shape = (*b.shape[:-2], b.shape[-1], b.shape[-2])
         if shape == a.shape[:-1]:
-            continue  # vectors
+            continue  # skips vectors
         turned.append(Sample((a, In(shape, -1, 1, b.layout)), {**s.kwargs, "left": False}, s.dtypes, s.gradients))
     return turned
 
@@ -267,7 +269,7 @@ def lu_solve(m, a, b, left=True, adjoint=False):
 
 
 def ex(name):
-    """The _ex form: its first result and info."""
+    """The _ex form of a function: returns its first result and info."""
     def call(m, x, *rest, **kwargs):
         return list(getattr(m.linalg, name)(x, *rest, **kwargs))
     return call
@@ -315,7 +317,7 @@ def pinv_reference(x, **kwargs):
 
 
 def low_rank(m, x):
-    """Rank 2, with singular values far above the tolerance."""
+    """A matrix of rank 2 whose nonzero singular values are far above the tolerance."""
     left, right = x[..., :, :2], x[..., :2, :]
     return left @ right
 

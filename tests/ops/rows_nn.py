@@ -1,4 +1,4 @@
-"""Rows of convolutions, pooling, norms, padding and resampling: plain loops are the reference."""
+"""Rows for convolutions, pooling, norms, padding and resampling; the references are plain loops."""
 
 import itertools
 
@@ -11,7 +11,7 @@ NUMBERS = (*(d for d in INTS if d != "u64"), *FLOATS)
 
 
 def Sample(args, kwargs=None, dtypes=None):
-    """A sample whose lists are attributes (the tester takes lists for lists of arrays)."""
+    """A sample in which lists are attributes (the tester takes lists for lists of arrays)."""
     return table.Sample(tuple(tuple(a) if isinstance(a, list) else a for a in args), kwargs or {}, dtypes)
 
 
@@ -74,7 +74,7 @@ CONV = [Row("convolution", lambda m, *args: m.convolution(*args), convolution, [
 
 
 def windows(size, kernel, stride, padding, dilation=1, ceil=False):
-    """Indices of each window of one dimension, and how many elements it has with the padding."""
+    """The indices of each window of one dimension, and its number of elements including the padding."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1
     count = room // stride + 1
     if ceil and room % stride and count * stride < size + padding:
@@ -154,7 +154,7 @@ def values_and_places(dtype, sample):
 
 
 def internal(name):
-    """An op that functions of nn.functional call with all their arguments."""
+    """An op that functions of nn.functional call with all its arguments."""
     return lambda m, *args, **kwargs: getattr(m._ops, name)(*args, **kwargs)
 
 
@@ -297,7 +297,7 @@ SPATIAL = [
 
 
 def ctc_loss(x, targets, sizes, lengths):
-    """The sum over all alignments, one by one."""
+    """The sum over all alignments, which are enumerated."""
     x = x - np.log(np.exp(x).sum(-1, keepdims=True))
     losses = []
     for n in range(x.shape[1]):

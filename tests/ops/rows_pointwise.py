@@ -1,4 +1,4 @@
-"""Rows of elementwise ops: unary, binary, ternary, casts."""
+"""Rows for elementwise ops: unary, binary, ternary, casts."""
 
 import numpy as np
 import scipy.special as special
@@ -32,7 +32,7 @@ def sign(x):
 
 
 def from_zero(reference):
-    """ufuncs that NumPy lacks for bool or unsigned."""
+    """For ufuncs that NumPy does not have for bool or unsigned dtypes."""
     return lambda x: reference(x.astype(np.float64)) if x.dtype.kind in "bui" else reference(x)
 
 
@@ -125,7 +125,7 @@ def scalars(values, low, high):
 
 
 def promoted(dtype, sample):
-    """Python numbers raise the category of the result only: bool < integers < floats."""
+    """Python numbers change only the category of the result: bool < integers < floats."""
     number = next((a for a in sample.args if isinstance(a, (int, float))), None)
     if isinstance(number, float) and dtype not in FLOATS:
         return "f32"
@@ -153,14 +153,14 @@ def power(x, y):
 
 
 def remainder(x, y):
-    """Sign of the divisor, as Python's %."""
+    """The result has the sign of the divisor, as with Python's %."""
     with np.errstate(all="ignore"):
         r = np.fmod(x, y)
         return np.where((r != 0) & ((r < 0) != (np.asarray(y) < 0)), r + y, r).astype(x.dtype)
 
 
 def division(op, reference, dtypes=NUMBERS, result="same", **options):
-    """Integer samples never divide by 0 (an error of its own), nor MIN by -1."""
+    """Samples of integers never divide by 0 (a separate error), nor MIN by -1."""
     samples = [Sample((In(a, -9, 9, x), In(b, 1, 5, y))) for a, b, x, y in (
         ((3, 4), (3, 4), "plain", "plain"), ((), (), "plain", "plain"), ((0,), (0,), "plain", "plain"),
         ((3, 1), (1, 4), "plain", "plain"), ((5, 3), (5, 3), "transposed", "sliced"),
@@ -265,7 +265,8 @@ TERNARY = [
 
 
 def cast_to(x, to):
-    """Float to integer: towards zero. What does not fit is not asked here."""
+    """Floating-point numbers are rounded towards zero when cast to integers. Values that do not fit are not
+    tested here."""
     return quantise(x, to.name)
 
 

@@ -1,4 +1,4 @@
-"""Rows of reductions, normalisations, losses, sorting and scans."""
+"""Rows for reductions, normalisations, losses, sorting and scans."""
 
 import numpy as np
 import scipy.special as special
@@ -14,7 +14,7 @@ def nn(name):
 
 
 def sizes(low=-2.0, high=2.0, empty=True):
-    """Whole-tensor reductions: shapes, layouts, block boundaries."""
+    """Samples of whole-tensor reductions: shapes, layouts, block boundaries."""
     samples = [Sample((In(s, low, high, layout),)) for s, layout in (
         ((3, 4), "plain"), ((), "plain"), ((5, 3), "transposed"), ((2, 3, 4), "transposed"),
         ((4, 3), "expanded"), ((3, 5), "sliced"), ((1025,), "plain"))]
@@ -23,7 +23,7 @@ def sizes(low=-2.0, high=2.0, empty=True):
 
 
 def dims(low=-2.0, high=2.0, several=True, empty=True):
-    """Reductions over chosen dimensions."""
+    """Samples of reductions over chosen dimensions."""
     samples = []
     for keepdim in (False, True):
         samples += [Sample((In((3, 4, 5), low, high, layout), dim), {"keepdim": keepdim})
@@ -71,7 +71,8 @@ def variance(x, dim=None, keepdim=False, correction=1, root=False):
 
 
 def extreme(reference, arg):
-    """(values, indices) along dim; the first index of ties is not asked: samples have none."""
+    """(values, indices) along dim; samples have no ties, so it is not tested that the first index is
+    returned."""
     def call(x, dim, keepdim=False):
         if x.ndim == 0:
             return x, np.int64(0)
@@ -96,7 +97,7 @@ def p_norm(x, p=2, dim=None, keepdim=False):
 
 
 def distinct(shape, seed=3):
-    """Values without ties, representable in every dtype where they fit."""
+    """Values without ties, which every dtype in which they fit represents exactly."""
     n = int(np.prod(shape))
     return In(shape, data=tuple(int(v) for v in np.random.default_rng(seed).permutation(n) % 251))
 
@@ -287,7 +288,8 @@ LOSSES = [
     Row("binary_cross_entropy_with_logits", nn("binary_cross_entropy_with_logits"), bce_logits, [
         *LOGITS, Sample((In((3, 4)), In((3, 4), 0, 1, grad=False)), {}),
         Sample((In((3,), data=(-90.0, 90.0, 0.0)), In((3,), data=(0.0, 1.0, 0.5), grad=False)))], NN, gradients=True, tolerance=8),
-    Row("binary_cross_entropy_with_logits",  # the op, which nn.functional leaves to 16-bit floats
+    # the op itself, which nn.functional uses only for 16-bit floating-point dtypes
+    Row("binary_cross_entropy_with_logits",
         lambda m, x, y: m._ops.binary_cross_entropy_with_logits(x, y, None, None, "mean"), bce_logits, [
             Sample((In((3, 4)), In((3, 4), 0, 1))), Sample((In((4, 3), layout="transposed"), In((4, 3), 0, 1)))],
         NN, gradients=True, tolerance=8, torch=False),

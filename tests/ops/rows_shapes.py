@@ -1,4 +1,4 @@
-"""Rows of structure: views and their copies, joining, rearranging, scatter forms, order, sets, einsum."""
+"""Rows for structure: views and their copies, joining, rearranging, scatter forms, order, sets, einsum."""
 
 import itertools
 
@@ -42,7 +42,7 @@ def diag_embed(x, offset=0, dim1=-2, dim2=-1):
 
 
 def require(m, x, condition):
-    """PyTorch has it without a result."""
+    """PyTorch has this op without a result."""
     if m.__name__ == "torch":
         m._assert_async(condition.all(), "it does not hold")
         return x.clone()
@@ -160,7 +160,8 @@ JOINING = [
        Sample((In((2, 1, 2)), In((2, 2)))), dtypes=NUMBERS, exact=False),
     of("vander", function("vander"), lambda x, N=None, increasing=False: np.vander(x, N, increasing), *[
         Sample((In((4,)),), k) for k in ({}, {"N": 2}, {"N": 5, "increasing": True}, {"N": 1})], dtypes=("i64", "f32", "f64"),
-       exact=False, tolerance=4, torch_gradients=False),  # PyTorch's raises: it wrote in place
+       # PyTorch raises an error, because it wrote to the tensor in place
+       exact=False, tolerance=4, torch_gradients=False),
     of("meshgrid", lambda m, *a, **k: m.meshgrid(*a, **k), lambda *a, **k: list(np.meshgrid(*a, **k)),
        *[Sample((In((3,)), In((2,)), In((4,))), {"indexing": x}) for x in ("ij", "xy")], Sample((In((3,)), In(())), {"indexing": "xy"})),
 ]
@@ -199,10 +200,11 @@ SCATTERS = [
     of("diagonal_scatter", function("diagonal_scatter"), diagonal_scatter, *[
         Sample((In((3, 4), layout=x), In((n,)), k)) for x in LAYOUTS for n, k in ((3, 0), (2, 2), (2, -1))]),
     of("as_strided_scatter", function("as_strided_scatter"), strided_scatter, Sample((In((3, 4)), In((2, 2)), (2, 2), (4, 2), 1)),
-       Sample((In((5,)), In(()), (), (), 2), gradients=False), torch_gradients=False),  # PyTorch's are wrong where src is
+       # PyTorch's gradients are wrong where src is used
+       Sample((In((5,)), In(()), (), (), 2), gradients=False), torch_gradients=False),
 ]
 
-# ---------------------------------------------------------------- reductions at places
+# ---------------------------------------------------------------- reductions at the positions of an index
 
 
 def scatter_reduce(x, dim, index, src, reduce, include_self=True):
@@ -240,7 +242,7 @@ REDUCED = [
        dtypes=("i32", "i64", "f32", "f64"), exact=False, inplace="scatter_reduce_", tolerance=4),
     of("scatter_reduce", method("scatter_reduce"), scatter_reduce, *[
         Sample((In((4, 5)), 1, index_in((2, 7), 5, 8), In((3, 9)), r)) for r in MODES], dtypes=("i64", "f32", "f64"), exact=False,
-       tolerance=4, torch_gradients=False),  # PyTorch's need an index of the source's shape
+       tolerance=4, torch_gradients=False),  # PyTorch's gradients require an index of the source's shape
     of("index_reduce", method("index_reduce"), index_reduce, *[
         Sample((In((4, 5)), 0, index_in((6,), 4), In((6, 5)), r), {"include_self": k}) for r in MODES[1:] for k in (True, False)],
        dtypes=("f32", "f64"), exact=False, inplace="index_reduce_", tolerance=4),

@@ -1,4 +1,4 @@
-"""Rows of special functions and rare pointwise ops, against SciPy."""
+"""Rows for special functions and rare pointwise ops, compared with SciPy."""
 
 import numpy as np
 import scipy.special as special
@@ -15,7 +15,8 @@ def at(name):
 
 
 def one(op, reference, low=-2.0, high=2.0, values=(), gradients=True, special_values=True, name=None, **options):
-    """A function of one number; `values` are further arguments where f64 is asked for 1e-12."""
+    """A function of one number; `values` are further arguments for which f64 results must be accurate to
+    1e-12."""
     samples = elementwise(1, low, high)
     if special_values:
         samples.append(specials(1, (np.nan, np.inf, -np.inf, 0.0, -0.0), FLOATS))
@@ -31,7 +32,7 @@ SPREAD = (1e-8, 1e-3, 0.3, 0.9, 1.0, 1.7, 5.0, 9.9, 10.1, 24.0, 29.9, 30.1, 80.0
 BOTH = tuple(s * v for v in SPREAD for s in (1, -1))
 HALVES = tuple(v + 0.37 for v in range(-9, 30, 3))
 
-# torch=False: PyTorch's float64 has 8 to 10 digits there.
+# torch=False: PyTorch's float64 results have only 8 to 10 correct digits there.
 ONE = [
     one("lgamma", from_zero(lambda x: np.where(x == -np.inf, np.inf, special.gammaln(x))), 0.3, 4, HALVES + SPREAD),
     one("digamma", from_zero(lambda x: np.where(x == 0, np.copysign(np.inf, -x), special.digamma(x))), 0.3, 4,
@@ -107,7 +108,7 @@ def polynomial(name, reference, low=-2.0, high=2.0):
 
 
 def by_recurrence(second):
-    """Chebyshev's polynomials of the third and fourth kind, from their second member."""
+    """Chebyshev's polynomials of the third and fourth kind, from their second polynomial."""
     def call(n, x):
         table = [np.ones_like(x), second(x)]
         for _ in range(12):
@@ -205,7 +206,7 @@ SCANS = [
     Row("logcumsumexp", method("logcumsumexp"), logcumsumexp, [
         *LINES, Sample((In((5,), data=(-np.inf, -np.inf, 1.0, 700.0, np.inf)), 0), {}, FLOATS, False),
         Sample((In((4,), data=(-800.0, 800.0, np.nan, 0.0)), 0), {}, WIDE, False)], FLOATS, gradients=True, tolerance=4),
-    # Derivatives of products at zeros, to second order.
+    # The derivatives of products at zeros, up to second order.
     Row("cumprod", method("cumprod"), lambda x, dim: np.cumprod(x, axis=dim), [
         Sample((In((5,), data=z), 0)) for z in ((1.5, 0.0, 0.7, 2.0, -1.0), (0.0, 0.5, 0.0, 2.0, 1.2), (0.0,) * 5)],
         ("f64",), gradients=True),

@@ -1,4 +1,4 @@
-"""Rows of products, views, joining, indexing, creation."""
+"""Rows for products, views, joining, indexing, creation."""
 
 import numpy as np
 from arrays import ALL, FLOATS, INTS, Dt, In, Ins
@@ -51,7 +51,7 @@ LAYOUTS = ("plain", "transposed", "sliced")
 
 
 def view(op, call, reference, *arguments, shape=(2, 3, 4), **options):
-    """One sample per argument tuple and layout."""
+    """A row with one sample for each argument tuple and layout."""
     samples = [Sample((In(shape, layout=x), *a)) for a in arguments for x in LAYOUTS]
     return Row(op, call, reference, samples, ALL, gradients=True, exact=True, **options)
 
@@ -199,7 +199,7 @@ JOINING = [
 
 
 def getitem(key):
-    """x[key] with arrays of the key made into tensors of the library."""
+    """x[key], where the arrays in the key are converted to tensors of the library."""
     def call(m, x):
         return x[tensors(m, key)]
     return call
@@ -264,7 +264,7 @@ INDEXING += [Row("nonzero", lambda m, x: x.nonzero(), nonzero, [
 
 
 def created(name):
-    """Dt arguments give the dtype; the result must have it."""
+    """Dt arguments set the dtype, which the result must have."""
     return lambda m, *args, **kwargs: getattr(m, name)(*args, **kwargs)
 
 

@@ -1,8 +1,9 @@
-"""Mode `support` of the op tester: which op takes which dtype on which device, as a daemon answers.
+"""Mode `support` of the op tester: determines from a daemon's answers which op supports which dtype on
+which device.
 
     python tests/ops/support_matrix.py    # writes docs/ops_support.json, the table of docs/ops.md
 
-An op takes a dtype where a sample of its row, with the operands in that dtype, is accepted and runs.
+An op supports a dtype if a sample of its row, with the operands in that dtype, is accepted and runs.
 """
 
 import json
@@ -14,12 +15,12 @@ OUTPUT = HERE.parents[2] / "docs/ops_support.json"
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 DEVICES = ("cpu", "sim")
-SAMPLES = 3  # tried of a row, until one is accepted
+SAMPLES = 3  # the maximum number of samples of a row that are tried
 REFUSED = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 
 
 def accepted(lib, row, dtype, device):
-    """Does a sample of the row run with operands of this dtype on this device?"""
+    """Returns whether a sample of the row runs with operands of this dtype on this device."""
     from tester import Case
 
     tried = 0
@@ -46,7 +47,7 @@ def accepted(lib, row, dtype, device):
             row.call(lib.m, *place, **Case(row, index, dtype).kwargs(lib))
             lib.m.synchronize()
         except lib.m.linalg.LinAlgError:
-            return device == "sim"  # whose numbers are all the same
+            return device == "sim"  # all numbers on this device are the same
         except (*REFUSED, OverflowError):
             continue
         return True

@@ -1,11 +1,11 @@
-"""What a row of the op table is: how an op is called, what NumPy says it gives, and its samples."""
+"""The rows of the op table: how an op is called, the expected result in NumPy, and its samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from arrays import ALL, FLOATS, In
 
-# Relative and absolute tolerance of values by the dtype of the result.
+# The relative and absolute tolerance of values, by the dtype of the result.
 TOLERANCE = {"f64": (1e-11, 1e-12), "f32": (4e-6, 2e-6), "f16": (2e-3, 2e-3), "bf16": (1.6e-2, 1e-2),
              "c64": (4e-6, 4e-6), "c128": (1e-11, 1e-12)}
 
@@ -14,8 +14,8 @@ TOLERANCE = {"f64": (1e-11, 1e-12), "f32": (4e-6, 2e-6), "f16": (2e-3, 2e-3), "b
 class Sample:
     args: tuple
     kwargs: dict = field(default_factory=dict)
-    dtypes: tuple | None = None  # only these, of the row's
-    gradients: bool = True       # may it be used for them? (no ties, inside the domain)
+    dtypes: tuple | None = None  # restricts the dtypes of the row
+    gradients: bool = True  # whether it may be used for gradients (no ties, inside the domain)
 
     def __hash__(self):
         return id(self)
@@ -23,20 +23,20 @@ class Sample:
 
 @dataclass
 class Row:
-    op: str                       # the catalog's name
+    op: str  # the name in the catalog
     call: Callable                # call(L, *tensors, **attributes) with L = teletensor or torch
-    reference: Callable | None    # the same on NumPy arrays (floats as float64)
+    reference: Callable | None  # the same operation on NumPy arrays (floats as float64)
     samples: list
     dtypes: tuple = FLOATS
     result: str | Callable = "same"  # dtype of the result: same, float, bool, i64, or f(dtype)
     gradients: bool = False
-    second: bool = True           # second derivatives are checked too
-    inplace: str | None = None    # method that overwrites operand 0
+    second: bool = True  # whether second derivatives are checked too
+    inplace: str | None = None  # the method that overwrites operand 0
     tolerance: float = 1.0        # factor on TOLERANCE
     check: Callable | None = None  # check(arrays, results): properties instead of a reference
-    torch: bool = True            # PyTorch has it with the same call
-    torch_gradients: bool = True   # PyTorch differentiates it
-    exact: bool = False           # bit-equal results asked for
+    torch: bool = True  # whether PyTorch has it with the same call
+    torch_gradients: bool = True  # whether PyTorch can differentiate it
+    exact: bool = False  # whether results must be equal bit by bit
 
     def result_dtype(self, dtype):
         if callable(self.result):
@@ -57,7 +57,7 @@ def method(name):
 
 
 def elementwise(count, low=-2.0, high=2.0, others=None):
-    """Samples of an op of `count` operands: shapes, layouts, broadcasts, block boundaries."""
+    """Samples of an op with `count` operands: shapes, layouts, broadcasts, block boundaries."""
     def same(shape, layout="plain", **kw):
         return Sample(tuple(In(shape, low, high, layout, **kw) for _ in range(count)))
     few = [same((3, 4)), same(()), same((0,)), same((5, 3), "transposed"), same((1025,))]

@@ -1,7 +1,7 @@
-"""Properties of `teletensor.array_api` against array-api-strict, over the whole namespace.
+"""Compares properties of `teletensor.array_api` with array-api-strict, over the whole namespace.
 
-Each function gets arrays that Hypothesis draws (every dtype of its kind, 0 to 3 axes, sizes 0 to 4);
-dtype, shape and values must be array-api-strict's. The public suite of the standard is run by hand
+Each function gets arrays that Hypothesis draws (every dtype of its kind, 0 to 3 axes, sizes 0 to 4); dtype,
+shape and values must be those of array-api-strict. The public test suite of the standard is run by hand
 (docs/array_api.md).
 """
 
@@ -50,7 +50,7 @@ REDUCTIONS = {
     "ordered": ("max", "min"),
     "any": ("all", "any", "count_nonzero"),
 }
-ELSEWHERE = {"linalg", "fft"}  # tests/ops rows; the public suite
+ELSEWHERE = {"linalg", "fft"}  # tested by the rows of tests/ops and by the public suite
 NAMES = {name for table in (UNARY, BINARY, REDUCTIONS) for names in table.values() for name in names}
 
 
@@ -89,7 +89,8 @@ def pairs(kind):
 
 
 def both(call, *hosts):
-    """(ours, array-api-strict's) as NumPy arrays with their dtypes' names; an error for either side."""
+    """The results of teletensor and of array-api-strict as NumPy arrays with the names of their dtypes; an
+    error for either."""
     sides = []
     for space in (xp, strict):
         try:
@@ -106,7 +107,7 @@ def both(call, *hosts):
 def check(call, *hosts):
     ours, theirs = both(call, *hosts)
     if isinstance(theirs, str):
-        return  # refused there; what is accepted beyond the standard is free
+        return  # array-api-strict refuses the call; teletensor may accept more than the standard requires
     assert not isinstance(ours, str), f"{ours}, where array-api-strict answers"
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
@@ -120,7 +121,7 @@ def check(call, *hosts):
 
 @pytest.fixture(autouse=True)
 def session(tt):
-    """Arrays go to the shared daemon."""
+    """New arrays are created on the shared daemon."""
 
 
 def rows(table):
@@ -143,7 +144,7 @@ def test_binary(name, kind):
     def holds(xs):
         if name in ("remainder", "floor_divide") and not (
                 all(np.isfinite(x).all() for x in xs) and np.all(xs[1] != 0)):
-            return  # NumPy differs from the standard there; the public suite holds the special cases
+            return  # NumPy differs from the standard there; the public suite tests the special cases
         check(lambda space, a, b: getattr(space, name)(a, b), *xs)
     holds()
 
@@ -246,7 +247,8 @@ def test_creation():
     ):  # fmt: skip
         ours, theirs = both(call)
         assert ours[0].shape == theirs[0].shape
-        assert ours[0].dtype.kind == theirs[0].dtype.kind  # the default float is float32 here
+        # the default floating-point dtype of teletensor is float32
+        assert ours[0].dtype.kind == theirs[0].dtype.kind
         np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
     assert np.from_dlpack(xp.arange(3)).tolist() == [0, 1, 2]
     assert xp.from_dlpack(np.arange(3)).dtype == xp.int64
@@ -275,5 +277,5 @@ def test_small_arrays_answer_without_a_round_trip(tt):
     assert float(x[1, 0]) == 3.0 and [float(v) for v in x[0]] == [1.0, 2.0]
     y = x[1]
     x[1, 0] = 9.0
-    assert float(y[0]) == 9.0 and float(x[1, 0]) == 9.0  # a view sees the write
+    assert float(y[0]) == 9.0 and float(x[1, 0]) == 9.0  # the view sees the write
     assert s._core.last_seq > before

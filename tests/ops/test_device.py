@@ -1,7 +1,7 @@
-"""The catalog on cuda:0, behind the fake driver: every op, against the tester's oracles.
+"""Tests every op of the catalog on cuda:0 with the fake driver, against the tester's oracles.
 
-The fake driver's compiler refuses everything here, so that each op goes the way that is always open: its
-operands to the host, the CPU's kernel, its results back.
+The fake driver's compiler refuses everything here, so that each op uses the fallback that always works: its
+operands are copied to the host, the CPU kernel runs, and its results are copied back.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from test_ops import named
 from tester import CHECKS, cases, fits_inplace
 
 DTYPES = ("f32", "i64", "bool", "bf16", "c64", "f64")
-MOST = {"value": 2, "inplace": 1}  # of a row
+MOST = {"value": 2, "inplace": 1}  # the maximum number of cases per row
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def device():
     daemon = Daemon(*flags, env=environment)
     with tt.connect(daemon.unix):
         tt.set_default_device("cuda:0")
-        tt.backends.cudnn.allow_tf32 = False  # convolutions of f32 are compared as such
+        tt.backends.cudnn.allow_tf32 = False  # convolutions of f32 are compared without TF32
         try:
             yield Library(tt)
         finally:
@@ -35,7 +35,7 @@ def device():
 
 
 def chosen(row, mode):
-    """A few cases of the row: first of different dtypes, then others."""
+    """A few cases of the row: first those of different dtypes, then more."""
     found = [c for c in cases(row) if mode == "value" or (row.inplace and fits_inplace(c))]
     first = {}
     for case in found:

@@ -1,4 +1,5 @@
-"""The examples of docs/ops.md, run again: a daemon still answers what the page shows."""
+"""Runs the examples of docs/ops.md again, and checks that a daemon gives the answers that the page
+shows."""
 
 import json
 import sys

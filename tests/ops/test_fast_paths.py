@@ -1,4 +1,5 @@
-"""Where a kernel has a loop of its own for plain operands, the result is that of the other loops, bit by bit."""
+"""Where a kernel has a separate loop for contiguous operands, its result must be that of the general loops,
+bit by bit."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ def same(a, b):
 
 
 def strided(tt, x):
-    """The same tensor at twice the distance."""
+    """The same tensor with twice the stride."""
     return tt.stack([x, x], -1).flatten(-2)[..., ::2]
 
 
@@ -78,6 +79,7 @@ def test_gathers_of_many_short_rows(tt):
     np.testing.assert_array_equal(x.index_select(2, tt.tensor(at)).numpy(), x.numpy()[:, :, at])
     np.testing.assert_array_equal(x.index_select(1, tt.tensor(at[at < 11])).numpy(),
                                   x.numpy()[:, at[at < 11]])
-    large = tt.tensor(RNG.normal(size=(3000, 400)).astype(np.float32))  # in several parts
+    # large enough to be computed in several parts
+    large = tt.tensor(RNG.normal(size=(3000, 400)).astype(np.float32))
     at = RNG.integers(0, 400, 501)
     np.testing.assert_array_equal(large.index_select(1, tt.tensor(at)).numpy(), large.numpy()[:, at])

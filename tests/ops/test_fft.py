@@ -1,4 +1,4 @@
-"""Fourier transforms beyond the rows: laws at lengths that no table lists, precision, refusals."""
+"""Tests Fourier transforms beyond the rows: mathematical laws at many lengths, precision, refusals."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_dim_out_of_range(tt):
 
 
 def test_plans_of_many_lengths(tt):
-    """More lengths than are kept, in an order in which they come again."""
+    """More lengths than the cache holds, in an order in which they are used again."""
     for _ in range(2):
         for n in range(1, 300):
             x = np.sin(np.arange(n))

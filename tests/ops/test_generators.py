@@ -1,4 +1,5 @@
-"""Generators, and the distributions of the filling methods: moments and Kolmogorov-Smirnov, fixed seeds."""
+"""Tests generators, and the distributions of the filling methods by moments and Kolmogorov-Smirnov tests
+with fixed seeds."""
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_continuous(lib, seeded, name, args, wanted, dtype):
 
 
 def fits(a, wanted):
-    """A chi-square test over the values that are expected at least ten times."""
+    """A chi-square test over the values whose expected count is at least ten."""
     values = np.arange(a.min(), a.max() + 1)
     expected = wanted.pmf(values) * a.size
     counted = np.array([(a == v).sum() for v in values])
@@ -113,13 +114,14 @@ def draws(m, g):
 
 
 def test_streams(lib, seeded):
-    """A generator's numbers depend on its seed and on what was drawn from it, on nothing else."""
+    """The numbers of a generator depend only on its seed and on the numbers that were already drawn from
+    it."""
     m = lib.m
     first = [lib.numpy(x) for x in draws(m, seeded)]
     assert seeded.initial_seed() == 77 and seeded.get_state() == (77, len(first))
     other = m.Generator().manual_seed(77)
-    m.randn(3)  # the process's generator
-    m.ones(5).add_(1).sum().item()  # frames and windows end elsewhere
+    m.randn(3)  # uses the generator of the process
+    m.ones(5).add_(1).sum().item()  # changes where frames and windows end
     repeated = [lib.numpy(x) for x in draws(m, other)]
     for a, b in zip(first, repeated, strict=True):
         assert np.array_equal(a, b)

@@ -1,4 +1,5 @@
-"""int32, which is computed in 32 bits where that gives what 64 bits do: beside int64, cut to 32 bits."""
+"""Compares int32, which is computed in 32 bits where that gives the result of 64 bits, with int64 truncated
+to 32 bits."""
 
 import numpy as np
 import pytest

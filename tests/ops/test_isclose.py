@@ -1,4 +1,4 @@
-"""isclose and allclose of integers: by the exact distance, whatever the dtype holds."""
+"""Tests isclose and allclose of integers, which use the exact difference for all dtypes."""
 
 import itertools
 from fractions import Fraction
@@ -17,7 +17,7 @@ def edges(tt, name):
 
 
 def close(a, b, rtol, atol):
-    """In exact arithmetic; the bound alone is a float64's."""
+    """Computed in exact arithmetic; only the bound is a float64."""
     return a == b or abs(a - b) <= Fraction(abs(float(b)) * rtol + atol)
 
 
@@ -47,7 +47,7 @@ def test_two_dtypes(tt, first, second):
 
 def test_a_0d_operand_keeps_its_value(tt):
     x = tt.tensor([44, 200], dtype=tt.uint8)
-    assert tt.isclose(x, tt.tensor(300)).tolist() == [False, False]  # 300 is 44 as a uint8
+    assert tt.isclose(x, tt.tensor(300)).tolist() == [False, False]  # 300 would be 44 as a uint8
     assert tt.isclose(x, tt.tensor(201), atol=1, rtol=0).tolist() == [False, True]
     assert tt.isclose(tt.tensor(-56, dtype=tt.int8), tt.tensor([200], dtype=tt.uint8)).tolist() == [False]
 

@@ -1,4 +1,4 @@
-"""Linear algebra beyond the rows: errors by class, info, what is derived where values repeat."""
+"""Tests linear algebra beyond the rows: error classes, info, and derivatives for repeated values."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_a_program_can_catch_the_error_of_a_matrix_at_its_line(tt, call):
     x = tt.zeros(2, 2)
     with pytest.raises(RuntimeError):
         call(tt, x)
-    assert tt.ones(1).item() == 1  # no error is left for another line
+    assert tt.ones(1).item() == 1  # no error remains for another line
 
 
 def test_jitter_until_the_matrix_is_positive_definite(tt):
@@ -85,7 +85,8 @@ def test_info_instead_of_errors(tt):
 
 
 def test_det_of_singular_matrices_has_a_gradient(tt):
-    """The cofactors: of rank n - 1 they are not 0, below they are."""
+    """The gradient consists of the cofactors: for rank n - 1 they are not 0, and for lower ranks they
+    are."""
     x = np.array([[[1.0, 2], [2, 4]], [[0, 0], [0, 0]], [[1, 0], [0, 0]]])
     a = tt.tensor(x, requires_grad=True)
     tt.linalg.det(a).sum().backward()

@@ -1,4 +1,4 @@
-"""Every op of the catalog, through a daemon, against NumPy and finite differences."""
+"""Tests every op of the catalog through a daemon against NumPy and finite differences."""
 
 import re
 
@@ -26,7 +26,7 @@ def test_op(lib, counts, row):
 
 
 def raised(call, m):
-    """The call and a read of what it gives, so that late errors show as well."""
+    """Runs the call and reads its result, so that late errors are raised too."""
     result = call(m)
     for x in result if isinstance(result, (tuple, list)) else [result]:
         if hasattr(x, "numpy"):
@@ -50,7 +50,7 @@ def test_refused_by_the_kernel(lib, counts, op, call, error, text):
     with pytest.raises(error) as caught:
         raised(call, lib.m)
     assert re.search(text, str(caught.value), re.DOTALL), str(caught.value)
-    assert float((lib.m.ones(2) + 1).sum().item()) == 4.0  # the session goes on
+    assert float((lib.m.ones(2) + 1).sum().item()) == 4.0  # the session can still be used
 
 
 def public_ops():
@@ -84,7 +84,8 @@ def test_every_op_can_be_timed():
     assert not unknown, f"perf has no call of {sorted(unknown)}"
 
 
-# Ops whose floating results are constants for the tape though operands are floating, as in PyTorch.
+# Ops whose floating-point results are constants for the tape although operands are floating-point, as in
+# PyTorch.
 CONSTANT = {
     "detach": "cuts the history", "data": "cuts the history", "bitcast": "reads bytes",
     "uniform": "random numbers", "normal": "random numbers", "bernoulli_p": "random numbers",
@@ -100,7 +101,8 @@ CONSTANT = {
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.op) for row in {row.op: row for row in ROWS}.values()])
 def test_no_op_becomes_a_constant_silently(lib, row):
-    """Of floating operands that require grad, every floating result does, unless it is listed above."""
+    """If floating-point operands require grad, every floating-point result must, unless it is listed
+    above."""
     for case in cases(row, [d for d in row.dtypes if d in ("f32", "f64")][:1]):
         arguments, _ = case.tensors(lib)
         arguments = [[wanting(x) for x in each] if isinstance(each, list) else wanting(each) for each in arguments]

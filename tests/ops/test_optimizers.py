@@ -1,4 +1,4 @@
-"""Optimizer steps against the update rules in NumPy float64."""
+"""Compares the steps of optimizers with the update rules in NumPy float64."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ SHAPES = [(3, 4), (), (5,), (0,), (1030,)]
 
 
 def adaptive(kind, t, lr, p, g, m, v, o):
-    """(new p, m, v) of the rules that came after Adam; m and v begin as zeros."""
+    """(new p, m, v) by the update rules that were published after Adam; m and v are initially zero."""
     b1, b2 = o.get("betas", (0.9, 0.999))
     if kind in ("Adamax", "NAdam", "RAdam"):
         m = b1 * m + (1 - b1) * g
@@ -38,7 +38,7 @@ def adaptive(kind, t, lr, p, g, m, v, o):
             v = o["momentum"] * v + g / (np.sqrt(m) + 1e-8)
             return p - lr * v, m, v
         return p - lr * g / (np.sqrt(m) + 1e-8), m, v
-    if kind == "Rprop":  # fixed gradients: the step grows by 1.2 from the second time on
+    if kind == "Rprop":  # with fixed gradients the step grows by 1.2 from the second step on
         size = np.clip(lr * 1.2 ** (t - 1), 1e-6, 50)
         return p - np.sign(g) * size, g, v
     if kind == "ASGD":
@@ -48,7 +48,7 @@ def adaptive(kind, t, lr, p, g, m, v, o):
 
 
 def reference(kind, params, grads, steps, lr, **o):
-    """The published rules; `grads` are fixed over the steps."""
+    """The published update rules; `grads` are the same in all steps."""
     params = [p.copy() for p in params]
     first = [np.zeros_like(p) for p in params]
     second = [np.zeros_like(p) for p in params]
@@ -112,13 +112,14 @@ def test_rule(lib, counts, kind, options, dtype):
     tolerance = {"f64": 1e-12, "f32": 2e-6, "bf16": 0.05}[dtype]
     for p, h, w in zip(params, held, wanted):
         assert np.allclose(lib.numpy(p), w, rtol=tolerance, atol=tolerance)
-        assert np.array_equal(lib.numpy(h), lib.numpy(p))  # in place: who shares the cell sees it
+        # the update is in place, so other references to the memory see it
+        assert np.array_equal(lib.numpy(h), lib.numpy(p))
         assert p.is_leaf and p.requires_grad
 
 
 @pytest.mark.parametrize("kind", sorted({kind for kind, _ in CASES}))
 def test_layout_does_not_matter(lib, kind):
-    """A transposed parameter with a gradient of another layout, beside a dense one."""
+    """A transposed parameter whose gradient has another layout, together with a contiguous one."""
     m = lib.m
     rng = np.random.default_rng(7)
     start, grad = rng.standard_normal((37, 9)), rng.standard_normal((37, 9))
@@ -152,7 +153,7 @@ def test_hooks_and_names(lib):
 
 
 def test_a_written_optimizer(lib):
-    """As a user writes one: step() itself, under no_grad."""
+    """An optimizer as users write it: step() itself, under no_grad."""
     m = lib.m
 
     class Sign(m.optim.Optimizer):
@@ -172,7 +173,7 @@ def test_a_written_optimizer(lib):
     calls = []
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
     optimizer.step()
-    schedule.step()  # no warning: the step was counted
+    schedule.step()  # no warning, because the step was counted
     assert np.allclose(p.tolist(), [-0.1, 0.1, 0.0]) and calls == [1] and optimizer.param_groups[0]["lr"] == 0.05
 
 
@@ -185,7 +186,7 @@ def test_parameters_without_gradient_stay(lib):
     assert b.tolist() == [1.0] * 3 and a.tolist() != [1.0] * 3
     optimizer.zero_grad()
     assert a.grad is None
-    optimizer.step()  # nothing to do
+    optimizer.step()  # there is nothing to update
 
 
 def test_groups_and_state(lib):
@@ -198,7 +199,7 @@ def test_groups_and_state(lib):
     state = optimizer.state_dict()
     other = m.optim.SGD([{"params": [a]}, {"params": [b], "lr": 1.0}], lr=0.5, momentum=0.9)
     other.load_state_dict(state)
-    other.step()  # velocity 0.9 + 1
+    other.step()  # the velocity is 0.9 + 1
     assert np.allclose(a.tolist(), [0.5 - 0.5 * 1.9] * 2) and np.allclose(b.tolist(), [-1.9] * 2)
 
 

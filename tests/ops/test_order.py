@@ -1,4 +1,5 @@
-"""Sorting by digits, whole rows of cumulative extremes, binary search: beside NumPy, where the ways part."""
+"""Compares sorting by digits, cumulative extremes of whole rows, and binary search with NumPy at the sizes
+where the implementation changes."""
 
 import numpy as np
 import pytest

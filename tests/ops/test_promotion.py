@@ -1,5 +1,5 @@
-"""PyTorch's promotion: tensors, 0-d tensors, Python numbers; every pair of dtypes. Where PyTorch
-refuses (uint16, uint32, uint64 with other integers) NumPy's."""
+"""Tests PyTorch's type promotion: tensors, 0-d tensors, Python numbers, for every pair of dtypes. Where
+PyTorch refuses a pair (uint16, uint32, uint64 with other integers), NumPy's rule holds."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import pytest
 from arrays import ALL, COMPLEX, FLOATS, INTS, NUMPY
 
 EVERY = (*ALL, *COMPLEX)
-NUMBERS = {"bool": True, "i64": 3, "f32": 2.5, "c64": 1.5j}  # by the dtype they take by default
+NUMBERS = {"bool": True, "i64": 3, "f32": 2.5, "c64": 1.5j}  # by the dtype that they have by default
 
 
 def category(dtype):
@@ -32,7 +32,7 @@ def promote(a, b):
 
 
 def wanted(operands):
-    """operands: (dtype, rank of priority: 0 tensors, 1 0-d tensors, 2 numbers)."""
+    """The expected dtype. operands: (dtype, priority: 0 for tensors, 1 for 0-d tensors, 2 for numbers)."""
     levels = {}
     for dtype, level in operands:
         levels[level] = promote(levels[level], dtype) if level in levels else dtype

@@ -1,4 +1,4 @@
-"""Random ops: distributions, bounds, dtypes, seeds and ordinals."""
+"""Tests random ops: distributions, bounds, dtypes, seeds and the numbers of instructions."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_uniform(lib, dtype):
         if dtype in ("f32", "f64"):
             counted, _ = np.histogram(a, 50, (0, 1))
             chi = ((counted - N / 50) ** 2 / (N / 50)).sum()
-            assert 15 < chi < 110  # 49 degrees of freedom
+            assert 15 < chi < 110  # there are 49 degrees of freedom
             assert abs(np.corrcoef(a[:-1], a[1:])[0, 1]) < 0.02
     a = lib.numpy(m.empty(N, dtype=lib.dtype(dtype)).uniform_(-3, 5))
     assert a.min() >= -3 and a.max() <= 5 and a.min() < -2.9 and a.max() > 4.9
@@ -127,7 +127,7 @@ def test_seeds_repeat(lib):
 
 
 def test_other_ops_do_not_shift_the_stream(lib):
-    """The ordinal counts random instructions only."""
+    """Only random instructions are counted."""
     m = lib.m
     first = [lib.numpy(m.randn(6)), lib.numpy(m.randn(6))]
     m.manual_seed(1234)

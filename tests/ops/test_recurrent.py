@@ -1,4 +1,5 @@
-"""The gates of LSTM and GRU beside the same formulas of single ops: values, gradients, layouts."""
+"""Compares the gates of LSTM and GRU with the same formulas made from single ops: values, gradients,
+layouts."""
 
 import numpy as np
 import pytest

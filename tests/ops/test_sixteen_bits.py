@@ -1,7 +1,8 @@
-"""Arithmetic of 16-bit floats: what is made on the way to a result is float32, and is rounded once.
+"""Tests arithmetic of 16-bit floating-point numbers: intermediate results are float32, and only the result
+is rounded.
 
-Most values are small multiples of 1/64, so that float32 holds every sum exactly: the expected result
-is NumPy's in float64, rounded to 16 bits.
+Most values are small multiples of 1/64, so that float32 represents every sum exactly: the expected result
+is that of NumPy in float64, rounded to 16 bits.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def rounded(x, dtype):
-    """The nearest values of a 16-bit dtype, as float64; ties to even."""
+    """The nearest values of a 16-bit dtype, as float64; ties are rounded to even."""
     x = np.asarray(x, np.float64)
     if dtype == "float16":
         with np.errstate(over="ignore"):
@@ -26,7 +27,8 @@ def values_of(t):
 
 
 class Case:
-    """x and sources of 1/64ths that 16 bits hold, and places of which many are equal."""
+    """x and sources that are multiples of 1/64 and exact in 16 bits, and indices of which many are
+    equal."""
 
     def __init__(self, tt, dtype, shape, count, seed=0):
         self.tt, self.random = tt, np.random.default_rng(seed)
@@ -67,7 +69,7 @@ def in_place(name):
     return run
 
 
-# (additions, x's shape): few in a large tensor are sorted, others go to a copy of it.
+# (number of additions, shape of x): a few in a large tensor are sorted, and many are added in a copy of it.
 SIZES = [((7,), 3000), ((7, 5), 900), ((40_000,), 900), ((3000, 4), 700), ((2, 300), 11)]
 
 
@@ -94,7 +96,7 @@ class TestSumsByIndex:
 
     def test_products(self, tt, dtype, shape, count):
         case = Case(tt, dtype, shape, count)
-        # Powers of two beside a few other factors: exact in float32, of which 16 bits lose some.
+        # Powers of two together with a few other factors: exact in float32, but not always in 16 bits.
         case.sources = np.exp2(case.random.integers(-1, 2, case.sources.shape))
         case.sources[:3] = 1 + 1 / 64
         case.x = np.sign(case.x) * (1 + 1 / 128)
@@ -119,7 +121,7 @@ class TestSumsByIndex:
             case.same(in_place("put_")(tt, x, at, src, accumulate=True), added(case))
 
     def test_into_a_view(self, tt, dtype, shape, count):
-        """The elements beside those of the view stay as they are."""
+        """The elements around those of the view must not change."""
         case = Case(tt, dtype, shape, count)
         base = tt.full((*shape, 3), 7.0, dtype=case.dtype)
         view = base[..., 1]
@@ -146,7 +148,7 @@ class TestSumsByIndex:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_sum_of_many_small_ones(tt, dtype):
-    """3,000 times 0.1, which 16 bits stop adding at 32 and 256."""
+    """3,000 times 0.1; a sum in 16 bits would stop growing at 32 or 256."""
     d = getattr(tt, dtype)
     tenth = float(rounded(0.1, dtype))
     want = rounded(3000 * tenth, dtype)
@@ -229,7 +231,7 @@ def scalar_cases(scalar):
 @pytest.mark.parametrize("scalar", SCALARS)
 @pytest.mark.parametrize("op", ["mul", "div", "add", "sub"])
 def test_a_0d_operand_is_not_rounded(tt, dtype, scalar, op):
-    """The result has the other operand's dtype; it is the one of float32 arithmetic, rounded once."""
+    """The result has the dtype of the other operand; it is that of float32 arithmetic, rounded once."""
     if scalar == dtype:
         return
     d = getattr(tt, dtype)
@@ -261,7 +263,7 @@ def test_division_by_a_norm(tt):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_comparisons_and_integers_convert_a_0d_operand(tt, dtype):
-    """To the dtype of the others, as PyTorch."""
+    """Operands are converted to the dtype of the other operand, as in PyTorch."""
     d = getattr(tt, dtype)
     x = tt.tensor([0.1], dtype=d)
     assert (x == tt.tensor(0.1)).item() is True
@@ -299,7 +301,7 @@ def test_the_weight_of_lerp(tt, dtype):
     d = getattr(tt, dtype)
     x, end = tt.tensor([1.0, 2.0], dtype=d), tt.tensor([-2.0, 0.0], dtype=d)
     for weight in (0.3, 0.7, 1 / 3):
-        # From the nearer end, in float32.
+        # Computed from the nearer end, in float32.
         w, a, b = np.float32(weight), np.float32([1, 2]), np.float32([-2, 0])
         want = rounded(a + w * (b - a) if w < 0.5 else b - (b - a) * (np.float32(1) - w), dtype)
         assert values_of(tt.lerp(x, end, weight)).tolist() == want.tolist()

@@ -1,4 +1,5 @@
-"""Special functions of float32, which are read from tables, beside the same of float64, which are computed."""
+"""Compares special functions of float32, which use tables, with those of float64, which are computed
+directly."""
 
 import numpy as np
 import pytest
@@ -29,12 +30,13 @@ def test_within_a_rounding(tt, name):
     np.testing.assert_array_equal(found[np.isinf(rounded)], rounded[np.isinf(rounded)])
     finite = np.isfinite(rounded)
     off = np.abs(found[finite] - exact[finite]) / np.spacing(np.abs(rounded[finite])).astype(np.float64)
-    assert off.max() < 0.53  # 0.5 is the rounding itself
+    assert off.max() < 0.53  # 0.5 is the rounding error alone
     np.testing.assert_array_equal(np.signbit(found[finite]), np.signbit(rounded[finite]))
 
 
 def test_neighbours_change_nothing(tt):
-    """Polynomials of one degree for all run together; the bits are those of one alone."""
+    """A vector of elements uses polynomials of the same degree; the bits must be those of a single
+    element."""
     x = tt.tensor(np.concatenate([np.linspace(-2, 2, 500), EDGES]).astype(np.float32))
     for name in ("chebyshev_polynomial_t", "shifted_chebyshev_polynomial_w", "hermite_polynomial_h",
                  "laguerre_polynomial_l", "legendre_polynomial_p"):

@@ -1,4 +1,4 @@
-"""Statistics built from several ops, against NumPy."""
+"""Compares statistics that are composed of several ops with NumPy."""
 
 import numpy as np
 import pytest

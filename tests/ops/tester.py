@@ -1,11 +1,11 @@
-"""The op tester: one routine per mode over the rows of the table.
+"""The op tester: one function per mode that tests the rows of the table.
 
     python tests/ops/tester.py [--library teletensor|torch] [--mode MODE] [OP...]
 
-Modes: value (against NumPy in float64), inplace, gradient (finite differences in float64), second
-(derivatives of gradients), jvp (tangents against gradients), vmap (a batch
-against its samples). tests/peers adds `torch` (values, dtypes, strides and gradients).
-Each returns the number of cases and a list of failures as text.
+Modes: value (against NumPy in float64), inplace, gradient (against finite differences in float64), second
+(derivatives of gradients), jvp (tangents against gradients), vmap (a batch against its samples).
+tests/peers adds `torch` (values, dtypes, strides and gradients). Each mode returns the number of cases and
+a list of failures as text.
 """
 
 import argparse
@@ -18,13 +18,13 @@ import transforms
 from arrays import COMPLEX, FLOATS, Dt, In, Ins, Library, exact, quantise
 from table import TOLERANCE
 
-LARGEST_GRADIENT = 700  # elements; the others test values only
+LARGEST_GRADIENT = 700  # elements; larger cases test values only
 INEXACT = (*FLOATS, *COMPLEX)
 MODES = ("value", "inplace", "gradient", "second", "jvp", "vmap")
 
 
 class Case:
-    """One sample of a row at one dtype: arrays, and the same as a library's tensors."""
+    """One sample of a row in one dtype: as arrays, and as tensors of a library."""
 
     def __init__(self, row, index, dtype):
         self.row, self.sample, self.dtype, self.index = row, row.samples[index], dtype, index
@@ -39,7 +39,7 @@ class Case:
         return f"{self.row.op}[{self.index}] {self.dtype} {' '.join(shapes)} {self.sample.kwargs or ''}"
 
     def specs(self):
-        """(spec, array) of every tensor, lists flattened."""
+        """(spec, array) of every tensor; lists are flattened."""
         for spec, array in zip(self.sample.args, self.arrays):
             if isinstance(spec, In):
                 yield spec, array
@@ -47,7 +47,7 @@ class Case:
                 yield from zip(spec.items, array)
 
     def tensors(self, lib, arrays=None, requires_grad=False):
-        """(arguments of the call, the float tensors among them that may take gradients)."""
+        """(arguments of the call, the floating-point tensors among them that may have gradients)."""
         wanted, leaves = [], []
 
         def one(spec, array):
@@ -72,7 +72,7 @@ class Case:
         return as_list(self.row.call(lib.m, *args, **self.kwargs(lib)))
 
     def expected(self):
-        """The oracle's results in float64 (others in their own dtype)."""
+        """The oracle's results in float64 (other dtypes in their own)."""
         args = [[exact(i) for i in a] if isinstance(a, list) else
                 exact(a) if isinstance(a, np.ndarray) else a for a in self.arrays]
         with np.errstate(all="ignore"):
@@ -101,7 +101,7 @@ def cases(row, dtypes=None):
 
 
 def difference(got, want, dtype, factor, bits=False):
-    """Why the arrays differ, or None. `want` is in float64 or exactly as `got`."""
+    """Returns how the arrays differ, or None. `want` is in float64 or has the dtype of `got`."""
     if got.shape != want.shape:
         return f"shape {got.shape}, wanted {want.shape}"
     if dtype not in INEXACT or bits:
@@ -111,7 +111,7 @@ def difference(got, want, dtype, factor, bits=False):
     with np.errstate(all="ignore"):
         wide = np.complex128 if dtype in COMPLEX else np.float64
         close = np.isclose(got.astype(wide), want, rtol, atol, equal_nan=True)
-        rounded = quantise(want, dtype)  # overflow to infinity, subnormals
+        rounded = quantise(want, dtype)  # accounts for overflow to infinity and for subnormals
         close |= got == rounded
     return None if close.all() else show(got, want, ~close)
 
@@ -174,13 +174,14 @@ def check_inplace(lib, case):
 
 
 def rank(dtype):  # of its category
-    """bool < integers < floats < complex: what in-place casts may not lower."""
+    """The rank of a dtype's category, bool < integers < floats < complex, which in-place casts must not
+    lower."""
     return 0 if dtype == "bool" else 3 if dtype in COMPLEX else 2 if dtype in FLOATS else 1
 
 
 def loss(lib, case, args, weights):
-    """A real scalar: the inexact results weighted by fixed numbers; adds to `weights` when it lacks
-    them."""
+    """A real scalar: the floating-point results weighted by fixed numbers, which are appended to `weights`
+    if they are missing."""
     results = [r for r in case.call(lib, args) if lib.name(r) in INEXACT]
     total = None
     for i, r in enumerate(results):
@@ -199,7 +200,7 @@ def real_sum(x):
 
 
 def moved(case, direction, step):
-    """The case's arrays with `step * direction` added to its differentiable floats."""
+    """The arrays of the case with `step * direction` added to its differentiable ones."""
     at = iter(direction)
     arrays = []
     for spec, array in zip(case.sample.args, case.arrays):
@@ -218,7 +219,7 @@ def takes_gradient(spec, array):
 
 
 def directions(case):
-    """A random direction for every differentiable operand (rows equal where memory is shared)."""
+    """A random direction for every differentiable operand (with equal rows where memory is shared)."""
     made = []
     for spec, array in case.specs():
         if takes_gradient(spec, array):
@@ -232,7 +233,8 @@ def directions(case):
 
 
 def gradients(lib, case):
-    """Of the loss with fixed weights, as the library's backward gives them; None: it has no history."""
+    """The gradients of the loss with fixed weights, computed by the library's backward; None if the loss
+    has no history."""
     case.rng = np.random.default_rng(5)
     args, leaves = case.tensors(lib, requires_grad=True)
     out = loss(lib, case, args, [])
@@ -243,11 +245,11 @@ def gradients(lib, case):
 
 
 def gradients_apart(ours, theirs, whose):
-    """Why two lists of gradients differ, or None."""
+    """Returns how two lists of gradients differ, or None."""
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if (a is None) != (b is None):
             return f"gradient {i}: {a}, {whose} {b}"
-        # PyTorch's hardsigmoid multiplies by a float32 of 1/6 in its gradient.
+        # In its gradient, PyTorch's hardsigmoid multiplies by a float32 value of 1/6.
         if a is not None and not np.allclose(a, b, rtol=1e-7, atol=1e-9, equal_nan=True):
             return f"gradient {i}: largest difference {np.nanmax(np.abs(a - b))}"
     return None
@@ -260,7 +262,7 @@ def usable_for_gradients(case):
 
 
 def dot(vectors, directions):
-    """The real inner product: of complex vectors, of their parts."""
+    """The real inner product; for complex vectors, that of their parts."""
     return float(sum((np.conj(exact(np.asarray(v))) * d).real.sum() for v, d in zip(vectors, directions)))
 
 
@@ -294,7 +296,7 @@ def check_gradient(lib, case):
 
 
 def gradients_dot(lib, case, args, leaves, weights, others, create_graph):
-    """sum(grad * others): a scalar whose own gradient is a Hessian product. None: grad is constant."""
+    """sum(grad * others): a scalar whose gradient is a Hessian product. None if grad is constant."""
     out = loss(lib, case, args, weights)
     grads = lib.m.autograd.grad(out, leaves, create_graph=create_graph, allow_unused=True)
     total = None
@@ -331,7 +333,7 @@ def check_second(lib, case):
 # ---------------------------------------------------------------- running
 
 def plan(row, mode):
-    """The cases of a row in a mode."""
+    """The cases of a row for a mode."""
     if mode == "value":
         return cases(row)
     if mode == "inplace":
@@ -347,7 +349,7 @@ def plan(row, mode):
 
 
 def batches(row):
-    """Up to six small cases, of one dtype of floats and one of integers."""
+    """Up to six small cases, of one floating-point and one integer dtype."""
     if row.check or row.op in transforms.REFUSED:
         return []
     chosen = [next((d for d in row.dtypes if d in kinds), None)
@@ -364,7 +366,7 @@ CHECKS = {"value": check_value, "inplace": check_inplace, "gradient": check_grad
 
 
 def run(lib, row, mode):
-    """(cases, failures as text)."""
+    """Returns (the number of cases, the failures as text)."""
     count, failures = 0, []
     for case in plan(row, mode):
         count += 1

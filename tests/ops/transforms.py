@@ -1,9 +1,10 @@
-"""The op tester's modes jvp and vmap: tangents against gradients, batches against one sample at a time."""
+"""The modes jvp and vmap of the op tester: tangents against gradients, and batches against one sample at a
+time."""
 
 import numpy as np
 from arrays import FLOATS, In, Ins
 
-# What vmap refuses, and why; everything else must equal one call a sample.
+# The ops that vmap refuses, with the reasons; the results of all other ops must equal one call per sample.
 REFUSED = {
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
                     "its shape depends on the data"),
@@ -13,7 +14,7 @@ BATCH = 3
 
 
 def leaves_of(args):
-    """Tensor arguments, lists flattened, and how to put others in their place."""
+    """The tensor arguments, with lists flattened, and a function that replaces them."""
     leaves, places = [], []
     for i, a in enumerate(args):
         if isinstance(a, list):
@@ -40,7 +41,7 @@ def tangent_of(lib, array):
 
 
 def check_jvp(lib, case, tools):
-    """<weights, tangent of the results> = <gradients, direction>: forward against reverse mode."""
+    """Compares forward with reverse mode: <weights, tangent of the results> = <gradients, direction>."""
     weights, directions = [], tools.directions(case)
     args, wanted = case.tensors(lib, requires_grad=True)
     out = tools.loss(lib, case, args, weights)
@@ -69,7 +70,7 @@ def check_jvp(lib, case, tools):
 
 
 def samples_of(case):
-    """The same sample with other numbers, BATCH times; values of the first stay."""
+    """The same sample BATCH times with other numbers; the first one keeps its values."""
     sets = [case.arrays]
     for _ in range(BATCH - 1):
         sets.append([a.make(case.rng, case.dtype) if isinstance(a, (In, Ins)) else a

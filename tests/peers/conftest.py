@@ -1,4 +1,4 @@
-"""Every test draws the same random numbers in each run."""
+"""Makes every test draw the same random numbers in each run."""
 
 import random
 

@@ -1,7 +1,7 @@
-"""The examples in PyTorch's docstrings, run in PyTorch and here: what they print must agree.
+"""Runs the examples in PyTorch's docstrings in PyTorch and in teletensor, and compares what they print.
 
-Numbers from random generators come from one NumPy stream for both; an example's lines after the first
-that fails in PyTorch itself are left out.
+Random numbers come from the same NumPy stream in both libraries; the lines of an example after the first
+one that fails in PyTorch itself are left out.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ NAMESPACES = (
 
 
 class Library(types.ModuleType):
-    """A library under the name `torch`, whose random creation draws from NumPy."""
+    """A library under the name `torch` whose random functions draw from NumPy."""
 
     def __init__(self, library):
         super().__init__("torch")
@@ -73,7 +73,7 @@ class Library(types.ModuleType):
 
 
 def documented():
-    """(dotted name, docstring) of what has examples, once each."""
+    """(dotted name, docstring) of every object with examples, once each."""
     seen = set()
     for namespace in NAMESPACES:
         place = torch
@@ -101,7 +101,7 @@ def examples_of(text):
 
 
 def without_imports(source):
-    """`from torch.a import b` as assignments: `torch` is whichever library runs it."""
+    """Replaces `from torch.a import b` by assignments: `torch` is whichever library runs the example."""
     found = re.match(r"from torch([\w.]*) import (.*)", source)
     if found:
         names = (n.strip().split(" as ") for n in found[2].strip("() \n").split(","))
@@ -110,7 +110,7 @@ def without_imports(source):
 
 
 def run(examples, library):
-    """What each example prints, and the exception that it ends with; up to the first of these."""
+    """What each example prints, and the exception with which it ends, up to the first exception."""
     torch_ = Library(library)
     space = {"torch": torch_, "np": np, "numpy": np, "nn": torch_.nn, "F": torch_.nn.functional}
     told = []
@@ -131,7 +131,7 @@ def run(examples, library):
 
 
 def agree(mine, theirs):
-    """The same text, but for blanks, addresses and the last digits of numbers."""
+    """Returns whether the texts are equal except for blanks, addresses and the last digits of numbers."""
     texts = [re.sub(r"at 0x\w+", "", t.replace("teletensor", "torch")) for t in (mine, theirs)]
     shapes = [re.sub(r"\s", "", NUMBER.sub("#", t)) for t in texts]
     numbers = [NUMBER.findall(t) for t in texts]
@@ -142,7 +142,7 @@ def agree(mine, theirs):
 
 
 def difference(tt, text):
-    """None, or the first example of a docstring that prints something else here."""
+    """None, or the first example of a docstring that prints something else in teletensor."""
     examples = examples_of(text)
     torch.manual_seed(0)
     tt.manual_seed(0)

@@ -1,9 +1,10 @@
-"""PyTorch's own module and optimizer samples (its module and optimizer databases) run against teletensor.
+"""Runs PyTorch's own samples of modules and optimizers (its module and optimizer databases) with
+teletensor.
 
     python tests/peers/module_db.py [--dtype float64] [--names nn.Linear,SGD]
 
-starts a daemon, runs every class of the databases and prints those that differ, with the first reason
-of each. `test_module_db.py` runs the same in CI.
+starts a daemon, runs every class in the databases, and prints those that differ, with the first reason for
+each. `test_module_db.py` runs the same in CI.
 """
 
 import argparse
@@ -29,15 +30,17 @@ with warnings.catch_warnings():
 
 MODULES = {info.name: info for info in module_db}
 OPTIMIZERS = {info.name: info for info in optim_db}
-# The switches between PyTorch's implementations of one step change nothing here, and are never refused.
+# The switches between PyTorch's implementations of a step, which have no effect in teletensor and are never
+# refused.
 SWITCHES = {"foreach", "fused", "capturable", "differentiable"}
-# Compared as if in this dtype: ASGD keeps its step size in float32, Muon multiplies in bfloat16.
+# Compared with the tolerance of this dtype: ASGD keeps its step size in float32, and Muon multiplies in
+# bfloat16.
 LOOSE = {"ASGD": torch.float32, "Muon": torch.bfloat16}
 ERRORS = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, AssertionError)
 
 
 def random_in(module, training):
-    """Whether forward draws from a generator."""
+    """Returns whether forward uses a random generator."""
     names = ("Dropout", "Fractional", "RReLU")
     return any(any(n in type(m).__name__ for n in names) and (training or "Fractional" in type(m).__name__)
                and getattr(m, "p", 1.0) for m in module.modules()) or (
@@ -46,7 +49,7 @@ def random_in(module, training):
 
 
 def make(ours, info, sample, dtype):
-    """The same module in PyTorch and here, with PyTorch's parameters."""
+    """The same module in PyTorch and in teletensor, with PyTorch's parameters."""
     args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
     theirs = info.module_cls(*args, **kwargs).to(dtype)
     mine = build(ours, info, sample).to(ours.convert(dtype))
@@ -60,7 +63,7 @@ def build(ours, info, sample):
 
 
 def argument(ours, value):
-    """A constructor's argument, which may be a module or a function of PyTorch's."""
+    """A constructor argument, which may be a module or a function of PyTorch and is then converted."""
     if isinstance(value, torch.nn.Module):
         names = inspect.signature(type(value)).parameters
         known = {n: getattr(value, n) for n in names if hasattr(value, n)}
@@ -83,7 +86,7 @@ def load(ours, mine, theirs):
 
 
 def structure_differs(mine, theirs):
-    """None where names, shapes, dtypes and repr of the two modules agree."""
+    """None if the names, shapes, dtypes and reprs of the two modules agree."""
     def facts(m):
         return {k: (tuple(v.shape), str(v.dtype).split(".")[-1]) for k, v in m.state_dict().items()}
 
@@ -98,7 +101,8 @@ def structure_differs(mine, theirs):
 
 
 def run_module_sample(ours, info, sample, dtype, training):
-    """None, or why our module differs from PyTorch's: structure, result, gradients, state after."""
+    """None, or how the module differs from PyTorch's: in structure, result, gradients or state
+    afterwards."""
     tt = ours.tt
     torch.manual_seed(0)
     mine, theirs = make(ours, info, sample, dtype)
@@ -127,7 +131,7 @@ def run_module_sample(ours, info, sample, dtype, training):
                            (our_inputs + list(our_kwargs.values()), inputs[0] + list(inputs[1].values())), dtype)
     if bad:
         return bad
-    for name, value in theirs.state_dict().items():  # running statistics
+    for name, value in theirs.state_dict().items():  # compares running statistics
         bad = differs(tt, info.name, mine.state_dict()[name], value, dtype)
         if bad:
             return f"{name} after forward: {bad}"
@@ -159,7 +163,7 @@ def backward_differs(ours, info, modules, results, inputs, dtype):
 
 
 def run_module(ours, info, dtype):
-    """(samples run, None or the first difference) in training and in evaluation."""
+    """(number of samples, None or the first difference) in training and in evaluation."""
     count = 0
     if ours.dotted(info.name) is None:
         return 0, "not there"
@@ -205,7 +209,7 @@ def run_module_error(ours, info, wrong, dtype):
 
 
 def step_towards(m, params, optimizer, targets, sign):
-    """The loss of a step that moves the parameters towards targets."""
+    """The loss after a step that moves the parameters towards targets."""
     def closure():
         optimizer.zero_grad()
         loss = sign * sum(((p - m.tensor(t).to(p.dtype)) ** 2).sum() for p, t in zip(params, targets, strict=True))
@@ -216,7 +220,7 @@ def step_towards(m, params, optimizer, targets, sign):
 
 
 def run_optimizer_sample(ours, info, sample, dtype, steps=6):
-    """None, or why parameters after some steps, or the saved state, differ."""
+    """None, or how the parameters after some steps, or the saved state, differ."""
     tt = ours.tt
     rng = np.random.default_rng(2)
     start = [rng.standard_normal(s) for s in (((4, 3), (3, 5)) if info.name == "Muon" else ((4, 3), (3,), ()))]
@@ -232,7 +236,7 @@ def run_optimizer_sample(ours, info, sample, dtype, steps=6):
         bad = differs(tt, info.name, [a, *mine], [b, *theirs], LOOSE.get(info.name, dtype))
         if bad:
             return f"after step {step}: {bad}"
-        if step == 2:  # goes on from its saved state
+        if step == 2:  # continues from its saved state
             saved = ours_opt.state_dict()
             ours_opt = getattr(tt.optim, info.name)(mine, **ours.convert(sample.kwargs))
             ours_opt.load_state_dict(copy.deepcopy(saved))
@@ -247,7 +251,7 @@ def state_differs(tt, mine, theirs, info, dtype):
     if set(mine["state"]) != set(theirs["state"]):
         return f"state of {list(mine['state'])}, PyTorch of {list(theirs['state'])}"
     for key, state in theirs["state"].items():
-        if set(state) - {"al"} != set(mine["state"][key]):  # LBFGS's scratch
+        if set(state) - {"al"} != set(mine["state"][key]):  # "al" is a temporary value of LBFGS
             return f"state has {sorted(mine['state'][key])}, PyTorch's {sorted(state)}"
         for name, got in mine["state"][key].items():
             value = state[name]
@@ -259,7 +263,8 @@ def state_differs(tt, mine, theirs, info, dtype):
 
 
 def shared(ours, params, known):
-    """Parameters or groups of them; what is one object there is one here."""
+    """The parameters or groups of them, where objects that are shared in PyTorch are shared in teletensor
+    too."""
     if isinstance(params, torch.Tensor):
         return known.setdefault(id(params), ours.convert(params))
     if isinstance(params, dict):
@@ -268,7 +273,7 @@ def shared(ours, params, known):
 
 
 def run_optimizer(ours, info, dtype):
-    """(samples run, None or the first difference)."""
+    """(number of samples, None or the first difference)."""
     count = 0
     if getattr(ours.tt.optim, info.name, None) is None:
         return 0, "not there"
@@ -299,7 +304,7 @@ def run_optimizer(ours, info, dtype):
 
 
 def run_class(ours, name, dtype):
-    """(samples run, None or the first difference) of a class of either database."""
+    """(number of samples, None or the first difference) for a class of either database."""
     if name in MODULES:
         return run_module(ours, MODULES[name], dtype)
     return run_optimizer(ours, OPTIMIZERS[name], dtype)

@@ -1,10 +1,10 @@
-"""PyTorch's own operator samples (its operator database) run against teletensor.
+"""Runs PyTorch's own samples of operators (its operator database) with teletensor.
 
     python tests/peers/op_db.py [--mode forward|reference|grad|errors] [--dtype float32]
         [--most 10] [--names a,b] [--list]
 
-starts a daemon, runs every name of the database that we have and prints the names that differ, with
-the first reason of each. `test_op_db.py` runs the same in CI.
+starts a daemon, runs every name in the database that teletensor has, and prints the names that differ, with
+the first reason for each. `test_op_db.py` runs the same in CI.
 """
 
 import argparse
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 
 MAX_SAMPLES = 10
-# Results that depend on a random generator, or on memory that nothing wrote: shapes and dtypes only.
+# Results that depend on a random generator or on uninitialised memory: only shapes and dtypes are compared.
 RANDOM = {
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",
     "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform", "empty", "empty_like",
@@ -37,12 +37,12 @@ RANDOM = {
     "nn.functional.fractional_max_pool3d", "nn.functional.rrelu", "pca_lowrank", "svd_lowrank",
     "nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention",
 }  # fmt: skip
-# Of these only some samples are random.
+# Only some samples of these functions are random.
 SOMETIMES_RANDOM = {"nn.functional.multi_head_attention_forward",
                     "nn.functional.scaled_dot_product_attention"}
-# Factors whose signs, or phases, are free: magnitudes are compared.
+# Factors whose signs or phases are not unique: magnitudes are compared.
 FREE_SIGNS = {"linalg.svd", "svd", "linalg.eigh", "linalg.eig", "linalg.qr", "qr", "geqrf"}
-LOOSE = {  # relative and absolute tolerance in float32 where the default 2e-5 is too narrow
+LOOSE = {  # the relative and absolute tolerance in float32 where the default of 2e-5 is too small
     "linalg": 2e-3, "cholesky_inverse": 2e-3, "cholesky_solve": 2e-3, "pinverse": 2e-3, "svd": 2e-3,
     "lu": 1e-3, "logdet": 1e-3, "lu_solve": 2e-3, "triangular_solve": 1e-3, "matrix_exp": 1e-3,
     "nn.functional.conv": 2e-4, "nn.functional.grid_sample": 1e-4, "special": 2e-4, "fft": 1e-4,
@@ -54,7 +54,7 @@ LOOSE = {  # relative and absolute tolerance in float32 where the default 2e-5 i
 
 
 class Unsupported(Exception):
-    """The sample asks for something that no tensor of ours can be (a layout, a sparse tensor)."""
+    """The sample requires something that no teletensor tensor can be (a layout, a sparse tensor)."""
 
 
 def tolerance(name, dtype):
@@ -92,7 +92,8 @@ class Ours:
         return found
 
     def caller(self, info):
-        """What runs a sample of `info`: its own Python wrapper with our module as `torch`, or ours."""
+        """The function that runs a sample of `info`: its own Python wrapper with teletensor as `torch`, or
+        teletensor's function."""
         mine = self.find(info.name)
         if mine is None:
             return None
@@ -140,7 +141,7 @@ def rebound(function, tt):
     space = dict(function.__globals__)
     space["torch"] = tt
     space["F"] = tt.nn.functional
-    for name in function.__code__.co_names:  # its helpers as well
+    for name in function.__code__.co_names:  # its helper functions too
         helper = function.__globals__.get(name)
         if isinstance(helper, types.FunctionType) and helper.__module__ == function.__module__:
             space[name] = rebound(helper, tt) if helper is not function else helper
@@ -164,7 +165,7 @@ def translate(value, tt):
 
 
 def flat(value):
-    """Tensors and plain values of a result, in order."""
+    """The tensors and plain values in a result, in order."""
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in flat(item)]
     if isinstance(value, dict):
@@ -184,7 +185,7 @@ def our_array(tt, x):
 
 
 def differs(tt, name, mine, theirs, dtype, values=True):
-    """None where results agree, else a sentence."""
+    """None if the results agree, and a sentence otherwise."""
     mine, theirs = flat(mine), flat(theirs)
     if len(mine) != len(theirs):
         return f"{len(mine)} results, PyTorch {len(theirs)}"
@@ -230,7 +231,7 @@ def is_random(info, sample):
 
 
 def fresh(value):
-    """A copy that an in-place op may write to and that has no history."""
+    """A copy without history, to which an in-place op may write."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields") and not isinstance(value, torch.Size):
@@ -243,7 +244,7 @@ def leaves(value):
 
 
 def run_sample(ours, call, info, sample, dtype, gradients):
-    """None, or why our result differs from PyTorch's."""
+    """None, or how teletensor's result differs from PyTorch's."""
     tt = ours.tt
     inputs = (sample.input, *sample.args)
     torch.manual_seed(0)
@@ -251,7 +252,7 @@ def run_sample(ours, call, info, sample, dtype, gradients):
     try:
         theirs = info.op(*base, **sample.kwargs)
     except Exception:
-        return None  # fails in PyTorch itself
+        return None  # the sample fails in PyTorch itself
     values = not is_random(info, sample)
     converted = [ours.convert(fresh(x)) for x in inputs]
     kwargs = ours.convert(sample.kwargs)
@@ -295,7 +296,7 @@ def gradient_differs(tt, info, mine_in, theirs_in, mine, theirs, dtype):
 
 
 def run_errors(ours, call, info):
-    """None, or which erroneous call of PyTorch's list we let pass."""
+    """None, or the erroneous call in PyTorch's list that teletensor accepts."""
     for sample in info.error_inputs("cpu"):
         s = sample.sample_input
         try:
@@ -323,15 +324,15 @@ def names():
 
 
 def plain_calls(info, most):
-    """(positional arguments, keyword arguments) of the first `most` samples, in float32 where the op takes it;
-    the tensors among the positional ones need no gradient."""
+    """(positional arguments, keyword arguments) of the first `most` samples, in float32 if the op accepts
+    it; the tensors among the positional arguments require no gradient."""
     dtype = torch.float32 if torch.float32 in info.dtypes else sorted(info.dtypes, key=str)[0]
     for sample in itertools.islice(info.sample_inputs("cpu", dtype), most):
         yield [x.detach() if isinstance(x, torch.Tensor) else x for x in (sample.input, *sample.args)], sample.kwargs
 
 
 def run_name(ours, infos, mode, dtype, most=MAX_SAMPLES):
-    """(samples run, None or the first difference) over `most` samples of each variant of one name."""
+    """(number of samples, None or the first difference) over `most` samples of each variant of one name."""
     count = 0
     for info in infos:
         call = ours.caller(info)
@@ -367,7 +368,7 @@ def run_name(ours, infos, mode, dtype, most=MAX_SAMPLES):
 
 
 def print_all(wanted, run, how):
-    """Runs `run(ours, name)`, which gives a count of samples and None or a reason, on a daemon."""
+    """Runs `run(ours, name)`, which returns a number of samples and None or a reason, on a daemon."""
     import teletensor as tt
     from support.daemon import Daemon
 

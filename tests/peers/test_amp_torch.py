@@ -1,4 +1,4 @@
-"""autocast and GradScaler beside PyTorch's."""
+"""Compares autocast and GradScaler with PyTorch's."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ torch.set_num_threads(1)
 
 
 def facts(m, F, dtype):
-    """What each op's result is like: dtypes as text."""
+    """Facts about the result of each op: dtypes as text."""
     x, w, b = m.ones(3, 4), m.ones(5, 4, requires_grad=True), m.ones(5)
     low = getattr(m, dtype)
     h, y = m.ones(3, 4, dtype=low), m.zeros(3, dtype=m.int64)
@@ -71,7 +71,7 @@ def test_scaled_training(tt, kind):
     ours, theirs = (train(m, 12, poison=(0, 4, 5), kind=kind) for m in (tt, torch))
     assert ours[1] == theirs[1] and ours[1][0] == 512.0
     np.testing.assert_allclose(ours[0], theirs[0], rtol=0.03)
-    # Rprop follows signs alone, which rounding to bfloat16 may turn.
+    # Rprop uses only the signs of gradients, which rounding to bfloat16 may change
     for a, b in () if kind == "Rprop" else zip(ours[4].parameters(), theirs[4].parameters()):
         np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), atol=0.05)
     a, b = ours[2].state_dict(), theirs[2].state_dict()
@@ -84,7 +84,7 @@ def test_scaled_training(tt, kind):
 
 
 def test_left_out_step_is_exact(tt):
-    """Seven steps of which two are left out equal five steps, bit by bit."""
+    """Seven steps of which two are skipped equal five steps, bit by bit."""
     def run(poison):
         p = tt.nn.Parameter(tt.linspace(-1, 1, 9))
         optimizer = tt.optim.AdamW([p], lr=0.1, amsgrad=True)
@@ -139,7 +139,8 @@ def test_regions(tt):
 
 
 def test_weights_are_cast_once(tt):
-    """The gradient of a weight used twice, in float32, is PyTorch's; and the cache ends with the region."""
+    """The float32 gradient of a weight that is used twice is PyTorch's; and the cache ends with the
+    region."""
     result = []
     for m in (tt, torch):
         w = m.nn.Parameter(m.tensor([[1.0, 2.0], [3.0, 4.0]]))

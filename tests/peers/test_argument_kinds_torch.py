@@ -1,5 +1,6 @@
-"""Kinds of arguments: where PyTorch refuses one with TypeError, so do we. The calls are the samples of
-PyTorch's operator database with each tensor replaced by what is none, and lines that users write by mistake."""
+"""Tests types of arguments: where PyTorch refuses one with TypeError, teletensor must too. The calls are
+the samples of PyTorch's operator database with each tensor replaced by an object that is not a tensor, and
+lines with common mistakes."""
 
 import functools
 import sys
@@ -19,14 +20,15 @@ warnings.filterwarnings("ignore")
 
 OURS = Ours(teletensor)
 DATABASE = names()
-# Functions, whose calls PyTorch checks; what is a method alone is looked up on the argument itself.
+# Functions, whose arguments PyTorch checks; a name that is only a method is looked up on the argument
+# itself.
 HAVE = sorted(name for name in DATABASE if OURS.dotted(name) is not None)
-# There None stands for what is left off.
+# For these functions None means that the argument is left out.
 NONE_IS_LEFT_OFF = {"cumulative_trapezoid", "max", "min", "trapezoid", "trapz"}
 
 
 class Other:
-    """Of no kind that PyTorch knows."""
+    """A type that PyTorch does not know."""
 
 
 NO_TENSORS = (None, "abc", [1.0, 2.0], {}, Other())
@@ -39,7 +41,7 @@ def session(shared_daemon):
 
 
 def kind(call):
-    """The built-in class of the error; None."""
+    """The built-in class of the error; None if there is no error."""
     try:
         call()
         teletensor.synchronize()
@@ -49,7 +51,7 @@ def kind(call):
 
 
 def wrong_calls(info):
-    """(what is wrong, positional arguments, keyword arguments) of the first sample."""
+    """(the mistake, positional arguments, keyword arguments) for the first sample."""
     for args, kwargs in plain_calls(info, 1):
         for i, given in enumerate(args):
             if isinstance(given, torch.Tensor):
@@ -141,7 +143,7 @@ def test_the_text_names_function_argument_and_kind(tt):
 
 
 def test_functions_stay_what_they_are(tt):
-    """Checked functions are still found, documented, copied and pickled as functions."""
+    """Checked functions can still be found, documented, copied and pickled as functions."""
     import copy
     import inspect
     import pickle

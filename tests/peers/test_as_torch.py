@@ -1,4 +1,5 @@
-"""`import teletensor.as_torch as torch`: version gates and texts that programs compare, beside PyTorch's."""
+"""Compares `import teletensor.as_torch as torch` with PyTorch: version checks, and texts that programs
+compare."""
 
 import os
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import pytest
 from teletensor.torch_version import TorchVersion
 
-# Run as a program with either import; what it prints is the same.
+# Run as a program with either import; both must print the same.
 PROGRAM = """
 import collections, inspect
 assert torch.__version__ >= (2, 0) and torch.__version__ > "1.13" and torch.__version__ < "3"

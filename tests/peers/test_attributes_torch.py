@@ -1,4 +1,5 @@
-"""Attributes on tensors and copies of tensors, as PyTorch's. Each line is evaluated with both libraries."""
+"""Compares attributes on tensors, and copies of tensors, with PyTorch. Each line is evaluated with both
+libraries."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""Functions as attributes of a class: what PyTorch's does not bind, ours does not."""
+"""Tests functions as attributes of a class: functions that PyTorch does not bind to instances are not bound
+in teletensor."""
 
 import inspect
 

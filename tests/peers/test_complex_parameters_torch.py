@@ -1,4 +1,5 @@
-"""Optimizers of complex parameters beside PyTorch's: real and imaginary parts are optimized each for itself."""
+"""Compares optimizers of complex parameters with PyTorch's: real and imaginary parts are optimized
+separately."""
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_lbfgs(tt, search):
 
 
 def test_a_step_left_out(tt):
-    """GradScaler finds an infinite imaginary part; the step before it and after it count."""
+    """GradScaler finds an infinite imaginary part; the steps before and after it count."""
     z = tt.tensor([1 + 2j], requires_grad=True)
     optimizer = tt.optim.Adam([z], lr=0.1)
     scaler = tt.amp.GradScaler("cpu", init_scale=4.0)

@@ -1,4 +1,4 @@
-"""teletensor.cuda without a device beside torch.cuda without one."""
+"""Compares teletensor.cuda without a device with torch.cuda without one."""
 
 import pytest
 
@@ -9,7 +9,7 @@ QUERIES = ("is_available", "device_count", "is_initialized", "memory_allocated",
 
 
 def answer(call):
-    """What a call gives, or the error that everything else would catch."""
+    """The result of a call, or its error."""
     try:
         result = call()
     except RuntimeError:

@@ -1,4 +1,5 @@
-"""Hooks, joined ranks, the divided optimizer and collectives with gradients: what PyTorch has over gloo."""
+"""Compares hooks, joined ranks, the divided optimizer and differentiable collectives with PyTorch over
+gloo."""
 
 from pathlib import Path
 

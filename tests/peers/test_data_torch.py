@@ -1,5 +1,5 @@
-"""DataLoader beside PyTorch's: the order of batches, seeds of workers, kinds of errors, and PyTorch's own
-datasets and tensors in it."""
+"""Compares DataLoader with PyTorch's: the order of batches, seeds of workers, types of errors, and the use
+of PyTorch's datasets and tensors."""
 
 import collections
 
@@ -32,7 +32,7 @@ def test_order_of_streams(tt, options):
 
 
 def test_seeds_of_workers(tt):
-    """PyTorch's worker draws the same numbers where its base seed is the same."""
+    """PyTorch's worker draws the same numbers if its base seed is the same."""
     from torch.utils.data._utils.worker import _generate_state
 
     for base, worker in ((0, 0), (5, 3), (2**62 + 12345, 7), (2**63 - 9, 1)):
@@ -66,8 +66,8 @@ def test_seeds_of_workers(tt):
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "fork"}])
 def test_torch_datasets(tt, options):
-    """Batches are tensors of this library; the values are those of PyTorch's loader."""
-    torch.ones(300, 300) @ torch.ones(300, 300)  # its threads run
+    """Batches are tensors of teletensor, with the values of PyTorch's loader."""
+    torch.ones(300, 300) @ torch.ones(300, 300)  # starts PyTorch's threads
     mean = torch.tensor([1.0, 2.0])
     theirs = list(torch.utils.data.DataLoader(Torch(mean), 2))
     ours = list(tt.utils.data.DataLoader(Torch(mean), 2, **options))
@@ -102,7 +102,7 @@ SAMPLES = {
 
 
 def shape_of(value):
-    """Kinds, dtypes and values, of either library."""
+    """The types, dtypes and values, for either library."""
     if hasattr(value, "dtype"):
         return "tensor", str(value.dtype).rpartition(".")[2], value.tolist()
     if isinstance(value, dict):

@@ -1,5 +1,6 @@
-"""What distributions have beside densities, as PyTorch's: checks of parameters and values, supports, expand,
-enumerate_support, quantiles, divergences of all pairs, transforms of all constraints."""
+"""Compares properties of distributions other than densities with PyTorch's: checks of parameters and
+values, supports, expand, enumerate_support, quantiles, divergences of all pairs, transforms of all
+constraints."""
 
 import itertools
 
@@ -28,13 +29,15 @@ CASES = {
     "LowRankMultivariateNormal": (L, W, P), "OneHotCategoricalStraightThrough": (U,),
     "RelaxedOneHotCategorical": (np.array(0.7), U), "VonMises": (L, P), "Wishart": (np.array([5.0, 6, 7]), S),
 }  # fmt: skip
-# Of PyTorch 2.15 in these the mode is NaN, the parameters are checked once they are cut to the allowed range.
+# In PyTorch 2.15 the mode of these is NaN, or the parameters are checked after they have been clamped to
+# the allowed range.
 OTHER = {("Kumaraswamy", "mode"), ("ContinuousBernoulli", "parameters")}
 
 
 @pytest.fixture(autouse=True)
 def checked():
-    """PyTorch's compiler, which other tests of the process use, turns the checks of its distributions off for good."""
+    """PyTorch's compiler, which other tests in the process use, disables the checks of its distributions
+    permanently."""
     torch.distributions.Distribution.set_default_validate_args(True)
 
 
@@ -45,7 +48,7 @@ def build(m, name, parameters=None, **kwargs):
 
 
 def outcome(call):
-    """A result as an array or a Python value; of an error its kind."""
+    """The result as an array or a Python value; for an error, its type."""
     try:
         found = call()
     except Exception as error:
@@ -147,7 +150,7 @@ def test_under_vmap_and_captured_nothing_is_checked(tt):
     tt.testing.assert_close(tt.compile(density)(scales), want)
 
 
-# Of these PyTorch knows divergences of equal parameters alone.
+# For these PyTorch has divergences only if parameters are equal.
 _SAME_BASE = {"Weibull", "Kumaraswamy"}
 
 
@@ -195,7 +198,7 @@ def test_samples_of_angles_and_correlations(tt):
     factors = tt.distributions.LKJCholesky(3, tt.tensor(2.0)).sample((20000,)).numpy()
     correlations = factors @ factors.swapaxes(-1, -2)
     np.testing.assert_allclose(correlations.mean(0), np.eye(3), atol=0.02)
-    # Each is 2 Beta(a, a) - 1 with a = concentration + (dim - 2) / 2, so of variance 1 / (2 a + 1).
+    # Each is 2 Beta(a, a) - 1 with a = concentration + (dim - 2) / 2, so its variance is 1 / (2 a + 1).
     np.testing.assert_allclose(correlations[:, 1, 0].var(), 1 / 6, atol=0.01)
     np.testing.assert_allclose(correlations[:, 2, 1].var(), 1 / 6, atol=0.01)
 

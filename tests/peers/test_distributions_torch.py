@@ -1,4 +1,5 @@
-"""Distributions beside PyTorch's: densities, entropies, moments, divergences; samples by their moments."""
+"""Compares distributions with PyTorch's: densities, entropies, moments and divergences; samples are
+compared by their moments."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ L, M = RNG.normal(size=(2, 3, 4))
 _A = RNG.normal(size=(2, 3, 4, 4))
 S, R = (_A[0] @ _A[0].swapaxes(-1, -2) + np.eye(4), _A[1] @ _A[1].swapaxes(-1, -2) + np.eye(4))
 
-# name: (parameters, others of the same kind, values in the support)
+# name: (parameters, those of another one of the same type, values in the support)
 CASES = {
     "Normal": ((L, P), (M, Q), L), "Uniform": ((-P, Q), (-P - 1, Q + 1), U * 0.3),
     "Exponential": ((P,), (Q,), Q), "Laplace": ((L, P), (M, Q), M), "Cauchy": ((L, P), None, M),
@@ -50,7 +51,8 @@ def test_facts(tt, name):
     assert tuple(ours.event_shape) == tuple(theirs.event_shape)
     close(ours.log_prob(tt.tensor(value)), theirs.log_prob(torch.tensor(value)))
     for fact in ("mean", "variance", "mode", "stddev"):
-        if (name, fact) == ("Kumaraswamy", "mode"):  # PyTorch's is NaN; test_distribution_checks_torch.py
+        # PyTorch's mode is NaN; see test_distribution_checks_torch.py
+        if (name, fact) == ("Kumaraswamy", "mode"):
             continue
         try:
             want = getattr(theirs, fact)
@@ -89,7 +91,7 @@ def test_samples_have_the_moments(tt, name):
 
 @pytest.mark.parametrize("name", ["Gamma", "Beta", "Dirichlet", "StudentT", "Laplace", "Weibull", "LogNormal"])
 def test_gradients_through_samples(tt, name):
-    """The derivative of the mean of samples is that of the mean, where one is known."""
+    """The derivative of the mean of samples is that of the mean, if it is known."""
     tt.manual_seed(1)
     parameters = [tt.tensor(p[:1, :2].copy() + (1.5 if name == "StudentT" and i == 0 else 0), requires_grad=True)
                   for i, p in enumerate(CASES[name][0])]

@@ -1,4 +1,4 @@
-"""The examples in PyTorch's docstrings print here what they print there."""
+"""Checks that the examples in PyTorch's docstrings print the same in teletensor as in PyTorch."""
 
 import os
 import sys
@@ -56,7 +56,7 @@ DIFFERENT = {name: why for why, names in REASONS.items() for name in names.split
 @pytest.fixture(scope="module", autouse=True)
 def session(shared_daemon, tmp_path_factory):
     here = Path.cwd()
-    os.chdir(tmp_path_factory.mktemp("examples"))  # some write files
+    os.chdir(tmp_path_factory.mktemp("examples"))  # some examples write files
     with teletensor.connect(shared_daemon.unix) as s, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield s

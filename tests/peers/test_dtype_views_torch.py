@@ -1,6 +1,8 @@
-"""Views of another dtype against live PyTorch: random programs of views, writes through them and gradients.
+"""Compares views as another dtype with PyTorch: random programs of views, writes through them, and
+gradients.
 
-All steps are linear in what gradients flow through, so that no library needs a value that was overwritten.
+All steps are linear in the values through which gradients flow, so that no library needs a value that was
+overwritten.
 """
 
 import random
@@ -13,18 +15,19 @@ torch.set_num_threads(1)
 
 
 def apart(m, x):
-    """PyTorch refuses to read what it writes at another place; here the old values are read."""
+    """PyTorch refuses to read elements that it writes at another position; teletensor reads the old
+    values."""
     return x.clone() if m is torch else x
 
 
 class Program:
-    """The same steps in both libraries, side by side."""
+    """The same steps in both libraries."""
 
     def __init__(self, tt, seed):
         self.libraries = (torch, tt)
         self.random = random.Random(seed)
         self.told = []
-        self.pairs = []  # (torch's, ours)
+        self.pairs = []  # (torch's tensor, teletensor's tensor)
         self.leaves = []
         for dtype in self.random.choices(("complex64", "complex128", "float32", "float64"), k=2):
             shape = self.random.choice(((4, 2), (2, 3, 2), (6,), (3, 4)))
@@ -36,7 +39,7 @@ class Program:
             self.pairs.append(tuple(x * 1 for x in leaf))
 
     def both(self, what, step, *pairs, record=True):
-        """One step in both: the results, or None where both refuse."""
+        """One step in both libraries: returns the results, or None if both refuse."""
         self.told.append(what)
         made = []
         for i, m in enumerate(self.libraries):

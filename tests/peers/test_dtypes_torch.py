@@ -1,4 +1,4 @@
-"""The dtypes against PyTorch: repr, Python numbers, conversions, from_torch and to_torch."""
+"""Compares the dtypes with PyTorch's: repr, Python numbers, conversions, from_torch and to_torch."""
 
 import itertools
 
@@ -49,7 +49,7 @@ def test_promotion_where_torch_defines_it(tt, torch):
         x = tt.ones(2, dtype=getattr(tt, a))
         y = tt.ones(2, dtype=getattr(tt, b))
         got = (x * y).dtype.name
-        # There is no complex32 here.
+        # teletensor has no complex32.
         assert got == str(want).rpartition(".")[2].replace("complex32", "complex64"), (a, b)
 
 
@@ -93,7 +93,7 @@ def test_python_numbers(tt, torch):
                 assert ours.dtype == tt.complex64  # PyTorch has complex32
                 continue
             if name in ("uint16", "uint32", "uint64"):
-                continue  # PyTorch has no such products
+                continue  # PyTorch does not have such products
             theirs = torch.tensor([1, 2]).to(getattr(torch, name)) * value
             assert ours.dtype.name == str(theirs.dtype).rpartition(".")[2], (name, value)
             assert ours.tolist() == theirs.tolist(), (name, value)

@@ -1,4 +1,5 @@
-"""The example programs beside the same source over PyTorch, from equal weights."""
+"""Runs the example programs and the same source with PyTorch, from equal weights, and compares the
+results."""
 
 import importlib.util
 import re
@@ -21,7 +22,7 @@ def path(monkeypatch):
 
 
 def load(name, library):
-    """The example as a module; for torch with the imports changed and nothing else."""
+    """The example as a module; for torch only the imports are changed."""
     if library == "teletensor":
         spec = importlib.util.spec_from_file_location(f"ours_{name}", EXAMPLES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
@@ -37,7 +38,7 @@ def load(name, library):
 
 
 def equal(tt, ours, theirs):
-    """The same weights in both models."""
+    """Copies the same weights to both models."""
     ours.load_state_dict(tt.from_torch(theirs.state_dict()))
 
 

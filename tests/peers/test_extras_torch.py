@@ -1,4 +1,4 @@
-"""What PyTorch also has at its top level, and fused layers, beside PyTorch's."""
+"""Compares functions that PyTorch also has at its top level, and fused layers, with PyTorch's."""
 
 import numpy as np
 import pytest

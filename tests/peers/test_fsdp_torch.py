@@ -1,4 +1,4 @@
-"""fully_shard: losses, weights and gradients are those of PyTorch's over gloo on CPUs."""
+"""Checks that losses, weights and gradients with fully_shard are those of PyTorch over gloo on CPUs."""
 
 import numpy as np
 from support.gloo import RANKS, results
@@ -113,7 +113,8 @@ for i in range(3):  # collected, then averaged
 keep("collected", net, lambda p: p.grad)
 """
 
-# Sums of three in another order, and of averages; in bfloat16 products may be rounded at other places.
+# Sums of three terms in another order, and averages; in bfloat16 products may be rounded at different
+# points.
 TOLERANCES = {"bf16": 0.03, "bf16 sums": 0.03}
 
 

@@ -1,4 +1,4 @@
-"""Random programs under torch.func's transforms, here and in PyTorch."""
+"""Runs random programs under the transforms of torch.func in teletensor and in PyTorch."""
 
 import random
 
@@ -75,7 +75,7 @@ def write(rng):
 
 
 def program(seed):
-    """(function of the library, the constants and x; the constants' arrays; x)."""
+    """(the function for a library, the constants and x; the arrays of the constants; x)."""
     rng = random.Random(seed)
     steps = [rng.choice([pointwise, binary, whole, structure, write])(rng)
              for _ in range(rng.randint(2, 6))]
@@ -133,7 +133,7 @@ def test_program(tt, seed):
         try:
             want = theirs()
         except (RuntimeError, NotImplementedError):
-            continue  # PyTorch has no rule for some op inside
+            continue  # PyTorch has no rule for an op in it
         compared += 1
         got = ours()
         assert nesting(got) == nesting(want), name

@@ -1,4 +1,5 @@
-"""torch.nn.functional beside ours: random arguments, values and gradients, for every function."""
+"""Compares torch.nn.functional with teletensor's: values and gradients for random arguments, for every
+function."""
 
 import random
 import warnings
@@ -13,7 +14,8 @@ TRIALS = 12
 
 
 class Call:
-    """A function's name, arrays that become tensors (floats take gradients), and other arguments."""
+    """A function's name, arrays that become tensors (floating-point ones have gradients), and other
+    arguments."""
 
     def __init__(self, name, *args, grad=True, dtype="float64", rtol=1e-9, atol=1e-10, **kwargs):
         self.name, self.args, self.kwargs = name, args, kwargs
@@ -55,7 +57,7 @@ class Call:
 
 
 class Fixed:
-    """An array that takes no gradient."""
+    """An array without a gradient."""
 
     def __init__(self, array):
         self.array = array
@@ -318,7 +320,7 @@ ACTIVATIONS = {
 @generator(*ACTIVATIONS)
 def activation(name, r, rng):
     shape = r.choice([(3, 4), (2, 6, 3), (4, 2, 1)])
-    # PyTorch takes the constants of a few in single precision.
+    # PyTorch computes the constants of some functions in single precision
     rtol = 1e-6 if name in ("celu", "hardsigmoid", "hardswish") else 1e-9
     return Call(name, 3 * normal(rng, *shape), rtol=rtol, **r.choice(ACTIVATIONS[name]))
 
@@ -526,7 +528,7 @@ def test_function(tt, name):
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(4, 5), (6, 7), (23, 9), (12, 10)])
 def test_images_of_bytes_are_resized(tt, mode, size, antialias):
-    """PyTorch's weights have 16 bits: the values differ by one at most."""
+    """PyTorch's weights have 16 bits, so the values may differ by one."""
     image = np.random.default_rng(3).integers(0, 256, (2, 3, 12, 10), dtype=np.uint8)
     ours = tt.nn.functional.interpolate(tt.tensor(image), size=size, mode=mode, antialias=antialias)
     theirs = torch.nn.functional.interpolate(torch.tensor(image), size=size, mode=mode, antialias=antialias)

@@ -1,5 +1,5 @@
-"""Random programs about names, views, in-place writes and the tape: teletensor through a daemon against
-PyTorch, every visible fact after every step."""
+"""Runs random programs about names, views, in-place writes and the tape with teletensor on a daemon and
+with PyTorch, and compares every visible fact after every step."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Gradient edges in place of tensors, and switches of the tape, beside PyTorch's."""
+"""Compares gradient edges in place of tensors, and switches of the tape, with PyTorch's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Collectives of each dtype, reduction and shape: what gloo gives, ours gives."""
+"""Compares collectives of each dtype, reduction and shape with gloo's."""
 
 from pathlib import Path
 
@@ -135,7 +135,7 @@ def test_what_gloo_gives(start_daemon, tmp_path: Path, dtype):
     ours = results(COLLECTIVES, "teletensor", dtype, tmp_path, [start_daemon().unix])
     together = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
     apart = results(COLLECTIVES, "teletensor", dtype, tmp_path, together)
-    for rank in range(RANKS):  # the same bits in two daemons, and the same errors
+    for rank in range(RANKS):  # on two daemons the same bits and the same errors
         assert apart[rank].keys() == ours[rank].keys()
         for name, value in ours[rank].items():
             assert apart[rank][name].tobytes() == value.tobytes(), f"rank {rank}: {name}"
@@ -144,7 +144,7 @@ def test_what_gloo_gives(start_daemon, tmp_path: Path, dtype):
     for rank in range(RANKS):
         for name, wanted in theirs[rank].items():
             if name.endswith("/error"):
-                continue  # what gloo does not have may be an error here, or not
+                continue  # a call that gloo does not support may be an error in teletensor, or not
             assert name in ours[rank], (name, ours[rank].get(name.rpartition("/")[0] + "/error"))
             got = ours[rank][name]
             assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), name
@@ -154,7 +154,8 @@ def test_what_gloo_gives(start_daemon, tmp_path: Path, dtype):
 
 
 def test_distributed_data_parallel(start_daemon, tmp_path: Path):
-    """Buckets, accumulation, parameters that some ranks do not reach, buffers: weights as PyTorch's."""
+    """Buckets, accumulation, parameters that some ranks do not reach, buffers: the weights must be
+    PyTorch's."""
     theirs = results(TRAINING, "torch", "float32", tmp_path)
     ours = results(TRAINING, "teletensor", "float32", tmp_path, [start_daemon().unix])
     for rank in range(RANKS):

@@ -1,4 +1,5 @@
-"""Other libraries with their own gRPC, protobuf and OpenMP in the same process, in either order."""
+"""Tests that other libraries with their own gRPC, protobuf and OpenMP can be imported in the same process,
+in either order."""
 
 import importlib.util
 import os

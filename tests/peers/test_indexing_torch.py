@@ -1,4 +1,5 @@
-"""Random index expressions against PyTorch: x[index], x[index] = value, their gradients, their errors."""
+"""Compares random index expressions with PyTorch: x[index], x[index] = value, their gradients, their
+errors."""
 
 import random
 
@@ -36,7 +37,7 @@ def numbers(rng, size, shape):
 
 
 def items(rng, shape):
-    """One item for each of some of the dims, with None, ... and bools between."""
+    """One index for each of some of the dims, with None, ... and bools between them."""
     broad = rng.choice([(), (1,), (2,), (2,), (3, 1), (1, 2), (0,)])
     out, dim = [], 0
     arrays = rng.random() < 0.5
@@ -86,7 +87,7 @@ def outcome(run):
 
 
 def nothing(shape, index):
-    """Does PyTorch select no element?"""
+    """Returns whether PyTorch selects no element."""
     if 0 in shape:
         return True
     found = outcome(lambda: torch.empty(shape)[as_index(torch, index)].numel())[0]
@@ -107,7 +108,7 @@ def compare(ours, theirs, what, empty):
         assert ours_error is not None, f"{what}: PyTorch says {theirs_error}"
         return False
     if empty and isinstance(ours_error, IndexError) and "out of range" in str(ours_error):
-        return True  # of an empty selection PyTorch does not look at the indices
+        return True  # PyTorch does not check the indices of an empty selection
     assert ours_error is None, f"{what}: {type(ours_error).__name__}: {ours_error}"
     assert a.shape == b.shape and np.array_equal(a, b), f"{what}: {a} instead of {b}"
     return True
@@ -145,7 +146,7 @@ def test_setitem(tt, seed):
             target = ()
         kind = rng.choice(["number", "0-d", "full", "broadcast", "list", "wrong"])
         if repeated and kind in ("full", "broadcast", "list"):
-            kind = "number"  # of equal places PyTorch does not say which wins
+            kind = "number"  # PyTorch does not define which of several values for one element remains
         value = {"number": 7, "0-d": np.float64(8.0), "full": np.arange(float(np.prod(target))).reshape(target),
                  "broadcast": np.ones(target[-1:]) * 9, "list": [5.0] * (target[-1] if target else 1),
                  "wrong": np.ones((2, 5, 7))}[kind]

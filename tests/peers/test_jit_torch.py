@@ -1,4 +1,4 @@
-"""Second derivatives through captured functions beside torch.func's of the function itself."""
+"""Compares second derivatives through captured functions with torch.func's of the function itself."""
 
 import pytest
 import teletensor as tt

@@ -1,4 +1,4 @@
-"""Modules beside PyTorch's: text, state, values and gradients, in training and evaluation."""
+"""Compares modules with PyTorch's: text, state, values and gradients, in training and evaluation."""
 
 import warnings
 
@@ -135,7 +135,7 @@ def test_loss_module(tt, name, args, kwargs):
 
 
 def test_older_response_norm(tt):
-    """Values alone: the gradient of PyTorch's is not that of what it computes."""
+    """Only values are compared: PyTorch's gradient is not that of the function that it computes."""
     x = np.random.default_rng(0).normal(size=(2, 7, 2, 3))
     for size in (1, 3, 5):
         ours, theirs = (m.nn.CrossMapLRN2d(size, 0.3)(m.tensor(x)) for m in (tt, torch))
@@ -174,7 +174,7 @@ def test_adaptive_softmax(tt):
 
 
 def test_initial_values(tt):
-    """The same distributions: bounds and spread of new parameters."""
+    """The distributions must be the same: bounds and spread of new parameters."""
     for name, args in (("Conv2d", (8, 500, 3)), ("ConvTranspose2d", (8, 500, 3)), ("EmbeddingBag", (100, 64))):
         ours, theirs = getattr(tt.nn, name)(*args), getattr(torch.nn, name)(*args)
         for (key, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):

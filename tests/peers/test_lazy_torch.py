@@ -1,4 +1,4 @@
-"""Lazy modules, Adafactor and Muon beside PyTorch's."""
+"""Compares lazy modules, Adafactor and Muon with PyTorch's."""
 
 import copy
 import importlib
@@ -55,7 +55,7 @@ def test_optimizers(tt, name, options):
                 p.grad = m.tensor(g)
             optimizer.step()
         found.append([p.detach().numpy() for p in parameters])
-    for ours, theirs in zip(*found):  # Muon works in bfloat16
+    for ours, theirs in zip(*found):  # Muon computes in bfloat16
         np.testing.assert_allclose(ours, theirs, 1e-5, 1e-3 if name == "Muon" else 1e-6)
     with pytest.raises(ValueError):
         getattr(tt.optim, name)([tt.nn.Parameter(tt.ones(2, 2))], weight_decay=-1.0)
@@ -72,7 +72,7 @@ def test_functionalize(tt):
 
 
 def own_lazy(t):
-    """A lazy module of a program's own, with a parameter and a buffer, which becomes a plain one."""
+    """A lazy module of a program, with a parameter and a buffer, which becomes an ordinary one."""
     parameter = importlib.import_module(f"{t.__name__}.nn.parameter")
 
     class Scale(t.nn.Module):
@@ -130,7 +130,8 @@ def test_a_lazy_module_of_ones_own(tt):
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("track", [False, True])
 def test_states_of_lazy_layers(tt, affine, track):
-    """What has no weight tells its size by its statistics; a state without shapes leaves them open."""
+    """A module without weights takes its size from its statistics; a state without shapes leaves the sizes
+    unknown."""
     for t in (tt, torch):
         options = {"affine": affine, "track_running_stats": track}
         lazy = t.nn.LazyInstanceNorm1d(**options)

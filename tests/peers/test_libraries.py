@@ -1,4 +1,5 @@
-"""Libraries that take arrays of several kinds take tensors: einops, pandas, Matplotlib, seaborn."""
+"""Tests that libraries which accept several types of arrays accept tensors: einops, pandas, Matplotlib,
+seaborn."""
 
 import subprocess
 import sys

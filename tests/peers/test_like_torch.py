@@ -1,4 +1,5 @@
-"""New tensors like others: their strides are PyTorch's, whatever the other's are."""
+"""Checks that new tensors like other tensors have PyTorch's strides, for any strides of the other
+tensor."""
 
 import pytest
 

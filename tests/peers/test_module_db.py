@@ -1,5 +1,5 @@
-"""PyTorch's module and optimizer databases: every class that we have is built, shown, saved, computes,
-differentiates, steps and refuses as PyTorch's does."""
+"""Runs PyTorch's module and optimizer databases: every class that teletensor has must be constructed,
+printed, saved, computed, differentiated, stepped and refused as PyTorch's is."""
 
 import sys
 import warnings

@@ -1,4 +1,5 @@
-"""Hooks of all modules: who is called, in which order, with what, and what comes of what they return."""
+"""Compares hooks of all modules with PyTorch's: which are called, in which order, with which arguments, and
+the effect of what they return."""
 
 import contextlib
 
@@ -15,7 +16,7 @@ def shape(x):
 
 
 def calls(t):
-    """What happens around the forward and the backward of a net, with hooks of all modules and its own."""
+    """The calls around the forward and the backward of a network, with hooks of all modules and its own."""
     every = t.nn.modules.module
     seen = []
     net = t.nn.Sequential(t.nn.Linear(3, 4), t.nn.ReLU(), t.nn.Linear(4, 2))

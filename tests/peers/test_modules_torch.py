@@ -1,4 +1,4 @@
-"""Containers, Module's interface, initial values and distributions beside PyTorch's."""
+"""Compares containers, Module's interface, initial values and distributions with PyTorch's."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,7 @@ def test_buffers_and_submodules(tt):
 
 
 def test_initial_values(tt):
-    """Laws and refusals of nn.init; what is not random is equal."""
+    """The distributions and errors of nn.init; values that are not random must be equal."""
     for m in (tt, torch):
         init = m.nn.init
         for shape in ((30, 20), (20, 30), (8, 2, 5)):

@@ -1,4 +1,4 @@
-"""nn, optim and schedules beside PyTorch's: names, text, values and gradients."""
+"""Compares nn, optim and schedules with PyTorch's: names, text, values and gradients."""
 
 import warnings
 
@@ -54,7 +54,7 @@ def test_modules(tt, name):
     inputs = [tt.tensor(v, requires_grad=True) for v in values]
     references = [torch.tensor(v, requires_grad=True) for v in values]
     out, expected = ours(*inputs), theirs(*references)
-    # PyTorch takes the constants of these two in single precision.
+    # PyTorch computes the constants of these two in single precision
     rtol = 1e-6 if name in ("CELU", "Hardsigmoid") else 1e-8
     np.testing.assert_allclose(out.detach().numpy(), expected.detach().numpy(), rtol=rtol, atol=1e-12)
     seed = rng.normal(size=tuple(expected.shape))
@@ -133,7 +133,8 @@ OPTIMIZERS = [
 
 
 def optimize(m, name, options, steps=6, load=None):
-    """Two groups; the gradient of one tensor comes two steps late. Parameters and optimizer."""
+    """Optimizes two groups; the gradient of one tensor comes two steps late. Returns the parameters and the
+    optimizer."""
     generator = np.random.default_rng(1)
     params = [m.tensor(generator.normal(size=s), requires_grad=True) for s in ((3, 4), (4,), (2,))]
     optimizer = getattr(m.optim, name)([{"params": params[:2]}, {"params": params[2:], "lr": 0.05}],
@@ -156,7 +157,7 @@ def test_optimizers_and_their_state(tt, name, options):
     theirs, their_optimizer = optimize(torch, name, options)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-11, atol=1e-13)
-    # Each goes on from the other's state.
+    # each library continues from the state of the other one
     ours, _ = optimize(tt, name, options, load=tt.from_torch(their_optimizer.state_dict()))
     theirs, _ = optimize(torch, name, options, load=tt.to_torch(our_optimizer.state_dict()))
     for a, b in zip(ours, theirs, strict=True):

@@ -1,5 +1,5 @@
-"""nn.utils' weight_norm and spectral_norm (hooks), low-rank decompositions and print options beside
-PyTorch."""
+"""Compares nn.utils' weight_norm and spectral_norm (hooks), low-rank decompositions and print options with
+PyTorch's."""
 
 import re
 

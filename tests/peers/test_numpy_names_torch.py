@@ -1,5 +1,5 @@
-"""NumPy's names of parameters (axis, keepdims): where PyTorch takes one, so do we. The calls are the
-samples of PyTorch's operator database."""
+"""Tests NumPy's names of parameters (axis, keepdims): where PyTorch accepts one, teletensor must too. The
+calls are the samples of PyTorch's operator database."""
 
 import sys
 import warnings

@@ -1,4 +1,5 @@
-"""Whole models that PyTorch exports, against onnxruntime: run, with another batch, and saved as a program."""
+"""Compares whole models that PyTorch exports with onnxruntime: run directly, with another batch size, and
+saved as a program."""
 
 import numpy as np
 import onnxruntime
@@ -7,11 +8,11 @@ import teletensor
 import torch
 from torch import nn
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the exporter's, about what it traces
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the exporter about tracing
 
 
 class Residual(nn.Module):
-    """Convolutions with norms and a shortcut, pools, a classifier: as ResNet."""
+    """Convolutions with norms and a shortcut, pooling, and a classifier, as in ResNet."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +30,7 @@ class Residual(nn.Module):
 
 
 class Upsampling(nn.Module):
-    """Down and up again, as networks that mark what is in a picture."""
+    """Downsampling and upsampling, as in segmentation networks."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +44,7 @@ class Upsampling(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings, causal attention and a perceptron, twice: as GPT."""
+    """Embeddings, causal attention and a perceptron, twice, as in GPT."""
 
     def __init__(self, words=50, width=16, heads=2):
         super().__init__()

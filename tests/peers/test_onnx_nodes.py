@@ -1,5 +1,5 @@
-"""The tests of nodes that ONNX's package has: each operator of its sets, up to the newest version, on a model of
-one node and on the model of the operator's definition by other operators."""
+"""Runs the tests of nodes in the onnx package: each operator of its sets, up to the newest version, as a
+model of one node and as the model that defines the operator by other operators."""
 
 import warnings
 
@@ -13,7 +13,7 @@ from onnx.backend.test.case.node import collect_testcases
 warnings.filterwarnings("ignore")
 CASES = {case.name: case for case in collect_testcases(None)}
 
-# Prefixes of the cases that are not run here, and why.
+# Prefixes of the cases that are not run here, with the reasons.
 DIFFERENT = {
     "test_ai_onnx_ml_label_encoder": "text",
     "test_ai_onnx_ml_tree_ensemble": "trees",
@@ -24,7 +24,7 @@ DIFFERENT = {
     "test_strnormalizer": "text",
     "test_tfidfvectorizer": "text",
 }
-# Draws random numbers, other ones than NumPy: only types and shapes are compared.
+# Cases that draw random numbers, which differ from NumPy's: only types and shapes are compared.
 RANDOM = ("test_bernoulli", "test_training_dropout")
 
 
@@ -35,7 +35,7 @@ def session(shared_daemon):
 
 
 def plain(value):
-    """(values in a dtype that NumPy has, name of the dtype)"""
+    """(the values in a dtype that NumPy has, the name of the dtype)"""
     value = numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
     name = value.dtype.name
     if name.startswith(("float8", "float4", "bfloat16")):

@@ -1,5 +1,5 @@
-"""PyTorch's operator database, forward, in float32 and complex64: every name that we have answers as
-PyTorch does."""
+"""Runs PyTorch's operator database, forward, in float32 and complex64: every name that teletensor has must
+give PyTorch's results."""
 
 import sys
 import warnings
@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore")
 OURS = Ours(teletensor)
 DATABASE = names()
 HAVE = sorted(n for n in DATABASE if OURS.find(n) is not None)
-# Names with a sample that differs, and why.
+# Names with a sample that differs, with the reasons.
 DIFFERENT: dict[torch.dtype, dict[str, str]] = {
     torch.float32: {},
     torch.complex64: dict.fromkeys(("logaddexp", "logcumsumexp"), "not defined for complex dtypes"),
@@ -26,7 +26,7 @@ DIFFERENT: dict[torch.dtype, dict[str, str]] = {
 
 
 def cases(differ):
-    """All names of all dtypes that are on their list, or are not."""
+    """All names of all dtypes that are on their list of differences, or that are not."""
     return [
         pytest.param(dtype, name, id=f"{str(dtype).removeprefix('torch.')}-{name}")
         for dtype, listed in DIFFERENT.items()
@@ -53,7 +53,7 @@ def test_listed_difference_is_still_one(session, dtype, name):
     assert difference is not None, "take it off the list"
 
 
-# What only the larger sets of samples (empty, NaN, other ranks) had shown.
+# Cases that only the larger sets of samples (empty, NaN, other ranks) contain.
 @pytest.mark.parametrize("name", ("diff", "linalg.norm", "nn.functional.linear", "nn.functional.multi_margin_loss",
                                   "nn.functional.threshold", "ormqr", "resize_", "resize_as_"))
 def test_reference_samples(session, name):

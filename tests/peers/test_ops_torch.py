@@ -1,4 +1,4 @@
-"""The op tester's samples against live PyTorch: values, dtypes, strides, gradients."""
+"""Compares the op tester's samples with PyTorch: values, dtypes, strides, gradients."""
 
 import sys
 from pathlib import Path
@@ -17,11 +17,11 @@ from tester import cases, difference, gradients, gradients_apart, usable_for_gra
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 PEER = Library(torch)
-# Where PyTorch's strides of an elementwise result are not what anyone relies on.
+# Ops for which PyTorch's strides of an elementwise result are not useful.
 FREE_STRIDES = {
     *LINALG,
     *FFT,
-    "conj", "real", "imag",  # ops that compute them; views of complex numbers there
+    "conj", "real", "imag",  # ops that compute these here; in PyTorch they are views of complex numbers
     "angle", "argsort",
     "argwhere", "as_strided_scatter", "bucketize", "cat", "diagonal_scatter", "einsum", "flip",
     "geqrf",
@@ -42,7 +42,7 @@ def compare(lib, case):
     ours = case.call(lib, case.tensors(lib)[0])
     try:
         theirs = case.call(PEER, case.tensors(PEER)[0])
-    except NotImplementedError as error:  # PyTorch has fewer dtypes
+    except NotImplementedError as error:  # PyTorch supports fewer dtypes
         if "not implemented for" in str(error):
             return None
         raise
@@ -62,7 +62,7 @@ def compare(lib, case):
 
 
 def strides(t):
-    """Strides that mean something."""
+    """The strides that matter."""
     return tuple(step for size, step in zip(t.shape, t.stride()) if size > 1)
 
 
@@ -75,10 +75,10 @@ def compare_gradients(lib, case):
 
 
 def checks(case):
-    """What is compared with PyTorch of a case."""
+    """The properties of a case that are compared with PyTorch."""
     row = case.row
     asked = {case.dtype, *(v.name for v in case.sample.kwargs.values() if isinstance(v, Dt))}
-    if asked & set(WIDE_UNSIGNED):  # PyTorch computes with hardly any of them
+    if asked & set(WIDE_UNSIGNED):  # PyTorch supports them in hardly any op
         return []
     return [compare] + [compare_gradients] * (
         case.dtype in ("f64", "c128") and row.gradients and row.torch_gradients and usable_for_gradients(case))
@@ -99,7 +99,7 @@ def test_op(lib, row):
 
 
 def test_the_error_table_is_pytorchs():
-    """What the op tester asks of us, PyTorch does too."""
+    """The errors that the op tester requires of teletensor must be those of PyTorch."""
     for op, call, error, _ in [*ERRORS, *LATE_ERRORS]:
         with pytest.raises(error):
             call(torch)

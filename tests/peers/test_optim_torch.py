@@ -1,4 +1,4 @@
-"""Every optimizer, schedule and average beside PyTorch's, from equal weights and gradients."""
+"""Compares every optimizer, schedule and average with PyTorch's, from equal weights and gradients."""
 
 import copy
 import itertools
@@ -42,7 +42,7 @@ def advance(m, optimizer, params, steps, first=0):
         for i, p in enumerate(params):
             g = rng.standard_normal(tuple(p.shape))
             g[np.abs(g) < 0.3] = 0
-            # The last one begins later: its bias corrections are of other steps.
+            # The last one begins later, so its bias corrections are those of other steps.
             late = i == 3 and step < 2
             p.grad = None if late else m.tensor(g).to(p.dtype)
         optimizer.step()
@@ -70,14 +70,14 @@ def test_optimizer(tt, kind, options, dtype, tolerance):
 
 @pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=str)
 def test_state_goes_over_and_back(tt, kind, options):
-    """Four steps there, four here, and once more with the state carried back."""
+    """Four steps in PyTorch, four in teletensor, and again with the state carried back."""
     theirs = start(torch)
     before = getattr(torch.optim, kind)(theirs, foreach=False, **options)
     advance(torch, before, theirs, 4)
     ours = [tt.nn.Parameter(tt.from_torch(p.detach())) for p in theirs]
     optimizer = getattr(tt.optim, kind)(ours, lr=123.0)
     optimizer.load_state_dict(tt.from_torch(before.state_dict()))
-    # The state is a copy: the other one going on changes nothing here.
+    # The state is a copy: steps of the other optimizer do not change it.
     advance(torch, before, theirs, 4, first=4)
     advance(tt, optimizer, ours, 4, first=4)
     close(values(ours), values(theirs), 1e-6)
@@ -122,7 +122,7 @@ def rosenbrock(m, options, steps):
     {"line_search_fn": "strong_wolfe", "maximize": True, "max_iter": 8}], ids=str)
 def test_lbfgs(tt, options):
     ours, theirs = rosenbrock(tt, options, 4), rosenbrock(torch, options, 4)
-    # A line search near the minimum doubles the last bits again and again.
+    # A line search near the minimum repeatedly amplifies rounding errors.
     np.testing.assert_allclose(ours[0][:40], theirs[0][:40], rtol=1e-5, atol=1e-9)
     np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-4)
     if "line_search_fn" in options:
@@ -170,7 +170,7 @@ def test_schedule(tt, kind, options, optimizer):
         each = groups_of(m, optimizer, **more)
         scheduler = getattr(m.optim.lr_scheduler, kind)(each, **options)
         rows = record(each, scheduler, 6)
-        # A new one goes on from the states.
+        # a new one continues from the states
         other = groups_of(m, optimizer, **more)
         again = getattr(m.optim.lr_scheduler, kind)(other, **options)
         again.load_state_dict(scheduler.state_dict())

@@ -1,4 +1,4 @@
-"""out= beside PyTorch's: values, dtypes, shapes, refusals."""
+"""Compares the parameter out= with PyTorch's: values, dtypes, shapes, errors."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_values(tt, name):
         given = m.full(tuple(want.shape), 7, dtype=want.dtype)
         view = given.view(-1)
         assert CALLS[name](m, x, out=given) is given
-        assert view.tolist() == want.reshape(-1).tolist()  # into the same memory
+        assert view.tolist() == want.reshape(-1).tolist()  # written into the same memory
         for shape in ((0,), (2, 5)):
             other = m.empty(*shape, dtype=want.dtype)
             assert CALLS[name](m, x, out=other) is other and tuple(other.shape) == tuple(want.shape)

@@ -1,4 +1,5 @@
-"""nn.utils.parametrizations.orthogonal, transferred parametrizations, nn.grad and conv_tbc beside PyTorch's."""
+"""Compares nn.utils.parametrizations.orthogonal, transferred parametrizations, nn.grad and conv_tbc with
+PyTorch's."""
 
 import importlib
 
@@ -17,7 +18,7 @@ def data(t, *shape, seed=0, dtype="float64"):
 
 
 class Holder:
-    """A module with one matrix, or a batch of them, as its weight."""
+    """A module whose weight is one matrix or a batch of matrices."""
 
     def __new__(cls, t, shape, dtype):
         module = t.nn.Module()
@@ -37,7 +38,8 @@ CASES = [(shape, dtype, kind, trivial) for shape in [(4, 4), (4, 3), (3, 4), (2,
 
 @pytest.mark.parametrize(("shape", "dtype", "kind", "trivial"), CASES, ids=str)
 def test_orthogonal(tt, shape, dtype, kind, trivial):
-    """The same weight and, from the same base and original, the same gradients; orthonormal after a step."""
+    """The same weight and, from the same base and original, the same gradients; the weight is orthonormal
+    after a step."""
     modules = []
     for t in (tt, torch):
         module = Holder(t, shape, dtype)
@@ -46,7 +48,7 @@ def test_orthogonal(tt, shape, dtype, kind, trivial):
     ours, theirs = modules
     assert list(ours.state_dict()) == list(theirs.state_dict()) and repr(ours) == repr(theirs)
     same(ours.weight, theirs.weight)
-    theirs.load_state_dict(tt.to_torch(ours.state_dict()))  # a base is completed by random columns
+    theirs.load_state_dict(tt.to_torch(ours.state_dict()))  # because a base is completed by random columns
     for t, module in ((tt, ours), (torch, theirs)):
         (module.weight * data(t, *shape, seed=1)).sum().abs().backward()
         t.optim.SGD(module.parameters(), lr=0.1).step()
@@ -147,7 +149,7 @@ def test_embedding_of_bounded_rows_under_jvp(tt):
 
 
 def test_histc_without_bins(tt):
-    """Where PyTorch raises, as the extremes are not finite, the counts are NaN here."""
+    """If the extremes are not finite PyTorch raises an error, and teletensor's counts are NaN."""
     for bad in (float("inf"), float("-inf"), float("nan")):
         with pytest.raises(RuntimeError):
             torch.histc(torch.tensor([1.0, bad]), 3)

@@ -1,4 +1,5 @@
-"""PyTorch's module paths and the names below them: what is there, with PyTorch's parameters and results."""
+"""Compares PyTorch's module paths and the names in them with teletensor's: which exist, with which
+parameters and results."""
 
 import importlib
 import inspect
@@ -10,7 +11,7 @@ from teletensor import _paths
 
 warnings.filterwarnings("ignore", category=FutureWarning)
 PATHS = sorted([*_paths.TABLE, *_paths.FILES])
-# Names of these modules that PyTorch has and this package has not.
+# Names in these modules that PyTorch has and teletensor does not have.
 MISSING = {
     "compiler": """PrecompileError cudagraph_mark_warmup_incomplete get_default_backend keep_portable_guards_unsafe
         keep_tensor_guards_unsafe list_backends load_cache_artifacts load_compiled_function nested_compile_region
@@ -35,17 +36,18 @@ MISSING = {
         UnflattenFn is_structseq is_structseq_class is_structseq_instance treespec_dumps treespec_loads
         treespec_pprint""",
 }
-# Kinds of devices that no daemon has: their modules have what programs ask first, whether there is any.
+# Types of devices that no daemon has: their modules have the functions by which programs ask whether there
+# is a device.
 NO_DEVICE = ("mps", "mtia", "xpu")
-# Names that PyTorch has not.
+# Names that PyTorch does not have.
 OURS = {
     "distributed": {"Mesh", "PerRank", "Rank", "connect_mesh"}, "distributed.checkpoint": {"state_dict"},
     "distributed.fsdp": {"ShardedParameter"}, "distributed.nn": {"recv", "send"},
     "distributed.nn.functional": {"recv", "send"}, "onnx": {"OnnxError", "OnnxModel", "load"},
 }  # fmt: skip
-# Lists of the functional forms of optimizers, which are not there.
+# Modules with the functional forms of optimizers, which teletensor does not have.
 FUNCTIONAL = {"adadelta", "adagrad", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop"}
-# Parameters that PyTorch has and a function here has not.
+# Parameters that PyTorch has and a function of teletensor does not have.
 PARAMETERS = {
     "distributed.all_gather_object": {"weights_only"}, "distributed.broadcast_object_list": {"weights_only"},
     "distributed.gather_object": {"weights_only"}, "distributed.recv_object_list": {"weights_only"},
@@ -144,7 +146,7 @@ def test_single_names(tt, torch, name):
     assert not lacking or name in others, lacking
 
 
-# Each line is evaluated with both libraries: the results, or the kinds of the errors, are equal.
+# Each line is evaluated with both libraries: the results, or the types of the errors, must be equal.
 LINES = """
 p.tree_flatten({"b": [1, (2, None)], "a": 3})[0], p.tree_leaves([1, {"x": (2,)}], is_leaf=lambda x: isinstance(x,\
  dict))
@@ -318,7 +320,8 @@ def collectives(t, place):
         d.gather(x, z, 0)
         yield y.tolist(), z[0].tolist()
         outs = [t.zeros(4)]
-        d.all_to_all(outs, [x]) if t.__name__ != "torch" else outs[0].copy_(x)  # gloo lacks it in some builds
+        # gloo does not have it in some builds
+        d.all_to_all(outs, [x]) if t.__name__ != "torch" else outs[0].copy_(x)
         yield outs[0].tolist()
         for wrong in (lambda: d.send(x, 0), lambda: d.new_group([1]),
                       lambda: d.init_process_group("gloo", init_method=f"file://{place}2", rank=0, world_size=1)):

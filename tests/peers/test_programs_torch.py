@@ -1,7 +1,7 @@
-"""Idioms of public programs and libraries that a change of the imports once did not carry over.
+"""Tests idioms of public programs and libraries that once did not work after only the imports were changed.
 
-Each function writes in its own words what the program named in its docstring does, and runs with both libraries
-(this package as `teletensor.as_torch` would be, by the same names): the numbers are equal.
+Each function does what the program named in its docstring does, in its own code, and runs with both
+libraries (teletensor under PyTorch's names, as with `teletensor.as_torch`): the numbers must be equal.
 """
 
 import abc
@@ -25,7 +25,8 @@ def part(t, path):
 
 
 def functions_as_class_attributes(t):
-    """kornia's Hausdorff loss keeps `conv = torch.conv2d` in its class, as other losses their activations."""
+    """kornia's Hausdorff loss stores `conv = torch.conv2d` in its class, as other losses store their
+    activations."""
     class Erosion(t.nn.Module):
         conv = t.conv2d
         squash = t.tanh
@@ -39,7 +40,8 @@ def functions_as_class_attributes(t):
 
 
 def a_misspelt_flag(t):
-    """Informer's embedding, and what copies it (Time-Series-Library), sets `require_grad` on a tensor."""
+    """Informer's embedding, and programs that copy it (Time-Series-Library), set `require_grad` on a
+    tensor."""
     class Position(t.nn.Module):
         def __init__(self, width, length=50):
             super().__init__()
@@ -58,7 +60,8 @@ def a_misspelt_flag(t):
 
 
 def metrics_with_other_bases(t):
-    """torchmetrics: modules that derive from ABC, too, log their use, and gather states if there is a world."""
+    """torchmetrics: modules that also derive from ABC, log their use, and gather states if there is a
+    world."""
     t._C._log_api_usage_once("metrics")
 
     class Metric(t.nn.Module, abc.ABC):
@@ -100,7 +103,7 @@ def metrics_with_other_bases(t):
 
 
 def a_token_file(t):
-    """modded-nanogpt reads shards through the array of a tensor made beforehand."""
+    """modded-nanogpt reads shards through the array of a preallocated tensor."""
     tokens = np.arange(32, dtype=np.uint16)
     file = io.BytesIO(tokens.tobytes())
     read = t.from_numpy(np.frombuffer(file.read(), dtype=np.uint16).astype(np.int32))
@@ -110,7 +113,7 @@ def a_token_file(t):
 
 
 def jitter_until_it_factors(t):
-    """Gaussian processes: a Cholesky factor, with growing jitter where there is none."""
+    """Gaussian processes: a Cholesky factor with growing jitter until the decomposition succeeds."""
     k = t.tensor([[1.0, 2.0], [2.0, 1.0]])
     for power in range(6):
         try:
@@ -124,7 +127,7 @@ def jitter_until_it_factors(t):
 
 
 def an_adaptive_solver(t):
-    """torchdiffeq: steps whose size follows the error, decided by values."""
+    """torchdiffeq: steps whose size depends on the error, which is read."""
     w = t.from_numpy(values(2, 2)) * 0.1
     y, now, h, taken, refused = t.tensor([[2.0, 0.0]]), t.tensor(0.0), t.tensor(0.5), 0, 0
     while now < 1.0 and taken + refused < 60:
@@ -141,7 +144,8 @@ def an_adaptive_solver(t):
 
 
 def rows_of_an_image(t):
-    """The PyTorch tutorials' recurrent classifier of image rows: LSTM and GRU, last output, a few steps."""
+    """The recurrent classifier of image rows in PyTorch's tutorials: LSTM and GRU, the last output, a few
+    steps."""
     out = []
     for kind in (t.nn.LSTM, t.nn.GRU):
         net = kind(4, 5, num_layers=2, batch_first=True)
@@ -180,7 +184,8 @@ def centres_and_counts(t):
 
 
 def rewards_of_an_episode(t):
-    """PyTorch's examples actor_critic and dqn: actions drawn, returns from behind, a table of transitions."""
+    """PyTorch's examples actor_critic and dqn: sampled actions, returns computed backwards, a table of
+    transitions."""
     net = t.nn.Sequential(t.nn.Linear(3, 2))
     with t.no_grad():
         net[0].weight.copy_(t.from_numpy(values(2, 3)))
@@ -223,7 +228,8 @@ def items_made_one_by_one(t):
 
 
 def registered_models(t):
-    """timm: layers that ask whether they are scripted, initial values by fans, a registry of wrapped functions."""
+    """timm: layers that check whether they are scripted, initial values by fans, a registry of wrapped
+    functions."""
     init = part(t, "nn.init")
 
     class Attend(t.nn.Module):
@@ -262,7 +268,8 @@ def registered_models(t):
 
 
 def nested_states(t):
-    """transformers, torchrl and functorch's examples: maps over nested outputs, with other containers in them."""
+    """transformers, torchrl and the examples of functorch: maps over nested outputs with other containers
+    in them."""
     tree = part(t, "utils._pytree")
     Output = collections.namedtuple("Output", "logits cache")
     out = Output(t.ones(2, 3), [{"k": t.zeros(2), "v": (t.arange(3.0), None)}])
@@ -274,7 +281,8 @@ def nested_states(t):
 
 
 def mixed_precision_of_a_function(t):
-    """apex-like kernels and mamba: a Function that fixes its precision, in a program for one GPU or a CPU."""
+    """Kernels as in apex and mamba: a Function with a fixed precision, in a program for one GPU or a
+    CPU."""
     class Scale(t.autograd.Function):
         @staticmethod
         @t.amp.custom_fwd(device_type="cpu", cast_inputs=t.float32)
@@ -301,7 +309,8 @@ def mixed_precision_of_a_function(t):
 
 
 def several_or_one(t):
-    """detectron2, segment-anything and YOLO: helpers that ask for the world, wrappers taken off, loaders by rank."""
+    """detectron2, segment-anything and YOLO: helpers that query the world, removal of wrappers, loaders by
+    rank."""
     d = t.distributed
     world = d.get_world_size() if d.is_available() and d.is_initialized() else 1
     net = t.nn.Sequential(t.nn.Conv2d(1, 2, 3), t.nn.BatchNorm2d(2))
@@ -316,7 +325,8 @@ def several_or_one(t):
 
 
 def a_filter_over_time(t):
-    """Kalman filters and pykan: small solves in a loop, einsum over splines, numbers read on the way."""
+    """Kalman filters and pykan: small linear systems in a loop, einsum over splines, numbers that are
+    read."""
     state, cov = t.zeros(2, 1), t.eye(2)
     move, see = t.tensor([[1.0, 1.0], [0.0, 1.0]]), t.tensor([[1.0, 0.0]])
     seen = []
@@ -364,7 +374,8 @@ def test_program(tt, program):
 
 
 def test_vision_transformers(tt):
-    """vit-pytorch and x-transformers: einops on tensors, a gate on the version for attention by the library."""
+    """vit-pytorch and x-transformers: einops on tensors, and a version check for the library's
+    attention."""
     torch = pytest.importorskip("torch")
     einops = pytest.importorskip("einops")
     found = []

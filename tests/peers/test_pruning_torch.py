@@ -1,4 +1,4 @@
-"""nn.utils.prune beside PyTorch's: the same masks, weights, gradients, names and kinds of errors."""
+"""Compares nn.utils.prune with PyTorch's: masks, weights, gradients, names and types of errors."""
 
 import importlib
 
@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 
 def parts(t, seed=0):
-    """prune, and two layers whose elements differ in size."""
+    """prune, and two layers whose elements have different magnitudes."""
     rng = np.random.default_rng(seed)
     layers = t.nn.Conv2d(3, 4, 2), t.nn.Linear(6, 5)
     for layer in layers:

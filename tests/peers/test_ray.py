@@ -1,5 +1,5 @@
-"""Ray Train jobs in `tt.distributed` worlds, with a worker that is killed; Ray Data and Ray Tune. Two nodes of Ray on
-this machine; no process of theirs is left."""
+"""Tests Ray Train jobs in `tt.distributed` worlds, with a worker that is killed; Ray Data and Ray Tune.
+Uses two Ray nodes on this machine, and leaves none of their processes behind."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 def marked(mark):
-    """The processes whose environment holds the mark, zombies excluded."""
+    """The processes whose environment contains the mark, except zombies."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -41,7 +41,7 @@ def marked(mark):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes, as if of 4 CPUs and of 1, for all tests. Processes find no daemon of this user's."""
+    """Two nodes with 4 CPUs and 1 CPU, for all tests. Their processes do not find this user's daemon."""
     from ray.cluster_utils import Cluster
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -62,13 +62,13 @@ def cluster():
             ray.shutdown()
             nodes.shutdown()
             change.undo()
-            for number, handler in handlers.items():  # Ray has put its own there
+            for number, handler in handlers.items():  # Ray has replaced them
                 signal.signal(number, handler)
         wait_until(lambda: not marked(mark), what="all processes of Ray's end")
 
 
 def train(config):
-    """Trains; what this worker has seen. Rank 1 is killed once, in the middle of a step."""
+    """Trains; returns what this worker has recorded. Rank 1 is killed once, in the middle of a step."""
     import teletensor as tt
 
     dist, rank = tt.distributed, int(os.environ["RANK"])
@@ -96,7 +96,7 @@ def train(config):
 
 
 def run(folder, loop, kill=False, failures=0, spread=False, datasets=None, **config):
-    """The value that rank 0's training function returns."""
+    """Returns the value that rank 0's training function returns."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from teletensor.integrations.ray import TeletensorConfig
@@ -110,12 +110,13 @@ def run(folder, loop, kill=False, failures=0, spread=False, datasets=None, **con
 
 
 def started(folder):
-    """(rank, process) of each call of the training function."""
+    """(rank, process) for each call of the training function."""
     return sorted(tuple(map(int, path.name.split("-")[:2])) for path in folder.glob("[01]-*"))
 
 
 def check(found, undisturbed):
-    """The same weights. The worker that was killed may not have sent all commands that keep its last step."""
+    """The weights must be the same. The worker that was killed may not have sent all commands that keep its
+    last step."""
     assert found["weights"] == undisturbed["weights"]
     assert found["steps"] in (list(range(KILLED_AT, STEPS)), list(range(KILLED_AT - 1, STEPS)))
 
@@ -133,7 +134,7 @@ def test_a_job_has_a_world(undisturbed):
     assert {name: environment[name] for name in wanted} == wanted
     assert environment["MASTER_ADDR"] and int(environment["MASTER_PORT"]) > 0
     assert undisturbed["session"] == environment["TORCHELASTIC_RUN_ID"] + "-0"
-    # The job had a daemon of its own, which has ended with it.
+    # The job had a daemon of its own, which must have ended with it.
     socket = environment["TELETENSOR_ADDRESS"].removeprefix("unix:")
     wait_until(lambda: not os.path.exists(socket), what="the job's daemon has ended")
 
@@ -146,7 +147,7 @@ def test_all_workers_begin_again_when_one_is_killed(undisturbed, tmp_path):
 
 
 def test_one_worker_is_replaced_alone(undisturbed, tmp_path):
-    """On two nodes, each with a daemon for the job; the daemons are linked."""
+    """On two nodes, each with a daemon for the job, which are connected to each other."""
     from teletensor.integrations.ray import resumable
 
     found = run(tmp_path, resumable(train), kill=True, failures=1, spread=True, replace_workers=True)
@@ -165,7 +166,7 @@ def test_the_program_of_the_page(cluster, tmp_path):
 
 
 def fed(config):
-    """Ray Data's batches as tensors."""
+    """Converts the batches of Ray Data to tensors."""
     import teletensor as tt
 
     total, rows = tt.zeros(2), 0
@@ -186,7 +187,7 @@ def test_ray_data_feeds_the_workers(cluster, tmp_path):
 
 
 def test_trials_of_ray_tune_are_sessions_with_quotas(cluster, start_daemon, tmp_path):
-    """A trial that needs more than its quota fails alone."""
+    """Only the trial that exceeds its quota fails."""
     daemon = start_daemon()
 
     def trial(config):

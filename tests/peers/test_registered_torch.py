@@ -1,5 +1,5 @@
-"""Parametrizations on top of each other, modules of complex numbers, and what programs for PyTorch call
-around a model: the same as PyTorch's."""
+"""Compares several parametrizations of one tensor, modules of complex numbers, and functions that programs
+for PyTorch call around a model with PyTorch's."""
 
 import numpy as np
 import pytest

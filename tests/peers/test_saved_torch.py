@@ -1,4 +1,5 @@
-"""Files that PyTorch writes, as tt.load and `teletensor convert` read them: the objects of torch.load, bit by bit."""
+"""Tests that tt.load and `teletensor convert` read files of PyTorch: the objects must be those of
+torch.load, bit by bit."""
 
 import argparse
 import io
@@ -21,7 +22,7 @@ def written(obj, legacy=False):
 
 
 def bits(tensor):
-    """Of a tensor of either library, in row-major order."""
+    """The bits of a tensor of either library, in row-major order."""
     if isinstance(tensor, torch.Tensor):
         plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         return (
@@ -198,7 +199,7 @@ def others():
 def test_the_same_objects(tt, kind, legacy):
     for name, obj in kind():
         if legacy and name in ("torch.uint16", "torch.uint32", "torch.uint64"):
-            continue  # torch.load does not read what torch.save has written
+            continue  # torch.load cannot read what torch.save has written
         file = written(obj, legacy)
         theirs = torch.load(file, weights_only=False)
         file.seek(0)
@@ -257,7 +258,7 @@ def test_files_without_checksums(tt):
 
 
 def test_where_tensors_go(tt):
-    """The storages and places that a function is given are those that torch.load gives."""
+    """The storages and locations that a map_location function gets must be those that torch.load passes."""
     x = torch.randn(4)
     file, asked = written([x, x[1:], torch.zeros(3, dtype=torch.int16)]), {torch: [], tt: []}
     for library in asked:
@@ -304,7 +305,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore")  # prototypes
+@pytest.mark.filterwarnings("ignore")  # the types are prototypes
 @pytest.mark.parametrize("make, said", REFUSED, ids=[said for _, said in REFUSED])
 def test_what_is_refused(tt, make, said):
     with pytest.raises(ValueError, match=said):

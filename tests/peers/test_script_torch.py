@@ -1,4 +1,5 @@
-"""Gradients through scripted loops and branches beside PyTorch's, which runs the same function line by line."""
+"""Compares gradients through scripted loops and branches with PyTorch's, which runs the same function line
+by line."""
 
 import pytest
 import teletensor as tt
@@ -6,7 +7,7 @@ import torch
 
 
 def fixed_point(x, w, tolerance):
-    """Rounds until it stands still, their number from the data alone."""
+    """Iterates until the value converges; the number of iterations depends only on the data."""
     before = x + 1
     while (x - before).abs().sum() > tolerance:
         before = x
@@ -36,7 +37,7 @@ def branches(x, w, tolerance):
 
 
 def by_hand(x, w, tolerance):
-    """A loop inside a loop, over a matrix."""
+    """A nested loop over a matrix."""
     m = x.unsqueeze(1) * w
     norm = (m * m).sum().sqrt()
     while norm > 1 + tolerance:
@@ -74,7 +75,7 @@ def test_gradients(function, dtype):
 
 
 def penalty(module, function, x, w):
-    """Of the gradients, and its own."""
+    """A penalty on the gradients, and its own gradient."""
     inputs = [module.tensor(v, dtype=module.float64, requires_grad=True) for v in (x, w)]
     loss = function(*inputs, module.tensor(1e-3, dtype=module.float64))
     firsts = module.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)

@@ -1,5 +1,5 @@
-"""Recurrent networks, attention and the Transformer beside PyTorch's: a torch state_dict loads, and
-outputs and gradients are equal."""
+"""Compares recurrent networks, attention and the Transformer with PyTorch's: a torch state_dict can be
+loaded, and outputs and gradients are equal."""
 
 import warnings
 
@@ -17,7 +17,7 @@ FORMS = [
 
 
 def pair(tt, make, dtype="float32"):
-    """The same module here and there, with its weights."""
+    """The same module in both libraries, with the same weights."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs, ours = make(torch.nn), make(tt.nn)
@@ -37,7 +37,8 @@ def flat(x):
 
 
 def compare(ours, theirs, run, tolerance=1e-5):
-    """run(library module, nn module, its leaves' maker) -> outputs; gradients of weights and leaves."""
+    """run(library module, nn module, constructor of its leaves) returns the outputs; compares these and the
+    gradients of weights and leaves."""
     results = []
     for m, module in ours, theirs:
         rng = np.random.default_rng(5)
@@ -237,7 +238,7 @@ def test_transformer(tt, options):
 
 
 def test_initial_laws(tt):
-    """Bounds and spreads of the first weights, as PyTorch's constructors make them."""
+    """The bounds and spreads of initial weights must be those of PyTorch's constructors."""
     tt.manual_seed(0), torch.manual_seed(0)
     for make in (lambda nn: nn.LSTM(30, 40, 2), lambda nn: nn.GRUCell(30, 40),
                  lambda nn: nn.MultiheadAttention(64, 4, add_bias_kv=True),

@@ -1,5 +1,6 @@
-"""Small things that PyTorch's own tests lean on: constructors, spellings of sizes and dtypes, indices, kinds
-of errors. Each line is evaluated with both libraries: the results, or the kinds of the errors, are equal."""
+"""Compares details on which PyTorch's own tests rely: constructors, spellings of sizes and dtypes, indices,
+types of errors. Each line is evaluated with both libraries: the results, or the types of the errors, must
+be equal."""
 
 import importlib
 import warnings
@@ -197,7 +198,7 @@ def looped():
 
 
 def filled(t, fill):
-    """What `fill` makes of a part of a matrix, and the matrix."""
+    """The result of `fill` for a part of a matrix, and the matrix."""
     x = t.zeros(2, 3)
     return fill(x.narrow(1, 1, 2)), x
 
@@ -219,7 +220,7 @@ def forward_hessian(t):
 
 
 def plain(x):
-    """What both libraries say alike."""
+    """The properties that both libraries have in common."""
     if isinstance(x, (tuple, list)):
         return [plain(each) for each in x]
     if hasattr(x, "detach"):
@@ -382,7 +383,7 @@ def test_more_tensors_than_one_instruction_holds(tt):
 
 
 def test_paths_of_layers(tt):
-    """Every layer is found where PyTorch has it, and is the one that nn has."""
+    """Every layer is found under PyTorch's path, and is the same object as in nn."""
     import torch
 
     paths = [name for name, value in vars(torch.nn.modules).items()

@@ -1,4 +1,4 @@
-"""The programs of the documents that use PyTorch beside teletensor."""
+"""Runs the programs in the documents that use PyTorch together with teletensor."""
 
 import pytest
 from support.daemon import ROOT

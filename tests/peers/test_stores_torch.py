@@ -1,4 +1,4 @@
-"""The same calls on the stores of PyTorch and of teletensor give the same values."""
+"""Checks that the same calls on the stores of PyTorch and of teletensor return the same values."""
 
 import datetime
 import inspect
@@ -32,7 +32,7 @@ def test_any_calls(kind, tmp_path):
     chance = random.Random(seed)
     stores = [made(dist, kind, tmp_path) for dist in (ours, theirs)]
     acts = ["set", "get", "add", "check", "delete_key"]
-    if kind != "file":  # PyTorch's FileStore has none of these, or counts its own keys
+    if kind != "file":  # PyTorch's FileStore does not have these, or counts its internal keys
         acts += ["compare_set", "append", "num_keys"]
     for _ in range(300):
         act, key = chance.choice(acts), f"k{chance.randrange(5)}"
@@ -46,7 +46,7 @@ def test_any_calls(kind, tmp_path):
             continue
         found = [getattr(store, act)(*arguments) for store in stores]
         if (kind, act) == ("file", "delete_key"):
-            continue  # PyTorch's FileStore says True for a key that was not there
+            continue  # PyTorch's FileStore returns True for a key that did not exist
         assert found[0] == found[1], (act, arguments)
 
 
@@ -64,7 +64,7 @@ def test_a_key_that_does_not_come(kind, tmp_path):
 
 @pytest.mark.parametrize("dist", (ours, theirs), ids=("ours", "theirs"))
 def test_a_master_and_its_workers(dist):
-    """The master waits until all have come, the others for the master."""
+    """The master waits until all processes have arrived, and the other processes wait for the master."""
     stores = {}
 
     def begin(master, port):
@@ -84,7 +84,8 @@ def test_a_master_and_its_workers(dist):
 
 
 def test_signatures():
-    """TCPStore takes PyTorch's arguments, in its order. docs/distributed.md names the calls that are missing."""
+    """TCPStore has PyTorch's parameters in the same order. docs/distributed.md lists the calls that are
+    missing."""
     text = theirs.TCPStore.__init__.__doc__
     names = re.findall(r"(\w+): ", text.partition("->")[0])[1:]
     assert list(inspect.signature(ours.TCPStore.__init__).parameters)[1:] == names, text

@@ -1,4 +1,5 @@
-"""Corners of structure, order, set and index functions that must be PyTorch's: the same calls, equal answers."""
+"""Compares corner cases of structure, order, set and index functions with PyTorch: the same calls must give
+equal results."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def plain(x):
 
 
 def answer(call, m):
-    """The values, or the kind of refusal."""
+    """The values, or the type of the error."""
     try:
         return str(plain(call(m)))
     except (RuntimeError, IndexError, ValueError, TypeError):
@@ -121,7 +122,7 @@ def test_dtypes(tt):
 
     assert pairs(tt, tt.promote_types) == pairs(torch, torch.promote_types)
     assert pairs(tt, tt.can_cast) == pairs(torch, torch.can_cast)
-    # complex numbers of half precision do not exist here
+    # teletensor has no complex numbers of half precision
     wrong = [(a, b) for a, b in zip(results(tt), results(torch)) if a != b and b not in ("complex32", "bcomplex32")]
     assert not wrong
     for name in ("float16", "bfloat16", "float32", "float64"):

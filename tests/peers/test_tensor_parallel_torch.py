@@ -1,4 +1,4 @@
-"""DTensor and tensor-parallel modules: values and gradients as PyTorch's over gloo."""
+"""Compares values and gradients of DTensor and tensor-parallel modules with PyTorch's over gloo."""
 
 import numpy as np
 import pytest

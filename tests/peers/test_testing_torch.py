@@ -1,4 +1,4 @@
-"""testing.assert_close takes and refuses what PyTorch's does."""
+"""Checks that testing.assert_close accepts and refuses what PyTorch's does."""
 
 import itertools
 

@@ -1,4 +1,5 @@
-"""PyTorch programs over a daemon's groups: the backend "teletensor" of torch.distributed beside gloo."""
+"""Runs PyTorch programs on a daemon's groups, and compares the backend "teletensor" of torch.distributed
+with gloo."""
 
 import contextlib
 import json
@@ -71,8 +72,9 @@ dist.destroy_process_group()
 
 
 def run(program, folder, worlds, statuses=(0, 0), seconds=HANG):
-    """Runs the ranks of each world: a name, and addresses of daemons that its ranks have in turn; none: gloo.
-    Returns what they have written to stdout, and raises if one does not end with its status."""
+    """Runs the ranks of each world: a name, and addresses of daemons that are assigned to its ranks in
+    turn; no address means gloo. Returns their standard output, and raises an error if a rank does not end
+    with its expected status."""
     process = subprocess.Popen(
         [sys.executable, "-c", BEGIN + program, json.dumps(worlds), str(RANKS), str(folder), str(seconds)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -80,14 +82,14 @@ def run(program, folder, worlds, statuses=(0, 0), seconds=HANG):
         output, _ = process.communicate(timeout=2 * HANG)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it has left behind
+            os.killpg(process.pid, signal.SIGKILL)  # ends the processes that it has left behind
     errors = "\n".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert json.loads(output) == [*statuses] * len(worlds), errors[-4000:]
     return {world: [Path(f"{folder}/{world}-{rank}.out").read_text() for rank in range(RANKS)] for world in worlds}
 
 
 def results(program, folder, worlds):
-    """For each world the arrays and the texts of each rank."""
+    """The arrays and the texts of each rank, for each world."""
     written = run(program + END, folder, worlds)
     found = {}
     for world, outputs in written.items():
@@ -203,11 +205,12 @@ def compared(theirs, ours, least):
         assert our_texts == their_texts
         for name, value in wanted.items():
             assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape), name
-            assert got[name].tobytes() == value.tobytes(), (name, got[name], value)  # two numbers have one sum
+            # the sum of two numbers does not depend on their order
+            assert got[name].tobytes() == value.tobytes(), (name, got[name], value)
 
 
 def test_what_gloo_gives(start_daemon, tmp_path: Path):
-    """Each collective of each dtype, on one daemon and on two."""
+    """Each collective for each dtype, on one daemon and on two."""
     two = [daemon.unix for daemon in start_daemons(start_daemon, 2)]
     found = results(COLLECTIVES, tmp_path, {"gloo": [], "one": [start_daemon().unix], "two": two})
     for world in ("one", "two"):
@@ -234,7 +237,7 @@ keep("state", net.state_dict().values())
 
 
 def test_distributed_data_parallel(start_daemon, tmp_path: Path):
-    """PyTorch's DDP: the weights are gloo's to the bit."""
+    """PyTorch's DDP: the weights must be equal to gloo's bit by bit."""
     found = results(TRAINING, tmp_path, {"gloo": [], "ours": [start_daemon().unix]})
     compared(found["gloo"], found["ours"], 10)
 
@@ -274,7 +277,7 @@ keep("works", [x])
 
 
 def test_errors(start_daemon, tmp_path: Path):
-    """A call that fails on one rank is one error on all; later calls work."""
+    """A call that fails on one rank raises the same error on all ranks; later calls work."""
     (found, texts), (_, others) = results(ERRORS, tmp_path, {"ours": [start_daemon().unix]})["ours"]
     for name, words in {
         "shapes": "rank 0 is in all_reduce(sum, float32[3]) at <string>:",
@@ -300,7 +303,7 @@ def test_errors(start_daemon, tmp_path: Path):
 
 
 def test_a_rank_that_has_gone(start_daemon, tmp_path: Path):
-    """The others are told at once, and their processes end well."""
+    """The remaining ranks are notified at once, and their processes end normally."""
     written = run("""
 dist.all_reduce(torch.ones(2))
 if rank:
@@ -315,7 +318,7 @@ dist.destroy_process_group()
 
 
 def test_a_rank_that_does_not_come(start_daemon, tmp_path: Path):
-    """The others wait for as long as the group's timeout."""
+    """The remaining ranks wait until the timeout of the group."""
     os.mkfifo(tmp_path / "end")
     written = run("""
 dist.barrier()
@@ -328,7 +331,7 @@ open(folder + "/end", "r" if rank else "w")
     assert "timeout" in json.loads(written["ours"][0].splitlines()[-1])["late"]
 
 
-# Of PyTorch's suite, what takes little time and is of several kinds; torch_distributed.py runs all.
+# A selection of fast and different tests from PyTorch's suite; torch_distributed.py runs all of them.
 CHOSEN = """
 test_all_gather test_all_gather_coalesced_simple test_all_gather_object_default_pg test_all_reduce_coalesced_sum
 test_all_reduce_coalesced_full_group_max test_all_reduce_sum_async test_all_reduce_sum_complex
@@ -366,6 +369,6 @@ def test_without_pytorch(tmp_path: Path):
                                   "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier",
                                   "monitored_barrier", "send", "recv", "recv_anysource"])
 def test_calls_are_ours(name):
-    """None is left to PyTorch, whose own ones look for another backend."""
+    """No call uses PyTorch's own implementation, which would look for another backend."""
     from teletensor.integrations.torch_backend import TeletensorProcessGroup
     assert getattr(TeletensorProcessGroup, name).__module__.startswith("teletensor.")

@@ -1,4 +1,4 @@
-"""Whole training runs beside PyTorch's from equal weights."""
+"""Compares whole training runs with PyTorch, from equal weights."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_sin2(tt, momentum):
 
 
 def classifier(m, kind, options, steps=40):
-    """LayerNorm, GELU, cross entropy on fixed random data. Losses of every step."""
+    """LayerNorm, GELU and cross entropy on fixed random data. Returns the losses of all steps."""
     rng = np.random.default_rng(9)
     x = m.tensor(rng.standard_normal((96, 20)).astype(np.float32))
     y = m.tensor(rng.integers(0, 5, 96))

@@ -1,11 +1,12 @@
-"""PyTorch's own tests of torch.distributed, through gloo and through a daemon's groups.
+"""Runs PyTorch's own tests of torch.distributed with gloo and with a daemon's groups.
 
   .venv-peers/bin/python tests/peers/torch_distributed.py [--ranks 3] [--json FILE] [NAME ...]
 
-The suite is in PyTorch's wheel: torch.testing._internal.distributed.distributed_test. Its conditions name the
-backends that it knows, so it is told that it runs gloo; in the processes of "teletensor" the name "gloo" then
-means the backend of teletensor.integrations.torch_backend, and a process fails that makes no group of it. The
-processes of a world run one test after the other, each in a process group of its own; a failed test ends them.
+The suite is in PyTorch's wheel: torch.testing._internal.distributed.distributed_test. Its conditions depend
+on the names of the backends, so it is told that it runs gloo; in the processes of "teletensor" the name
+"gloo" stands for the backend of teletensor.integrations.torch_backend, and a process that does not create a
+group of that backend fails. The processes of a world run one test after the other, each in a separate
+process group; a failed test ends them.
 """
 
 import argparse
@@ -23,12 +24,13 @@ import unittest
 from datetime import timedelta
 from pathlib import Path
 
-PATIENCE = 150  # seconds; the suite's own timeouts are 60 at most, but for one of 300
+PATIENCE = 150  # seconds; the timeouts in the suite are at most 60, except for one of 300
 _fork = multiprocessing.get_context("fork")
 
 
 def suite(ranks, folder):
-    """The suite's class, made for gloo and that number of ranks, with its files in the folder."""
+    """The class of the suite, constructed for gloo and that number of ranks, with its files in the
+    folder."""
     for name in ("barrier", "test_dir", "init_dir"):
         (folder / name).mkdir()
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(ranks), TEMP_DIR=str(folder), MASTER_ADDR="127.0.0.1",
@@ -100,7 +102,7 @@ def _rank(tests, rank, folder, address, pipe, output):
     torch.set_num_threads(1)
     if address is None:
         def made():
-            made.count += 1  # gloo makes no group of ours
+            made.count += 1  # gloo does not create a group of this backend
             return made.count
         made.count = 0
     else:
@@ -126,7 +128,7 @@ def _rank(tests, rank, folder, address, pipe, output):
 
 
 class World:
-    """Processes that run tests. `address`: of a daemon for all of them, or None for gloo."""
+    """Processes that run tests. `address` is that of a daemon for all of them, or None for gloo."""
 
     def __init__(self, tests, ranks, folder, address):
         self.tests, self.ranks, self.folder, self.address = tests, ranks, folder, address
@@ -187,13 +189,14 @@ class World:
 
 
 def run(names, ranks, address):
-    """{name: (state, why)}; address: of a daemon, or None for gloo. `names`: None for all."""
+    """{name: (state, why)}. address is that of a daemon, or None for gloo. `names` None means all tests."""
     folder = Path(tempfile.mkdtemp(prefix="tt-"))
     world = None
     try:
         tests = suite(ranks, folder)
         if address is not None:
-            importlib.import_module("teletensor.integrations.torch_backend")  # once, for the processes to come
+            # imported once, for the processes that are forked later
+            importlib.import_module("teletensor.integrations.torch_backend")
         world = World(tests, ranks, folder, address)
         found = {}
         for name in names or names_of(tests):
@@ -210,13 +213,13 @@ def run(names, ranks, address):
 
 
 def last(text):
-    """The line that says what is wrong."""
+    """The line that describes the failure."""
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "To exec", "This message"))]
     return next((line for line in lines if "Error" in line), lines[-1] if lines else "")[:300]
 
 
 def forked(names, ranks, address):
-    """As run(), in a process of its own, since the suite reads its variables once."""
+    """As run(), in a separate process, because the suite reads its variables only once."""
     receive, send = _fork.Pipe(duplex=False)
     process = _fork.Process(target=lambda: send.send(run(names, ranks, address)))
     process.start()
@@ -239,7 +242,7 @@ def with_a_daemon(names, ranks):
 
 
 def compare(gloo, ours):
-    """Prints what differs, and the counts."""
+    """Prints the differences and the counts."""
     for name, (state, why) in ours.items():
         if state != gloo[name][0]:
             print(f"{name}: gloo {gloo[name][0]}, teletensor {state}: {last(why)}")

@@ -1,4 +1,4 @@
-"""The repository as the policy tests see it: its files and where they stand."""
+"""The files of the repository for the policy tests."""
 
 import subprocess
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def files(*suffixes: str) -> list[Path]:
-    """The files with these suffixes (tracked, or new and not ignored); all of them without."""
+    """The files with these suffixes, or all files (tracked, or new and not ignored)."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,

@@ -1,4 +1,4 @@
-"""Public Python names are exported on purpose and documented."""
+"""Checks that public Python names are exported on purpose and documented."""
 
 import importlib
 import inspect
@@ -18,14 +18,14 @@ def public_modules():
             continue
         try:
             yield importlib.import_module(found.name)
-        except ImportError:  # the library that an adapter is for is not installed
+        except ImportError:  # the library for which the adapter is written is not installed
             if not found.name.startswith("teletensor.integrations."):
                 raise
 
 
 MODULES = list(public_modules())
-_core.set_text_prefix("teletensor")  # as_torch has changed it
-# Methods that NumPy's, PyTorch's and the language's own documentation describes.
+_core.set_text_prefix("teletensor")  # importing as_torch has changed it
+# Methods that are described in the documentation of NumPy, PyTorch or Python.
 INHERITED = (int, float, str, dict, list, tuple, Exception)
 
 
@@ -52,7 +52,7 @@ def test_documented(module):
     for name in getattr(module, "__all__", []):
         value = getattr(module, name)
         if typing.get_origin(value) or getattr(value, "__module__", "").startswith("multiprocessing"):
-            continue  # a type for annotations; the language's own documentation describes it
+            continue  # a type for annotations, which Python's documentation describes
         if (inspect.isclass(value) or callable(value)) and not inspect.getdoc(value):
             bare.append(name)
         if inspect.isclass(value):
@@ -65,7 +65,7 @@ def test_documented(module):
 
 
 def test_the_surface_of_pytorch_is_there():
-    """What the guide and the examples use."""
+    """Checks the names that the guide and the examples use."""
     names = """
         tensor empty zeros ones full arange linspace eye rand randn randint manual_seed no_grad
         exp log sin cos tanh sigmoid relu sqrt pow abs clamp where sum mean max min argmax argmin

@@ -1,4 +1,4 @@
-"""Documents point at things that exist, and their examples run."""
+"""Checks that documents refer to things that exist, and that their examples run."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ def help_of(*command):
 
 
 def test_the_commands_of_blocks_exist():
-    """Flags of `teletensord`, and commands of `teletensor`, in blocks of shell commands."""
+    """Checks the flags of `teletensord`, and the commands of `teletensor`, in blocks of shell commands."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     lines = "\n".join(re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.M | re.S)).splitlines()
     flags = [f for line in lines if "teletensord " in line for f in re.findall(r"--[a-z][a-z-]+", line)]

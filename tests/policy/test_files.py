@@ -1,31 +1,31 @@
-"""Sizes and contents that no file of the repository may have."""
+"""Checks sizes and contents of files that no file of the repository may have."""
 
 import re
 
 from repository import files, relative
 
 MAX_LINES = 800
-# Files that may be longer, each with its reason.
+# Files that may be longer, with the reason.
 LONGER: dict[str, str] = {}
 TEXT = {".cc", ".h", ".py", ".pyi", ".md", ".cmake", ".txt", ".json", ".toml", ".yaml", ".proto",
         ".sh", ""}
 COLUMNS = 100
-TABLES = "tests/ops/rows"  # one sample a line
-PYTHON_COLUMNS = 108  # aim at 100; a sentence or a table may need a little more
+TABLES = "tests/ops/rows"  # one sample per line
+PYTHON_COLUMNS = 108  # the aim is 100; a sentence or a table may need a little more
 TEST_COLUMNS = 120
 
-# Hosts of package registries, paths of one machine. In pieces, so that they do not stand
-# here themselves.
+# Hosts of package registries, and paths of one machine. They are written in pieces so that this file does
+# not contain them.
 HOSTS = ["py" + "pi.org", "python" + "hosted", "npm" + "js.org", "deb." + "debian.org",
          "security." + "debian.org", "crates" + ".io", "proxy." + "golang", "docker" + ".io"]
 PATHS = [r"/opt/" + "wheels", r"(?<![\w.])/wo" + r"rk/", r"/home/(?!daemon|teletensor)[a-z]"]
 FORBIDDEN = re.compile("|".join([*map(re.escape, HOSTS), *PATHS]))
-# The last of the hosts is also how container tools spell the name of a local image.
+# The last of the hosts is also used by container tools for the name of a local image.
 MAY_NAME_IMAGES = ("deploy/", "Dockerfile")
 
 
 def texts(*suffixes):
-    """(path relative to the root, lines) of the files written by hand."""
+    """(path relative to the root, lines) of the files that are written by hand."""
     for path in files(*suffixes):
         if path.suffix in TEXT:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -73,7 +73,7 @@ def test_columns():
 def test_headers_say_what_they_hold():
     for name, lines in texts(".h"):
         assert lines[0].startswith("//"), f"{name} begins without its contract in a comment"
-        # Highway compiles a file once per instruction set: what it includes has its own guards.
+        # Highway includes a file once for each instruction set, so such a file has Highway's guards.
         guarded = any(line.startswith(("#ifndef HWY_", "#if defined(HWY_")) or
                       "HWY_TARGET_TOGGLE" in line for line in lines)
         assert "#pragma once" in lines or guarded, f"{name}: no #pragma once"
@@ -87,7 +87,7 @@ def test_exceptions_are_needed():
 
 
 def test_nothing_is_left_for_later():
-    # Left-over marks, in pieces for the same reason as above.
+    # Marks of unfinished work, in pieces for the same reason as above.
     marks = re.compile("|".join([r"\bTO" + "DO", r"\bFIX" + "ME", r"\bXX" + r"X\b", "HACK" + ":"]))
     found = [f"{name}:{n}" for name, lines in texts(".cc", ".h", ".py")
              for n, line in enumerate(lines, 1) if marks.search(line)]

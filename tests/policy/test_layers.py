@@ -1,4 +1,5 @@
-"""Who may include whom: one table, checked against every #include and every import."""
+"""Checks which folder may include which headers and modules: one table, compared with every #include and
+every import."""
 
 import ast
 import re
@@ -6,11 +7,12 @@ import sys
 
 from repository import ROOT, files, relative
 
-STD = "std"  # C++ standard library headers: no dot and no slash in their names
+STD = "std"  # headers of the C++ standard library, whose names have no dot and no slash
 POSIX = "posix"  # <name.h> and <sys/name.h>
 CLIENT = [STD]
 ABSL = [STD, POSIX, "absl/"]
 
+<<<<<<< HEAD
 # What a file of the daemon may include from the engine and from Debian's packages.
 ENGINE = ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h",
           "engine/memory/block_file.h", "engine/runtime/fabric.h", "engine/collective/link.h"]
@@ -31,6 +33,10 @@ ROOMS = {
 
 # folder -> (project headers it may include, by prefix; other headers it may include).
 # The longest matching folder counts. A folder may always include its own headers.
+=======
+# folder -> (project headers that it may include, by prefix; other headers that it may include). The longest
+# matching folder applies. A folder may always include its own headers.
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 LAYERS = {
     "engine/core": ([], CLIENT),
     "engine/program": (["engine/core/"], CLIENT),
@@ -81,7 +87,8 @@ LAYERS = {
          "engine/passes/", "proto/wire/", "clients/session/"],
         [STD, POSIX, "nanobind/", "Python.h", "structmember.h"]),
 }
-# What a unit test may include besides: the test library, and the layers it needs to drive its own.
+# Headers that unit tests may include in addition: those of the test library, and the layers that a test
+# needs to drive its own.
 TESTS = {
     "engine/backends/cuda": ["cublasLt.h", "cudnn_graph.h", "sanitizer/lsan_interface.h"],
     "engine/runtime": ["engine/backends/"],
@@ -145,7 +152,7 @@ def test_the_table_refuses_what_it_should():
 
 
 def test_only_the_codec_sees_session_protocol_and_engine():
-    """Two vocabularies meet in one file."""
+    """The vocabularies of the session protocol and of the engine meet in one file only."""
     both = []
     for path in files(".cc", ".h"):
         name = relative(path)
@@ -158,11 +165,12 @@ def test_only_the_codec_sees_session_protocol_and_engine():
     assert [name for name in both if not name.startswith("server/session/codec")] == []
 
 
-# At run time the client needs grpcio and numpy; torch and safetensors' formats only on request.
+# At run time the client requires only grpcio and numpy; torch and the safetensors formats are used only on
+# request.
 CLIENT_IMPORTS = {"teletensor", "numpy", "grpc"}
 LAZY_IMPORTS = {"torch", "IPython", "cloudpickle"}
 ADAPTERS = "clients/python/teletensor/integrations/"
-ADAPTED = {"ray", "torch"}  # libraries that adapters import, and no other module
+ADAPTED = {"ray", "torch"}  # libraries that only the adapters import
 
 
 def imports(tree: ast.Module):

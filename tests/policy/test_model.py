@@ -1,5 +1,5 @@
-"""The model of the protocol (docs/model): its properties hold within small bounds, and fail where a
-decision of the protocol is undone. `make nightly` has larger bounds."""
+"""Checks the model of the protocol (docs/model): its properties hold within small bounds, and fail if a
+decision of the protocol is reverted. `make nightly` uses larger bounds."""
 
 import sys
 
@@ -18,7 +18,7 @@ def test_the_properties_hold(bounds):
 
 
 def test_no_run_is_without_an_end():
-    """So whatever a client waits for, it has or is told of, where each run ends well."""
+    """Hence a client gets everything for which it waits, or an error, if each run ends well."""
     outcome = check.check(check.Bounds(cuts=1, ops=1, crashes=1, snaps=1), flags=check.CYCLES, arguments=["-l"])
     assert not outcome.broken, "\n".join(outcome.steps)
 
@@ -30,7 +30,7 @@ def test_a_decision_that_is_undone_breaks_its_property(mutation):
 
 
 def test_either_guard_against_frames_that_come_twice_is_enough():
-    """With one client, of the number of a frame and the fence of its stream one can be undone."""
+    """With one client, either the frame numbers or the fence of streams can be removed."""
     guards = ["TAKEN_TWICE", "STREAM_NOT_FENCED"]
     bounds = check.Bounds(cuts=1)
     assert [check.check(bounds, undone).broken for undone in (guards[:1], guards[1:], guards)] == [

@@ -1,4 +1,4 @@
-"""Every op of the catalog is documented, reachable, and differentiable or says why not."""
+"""Checks that every op of the catalog is documented, reachable, and differentiable or says why not."""
 
 import re
 
@@ -7,7 +7,7 @@ from repository import ROOT
 from teletensor import _core
 
 OPS = _core.catalog()
-# Public ops that are no attribute of `tt` by their own name: what reaches them.
+# Public ops that are not attributes of `tt` under their own name, with the functions that use them.
 REACHED_OTHERWISE = {"adam_step": "tt.optim.Adam, AdamW", "nadam_step": "tt.optim.NAdam",
                      "amp_unscale": "tt.amp.GradScaler"}
 REACHED_OTHERWISE |= {

@@ -1,4 +1,4 @@
-"""tests/run_all.py: what it reads out of reports, and that it passes no skip over in silence."""
+"""Tests tests/run_all.py: what it reads from reports, and that it does not ignore a skip silently."""
 
 import importlib.util
 import subprocess
@@ -50,7 +50,7 @@ def test_a_skip_needs_its_line():
 
 
 def test_the_last_line(tmp_path):
-    """Of a stage with a case that passes, one that fails and skips, of which one is in no list."""
+    """For a stage with a case that passes, one that fails, and skips, one of which is in no list."""
     folder = tmp_path / "tests" / "e2e"
     folder.mkdir(parents=True)
     (folder / "test_some.py").write_text("""import pytest

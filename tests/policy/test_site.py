@@ -1,4 +1,5 @@
-"""The site of the documentation: it builds without a warning, and every public name can be found in it."""
+"""Checks the site of the documentation: it builds without a warning, and every public name can be found in
+it."""
 
 import json
 import os
@@ -16,7 +17,7 @@ from generate_api import MODULES, anchor, operator_of, page_name, public_names
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the site; mkdocs.yml is strict, so that a broken link or anchor is an error."""
+    """The folder of the site; mkdocs.yml is strict, so a broken link or anchor is an error."""
     folder = tmp_path_factory.mktemp("site")
     mkdocs = Path(sys.executable).with_name("mkdocs")
     done = subprocess.run([mkdocs, "build", "--quiet", "--site-dir", folder], cwd=ROOT,
@@ -26,7 +27,7 @@ def site(tmp_path_factory):
 
 
 def test_it_needs_no_other_site(site):
-    """Scripts, styles, fonts and pictures are its own: it can be read without a network."""
+    """All scripts, styles, fonts and pictures are part of the site: it can be read without a network."""
     foreign = re.compile(r'<(?:script|img)[^>]* src="https?:|<link[^>]* rel="stylesheet"[^>]* href="https?:')
     pages = list(site.rglob("*.html"))
     assert len(pages) > 40
@@ -37,7 +38,8 @@ def test_it_needs_no_other_site(site):
 def test_every_public_name_has_an_entry(site, module):
     names = public_names(sys.modules[module])
     if module == "teletensor":
-        names = [name for name in names if not operator_of(name)]  # links to ops.md, which are checked
+        # these link to ops.md, whose anchors are checked
+        names = [name for name in names if not operator_of(name)]
     page = (site / "api" / f"{page_name(module)}.html").read_text(encoding="utf-8")
     assert names
     assert [name for name in names if f'id="{anchor(name)}"' not in page] == []

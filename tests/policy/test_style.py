@@ -1,4 +1,4 @@
-"""clang-format, ruff and mypy have nothing to say."""
+"""Checks that clang-format, ruff and mypy report nothing."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""docs/troubleshooting.md has every class of errors, and every text with which `connect` fails."""
+"""Checks that docs/troubleshooting.md has every error class, and every message with which `connect`
+fails."""
 
 import ast
 import re
@@ -10,8 +11,8 @@ from teletensor import _errors
 PACKAGE = ROOT / "clients/python/teletensor"
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 SESSIONS = (ROOT / "docs/sessions.md").read_text(encoding="utf-8")
-DIFFERS = "…"  # on the page, for what a program puts into a text
-# Where `connect` raises: whole modules, or functions of one.
+DIFFERS = "…"  # stands on the page for text that a program fills in
+# Where `connect` raises errors: whole modules, or functions of a module.
 CONNECT = {
     "_credentials": None,
     "_daemon": None,
@@ -20,15 +21,20 @@ CONNECT = {
     "_transport": {"_hello", "open_transport"},
 }
 CAUSES = ("Fault", "Absent", "Silent")  # classes of _reach
+<<<<<<< HEAD
 # Where the daemon refuses a Hello, and the codes that mean it.
 REFUSALS = ["access/auth.cc", "access/rights.cc", "session/leases.cc", "session/codec.cc", "stream/service.cc"]
+=======
+# The files in which the daemon refuses a Hello, and the codes that they use.
+REFUSALS = ["auth.cc", "rights.cc", "leases.cc", "codec.cc", "service.cc"]
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 REFUSAL = re.compile(
     r"Status\(\s*(?:core::)?(?:Code::)?k(?:Unauthenticated|ResourceExhausted|FailedPrecondition),(.*?)\);$",
     re.M | re.S)
 
 
 def text_of(node: ast.expr) -> str:
-    """The text of an expression, with DIFFERS for what is known only when the program runs."""
+    """The text of an expression, with DIFFERS for parts that are known only at run time."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -39,7 +45,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def choices(node: ast.expr):
-    """The expressions that a conditional expression chooses from; else the expression itself."""
+    """The expressions among which a conditional expression chooses; otherwise the expression itself."""
     if isinstance(node, ast.IfExp):
         yield from choices(node.body)
         yield from choices(node.orelse)
@@ -48,8 +54,8 @@ def choices(node: ast.expr):
 
 
 def raised(tree: ast.AST):
-    """The texts of the exceptions that are made in a raise statement, and of the causes that _reach finds; not those
-    of exceptions made elsewhere."""
+    """The messages of the exceptions that are constructed in a raise statement, and of the causes that
+    _reach finds; not those of exceptions that are constructed elsewhere."""
     for node in ast.walk(tree):
         made = node.exc if isinstance(node, ast.Raise) else node
         if not isinstance(made, ast.Call) or not made.args:
@@ -73,7 +79,8 @@ def texts_of_connect():
 
 
 def texts_of_the_daemon():
-    """The longest constant piece of each refusal: the source puts numbers and names between them."""
+    """The longest constant piece of each refusal, because the source inserts numbers and names between the
+    pieces."""
     for name in REFUSALS:
         for arguments in REFUSAL.findall((ROOT / "server" / name).read_text(encoding="utf-8")):
             pieces = re.findall(r'"((?:[^"\\]|\\.)*)"', re.sub(r'"\s*"', "", arguments))

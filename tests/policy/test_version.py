@@ -1,4 +1,4 @@
-"""VERSION is the one source of the version."""
+"""Checks that VERSION is the only source of the version."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ def test_the_version_of_pytorch_is_the_one_that_was_compared():
     import teletensor.as_torch
     from teletensor import _core
 
-    _core.set_text_prefix("teletensor")  # the import has changed it
+    _core.set_text_prefix("teletensor")  # importing as_torch has changed it
     compared = re.search(r"against PyTorch ([\d.]+\d)", (ROOT / "docs/names.md").read_text())[1]
     assert teletensor.as_torch.__version__ == compared
     assert f"torch=={compared}" in (ROOT / "deploy/requirements/constraints.txt").read_text()

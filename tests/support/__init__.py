@@ -1,1 +1,1 @@
-"""What several test folders share. Not collected by pytest."""
+"""Helpers that several test folders share. Not collected by pytest."""

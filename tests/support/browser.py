@@ -1,4 +1,4 @@
-"""A real Chromium, driven through chromedriver's HTTP interface (the W3C WebDriver protocol)."""
+"""Drives a real Chromium through chromedriver's HTTP interface (the W3C WebDriver protocol)."""
 
 import base64
 import json
@@ -15,13 +15,13 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
 def missing():
-    """What is not installed; "" when a browser can be had."""
+    """The name of a missing program; "" if a browser can be started."""
     names = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
     return ", ".join(names)
 
 
 def sign_in(browser, daemon, token):
-    """Through the dashboard's own form."""
+    """Signs in through the form of the dashboard."""
     browser.go(f"http://{daemon.http}/")
     browser.wait(lambda: browser.script("return !document.getElementById('login').hidden"))
     browser.type("#token", token)
@@ -75,35 +75,35 @@ class Browser:
         self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
 
     def question(self):
-        """The text of the dialog that is open."""
+        """The text of the open dialog."""
         return self._call("GET", "/alert/text")
 
     def accept(self):
-        """The dialog that is open."""
+        """Accepts the open dialog."""
         self._call("POST", "/alert/accept", {})
 
     def script(self, code):
         return self._call("POST", "/execute/sync", {"script": code, "args": []})
 
     def rows(self, table):
-        """The texts of a table's body: one {heading: text} for each row."""
+        """The texts in the body of a table: one {heading: text} for each row."""
         return self.script(f"return [...document.querySelectorAll('#{table} tbody tr')].map(r => "
                            "Object.fromEntries([...r.cells].map(c => [c.dataset.label, c.textContent])))")
 
     def devtools(self, command, **parameters):
-        """A command of Chromium's DevTools protocol."""
+        """Sends a command of Chromium's DevTools protocol."""
         return self._call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def emulate(self, width=1280, height=1100, dark=False, scale=1):
-        """A screen of so many CSS pixels, and what its user has chosen."""
+        """Emulates a screen of this size in CSS pixels, with the user's preferences."""
         self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale,
                       mobile=width < 600)
         self.devtools("Emulation.setEmulatedMedia",
                       features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
     def faults(self):
-        """What axe-core finds on the page: [(rule, element, what is wrong)]."""
-        import axe_core_python  # not where tests/e2e runs on a machine with a GPU
+        """The faults that axe-core finds on the page: [(rule, element, description)]."""
+        import axe_core_python  # not installed where tests/e2e runs on a machine with a GPU
 
         self.script(Path(axe_core_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8"))
         return self._call("POST", "/execute/async", {"args": [], "script": """
@@ -113,7 +113,8 @@ class Browser:
                 error => done([["axe", "", String(error)]]));"""})
 
     def log(self):
-        """Returns the lines that the page wrote to its console, among them refusals of its security policy."""
+        """Returns the lines that the page wrote to its console, including violations of its security
+        policy."""
         return self._call("POST", "/se/log", {"type": "browser"})
 
     def wait(self, true, seconds=HANG, what="the page"):
@@ -128,7 +129,7 @@ class Browser:
             time.sleep(0.1)
 
     def screenshot(self, path, whole=False):
-        """The window, or the whole page, as a PNG file."""
+        """Saves the window, or the whole page, as a PNG file."""
         picture = self.devtools("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
         Path(path).write_bytes(base64.b64decode(picture))
 

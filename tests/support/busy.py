@@ -1,4 +1,5 @@
-"""Work that goes on until the test ends it: what the test does meanwhile is a matter of order, not of speed."""
+"""Keeps a daemon busy until the test ends the work, so that tests depend on the order of events and not on
+speed."""
 
 import contextlib
 
@@ -16,14 +17,15 @@ def until(x, gate):
 
 
 def occupy(tt):
-    """A tensor that is computed until an interrupt or the session's end. The current session's commands after it stay
-    in the queue until then."""
+    """A tensor whose computation continues until an interrupt or the end of the session. Later commands of
+    the current session stay in the queue until then."""
     return tt.jit.script(endless)(tt.ones(1))
 
 
 @contextlib.contextmanager
 def held(tt, session):
-    """Commands that `session` issues inside the block are queued, and run together at its end. Over a UNIX socket."""
+    """Commands that `session` issues inside the block are queued, and run together at its end. Requires a
+    UNIX socket."""
     with tt.connect(session.address) as opener:
         with opener.as_current():
             gate, name = tt.ones(1), f"gate {opener.id}"

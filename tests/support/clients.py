@@ -1,4 +1,4 @@
-"""Other client processes of a test."""
+"""Starts and observes the client processes of a test."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.daemon import HANG, wait_until
 
-# A shell that starts the tests in the background has them ignore SIGINT, and their children as well.
+# If a shell starts the tests in the background, they and their children ignore SIGINT.
 START = f"""
 import os, signal, sys, threading, time
 sys.path.append({str(Path(__file__).resolve().parents[1])!r})
@@ -22,14 +22,16 @@ s.__enter__()
 
 
 def client(code, address, **options):
-    """Starts Python with teletensor connected as `s`, then `code`. Its output is text lines."""
+    """Starts a Python process in which teletensor is connected as `s`, and which then runs `code`. Its
+    output is lines of text."""
     environment = {**os.environ, "TT_TEST_ADDRESS": address, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen([sys.executable, "-c", START + textwrap.dedent(code)], env=environment,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 def read_line(process):
-    """The next line, "" at the end. Nothing behind it is read: communicate() sees only the pipe."""
+    """Returns the next line, "" at the end. Reads nothing after it, because communicate() sees only the
+    pipe."""
     line = bytearray()
     while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
         line += byte
@@ -37,7 +39,7 @@ def read_line(process):
 
 
 def wait_line(process, text, seconds=HANG):
-    """Reads lines until one holds `text`."""
+    """Reads lines until one contains `text`."""
     import threading
     timer, others = threading.Timer(seconds, process.kill), []
     timer.start()
@@ -55,9 +57,10 @@ def wait_line(process, text, seconds=HANG):
 def wait_asleep(process, seconds=0.05):
     """Waits until the main thread of `process` has slept in one system call for `seconds`.
 
-    CPython runs a signal's handler between two bytecodes. A signal that arrives after the interpreter's last
-    look and before a system call that blocks is seen only when that call returns: `await asyncio.sleep(600)`
-    then sleeps on. A program without teletensor that has a second thread loses 4 of 1,000 signals this way.
+    CPython runs a signal handler between two bytecodes. A signal that arrives after the interpreter's last
+    check and before a blocking system call is seen only when that call returns: `await asyncio.sleep(600)`
+    then continues to sleep. A program without teletensor that has a second thread loses 4 of 1,000 signals
+    in this way.
     """
     status = Path(f"/proc/{process.pid}/task/{process.pid}/status")
 
@@ -81,7 +84,7 @@ def wait_stopped(process):
 
 
 def finish(process, seconds=HANG):
-    """(status, stdout, stderr)."""
+    """Waits for the end of the process; returns (status, stdout, stderr)."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Training that is cut: used by the quick test and by `make chaos`."""
+"""Training runs whose connection is cut: used by the quick test and by `make chaos`."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from support.raw import Raw
 
 
 def program(tt, log):
-    """A little training; `log` gets what was read, value and what it must be."""
+    """A short training; appends every value that was read, and its expected value, to `log`."""
     x = tt.tensor(np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4))
     w = tt.ones(4, 3, requires_grad=True)
     big = tt.tensor(np.arange(40_000, dtype=np.float32))
@@ -26,7 +26,8 @@ def program(tt, log):
 
 
 def whole_run(tt, daemon):
-    """(what an uncut run reads, bytes that the client sends, HTTP/2 frames in both directions)."""
+    """Runs without a cut; returns (the values read, the bytes that the client sends, the HTTP/2 frames in
+    both directions)."""
     proxy, log = Proxy(daemon.socket), []
     try:
         with tt.connect(proxy.address):
@@ -40,8 +41,9 @@ def whole_run(tt, daemon):
 
 
 def cut_run(tt, daemon, at, wanted, frames=False):
-    """One run whose connection dies after `at` bytes or frames: every value read before is right, the
-    loss of the session is one clear error, nothing stays on the daemon. Was it cut?"""
+    """One run whose connection is cut after `at` bytes or frames. Checks that every value read earlier is
+    right, that the loss of the session is one clear error, and that nothing remains on the daemon. Returns
+    whether the connection was cut."""
     proxy, log, lost = Proxy(daemon.socket), [], False
     try:
         with tt.connect(proxy.address) as s:

@@ -1,4 +1,4 @@
-"""A real daemon for a test: teletensord on port 0 and a socket in a temporary folder."""
+"""Starts a real daemon for a test: teletensord on port 0 and on a socket in a temporary folder."""
 
 import contextlib
 import os
@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HANG = 240  # seconds; what has not happened by then never will. pyproject.toml gives a whole test more
+# seconds after which an event that has not happened is considered a hang; pyproject.toml has a longer limit
+# for a whole test
+HANG = 240
 READY = HANG
 SANITIZED = bool(os.environ.get("TELETENSOR_SANITIZED"))  # the daemon is slow and keeps freed memory
 
@@ -23,27 +25,27 @@ def binary():
 
 
 class Daemon:
-    """Runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` where
-    it answers HTTP (with the flag), `peers` where its peers reach it (with the flag), `log` what it wrote.
-    `may_say`: words of the lines of errors
-    that the test itself brings about (invariants.py). `url`: of the dashboard, with a token that the log never
-    has."""
+    """A daemon that runs until stop(). `tcp` and `unix` are addresses for tt.connect, `http` is its HTTP
+    address (with the flag), `peers` the address for its peers (with the flag), `log` its output, and `url`
+    that of the dashboard, with a token that is never in the log. `may_say`: words of the error lines that
+    the test itself causes (invariants.py)."""
 
     may_say = ()
 
     def __init__(self, *flags, env=None, under=(), socket=None, anonymous=True):
-        """`under`: the words of a program that runs it. `socket`: a path, whose folder is made. anonymous=False:
-        callers on loopback need a token, as they do unless the daemon is told otherwise."""
-        self.folder = tempfile.mkdtemp(prefix="tt-")  # short: socket paths hold 108 bytes
+        """`under`: the words of a program that runs it. `socket`: a path, whose folder is created.
+        anonymous=False: clients on loopback need a token, as they do by default."""
+        self.folder = tempfile.mkdtemp(prefix="tt-")  # short, because socket paths have at most 108 bytes
         self.socket = socket or f"{self.folder}/d.sock"
         self.anonymous = anonymous
         os.makedirs(os.path.dirname(self.socket), exist_ok=True)
         self.flags, self.env, self.under = flags, env, under
-        self.lives = []  # the logs of the processes before this one
+        self.lives = []  # the logs of the earlier processes
         self._start(flags, env)
 
     def restart(self, *flags):
-        """Another process on the same socket and state directory, with the same flags and these."""
+        """Starts another process on the same socket and state directory, with the same flags and these
+        additional ones."""
         self._end_log()
         self.lives.append(self._lines)
         self._start((*self.flags, *flags), self.env)
@@ -56,12 +58,12 @@ class Daemon:
     def _start(self, flags, env):
         command = [*self.under, binary(), "--listen", "127.0.0.1:0", "--socket", self.socket,
                    *(["--allow-anonymous"] if self.anonymous else []),
-                   # Sessions that outlive a daemon are for the tests that say so.
+                   # Only tests that ask for it have sessions that outlive a daemon.
                    *([] if "--restart" in flags else ["--restart", "0"]),
                    *([] if "--state-dir" in flags else ["--state-dir", f"{self.folder}/state"]), *flags,
                    *os.environ.get("TELETENSOR_TEST_FLAGS", "").split()]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
-        # The daemon leaves out lines that its pipe has no room for.
+        # The daemon drops lines for which its pipe has no room.
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
                                         pipesize=1 << 20, env={**environment, **(env or {})})
         os.set_blocking(self.process.stdout.fileno(), False)
@@ -83,7 +85,7 @@ class Daemon:
         self._ready.set()
 
     def _take(self, pipe):
-        """Takes over what the daemon has written by now. False: it has ended, and nothing is left."""
+        """Reads what the daemon has written so far. Returns False if it has ended and everything is read."""
         with self._taking:
             while not pipe.closed and (data := pipe.read(1 << 16)) is not None:
                 if not data:
@@ -115,7 +117,8 @@ class Daemon:
 
     @property
     def lines(self):
-        """What the daemon has logged. A line that it writes before it answers a call is here once the call returns."""
+        """The lines that the daemon has logged. A line that it writes before it answers a call is included
+        once the call has returned."""
         self._take(self.process.stdout)
         return self._lines
 
@@ -131,16 +134,16 @@ class Daemon:
         return self.process.poll() is None
 
     def terminate(self, timeout=HANG):
-        """SIGTERM; the exit status."""
+        """Sends SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
     def drain(self):
-        """SIGTERM, and all that it has to write; it ended well."""
+        """Sends SIGTERM, and checks that the daemon has written its sessions and ended normally."""
         assert self.terminate() == 0, self.log
 
     def crash(self):
-        """kill -9, and another process in its place."""
+        """Kills the daemon with kill -9, and starts another process in its place."""
         self.kill()
         self.restart()
 
@@ -151,7 +154,7 @@ class Daemon:
         self._end_log()
 
     def stop(self):
-        """Ends it; says what is wrong with how it ended ("" if nothing)."""
+        """Ends the daemon; returns a description of any fault in how it ended, or ""."""
         bad = ""
         if not self.alive():
             bad = f"the daemon had ended with {self.process.returncode}:\n{self.log[-4000:]}"
@@ -167,7 +170,7 @@ class Daemon:
 
 
 def wait_until(true, timeout=HANG, what="the condition"):
-    """Polls until true() holds. The limit ends a hang; it is no assertion."""
+    """Polls until true() holds. The time limit only ends a hang; it is not an assertion."""
     end = time.monotonic() + timeout
     while not true():
         if time.monotonic() > end:

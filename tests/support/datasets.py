@@ -10,7 +10,7 @@ from teletensor.utils.data import Dataset, IterableDataset, get_worker_info
 
 
 class Squares(Dataset):
-    """i -> (row of i, i squared), and who made it."""
+    """i -> (row of i, i squared), and the process that made it."""
 
     def __init__(self, size, slow=0.0):
         self.size, self.slow = size, slow
@@ -44,7 +44,7 @@ class Unsendable(Squares):
 
 
 class Tensors(Squares):
-    """Tensors made in the worker, from one that the dataset holds."""
+    """Tensors that are made in the worker from a tensor in the dataset."""
 
     def __init__(self, size, scale):
         super().__init__(size)
@@ -57,18 +57,18 @@ class Tensors(Squares):
 
 
 class Own(ValueError):
-    """An exception of a dataset's module."""
+    """An exception that is defined in the module of a dataset."""
 
 
 class Choosy(Own):
-    """One that takes other arguments than a text."""
+    """An exception whose arguments are not a single text."""
 
     def __init__(self, first, second):
         super().__init__(first, second)
 
 
 class Raising(Squares):
-    """Raises at sample 2."""
+    """Raises an exception at sample 2."""
 
     def __init__(self, size, error):
         super().__init__(size)
@@ -89,7 +89,7 @@ def note(i):
 
 
 class Noted(Squares):
-    """Samples whose arrival is noted in the process that iterates."""
+    """Samples whose arrival is recorded in the process that iterates."""
 
     def __getitem__(self, i):
         return Note(i)
@@ -104,7 +104,7 @@ class Note:
 
 
 class Draws(Dataset):
-    """What the generators of a worker give: (worker, seed, teletensor's seed, random, NumPy)."""
+    """Values of the generators in a worker: (worker, seed, teletensor's seed, random, NumPy)."""
 
     def __init__(self, size):
         self.size = size
@@ -120,7 +120,7 @@ class Draws(Dataset):
 
 
 class Range(IterableDataset):
-    """0 ... size-1, split among the workers as PyTorch's documentation shows it."""
+    """0 ... size-1, divided among the workers as in PyTorch's documentation."""
 
     def __init__(self, size, split=True):
         self.size, self.split = size, split

@@ -1,18 +1,18 @@
-"""A network that is far away, between a client and a daemon's socket."""
+"""Simulates a slow network between a client and a daemon's socket."""
 
 import asyncio
 import random
 import threading
 import time
 
-RESENT = 0.2  # seconds, beside a round trip, until TCP sends again what was lost
+RESENT = 0.2  # seconds, in addition to a round trip, until TCP sends lost data again
 
 
 class Far:
-    """Relays TCP to `target` (a UNIX socket path), each direction in order: `trip` seconds there and back, up to
-    `jitter` of them more, at most `rate` bytes a second. Of `loss` of the pieces the first copy is lost: they, and
-    what comes behind them, are late by a round trip and RESENT. `cut()` ends all connections with what is under way;
-    `connections` counts them."""
+    """Relays TCP to `target` (the path of a UNIX socket), in order in each direction: with a round-trip time
+    of `trip` seconds plus up to `jitter` seconds, and at most `rate` bytes per second. The first copy of a
+    fraction `loss` of the pieces is lost: they, and all later pieces, are delayed by a round trip and
+    RESENT. `cut()` ends all connections and drops the data in transit; `connections` counts them."""
 
     def __init__(self, target, trip, jitter=0.0, loss=0.0, rate=125e6, seed=0):
         self.target, self.trip, self.jitter, self.loss, self.rate = target, trip, jitter, loss, rate

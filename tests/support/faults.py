@@ -1,5 +1,6 @@
-"""A disk that is full, fails or is slow under a daemon of a test, or ends it (faults/faults.cc), a calendar that jumps
-(faults/clock.cc), memory that runs out (faults/memory.cc)."""
+"""Injects faults into the daemon of a test: a disk that is full, fails or is slow, or during whose use the
+daemon is killed (faults/faults.cc); a calendar that jumps (faults/clock.cc); memory that runs out
+(faults/memory.cc)."""
 
 import mmap
 import struct
@@ -14,7 +15,7 @@ TEXT = 256
 
 
 class Faults:
-    """environment: of the daemon. good(): all goes well again."""
+    """Base class of faults. environment: the variables for the daemon. good(): ends the fault."""
 
     def __init__(self, folder):
         if SANITIZED or not LIBRARY.exists():
@@ -33,15 +34,16 @@ class Faults:
 
 
 class Calendar(Faults):
-    """Its clock, which the test can put forward and back."""
+    """The daemon's clock, which the test can set forward and back."""
 
     def jump(self, seconds):
-        """It is off by so much from now on."""
+        """Sets the clock off by this time from now on."""
         self._say(f"clock {seconds}")
 
 
 class Memory(Faults):
-    """memory.fail(n): the n-th allocation from now on that the daemon's own code makes fails (faults/memory.cc)."""
+    """memory.fail(n) makes the n-th allocation from now on by the daemon's own code fail
+    (faults/memory.cc)."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -55,37 +57,37 @@ class Memory(Faults):
         self._said[:] = struct.pack("qq", n, 0)
 
     def count(self, act):
-        """How many of them act() makes."""
+        """Returns how many allocations act() makes."""
         most = 1 << 40
         self.fail(most)
         act()
         return most - struct.unpack("qq", self._said[:])[0]
 
     def end(self):
-        """No more of it. Has one failed?"""
+        """Ends the fault; returns whether an allocation has failed."""
         failed = struct.unpack("qq", self._said[:])[1] > 0
         self.fail(0)
         return failed
 
 
 class Disk(Faults):
-    """disk.full("sessions/"): from now on, until disk.good()."""
+    """Faults of the daemon's disk: disk.full("sessions/") applies until disk.good()."""
 
     def full(self, part, after=0, error="enospc"):
-        """What is written to files with `part` in their path fails after so many more bytes."""
-        self._count += 1  # a rule of its own, whose bytes are counted from here
+        """Makes writes to files with `part` in their path fail after this number of further bytes."""
+        self._count += 1  # a new rule, which counts bytes from now on
         self._say(f"{error} {after} {part} {self._count}")
 
     def room(self, part, bytes):
-        """The folder of such files has room for so many bytes; what is removed is free again."""
+        """Limits the folder of such files to this number of bytes; removing a file frees its bytes again."""
         self._say(f"room {bytes} {part}")
 
     def slow(self, part, milliseconds):
-        """Each write to such files takes so much longer."""
+        """Delays each write to such files by this time."""
         self._say(f"slow {milliseconds} {part}")
 
     def kill(self, part, n):
-        """The daemon ends, as by kill -9, in front of the n-th call from now on that writes, syncs, renames or removes
-        such a file."""
+        """Kills the daemon, as by kill -9, before the n-th call from now on that writes, syncs, renames or
+        removes such a file."""
         self._count += 1
         self._say(f"kill {n} {part} {self._count}")

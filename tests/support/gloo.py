@@ -1,4 +1,5 @@
-"""One program as the ranks of a world, in PyTorch over gloo and in teletensor: what each rank finds."""
+"""Runs one program as the ranks of a world, in PyTorch with gloo and in teletensor, and collects the results
+of each rank."""
 
 import os
 import subprocess
@@ -38,7 +39,7 @@ dist.destroy_process_group()
 
 
 def results(program, library, dtype, folder, addresses=("",)):
-    """What each rank finds. The ranks have the addresses in turn."""
+    """The results of each rank. The addresses are assigned to the ranks in turn."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(

@@ -1,10 +1,10 @@
-"""Random histories of several clients on one daemon, against a model of NumPy arrays.
+"""Random histories of several clients on one daemon, compared with a model of NumPy arrays.
 
-Sessions come, compute, alias, differentiate, keep, publish and use each other's, leave and are taken over;
-they hold more than the memory, so that tensors move to the disk and back; connections are cut; the daemon is
-shut down, killed and started again; quotas run out. Whatever happens, each value that is read is the
-model's, of now or (where a session says that it was rolled back) of its last snapshot; what several sessions
-have is one, and after a crash as it was written last with any of them.
+Sessions open, compute, alias, differentiate, keep, publish and use each other's tensors, close and are taken
+over. They use more than the memory, so that tensors are moved to the disk and back; connections are cut; the
+daemon is shut down, killed and restarted; quotas are exceeded. In all cases each value that is read must be
+that of the model, at present or (if a session reports a rollback) at its last snapshot. The memory of a
+shared tensor is the same in all sessions, and after a crash it is that of the last snapshot of any of them.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from support.proxy import Proxy
 from support.raw import Raw
 
 QUOTA = 2 << 20
-LARGE = 1 << 15  # elements of a quarter of a MiB
-MOST = 6  # of those at once in a session; two such sessions do not fit
+LARGE = 1 << 15  # elements, a quarter of a MiB
+MOST = 6  # the maximum number of such tensors in a session; those of two sessions do not fit into memory
 FLAGS = ("--lease", "300", "--restart", "120", "--drain", "120", "--session-memory", str(QUOTA),
          "--host-memory", "2MiB", "--disk-memory", "256MiB", "--lanes", "2", "--http", "127.0.0.1:0")
 SLOTS = 3
-DONE = Counter()  # what has happened so far, for the report
+DONE = Counter()  # counts of what has happened, for the report
 
 
 class Array:
-    """A tensor of the model: a view of a buffer that others may view as well."""
+    """A tensor of the model: a view of a buffer that may have several views."""
 
     def __init__(self, buffer, offset, shape, strides, grad=None, leaf=False):
         self.buffer, self.offset, self.shape, self.strides = buffer, offset, shape, strides
@@ -52,27 +52,29 @@ class Array:
 
 
 class Common(np.ndarray):
-    """The buffer of what several sessions use; `saved`: as it was last written down, None: never."""
+    """The buffer of a tensor that several sessions use. `saved` is its contents at the last snapshot, or
+    None."""
 
     saved = None
 
 
 def copied(named):
-    """The arrays of a dict as they are now, sharing among themselves what they share, and with other
-    sessions what those have."""
+    """Copies of the arrays in a dict: arrays that share memory with each other still do, and arrays that
+    share memory with other sessions are not copied."""
     buffers = {id(a.buffer): a.buffer for a in named.values() if isinstance(a.buffer, Common)}
     return {name: Array(buffers.setdefault(id(a.buffer), a.buffer.copy()), a.offset, a.shape, a.strides,
                         None if a.grad is None else a.grad.copy(), a.leaf) for name, a in named.items()}
 
 
 class Slot:
-    """One session: the client's object, its tensors beside the model's, and what the daemon has on disk."""
+    """One session: the client's object, its tensors together with those of the model, and what the daemon
+    has on disk."""
 
     def __init__(self, session, proxy, name):
         self.session, self.proxy, self.name, self.address = session, proxy, name, session.address
         self.pairs = []  # (tensor, Array)
-        self.kept = {}  # name: Array
-        self.saved = None  # of the last snapshot: kept then
+        self.kept = {}  # name -> Array
+        self.saved = None  # the tensors that were kept at the last snapshot
 
     def end(self):
         self.session.close()
@@ -80,19 +82,20 @@ class Slot:
             self.proxy.close()
 
     def ask(self):
-        """Has a value computed and read."""
+        """Computes a value and reads it, so that all earlier commands have run."""
         import teletensor as tt
 
         with self.session.as_current():
             assert tt.full((2,), 3.0).sum().item() == 6.0
 
     def arrive(self, array):
-        """What was done with what others have as well is done before they do something."""
+        """Waits for the session's operations on a shared array, so that they precede those of other
+        sessions."""
         if isinstance(array.buffer, Common):
             self.session.synchronize()
 
     def written(self):
-        """The daemon has written it down."""
+        """Records that the daemon has written a snapshot."""
         self.saved = copied(self.kept)
         for _, array in self.pairs + [(None, a) for a in self.kept.values()]:
             if isinstance(array.buffer, Common):
@@ -108,7 +111,7 @@ class Slot:
                     np.testing.assert_array_equal(tensor.grad.numpy(), array.grad)
 
     def begin_with(self, kept):
-        """The client has nothing but what the session keeps."""
+        """Starts with only the tensors that the session keeps."""
         self.kept = kept
         found = self.session.kept()
         assert sorted(found) == sorted(kept)
@@ -121,7 +124,7 @@ numbers = st.integers(0, 1 << 16)
 
 
 def step(**drawn):
-    """A rule. What it took is noted."""
+    """A rule of the state machine that also counts its calls."""
     def decorate(act):
         @rule(**drawn)
         @functools.wraps(act)
@@ -135,7 +138,7 @@ def step(**drawn):
 
 
 class Histories(RuleBasedStateMachine):
-    """`machine` sets `daemon`, `raw` (to it) and `tt`."""
+    """The state machine. `machine` sets `daemon`, `raw` (a raw client of it) and `tt`."""
 
     daemon = raw = tt = None
     names = itertools.count()
@@ -144,14 +147,14 @@ class Histories(RuleBasedStateMachine):
     def begin(self):
         self.slots = {}
         self.deaths = 0
-        self.moved = set()  # sessions that have had something on the disk
+        self.moved = set()  # the sessions that have had data on the disk
         DONE["histories"] += 1
 
     def slot(self, number):
-        """One that is there, or a new one."""
+        """The session with this number, which is opened if there is none."""
         number %= SLOTS
         if number not in self.slots:
-            # One of them comes by a way that can be cut.
+            # the connection of one session can be cut
             proxy = Proxy(self.daemon.socket) if number == 0 else None
             name, address = f"s{next(self.names)}", proxy.address if proxy else self.daemon.unix
             self.slots[number] = Slot(self.tt.connect(address, name=name), proxy, name)
@@ -159,7 +162,7 @@ class Histories(RuleBasedStateMachine):
         return self.slots[number]
 
     def look(self):
-        """Who has something on the disk now."""
+        """Records which sessions have data on the disk now."""
         away = {s.name for s in self.raw.sessions() if any(m.away for m in s.memory)}
         DONE["histories with moved sessions"] += bool(away and not self.moved)
         DONE["sessions moved"] += len(away - self.moved)
@@ -172,7 +175,7 @@ class Histories(RuleBasedStateMachine):
 
     @classmethod
     def count_moved(cls):
-        """Before the daemon ends, which counts from its start."""
+        """Called before the daemon ends, because its counters start again with each process."""
         metrics = samples(ask(cls.daemon.http, "/metrics").text)
         for way in ("out", "in"):
             DONE["KiB moved " + way] += int(metrics["teletensor_moved_bytes_total", (("direction", way),)]) >> 10
@@ -271,7 +274,7 @@ class Histories(RuleBasedStateMachine):
 
     @step(where=numbers)
     def run_out(self, where):
-        """Both do not fit; what there was is there."""
+        """A request that exceeds the quota fails, and everything else stays."""
         slot = self.slot(where)
         with slot.session.as_current():
             large = self.tt.ones(QUOTA // 8 * 5 // 4)
@@ -287,7 +290,7 @@ class Histories(RuleBasedStateMachine):
         self.look()
 
     def hold(self, slot, number, count, leaf):
-        """So many large tensors."""
+        """Creates this number of large tensors."""
         for i in range(count - sum(a.values.size == LARGE for _, a in slot.pairs)):
             values = (np.arange(LARGE, dtype=np.float64 if leaf else np.int64) * 5 + number + i) % 1009
             with slot.session.as_current():
@@ -300,7 +303,7 @@ class Histories(RuleBasedStateMachine):
         self.look()
 
     def press(self, first):
-        """All hold more than there is memory for: most of it is with the one that comes last."""
+        """All sessions together use more than the memory; the last one has most of it."""
         for i in range(SLOTS):
             self.hold(self.slot(first + i), first, MOST, False)
 
@@ -311,7 +314,7 @@ class Histories(RuleBasedStateMachine):
 
     @step(where=numbers, number=numbers, others=st.sets(numbers, max_size=2))
     def share(self, where, number, others):
-        """One memory for several, who write and read, keep and forget it as all else."""
+        """Several sessions share one memory; they write to it, read, keep and forget it like any other."""
         one, name = self.slot(where), f"t{next(self.names)}"
         values = np.arange(40 + number % 7, dtype=np.int64) * 3 + number
         array = Array.of(values)
@@ -328,7 +331,8 @@ class Histories(RuleBasedStateMachine):
 
     @step(where=numbers, other=numbers, number=numbers, writable=st.booleans())
     def share_for_a_while(self, where, other, number, writable):
-        """Published, used, written by both, withdrawn; who holds it last frees it."""
+        """Publishes a tensor, uses it in another session, writes to it in both, and withdraws it; the last
+        session that holds it frees it."""
         one, two, name = self.slot(where), self.slot(other), f"t{next(self.names)}"
         values = np.arange(40 + number % 7, dtype=np.int64) * 3
         with one.session.as_current():
@@ -361,9 +365,9 @@ class Histories(RuleBasedStateMachine):
 
     @step(where=numbers)
     def take_over(self, where):
-        """Another program comes by the name: it has what was kept."""
+        """Another program connects by the name: it gets the tensors that were kept."""
         slot = self.slot(where)
-        slot.ask()  # what was cut off on its way is there
+        slot.ask()  # commands that were cut off in transit have arrived
         if where % 2:
             slot.session.detach()
         old, slot.session = slot.session, self.tt.connect(slot.address, name=slot.name, fresh=True)
@@ -371,7 +375,7 @@ class Histories(RuleBasedStateMachine):
             old.detach()
         assert slot.session.taken_over
         slot.begin_with(slot.kept)
-        if slot.saved is not None:  # the daemon writes it down again, for the new client
+        if slot.saved is not None:  # the daemon writes another snapshot for the new client
             slot.session.snapshot()
             slot.written()
         DONE["taken over"] += 1
@@ -392,7 +396,8 @@ class Histories(RuleBasedStateMachine):
 
     @step(crowd=st.none() | numbers, arrives=st.booleans(), waits=st.booleans())
     def restart(self, crowd, arrives, waits):
-        """Also while commands are on their way: those come again, and are in no file yet."""
+        """Restarts the daemon, also while commands are in transit: these are sent again, and are in no
+        snapshot yet."""
         if self.deaths >= 2:
             return
         self.before_the_end("restarts", crowd)
@@ -440,11 +445,11 @@ class Histories(RuleBasedStateMachine):
                 assert lost.reason in ("rollback", "unknown"), lost
                 if lost.reason == "rollback":
                     slot.session.accept_rollback()
-                else:  # taken over since: the snapshot knows the client before
+                else:  # taken over in the meantime: the snapshot belongs to the previous client
                     slot.session.close()
                     slot.session = self.tt.connect(slot.address, name=slot.name, fresh=True)
                 slot.begin_with(copied(slot.saved))
-                slot.session.snapshot()  # the daemon does it anyway, at some time
+                slot.session.snapshot()  # the daemon would take one at some time anyway
                 slot.written()
                 DONE["rolled back"] += 1
 
@@ -473,7 +478,7 @@ class Histories(RuleBasedStateMachine):
 
 @contextlib.contextmanager
 def machine():
-    """The state machine on a daemon of its own."""
+    """The state machine, with a daemon of its own."""
     import teletensor
 
     class Here(Histories):

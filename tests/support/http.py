@@ -15,7 +15,7 @@ class Reply:
 
 
 def ask(address, path, method="GET", body=None, token=None, headers=None):
-    """One request; never raises for a status."""
+    """Sends one request; never raises an exception for a status."""
     connection = http.client.HTTPConnection(address, timeout=60)
     try:
         given = dict(headers or {})
@@ -31,7 +31,7 @@ def ask(address, path, method="GET", body=None, token=None, headers=None):
 
 
 def samples(text):
-    """{(name, ((label, value), ...)): number} of a page of metrics; refuses what is malformed."""
+    """The samples on a page of metrics: {(name, ((label, value), ...)): number}; refuses malformed text."""
     found = {}
     for line in text.splitlines():
         if line.startswith("# "):

@@ -1,4 +1,4 @@
-"""HTTP/2 by hand, for peers that break its rules: libraries would not send what these have to."""
+"""HTTP/2 implemented by hand, for peers that break its rules, because libraries do not send invalid data."""
 
 import contextlib
 import select
@@ -16,7 +16,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def integer(value, bits, first=0):
-    """HPACK's: `first` has the bits above the prefix."""
+    """Encodes an integer of HPACK; `first` has the bits above the prefix."""
     most = (1 << bits) - 1
     if value < most:
         return bytes([first | value])
@@ -29,27 +29,28 @@ def integer(value, bits, first=0):
 
 
 def field(name, value, indexed=False):
-    """A literal header; `indexed` puts it into the peer's table."""
+    """Encodes a literal header; with `indexed` the peer adds it to its table."""
     name, value = (x if isinstance(x, bytes) else x.encode() for x in (name, value))
     return b"".join((b"\x40" if indexed else b"\x00", integer(len(name), 7), name,
                      integer(len(value), 7), value))
 
 
 def request(path, more=(), te="trailers", scheme="http"):
-    """The block of headers of a gRPC call."""
+    """The header block of a gRPC call."""
     fields = [(":method", "POST"), (":scheme", scheme), (":path", path), (":authority", "localhost"), ("te", te),
               ("content-type", "application/grpc"), *more]
     return b"".join(field(*f) for f in fields)
 
 
 def message(body, declared=None, compressed=False):
-    """gRPC's frame of a message; `declared` lies about its length."""
+    """A gRPC message frame; `declared` is a wrong length."""
     return struct.pack(">BI", compressed, len(body) if declared is None else declared) + body
 
 
 class Peer:
-    """A connection. `seen` counts the kinds of frames that came, `codes` what streams and the
-    connection were ended with. A write to a peer that has closed does nothing: look at `closed`."""
+    """A connection. `seen` counts the types of the frames that were received, and `codes` contains the error
+    codes of streams and of the connection. A write to a connection that the peer has closed does nothing:
+    check `closed`."""
 
     def __init__(self, address, context=None, settings=b"", acks=True, source=None):
         if address.startswith("unix:"):
@@ -63,7 +64,7 @@ class Peer:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.acks, self.closed = acks, False
         self.seen, self.codes, self._input = Counter(), Counter(), b""
-        with self._closing():  # not by write(), which might acknowledge the other side's settings first
+        with self._closing():  # not by write(), which might acknowledge the settings of the other side first
             self.socket.sendall(PREFACE + self.frame(SETTINGS, 0, 0, settings))
 
     @staticmethod
@@ -71,7 +72,7 @@ class Peer:
         return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
     def write(self, data):
-        """Reads what has come meanwhile, so that neither side waits for the other for ever."""
+        """Also reads received data, so that the two sides do not wait for each other for ever."""
         view = memoryview(data)
         for at in range(0, len(view), 1 << 16):
             self.read()
@@ -94,7 +95,7 @@ class Peer:
             self.closed = True
 
     def read(self, wait=0.0):
-        """Takes what has come; waits so long for the first byte."""
+        """Reads received data; waits up to `wait` seconds for the first byte."""
         while not self.closed:
             pending = isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()
             if not pending and not select.select([self.socket], [], [], wait)[0]:

@@ -1,4 +1,4 @@
-"""What holds on a daemon after any fault that a test has put upon it (docs/faults.md)."""
+"""Conditions that must hold on a daemon after any fault that a test has caused (docs/faults.md)."""
 
 import contextlib
 import os
@@ -11,14 +11,16 @@ from support.daemon import wait_until
 from support.raw import Raw
 
 PATIENCE = 60
-# Opened once and kept: the state directory, tokens, files of moved memory, event loops.
+# The maximum number of descriptors that are opened once and kept: the state directory, tokens, files of
+# moved memory, event loops.
 KEPT_OPEN = 24
 SECRET = re.compile(r"tt_[0-9a-f]{16}|token[\"'=: ]+[0-9a-f]{32}")
-SERVING = b"\x08\x01"  # HealthCheckResponse
+SERVING = b"\x08\x01"  # HealthCheckResponse with the status SERVING
 
 
 def serves(raw):
-    """gRPC's health check, which follows the canary: it has computed right just now."""
+    """gRPC's health check, which depends on the health probe: the daemon has just computed a right
+    result."""
     call = raw.channel.unary_unary("/grpc.health.v1.Health/Check")
     with contextlib.suppress(grpc.RpcError):
         return call(b"", timeout=60) == SERVING
@@ -26,7 +28,7 @@ def serves(raw):
 
 
 def adds_up(raw):
-    """What sessions have been charged for is what is in use, on each device."""
+    """Checks that the memory charged to sessions adds up to the memory in use, on each device."""
     charged = dict.fromkeys(raw.used(), 0)
     for session in raw.sessions():
         for memory in session.memory:
@@ -44,16 +46,17 @@ def computes(raw):
 
 
 def hold(daemon):
-    """The process lives and the canary sings; charges add up; who is new computes; nobody's secret is in the log,
-    and no line of it says that something of ours is wrong. Then ends every session that is left: their bytes and
-    descriptors come back, their files go."""
+    """Checks that the process lives and its health probe succeeds; that the charges add up; that a new
+    client can compute; that no secret is in the log, and no line of it reports a fault of the daemon itself.
+    Then ends all remaining sessions, and checks that their memory and descriptors are released and their
+    files removed."""
     assert daemon.alive(), daemon.log[-4000:]
     with Raw(daemon.unix) as raw:
         wait_until(lambda: serves(raw), PATIENCE, "the canary sings")
         wait_until(lambda: adds_up(raw), PATIENCE, "what sessions hold is what is in use")
         assert computes(raw)
         for session in raw.sessions():
-            with contextlib.suppress(grpc.RpcError):  # it ended just now
+            with contextlib.suppress(grpc.RpcError):  # the session has ended in the meantime
                 raw.kill(session.id)
         wait_until(lambda: not raw.sessions() and not any(raw.used().values()), PATIENCE, "every byte is back")
     wait_until(lambda: not list(daemon.state.glob("*.session")), PATIENCE, "no file is left")

@@ -1,4 +1,4 @@
-"""Models that tests and measurements share, at any size, for teletensor or PyTorch (`m`)."""
+"""Models that tests and measurements share, in any size, for teletensor or PyTorch (`m`)."""
 
 
 def gpt_block(m, width, heads, tokens, dropout=0.0, approximate="none"):
@@ -24,7 +24,8 @@ def gpt_block(m, width, heads, tokens, dropout=0.0, approximate="none"):
 
 
 def gpt(m, width, heads, layers, tokens, words, dropout=0.1):
-    """A language model as GPT-2 is made, from (batch, tokens) of numbers; the head has weights of its own."""
+    """A language model with the structure of GPT-2, from token numbers of shape (batch, tokens); the head
+    has weights of its own."""
     nn = m.nn
 
     class Model(nn.Module):
@@ -49,7 +50,8 @@ RESNET_50 = ((64, 256, 3), (128, 512, 4), (256, 1024, 6), (512, 2048, 3))
 
 
 def resnet(m, stem, stages, classes):
-    """A ResNet of bottlenecks; a stage is (inner channels, channels, blocks), each after the first halves."""
+    """A ResNet of bottlenecks; a stage is (inner channels, channels, blocks), and each stage after the first
+    halves the image."""
     nn, f = m.nn, m.nn.functional
 
     class Bottleneck(nn.Module):
@@ -79,7 +81,7 @@ def resnet(m, stem, stages, classes):
 
 
 def trainer(model, optimizer, loss):
-    """step(x, target) of a training; its loss."""
+    """Returns step(x, target), a training step that returns the loss."""
     def step(x, target):
         optimizer.zero_grad()
         value = loss(model(x), target)

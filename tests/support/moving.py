@@ -11,7 +11,7 @@ from support.daemon import wait_until
 from support.daemons import start_daemons
 from support.proxy import Proxy
 
-# A daemon that is killed has its sessions as of a moment before; clients send again what has run since.
+# A daemon that is killed restores its sessions from a moment earlier; clients send later commands again.
 FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60", "--peer-patience", "60")
 SNAPSHOTS = ("--snapshot-every", "0.5")
 OTHER = {"a": "b", "b": "a"}
@@ -22,7 +22,7 @@ def cli(*words):
 
 
 def run(*words):
-    """(exit status, output, errors) of a command."""
+    """Runs a command; returns (exit status, output, errors)."""
     done = subprocess.run(cli(*words), capture_output=True, text=True, timeout=240)
     return done.returncode, done.stdout, done.stderr
 
@@ -51,14 +51,14 @@ def connected(daemon, peer):
 
 
 def linked(pair):
-    """Are the two daemons connected?"""
+    """Returns whether the two daemons are connected."""
     return all(daemon.log.count(f'event=peer_connected peer="{peer}"')
                > daemon.log.count(f'event=peer_disconnected peer="{peer}"')
                for daemon, peer in ((pair.a, "b"), (pair.b, "a")))
 
 
 class Pair:
-    """Two daemons that take each other's sessions, and the network between them."""
+    """Two daemons that accept each other's sessions, and the network between them."""
 
     def __init__(self, start_daemon, *flags, own=None):
         self.link = None
@@ -76,14 +76,14 @@ class Pair:
         wait_until(lambda: connected(self.a, "b") and connected(self.b, "a"), what="a connection")
 
     def crash(self, name):
-        """kill -9 of one of them, and another process in its place."""
+        """Kills one of them with kill -9, and starts another process in its place."""
         daemon = getattr(self, name)
         daemon.crash()
         self.link.target = self.b.peers
         self.link.cut()
 
     def move(self, session, source):
-        """By the command: its exit status, output, errors."""
+        """Moves a session by the command; returns its exit status, output and errors."""
         return run("move", session, "--to", OTHER[source], "--address", getattr(self, source).unix)
 
     def counts(self):
@@ -104,7 +104,7 @@ def begins(pair, source):
 
 
 def moved(pair, source):
-    """Asks for a move of the only session. Did the daemon say that it has moved?"""
+    """Requests a move of the only session. Returns whether the daemon reported that it has moved."""
     try:
         with admin(getattr(pair, source)) as asked:
             asked.move(sessions(getattr(pair, source))[0]["id"], OTHER[source])
@@ -114,7 +114,7 @@ def moved(pair, source):
 
 
 def refusal(pair, source="a", to=None, timeout=0.0):
-    """Why the only session there does not move."""
+    """The reason why the only session of that daemon cannot be moved."""
     daemon = getattr(pair, source)
     try:
         with admin(daemon) as asked:

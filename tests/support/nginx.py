@@ -1,4 +1,4 @@
-"""The shipped nginx configuration in front of a daemon of a test, with paths of that test."""
+"""Runs the shipped nginx configuration in front of the daemon of a test, with paths of that test."""
 
 import contextlib
 import os
@@ -22,7 +22,8 @@ def free_port():
 
 
 class Front:
-    """`address` of nginx, the `authority` of its certificates, a user's `token`, the `daemon` behind."""
+    """The `address` of nginx, the `authority` of its certificates, a user's `token`, and the `daemon` behind
+    it."""
 
     def __init__(self, daemon, authority, address, token):
         self.daemon, self.authority, self.address, self.token = daemon, authority, address, token
@@ -30,7 +31,7 @@ class Front:
 
 @contextlib.contextmanager
 def in_front(start_daemon, folder):
-    """A Front. The test is skipped where there is no nginx."""
+    """A Front. The test is skipped if nginx is not installed."""
     if not shutil.which("nginx"):
         pytest.skip("not installed: nginx (deploy/packages-proxy.txt)")
     daemon = start_daemon("--proxy-socket", f"{folder}/proxy.sock")
@@ -48,7 +49,8 @@ def in_front(start_daemon, folder):
         (folder / name).mkdir()
 
     def start():
-        """nginx, and a port that was free just now. nginx ends where another program has taken it since."""
+        """Starts nginx on a port that is free at that moment; nginx ends if another program has taken the
+        port since."""
         port = free_port()
         here = text.replace("listen 7420", f"listen 127.0.0.1:{port}")
         (folder / "nginx.conf").write_text(f"{user}daemon off;\n{here}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""ONNX files for tests, message by message: the environment of the tests does not have ONNX's package."""
+"""Builds ONNX files for tests, message by message, because the tests do not have the onnx package."""
 
 import struct
 
@@ -10,25 +10,26 @@ TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "string": 
 
 
 def packed(values):
-    """A packed list of int64."""
+    """Encodes a packed list of int64."""
     return b"".join(encode([(1, v % 2**64)])[1:] or b"\0" for v in values)
 
 
 def tensor(name, array, **fields):
-    """A TensorProto. `fields`: by number as f14=1, instead of the array's bytes where there are any."""
+    """A TensorProto. `fields` are further fields by number, such as f14=1, which replace the bytes of the
+    array."""
     array = np.asarray(array)
     more = [(int(key[1:]), value) for key, value in fields.items()] or [(9, array.tobytes())]
     return encode([(1, packed(array.shape)), (2, TYPES[array.dtype.name]), (8, name), *more])
 
 
 def external(name, array, **facts):
-    """A TensorProto whose data lies in another file: location, offset, length."""
+    """A TensorProto whose data is in another file: location, offset, length."""
     entries = [(13, encode([(1, key), (2, str(value))])) for key, value in facts.items()]
     return encode([(1, packed(array.shape)), (2, TYPES[array.dtype.name]), (8, name), (14, 1), *entries])
 
 
 class Reference(str):
-    """The name of a function's attribute, which a node of the function takes."""
+    """The name of an attribute of a function, to which a node of the function refers."""
 
 
 def attribute(name, value):
@@ -50,7 +51,7 @@ def attribute(name, value):
 
 
 def node(op, inputs, outputs, name="", domain="", **attributes):
-    """A NodeProto; inputs and outputs are names with spaces between them ("-": one that is left out)."""
+    """A NodeProto; inputs and outputs are names separated by spaces ("-" for one that is left out)."""
     names = [(number, "" if each == "-" else each) for number, text in ((1, inputs), (2, outputs))
              for each in text.split()]
     body = b"".join(encode([pair]) or bytes([pair[0] << 3 | 2, 0]) for pair in names)

@@ -1,4 +1,4 @@
-"""A relay in front of a daemon's socket that can cut the connection at chosen points."""
+"""A relay between a client and a daemon's socket that can cut the connection at chosen points."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ import threading
 
 
 class Boundaries:
-    """Follows one direction of an HTTP/2 connection from its first byte."""
+    """Finds the frame boundaries in one direction of an HTTP/2 connection, from its first byte on."""
 
     def __init__(self, preface):
         self.left, self.header = preface, b""
 
     def ends(self, data):
-        """Where in `data` frames end."""
+        """The positions in `data` at which frames end."""
         at, found = 0, []
         while at < len(data):
             if self.left == 0:
@@ -36,13 +36,13 @@ class Boundaries:
 
 
 class Proxy:
-    """Relays to `target` (a UNIX socket path, or "127.0.0.1:PORT"). `cut_after(n)`: the connection dies once the
-    client has sent n bytes; `sent` counts them. HTTP/2 frames are cut wherever n falls. `cut_after_frames(n)`: it
-    dies behind the n-th HTTP/2 frame, counted in both directions (`frames`). `cut_each(draw)`: every
-    connection dies after draw() bytes of the client's, or of both. `pause()` holds all bytes back.
-    `held` counts pieces that a pause has held back, `refused`: connections that were closed at once.
-    `swallow()`: a network that drops all packets, without a word to either side, until `restore()`; what was
-    open then stays dead. `tcp`: clients come by TCP."""
+    """Relays to `target` (the path of a UNIX socket, or "127.0.0.1:PORT"). `cut_after(n)`: the connection is
+    cut when the client has sent n bytes; `sent` counts them. The cut may be within an HTTP/2 frame.
+    `cut_after_frames(n)`: it is cut after the n-th HTTP/2 frame, counted in both directions (`frames`).
+    `cut_each(draw)`: every connection is cut after draw() bytes of the client, or of both sides. `pause()`
+    holds all bytes back. `held` counts the pieces that a pause has held back, and `refused` the connections
+    that were closed at once. `swallow()`: a network that drops all packets without notifying either side,
+    until `restore()`; connections that were open then stay dead. `tcp`: clients connect by TCP."""
 
     def __init__(self, target, tcp=False):
         self.target, self.limit, self.sent = target, None, 0
@@ -51,7 +51,8 @@ class Proxy:
         self.connections, self._draw, self._both, self._refusing = 0, None, False, False
         self._going = threading.Event()
         self._going.set()
-        self._holes = 0  # how often the network went; a connection is dead that is older than the last
+        # how often swallow() was called; a connection that is older than the last call is dead
+        self._holes = 0
         self._whole = threading.Event()
         self._whole.set()
         if tcp:
@@ -138,7 +139,7 @@ class Proxy:
             pass
         finally:
             self._end(source, *([sink] if holes == self._holes else []))
-            source.close()  # the sink is the other thread's
+            source.close()  # the other thread closes the sink
 
     def _end(self, *sockets):
         for s in sockets:
@@ -162,18 +163,18 @@ class Proxy:
         self._whole.set()
 
     def refuse(self):
-        """New connections are closed at once."""
+        """Closes new connections at once."""
         self._refusing = True
 
     def accept(self):
         self._refusing = False
 
     def cut_after(self, count):
-        """Counts from now."""
+        """Counts bytes from now on."""
         self.sent, self.limit = 0, count
 
     def cut_after_frames(self, count):
-        """Counts from now."""
+        """Counts frames from now on."""
         with self._lock:
             self.frames, self.frame_limit = 0, count
 
@@ -186,7 +187,7 @@ class Proxy:
 
     def close(self):
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes up accept()
         self._listener.close()
         self.cut()
         self.go_on()

@@ -1,4 +1,4 @@
-"""Processes that are the ranks of a world."""
+"""Starts processes that are the ranks of a world."""
 
 import contextlib
 import json
@@ -20,13 +20,14 @@ BEGIN = """
 
 
 def start_rank(address, rank, ranks, code, name="test:1", timeout=600):
-    """A process that runs `code` as this rank."""
+    """Starts a process that runs `code` as this rank."""
     lines = "\n".join("    " + line for line in code.strip().splitlines())
     return client(BEGIN.format(rank=rank, ranks=ranks, name=name, timeout=timeout) + lines, address)
 
 
 def start(address, ranks, code, name="test:1", timeout=600):
-    """A process for each rank. `address`: of all ranks' daemon, or a list of those that the ranks have in turn."""
+    """Starts a process for each rank. `address` is that of the daemon for all ranks, or a list that is
+    assigned to the ranks in turn."""
     addresses = [address] if isinstance(address, str) else address
     return [start_rank(addresses[rank % len(addresses)], rank, ranks, code, name, timeout) for rank in range(ranks)]
 
@@ -47,7 +48,7 @@ def wait_in_collective(daemon, rank, number=1):
 
 
 def told(processes):
-    """What each process has told: a list of the values of its last line."""
+    """The values that each process has printed in its last line."""
     found = []
     for process in processes:
         status, out, err = finish(process)

@@ -1,4 +1,5 @@
-"""The wire by hand: protoc's classes over the project's .proto files, for clients that misbehave."""
+"""Clients that use the protocol by hand, with protoc's classes for the project's .proto files, in order to
+misbehave."""
 
 import contextlib
 import functools
@@ -12,7 +13,7 @@ import grpc
 import numpy as np
 
 PROTO = Path(__file__).resolve().parents[2] / "proto/teletensor/v1"
-OPS = ("neg", "mul", "sum", "cat", "div", "sgd_step")  # op n of a frame is OPS[n - 1]
+OPS = ("neg", "mul", "sum", "cat", "div", "sgd_step")  # the op with number n in a frame is OPS[n - 1]
 SERVICE, ADMIN, STORE = "/teletensor.v1.Compute/", "/teletensor.v1.Admin/", "/teletensor.v1.Store/"
 
 
@@ -41,7 +42,7 @@ def nothing(data):
 
 
 class Raw:
-    """One channel. Calls take and give protoc's classes, or bytes."""
+    """One channel. Calls take and return protoc's classes, or bytes."""
 
     def __init__(self, address, *options):
         self.channel = grpc.insecure_channel(address, [
@@ -75,7 +76,7 @@ class Raw:
                           self.session_pb.DescribeReply)
 
     def used(self):
-        """Bytes in use by all sessions, by device."""
+        """The bytes that all sessions use, by device."""
         reply = self.unary(ADMIN + "Memory", self.admin_pb.MemoryRequest(), self.admin_pb.MemoryReply)
         return {d.device: d.used for d in reply.devices}
 
@@ -91,7 +92,7 @@ class Raw:
         return RawSession(self, self.hello(**hello))
 
     def upload(self, token, chunks):
-        """chunks: UploadChunk fields or bytes. The reply, or grpc.RpcError."""
+        """Uploads chunks, which are UploadChunk fields or bytes. Returns the reply, or grpc.RpcError."""
         pb = self.session_pb
         call = self.channel.stream_unary(SERVICE + "Upload", nothing, pb.UploadReply.FromString)
         data = [c if isinstance(c, bytes) else pb.UploadChunk(**c).SerializeToString() for c in chunks]
@@ -109,7 +110,7 @@ def metadata(token):
 
 
 class RawSession:
-    """A session with its Run stream. Frames are counted as a right client would."""
+    """A session with its Run stream. Frames are counted as by a correct client."""
 
     def __init__(self, raw, reply):
         self.raw, self.reply, self.token = raw, reply, reply.token
@@ -118,7 +119,7 @@ class RawSession:
         self.stream()
 
     def stream(self, attach=None):
-        """A Run stream, in the place of the one before."""
+        """Opens a Run stream, which replaces the previous one."""
         self._outgoing = outgoing = queue.SimpleQueue()
         run = self.raw.channel.stream_stream(SERVICE + "Run", nothing,
                                              self.raw.session_pb.Progress.FromString)
@@ -126,12 +127,12 @@ class RawSession:
         self.call = run(iter(outgoing.get, None), metadata=metadata(self.token) + more)
 
     def cut(self):
-        """The stream dies; the session is not told."""
+        """Cuts the stream without notifying the session."""
         self._outgoing.put(None)
         self.call.cancel()
 
     def attach(self, attach=None, progress_upto=0, instance=b"0123456789abcdef", epoch=None):
-        """Attach; the reply, or grpc.RpcError. The stream that was there is fenced."""
+        """Calls Attach; returns the reply, or grpc.RpcError. The existing stream is fenced."""
         pb = self.raw.session_pb
         self.attaches = attach or self.attaches + 1
         return self.raw.unary(SERVICE + "Attach", pb.AttachRequest(
@@ -140,13 +141,13 @@ class RawSession:
             pb.AttachReply, metadata(self.token))
 
     def resume(self, **attach):
-        """Attach and a new stream."""
+        """Calls Attach and opens a new stream."""
         reply = self.attach(**attach)
         self.stream(self.attaches)
         return reply
 
     def end(self):
-        """Close, by name."""
+        """Ends the session by Close."""
         pb = self.raw.session_pb
         self.raw.unary(SERVICE + "Close", pb.CloseRequest(), pb.CloseReply, metadata(self.token))
 
@@ -154,19 +155,20 @@ class RawSession:
         return self.raw.program_pb.Command(**fields)
 
     def constant(self, values, **fields):
-        """float32, unless `fields` say something else."""
+        """A constant, of float32 unless `fields` say otherwise."""
         array = np.asarray(values, np.float32)
         pb = self.raw.program_pb
         return self.command(constant=pb.Constant(**{
             "dtype": "DTYPE_FLOAT32", "shape": array.shape, "data": array.tobytes(), **fields}))
 
     def fetch(self, handle, bulk=False):
-        """Fetch of the handle with this id, counted from the next id at its own position."""
+        """A Fetch of the handle with this id, which is counted from the next id at its own position."""
         pb = self.raw.program_pb
         return lambda next_id: self.command(fetch=pb.Fetch(handle=next_id - handle, bulk=bulk))
 
     def frame(self, *commands, **fields):
-        """A frame that follows the last one; callables get the next id at their position."""
+        """Sends a frame that follows the last one; callables among the commands get the next id at their
+        position."""
         built, next_id = [], self.next_id
         for c in commands:
             c = c(next_id) if callable(c) else c
@@ -187,7 +189,7 @@ class RawSession:
         self.send(self.frame(*commands, **fields))
 
     def progress(self):
-        """The next message; grpc.RpcError when the server ended the stream."""
+        """The next progress message; grpc.RpcError if the server has ended the stream."""
         return next(self.call)
 
     def fetched(self):

@@ -1,4 +1,4 @@
-"""The socket of shared memory by hand (proto/wire/share.h)."""
+"""The protocol of the shared-memory socket, by hand (proto/wire/share.h)."""
 
 import array
 import socket
@@ -15,7 +15,7 @@ def request(kind, session=0, ticket=b"0" * 32, number=0, offset=0, size=0, start
 
 
 class Sharer:
-    """The socket of shared memory by hand."""
+    """A client of the shared-memory socket."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -29,7 +29,7 @@ class Sharer:
         self.socket.close()
 
     def ask(self, *args, **kwargs):
-        """(code, number, offset, bytes, descriptor or None)"""
+        """Sends a request; returns (code, number, offset, bytes, descriptor or None)."""
         self.socket.sendall(request(*args, **kwargs))
         data, control, _, _ = self.socket.recvmsg(32, socket.CMSG_SPACE(4))
         if len(data) < 32:
@@ -50,15 +50,15 @@ class Sharer:
         return code, number
 
     def over(self):
-        """The daemon has hung up."""
+        """Returns whether the daemon has closed the connection."""
         try:
             return self.socket.recv(1) == b""
-        except ConnectionResetError:  # with bytes of ours unread
+        except ConnectionResetError:  # if it has not read all that was sent
             return True
 
 
 def ticket_of(path, name):
-    """(session id, ticket) of a new session by hand, and its channel."""
+    """The (session id, ticket) of a new session, and its channel."""
     raw = Raw("unix:" + path)
     reply = raw.hello(session_name=name)
     return raw, reply.session_id, reply.share_ticket.encode()

@@ -1,4 +1,4 @@
-"""The sin^2 network of the worked examples, written once for teletensor and PyTorch."""
+"""The sin^2 network of the examples in the documentation, written once for teletensor and PyTorch."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def weights(seed=11):
 
 
 def train(m, momentum, device="cpu", epochs=EPOCHS):
-    """The usual loop. The mean loss of each epoch; `m` is teletensor or torch."""
+    """The usual training loop; returns the mean loss of each epoch. `m` is teletensor or torch."""
     model = m.nn.Sequential(m.nn.Linear(1, 10), m.nn.Sigmoid(), m.nn.Linear(10, 1)).to(device)
     model.load_state_dict({k: m.tensor(v) for k, v in weights().items()})
     optimizer = m.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
@@ -44,7 +44,7 @@ def train(m, momentum, device="cpu", epochs=EPOCHS):
 
 
 def stored():
-    """Momentum -> losses of each epoch as PyTorch gave them."""
+    """Momentum -> the losses of each epoch that PyTorch gave."""
     return json.loads(STORED.read_text(encoding="utf-8"))["losses"]
 
 

@@ -1,8 +1,8 @@
-"""The fenced blocks of the documents: programs, and what the page says that they print.
+"""The fenced code blocks of the documents: programs, and the output that the page shows for them.
 
-A block ```python or ```ipython is a program of its own. A block ```output right after it shows its
-standard output, in which `...` stands for any text, as in a doctest. So does one after a block ```sh, which
-is run for it. A program whose fence has a title (```python title="alice.py") belongs to a test that runs it
+A block ```python or ```ipython is a separate program. A block ```output right after it shows its standard
+output, in which `...` stands for any text, as in a doctest. The same holds for a block ```output after a
+block ```sh. A program whose fence has a title (```python title="alice.py") belongs to a test that runs it
 together with other blocks of its page.
 """
 
@@ -21,7 +21,7 @@ SUFFIX = {"python": "py", "ipython": "ipy", "sh": "sh"}
 
 @dataclass(frozen=True)
 class Snippet:
-    """One program of a page. `output`: what it prints; None: the page does not show it."""
+    """One program of a page. `output` is what it prints; None if the page does not show it."""
 
     language: str
     title: str
@@ -34,7 +34,7 @@ class Snippet:
 
 
 def snippets(page: Path) -> list[Snippet]:
-    """The programs of a Markdown file, in their order."""
+    """The programs in a Markdown file, in order."""
     text = page.read_text(encoding="utf-8")
     fences = list(FENCE.finditer(text))
     found = []
@@ -49,7 +49,8 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def check(snippet: Snippet, folder: Path) -> None:
-    """Runs it as a program in `folder`; fails where it does, or where it prints something else."""
+    """Runs the program in `folder`; fails if the program fails or prints something else than the page
+    shows."""
     script = folder / f"snippet.{SUFFIX[snippet.language]}"
     script.write_text(snippet.code, encoding="utf-8")
     run = {"python": [sys.executable], "ipython": [sys.executable, "-m", "IPython", "--no-banner"],
@@ -64,6 +65,6 @@ def check(snippet: Snippet, folder: Path) -> None:
 
 
 def assert_same(shown: str, printed: str) -> None:
-    """The page shows what was printed; `...` stands for any text."""
+    """Checks that the page shows what was printed; `...` stands for any text."""
     same = doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
     assert same, f"the page shows\n{shown}\nbut the program prints\n{printed}"

@@ -9,7 +9,8 @@ from support import datasets
 
 
 class Split:
-    """A stream of unequal parts, each number with its worker's; `info` is the library's get_worker_info."""
+    """A stream of unequal parts: each number with that of its worker. `info` is the library's
+    get_worker_info."""
 
     def __init__(self, size, info):
         self.size, self.info = size, info
@@ -27,7 +28,7 @@ class TorchStream(Split, torch.utils.data.IterableDataset):
 
 
 class Torch(torch.utils.data.Dataset):
-    """Samples of PyTorch's tensors and what PyTorch knows of its worker."""
+    """Samples that are PyTorch tensors, and the facts that PyTorch knows about its worker."""
 
     def __init__(self, mean):
         self.mean = mean

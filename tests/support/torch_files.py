@@ -1,5 +1,5 @@
-"""Files as torch.save writes them, made by hand: a pickle of protocol 2 and storages, in a zip archive or in one
-stream. What a good file has can be replaced part by part."""
+"""Makes files like those of torch.save by hand: a pickle of protocol 2 and storages, in a zip archive or in
+one stream. Each part of a valid file can be replaced."""
 
 import io
 import pickle
@@ -26,21 +26,21 @@ MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
 class Name:
-    """A global."""
+    """A global of a pickle."""
 
     def __init__(self, path):
         self.module, _, self.name = path.rpartition(".")
 
 
 class Call:
-    """What a global gives for arguments; with a state, what BUILD makes of that; new: by NEWOBJ."""
+    """A call of a global with arguments; with a state, followed by BUILD with that state; new: by NEWOBJ."""
 
     def __init__(self, path, *args, state=None, new=False):
         self.function, self.args, self.state, self.new = Name(path), args, state, new
 
 
 class Outside:
-    """An object that the pickle only names, by a persistent id."""
+    """An object that the pickle only refers to, by a persistent id."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -90,12 +90,12 @@ def raw(key="0", count=24):
 
 
 def of_dtype(of, dtype, count=1):
-    """A tensor whose dtype is not that of its storage."""
+    """A tensor whose dtype differs from that of its storage."""
     return Call("torch._utils._rebuild_tensor_v3", of, 0, (count,), (1,), False, OrderedDict(), Name(f"torch.{dtype}"))
 
 
 def whole(array, key="0", location="cpu"):
-    """The tensor of an array that has a storage of its own."""
+    """A tensor for an array, with a storage of its own."""
     kind = KINDS[array.dtype.str.lstrip("<|")]
     stride = tuple(n // array.itemsize for n in array.strides)
     return tensor(storage(kind, key, array.size, location), array.shape, stride)
@@ -109,8 +109,8 @@ NUMBERS = np.arange(6, dtype="<f4")
 
 
 def records(obj, storages=None, root="archive"):
-    """The records of an archive, by name. An object that is bytes is the pickle; the storages default to one of
-    NUMBERS."""
+    """The records of an archive, by name. If the object is bytes it is the pickle itself; the storages
+    default to one with NUMBERS."""
     storages = {"0": NUMBERS} if storages is None else storages
     found = {"data.pkl": obj if isinstance(obj, bytes) else pickled(obj), "byteorder": b"little"}
     found |= {f"data/{key}": bytes(data) for key, data in storages.items()}
@@ -127,14 +127,14 @@ def zipped(found, compression=zipfile.ZIP_STORED):
 
 
 def archive(obj, storages=None, **other):
-    """The bytes of a file; `other`: records that differ, None for none."""
+    """The bytes of a file; `other` are records to be replaced, or None for records to be left out."""
     found = records(obj, storages)
     found |= {f"archive/{name}": data for name, data in other.items()}
     return zipped({name: data for name, data in found.items() if data is not None})
 
 
 def legacy(obj, storages=None, keys=None, magic=MAGIC, little=True):
-    """The bytes of a file as before PyTorch 1.6."""
+    """The bytes of a file in the format before PyTorch 1.6."""
     storages = {"0": NUMBERS} if storages is None else storages
     obj = obj if isinstance(obj, bytes) else pickled(obj)
     system = {"protocol_version": PROTOCOL, "little_endian": little, "type_sizes": {"short": 2, "int": 4, "long": 4}}

@@ -1,4 +1,4 @@
-"""Clients whose training is compared bit by bit, whatever happens to the daemon under them."""
+"""Clients whose training is compared bit by bit, whatever happens to their daemon."""
 
 import re
 import textwrap
@@ -35,14 +35,14 @@ TRAIN = """
 
 
 def trainer(daemon, seed, rounds, snapshot=False, go_on=""):
-    """A client that trains and prints "begun" early on; with `snapshot` one is taken first. In the
-    middle it makes a file `go_on`.SEED and waits for the file `go_on`."""
+    """A client that trains and prints "begun" at an early point; with `snapshot`, after it has taken one. In
+    the middle it creates a file `go_on`.SEED and waits for the file `go_on`."""
     code = textwrap.dedent(TRAIN) + f"train({rounds}, {seed}, 'begun', {snapshot}, {str(go_on)!r})\n"
     return client(code, daemon.unix)
 
 
 def digest(process):
-    """Of the bits of its losses and weights."""
+    """A digest of the bits of its losses and weights."""
     status, out, err = finish(process)
     assert status == 0, err
     return re.search("digest ([0-9a-f]+)", out).group(1)

@@ -1,4 +1,4 @@
-"""Signals at chosen places of the client, the same in every run (trip/trip.cc)."""
+"""Raises signals at chosen points of the client, the same in every run (trip/trip.cc)."""
 
 import ctypes
 import pathlib
@@ -24,7 +24,7 @@ class Trip:
         self._folder = str(pathlib.Path(teletensor.__file__).parent).encode() + b"/"
 
     def __call__(self, work, at=0, signal=0):
-        """work() with `signal` at place `at`, or none: how many places there were."""
+        """Runs work() with `signal` at the point `at`, or without one; returns the number of such points."""
         self._library.trip_start(self._folder, at, signal)
         try:
             work()
@@ -34,4 +34,4 @@ class Trip:
 
 
 def nothing(*_):
-    """A call: where a signal that comes last of all is handled."""
+    """A call during which a signal that arrives at the very end is handled."""

@@ -1,4 +1,4 @@
-"""Tests that are two users of the machine."""
+"""For tests that need two users of the machine."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def need_two_users():
-    """Skips where a process cannot become another user that reaches files."""
+    """Skips the test if the process cannot become another user that can access the files."""
     if os.getuid() != 0:
         pytest.skip("needs root, to be two users", allow_module_level=True)
     if not os.stat("/").st_mode & 0o001:

@@ -1,8 +1,8 @@
-"""A character GPT in the manner of minGPT (Karpathy 2020), trained on sums until it adds.
+"""A character-level GPT in the style of minGPT (Karpathy 2020), trained on sums until it can add.
 
-The text of a sum is "85+50=531": operands of two digits and the result, its digits reversed, since
-sums are worked out from the right. The network sees a prefix and predicts the next character; the
-loss counts the result alone.
+The text of a sum is "85+50=531": two operands of two digits, and the result with its digits reversed,
+because sums are computed from the right. The network reads a prefix and predicts the next character; the
+loss covers only the result.
 
     python clients/python/examples/char_gpt.py [--address HOST:PORT] [--steps 1000]
 """
@@ -18,7 +18,7 @@ from teletensor.nn import functional as F
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head masked self-attention with a projection at the end."""
+    """Multi-head masked self-attention followed by a projection."""
 
     def __init__(self, n_embd, n_head, block_size, pdrop):
         super().__init__()
@@ -103,7 +103,7 @@ class GPT(nn.Module):
             torch.nn.init.ones_(module.weight)
 
     def configure_optimizers(self, lr, weight_decay, betas=(0.9, 0.95)):
-        """Weight decay for the matrices of linear layers alone."""
+        """Applies weight decay only to the weight matrices of linear layers."""
         decay, no_decay = set(), set()
         for mn, m in self.named_modules():
             for pn, _ in m.named_parameters(recurse=False):
@@ -154,8 +154,8 @@ class GPT(nn.Module):
 
 
 class Sums:
-    """All sums of two numbers of `ndigit` digits; one in ten is held out. Characters are the digits,
-    10 is "+", 11 is "="."""
+    """All sums of two numbers of `ndigit` digits; one in ten is held out for testing. Characters are the
+    digits; 10 is "+" and 11 is "="."""
 
     def __init__(self, ndigit=2, seed=1337):
         self.ndigit = ndigit
@@ -179,7 +179,7 @@ class Sums:
             text.append(["0123456789+=".index(ch) for ch in render])
         rows = np.array(text, dtype=np.int64)
         x, y = rows[:, :-1], rows[:, 1:].copy()
-        y[:, : 2 * self.ndigit + 1] = -1  # the question is given
+        y[:, : 2 * self.ndigit + 1] = -1  # the loss does not cover the question
         return x, y
 
     def batch(self, step, size):
@@ -188,7 +188,7 @@ class Sums:
 
 
 def train(model, data, steps, batch_size=64, lr=2e-3, report=200):
-    """Losses of all steps."""
+    """Trains the model; returns the losses of all steps."""
     optimizer = model.configure_optimizers(lr=lr, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda s: min(1.0, (s + 1) / 50) * (0.55 + 0.45 * math.cos(math.pi * s / steps))
@@ -210,7 +210,7 @@ def train(model, data, steps, batch_size=64, lr=2e-3, report=200):
 
 
 def accuracy(model, data, split="test", limit=500):
-    """The part of sums whose every digit is right."""
+    """Returns the fraction of sums in which every digit is right."""
     model.eval()
     x, y = data.rows(data.splits[split][:limit])
     question = torch.tensor(x[:, : 2 * data.ndigit + 2])

@@ -1,9 +1,9 @@
 """Trains two networks on a teletensor daemon: `make demo`, or demo.py --address HOST:PORT.
 
-(a) sin(x)^2 from one number, by plain SGD without and with momentum, one sample per step;
-(b) a classifier of scikit-learn's 8x8 digits, tested on a fifth of the images held out.
+(a) learns sin(x)^2 from one number, by plain SGD without and with momentum, one sample per step; (b) trains
+a classifier of scikit-learn's 8x8 digits and tests it on a fifth of the images, which are held out.
 
-Prints losses and accuracy, writes a plot. Without --address a private daemon is started, which ends
+Prints losses and accuracy, and writes a plot. Without --address a private daemon is started, which ends
 with the last program that uses it.
 """
 
@@ -19,11 +19,11 @@ import teletensor as tt
 from teletensor import nn
 from teletensor.utils.data import DataLoader, TensorDataset
 
-GOAL = 0.97  # accuracy on the images held out
+GOAL = 0.97  # accuracy on the held-out images
 
 
 def progress(done: int, total: int, text: str) -> None:
-    """A bar that redraws itself on a terminal, and some lines elsewhere."""
+    """Shows a bar that is redrawn on a terminal; prints a few lines if the output is not a terminal."""
     if sys.stdout.isatty():
         filled = 30 * done // total
         bar = "#" * filled + "." * (30 - filled)
@@ -48,7 +48,7 @@ class Wave(nn.Module):
 
 
 def train_wave(momentum: float, epochs: int, device: str) -> list[float]:
-    """The mean loss of each epoch."""
+    """Trains the network; returns the mean loss of each epoch."""
     tt.manual_seed(1)
     model = Wave().to(device)
     for parameter in model.parameters():
@@ -78,7 +78,7 @@ def train_wave(momentum: float, epochs: int, device: str) -> list[float]:
 
 
 def load_digits(seed: int) -> tuple[np.ndarray, ...]:
-    """Images [n, 1, 8, 8] in 0..1 and labels [n]: for training, and held out."""
+    """Images [n, 1, 8, 8] in 0..1 and labels [n]: those for training, and those held out."""
     from sklearn.datasets import load_digits as load
     from sklearn.model_selection import train_test_split
 
@@ -93,7 +93,8 @@ def load_digits(seed: int) -> tuple[np.ndarray, ...]:
 def train_digits(
     epochs: int, device: str, seed: int
 ) -> tuple[list[float], list[float], np.ndarray, tuple[np.ndarray, ...]]:
-    """Losses and accuracies of each epoch, the last predictions, and the data."""
+    """Trains the classifier; returns the losses and accuracies of each epoch, the last predictions, and the
+    data."""
     data = load_digits(seed)
     train_images, train_labels, test_images, test_labels = (
         tt.tensor(part, device=device) for part in data

@@ -1,4 +1,4 @@
-"""8x8 digits by a convolutional network with batch norm, pooling and dropout.
+"""Classifies 8x8 digits by a convolutional network with batch norm, pooling and dropout.
 
     python clients/python/examples/digits_cnn.py [--address HOST:PORT]
 """

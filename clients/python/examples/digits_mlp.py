@@ -1,4 +1,4 @@
-"""8x8 digits by a multilayer perceptron: a PyTorch program whose import alone is another one.
+"""Classifies 8x8 digits by a multilayer perceptron: a PyTorch program in which only the import is changed.
 
     python clients/python/examples/digits_mlp.py [--address HOST:PORT]
 """

@@ -1,10 +1,10 @@
-"""One training in several places: what threads, processes and a slow network make of its time.
+"""Trains the same network in several places and compares the times: threads, processes, and a slow network.
 
     sudo python clients/python/examples/distributed_training.py [--epochs N] [--plot FILE]
 
-Three daemons with one lane each are three boxes (three_boxes.py). The same convolutional network learns the
-8x8 digits on one of them, on two by threads of one process, and by two and three processes that average
-their gradients (DistributedDataParallel). Without the super-user's rights there is no slow network.
+Three daemons with one lane each represent three machines (three_boxes.py). The same convolutional network
+learns the 8x8 digits on one of them, on two by threads of one process, and by two and three processes that
+average their gradients (DistributedDataParallel). Without root privileges the slow network is left out.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import teletensor.nn as nn
 import teletensor.nn.functional as F
 from three_boxes import Boxes
 
-BATCH = 120  # images of a step, those of all processes together
+BATCH = 120  # images per step, of all processes together
 SLOW = "50mbit"
 ONE, THREADS, TOGETHER, TWO, THREE, FAR = (
     "one process",
@@ -34,9 +34,9 @@ ONE, THREADS, TOGETHER, TWO, THREE, FAR = (
     "three processes",
     "three processes, slow network",
 )
-# The daemons of the ranks (of the sessions, for the threads).
+# The daemons of the ranks (or of the sessions, for the threads).
 PLACES = {ONE: "a", THREADS: "ab", TOGETHER: "aa", TWO: "ab", THREE: "abc", FAR: "abc"}
-SAME_BITS = ((TOGETHER, TWO), (THREE, FAR))  # as many ranks, in other places
+SAME_BITS = ((TOGETHER, TWO), (THREE, FAR))  # rows with the same number of ranks in different places
 
 
 def network():
@@ -56,7 +56,7 @@ def write_digits(path):
 
 
 def batches(folder, rank, ranks):
-    """For each step this rank's part of the batch."""
+    """The part of the batch for this rank in each step."""
     with np.load(folder / "digits.npz") as file:
         images, labels = tt.from_numpy(file["images"]), tt.from_numpy(file["labels"])
     size = BATCH // ranks
@@ -64,13 +64,14 @@ def batches(folder, rank, ranks):
         yield images[first : first + size], labels[first : first + size]
 
 
-# ---------------------------------------------------------------- the training, in two ways
+# ---------------------------------------------------------------- two ways of training
 
 
 def train(model, steps, epochs):
-    """Seconds of an epoch, the loss of the last step, and the parameters."""
+    """Returns the seconds of an epoch, the loss of the last step, and the parameters."""
     optimizer = tt.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    F.cross_entropy(model(steps[0][0]), steps[0][1]).backward()  # what is done once is not measured
+    # work that is done only once is not measured
+    F.cross_entropy(model(steps[0][0]), steps[0][1]).backward()
     optimizer.zero_grad()
     if dist.is_initialized():
         dist.barrier()
@@ -86,8 +87,8 @@ def train(model, steps, epochs):
 
 
 def train_by_threads(sessions, folder, epochs):
-    """As train() of the whole batch, of which each session has a part in a thread of its own. The
-    parameters travel to the second session in each step, and its gradients back."""
+    """As train(), with the whole batch: each session has a part of it in a separate thread. In each step
+    the parameters are sent to the second session, and its gradients are sent back."""
     models, parts = [], []
     for rank, session in enumerate(sessions):
         with session.as_current():
@@ -129,7 +130,7 @@ def train_by_threads(sessions, folder, epochs):
 
 
 def work(row, addresses, epochs, folder):
-    """A process of a row: writes its parameters into the folder, and prints its time and loss."""
+    """The process of one row: writes its parameters into the folder, and prints its time and loss."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with tt.connect(addresses[rank]) as session:
         if row == THREADS:
@@ -150,8 +151,8 @@ def work(row, addresses, epochs, folder):
 
 
 def run_row(row, boxes, epochs, folder):
-    """Runs the processes of a row: seconds of an epoch, the mean of their losses, and the parameters of
-    each of them."""
+    """Runs the processes of a row; returns the seconds of an epoch, the mean of their losses, and the
+    parameters of each."""
     addresses = [boxes.addresses["abc".index(place)] for place in PLACES[row]]
     ranks = 1 if row in (ONE, THREADS) else len(addresses)
     processes = []
@@ -174,8 +175,9 @@ def run_row(row, boxes, epochs, folder):
 
 
 def check(found):
-    """The rows' parameters are as they should be: equal bits on all ranks, and wherever as many ranks are;
-    within rounding those of the one process. Says what is not."""
+    """Checks the parameters of the rows: they must be bitwise equal on all ranks, and in all rows with the
+    same number of ranks; compared with the single process they must agree within rounding. Returns the
+    differences."""
     bits = {}
     for row, (_, _, parameters) in found.items():
         ranks = [b"".join(value.tobytes() for value in each) for each in parameters]
@@ -234,7 +236,7 @@ def main():
     print("parameters: equal bits on all ranks, and for equal numbers of ranks in other places")
     cores = len(os.sched_getaffinity(0))
     print(f"{cores} cores")
-    if cores < 6:  # a daemon's lane and a program for each of three boxes
+    if cores < 6:  # the lane of a daemon and a program for each of three machines
         print(f"three daemons and three programs share {cores} cores: more processes need not be faster")
     if args.plot:
         plot(found, args.plot)

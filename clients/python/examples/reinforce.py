@@ -1,5 +1,5 @@
-"""REINFORCE (Williams 1992) on a cart with a pole, as PyTorch's example has it; the cart's physics
-(Barto, Sutton, Anderson 1983) are a few lines here.
+"""REINFORCE (Williams 1992) for a cart with a pole, as in PyTorch's example; the physics of the cart
+(Barto, Sutton, Anderson 1983) are implemented here in a few lines.
 
     python clients/python/examples/reinforce.py [--address HOST:PORT]
 """
@@ -17,7 +17,8 @@ from teletensor.distributions import Categorical
 
 
 class CartPole:
-    """Keep the pole upright by pushes to the left (0) and to the right (1): 1 point a step."""
+    """A cart that is pushed to the left (0) or to the right (1) to keep a pole upright: 1 point for each
+    step."""
 
     def __init__(self, seed, limit=200):
         self.rng = np.random.default_rng(seed)
@@ -82,7 +83,7 @@ def finish_episode(policy, optimizer, gamma=0.99):
 
 
 def train(episodes, seed=543):
-    """The length of each episode."""
+    """Trains the policy; returns the length of each episode."""
     env = CartPole(seed)
     policy = Policy()
     optimizer = optim.Adam(policy.parameters(), lr=1e-2)

@@ -1,5 +1,5 @@
-"""Sine waves continued by an LSTM: PyTorch's example "time sequence prediction", trained by LBFGS
-with a closure. Two LSTMCells read a wave step by step; afterwards they are fed what they predict.
+"""Predicts sine waves by an LSTM: PyTorch's example "time sequence prediction", trained by LBFGS with a
+closure. Two LSTMCells read a wave step by step; after its end they are fed their own predictions.
 
     python clients/python/examples/sine_lstm.py [--address HOST:PORT] [--steps 8]
 """
@@ -33,7 +33,7 @@ class Sequence(nn.Module):
             h_t2, c_t2 = self.lstm2(h_t, (h_t2, c_t2))
             output = self.linear(h_t2)
             outputs += [output]
-        for _ in range(future):  # if we should predict the future
+        for _ in range(future):  # to predict the future
             h_t, c_t = self.lstm1(output, (h_t, c_t))
             h_t2, c_t2 = self.lstm2(h_t, (h_t2, c_t2))
             output = self.linear(h_t2)
@@ -42,13 +42,13 @@ class Sequence(nn.Module):
 
 
 def waves(count, length, period=20, seed=2):
-    """Sines of one period, each from a start of its own."""
+    """Sine waves of the same period, each with a random start."""
     shift = np.random.default_rng(seed).integers(-4 * period, 4 * period, (count, 1))
     return np.sin((np.arange(length) + shift) / 1.0 / period).astype("float64")
 
 
 def train(seq, data, steps, lr=0.8, report=True):
-    """(loss before each step, loss on the waves held out after it)"""
+    """Returns (the loss before each step, the loss on the held-out waves after it)."""
     input = torch.from_numpy(data[3:, :-1])
     target = torch.from_numpy(data[3:, 1:])
     test_input = torch.from_numpy(data[:3, :-1])

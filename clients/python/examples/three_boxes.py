@@ -1,7 +1,8 @@
-"""Three daemons that work together on one machine, as boxes of a network of their own where it can be made.
+"""Starts three connected daemons on one machine, which represent separate machines in a network if that is
+possible.
 
-The super-user gets a network namespace for each daemon, with a virtual cable between each two of them;
-others get three daemons on loopback, whose network cannot be slowed down.
+With root privileges each daemon gets a network namespace, with a virtual cable between every two of them;
+without them the daemons use loopback, which cannot be slowed down.
 """
 
 import contextlib
@@ -21,8 +22,8 @@ PORT = 7421
 
 
 class Boxes:
-    """A context: daemons a, b and c, of one lane each. `addresses` are those of their UNIX sockets, which
-    are reached from everywhere on the machine. `why_no_network`: the reason for which they are on
+    """A context with the daemons a, b and c, of one lane each. `addresses` are those of their UNIX sockets,
+    which can be reached from everywhere on the machine. `why_no_network` is the reason why they use
     loopback, or ""."""
 
     def __init__(self):
@@ -34,7 +35,8 @@ class Boxes:
         with self._cleanup:
             self.folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="boxes")))
             peers = self._cables() if not self.why_no_network else {name: {} for name in NAMES}
-            for name in reversed(NAMES):  # of two daemons the one with the smaller name calls the other
+            # of two daemons, the one with the smaller name connects to the other
+            for name in reversed(NAMES):
                 own = self._start(name, {**dict.fromkeys(NAMES, "127.0.0.1:0"), **peers[name]})
                 if self.why_no_network:
                     for others in peers.values():
@@ -47,7 +49,7 @@ class Boxes:
         self._cleanup.close()
 
     def _start(self, name, peers):
-        """Starts a daemon; where its peers reach it."""
+        """Starts a daemon; returns the address for its peers."""
         command = [
             find_daemon(), "--socket", f"{self.folder / name}.sock", "--listen", "127.0.0.1:0",
             "--state-dir", "", "--lanes", "1", "--peer-name", name,
@@ -71,7 +73,8 @@ class Boxes:
         raise SystemExit(f"daemon {name} did not start:\n{log.read_text()[-2000:]}")
 
     def _cables(self):
-        """Makes the network. For each daemon the addresses of the others, as it reaches them."""
+        """Creates the network. Returns for each daemon the addresses of its peers as seen from its
+        namespace."""
         for name in NAMES:
             _run("ip", "netns", "add", self._prefix + name)
             self._cleanup.callback(_run, "ip", "netns", "del", self._prefix + name)
@@ -91,7 +94,7 @@ class Boxes:
         return peers
 
     def slow_down(self, rate):
-        """Makes the cables of daemon c carry `rate`, as tc writes it ("20mbit"), in each direction."""
+        """Limits the cables of daemon c to `rate` in each direction, in the notation of tc ("20mbit")."""
         for here, there in (("c", "a"), ("c", "b"), ("a", "c"), ("b", "c")):
             _run(
                 "tc", "-n", self._prefix + here, "qdisc", "replace", "dev", here + there, "root",
@@ -100,7 +103,7 @@ class Boxes:
 
 
 def _why_no_namespaces():
-    """The reason for which this process cannot make network namespaces, or ""."""
+    """The reason why this process cannot create network namespaces, or ""."""
     if os.geteuid() != 0:
         return "network namespaces need the super-user"
     for program in ("ip", "tc", "openssl"):

@@ -1,4 +1,4 @@
-"""A variational autoencoder of 8x8 digits (Kingma, Welling 2013), as PyTorch's example has it.
+"""A variational autoencoder for 8x8 digits (Kingma, Welling 2013), as in PyTorch's example.
 
     python clients/python/examples/vae.py [--address HOST:PORT]
 """
@@ -42,14 +42,14 @@ class VAE(nn.Module):
 
 
 def loss_function(recon_x, x, mu, logvar):
-    """Reconstruction and KL divergence, summed over elements and batch."""
+    """The reconstruction loss and the KL divergence, summed over elements and batch."""
     BCE = F.binary_cross_entropy(recon_x, x.view(-1, 64), reduction="sum")
     KLD = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
     return BCE + KLD
 
 
 def train(model, optimizer, loader, epochs):
-    """The mean loss of each epoch."""
+    """Trains for some epochs; returns the mean loss of each."""
     model.train()
     history = []
     for epoch in range(1, epochs + 1):

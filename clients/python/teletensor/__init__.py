@@ -5,7 +5,8 @@
     (x * x).sum().backward()
     print(x.grad)
 
-Every op call only appends an instruction; reading a value waits. Sessions: `connect`.
+Calling an op only appends an instruction to the session's queue; only reading a value waits for the daemon.
+See `connect` for sessions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ._api import *  # noqa: F403
 from .version import __version__ as __version__
 
 if _TYPE_CHECKING:
-    # Modules that come with their first use (_paths.py).
+    # Modules that are imported at their first use (see _paths.py).
     from . import (  # noqa: F401
         compiler,
         distributed,
@@ -31,7 +32,80 @@ if _TYPE_CHECKING:
         types,
     )
 
+<<<<<<< HEAD
 from . import (
+=======
+_tensor.attach()
+
+float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
+cfloat, cdouble = complex64, complex128
+newaxis = None
+
+
+def get_default_dtype() -> dtype:
+    """Returns the dtype that new floating-point tensors have by default."""
+    return _core.default_dtype()
+
+
+def set_default_dtype(d: dtype) -> None:
+    """Sets the dtype that new floating-point tensors have by default."""
+    _core.set_default_dtype(d)
+
+
+def set_default_device(place: _Any) -> None:
+    """Sets the device of new tensors; None resets it to the CPU."""
+    from . import _convert
+
+    place = device("cpu" if place is None else place)
+    _convert._default_device[0] = current_session().check_device(place)
+
+
+def is_autocast_enabled(device_type: str | None = None) -> _Any:
+    """Returns whether autocast is enabled in this thread: for `device_type`, or for any device type without
+    it."""
+    on = [_core.autocast_state(place == "cuda")[0] for place in ("cpu", "cuda")]
+    return True in on if device_type is None else on[device_type == "cuda"]
+
+
+def get_autocast_dtype(device_type: str) -> dtype:
+    """Returns the dtype to which autocast casts the operands of matrix products on this type of device."""
+    chosen: dtype = _core.autocast_state(device_type == "cuda")[1]
+    return chosen
+
+
+def _fill_namespace() -> list[str]:
+    """Exports the ops of the catalog as functions, except those whose name a Python function has
+    already."""
+    names = []
+    space = globals()
+    for entry in _core.catalog():
+        name = entry["name"]
+        if not entry["internal"] and name not in space and not entry["mutates"] and (
+                not name.startswith("special_")):  # these are in tt.special
+            space[name] = _core.ops[name]
+            names.append(name)
+    for alias, name in {"concat": "cat", "concatenate": "cat", "multiply": "mul",
+                        "subtract": "sub", "divide": "div", "true_divide": "div",
+                        "negative": "neg", "absolute": "abs", "clip": "clamp",
+                        "swapaxes": "transpose", "moveaxis": "movedim"}.items():
+        space[alias] = space[name]
+        names.append(alias)
+    for alias, name in _ALIASES.items():
+        if alias not in space:
+            space[alias] = space[name]
+            names.append(alias)
+    for name in _INPLACE:
+        if name + "_" not in space:
+            space[name + "_"] = getattr(Tensor, name + "_").__func__
+            names.append(name + "_")
+    return names
+
+
+_op_names = _fill_namespace()
+_out.attach(globals(), _out.FUNCTIONS)
+
+from . import (  # noqa: E402
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
     accelerator,
     amp,
     array_api,

@@ -1,5 +1,6 @@
-"""What a module says of a name that it has not: some are modules that come with their first use; of the
-others most are PyTorch's, and a page lists those. And what an import says of such a module."""
+"""Attributes and imports of names that a module does not define. Some are submodules that are imported at
+their first use; most of the rest are names of PyTorch that teletensor does not have, and the error message
+refers to the page of the documentation that lists them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ HINT = "docs/names.md lists which of PyTorch's names teletensor has and which no
 
 
 def attach(space: MutableMapping[str, Any]) -> None:
-    """Lets the module of that namespace import such modules, and name the page in its AttributeError."""
+    """Lets the module with this namespace import such submodules at their first use, and makes its
+    AttributeError refer to the documentation page."""
     module = space["__name__"]
 
     def missing(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the daemon's Admin service answers, as plain dictionaries."""
+"""Calls of the daemon's Admin service; the answers are plain dictionaries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ._transport import Transport
 
 __all__ = ["Admin", "bytes_text", "memory_of"]
 
-_LONG = 24 * 3600.0  # seconds, for what takes as long as it takes
+_LONG = 24 * 3600.0  # seconds: the deadline of calls that may take very long
 
 
 def bytes_text(count: float) -> str:
-    """"1.5 GiB"."""
+    """Formats a number of bytes, such as "1.5 GiB"."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -24,7 +24,7 @@ def bytes_text(count: float) -> str:
 
 
 def memory_of(m: Message) -> dict[str, Any]:
-    """The fields of a MemoryUse."""
+    """The fields of a MemoryUse message as a dictionary."""
     return {"device": m.text(1), "used": m.integer(2), "peak": m.integer(3), "quota": m.integer(4),
             "device_used": m.integer(5), "device_total": m.integer(6),
             "away": m.integer(7), "disk_used": m.integer(8), "disk_quota": m.integer(9),
@@ -43,7 +43,7 @@ def _session_of(s: Message) -> dict[str, Any]:
 
 
 class Admin:
-    """Calls of the Admin service over a transport; CallError passes through."""
+    """Calls of the Admin service over a transport. CallError is passed on to the caller."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -53,7 +53,8 @@ class Admin:
         return decode(self._transport.unary("Admin", method, encode(fields or []), timeout, wait=False))
 
     def sessions(self) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """Those that the caller may see, and the sum of the others (None where it sees all)."""
+        """The sessions that the caller may see, and the totals of all sessions that it may not see (None if
+        it may see all)."""
         reply = self._ask("Sessions")
         found = [_session_of(s) for s in reply.messages(1)]
         if not reply.integer(3):
@@ -61,11 +62,11 @@ class Admin:
         return found, {**_session_of(reply.message(2)), "sessions": reply.integer(3)}
 
     def memory(self) -> list[dict[str, Any]]:
-        """By device, all sessions together."""
+        """Memory use by device, summed over all sessions."""
         return self.devices()[0]
 
     def devices(self) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
-        """memory(), and what each GPU has done since the daemon's start, by its name."""
+        """The result of memory(), and for each GPU, by name, its counters since the daemon started."""
         reply = self._ask("Memory")
         activity = {a.text(1): {"busy_seconds": a.real(2), "in_flight": a.integer(3),
                                 "instructions": a.integer(4), "loops": a.integer(5),
@@ -74,8 +75,8 @@ class Admin:
         return [memory_of(m) for m in reply.messages(1)], activity
 
     def holdings(self, session: int = 0, most: int = 0, reset_peaks: bool = False) -> dict[str, Any]:
-        """Largest tensors and state of a session; 0: the one that this transport belongs to, whose peaks
-        of memory may begin again from here."""
+        """The largest tensors and the state of a session. Session 0 is the session of this transport; only
+        for that session, `reset_peaks` restarts the peaks of memory use."""
         reply = self._ask("Holdings", [(1, session), (2, most), (3, int(reset_peaks))])
         return {"session": _session_of(reply.message(3)),
                 "tensors": [{"device": h.text(1), "bytes": h.integer(2), "command": h.integer(3),
@@ -83,11 +84,12 @@ class Admin:
                              "shape": integers(h, 7)} for h in reply.messages(1)]}
 
     def publications(self) -> list[dict[str, Any]]:
-        """Tensors that sessions use together, those that the caller may use."""
+        """The shared tensors that the caller may use."""
         return [publication_of(p) for p in self._ask("Publications").messages(1)]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Groups of sessions that run collectives together, those of the caller's sessions."""
+        """The groups of sessions that run collectives together, as far as the caller owns a session in
+        them."""
         return [{"user": g.text(1), "name": g.text(2), "ranks": g.integer(3), "state": g.text(4),
                  "why": g.text(5), "collectives": g.integer(6),
                  "members": [{"rank": m.integer(1), "daemon": m.text(2), "who": m.text(3),
@@ -95,7 +97,7 @@ class Admin:
                 for g in self._ask("Groups").messages(1)]
 
     def slow_log(self, most: int = 0) -> list[dict[str, Any]]:
-        """Newest first."""
+        """The slow-operation log, newest entry first."""
         return [{"age_seconds": round(e.real(1), 1), "session": e.integer(2), "user": e.text(3),
                  "op": e.text(4), "seconds": round(e.real(5), 4), "command": e.integer(6),
                  "site": e.text(7), "name": e.text(8)}
@@ -106,17 +108,18 @@ class Admin:
         self._ask("Kill", [(1, session), (2, reason)])
 
     def interrupt(self, session: int) -> None:
-        """Drops what a session has queued."""
+        """Cancels the commands that a session has queued."""
         self._ask("InterruptSession", [(1, session)])
 
     def snapshot(self, session: int = 0) -> dict[str, Any]:
-        """Has a session written down; 0: the one that this transport belongs to."""
+        """Makes the daemon write a snapshot of a session; session 0 is the session of this transport."""
         reply = self._ask("Snapshot", [(1, session)], timeout=_LONG)
         return {"command": reply.integer(1), "bytes": reply.integer(2),
                 "seconds": round(reply.real(3), 6)}
 
     def drain(self, seconds: float = 0.0) -> dict[str, Any]:
-        """Has the daemon write its sessions down and end: how many were `kept`, and which were `lost`."""
+        """Makes the daemon write snapshots of its sessions and exit; returns how many sessions were `kept`
+        and which ones were `lost`."""
         reply = self._ask("Drain", [(1, round(seconds * 1000))], timeout=_LONG)
         return {"kept": reply.integer(1),
                 "lost": [{"id": s.integer(1), "name": s.text(2), "user": s.text(3),
@@ -124,27 +127,28 @@ class Admin:
                          for s in reply.messages(2)]}
 
     def move(self, session: int, to: str, timeout: float = 0.0) -> dict[str, Any]:
-        """Moves a session to the peer of this name: the `address` where it is now, its `bytes` of
-        tensors, and the `seconds` for which it stood still. Where the daemon has no connection to the
-        peer, the move waits for one for `timeout` seconds."""
+        """Moves a session to the peer daemon with this name. Returns the `address` at which the session is
+        now, the `bytes` of tensors that were moved, and the `seconds` for which the session was paused. If
+        the daemon has no connection to the peer, it waits up to `timeout` seconds for one."""
         reply = self._ask("Move", [(1, session), (2, to), (3, round(timeout * 1000))], timeout=_LONG)
         return {"address": reply.text(1), "bytes": reply.integer(2), "seconds": round(reply.real(3), 6)}
 
     def admit(self, new: bool, why: str = "") -> None:
-        """Whether the daemon opens new sessions; else their clients are told why."""
+        """Sets whether the daemon accepts new sessions; if not, clients that ask for one get the reason
+        `why`."""
         self._ask("Admit", [(1, int(not new)), (2, why)])
 
     def create_token(self, user: str, role: str, lifetime_seconds: int = 0) -> dict[str, str]:
-        """Its id and its secret, which is not told again."""
+        """Creates a token; returns its id and its secret. The secret cannot be read again later."""
         reply = self._ask("CreateToken", [(1, user), (2, role), (3, lifetime_seconds)])
         return {"id": reply.text(1), "secret": reply.text(2)}
 
     def tokens(self) -> list[dict[str, Any]]:
-        """All, without secrets."""
+        """All tokens, without their secrets."""
         return [{"id": t.text(1), "user": t.text(2), "role": t.text(3), "created": t.integer(4),
                  "expires": t.integer(5), "revoked": bool(t.integer(6))}
                 for t in self._ask("ListTokens").messages(1)]
 
     def revoke_token(self, token: str) -> None:
-        """The token with this id is refused from the next call on."""
+        """Revokes the token with this id: every later call with it is refused."""
         self._ask("RevokeToken", [(1, token)])

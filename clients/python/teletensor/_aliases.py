@@ -1,17 +1,18 @@
-"""Other names that PyTorch has for elementwise functions, and its functions that work in place."""
+"""PyTorch's alternative names of elementwise functions, and the in-place forms of elementwise functions."""
 
 from __future__ import annotations
 
 __all__ = ["ALIASES", "INPLACE"]
 
-# alias: name. Functions and methods, in place too where the name is.
+# Alias to name. Each alias becomes a function and a method, and in-place forms as well if the name has
+# them.
 ALIASES = {
     "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctan2": "atan2", "arctanh": "atanh", "fix": "trunc", "greater": "gt", "greater_equal": "ge",
     "less": "lt", "less_equal": "le", "not_equal": "ne",
 }  # fmt: skip
 
-# tt.abs_(x) and the like.
+# Functions such as tt.abs_(x).
 INPLACE = """
     abs acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil clamp clip
     cos cosh deg2rad erf erfc exp exp2 expm1 fill floor frac gcd i0 lcm log log10 log1p log2 logit

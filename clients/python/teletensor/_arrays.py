@@ -1,5 +1,5 @@
-"""Tensors as NumPy arrays for files and for other libraries; bfloat16, which NumPy lacks, as the
-uint16 of its bits."""
+"""Conversion between tensors and NumPy arrays for files and for other libraries. NumPy has no bfloat16:
+such values are arrays of uint16 with the same bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._tensor import Tensor
 
 __all__ = ["DTYPES", "array_of", "name_of", "tensor_of"]
 
-# Name of the dtype here -> NumPy's, little-endian as in files.
+# teletensor's dtype names to NumPy dtypes, little-endian as in files.
 DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype("?"),
     "uint8": np.dtype("u1"),
@@ -37,12 +37,13 @@ _NAMES = {numpy: name for name, numpy in DTYPES.items() if name != "bfloat16"}
 
 
 def name_of(dtype: np.dtype[Any]) -> str | None:
-    """The name here of a NumPy dtype, of either byte order; None: it has no counterpart."""
+    """Returns teletensor's name of a NumPy dtype in either byte order, or None if there is no such
+    dtype."""
     return _NAMES.get(dtype.newbyteorder("<"))
 
 
 def array_of(t: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
-    """(name of the dtype, values in row-major order). Waits for them."""
+    """Returns (the name of the dtype, the values in row-major order). Waits for the values."""
     name = t.dtype.name
     t = t.detach()
     if name == "bfloat16":
@@ -51,7 +52,7 @@ def array_of(t: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
 
 
 def tensor_of(name: str, array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
-    """The tensor of dtype `name` that array_of turned into `array`."""
+    """Returns the tensor of dtype `name` with the values of `array`: the inverse of array_of."""
     if name == "bfloat16":
         session = current_session()
         return _send(session, array, resolve_device(session, device), _core.bfloat16)

@@ -1,4 +1,5 @@
-"""`teletensor cert`: an authority, and a certificate for a daemon's machine, by the openssl program."""
+"""The command `teletensor cert`: makes a certificate authority and the certificate of a daemon with the
+openssl program."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from ._operate import number
 __all__ = ["add_command", "peer_files"]
 
 _AUTHORITY_DAYS = 3650
-_DAYS = 825  # the longest term that all systems accept
+_DAYS = 825  # the longest validity in days that all systems accept
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,250}[A-Za-z0-9_])?")
 _EXTENSIONS = """subjectAltName={}
@@ -32,7 +33,7 @@ authorityKeyIdentifier=keyid
 
 
 def _host(text: str) -> str:
-    """"IP:10.0.0.1" or "DNS:the-box"."""
+    """Checks the name of a host and returns it as openssl reads it: "IP:10.0.0.1" or "DNS:the-box"."""
     try:
         return f"IP:{ipaddress.ip_address(text)}"
     except ValueError:
@@ -60,7 +61,7 @@ def _authority(made: pathlib.Path) -> None:
 
 def _issue(made: pathlib.Path, name: str, authority: pathlib.Path, hosts: list[str], usage: str,
            days: int) -> None:
-    """NAME.pem and NAME.key."""
+    """Makes NAME.key and NAME.pem, signed by the authority."""
     request, extensions = made / "request", made / "extensions"
     extensions.write_text(_EXTENSIONS.format(",".join(hosts), usage), encoding="ascii")
     _openssl("req", *_KEY, "-subj", "/CN=teletensord", "-keyout", made / f"{name}.key", "-out", request)
@@ -70,8 +71,8 @@ def _issue(made: pathlib.Path, name: str, authority: pathlib.Path, hosts: list[s
 
 
 def peer_files(names: list[str]) -> list[dict[str, str]]:
-    """For each daemon of a new authority that nobody keeps: the contents of its files, by the flags of
-    teletensord that name them."""
+    """Makes a new authority, whose key is discarded, and a certificate for each daemon in `names`. Returns
+    one dictionary per daemon: the contents of each file by the flag of teletensord that names it."""
     with tempfile.TemporaryDirectory() as name:
         made = pathlib.Path(name)
         _authority(made)
@@ -116,7 +117,7 @@ def _cert(args: argparse.Namespace) -> int:
 
 
 def add_command(commands: Any) -> Callable[[argparse.Namespace], int]:
-    """Adds the parser; returns what runs it."""
+    """Adds the parser of the command; returns the function that runs it."""
     parser = commands.add_parser("cert", help="makes an authority (or takes the one that is there) and a "
                                               "certificate for a daemon's machine")
     parser.add_argument("host", type=_host, nargs="+",

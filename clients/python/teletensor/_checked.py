@@ -1,7 +1,7 @@
-"""Public functions written in Python are wrapped where a program enters, so that they behave as the
-catalog's ops do: they say by their annotations which parameters are a Tensor, an int or a bool, and raise
-TypeError for anything else; calls may use NumPy's names of parameters; as attributes of a class they do not
-bind. Calls inside the package go to the functions themselves."""
+"""Wraps public functions that are written in Python so that they behave like the ops of the catalog: the
+annotations say which parameters are a Tensor, an int or a bool, and other types raise TypeError; NumPy's
+parameter names are accepted; a wrapped function that is an attribute of a class does not bind to instances.
+Only calls from outside the package are checked; calls inside it use the plain functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = {"Tensor": "t", "Tensor | None": "T", "int": "i", "bool": "b"}
 
 
 def checked(function: Callable[..., Any], home: str) -> Callable[..., Any]:
-    """The function as the module of that name exports it."""
+    """Returns the function as the module named `home` exports it."""
     plain = inspect.unwrap(function)
     code = plain.__code__
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
@@ -35,12 +35,18 @@ def exporting(space: MutableMapping[str, Any]) -> str:
 
 
 def attach(space: MutableMapping[str, Any], names: Iterable[str]) -> None:
-    """Wraps the functions of a module's namespace that are written in Python."""
+    """Replaces the functions of a module's namespace that are written in Python by their wrapped forms."""
     for name in names:
+<<<<<<< HEAD
         if type(function := space[name]) is FunctionType:  # of a wrapped one isfunction() is true, too
             space[name] = checked(function, exporting(space))
+=======
+        if type(function := space[name]) is FunctionType:  # isfunction() is also true of a wrapped function
+            space[name] = checked(function, space["__name__"])
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
 
 def named(home: str, name: str) -> Any:
-    """The function of that name in that module; what a copied or unpickled one is found by."""
+    """Returns the function of that name in that module; copying and unpickling find a wrapped function by
+    it."""
     return getattr(importlib.import_module(home), name)

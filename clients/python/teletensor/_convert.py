@@ -1,4 +1,5 @@
-"""Where NumPy and handles meet: data in, data out."""
+"""Conversion between Python or NumPy data and tensors: creating tensors from data and reading their
+values."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _TO_NUMPY = {dtype: numpy for numpy, dtype in _FROM_NUMPY.items()}
 
 
 def _plain(data: Any) -> Any:
-    """Lists with tensors of one element in them become lists of numbers."""
+    """Replaces tensors of one element in nested lists by their numbers."""
     if isinstance(data, Tensor):
         return data.item() if data.numel() == 1 else to_numpy(data.detach())
     if isinstance(data, (list, tuple)):
@@ -48,7 +49,7 @@ def _plain(data: Any) -> Any:
 
 
 def _leaf_types(data: Any, seen: set[type]) -> set[type]:
-    """The types of what is in nested lists."""
+    """Returns the set of types of the elements of nested lists."""
     here = set(map(type, data))
     seen |= here
     if any(issubclass(each, (list, tuple)) for each in here):
@@ -59,7 +60,8 @@ def _leaf_types(data: Any, seen: set[type]) -> set[type]:
 
 
 def _common_dtype(data: Any) -> _core.dtype | None:
-    """What the numbers, arrays and tensors in nested lists promote to; None where one has no dtype here."""
+    """Returns the dtype to which the numbers, arrays and tensors in nested lists promote, or None if one of
+    them has no dtype in teletensor."""
     if isinstance(data, (list, tuple)):
         found: _core.dtype | None = None
         for each in data:
@@ -83,7 +85,8 @@ def _common_dtype(data: Any) -> _core.dtype | None:
 
 def _array_of_lists(data: Any, dtype: _core.dtype | None
                     ) -> tuple[np.ndarray[Any, Any], _core.dtype | None]:
-    """The array, and the dtype that its elements have together: None if all are Python's."""
+    """Returns the array, and the common dtype of its elements, or None if all elements are Python
+    numbers."""
     types = _leaf_types(data, set())
     if any(issubclass(each, (Tensor, np.ndarray, np.generic)) for each in types):
         common = _common_dtype(data)
@@ -104,7 +107,8 @@ def _array_of_lists(data: Any, dtype: _core.dtype | None
 
 def _across_the_sign(data: Any, array: np.ndarray[Any, Any], dtype: _core.dtype | None
                      ) -> np.ndarray[Any, Any]:
-    """Integers below and above 2**63 together, of which NumPy makes float64."""
+    """Converts lists that mix negative integers and integers of at least 2**63, which NumPy would convert
+    to float64."""
     if dtype is not None and (dtype.is_floating_point or dtype.is_complex or dtype == _core.bool):
         return array
     if dtype != _core.uint64:
@@ -113,7 +117,7 @@ def _across_the_sign(data: Any, array: np.ndarray[Any, Any], dtype: _core.dtype 
 
 
 def _wide(data: Any, dtype: _core.dtype | None, floats: bool) -> np.ndarray[Any, Any]:
-    """Integers above 64 bits, which only a float holds."""
+    """Converts integers that do not fit in 64 bits, which only a floating-point dtype can hold."""
     if not (floats if dtype is None else dtype.is_floating_point):
         raise ValueError("tensor: an integer does not fit 64 bits")
     return np.array(data, np.float64)
@@ -121,8 +125,8 @@ def _wide(data: Any, dtype: _core.dtype | None, floats: bool) -> np.ndarray[Any,
 
 def _array(data: Any, dtype: _core.dtype | None
            ) -> tuple[np.ndarray[Any, Any], bool, _core.dtype | None]:
-    """The array, whether its numbers are Python's (whose floats take the default dtype), and the dtype
-    that elements of other kinds among them have brought."""
+    """Returns the array, whether its elements are Python numbers (Python floats get the default dtype), and
+    the dtype to which its other elements promote."""
     if isinstance(data, (np.ndarray, np.generic)):
         return np.asarray(data), False, None
     if isinstance(data, (list, tuple)):
@@ -137,7 +141,7 @@ def _array(data: Any, dtype: _core.dtype | None
 
 def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None
                     ) -> np.ndarray[Any, Any]:
-    """An array that NumPy made of Python's numbers, in the dtype that they have here."""
+    """Converts an array that NumPy made of Python numbers to the dtype that teletensor gives them."""
     kind, default = array.dtype.kind, _core.default_dtype()
     _check_fits(array, dtype)
     if kind == "c":
@@ -154,7 +158,7 @@ def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None
 
 
 def _check_fits(array: np.ndarray[Any, Any], dtype: _core.dtype | None) -> None:
-    """Integers that do not fit are refused; negative ones wrap into unsigned dtypes."""
+    """Raises an error if an integer does not fit `dtype`; negative integers wrap in unsigned dtypes."""
     numpy = None if dtype is None else _TO_NUMPY.get(dtype)
     if dtype is None or numpy is None or numpy.kind not in "iu":
         return
@@ -163,7 +167,7 @@ def _check_fits(array: np.ndarray[Any, Any], dtype: _core.dtype | None) -> None:
     limits = np.iinfo(numpy.name)
     real = array.dtype.kind == "f"
     low = limits.min if limits.min else 0 if real else -limits.max
-    least, most = array.min(), array.max()  # NaN, where there is one
+    least, most = array.min(), array.max()  # NaN if one is in the array
     end = np.trunc(most) if real else most
     for value, fits in ((least, least >= low), (most, end <= limits.max)):
         if not fits:
@@ -173,8 +177,8 @@ def _check_fits(array: np.ndarray[Any, Any], dtype: _core.dtype | None) -> None:
 
 def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device,
           dtype: _core.dtype | None = None) -> Tensor:
-    """The array's elements as a new tensor; returns when the daemon has, or will get, a copy. `dtype`: what
-    their bits mean, where NumPy does not have it."""
+    """Creates a tensor with the elements of the array; returns once the daemon has a copy or is certain to
+    get one. `dtype` says what the bits mean if NumPy does not have the dtype."""
     dtype = dtype or _FROM_NUMPY.get(array.dtype)
     if dtype is None:
         raise TypeError(f"tensor: NumPy dtype {array.dtype} has no counterpart here")
@@ -200,12 +204,13 @@ _PYTHON_TYPES = {bool: _core.bool, int: _core.int64, float: _core.float64, compl
 
 
 def dtype_of(dtype: Any) -> Any:
-    """The dtype that one of Python's types names; a dtype, or None, itself."""
+    """Returns the dtype that a Python type such as `float` stands for; returns a dtype or None
+    unchanged."""
     return _PYTHON_TYPES.get(dtype, dtype)
 
 
 def default_device() -> _core.device:
-    """Where new tensors go."""
+    """Returns the device of new tensors."""
     return _default_device[0]
 
 
@@ -214,7 +219,7 @@ _outer_devices: list[_core.device] = []
 
 
 def _refuse_device(name: Any) -> None:
-    """Raises the error for what names no device."""
+    """Raises the error for a value that does not name a device."""
     session = open_session()
     if session is not None:
         session.check_device(name)
@@ -222,13 +227,13 @@ def _refuse_device(name: Any) -> None:
         f"device {name!r} is on no daemon; one has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...")
 
 
-# Within `with device:` new tensors go there.
+# Inside `with device:` new tensors are created on that device.
 _core.set_default_device_lists(_default_device, _outer_devices,
                                lambda device: current_session().check_device(device), _refuse_device)
 
 
 def resolve_device(session: Session, device: Any) -> _core.device:
-    """A device of this session, from None, a name or a device."""
+    """Returns the device of this session that `device` (None, a name or a device) names."""
     if device is None:
         return default_device()
     if not isinstance(device, _core.device):
@@ -238,10 +243,10 @@ def resolve_device(session: Session, device: Any) -> _core.device:
 
 def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
            pin_memory: bool = False) -> Tensor:
-    """A new tensor with a copy of `data` (numbers, nested lists, NumPy arrays, tensors).
+    """Returns a new tensor with a copy of `data` (numbers, nested lists, NumPy arrays, tensors).
 
-    Python floats become the default dtype, ints int64; NumPy dtypes are kept. `pin_memory` means nothing
-    here.
+    Python floats get the default dtype and Python ints int64; the dtype of a NumPy array is kept.
+    `pin_memory` has no effect.
     """
     dtype = dtype_of(dtype)
     session = current_session()
@@ -273,7 +278,8 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 
 def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -> Tensor:
-    """`data` itself if it is a tensor of that dtype and device, else a new tensor."""
+    """Returns `data` itself if it is a tensor of that dtype and device, and a new tensor with a copy
+    otherwise."""
     dtype = dtype_of(dtype)
     if isinstance(data, Tensor):
         if dtype is not None or device is not None:
@@ -283,14 +289,15 @@ def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -
 
 
 def to_numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
-    """The values as a NumPy array (waits). Gradients must be off, unless `force`: `t.detach().numpy()`.
+    """Returns the values as a NumPy array; waits for them. The tensor must not require grad, unless `force`
+    is true: use `t.detach().numpy()`.
 
-    The array is read-only: it shows the values of this moment, and what is written to an array would not
-    reach the tensor. `np.array(t)`, or `force`, gives a copy that can be written to.
+    The array is read-only: it holds the values at the time of the call, and writing to it could not change
+    the tensor. `np.array(t)` or `force=True` gives a writable copy.
 
-    On the daemon's machine a large array is no copy but the daemon's memory, mapped here; pages of a
-    writable one become copies when they are written to. The daemon keeps that memory, charged to the
-    session, until the array and its views are gone.
+    If the client runs on the daemon's machine, a large array is not copied: the daemon's memory is mapped
+    into this process, and a page of a writable array is copied when it is first written to. The daemon
+    keeps that memory, charged to the session, until the array and its views are deleted.
     """
     if t.requires_grad and _core.grad_mode() and not force:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. "
@@ -299,7 +306,7 @@ def to_numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 
 
 def values_of(t: Tensor, *, writable: bool) -> np.ndarray[Any, Any]:
-    """The values as an array that nothing else uses, or as a read-only one."""
+    """Returns the values as a writable array that nothing else refers to, or as a read-only array."""
     numpy_dtype = _TO_NUMPY.get(t.dtype)
     if numpy_dtype is None:
         raise TypeError(f"NumPy has no {t.dtype.name}; use .float().numpy()")
@@ -319,7 +326,7 @@ def _with_lines(session: Session, text: str) -> str:
 
 
 def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The elements' bits as a NumPy dtype of their size."""
+    """Returns the bits of the elements as an array of a NumPy dtype of the same element size."""
     session = owner_of(t._session)
     shape = t._shape
     size = t.numel() * t.element_size()
@@ -341,7 +348,8 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def fetched(t: Tensor, receive: Callable[[int], _T]) -> _T:
-    """What `receive` makes of a bulk fetch; where that fails, the error of the command that did."""
+    """Returns the result of `receive` for a bulk fetch of the tensor. If the fetch fails because an earlier
+    command failed, raises that command's error."""
     session = owner_of(t._session)
     with t._fetch_bulk() as fetch:
         try:
@@ -349,7 +357,7 @@ def fetched(t: Tensor, receive: Callable[[int], _T]) -> _T:
         except RuntimeError as error:
             if isinstance(error, (SessionLostError, InterruptedOpError)):
                 raise
-            session._core.synchronize()  # raises the failed command's own error, with its line
+            session._core.synchronize()  # raises the error of the command that failed, with its source line
             raise type(error)(_with_lines(session, str(error))) from None
     if session._core.has_pending:
         session._core.raise_pending()
@@ -357,7 +365,7 @@ def fetched(t: Tensor, receive: Callable[[int], _T]) -> _T:
 
 
 def tolist(t: Tensor) -> Any:
-    """The values as a number or nested lists of numbers (waits)."""
+    """Returns the values as a number or as nested lists of numbers; waits for them."""
     with_grad = t.detach()
     if t.dtype == _core.bfloat16:
         with_grad = with_grad.to(_core.float32)
@@ -365,9 +373,9 @@ def tolist(t: Tensor) -> Any:
 
 
 def capsule(values: Any, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
-    """What `__dlpack__` gives of an array that was downloaded: a capsule of a copy in host memory. It is
-    marked read-only, as numpy()'s arrays are, unless a copy was asked for or the consumer's version of
-    DLPack has no such mark."""
+    """Implements `__dlpack__` for an array that was downloaded: returns a capsule with a copy in host
+    memory. The capsule is marked read-only, like the arrays of numpy(), unless a copy was requested or the
+    consumer's version of DLPack has no such mark."""
     if copy is False:
         raise BufferError("the elements are on the daemon: DLPack can only have a copy")
     if stream is not None:

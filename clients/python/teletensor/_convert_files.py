@@ -1,4 +1,5 @@
-"""`teletensor convert IN OUT`: one safetensors file of what `load` reads, without a daemon."""
+"""The command `teletensor convert IN OUT`: writes the tensors of any file that `load` can read into one
+safetensors file, without a daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["add_command"]
 
 
 def add_command(commands: Any) -> Any:
-    """Adds `convert` to the parser; gives its function."""
+    """Adds the parser of `convert`; returns the function that runs the command."""
     parser = commands.add_parser(
         "convert", help="writes a file of torch.save, or an index of several files, as one of safetensors")
     parser.add_argument("source", metavar="IN", help="a file of torch.save or of safetensors, or an index "

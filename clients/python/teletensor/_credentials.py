@@ -1,8 +1,8 @@
-"""How a client reaches a daemon and says who it is: address, TLS, token. The one place that makes a
-channel and the metadata of its calls.
+"""How a client reaches a daemon and identifies itself: address, TLS, token. This is the only module that
+creates gRPC channels and the metadata of their calls.
 
-A connection is encrypted unless it stays on this machine: "host:port" means TLS where host is not
-loopback, or where an authority or a certificate is given; "tls://host:port" always.
+A connection is encrypted unless it stays on this machine: "host:port" uses TLS if the host is not a
+loopback address, or if an authority or a certificate is given; "tls://host:port" always uses TLS.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ _EXPECTED = "expected host:port (1 to 65535), tls://host:port, unix:/path or a p
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a transport needs besides its address. PEM texts; never printed."""
+    """Everything that a transport needs besides the address. Certificates and keys are PEM texts; secrets
+    are never printed."""
 
-    target: str  # as gRPC names it: "host:port", or "unix:" and a path escaped as in a URI
+    target: str  # as gRPC writes it: "host:port", or "unix:" and a path escaped as in a URI
     tls: bool
     token: str | None = field(default=None, repr=False)
-    ca: bytes | None = field(default=None, repr=False)  # None: the system's authorities
-    certificate: bytes | None = field(default=None, repr=False)  # of this client (mTLS)
+    ca: bytes | None = field(default=None, repr=False)  # None: the certificate authorities of the system
+    certificate: bytes | None = field(default=None, repr=False)  # the client's own certificate (mTLS)
     key: bytes | None = field(default=None, repr=False)
-    # Where that is from, for messages.
+    # The file that `ca` was read from, for messages.
     ca_file: str = field(default="", repr=False, compare=False)
     certificate_files: tuple[str, str] | None = field(default=None, repr=False, compare=False)
     token_source: str = field(default="", repr=False, compare=False)
-    tls_reason: str = field(default="", repr=False, compare=False)  # "": the host is not this machine
+    tls_reason: str = field(default="", repr=False, compare=False)  # empty if the host is this machine
 
     def channel(self, options: Sequence[tuple[str, str | int]]) -> grpc.Channel:
-        """A channel of grpcio's."""
+        """Creates a grpcio channel."""
         import grpc
 
         if not self.tls:
@@ -54,10 +55,10 @@ class Credentials:
         return grpc.secure_channel(self.target, tls, options=options)
 
     def at(self, address: str) -> Credentials:
-        """The same for the address to which this one's daemon has moved a session.
+        """Returns the same credentials for `address`, to which the daemon has moved a session.
 
-        ValueError where the connection to a daemon elsewhere would become one to this machine, on which
-        another program may listen.
+        Raises ValueError if a connection to a remote daemon would become a connection to this machine,
+        where another program may listen on the port.
         """
         _check(address)
         here = address.startswith("unix:") or _loopback(address.removeprefix("tls://").rpartition(":")[0])
@@ -73,7 +74,7 @@ class Credentials:
                        ca=ca if reason is not None else self.ca, ca_file=ca_file, tls_reason=reason or "")
 
     def metadata(self) -> list[tuple[str, str]]:
-        """Of every call."""
+        """The metadata that every call sends."""
         return [("authorization", f"Bearer {self.token}")] if self.token else []
 
 
@@ -88,7 +89,8 @@ def _loopback(host: str) -> bool:
 
 
 def _token(given: str | None) -> tuple[str | None, str]:
-    """The argument, TELETENSOR_TOKEN, or what the file TELETENSOR_TOKEN_FILE holds; and which it is."""
+    """Returns the token, and which of these it is: the argument, or TELETENSOR_TOKEN, or the contents of
+    the file that TELETENSOR_TOKEN_FILE names."""
     source = "the argument token"
     if given is None:
         given, source = os.environ.get("TELETENSOR_TOKEN"), "TELETENSOR_TOKEN"
@@ -105,7 +107,8 @@ def _token(given: str | None) -> tuple[str | None, str]:
 
 
 def token_file_warning(source: str) -> str:
-    """What is wrong with the mode of the file that a token is from; "": nothing, or it is from no file."""
+    """Returns a warning about the file mode of a token's file, or "" if the mode is right or the token is
+    not from a file."""
     try:
         mode = os.stat(source).st_mode
     except (OSError, ValueError):
@@ -115,21 +118,23 @@ def token_file_warning(source: str) -> str:
     return f"other users can read {source} (mode {stat.S_IMODE(mode):04o}): chmod 600 {source}"
 
 
-@functools.cache  # once a process
+@functools.cache  # once per process
 def _warn_of(path: str) -> None:
     if warning := token_file_warning(path):
         tell("the token may be known to others: %s", warning)
 
 
 def _check(address: str) -> None:
-    """ValueError for what gRPC would take for something else (port 65537 for port 1), or log."""
+    """Raises ValueError for addresses that gRPC would misread (port 65537 as port 1) or write to the
+    log."""
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
         size = len(os.fsencode(path))
         if not 0 < size < 108:
             raise ValueError(f"address {address[:200]!r}: the path of a UNIX socket has 1 to 107 bytes, "
                              f"not {size}")
-        if "," in path or "\0" in path:  # a comma separates the addresses of one target, escaped or not
+        # gRPC separates the addresses of one target by commas, escaped or not
+        if "," in path or "\0" in path:
             raise ValueError(f"address {address!r}: gRPC cannot name the path of a socket that has a comma "
                              "or a NUL byte")
         return
@@ -143,7 +148,7 @@ def _check(address: str) -> None:
 
 
 def _scheme(scheme: str, rest: str) -> str:
-    """What is wrong with "scheme://rest"."""
+    """Returns what is wrong with the address "scheme://rest"."""
     if scheme.lower() in ("http", "https"):
         return ("a client does not speak HTTP, which is for the dashboard (--http); give the address of "
                 "--listen, which teletensord prints as tcp= when it is ready")
@@ -153,13 +158,14 @@ def _scheme(scheme: str, rest: str) -> str:
 
 
 def _pem(given: Path | None, variable: str) -> tuple[bytes | None, str]:
-    """The text, and the file's name."""
+    """Returns the text of a PEM file and the name of the file."""
     path = os.fspath(given) if given is not None else os.environ.get(variable)
     return (pathlib.Path(path).read_bytes(), path) if path else (None, "")
 
 
 def _why_tls(address: str, ca_file: str, certificate_file: str) -> str | None:
-    """Why a connection over TCP is encrypted ("": the host is not this machine); None: it is not."""
+    """Returns why a TCP connection is encrypted ("" if the reason is that the host is not this machine), or
+    None if it is not encrypted."""
     if address.startswith("tls://"):
         return "the address tls://"
     if not _loopback(address.rpartition(":")[0]):
@@ -173,8 +179,8 @@ def credentials_of(address: str, token: str | None = None, ca: Path | None = Non
                    cert: tuple[Path, Path] | None = None) -> Credentials:
     """The credentials for "host:port", "tls://host:port", "unix:/path" or a path.
 
-    Files that are not given are those that TELETENSOR_CA, TELETENSOR_CERT and TELETENSOR_KEY name; "" is
-    no file.
+    A file that is not given is taken from TELETENSOR_CA, TELETENSOR_CERT or TELETENSOR_KEY; "" means no
+    file.
     """
     token, source = _token(token)
     if address.startswith("/"):

@@ -1,4 +1,4 @@
-"""Finding this user's daemon, its binary, and starting an embedded one."""
+"""Finds the user's daemon and the teletensord binary, and starts embedded daemons."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from ._transport import open_transport
 
 __all__ = ["answers", "embedded", "ends_with_this", "find_daemon", "free_port", "runtime_dir", "start"]
 
-START_SECONDS = 20.0  # in which an embedded daemon says that it is ready
+START_SECONDS = 20.0  # the time within which an embedded daemon must report that it is ready
 _BINARY = "teletensord"
 _BUILT = pathlib.PurePath("build", "release", "bin", _BINARY)
-_WHEEL = pathlib.PurePath("teletensord", "bin", _BINARY)  # the package that the extra `daemon` installs
+_WHEEL = pathlib.PurePath("teletensord", "bin", _BINARY)  # the package that the `daemon` extra installs
 _PACKAGE = pathlib.PurePath("clients", "python", "teletensor")  # in a checkout
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
-_LINKS = 40  # symbolic links on the way to one file, as Linux allows
+_LINKS = 40  # the maximum number of symbolic links on the way to one file, as in Linux
 
 
 def runtime_dir() -> pathlib.Path:
-    """The folder of this user's sockets: XDG_RUNTIME_DIR, else a private one under /tmp."""
+    """Returns the folder of this user's sockets: XDG_RUNTIME_DIR, or else a private folder under /tmp."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.access(given, os.W_OK):
         return pathlib.Path(given)
@@ -47,7 +47,7 @@ def runtime_dir() -> pathlib.Path:
 
 
 def answers(path: pathlib.Path) -> bool:
-    """Whether a daemon serves on the socket at `path`."""
+    """Returns whether a daemon answers on the socket at `path`."""
     if not path.exists():
         return False
     transport = open_transport(f"unix:{path}")
@@ -58,7 +58,8 @@ def answers(path: pathlib.Path) -> bool:
 
 
 def _places() -> Iterator[pathlib.Path]:
-    """Where a daemon may have been installed or built together with this package, then PATH."""
+    """Yields the places where a daemon may have been installed or built together with this package, then
+    the folders of PATH."""
     package = pathlib.Path(__file__).resolve().parent
     yield package / _BINARY
     yield package.parent / _WHEEL
@@ -69,14 +70,16 @@ def _places() -> Iterator[pathlib.Path]:
     if sys.prefix != sys.base_prefix and (prefix.parent / _PACKAGE / "__init__.py").exists():
         yield prefix.parent / _BUILT
     for folder in os.get_exec_path():
-        if os.path.isabs(folder):  # a relative entry is the working directory
+        if os.path.isabs(folder):  # a relative entry depends on the working directory
             yield pathlib.Path(folder) / _BINARY
 
 
 def find_daemon() -> str:
-    """The teletensord binary: TELETENSORD, beside this package or in its checkout, PATH.
+    """Returns the path of the teletensord binary: the one that TELETENSORD names, or one beside this
+    package or in its checkout, or one in PATH, in this order.
 
-    TeletensorError where there is none, or where another user owns it, or can replace it.
+    Raises TeletensorError if there is no binary, or if a user other than this one and root owns the binary
+    or could replace it.
     """
     given = os.environ.get("TELETENSORD")
     if given:
@@ -93,7 +96,7 @@ def find_daemon() -> str:
 
 
 def _changeable(path: pathlib.Path) -> str:
-    """Why another user than this one and root can decide what is at `path`; "": none can."""
+    """Returns why a user other than this one and root could change what is at `path`, or "" if none can."""
     at, names, links = pathlib.Path("/"), list(reversed(path.parts[1:])), 0
     while True:
         status = os.lstat(at)
@@ -117,7 +120,7 @@ def _of_others(path: pathlib.Path, status: os.stat_result) -> str:
         return f"{path} belongs to another user (uid {status.st_uid})"
     if stat.S_ISLNK(status.st_mode):
         return ""
-    # In a folder with the sticky bit (/tmp) nobody replaces what another user owns.
+    # In a folder with the sticky bit (such as /tmp) only the owner of a file can replace it.
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return ""
     if status.st_mode & stat.S_IWOTH or (
@@ -127,7 +130,8 @@ def _of_others(path: pathlib.Path, status: os.stat_result) -> str:
 
 
 def _private(gid: int, uid: int) -> bool:
-    """Whether the user `uid` is the only member of the group `gid`, which is named after the user."""
+    """Returns whether the user `uid` is the only member of the group `gid` and the group has that user's
+    name."""
     try:
         group, user = grp.getgrgid(gid), pwd.getpwuid(uid)
     except KeyError:
@@ -137,7 +141,7 @@ def _private(gid: int, uid: int) -> bool:
 
 
 def embedded() -> pathlib.Path:
-    """The socket of this user's embedded daemon, which is started if none answers."""
+    """Returns the socket of this user's embedded daemon; starts the daemon if none answers."""
     folder = runtime_dir()
     path = folder / "teletensor-embedded.sock"
     with open(folder / "teletensor-embedded.lock", "w") as lock:
@@ -150,8 +154,9 @@ def embedded() -> pathlib.Path:
 
 def start(path: pathlib.Path, *flags: str,
           preexec_fn: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
-    """Starts an embedded daemon that serves on the socket at `path`; it is ready. Its log is a file of the
-    runtime folder. TeletensorError: it did not start. `preexec_fn` is subprocess.Popen's."""
+    """Starts an embedded daemon that serves on the socket at `path` and returns when it is ready. Its log
+    is a file in the runtime folder. Raises TeletensorError if the daemon did not start. `preexec_fn` is
+    passed to subprocess.Popen."""
     command = [find_daemon(), "--embedded", "--socket", str(path), *flags]
     log = open(runtime_dir() / "teletensor-embedded.log", "ab")
     daemon = subprocess.Popen(
@@ -173,7 +178,8 @@ def start(path: pathlib.Path, *flags: str,
 
 
 def _not_ready(daemon: subprocess.Popen[bytes]) -> str:
-    """Waits for the line in which a daemon says that it is ready; what it did instead, or ""."""
+    """Waits for the line in which the daemon reports that it is ready. Returns "" then, and otherwise a
+    description of what it did instead."""
     assert daemon.stdout is not None
     output = select.poll()
     output.register(daemon.stdout, select.POLLIN)
@@ -194,8 +200,8 @@ def _not_ready(daemon: subprocess.Popen[bytes]) -> str:
 
 
 def ends_with_this(number: int, mask: set[Any]) -> Callable[[], None]:
-    """For a child, before its exec: it gets the signal `number` when this process ends, however that
-    happens, and has the signal mask `mask`."""
+    """Runs in a child process before exec: makes the kernel send the child the signal `number` when this
+    process ends for any reason, and sets the child's signal mask to `mask`."""
     parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
 
     def begin() -> None:
@@ -207,7 +213,7 @@ def ends_with_this(number: int, mask: set[Any]) -> Callable[[], None]:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that no process uses now."""
+    """Returns a TCP port of this machine that is free now."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])

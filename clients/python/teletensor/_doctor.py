@@ -1,4 +1,5 @@
-"""`teletensor doctor`: what has to be right for a first value, in turn, with the cure of what is not."""
+"""The command `teletensor doctor`: checks in order everything that is needed to compute a first value, and
+says how to repair what is wrong."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ T = TypeVar("T")
 
 
 class _Place(NamedTuple):
-    """Where a daemon is looked for."""
+    """An address at which to look for a daemon."""
 
     address: str
-    source: str  # who says so
+    source: str  # the setting that names the address
     credentials: Credentials
 
     def __str__(self) -> str:
@@ -35,13 +36,13 @@ class _Place(NamedTuple):
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """One line for each thing; exit status 1 if one is wrong."""
+    """Prints one line for each check; the exit status is 1 if any check failed."""
     report = _Report()
     report.add("client", lambda: f"{__version__}, Python {platform.python_version()}, "
                                  f"{len(_core.op_table())} ops")
     report.add("transport", _transport)
     given = args.address or os.environ.get("TELETENSOR_ADDRESS")
-    if not given:  # a daemon is started here
+    if not given:  # teletensor would start a daemon itself
         report.add("teletensord binary", find_daemon)
     report.add("runtime folder", runtime_dir)
     place = report.add("address", lambda: _place(args.address))
@@ -49,7 +50,7 @@ def doctor(args: argparse.Namespace) -> int:
         for name, look in [*steps(place.credentials), ("token", lambda: _token(place.credentials)),
                            ("session", lambda: _session(place.address))]:
             if report.add(name, look) is None:
-                break  # what follows rests on it
+                break  # the later checks depend on this one
     return 1 if report.bad else 0
 
 
@@ -57,7 +58,7 @@ class _Report:
     bad = False
 
     def add(self, what: str, look: Callable[[], T]) -> T | None:
-        """Prints what look() finds, and returns that; None where something is wrong."""
+        """Prints what look() returns, and returns it; returns None if the check failed."""
         try:
             found = look()
         except (Fault, TeletensorError, RuntimeError, OSError, ValueError) as error:

@@ -1,9 +1,10 @@
-"""Sessions that a program can reach no more: they end on the daemon, and here with their descriptors and
-threads.
+"""Ends sessions that the program can no longer reach: on the daemon, and their descriptors and threads in
+this process.
 
-A session is reached by its Session, and by its tensors, each of which holds the native half. When the
-Session goes first, what it knew is left with the native half (`rest`), from which `owner_of` makes
-another one when a tensor needs it; when that is dropped as well, a thread ends the session.
+A session can be reached through its Session object and through its tensors, each of which refers to the
+native half of the session. If the Session object is deleted first, its state is kept in the native half
+(`rest`), and `owner_of` makes a new Session from it when a tensor needs one. When the native half is
+deleted too, a thread ends the session.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from . import _core
 __all__ = ["NativeSession", "join", "serve"]
 
 _Item = tuple["NativeSession", dict[str, Any]]
-# Appending to such a queue is safe in a finalizer, wherever that may run.
+# It is safe to append to this type of queue in a finalizer, wherever the finalizer runs.
 _dropped: queue.SimpleQueue[_Item] = queue.SimpleQueue()
 _at_work: set[threading.Thread] = set()
 _pid = 0
@@ -28,7 +29,7 @@ _pid = 0
 class NativeSession(_core.Session):
     """The native half of a Session."""
 
-    rest: dict[str, Any] | None = None  # what a Session knew that has been dropped
+    rest: dict[str, Any] | None = None  # the state of a Session object that has been deleted
 
     def __del__(self) -> None:
         rest, self.rest = self.rest, None
@@ -37,7 +38,7 @@ class NativeSession(_core.Session):
 
 
 def serve() -> None:
-    """From now on sessions of this process are ended when they are dropped."""
+    """Starts the service that ends this process's sessions when they become unreachable."""
     global _dropped, _pid
     if _pid != os.getpid():
         _pid, _dropped = os.getpid(), queue.SimpleQueue()
@@ -46,7 +47,7 @@ def serve() -> None:
 
 
 def join(seconds: float) -> None:
-    """Waits for those that are being ended, `seconds` each at most."""
+    """Waits for the sessions that are being ended, at most `seconds` each."""
     with contextlib.suppress(queue.Empty):
         while True:
             _start(_dropped.get_nowait())
@@ -64,7 +65,7 @@ def _start(item: _Item) -> None:
     _at_work.add(thread)
     try:
         thread.start()
-    except RuntimeError:  # no room for another thread, or the program is at its end
+    except RuntimeError:  # no more threads can be started, or the interpreter is shutting down
         _end(*item)
 
 

@@ -1,4 +1,4 @@
-"""What programs tell PyTorch's compiler. Its switches are kept without effect, its hints too."""
+"""Functions and switches of torch._dynamo. Switches and hints are accepted and have no effect."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ def mark_dynamic(
     max: int | None = None,
     specialize_on: Any = None,
 ) -> None:
-    """A hint about a size: `compile` captures a function for each shape."""
+    """Accepted without effect: a hint that a size varies. `compile` captures a function once per shape."""
 
 
 def maybe_mark_dynamic(t: Any, index: Any, *, min: int | None = None, max: int | None = None) -> None:
-    """As mark_dynamic."""
+    """Accepted without effect, as mark_dynamic."""
 
 
 def mark_static(t: Any, index: Any = None) -> None:
-    """As mark_dynamic."""
+    """Accepted without effect, as mark_dynamic."""
 
 
 @disable
 def graph_break(msg: str = "") -> None:
-    """Nothing; RuntimeError in a captured function, which is one program."""
+    """Does nothing outside of a captured function; raises RuntimeError inside of one, because a captured
+    function is a single program."""
 
 
 def optimize(backend: Any = None, **options: Any) -> Any:

@@ -1,4 +1,5 @@
-"""einops takes tensors: once a program imports it, its list of backends gets one for teletensor."""
+"""Support of einops: when a program imports einops, a backend for teletensor is added to its list of
+backends."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _MODULE = "einops._backends"
 
 
 class _Backend:
-    """What einops asks of a backend; `_define` adds its base class."""
+    """The operations that einops needs from a backend; `_define` adds the base class."""
 
     framework_name = __name__.partition(".")[0]
 
@@ -38,7 +39,7 @@ class _Backend:
         if operation in ("min", "max", "sum", "mean"):
             made: Tensor = getattr(x, {"min": "amin", "max": "amax"}.get(operation, operation))(dim=axes)
             return made
-        for axis in sorted(axes, reverse=True):  # any, all, prod: one dimension at a time
+        for axis in sorted(axes, reverse=True):  # any, all and prod reduce one dimension per call
             x = getattr(x, operation)(dim=axis)
         return x
 
@@ -71,15 +72,15 @@ class _Backend:
 
 
 def _define(module: ModuleType) -> None:
-    # einops looks through the subclasses of its class.
+    # einops finds its backends among the subclasses of its class
     vars(module)["TeletensorBackend"] = type("TeletensorBackend", (_Backend, module.AbstractBackend), {})
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module as ever, and has its list extended when it has run."""
+    """An import hook that finds einops's module as usual and adds the backend after the module has run."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """As MetaPathFinder.find_spec; None for all other modules."""
+        """Returns the spec for einops's module with an extended loader, and None for all other modules."""
         if fullname != _MODULE:
             return None
         sys.meta_path.remove(self)
@@ -96,7 +97,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def register() -> None:
-    """Gives einops its backend now, where it has been imported, or when it is."""
+    """Adds the backend to einops now if einops has been imported, or when it is imported later."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         _define(module)

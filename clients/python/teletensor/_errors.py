@@ -1,16 +1,16 @@
-"""The exceptions of teletensor. All of them subclass what PyTorch would raise.
+"""The exceptions of teletensor. All of them are subclasses of the exceptions that PyTorch raises.
 
     TeletensorError(RuntimeError)
-      OutOfMemoryError(TeletensorError, MemoryError)   the session's or the box's memory is used up
-      SessionLostError                                 the daemon or the connection has gone
-      RefusedError                                     Hello was refused: version, limits, token
-      InterruptedOpError                               queued work was interrupted
-      DeviceLostError                                  a GPU has failed; what lay on it is gone
-      RankLostError                                    a rank of a group has gone, or does not come
-    LinAlgError(RuntimeError)                          a matrix has no such inverse or factors
+      OutOfMemoryError(TeletensorError, MemoryError)   a memory limit of the session or machine is reached
+      SessionLostError                                 the session was ended, or the connection was lost
+      RefusedError                                     the daemon refused the client: version, limits, token
+      InterruptedOpError                               a queued command was cancelled
+      DeviceLostError                                  a GPU has failed; the tensors on it are lost
+      RankLostError                                    a rank of a group has ended or did not arrive
+    LinAlgError(RuntimeError)                          a matrix has no inverse or decomposition
 
-Wrong shapes and dtypes are RuntimeError, indices and dims out of range IndexError, wrong Python types
-TypeError, as in PyTorch.
+Wrong shapes and dtypes raise RuntimeError, indices and dimensions out of range IndexError, and wrong Python
+types TypeError, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = [
 
 
 class TeletensorError(RuntimeError):
-    """Base of the errors that only a remote tensor library has."""
+    """Base class of the errors that only a remote tensor library has."""
 
 
 class OutOfMemoryError(TeletensorError, MemoryError):
-    """An instruction did not happen because a budget has no room; the session stays usable."""
+    """An instruction was not run because it would exceed a memory limit; the session stays usable."""
 
 
 class SessionLostError(TeletensorError):
-    """The session is over: the daemon has ended it, or the connection was cut and nothing came back.
+    """The session is lost: the daemon has ended it, or the connection broke and could not be restored.
 
     `reason` is one word: "closed", "connection", "daemon", "damaged", "evicted", "expired", "killed",
-    "lost", "protocol", "rollback", "slow", "taken", "unknown". Where it is "rollback", `commands` has the
-    number of the last command that the daemon has, and of the last that this client knows to have run;
-    `Session.accept_rollback` goes on from there.
+    "lost", "protocol", "rollback", "slow", "taken" or "unknown". For "rollback", `commands` is a pair: the
+    number of the last command that the restored session contains, and the number of the last command that
+    this client knows to have run. `Session.accept_rollback` continues with the restored session.
     """
 
     def __init__(self, text: str, reason: str = "") -> None:
@@ -58,7 +58,7 @@ class SessionLostError(TeletensorError):
 
 
 class RefusedError(TeletensorError):
-    """The daemon does not accept this client; the text says why."""
+    """The daemon does not accept this client; the message says why."""
 
 
 class InterruptedOpError(TeletensorError):
@@ -66,18 +66,19 @@ class InterruptedOpError(TeletensorError):
 
 
 class DeviceLostError(TeletensorError):
-    """A GPU of the daemon has failed, or stands still: what lay on it is gone.
+    """A GPU of the daemon has failed or hangs; the tensors that were on it are lost.
 
-    The session goes on: tensors on the host, and on other devices, are as they were. The text names the
-    device and what happened first.
+    The session stays usable: tensors on the host and on other devices are unchanged. The message names the
+    device and the first failure.
     """
 
 
 class RankLostError(TeletensorError):
-    """A rank of the group has ended, was interrupted, or has not come within the group's timeout.
+    """A rank of the process group has ended, was interrupted, or did not take part within the group's
+    timeout.
 
-    The group is over: its later collectives raise this error too. The session and its tensors are as they
-    were. The text names the ranks.
+    The group cannot be used again: its later collectives raise this error too. The session and its tensors
+    are unchanged. The message names the ranks.
     """
 
 

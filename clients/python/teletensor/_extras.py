@@ -1,5 +1,5 @@
-"""Functions that PyTorch also has at the top level, or for programs' sake; those of nn.functional are
-the very same objects."""
+"""Functions that PyTorch has at the top level as well as elsewhere, and functions that exist so that
+programs written for PyTorch run. Functions of nn.functional are exported as the same objects."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ _PADDING = ("zeros", "border", "reflection")
 
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None,
             requires_grad: bool = False) -> Tensor:
-    """obj (a tensor, an array, numbers) as a tensor; copied where copy is True or it must be."""
+    """obj (a tensor, an array or numbers) as a tensor; copied if `copy` is True or if it cannot be
+    shared."""
     if copy is False and not isinstance(obj, Tensor):
         raise ValueError("asarray: what is in this process must be copied to the daemon")
     out = _convert.as_tensor(obj, dtype=dtype, device=device)
@@ -72,7 +73,7 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
-    """A copy of what another library shows through DLPack."""
+    """A tensor with a copy of the data that another library exports through DLPack."""
     if isinstance(ext_tensor, Tensor):
         return ext_tensor
     return _convert.tensor(np.from_dlpack(ext_tensor))
@@ -80,7 +81,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0,
                requires_grad: bool = False) -> Tensor:
-    """A vector of the elements in a buffer (bytes, an array), copied."""
+    """A vector with a copy of the elements in a buffer (bytes, an array)."""
     name = "uint16" if dtype == _core.bfloat16 else dtype.name
     try:
         length = memoryview(buffer).nbytes
@@ -99,7 +100,7 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0,
 
 @factory
 def range(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
-    """start, start + step, ... up to and including end (arange leaves it out)."""
+    """start, start + step, ... up to and including end (unlike arange, which excludes end)."""
     from ._functions import arange
 
     if end is None:
@@ -126,12 +127,12 @@ def get_device(input: Tensor) -> int:
 
 
 def is_inference(input: Tensor) -> bool:
-    """Was it made in inference mode?"""
+    """Returns whether the tensor was created in inference mode."""
     return input.is_inference()
 
 
 def is_distributed(input: Tensor) -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
@@ -146,35 +147,37 @@ def typename(obj: Any) -> str:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Accepted: every result depends on its instruction and operands alone."""
+    """Accepted without effect: every result depends only on the instruction and its operands."""
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """True."""
+    """Returns True: results are always deterministic."""
     return True
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
 def set_deterministic_debug_mode(debug_mode: int | str) -> None:
-    """Accepted: nothing here is not deterministic."""
+    """Accepted without effect: every result is deterministic."""
 
 
 def get_deterministic_debug_mode() -> int:
-    """2: results are always deterministic."""
+    """Returns 2: results are always deterministic."""
     return 2
 
 
 def get_float32_matmul_precision() -> str:
-    """"highest": products of float32 tensors are computed in float32."""
+    """Returns the precision that was set last; "highest", the default, means that products of float32
+    tensors are computed in float32."""
     return float32_precision()
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """"high" and "medium": products of float32 tensors on a GPU may round their factors to TF32."""
+    """Sets the precision of products of float32 tensors: with "high" and "medium", a GPU may round their
+    factors to TF32."""
     set_float32_precision(precision)
 
 
@@ -190,33 +193,37 @@ def _set_threads(name: str, count: Any) -> None:
 
 
 def get_num_threads() -> int:
-    """What set_num_threads was given last; the number of this machine's cores before."""
+    """Returns the number given to set_num_threads last; before that, the number of cores of this
+    machine."""
     return _threads["num_threads"]
 
 
-# Of no kind that is checked before the call: for a wrong one PyTorch has a RuntimeError here.
+# The parameter has no annotation to be checked before the call: PyTorch raises RuntimeError here for a
+# wrong type.
 def set_num_threads(num: Any) -> None:
-    """The number is kept: the daemon computes, and shares its lanes among all sessions."""
+    """Stores the number, without any other effect: the daemon computes, and divides its threads among all
+    sessions."""
     _set_threads("num_threads", num)
 
 
 def get_num_interop_threads() -> int:
-    """What set_num_interop_threads was given last; the number of this machine's cores before."""
+    """Returns the number given to set_num_interop_threads last; before that, the number of cores of this
+    machine."""
     return _threads["num_interop_threads"]
 
 
 def set_num_interop_threads(num: Any) -> None:
-    """The number is kept, as set_num_threads's."""
+    """Stores the number, without any other effect, as set_num_threads."""
     _set_threads("num_interop_threads", num)
 
 
 def is_autocast_cache_enabled() -> bool:
-    """Are casts of leaves kept within an autocast region?"""
+    """Returns whether autocast keeps the casts of leaf tensors until the end of an autocast region."""
     return bool(_core.autocast_state(0)[2])
 
 
 def clear_autocast_cache() -> None:
-    """Drops the casts that this thread keeps."""
+    """Deletes the casts that autocast keeps in this thread."""
     _core.clear_autocast_cache()
 
 
@@ -224,7 +231,7 @@ def clear_autocast_cache() -> None:
 
 
 def frobenius_norm(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-    """The root of the sum of squares, of all or along dims."""
+    """The square root of the sum of squares, over all elements or over `dim`."""
     return ops["norm"](input, 2.0, None if dim in ((), []) else dim, keepdim)
 
 
@@ -237,23 +244,23 @@ def nuclear_norm(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tenso
 
 
 def view_as_real_copy(input: Tensor) -> Tensor:
-    """Real and imaginary parts along a new last dimension."""
+    """A copy with the real and imaginary parts in a new last dimension of size 2."""
     return ops["clone"](ops["view_as_real"](input))
 
 
 def view_as_complex_copy(input: Tensor) -> Tensor:
-    """Pairs along the last dimension as complex numbers."""
+    """A copy in which each pair of the last dimension is one complex number."""
     return ops["clone"](ops["view_as_complex"](input))
 
 
 def affine_grid_generator(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
-    """nn.functional.affine_grid."""
+    """As nn.functional.affine_grid."""
     return affine_grid(theta, size, align_corners)
 
 
 def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
                  align_corners: bool) -> Tensor:
-    """nn.functional.grid_sample with its modes as numbers."""
+    """As nn.functional.grid_sample, with the modes given as numbers."""
     return grid_sample(input, grid, _MODES[interpolation_mode], _PADDING[padding_mode], align_corners)
 
 
@@ -279,7 +286,7 @@ def _gates(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor |
 
 def lstm_cell(input: Tensor, hx: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor,
               b_ih: Tensor | None = None, b_hh: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM: the next (h, c)."""
+    """Computes one step of an LSTM; returns the next (h, c)."""
     a, b = _gates(input, hx[0], w_ih, w_hh, b_ih, b_hh)
     i, f, g, o = (a + b).chunk(4, 1)
     c = f.sigmoid() * hx[1] + i.sigmoid() * g.tanh()
@@ -288,7 +295,7 @@ def lstm_cell(input: Tensor, hx: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tens
 
 def gru_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
              b_hh: Tensor | None = None) -> Tensor:
-    """One step of a GRU: the next h."""
+    """Computes one step of a GRU; returns the next h."""
     a, b = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
     (ra, za, na), (rb, zb, nb) = a.chunk(3, 1), b.chunk(3, 1)
     z = (za + zb).sigmoid()
@@ -298,14 +305,14 @@ def gru_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor
 
 def rnn_tanh_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
                   b_hh: Tensor | None = None) -> Tensor:
-    """One step of an RNN with tanh: the next h."""
+    """Computes one step of an RNN with tanh; returns the next h."""
     a, b = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
     return (a + b).tanh()
 
 
 def rnn_relu_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
                   b_hh: Tensor | None = None) -> Tensor:
-    """One step of an RNN with relu: the next h."""
+    """Computes one step of an RNN with relu; returns the next h."""
     a, b = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
     return (a + b).relu()
 
@@ -329,7 +336,7 @@ def _attach() -> None:
 
 def _itself(name: str) -> Any:
     def method(self: Tensor, *args: Any) -> Tensor:
-        """The tensor itself: its memory is the daemon's."""
+        """Returns the tensor itself: its memory belongs to the daemon."""
         return self
 
     method.__name__ = name

@@ -1,4 +1,4 @@
-"""Arrays and tensors of one memory: shared_empty, from_numpy, hand_over, take_back."""
+"""Arrays and tensors that share memory: shared_empty, from_numpy, hand_over, take_back."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["from_numpy", "hand_over", "shared_empty", "take_back"]
 
 
 def shared_empty(*size: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
-    """A NumPy array of zeros in memory that the daemon can read: what `from_numpy` shows and
-    `tensor` copies without the way through a stream.
+    """Returns a NumPy array of zeros in memory that the daemon can read: `from_numpy` makes tensors that
+    follow it, and `tensor` copies it without sending it through a stream.
 
-    The memory counts as the current session's until the array and its views are gone. Where the
-    daemon shares none (over TCP, for instance) it is this process's own, and all that is said here holds
-    just the same, by streams.
+    The memory is charged to the current session until the array and its views are deleted. If the daemon
+    does not share memory (over TCP, for instance), the memory is this process's own; everything stated here
+    holds as well, but the data are sent through streams.
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
     kind: np.dtype[Any] = _TO_NUMPY[dtype or _core.default_dtype()] if dtype is None or isinstance(
@@ -38,7 +38,8 @@ def shared_empty(*size: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 class _Follower:
-    """Gives a tensor the contents of its array. The session's own, so it does not hold that."""
+    """Copies the contents of an array into the tensor that follows it. The session owns this object, so it
+    must not refer to the session."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self.array = array
@@ -50,12 +51,12 @@ class _Follower:
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor of the array's dtype with its values.
+    """Returns a tensor of the array's dtype with its values.
 
-    Of an array in memory of `shared_empty`, the tensor *follows* the array: what is written to the array
-    in place is seen by everything that uses the tensor from then on, while what was computed before
-    keeps the values it was computed from. Each use then waits until the daemon has copied the array
-    (`hand_over` does without). The tensor cannot be written to. Of other arrays it is a copy.
+    If the array is in memory from `shared_empty`, the tensor *follows* the array: everything that uses the
+    tensor later sees what was written to the array in place, while earlier results keep the values that
+    they were computed from. Each use waits until the daemon has copied the array (`hand_over` avoids this).
+    The tensor cannot be written to. For any other array the tensor is a copy.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected np.ndarray, got {type(array).__name__}")
@@ -76,20 +77,21 @@ def _follower(t: Tensor, what: str) -> tuple[Session, _Follower]:
 
 
 def hand_over(self: Tensor) -> Tensor:
-    """Leaves the memory of the array that this tensor follows to the daemon, until `take_back`.
+    """Gives the memory of the array that this tensor follows to the daemon, until `take_back` is called.
 
-    The array is read-only meanwhile, and the tensor one like any other: using it does not wait, and it
-    may be written to. Returns the tensor.
+    Until then the array is read-only, and the tensor behaves like any other: using it does not wait, and it
+    can be written to. Returns the tensor.
     """
     session, follower = _follower(self, "hand_over")
-    self.detach()  # a use: the daemon has the array's values now
+    self.detach()  # this counts as a use: the daemon now has the array's values
     session._core.set_handed_over(self, True)
     follower.array.flags.writeable = False
     return self
 
 
 def take_back(self: Tensor) -> Tensor:
-    """Waits for what uses the tensor, writes its values into the array, and lets it follow that again.
+    """Waits for the operations that use the tensor, writes its values into the array, and makes the tensor
+    follow the array again.
 
     Returns the tensor.
     """

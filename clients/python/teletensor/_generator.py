@@ -1,4 +1,4 @@
-"""Generator: the seed and the count of random instructions, of which every random number follows."""
+"""Generator: a seed and a counter of random instructions, which determine every random number."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST = 0x7FFFFFFFFFFFFFFF
 
 
 class Generator:
-    """A stream of random instructions of its own: `generator=` of the random functions.
+    """An independent stream of random instructions; pass it as `generator=` to the random functions.
 
-    The numbers of an instruction are Philox blocks of (seed, ordinal of the instruction), the same on
-    every device. The state is the pair itself.
+    The numbers of an instruction are Philox blocks of (seed, number of the instruction in the stream), the
+    same on every device. The state is that pair.
     """
 
     def __init__(self, device: Any = "cpu") -> None:
@@ -25,31 +25,31 @@ class Generator:
         self._seed, self._ordinal = DEFAULT_SEED, 0
 
     def manual_seed(self, seed: int) -> Generator:
-        """Starts the stream of `seed`; returns the generator."""
+        """Restarts the stream with `seed`; returns the generator."""
         self.set_state((int(seed) & MOST, 0))
         return self
 
     def initial_seed(self) -> int:
-        """The seed of the stream."""
+        """Returns the seed of the stream."""
         return self.get_state()[0]
 
     def seed(self) -> int:
-        """Starts the stream of a seed from the operating system; returns it."""
+        """Restarts the stream with a seed from the operating system; returns the seed."""
         seed = secrets.randbits(63)
         self.manual_seed(seed)
         return seed
 
     def get_state(self) -> tuple[int, int]:
-        """(seed, ordinal of the next random instruction)."""
+        """Returns (seed, number of the next random instruction)."""
         return self._seed, self._ordinal
 
     def set_state(self, new_state: tuple[int, int]) -> Generator:
-        """Sets what get_state gave."""
+        """Sets the state to a result of get_state."""
         self._seed, self._ordinal = (int(v) for v in new_state)
         return self
 
     def clone_state(self) -> Generator:
-        """Another generator at the same place of the same stream."""
+        """Returns another generator with the same seed at the same position of the stream."""
         other = Generator(self.device)
         other.set_state(self.get_state())
         return other
@@ -64,15 +64,15 @@ class Generator:
 
 
 class _Default(Generator):
-    """The process's generator, which `_core` holds."""
+    """The default generator of the process, whose state `_core` holds."""
 
     def get_state(self) -> tuple[int, int]:
-        """(seed, ordinal of the next random instruction)."""
+        """Returns (seed, number of the next random instruction)."""
         seed, ordinal = _core.rng_state()
         return int(seed), int(ordinal)
 
     def set_state(self, new_state: tuple[int, int]) -> Generator:
-        """Sets what get_state gave."""
+        """Sets the state to a result of get_state."""
         _core.set_rng_state(*new_state)
         return self
 
@@ -81,7 +81,8 @@ default_generator: Generator = _Default()
 
 
 def draw(op: str, *args: Any, generator: Generator | None = None) -> Tensor:
-    """Calls a random op at the next place of the generator's stream (the default one's without it)."""
+    """Runs a random op at the next position of the generator's stream; without a generator, the default
+    one's."""
     if generator is None:
         return ops[op](*args)
     if not isinstance(generator, Generator):

@@ -1,4 +1,5 @@
-"""Memory of the daemon's GPUs in this process: for PyTorch, CuPy and Numba on the daemon's machine."""
+"""Memory of the daemon's GPUs mapped into this process: for PyTorch, CuPy and Numba on the daemon's
+machine."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class _Access(ctypes.Structure):
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """CUDA's driver; TELETENSOR_CUDA_DRIVER in the environment names another than the system's."""
+    """The CUDA driver library; the environment variable TELETENSOR_CUDA_DRIVER names one other than the
+    system's."""
     name = os.environ.get("TELETENSOR_CUDA_DRIVER", "libcuda.so.1")
     try:
         library = ctypes.CDLL(name)
@@ -66,7 +68,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _ordinal(gpu: bytes) -> int:
-    """This process's number of a GPU; CUDA_VISIBLE_DEVICES may hide it."""
+    """The index of a GPU in this process; CUDA_VISIBLE_DEVICES may hide it."""
     count = ctypes.c_int()
     _call("cuDeviceGetCount", ctypes.byref(count))
     for ordinal in range(count.value):
@@ -80,7 +82,7 @@ def _ordinal(gpu: bytes) -> int:
 
 @contextmanager
 def _current(context: ctypes.c_void_p) -> Iterator[None]:
-    """This thread's calls are that context's."""
+    """Makes the context current for the calls of this thread."""
     _call("cuCtxPushCurrent_v2", context)
     try:
         yield
@@ -89,7 +91,7 @@ def _current(context: ctypes.c_void_p) -> Iterator[None]:
 
 
 class _Memory:
-    """Mapped memory of a GPU, until `end`."""
+    """Memory of a GPU that is mapped into this process until `end`."""
 
     def __init__(self, descriptor: int, hold: int, gpu: bytes, size: int) -> None:
         self._hold, self._process = hold, os.getpid()
@@ -125,14 +127,15 @@ class _Memory:
             _call("cuMemSetAccess", at, ctypes.c_size_t(length), ctypes.byref(access),
                   ctypes.c_size_t(1))
         finally:
-            _call("cuMemRelease", physical)  # the mapping keeps it
+            _call("cuMemRelease", physical)  # the mapping keeps the memory alive
             if self._length == 0 and self.address != 0:
                 _call("cuMemAddressFree", at, ctypes.c_size_t(length))
 
     def end(self) -> None:
-        """Once what this process has asked of the GPU has run. First the mapping, then the hold."""
+        """Waits for the work that this process has issued on the GPU, then removes the mapping, and then
+        releases the hold on the daemon's memory."""
         try:
-            if self._context and os.getpid() == self._process:  # a forked child has no CUDA
+            if self._context and os.getpid() == self._process:  # a forked child has no CUDA context
                 self._unmap()
         finally:
             os.close(self._hold)
@@ -148,10 +151,10 @@ class _Memory:
 
 
 class SharedCuda:
-    """Memory of a GPU with the values of a tensor, for libraries that read `__cuda_array_interface__`.
+    """GPU memory with the values of a tensor, for libraries that read `__cuda_array_interface__`.
 
-    It belongs to this process, which may write to it; it counts as the session's until this object and
-    whatever was made from it are gone, or until `close`.
+    The memory belongs to this process, which may write to it. It is charged to the session until `close`,
+    or until this object and everything made from it are deleted.
     """
 
     def __init__(self, memory: _Memory | None, shape: tuple[int, ...], typestr: str) -> None:
@@ -164,14 +167,14 @@ class SharedCuda:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3 of the protocol; nothing has to be waited for."""
+        """Version 3 of the protocol; no stream has to be waited for."""
         if self._closed:
             raise ValueError("shared_cuda: the memory has been closed")
         return {"shape": self._shape, "typestr": self._typestr, "data": (self._address, False),
                 "strides": None, "stream": None, "version": 3}
 
     def close(self) -> None:
-        """Gives the memory back. Nothing that was made from it may be used any more."""
+        """Releases the memory. Nothing that was made from it may be used afterwards."""
         self._closed = True
         if self._end is not None:
             self._end()
@@ -188,12 +191,14 @@ class SharedCuda:
 
 
 def shared_cuda(tensor: Tensor) -> SharedCuda:
-    """The values of a tensor on one of the daemon's GPUs, in memory of that GPU that this process has, too
-    (waits): `torch.as_tensor(tt.shared_cuda(x), device="cuda")`. Nothing goes by way of the host.
+    """Returns the values of a tensor on one of the daemon's GPUs in memory of that GPU that is mapped into
+    this process; waits for the values: `torch.as_tensor(tt.shared_cuda(x), device="cuda")`. The values are
+    not copied through the host.
 
-    It is a copy, made on the GPU, and this process's own: later writes to the tensor do not change it,
-    nor the other way round. For clients on the daemon's machine, over its UNIX socket, of the daemon's own
-    user or root, with CUDA's driver. Gradients must be off: `shared_cuda(t.detach())`.
+    The result is a copy, made on the GPU, that belongs to this process: later writes to the tensor do not
+    change it, and writes to it do not change the tensor. It is available to clients on the daemon's machine
+    that use its UNIX socket, run as the daemon's user or root, and have the CUDA driver. The tensor must
+    not require grad: `shared_cuda(t.detach())`.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"shared_cuda: expected a tensor, got {type(tensor).__name__}")
@@ -212,13 +217,13 @@ def shared_cuda(tensor: Tensor) -> SharedCuda:
                            "user, over its UNIX socket")
     if size == 0:
         return SharedCuda(None, shape, kind.str)
-    _library()  # before the daemon makes a copy
+    _library()  # raises its error before the daemon makes a copy
 
     def receive(seq: int) -> _Memory:
         try:
             taken = session._shared.take_gpu(seq, size)
         except Exception as error:
-            session._core.synchronize()  # raises the failed command's own error, with its line
+            session._core.synchronize()  # raises the error of the command that failed, with its source line
             if isinstance(error, OutOfMemoryError):
                 raise OutOfMemoryError(f"shared_cuda: no memory on {tensor.device} for {size} bytes, or "
                                        "too many pieces are shared already") from None

@@ -1,4 +1,4 @@
-"""The transport by grpcio: the fallback where _wire is not built."""
+"""The transport that uses grpcio: the fallback if _wire is not built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _CHANNEL_OPTIONS: list[tuple[str, str | int]] = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-# As clients/wire/wire.cc has it. Some versions of gRPC take one name of the timeout, some the other.
+# The same settings as in clients/wire/wire.cc. gRPC versions differ in the name of the timeout, so both are
+# set.
 _KEEPALIVE: list[tuple[str, str | int]] = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -81,24 +82,24 @@ class GrpcioTransport(Transport):
                 failed = _failed(error)
             except grpc.FutureCancelledError:
                 failed = CallError(_CANCELLED, "the call was cancelled")
-            raise failed  # here, where it refers to no object of grpcio
+            raise failed  # raised here, where the error does not refer to objects of grpcio
 
         return shielded(work)
 
     def _begin(self, start: Callable[[], Any]) -> Any:
-        """The call that start() begins. CallError where another thread has closed the channel, for good or
-        to replace it."""
+        """Returns the call that start() begins. CallError if another thread has closed the channel, for
+        good or to replace it."""
         try:
             return start()
         except ValueError as error:
             word = "closed" if self._channel is None else ""
             failed = CallError(_INTERNAL if word else _CANCELLED, str(error), word)
-        raise failed  # here, where it refers to no object of grpcio
+        raise failed  # raised here, where the error does not refer to objects of grpcio
 
     def connect_again(self) -> None:
-        if self._writers:  # it tries by itself
+        if self._writers:  # the channel of an open stream reconnects by itself
             return
-        self.channel.close()  # its pauses grow with every attempt
+        self.channel.close()  # a new channel, because the pauses of the old one grow with every attempt
         self._channel = self._connect()
 
     def renew(self) -> None:
@@ -205,11 +206,11 @@ class GrpcioTransport(Transport):
 
     def _close(self) -> None:
         self.end_stream()
-        # A thread that is still in native code when Python ends would end the process.
+        # A thread that is in native code when Python exits would crash the process.
         for writer in self._writers:
             writer.wait(timeout=2)
         self.end_session()
-        # Its last name goes here: grpcio takes locks then.
+        # The last reference must be dropped here, because grpcio takes locks then.
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -217,7 +218,8 @@ class GrpcioTransport(Transport):
 
 def _frames(owner: weakref.ref[_core.Session], stream: int,
             done: threading.Event) -> Iterator[bytes]:
-    """Runs on grpcio's thread; asks for the next frame when the last one has been written."""
+    """Yields the frames of a stream. grpcio calls it on a thread of its own, and asks for the next frame
+    when it has written the last one."""
     try:
         while True:
             core = owner()

@@ -1,4 +1,5 @@
-"""x[index] and x[index] = value, as PyTorch's: views where possible, gathers and scatters else."""
+"""Implements x[index] and x[index] = value as in PyTorch: by views where possible, and by gathers and
+scatters otherwise."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _as_index(x: Tensor, index: Any) -> Tensor:
 
 
 def nonzero_columns(mask: Tensor) -> list[Tensor]:
-    """The coordinates of the elements that are set, one tensor a dimension."""
+    """The coordinates of the elements of the mask that are set, as one tensor for each dimension."""
     numbers = numbers_of(ops["count_nonzero"](mask))
     found = nonzero_rows(mask, numbers)
 
@@ -43,7 +44,7 @@ def nonzero_columns(mask: Tensor) -> list[Tensor]:
 
 
 def _items(index: Any) -> list[Any]:
-    """The index of each dimension. A list with more than numbers in it counts as a tuple."""
+    """The index of each dimension. A list that contains anything but numbers counts as a tuple."""
     if isinstance(index, list) and any(
             isinstance(i, (list, tuple, range, slice, Tensor, np.ndarray)) or i is None or i is Ellipsis
             for i in index):
@@ -53,8 +54,8 @@ def _items(index: Any) -> list[Any]:
 
 
 def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]:
-    """The view that ints, slices, None and ... make, the index tensors left, their dims, and whether
-    nothing but full slices was given."""
+    """Returns the view that integers, slices, None and ... make, the remaining index tensors, their dims,
+    and whether the index consisted only of full slices."""
     items = _items(index)
     used = 0
     for item in items:
@@ -94,12 +95,12 @@ def _plan(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor], list[int], bool]
                 if not (_core.depth() and _core.innermost([each]) is not None):
                     view = _select(view, dim, int(each.item()))
                     continue
-                # Under vmap each sample has a place of its own.
+                # Under vmap the integer differs between samples, so it becomes an index tensor.
                 arrays.append(each)
                 dims.append(dim)
                 dim += 1
                 continue
-            if each.dim() == 0:  # one mask for all: a new dimension of size 1 or 0
+            if each.dim() == 0:  # a mask for the whole tensor: a new dimension of size 1 or 0
                 view, each = _unsqueeze(view, dim), ops["reshape"](each, (1,))
             arrays.append(each)
             dims.append(dim)
@@ -132,7 +133,8 @@ def _is_mask(index: Tensor) -> bool:
 
 
 def _check_masks(view: Tensor, arrays: list[Tensor], dims: list[int]) -> list[Tensor]:
-    """The masks among the index tensors, which fit the dimensions that they lie on."""
+    """Returns the masks among the index tensors, after checking that they fit the dimensions that they
+    index."""
     masks = []
     for each, dim in zip(arrays, dims, strict=True):
         if not _is_mask(each):
@@ -148,7 +150,7 @@ def _check_masks(view: Tensor, arrays: list[Tensor], dims: list[int]) -> list[Te
 
 def _columns(arrays: list[Tensor], dims: list[int],
              counts: list[int]) -> tuple[list[Tensor], list[int]]:
-    """Masks with so many elements set as columns of coordinates."""
+    """Converts masks with the given numbers of set elements to tensors of coordinates."""
     out: list[Tensor] = []
     at: list[int] = []
     count = iter(counts)
@@ -164,7 +166,7 @@ def _columns(arrays: list[Tensor], dims: list[int],
 
 
 def expanded(view: Tensor, arrays: list[Tensor], dims: list[int]) -> tuple[list[Tensor], list[int]]:
-    """Masks as columns of coordinates; waits for their numbers."""
+    """Converts masks to tensors of coordinates; waits for the numbers of set elements."""
     masks = _check_masks(view, arrays, dims)
     counts = [int(n) for n in ops["stack"]([ops["count_nonzero"](each) for each in masks], 0).tolist()] \
         if masks else []
@@ -172,7 +174,7 @@ def expanded(view: Tensor, arrays: list[Tensor], dims: list[int]) -> tuple[list[
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
-    """x[index]."""
+    """Returns x[index]."""
     if type(index) is int:
         size = x._shape[0] if x.ndim else None
         if size is None:
@@ -197,8 +199,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 
 def _set_masked(view: Tensor, arrays: list[Tensor], dims: list[int], value: Tensor) -> bool:
-    """view[mask] = value without waiting for the mask's count: value either has it as its size, which
-    the daemon verifies, or is broadcast along it. False: neither, and the count has to say."""
+    """Performs view[mask] = value without waiting for the number of set elements, if value either has that
+    number as its size (which the daemon verifies) or is broadcast along it. Returns False if neither holds
+    and the number is needed."""
     mask, dim = _check_masks(view, arrays, dims)[0], dims[0]
     spread = mask.dim()
     rank = view.dim() - spread + 1
@@ -206,7 +209,7 @@ def _set_masked(view: Tensor, arrays: list[Tensor], dims: list[int], value: Tens
         value = _select(value, 0, 0)
     if value.dim() > rank:
         return False
-    at = dim - (rank - value.dim())  # of value's dimension along the elements that are set
+    at = dim - (rank - value.dim())  # value's dimension along the elements that are set
     if at >= 0 and value._shape[at] != 1:
         count = value._shape[at]
         if count > mask.numel():
@@ -229,7 +232,7 @@ def _set_masked(view: Tensor, arrays: list[Tensor], dims: list[int], value: Tens
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """x[index] = value, in place."""
+    """Performs x[index] = value in place."""
     view, arrays, dims, full = _plan(x, index)
     if not isinstance(value, (Tensor, bool, int, float)):
         value = tensor(value, dtype=x.dtype, device=x.device)

@@ -1,4 +1,5 @@
-"""Tensors from and to PyTorch. PyTorch is imported only when one of these is called."""
+"""Conversion of tensors from and to PyTorch, which is imported only when one of these functions is
+called."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ __all__ = ["array_of_torch", "from_torch", "to_torch"]
 
 
 def from_torch(obj: Any, device: Any = None) -> Any:
-    """A copy, on `device`, of a PyTorch tensor of the same dtype, shape and requires_grad.
+    """Returns a copy, on `device`, of a PyTorch tensor, with the same dtype, shape and requires_grad.
 
-    Dicts, lists and tuples are converted element by element (a state_dict, for example); what is no
-    tensor stays as it is. Raises TypeError for dtypes without a counterpart.
+    Dicts, lists and tuples (such as a state_dict) are converted element by element; an object that is not a
+    tensor is returned unchanged. TypeError for dtypes that teletensor does not have.
     """
     import torch
 
@@ -29,7 +30,8 @@ def from_torch(obj: Any, device: Any = None) -> Any:
 
 
 def array_of_torch(tensor: Any) -> tuple[str, np.ndarray[Any, Any]]:
-    """What `array_of` gives for a tensor here, for one of PyTorch's; on a CPU it may be its memory."""
+    """The result of `array_of` for a PyTorch tensor; if that is on a CPU, the array may share its
+    memory."""
     import torch
 
     name = str(tensor.dtype).rpartition(".")[2]
@@ -42,8 +44,8 @@ def array_of_torch(tensor: Any) -> tuple[str, np.ndarray[Any, Any]]:
 
 
 def to_torch(obj: Any) -> Any:
-    """A copy, in the memory of this process, as a PyTorch tensor of the same dtype, shape and
-    requires_grad; waits for the values. Dicts, lists and tuples as in `from_torch`."""
+    """Returns a copy, in the memory of this process, as a PyTorch tensor with the same dtype, shape and
+    requires_grad; waits for the values. Dicts, lists and tuples are converted as in `from_torch`."""
     import torch
 
     def convert(tensor: Tensor) -> Any:

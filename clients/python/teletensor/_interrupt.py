@@ -1,14 +1,16 @@
-"""Ctrl-C, and other signals whose handlers raise.
+"""Handling of Ctrl-C and of other signals whose handlers raise exceptions.
 
-Ctrl-C raises KeyboardInterrupt at the line that runs. What was issued before that line still runs on the
-daemon, in order, so that the daemon's tensors and the program's own counters stay together. Where that
-takes more than a moment the exception says so. A second Ctrl-C, in a wait for that work, drops it, as
-`Session.cancel` does: a thread of its own asks the daemon, so that nothing waits for a reply inside a
-signal handler; the session's next command first sees the dropped work gone (`Session::settle` in _core).
+Ctrl-C raises KeyboardInterrupt at the line that is being executed. Work that was issued before that line
+still runs on the daemon, in order, so that the daemon's tensors stay consistent with the program's own
+counters. If that work takes more than a moment, the exception says so. A second Ctrl-C, during a wait for
+that work, cancels it, as `Session.cancel` does: a separate thread asks the daemon to, so that a signal
+handler never waits for a reply; the next command of the session first sees the effect of the cancellation
+(`Session::settle` in _core).
 
-What must come to its end runs on other threads (`shielded`), which no signal reaches: grpcio's calls,
-because an exception at the wrong place inside grpcio leaves its locks held, and Hello, because a session
-that nobody knows of would stay on the daemon. Work that cleans up goes to `later`, one native call.
+Operations that must not be interrupted run on other threads (`shielded`), which receive no signals: calls
+of grpcio, because an exception at the wrong place inside grpcio leaves its locks held, and Hello, because
+an interrupted Hello could leave an unknown session on the daemon. Cleanup work is passed to `later`, which
+is one native call.
 """
 
 from __future__ import annotations
@@ -37,16 +39,17 @@ __all__ = ["Calls", "Dropped", "Pending", "cleaner", "drop", "forget", "later", 
 T = TypeVar("T")
 Work = Callable[[], object]
 _TRIES = 3
-_WORTH_SAYING = 2.0  # seconds of queued work
-_PATIENCE = 2.0  # seconds in which the daemon says what it has dropped
-_ANSWER = 0.5  # seconds in which it says how much is queued, before the exception is raised
-_MOST_IDLE = 4  # threads
+_WORTH_SAYING = 2.0  # seconds of queued work from which on it is mentioned
+_PATIENCE = 2.0  # seconds that the daemon has to report what it cancelled
+_ANSWER = 0.5  # seconds that the daemon has to report how much is queued before the exception is raised
+_MOST_IDLE = 4  # the maximum number of idle worker threads
 _PYTHONS = signal.default_int_handler  # raises KeyboardInterrupt
-_OWN = "teletensor-"  # how the names of this package's threads begin
+_OWN = "teletensor-"  # prefix of the names of this package's threads
 _watched: dict[int, weakref.ref[Session]] = {}
-_lock = threading.RLock()  # a finalizer may come to run under it, and be the first to need the threads
+# reentrant: a finalizer may run while it is held, and may be the first to need the threads
+_lock = threading.RLock()
 
-# put() of these queues is one native call: it is made, or not, wherever a signal may come.
+# put() of these queues is one native call: a signal cannot interrupt it in the middle.
 _stops: queue.SimpleQueue[Work] = queue.SimpleQueue()
 _jobs: queue.SimpleQueue[Work] = queue.SimpleQueue()
 _idle: collections.deque[queue.SimpleQueue[Work]] = collections.deque()
@@ -54,7 +57,8 @@ _threads: list[int] = []
 
 
 class Dropped(NamedTuple):
-    """What was dropped of a session's queue: how many commands, and the line of the first one."""
+    """The result of cancelling a session's queue: the number of commands, and the source line of the first
+    one."""
 
     commands: int
     line: str
@@ -70,21 +74,23 @@ class Dropped(NamedTuple):
 
 
 def watch(session: Session) -> None:
-    """`session` hears of Ctrl-C from now on."""
+    """Registers `session` for the handling of Ctrl-C."""
     _watched[id(session)] = weakref.ref(session)
     listen()
 
 
 def forget(session: Session) -> None:
-    """The session is closed."""
+    """Unregisters a session that is closed."""
     _watched.pop(id(session), None)
 
 
 def listen() -> None:
-    """Puts our handler where Python's own is; a program's or a notebook's is left as it is.
+    """Installs this module's handler if Python's own handler is installed; a handler of the program or of a
+    notebook is left in place.
 
-    asyncio and trio install handlers of their own, which cancel the main task, only where they find
-    `signal.default_int_handler`, and put that back afterwards: the name stands for our handler too.
+    asyncio and trio install handlers of their own, which cancel the main task, only if
+    `signal.default_int_handler` is installed, and restore that name's handler afterwards. Therefore the
+    name is set to this module's handler as well.
     """
     if (signal.getsignal(signal.SIGINT) is _PYTHONS
             and threading.current_thread() is threading.main_thread()):
@@ -93,7 +99,8 @@ def listen() -> None:
 
 
 def request(session: Session) -> int:
-    """Nothing of what `session` has issued so far is wanted any more: number of the last command, or 0."""
+    """Requests the cancellation of everything that `session` has issued so far; returns the number of the
+    last such command, or 0."""
     upto: int = session._core.mark_interrupted()
     if upto:
         own = weakref.ref(session)
@@ -103,7 +110,7 @@ def request(session: Session) -> int:
 
 
 def drop(session: Session) -> Dropped:
-    """Drops what `session` has queued. Waits a moment for the daemon to say what that was."""
+    """Cancels the queue of `session`. Waits a moment for the daemon to report what was cancelled."""
     upto = request(session)
     if not upto:
         return Dropped(0, "")
@@ -118,7 +125,7 @@ def _on_sigint(number: int, frame: FrameType | None) -> None:
 
 
 def _said() -> list[str]:
-    """What a KeyboardInterrupt tells of the sessions' queues."""
+    """The texts about the sessions' queues that KeyboardInterrupt contains."""
     texts = []
     queued, longest = 0, 0.0
     for own in list(_watched.values()):
@@ -138,7 +145,7 @@ def _said() -> list[str]:
 
 
 def _seconds_left(session: Session) -> float:
-    """In which the daemon will have run what is queued, as it says; 0 where it is too busy to say."""
+    """The time that the daemon estimates for the queued commands; 0 if it is too busy to answer."""
     answers: list[float] = []
     heard = _thread.allocate_lock()
     heard.acquire()
@@ -157,11 +164,11 @@ def _seconds_left(session: Session) -> float:
 def _tell(own: weakref.ref[Session], upto: int) -> None:
     for _ in range(_TRIES):
         session = own()
-        if session is None:  # a session that is closing still waits for this
+        if session is None:  # a session that is being closed still waits for its commands
             return
         try:
             return session._transport.interrupt(upto)
-        except TeletensorError:  # too busy, gone, or closed in the meantime
+        except TeletensorError:  # the daemon is too busy or unreachable, or the session has been closed
             continue
 
 
@@ -169,12 +176,12 @@ def _tell(own: weakref.ref[Session], upto: int) -> None:
 
 
 def _start() -> None:
-    """Starts this module's threads, where they do not run yet."""
+    """Starts this module's threads if they are not running yet."""
     if _threads:
         return
     with _lock:
         if not _threads:
-            # extend() starts both threads and notes them in one native call.
+            # extend() starts both threads and records them in one native call.
             _threads.extend(map(_thread.start_new_thread, (_serve, _serve),
                                 ((_stops, "interrupts"), (_jobs, "jobs"))))
 
@@ -188,11 +195,11 @@ def _serve(todo: queue.SimpleQueue[Work], name: str) -> None:
     _named(name)
     handle = _quietly if todo is _stops else _hand_out
     while True:
-        handle(todo.get())  # no name here keeps what it is about
+        handle(todo.get())  # no local variable here keeps the work's objects alive
 
 
 def _hand_out(work: Work) -> None:
-    """To a thread that has nothing to do, or a new one."""
+    """Passes work to an idle worker thread, or to a new one."""
     try:
         _idle.pop().put(work)
     except IndexError:
@@ -200,7 +207,7 @@ def _hand_out(work: Work) -> None:
         own.put(work)
         try:
             _thread.start_new_thread(_work, (own,))
-        except RuntimeError:  # the process has no thread left
+        except RuntimeError:  # the process cannot start more threads
             _quietly(work)
 
 
@@ -214,7 +221,7 @@ def _work(own: queue.SimpleQueue[Work]) -> None:
 
 
 def _quietly(work: Work) -> None:
-    with contextlib.suppress(Exception):  # of a session that is lost there is nothing to clean up
+    with contextlib.suppress(Exception):  # nothing has to be cleaned up in a session that is lost
         work()
 
 
@@ -231,7 +238,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Pending(Generic[T]):
-    """work(), begun on another thread, whether or not its result is waited for."""
+    """The result of work(), which runs on another thread whether or not its result is waited for."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._ends: queue.SimpleQueue[tuple[list[T], BaseException | None]] = queue.SimpleQueue()
@@ -245,7 +252,7 @@ class Pending(Generic[T]):
         later(run)
 
     def result(self, seconds: float | None = None) -> T:
-        """What work() returns, or raises. TimeoutError: it has not come to its end."""
+        """Returns or raises what work() returns or raises. TimeoutError if it does not end in time."""
         try:
             found, error = self._ends.get(timeout=seconds)
         except queue.Empty:
@@ -256,38 +263,39 @@ class Pending(Generic[T]):
 
 
 def later(work: Work) -> None:
-    """Has `work` done by another thread, soon; its errors are dropped."""
+    """Runs `work` on another thread soon; its errors are ignored."""
     _jobs.put(work)
     _start()
 
 
 def cleaner() -> Callable[[Work], None]:
-    """`later` as one native call: for a `finally`, where an exception is under way."""
+    """Returns a form of `later` that is one native call, for a `finally` block while an exception is
+    propagating."""
     _start()
     return _jobs.put
 
 
 class Calls:
-    """The calls of one piece of work, to be cancelled together."""
+    """The RPCs of one piece of work, so that they can be cancelled together."""
 
     def __init__(self) -> None:
         self._calls: list[Any] = []
         self.stopped = False
 
     def add(self, call: Any) -> None:
-        """`call` is under way."""
+        """Registers a call that has been started."""
         self._calls.append(call)
         if self.stopped:
             call.cancel()
 
     def stop(self) -> None:
-        """Cancels those under way and those to come."""
+        """Cancels all registered calls, and every call that is registered later."""
         self.stopped = True
         for call in list(self._calls):
             call.cancel()
 
     def end(self) -> None:
-        """None is under way any more."""
+        """Forgets the calls, all of which have ended."""
         self._calls.clear()
 
 
@@ -306,12 +314,12 @@ class _Job(Generic[T]):
                 self.result.append(self._work(self.calls))
         except BaseException as error:
             self.error = error
-        self.calls.end()  # grpcio takes locks where a call's last name goes
+        self.calls.end()  # grpcio takes locks when the last reference to a call is dropped
         self.done.release()
         self._ended.set()
 
     def stop(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancels the calls of a job whose result is not wanted any more."""
         self.calls.stop()
         if self._undo is not None:
             _jobs.put(self._take_back)
@@ -324,10 +332,12 @@ class _Job(Generic[T]):
 
 
 def shielded(work: Callable[[Calls], T], undo: Callable[[T], object] | None = None) -> T:
-    """work(), on a thread that no signal reaches; an exception here cancels its calls.
+    """Returns the result of work(), which runs on a thread that receives no signals; an exception in the
+    calling thread cancels its calls.
 
-    `undo` gets a result that came all the same, on such a thread too. RuntimeError in a finalizer that the
-    collector runs in the middle of another such call.
+    If work() returns a result although the caller was interrupted, `undo` is called with it, on such a
+    thread too. RuntimeError in a finalizer that the garbage collector runs in the middle of another such
+    call.
     """
     _core.check_may_call()
     if threading.current_thread().name.startswith(_OWN):

@@ -1,4 +1,4 @@
-"""Tensors that a session keeps under names, beyond the client that made them."""
+"""Tensors that a session keeps under names, so that they outlive the client that made them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["flat", "good_name", "keep", "kept", "restored"]
 
 
 def flat(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) for a tensor; name/key for those of a dict, a list, a tuple or a Module."""
+    """Yields (name, tensor) for a tensor, and name/key for the tensors in a dict, a list, a tuple or a
+    Module."""
     if hasattr(value, "state_dict"):
         value = dict(value.state_dict(keep_vars=True)) if _is_module(value) else value.state_dict()
     if isinstance(value, Mapping):
@@ -36,10 +37,10 @@ def _is_module(value: Any) -> bool:
 
 
 def keep(name: str, value: Any) -> None:
-    """The session keeps `value` under `name`: for a client that comes after this one.
+    """Makes the session keep `value` under `name`, for a later client of the session.
 
     `value` is a tensor, or a dict, list, tuple, Module or optimizer, whose tensors are kept as "name/key".
-    None drops the name and those below it. See `Session.kept` and `docs/sessions.md`.
+    None removes the name and all names below it. See `Session.kept` and `docs/sessions.md`.
     """
     from ._session import current_session
 
@@ -54,7 +55,8 @@ def kept() -> dict[str, Tensor]:
 
 
 def restored(core: _core.Session, start: Message) -> dict[str, Tensor]:
-    """Puts up the mirror of a session that was taken over, as HelloReply says; its named tensors."""
+    """Restores the client's copy of the graph of a session that was taken over, from the HelloReply;
+    returns the session's named tensors."""
     inventory = start.message(24)
     tensors = [
         (t.integer(1), t.integer(2), t.integer(3), t.integer(4), t.text(5), integers(t, 6),
@@ -68,12 +70,13 @@ def restored(core: _core.Session, start: Message) -> dict[str, Tensor]:
 
 
 def good_name(name: object) -> bool:
-    """Of what is kept or published."""
+    """Returns whether the name is valid for keeping or publishing."""
     return isinstance(name, str) and 0 < len(name) <= 200 and name.isascii() and name.isprintable()
 
 
 def replace(session: Session, held: dict[str, Tensor], name: str, value: Any) -> None:
-    """keep() for one session: issues the names, and holds the tensors so that the handles live."""
+    """Implements keep() for one session: issues the names, and holds the tensors so that their handles stay
+    valid."""
     fresh = dict(flat(name, value)) if good_name(name) else {}
     for each in fresh or [name]:
         if not good_name(each):

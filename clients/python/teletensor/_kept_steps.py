@@ -1,4 +1,4 @@
-"""A loop of training steps whose state stays in the session, for the process that continues the
+"""A loop of training steps whose state is kept in the session, so that another process can continue the
 training."""
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ _NAME = "kept_steps"
 
 
 def kept_steps(steps: int, *, every: int = 1, **state: Any) -> Iterator[int]:
-    """The numbers of the steps that are still to do, from 0 to steps - 1, for a loop over them.
+    """Yields the numbers of the remaining steps, from 0 to steps - 1, for a loop over them.
 
-    `state` is what the steps change: modules, optimizers, schedulers, anything with `state_dict` and
-    `load_state_dict`. At the end of each step, or of every `every`-th one, the session keeps a copy of
-    it on the daemon, with the state of `tt.manual_seed`'s generator. A process that has taken over the
-    session by its name and calls this with the same state begins after the last step that was kept,
-    with that step's state loaded. All ranks of `tt.distributed`'s world call it, and begin after the
-    newest step that all of them keep. Without such a step the loop begins at 0 and leaves the state as
-    it is. The last two copies are held, and count in the session's memory quota.
+    `state` is everything that the steps change: modules, optimizers, schedulers, any object with
+    `state_dict` and `load_state_dict`. At the end of each step, or of every `every`-th one, the session
+    keeps a copy of the state on the daemon, together with the state of the generator that `tt.manual_seed`
+    seeds. A process that has taken over the session by its name and calls this function with the same state
+    continues after the last step that was kept, with the state of that step loaded. All ranks of
+    `tt.distributed`'s world must call it, and they continue after the newest step that all of them have
+    kept. If there is no such step the loop begins at 0 and leaves the state unchanged. The last two copies
+    are kept, and count towards the session's memory quota.
 
     The copy is made when the step has been computed, so that an error of the step is raised here.
-    ValueError for every < 1, TypeError for state that is not made of tensors, numbers, text, None,
-    lists, tuples and dicts.
+    ValueError for every < 1, TypeError for state that is not made of tensors, numbers, text, None, lists,
+    tuples and dicts.
     """
     if every < 1:
         raise ValueError(f"kept_steps: every is 1 or more, not {every}")
@@ -45,8 +46,8 @@ def kept_steps(steps: int, *, every: int = 1, **state: Any) -> Iterator[int]:
 
 
 class _Copies:
-    """Two copies of the state, each kept under names of its own. `step` is the last name that a copy
-    gets and the first that it loses: a client that is killed at any command leaves a whole copy."""
+    """Two copies of the state, kept under different names. `step` is the last name that is set for a copy
+    and the first that is removed: a client that is killed at any command leaves a complete copy."""
 
     def __init__(self, session: Session, state: dict[str, Any]) -> None:
         self._session, self._state = session, state
@@ -55,7 +56,7 @@ class _Copies:
                        if (name := f"{_NAME}/{copy}/step") in kept}
 
     def load(self) -> int:
-        """Loads the newest copy that all ranks have; its step. 0: there is none."""
+        """Loads the newest copy that all ranks have and returns its step, or 0 if there is none."""
         from . import distributed as dist
 
         every: list[Any] = [list(self._steps)]
@@ -64,7 +65,7 @@ class _Copies:
             dist.all_gather_object(every, list(self._steps))
         done = max(set(self._steps).intersection(*every), default=None)
         for step in [step for step in self._steps if done is None or step > done]:
-            self._drop(self._steps.pop(step))  # it has no part in what follows
+            self._drop(self._steps.pop(step))  # a copy that not all ranks have is discarded
         if done is None:
             self.keep(0)
             return 0
@@ -78,7 +79,8 @@ class _Copies:
         return done
 
     def keep(self, step: int) -> None:
-        """Waits for the step's end; its errors are raised, and then nothing is kept."""
+        """Waits for the end of the step and keeps a copy; an error of the step is raised, and nothing is
+        kept then."""
         tensors: list[Tensor] = []
         state = {name: each.state_dict() for name, each in self._state.items()}
         text = json.dumps(_split((get_rng_state(), state), tensors))
@@ -97,7 +99,7 @@ class _Copies:
 
 
 def _split(value: Any, tensors: list[Tensor]) -> Any:
-    """The value as JSON, with numbers in the place of the tensors, copies of which are added to
+    """Converts the value to JSON with numbers in place of the tensors; appends copies of the tensors to
     `tensors`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -113,7 +115,7 @@ def _split(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def _joined(plain: Any, tensor_of: Callable[[int], Tensor]) -> Any:
-    """The value of which `_split` has made this JSON."""
+    """The inverse of `_split`: the value for this JSON."""
     if not isinstance(plain, list):
         return plain
     kind, *parts = plain

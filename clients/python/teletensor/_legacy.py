@@ -11,10 +11,16 @@ __all__ = ["_assert", "_assert_async", "set_default_tensor_type", "spmm"]
 
 
 def set_default_tensor_type(t: Any) -> None:
-    """Sets dtype and device of new tensors by an older name: `FloatTensor`, "torch.cuda.HalfTensor", ...
+    """Sets the dtype and device of new tensors by the name of an older tensor type: `FloatTensor`,
+    "torch.cuda.HalfTensor", ...
 
+<<<<<<< HEAD
     AttributeError for a name that is none, TypeError for one that is not of floating-point numbers."""
     from . import _api as tt
+=======
+    AttributeError for an unknown name, TypeError for a type that is not floating-point."""
+    import teletensor as tt
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
     try:
         kind = tensor_type(t)
@@ -27,20 +33,20 @@ def set_default_tensor_type(t: Any) -> None:
 
 
 def spmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The matrix product of two matrices: `mm`. There are no sparse tensors."""
+    """The matrix product of two matrices, as `mm`; there are no sparse tensors."""
     out: Tensor = ops["mm"](input, mat2)
     return out
 
 
 def _assert(condition: Any, message: Any) -> None:
-    """AssertionError with the message, unless the condition holds."""
+    """AssertionError with the message unless the condition is true."""
     assert condition, message
 
 
 def _assert_async(
     input: Tensor, assert_msg: str = "Expected Tensor with single nonzero value, but got zero"
 ) -> None:
-    """RuntimeError where the one element is zero. Waits for it."""
+    """RuntimeError if the tensor's only element is zero. Waits for its value."""
     if not isinstance(input, Tensor):
         raise TypeError(f"_assert_async: input is a Tensor, not {type(input).__name__}")
     if not input.item():
@@ -48,4 +54,4 @@ def _assert_async(
 
 
 def _log_api_usage_once(event: str) -> None:
-    """Does nothing: PyTorch's own does, where no logger is registered."""
+    """Does nothing, as PyTorch's does if no logger is registered."""

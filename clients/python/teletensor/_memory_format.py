@@ -1,4 +1,5 @@
-"""Orders of strides of images: row-major, or with the channels last in memory."""
+"""Memory formats: the orders of strides, either row-major or with the channels as the innermost
+dimension."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ __all__ = [
 
 
 class memory_format:
-    """An order of strides: one of teletensor.contiguous_format, preserve_format, channels_last and
+    """An order of strides: teletensor.contiguous_format, preserve_format, channels_last or
     channels_last_3d."""
 
     def __init__(self, name: str, order: tuple[int, ...] = ()) -> None:
@@ -29,7 +30,7 @@ class memory_format:
 
 
 class layout:
-    """How elements lie in memory: teletensor.strided, for all tensors."""
+    """How elements are stored in memory: teletensor.strided for all tensors."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -45,12 +46,13 @@ strided = layout("strided")
 
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")
-channels_last = memory_format("channels_last", (0, 2, 3, 1))  # dims, in the order they lie in memory
+channels_last = memory_format("channels_last", (0, 2, 3, 1))  # the dims in their order in memory
 channels_last_3d = memory_format("channels_last_3d", (0, 2, 3, 4, 1))
 
 
 def is_in_format(x: Tensor, format: memory_format) -> bool:
-    """Do the strides have that order, without gaps? Dims of size 1 may have any."""
+    """Returns whether the strides have that order, without gaps. The strides of dims of size 1 do not
+    matter."""
     if format is preserve_format:
         raise RuntimeError("preserve memory format is unsupported by the contiguous operator")
     order = format._order or range(x.dim())
@@ -66,7 +68,8 @@ def is_in_format(x: Tensor, format: memory_format) -> bool:
 
 
 def in_format(x: Tensor, format: Any, copy: bool = False) -> Tensor:
-    """x in that order of strides: itself where it has it, unless `copy`. None keeps the order."""
+    """Returns x in that memory format: x itself if it has the format, unless `copy`. None keeps the order
+    of the strides."""
     if format is None or format is preserve_format:
         return ops["clone"](x) if copy else x
     if not isinstance(format, memory_format):
@@ -83,7 +86,7 @@ def in_format(x: Tensor, format: Any, copy: bool = False) -> Tensor:
 
 
 def made_like(x: Tensor, make: Callable[[tuple[int, ...]], Tensor], format: Any = None) -> Tensor:
-    """What `make` makes of x's shape, with x's order of strides unless a format is given."""
+    """Returns the result of `make` for x's shape, with x's order of strides unless a format is given."""
     if format is not None and format is not preserve_format:
         return in_format(make(x._shape), format)
     strides = x._strides_like()

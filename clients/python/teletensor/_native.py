@@ -1,4 +1,4 @@
-"""The transport by _wire: gRPC in C++ threads, without the GIL."""
+"""The transport that uses _wire: gRPC in C++ threads, without the GIL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["NativeTransport", "wire"]
 
 @functools.cache
 def wire() -> _core.Wire:
-    """The library, which stands beside _core. CallError where it is not built or does not load."""
+    """The native library, which is next to _core. CallError if it is not built or cannot be loaded."""
     core = pathlib.Path(_core.__file__)
     places = [pathlib.Path(__file__).parent, core.parent, pathlib.Path(os.path.realpath(core)).parent]
     for place in places:
@@ -47,7 +47,8 @@ class NativeTransport(Transport):
         return channel
 
     def connect_again(self) -> None:
-        # gRPC's own attempts pause for 10 s after a socket that was not there (seen with 1.51).
+        # After a socket did not exist, gRPC itself pauses for 10 s before its next attempt (seen with gRPC
+        # 1.51).
         if self._channel is not None:
             self._channel = self._connect()
 

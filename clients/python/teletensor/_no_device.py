@@ -1,13 +1,13 @@
-"""What programs ask of kinds of devices that no daemon has: `mps`, `xpu`, ..."""
+"""The functions of device types that no daemon has: `mps`, `xpu`, ..."""
 
 __all__ = ["device_count", "is_available"]
 
 
 def is_available() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
 def device_count() -> int:
-    """0."""
+    """Returns 0."""
     return 0

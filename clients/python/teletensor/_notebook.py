@@ -1,8 +1,10 @@
-"""`%load_ext teletensor` in IPython and Jupyter: what this notebook holds on the daemon, and profiles.
+"""`%load_ext teletensor` in IPython and Jupyter: shows the notebook's memory on the daemon, and profiles
+cells.
 
-`%teletensor` shows the session's bytes, its quota and its place in the queue; `%teletensor watch` keeps
-that up to date below the cell until `%teletensor unwatch`. `%teletensor memory` lists the largest tensors
-with the line that made them. `%%teletensor profile [file]` profiles a cell, and writes a trace to `file`.
+`%teletensor` shows the session's memory in bytes, its quota and its position in the queue; `%teletensor
+watch` keeps that display up to date below the cell until `%teletensor unwatch`. `%teletensor memory` lists
+the largest tensors with the lines that made them. `%%teletensor profile [file]` profiles a cell, and writes
+a trace to `file`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def session_html(session: Session) -> str:
-    """Name and address, bytes of each device beside their quota, and the place in the queue."""
+    """HTML with the session's name and address, its bytes on each device with the quota, and its position
+    in the queue."""
     title = f"teletensor session <b>{html.escape(session.name)}</b> at {html.escape(session.address)}"
     if session.closed:
         return f"<div>{title}: closed</div>"
@@ -60,7 +63,7 @@ def _plain(session: Session) -> str:
 
 
 class _Shown:
-    """Rich where the frontend can, text where not."""
+    """An object that is shown as HTML if the frontend supports it, and as text otherwise."""
 
     def __init__(self, rich: str, plain: str) -> None:
         self._rich, self._plain = rich, plain
@@ -77,7 +80,7 @@ def _shown(session: Session) -> _Shown:
 
 
 class _Watch(threading.Thread):
-    """Updates one display until stop(), or until the session is closed or gone."""
+    """Updates a display until stop(), or until the session is closed or lost."""
 
     def __init__(self, session: Session, handle: Any) -> None:
         super().__init__(name="teletensor-watch", daemon=True)
@@ -95,7 +98,8 @@ class _Watch(threading.Thread):
                 return
             try:
                 self._handle.update(_shown(session))
-            except Exception:  # the daemon or the frontend is gone: the last state stays
+            # the daemon or the frontend cannot be reached any more: the last state stays on display
+            except Exception:
                 return
             if session.closed:
                 return

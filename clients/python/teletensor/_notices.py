@@ -1,6 +1,6 @@
-"""What becomes of a program's connections, told once each by the logger "teletensor".
+"""Log messages about a program's connections, each of which is written once, by the logger "teletensor".
 
-Where a program sets up no logging, Python writes such lines to stderr.
+If a program does not configure logging, Python writes such messages to stderr.
 `logging.getLogger("teletensor").setLevel(logging.ERROR)` silences them.
 """
 
@@ -15,13 +15,14 @@ _over = _hinted = False
 
 
 def tell(text: str, *values: object) -> None:
-    """A line for the person; nothing once the program ends, when Python's streams may be gone."""
+    """Logs a message for the user, unless the program is ending, when Python's streams may be closed
+    already."""
     if not _over:
         log.warning("teletensor: " + text, *values)
 
 
 def hint_at_reads(line: str) -> None:
-    """Once a process: `line` reads values one by one."""
+    """Logs, once per process, that the source line `line` reads values one by one."""
     global _hinted
     if not _hinted:
         _hinted = True
@@ -30,6 +31,6 @@ def hint_at_reads(line: str) -> None:
 
 
 def over() -> None:
-    """The program ends."""
+    """Suppresses all messages from now on, because the program is ending."""
     global _over
     _over = True

@@ -1,8 +1,8 @@
-"""One import in a process.
+"""Makes sure that the package is imported only once in a process.
 
-The native part cannot be there twice, so a program that removes the modules from `sys.modules` and imports
-the package again gets an ImportError. The modules of the first import go on working: what they import only
-when they need it, they find here.
+The native part cannot be loaded twice, so a program that removes the modules from `sys.modules` and imports
+the package again gets an ImportError. The modules of the first import stay usable: modules that they import
+only when needed are still found.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class _FirstImport(MetaPathFinder, Loader):
-    """Asked for each module that is not in `sys.modules`."""
+    """An import hook that is called for each module that is not in `sys.modules`."""
 
     def __init__(self) -> None:
         self._modules: dict[str, ModuleType] = {}
 
     def keep(self) -> None:
-        """Holds the modules of the package that are there now."""
+        """Records the modules of the package that are loaded now."""
         self._modules |= {name: module for name, module in sys.modules.items() if _ours(name)}
 
     def find_spec(self, name: str, path: Sequence[str] | None = None,
@@ -40,7 +40,7 @@ class _FirstImport(MetaPathFinder, Loader):
         return ModuleSpec(name, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what it finds under the name, instead of the new module.
+        # The import system then uses the module that it finds under the name instead of the new one.
         del sys.modules[module.__name__]
         for name, known in self._modules.items():
             sys.modules.setdefault(name, known)
@@ -51,7 +51,7 @@ def _ours(name: str) -> bool:
 
 
 def _importer() -> str:
-    """The name of the module in which the import is that led here."""
+    """The name of the module whose import statement caused this call."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = str(frame.f_globals.get("__name__", ""))
@@ -65,7 +65,7 @@ _first = _FirstImport()
 
 
 def keep() -> None:
-    """From now on the package is imported."""
+    """Records that the package has been imported."""
     _first.keep()
     if _first not in sys.meta_path:
         sys.meta_path.insert(0, _first)

@@ -1,4 +1,5 @@
-"""The operator's commands of `teletensor`: sessions, memory, top, slowlog, groups, kill, snapshot, ..."""
+"""The commands of `teletensor` for operators: sessions, memory, top, slowlog, groups, kill, snapshot,
+..."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _MOST = 2**31 - 1
 
 
 def _address_of(given: str | None) -> str:
-    """The daemon that people mean: --address, TELETENSOR_ADDRESS, this user's socket."""
+    """The address of the daemon: --address, or else TELETENSOR_ADDRESS, or else this user's socket."""
     return given or os.environ.get("TELETENSOR_ADDRESS") or f"unix:{runtime_dir()}/teletensor.sock"
 
 
@@ -50,7 +51,7 @@ def transport(args: argparse.Namespace) -> Iterator[Transport]:
 
 
 def explained(given: str | None, error: CallError) -> str:
-    """Why a call to the daemon that people mean has failed."""
+    """Explains why a call to that daemon has failed."""
     if not error.unreachable:
         return str(error)
     address = _address_of(given)
@@ -63,7 +64,7 @@ def _used(session: dict[str, Any], field: str = "used") -> int:
 
 @contextlib.contextmanager
 def _new_file(path: str) -> Iterator[TextIO]:
-    """A file that its owner alone can read; after an error it is gone again."""
+    """A new file that only its owner can read; it is removed if the block raises an error."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         try:
             yield file
@@ -74,7 +75,8 @@ def _new_file(path: str) -> Iterator[TextIO]:
 
 
 def _token(args: argparse.Namespace) -> int:
-    """Tokens are told once, on standard output, and never taken on a command line."""
+    """Prints the secret of a token once, on standard output; a secret is never accepted on a command
+    line."""
     with transport(args) as connection:
         admin = Admin(connection)
         if args.action == "create":
@@ -144,7 +146,7 @@ def _sessions(args: argparse.Namespace) -> int:
 
 
 def _publications(admin: Admin) -> list[dict[str, Any]]:
-    """None for a caller who may see totals alone."""
+    """None if the caller may see only totals."""
     try:
         return admin.publications()
     except CallError as error:
@@ -217,7 +219,7 @@ def _top_rows(found: list[dict[str, Any]], before: dict[int, float], seconds: fl
 
 
 def _load(activity: dict[str, Any] | None, before: float | None, seconds: float) -> str:
-    """How busy a GPU has been for so long: ", busy 0.83, 4 batches in flight"."""
+    """How busy a GPU has been in the last interval, such as ", busy 0.83, 4 batches in flight"."""
     if activity is None:
         return ""
     busy = activity["busy_seconds"]
@@ -226,7 +228,7 @@ def _load(activity: dict[str, Any] | None, before: float | None, seconds: float)
 
 
 def _top(args: argparse.Namespace) -> int:
-    """Lanes in use by session, as `top` shows cores."""
+    """Shows the lanes in use by each session, as `top` shows cores."""
     with transport(args) as connection:
         admin = Admin(connection)
         rounds = 0
@@ -293,7 +295,7 @@ def _groups(args: argparse.Namespace) -> int:
 
 
 def _session_of(admin: Admin, wanted: int | str) -> dict[str, Any]:
-    """The one session with this number or name, of those that the caller may see."""
+    """The session with this number or name among those that the caller may see."""
     found = [s for s in admin.sessions()[0] if wanted in (s["id"], s["name"])]
     if not found:
         raise TeletensorError(f"there is no session {wanted!r}, or you may not see it; `teletensor "
@@ -366,7 +368,7 @@ def _moved(done: dict[str, Any], to: str) -> str:
 
 
 def _empty(args: argparse.Namespace) -> int:
-    """Moves all sessions, one after the other."""
+    """Moves all sessions to a peer, one after the other."""
     moved: list[dict[str, Any]] = []
     stay: list[dict[str, Any]] = []
     current: dict[str, Any] | None = None
@@ -423,7 +425,7 @@ def _drain(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    """A few figures of this daemon from here: what one op costs, a value read, bytes moved."""
+    """Measures this daemon from here: the time of one op, of reading a value, of moving bytes."""
     import numpy as np
 
     from . import _functions as tt
@@ -475,7 +477,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def number(least: float, most: float, kind: type = int) -> Callable[[str], Any]:
-    """What argparse reads a number of this kind and range with."""
+    """The type argument of argparse for a number of this kind and range."""
     def read(text: str) -> Any:
         with contextlib.suppress(ValueError):
             if least <= (value := kind(text)) <= most:
@@ -489,7 +491,7 @@ _session_number = number(1, 2**63 - 1)
 
 
 def _session_word(text: str) -> int | str:
-    """A session's number or its name."""
+    """A session's number or name."""
     if not text.lstrip("+-").isdecimal():
         return text
     found: int = _session_number(text)
@@ -497,7 +499,7 @@ def _session_word(text: str) -> int | str:
 
 
 def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]]:
-    """Adds the parsers; returns what runs them."""
+    """Adds the parsers of the commands; returns the functions that run them."""
     with_address(commands.add_parser("sessions", help="who is on it"), table=True)
     memory = with_address(commands.add_parser("memory", help="what they hold, by device"), table=True)
     memory.add_argument("--session", type=_session_word, metavar="SESSION",

@@ -1,4 +1,4 @@
-"""The catalog's ops as they are, by name: `_ops.linear(x, weight, bias)`. In-place forms end in "_"."""
+"""The catalog's ops by name: `_ops.linear(x, weight, bias)`. Names of in-place forms end in "_"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ globals().update(_core.ops)
 
 
 def named(name: str) -> Callable[..., Tensor]:
-    """The op of that name; what a copied or unpickled op is found by."""
+    """Returns the op of that name; copying and unpickling find an op by it."""
     op: Callable[..., Tensor] = _core.ops[name]
     return op
 

@@ -1,7 +1,7 @@
-"""out=: the result goes into a tensor that is given, for every function of which PyTorch has that form.
+"""The parameter out=, which stores the result in a given tensor, for every function that has it in PyTorch.
 
-Ops of the catalog take `out` natively (`_core/ops.cc` calls `store`); functions written in Python are
-wrapped here, by name.
+Ops of the catalog implement `out` natively (`_core/ops.cc` calls `store`); functions written in Python are
+wrapped here by name.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ SPECIAL = ("modified_bessel_i0", "modified_bessel_i1", "multigammaln", "round")
 
 
 def store(name: str, out: Any, result: Any) -> Any:
-    """The result in the given tensor (tuple of tensors), which is returned.
+    """Stores the result in the given tensor (or tuple of tensors), and returns that.
 
-    A tensor of another shape takes the result's, with PyTorch's warning unless it was empty. Raises
-    RuntimeError where gradients would be recorded, where the dtype cannot hold the result, and for a
-    tensor on another device.
+    If the tensor has another shape it is resized to the result's, with PyTorch's warning unless it was
+    empty. RuntimeError if gradients would be recorded, if the dtype cannot hold the result, or if the
+    tensor is on another device.
     """
     if isinstance(result, tuple):
         if not isinstance(out, (tuple, list)) or len(out) != len(result):
@@ -92,7 +92,7 @@ def _taking_out(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def attach(space: MutableMapping[str, Any], names: tuple[str, ...]) -> None:
-    """Lets the functions of a module's namespace, which `_checked.attach` has wrapped, take out=."""
+    """Adds the parameter out= to functions of a module's namespace that `_checked.attach` has wrapped."""
     for name in names:
         function = space.get(name)
         if callable(function) and hasattr(function, "__code__") and "out" not in (

@@ -1,7 +1,7 @@
-"""PyTorch's module paths that are no files of this package, as `teletensor.distributions.normal`.
+"""PyTorch's module paths for which this package has no file, such as `teletensor.distributions.normal`.
 
-A path of the table becomes a module when a program imports it or reads it as an attribute of its parent;
-its names are those of the modules of this package that have them. `teletensor.as_torch.x` is
+A path in the table becomes a module when a program imports it or reads it as an attribute of its parent.
+Its names are taken from the modules of this package that define them. `teletensor.as_torch.x` is
 `teletensor.x` itself.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["FILES", "TABLE", "attribute", "register"]
 _PACKAGE = __name__.partition(".")[0]
 _AS_TORCH = "as_torch"
 
-# Modules of the package that it does not import itself: the first use does.
+# Modules of the package that are imported at their first use, not by the package itself.
 FILES = frozenset(
     """
     _dynamo compiler cuda.amp distributed distributed.algorithms distributed.algorithms.ddp_comm_hooks
@@ -34,9 +34,10 @@ FILES = frozenset(
 """.split()
 )
 
-_LATER = {"nn.DataParallel": "nn.parallel"}  # a name, and the module among those which has it
+_LATER = {"nn.DataParallel": "nn.parallel"}  # a name, and the module among the above that defines it
 
-# Path: the module that has the names, and these; `theirs=ours` where they differ. More modules follow `;`.
+# Path: the module that defines the names, and the names, with `theirs=ours` if they differ. Further modules
+# follow after `;`.
 _LINES = """
 _C: _core device dtype; _generator Generator; _size Size; _memory_format layout memory_format;
     _legacy _log_api_usage_once
@@ -129,12 +130,12 @@ def _rows() -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
         yield path, parts
 
 
-# Path: the modules with its names, and for each of the names what it is called there.
+# Path: the modules that define its names, and for each name its name there.
 TABLE = dict(_rows())
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Asked for the modules that are found nowhere else."""
+    """An import hook that is called for modules that no other finder has found."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -144,7 +145,7 @@ class _Finder(MetaPathFinder, Loader):
             return None
         if rest in TABLE or rest.startswith(_AS_TORCH + "."):
             return ModuleSpec(name, self, is_package=True)
-        # importlib.util.find_spec(), which asks whether there is a module, gets its None.
+        # importlib.util.find_spec(), which only asks whether a module exists, gets None.
         asks = sys._getframe(1).f_back
         imported = asks is not None and asks.f_code.co_name == "_find_and_load_unlocked"
         if imported and not rest.rpartition(".")[2].startswith("_"):
@@ -156,7 +157,7 @@ class _Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__.removeprefix(_PACKAGE + ".")
         if path.startswith(_AS_TORCH):
-            # The import system takes what it finds under the name, instead of the new module.
+            # The import system then uses the module that it finds under the name instead of the new one.
             sys.modules[module.__name__] = _imported(path.removeprefix(_AS_TORCH + "."))
             return
         names: dict[str, Any] = {}
@@ -174,7 +175,8 @@ def _imported(path: str) -> ModuleType:
 
 
 def attribute(module: str, name: str) -> Any:
-    """What comes with its first use, of that name in a module; None where nothing does."""
+    """The submodule or name that is imported at its first use as this attribute of the module; None if
+    there is none."""
     path = f"{module}.{name}".removeprefix(_PACKAGE + ".")
     if path in _LATER:
         return getattr(_imported(_LATER[path]), name)
@@ -185,6 +187,6 @@ _finder = _Finder()
 
 
 def register() -> None:
-    """From now on the paths can be imported."""
+    """Makes the paths importable."""
     if _finder not in sys.meta_path:
         sys.meta_path.append(_finder)

@@ -1,9 +1,10 @@
-"""A reader of pickles that runs nothing: it knows the opcodes that weights need, and the globals that the
-caller has written a function for. The opcodes are those of PyTorch's `weights_only=True`.
+"""A reader of pickles that executes no code: it supports only the opcodes that weights need, and only the
+globals for which the caller has registered a function. The opcodes are those of PyTorch's
+`weights_only=True`.
 
-A pickle is a program for a machine with a stack. What the programs here can do is bounded by their own
-length: numbers, text and containers are made of the pickle's bytes, and all calls together make no more
-elements than the pickle has bytes.
+A pickle is a program for a stack machine. The work of the programs that are accepted here is bounded by
+their length: numbers, text and containers consist of the pickle's bytes, and all calls together create no
+more elements than the pickle has bytes.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from ._stored import Damaged, Storage, is_count
 
 __all__ = ["PLAIN", "Global", "Machine", "Source"]
 
-_MAX_LINE = 1000  # bytes of the name of a module or of a global
-_MAX_KEY = 100  # parts of a tuple that is a key
+_MAX_LINE = 1000  # the maximum bytes in the name of a module or of a global
+_MAX_KEY = 100  # the maximum number of elements of a tuple that is a key
 _STOP = b"."
 _KEYS = (str, bytes, float, complex, bool, type(None), np.generic, _core.dtype, _core.device)
 _SIZED = (str, bytes, tuple, list, dict)
 
-Form = tuple[Any, ...]  # the types of arguments; an Ellipsis at the end: any number of the last
+# the types of arguments; a final Ellipsis means any number of arguments of the last type
+Form = tuple[Any, ...]
 
 
 class Global:
-    """A name in a pickle: of a function, with what a call does here, or of a type that is only named.
-    `forms`: the types of arguments that the function takes."""
+    """A name in a pickle: that of a function, with the implementation of its calls, or that of a type that
+    is only referred to. `forms` gives the types of the arguments that the function accepts."""
 
     def __init__(self, name: str, call: Callable[..., Any] | None = None, *forms: Form) -> None:
         self.name, self._call, self._forms = name, call, forms
 
     def __call__(self, args: Any) -> Any:
-        """Raises Damaged where it takes no such arguments."""
+        """Calls the function. Raises Damaged if it does not accept these arguments."""
         if type(args) is not tuple or not any(_fits(args, form) for form in self._forms):
             given = ", ".join(map(_kind, args[:20])) if type(args) is tuple else _kind(args)
             raise Damaged(f"its pickle calls {self.name} with ({given})")
@@ -50,14 +52,14 @@ class Global:
 
 
 class Source:
-    """The bytes of a file from `at` to `end`, one after the other."""
+    """The bytes of a file from `at` to `end`, read in order."""
 
     def __init__(self, file: Any, at: int, end: int) -> None:
         self._file, self.at, self.end = file, at, end
         file.seek(at)
 
     def take(self, count: int) -> bytes:
-        """So many bytes. Raises Damaged, and allocates nothing, where there are not so many."""
+        """The next `count` bytes. Raises Damaged, without allocating memory, if there are fewer."""
         data: bytes = self._file.read(count) if count <= self.end - self.at else b""
         if len(data) != count:
             raise Damaged("its pickle is cut short")
@@ -74,8 +76,8 @@ class Source:
 
 
 class Machine:
-    """Reads one pickle. `find` gives what the name of a global stands for, or raises Damaged; `persistent`
-    what the id of an object outside of the pickle stands for."""
+    """Reads one pickle. `find` returns the object for the name of a global, or raises Damaged; `persistent`
+    returns the object for the id of an object that is not in the pickle."""
 
     def __init__(self, source: Source, find: Callable[[str], Any],
                  persistent: Callable[[Any], Any]) -> None:
@@ -87,7 +89,7 @@ class Machine:
         self._made = 0
 
     def run(self) -> Any:
-        """The object; the source is then behind the pickle. Raises Damaged."""
+        """Returns the object; the position of the source is then the end of the pickle. Raises Damaged."""
         try:
             while (code := self._source.take(1)) != _STOP:
                 action = _ACTIONS.get(code)
@@ -157,7 +159,7 @@ class Machine:
 
     def _global(self) -> None:
         module, name = self._source.line(), self._source.line()
-        module = "builtins" if module == "__builtin__" else module  # as Python 2 called it
+        module = "builtins" if module == "__builtin__" else module  # the name of the module in Python 2
         self._push(self._find(f"{module}.{name}"))
 
     def _reduce(self) -> None:
@@ -184,14 +186,14 @@ class Machine:
         raise Damaged(f"its pickle sets the state of a {_kind(target)}")
 
     def _spend(self, parts: Any) -> None:
-        """Before a call that may copy these parts."""
+        """Accounts for the parts before a call that may copy them."""
         if isinstance(parts, tuple):
             self._made += sum(len(part) for part in parts if isinstance(part, _SIZED))
         if self._made > self._source.at - self._begin:
             raise Damaged("its pickle makes more than it holds")
 
 
-# Each with the name that pickletools has for it.
+# The action of each opcode, with the name of the opcode in pickletools.
 _ACTIONS: dict[bytes, Callable[[Machine], None]] = {
     b"\x80": Machine._protocol,  # PROTO
     b"N": lambda m: m._push(None),  # NONE
@@ -254,7 +256,8 @@ def _fill(target: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def _check_key(key: Any) -> None:
-    """Keys are what can be hashed in little time: text and numbers, and tuples of a few of them."""
+    """Checks a key: only objects that are hashed in little time are allowed, that is text, numbers, and
+    tuples of a few of them."""
     parts = [key]
     for count in range(_MAX_KEY):
         if count == len(parts):
@@ -268,7 +271,7 @@ def _check_key(key: Any) -> None:
 
 
 def _check_values(root: Any) -> None:
-    """No name and no storage stands where a value should."""
+    """Checks that no name of a global and no storage is used as a value."""
     seen, todo = set(), [root]
     while todo:
         value = todo.pop()
@@ -281,7 +284,7 @@ def _check_values(root: Any) -> None:
             todo.extend(getattr(value, "__dict__", {}).values())
 
 
-# ---------------------------------------------------------------- what calls do
+# ---------------------------------------------------------------- implementations of calls
 
 def _ordered_dict(pairs: Any = ()) -> Any:
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
@@ -296,7 +299,7 @@ def _set_of(items: Any = ()) -> set[Any]:
 
 
 def _encoded(text: str, codec: str) -> bytes:
-    """How protocol 2 has bytes."""
+    """The form in which protocol 2 stores bytes."""
     if codec not in ("latin1", "latin-1"):
         raise Damaged(f"its pickle encodes text as {codec[:40]!r}; bytes are encoded as 'latin1'")
     return text.encode("latin-1")
@@ -319,7 +322,7 @@ def _numpy_scalar(dtype: np.dtype[Any], data: bytes) -> Any:
 
 
 def _numpy_array(*_: Any) -> np.ndarray[Any, Any]:
-    """An empty one; its state follows."""
+    """Returns an empty array; its state follows in the pickle."""
     return np.empty(0, np.uint8)
 
 
@@ -331,7 +334,7 @@ def _build_array(array: np.ndarray[Any, Any], state: Any) -> None:
         if good and math.prod(shape) * dtype.itemsize == len(data):
             array.__setstate__(state)
             return
-    except (TypeError, ValueError):  # no five parts; more dimensions or elements than NumPy can count
+    except (TypeError, ValueError):  # not five elements, or more dimensions or elements than NumPy supports
         pass
     raise Damaged("its pickle has a NumPy array that is damaged")
 
@@ -348,7 +351,7 @@ def _build_namespace(space: argparse.Namespace, state: Any) -> None:
 
 
 def _build_ordered_dict(target: Any, state: Any) -> None:
-    """Modules' state_dicts have their versions in an attribute."""
+    """The state_dicts of modules have their versions in an attribute."""
     if type(state) is not dict or not state.keys() <= {"_metadata"}:
         raise Damaged("its pickle has an OrderedDict with attributes")
     vars(target).update(state)
@@ -360,9 +363,9 @@ _BUILDS: list[tuple[type, Callable[[Any, Any], None]]] = [
     (np.ndarray, _build_array),
     (np.dtype, _build_dtype),
 ]
-_NUMPY_NAMES = {dtype.str[1:] for dtype in DTYPES.values()}  # "b1", "f4"
+_NUMPY_NAMES = {dtype.str[1:] for dtype in DTYPES.values()}  # such as "b1" or "f4"
 _NUMPY = ["numpy.core.multiarray", "numpy._core.multiarray"]
-# What Python and NumPy have, by the names in pickles.
+# The globals of Python and NumPy, by their names in pickles.
 PLAIN: dict[str, Any] = {each.name: each for each in [
     Global("collections.OrderedDict", _ordered_dict, (), (list,)),
     Global("collections.Counter", lambda counts=(): _fill(Counter(), dict(counts).items()), (), (dict,)),

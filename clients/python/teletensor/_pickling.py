@@ -1,4 +1,4 @@
-"""Pickles of tensors, which a program has to allow: their values travel in them."""
+"""Pickles of tensors, which contain their values; a program has to allow them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from ._core import Tensor
 
 __all__ = ["allow_pickle", "by_value", "reduced"]
 
-_ALLOWED = "TELETENSOR_ALLOW_PICKLE"  # in the environment, which processes of this one inherit
+_ALLOWED = "TELETENSOR_ALLOW_PICKLE"  # an environment variable, which child processes inherit
 _HOW = ("tensors are pickled only after teletensor.allow_pickle(), which puts their values into the "
         "pickle; teletensor.save writes safetensors, and t.numpy() is an array")
 
 
 def allow_pickle(allowed: bool = True) -> None:
-    """Lets pickle, joblib, cloudpickle and multiprocessing take tensors and what holds them, as modules.
+    """Allows pickle, joblib, cloudpickle and multiprocessing to pickle tensors, and objects such as modules
+    that contain tensors.
 
-    A pickle holds a tensor's values (which are downloaded), dtype, device, requires_grad and attributes,
-    and not its history, gradient and hooks; each view holds its own elements. Reading it makes the tensor
-    in the current session of the process that reads. Processes that are started afterwards allow it, too,
-    since the switch is the variable TELETENSOR_ALLOW_PICKLE (0 or 1) of the environment.
+    A pickle contains a tensor's values (which are downloaded), dtype, device, requires_grad and attributes,
+    but not its history, gradient and hooks; each view is stored with its own elements. Unpickling creates
+    the tensor in the current session of the process that unpickles. Processes that are started later allow
+    pickles too, because the switch is the environment variable TELETENSOR_ALLOW_PICKLE (0 or 1).
 
-    Whoever can change a pickle can run code in the process that reads it: `save` and `load` have no such
-    danger.
+    Anyone who can change a pickle can run code in the process that unpickles it; `save` and `load` do not
+    have this danger.
 
     >>> import pickle
     >>> tt.allow_pickle()
@@ -36,14 +37,14 @@ def allow_pickle(allowed: bool = True) -> None:
 
 
 def reduced(tensor: Tensor, protocol: int) -> tuple[Any, ...]:
-    """What `Tensor.__reduce_ex__` gives."""
+    """The result of `Tensor.__reduce_ex__`."""
     if os.environ.get(_ALLOWED) != "1":
         raise TypeError(_HOW)
     return by_value(tensor, tensor.requires_grad)
 
 
 def by_value(tensor: Tensor, requires_grad: bool) -> tuple[Any, ...]:
-    """What a pickle holds of a tensor. Waits for its values."""
+    """The contents of the pickle of a tensor. Waits for its values."""
     from ._arrays import array_of
 
     state = tensor.__dict__ if _core.has_attributes(tensor) else None

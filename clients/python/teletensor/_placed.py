@@ -1,4 +1,4 @@
-"""Tensors in the daemon of what a file holds, and where `map_location` puts them."""
+"""Creates the tensors of a file on the daemon, on the devices that `map_location` chooses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["InDaemon"]
 
 
 class Place:
-    """A storage as a function for `map_location` sees it: its size, and the device where it would go. Its
-    methods give the same at another device."""
+    """A storage as a function for `map_location` sees it: its size, and the device on which it would be
+    created. Its methods return the same storage on another device."""
 
     def __init__(self, nbytes: int, device: Any) -> None:
         self._nbytes = nbytes
@@ -26,24 +26,25 @@ class Place:
         return self._nbytes
 
     def cpu(self) -> Place:
-        """The same on the CPU."""
+        """The same storage on the CPU."""
         return Place(self._nbytes, tt.device("cpu"))
 
     def cuda(self, device: int | str | tt.device | None = None) -> Place:
-        """The same on a GPU."""
+        """The same storage on a GPU."""
         return Place(self._nbytes, tt.device(f"cuda:{device or 0}" if device is None or isinstance(
             device, int) else device))
 
 
 class InDaemon(AsStored):
-    """Makes the tensors of a file in the daemon: one memory for each storage, whoever shares it."""
+    """Creates the tensors of a file on the daemon: one block of memory for each storage, which all its
+    tensors share."""
 
     def __init__(self, map_location: Any = None) -> None:
         self._map_location = map_location
         self._flat: dict[Storage, Any] = {}
 
     def tensor(self, stored: Stored, requires_grad: bool) -> Any:
-        """A tensor on the memory of its storage, which is a view of none."""
+        """A tensor that uses the memory of its storage and is not a view of another tensor."""
         flat = self._flat.get(stored.storage)
         if flat is None:
             flat = tensor_of(stored.dtype, stored.storage.elements(stored.dtype),
@@ -57,11 +58,16 @@ class InDaemon(AsStored):
         return made.requires_grad_() if requires_grad else made
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
+<<<<<<< HEAD
         """A parameter on the tensor's memory."""
         return Parameter(tensor, requires_grad)
+=======
+        """A parameter that uses the memory of the tensor."""
+        return tt.nn.Parameter(tensor, requires_grad)
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
     def _device(self, storage: Storage) -> Any:
-        """The device that map_location says; None: the default device."""
+        """The device that map_location chooses; None means the default device."""
         wanted, location = self._map_location, storage.location
         if isinstance(wanted, Mapping):
             return wanted.get(location, location)

@@ -1,4 +1,5 @@
-"""Session.profile(): what the daemon's lanes, the stream and the program did, as a trace and a table."""
+"""Session.profile(): records what the daemon's lanes, the stream and the program did, as a trace and a
+table."""
 
 from __future__ import annotations
 
@@ -24,20 +25,21 @@ _CLIENT, _DAEMON = 1, 2  # the processes of the trace
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Work of a lane of the daemon. Times are seconds from the beginning of the profile."""
+    """Work of one lane of the daemon. Times are seconds since the start of the profile."""
 
     begin: float
-    seconds: float  # without what the lane ran for others in between
-    op: str  # "transfer": a constant, an upload or a fetch
-    command: int  # its number in the session
-    steps: int  # more than 1: so many commands in one loop, `op` and `command` of the first
+    seconds: float  # without the time in which the lane ran work of other sessions
+    op: str  # "transfer" for a constant, an upload or a fetch
+    command: int  # the number of the command in the session
+    # if more than 1, the number of commands in one loop; `op` and `command` are those of the first
+    steps: int
     lane: int
-    line: str  # of the program; "" where it is not known any more
+    line: str  # the source line of the program; "" if it is no longer known
 
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """The program waited for the daemon."""
+    """A wait of the program for the daemon."""
 
     begin: float
     seconds: float
@@ -46,7 +48,7 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Commands `first` to `last` on their way."""
+    """The transmission of the commands `first` to `last`."""
 
     sent: float
     arrived: float
@@ -56,7 +58,7 @@ class Frame:
 
 
 def _summed(parts: Iterable[tuple[str, float]]) -> list[tuple[str, tuple[int, float]]]:
-    """By name how many there are and their seconds, largest first."""
+    """For each name the number of parts and the sum of their seconds, largest first."""
     sums: dict[str, tuple[int, float]] = {}
     for name, seconds in parts:
         count, before = sums.get(name, (0, 0.0))
@@ -65,11 +67,12 @@ def _summed(parts: Iterable[tuple[str, float]]) -> list[tuple[str, tuple[int, fl
 
 
 class Profile(_core.Scope):
-    """What happened inside `with session.profile() as p:`; complete after the block.
+    """The record of a block `with session.profile() as p:`; complete after the block.
 
-    `spans`, `waits` and `frames` hold it, `table()` sums it up, `save(path)` writes a trace that
-    Perfetto (ui.perfetto.dev) and chrome://tracing open. The daemon's clock is set against this
-    program's by the fastest of a few calls: between the two, times are good to half its duration.
+    `spans`, `waits` and `frames` contain the record, `table()` summarises it, and `save(path)` writes a
+    trace that Perfetto (ui.perfetto.dev) and chrome://tracing can open. The daemon's clock is compared with
+    this program's clock by the fastest of a few calls: times of the one relative to the other are accurate
+    to half the duration of that call.
     """
 
     def __init__(self, session: Session) -> None:
@@ -78,13 +81,13 @@ class Profile(_core.Scope):
         self.spans: list[Span] = []
         self.waits: list[Wait] = []
         self.frames: list[Frame] = []
-        self.seconds = 0.0  # how long the block took
-        self.dropped = 0  # events that found no room: of 131,072 of each kind
+        self.seconds = 0.0  # the duration of the block
+        self.dropped = 0  # events that exceeded the limit of 131,072 of each kind
         self._begin = 0
-        self._offset = 0  # the daemon's clock minus this one's, ns
+        self._offset = 0  # the daemon's clock minus this one's, in ns
         self._trip: int | None = None
 
-    # As a `with`, by the rules of Scope.
+    # Enters the `with` block; Scope calls it.
     def _save(self) -> None:
         if self._begin:
             raise RuntimeError("a profile is of one block; session.profile() makes another")
@@ -134,7 +137,7 @@ class Profile(_core.Scope):
             arrivals += reply.messages(3)
             self.dropped = reply.integer(4)
             more = bool(reply.integer(5))
-        for _ in range(3):  # the last calls were large: these are for the clock alone
+        for _ in range(3):  # the last calls were large, so these calls only compare the clocks
             self._call(False)
         line = self._session._core.site_of
         for s in raw:
@@ -157,9 +160,9 @@ class Profile(_core.Scope):
         return (at - self._begin) / 1e9
 
     def table(self, by: str = "op", most: int = 20) -> str:
-        """Lane time by "op" or by "line", or the program's waits by their line ("wait"), largest first.
+        """Lane time by "op" or by "line", or the program's waits by source line ("wait"), largest first.
 
-        The last lines sum up, and name the lines that waited longest.
+        The last lines give totals, and the source lines that waited longest.
         """
         if by not in ("op", "line", "wait"):
             raise ValueError(f'by is "op", "line" or "wait", not {by!r}')
@@ -191,7 +194,7 @@ class Profile(_core.Scope):
         return f"{span.op} + {span.steps - 1} more in one loop" if span.steps > 1 else span.op
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the trace: the program's waits, frames on the network and in the queue, lanes."""
+        """Writes the trace: the program's waits, frames on the network and in the queue, and the lanes."""
         with open(path, "w") as file:
             json.dump({"displayTimeUnit": "ns", "traceEvents": list(self._events())}, file)
 
@@ -230,7 +233,8 @@ class Profile(_core.Scope):
     @staticmethod
     def _async(what: str, number: int, begin: float, end: float,
                args: dict[str, int]) -> Iterator[dict[str, Any]]:
-        # Slices of one track may not overlap, frames under way do: hence events of their own.
+        # Slices of one track must not overlap but frames in transit do, so they are written as asynchronous
+        # events.
         common = {"pid": _DAEMON, "tid": 0, "cat": what, "id": number, "name": what}
         yield {**common, "ph": "b", "ts": round(begin * 1e6, 3), "args": args}
         yield {**common, "ph": "e", "ts": round(max(begin, end) * 1e6, 3)}

@@ -1,4 +1,5 @@
-"""Events of a profile, and their table, as torch.autograd.profiler has them. Times are microseconds."""
+"""Events of a profile, and their table, in the form of torch.autograd.profiler. Times are in
+microseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ __all__ = ["EventList", "FunctionEvent", "FunctionEventAvg"]
 
 
 class FunctionEvent:
-    """An op on a lane of the daemon, or a block of record_function. Times are microseconds."""
+    """An op on a lane of the daemon, or a block of record_function. Times are in microseconds."""
 
     def __init__(self, name: str, begin: float, own: float, total: float, line: str) -> None:
         self.name = self.key = name
@@ -21,21 +22,21 @@ class FunctionEvent:
 
 
 class FunctionEventAvg:
-    """All events of one name. Times are microseconds."""
+    """All events with the same name. Times are in microseconds."""
 
     def __init__(self, key: str) -> None:
         self.key, self.count = key, 0
         self.self_cpu_time_total = self.cpu_time_total = 0.0
 
     def add(self, event: FunctionEvent) -> None:
-        """Adds one."""
+        """Adds an event."""
         self.count += event.count
         self.self_cpu_time_total += event.self_cpu_time_total
         self.cpu_time_total += event.cpu_time_total
 
     @property
     def cpu_time(self) -> float:
-        """The mean."""
+        """The mean time."""
         return self.cpu_time_total / self.count
 
     def __repr__(self) -> str:
@@ -49,14 +50,14 @@ _COLUMNS |= {name.replace("cpu", place): own for name, own in list(_COLUMNS.item
 
 
 class EventList(list[Any]):
-    """Events or averages, with a table of them."""
+    """A list of events or averages, which can be printed as a table."""
 
     def table(self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
               max_name_column_width: int = 55, max_shapes_column_width: int = 80, header: str | None = None,
               top_level_events_only: bool = False, time_unit: str | None = None) -> str:
-        """A line for each, largest first by "self_cpu_time_total", "cpu_time_total", "cpu_time" or
-        "count"; "cuda" and "device" in place of "cpu" mean the same, as the lanes' time is the devices'.
-        row_limit -1 shows all. ValueError for another column."""
+        """A table with one line for each entry, largest first by "self_cpu_time_total", "cpu_time_total",
+        "cpu_time" or "count"; "cuda" or "device" in place of "cpu" mean the same, because the lanes' time
+        is the devices' time. row_limit -1 shows all entries. ValueError for another column."""
         if sort_by is not None and sort_by not in _COLUMNS:
             raise ValueError(f"sort_by is one of {', '.join(_COLUMNS)}, not {sort_by!r}")
         units = {"s": 1e-6, "ms": 1e-3, "us": 1.0}

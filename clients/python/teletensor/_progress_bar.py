@@ -1,7 +1,8 @@
-"""A bar for transfers that take seconds, on a terminal (stderr) or in a notebook; none in pipes.
+"""A progress bar for transfers that take seconds, on a terminal (stderr) or in a notebook; none is shown in
+pipes.
 
-Small transfers pay nothing, large ones for a thread that wakes after a second.
-`TELETENSOR_PROGRESS=0` turns bars off.
+Small transfers have no overhead; large ones start a thread that wakes up after a second.
+`TELETENSOR_PROGRESS=0` disables the bars.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from ._admin import bytes_text
 
 __all__ = ["watched"]
 
-LEAST = 4 << 20  # bytes: less takes seconds only where everything does
-PATIENCE = 1.0  # seconds without a bar
+LEAST = 4 << 20  # bytes; smaller transfers take seconds only if everything is slow
+PATIENCE = 1.0  # seconds before a bar is shown
 _PAUSE = 0.2
 _WIDTH = 30
 
 
 class _Terminal:
-    """One line that is drawn again and again."""
+    """A bar on one line of a terminal, which is drawn repeatedly."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._length = out, 0
@@ -43,7 +44,7 @@ class _Terminal:
 
 
 class _Notebook:
-    """A progress element below the cell."""
+    """A progress element below a notebook cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -74,7 +75,7 @@ def _display() -> _Terminal | _Notebook | None:
 
 
 class _Bar(threading.Thread):
-    """Draws while a transfer takes longer than PATIENCE, until stop()."""
+    """Draws the bar if a transfer takes longer than PATIENCE, until stop()."""
 
     def __init__(self, display: _Terminal | _Notebook, what: str, size: int, moved: _core.Moved) -> None:
         super().__init__(name="teletensor-progress", daemon=True)
@@ -83,7 +84,7 @@ class _Bar(threading.Thread):
         self._over = threading.Event()
 
     def stop(self) -> None:
-        """Returns when nothing is drawn any more."""
+        """Stops the bar; returns when nothing will be drawn any more."""
         self._over.set()
         if self.ident is not None:
             self.join()
@@ -91,7 +92,8 @@ class _Bar(threading.Thread):
     def run(self) -> None:
         if self._over.wait(PATIENCE):
             return
-        with suppress(Exception):  # a terminal or frontend that is gone ends no transfer
+        # a terminal or frontend that is no longer reachable must not abort a transfer
+        with suppress(Exception):
             self._draw()
             while not self._over.wait(_PAUSE):
                 self._draw()
@@ -110,7 +112,8 @@ class _Bar(threading.Thread):
 
 
 class watched(_core.Scope):
-    """For the block, which counts into what it gets, there is a bar where somebody would see one."""
+    """A context that shows a bar if the output is one in which it can be seen; the block updates the
+    counter that it gets."""
 
     def __init__(self, what: str, size: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""Protobuf's encoding for the few cold messages (Hello, Describe, admin) and for ONNX files: field
-numbers to values.
+"""Protobuf's wire format for the few infrequent messages (Hello, Describe, admin) and for ONNX files: maps
+field numbers to values.
 
-The run time needs no protobuf package: hot frames are written in C++, these by the lines below.
+The client does not need the protobuf package at run time: frames are encoded in C++, and these messages by
+the functions below.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 __all__ = ["decode", "encode", "integers", "signed"]
 
-Data = bytes | memoryview  # the parts of a view are views of it: nothing is copied
+Data = bytes | memoryview  # parts of a memoryview are memoryviews of it: nothing is copied
 
 
 def _varint(value: int) -> bytes:
@@ -27,7 +28,7 @@ def _varint(value: int) -> bytes:
 
 
 def encode(fields: Sequence[tuple[int, Any]]) -> bytes:
-    """The message with these (field number, value) pairs; zero and empty values are left out."""
+    """Encodes a message with these (field number, value) pairs; zero and empty values are left out."""
     out = bytearray()
     for number, value in fields:
         if isinstance(value, int):
@@ -87,7 +88,7 @@ class Message:
         return value if isinstance(value, int) else 0
 
     def real(self, number: int) -> float:
-        """A double; 0.0 where there is none."""
+        """The value of a double field; 0.0 if the field is missing."""
         value = self.data(number)
         return float(struct.unpack("<d", value)[0]) if len(value) == 8 else 0.0
 
@@ -95,7 +96,7 @@ class Message:
         return bytes(self.view(number))
 
     def view(self, number: int) -> Data:
-        """As `data`, without a copy where the message was decoded from a view."""
+        """As `data`, without a copy if the message was decoded from a memoryview."""
         value = self._values.get(number, [b""])[-1]
         return b"" if isinstance(value, int) else value
 
@@ -121,18 +122,18 @@ class Message:
 
 
 def decode(data: Data) -> Message:
-    """Reads a message; ValueError or IndexError where it is not one."""
+    """Decodes a message; ValueError or IndexError if it is not valid."""
     return Message(data)
 
 
 def signed(value: int) -> int:
-    """An int64, from the unsigned number that travels."""
+    """Converts the unsigned number of the wire format to an int64."""
     number: int = struct.unpack("<q", struct.pack("<Q", value))[0]
     return number
 
 
 def integers(message: Message, number: int) -> list[int]:
-    """A packed list of int64."""
+    """The values of a packed field of int64."""
     data, values, value, shift = message.data(number), [], 0, 0
     for byte in data:
         value |= (byte & 127) << shift

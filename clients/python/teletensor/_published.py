@@ -1,4 +1,4 @@
-"""Tensors that several sessions use: publish() and published()."""
+"""Tensors that several sessions share: publish() and published()."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ __all__ = ["Held", "publication_of", "publish", "published"]
 
 
 class Held(NamedTuple):
-    """A tensor that a session has published, and who may use it how."""
+    """A tensor that a session has published, and who may use it in which way."""
 
-    # A detached alias: what the program records on its own, or assigns to `.data`, is not held.
+    # a detached alias, so that neither the recorded graph nor an assignment to `.data` affects it
     tensor: Tensor
     writable: bool
     users: str
 
 
 def publish(name: str, value: Any, writable: bool = False, users: Iterable[str] = ()) -> None:
-    """Lets other sessions use `value` under `name`, until this one takes the name back or ends.
+    """Lets other sessions use `value` under `name`, until this session withdraws the name or ends.
 
-    The session holds the tensor meanwhile, also where the program has no other reference to it.
+    Until then the session holds the tensor, even if the program has no other reference to it.
 
     Args:
         name: 1 to 200 characters of printable ASCII. Other users write "user/name".
         value: a tensor, or a dict, list, tuple or Module, whose tensors become "name/key". None
-            takes the name back, and those below it; sessions that have the tensors keep them.
-        writable: others may write it in place. Everybody sees every write, the publisher's too.
+            withdraws the name and all names below it; sessions that have the tensors keep them.
+        writable: other sessions may write to it in place. Every session sees every write, including
+            the publisher's.
         users: names of the users who may use it besides this user's own sessions; "*" for all users.
 
-    Where one tensor is refused none is published: the error is raised, and names that this client has
-    published before stay with the tensors that they had. Only Ctrl-C can leave a part of them published.
+    If one tensor is refused, none is published: the error is raised, and names that this client has
+    published earlier keep their tensors. Only Ctrl-C can leave a part of the tensors published.
 
     See `published` and `docs/sharing.md`.
     """
@@ -53,15 +54,17 @@ def published(name: None = None) -> list[dict[str, Any]]: ...
 @overload
 def published(name: str) -> Tensor | dict[str, Tensor]: ...
 def published(name: str | None = None) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-    """The tensor that a session has published as `name`, or another user as "user/name"; without a name
-    a list of all publications that this user may use (an admin's list has those of all users).
+    """Returns the tensor that a session has published as `name`, or that another user has published as
+    "user/name". Without a name it returns a list of all publications that this user may use (for an admin,
+    those of all users).
 
-    Each of the list is a dict: `name`, `user` who published it, `users` who may use it besides that user
-    ("*": everybody), `writable`, `dtype`, `shape`, `device` and `bytes`. Nothing is fetched for it.
+    Each entry of the list is a dict: `name`, the `user` who published it, the `users` who may use it
+    besides that user ("*" for all users), `writable`, `dtype`, `shape`, `device` and `bytes`. No tensor is
+    fetched.
 
-    The tensor is a leaf of the current session on the publisher's own memory: what either writes in
-    place, the other sees. Where only names below it exist ("name/weight"), a dict of those. KeyError
-    where there is nothing, or nothing for this user.
+    The tensor is a leaf of the current session that uses the publisher's memory: in-place writes of either
+    session are seen by both. If there are only names below the name ("name/weight"), the result is a dict
+    of these. KeyError if there is no such name, or if this user may not use it.
     """
     from ._session import current_session
 
@@ -69,7 +72,7 @@ def published(name: str | None = None) -> Tensor | dict[str, Tensor] | list[dict
 
 
 def publication_of(message: Message) -> dict[str, Any]:
-    """The fields of a Publication."""
+    """The fields of a Publication message as a dictionary."""
     return {"id": message.integer(1), "name": message.text(2), "user": message.text(3),
             "users": message.text(4).split(), "dtype": message.integer(5), "device": message.text(6),
             "shape": integers(message, 7), "writable": bool(message.integer(8)),
@@ -83,7 +86,7 @@ def _checked(name: str) -> str:
 
 
 def publish_in(session: Session, name: str, value: Any, writable: bool, users: Iterable[str]) -> None:
-    """publish() for one session; waits, so that what goes wrong is raised here."""
+    """Implements publish() for one session; waits, so that errors are raised here."""
     _checked(name)
     whom = [users] if isinstance(users, str) else list(users)
     for each in whom:
@@ -99,7 +102,7 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
         raise TypeError("publish: a tensor is wanted, or what holds tensors")
     for each in fresh:
         _checked(each)
-    session._core.synchronize()  # errors of earlier lines come before anything is published
+    session._core.synchronize()  # raises errors of earlier lines before anything is published
     before = {each: session._published.get(each) for each in fresh}
     try:
         for each, tensor in fresh.items():
@@ -115,7 +118,7 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
 
 
 def _undo(session: Session, before: dict[str, Held | None]) -> None:
-    """After a publish() that has failed: names have what they had."""
+    """Restores the names after a publish() that has failed."""
     core = session._core
     for name, held in before.items():
         if held is None:
@@ -124,7 +127,7 @@ def _undo(session: Session, before: dict[str, Held | None]) -> None:
         else:
             core.publish(name, *held)
     core.wait_completed()
-    # The program has the first error; to withdraw a name that was not published yet is another one.
+    # The program gets the first error; withdrawing a name that was not published yet causes another one.
     core.clear_pending()
 
 
@@ -135,15 +138,21 @@ def _withdraw(session: Session, name: str) -> None:
     for each in own:
         session._core.publish(each, None, False, "")
     session._core.synchronize()
-    # The daemon drops a name with the last holder of its tensor: the tensors are held until the daemon has
-    # run the withdrawal.
+    # The daemon drops a name with the last holder of its tensor, so the tensors are held until the daemon
+    # has executed the withdrawal.
     for each in own:
         del session._published[each]
 
 
 def listed_in(session: Session) -> list[dict[str, Any]]:
+<<<<<<< HEAD
     """published() without a name, for one session."""
     from . import _api as tt
+=======
+    """Implements published() without a name for one session."""
+    import teletensor as tt
+
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
     from ._arrays import DTYPES
 
     dtypes = {dtype.number: dtype for dtype in (getattr(tt, name) for name in DTYPES)}
@@ -155,7 +164,7 @@ def listed_in(session: Session) -> list[dict[str, Any]]:
 
 
 def published_in(session: Session, name: str) -> Tensor | dict[str, Tensor]:
-    """published() for one session."""
+    """Implements published() for one session."""
     transport, request = session._transport, encode([(1, _checked(name))])
     reply = transport.ask(lambda: decode(transport.unary("Compute", "Published", request)))
     found = [publication_of(m) for m in reply.messages(1)]

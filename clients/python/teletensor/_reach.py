@@ -1,7 +1,7 @@
-"""Why no daemon answers at an address: looked at in steps, below gRPC. What is wrong is said with its cure.
+"""Finds out why no daemon answers at an address, step by step below gRPC, and says how to repair it.
 
-gRPC says "Deadline Exceeded", or a text that differs by version and transport; nothing is looked at here
-unless a connection has failed, or a person asks (`teletensor doctor`).
+gRPC itself reports only "Deadline Exceeded", or a text that depends on version and transport. These checks
+run only after a connection has failed, or if the user asks for them (`teletensor doctor`).
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "fault_of", "steps"]
 
-_SECONDS = 1.5  # for each step: a packet that is lost is sent again after a second
-_MOST_NAMES = 8  # of a certificate that are told
-_FRAME = 9  # bytes of a frame's head in HTTP/2
-_SETTINGS = 4  # its type
+_SECONDS = 1.5  # for each step: a lost packet is sent again after a second
+_MOST_NAMES = 8  # the maximum number of a certificate's names in a message
+_FRAME = 9  # the length of an HTTP/2 frame header
+_SETTINGS = 4  # the frame type SETTINGS of HTTP/2
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 _GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-_ALERT = 0x15  # the first byte of what a TLS server says to plain text
-# Of OpenSSL (x509_vfy.h).
+_ALERT = 0x15  # the first byte of a TLS server's answer to plain text
+# Verification codes of OpenSSL (x509_vfy.h).
 _NOT_YET_VALID, _EXPIRED, _WRONG_NAME, _WRONG_IP = 9, 10, 62, 64
 _READY = "which teletensord prints as {}= when it is ready"
 
 
 class Fault(Exception):
-    """What is wrong, and what to do."""
+    """A fault that was found; the message says how to repair it."""
 
     absent = silent = False
 
 
 class Absent(Fault):
-    """Nothing listens: a daemon that is about to start looks the same."""
+    """Nothing listens at the address; a daemon that is about to start looks the same."""
 
     absent = True
 
 
 class Silent(Fault):
-    """Nothing has answered in time, or at all: a slow network and a busy daemon look the same."""
+    """Nothing has answered in time or at all; a slow network and a busy daemon look the same."""
 
     silent = True
 
@@ -58,8 +58,8 @@ Step = tuple[str, Callable[[], str]]
 
 
 def steps(credentials: Credentials) -> list[Step]:
-    """What has to be right before gRPC can call, in turn: a name and what says what was found, or raises
-    Fault."""
+    """Yields the conditions for a gRPC call in order: a name, and a function that returns what it found or
+    raises Fault."""
     if credentials.target.startswith("unix:"):
         path = os.fsdecode(urllib.parse.unquote_to_bytes(credentials.target.removeprefix("unix:")))
         local = _Socket(path)
@@ -70,7 +70,7 @@ def steps(credentials: Credentials) -> list[Step]:
 
 
 def fault_of(credentials: Credentials) -> Fault | None:
-    """The first thing that is wrong; None: a daemon could be called."""
+    """The first fault, or None if a daemon could be called."""
     try:
         for _, look in steps(credentials):
             look()
@@ -80,7 +80,7 @@ def fault_of(credentials: Credentials) -> Fault | None:
 
 
 class _Socket:
-    """A UNIX socket."""
+    """The steps for a UNIX socket."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -125,7 +125,7 @@ class _Socket:
 
 
 class _Port:
-    """A port of TCP."""
+    """The steps for a TCP port."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -153,7 +153,7 @@ class _Port:
             return f"{connection.getpeername()[0]} port {self._port} takes connections"
 
     def _connect(self) -> socket.socket:
-        """To the first address that takes it, as gRPC does."""
+        """Connects to the first address that accepts the connection, as gRPC does."""
         if not self._found:
             self.resolve()
         failed = OSError()
@@ -189,7 +189,7 @@ class _Port:
         raise self._foreign(self._to_http(said, self._connect))
 
     def _to_http(self, said: bytes, connect: Callable[[], socket.socket]) -> bytes:
-        """What it says to HTTP/1, where it has `said` something else to HTTP/2."""
+        """The server's answer to HTTP/1, if its answer `said` to HTTP/2 was something else."""
         if said.startswith(b"HTTP/"):
             return said
         with contextlib.suppress(OSError, Fault), connect() as connection:
@@ -197,20 +197,20 @@ class _Port:
         return said
 
     def _foreign(self, said: bytes) -> Fault:
-        """It is no daemon, and says this."""
+        """The fault for a server that is not a daemon and gave this answer."""
         if said.startswith(b"HTTP/"):
             return Fault(f"{self._where} speaks HTTP/1, as the daemon's dashboard does (--http): connect to "
                          f"the address of --listen, {_READY.format('tcp')}")
         return _strange(self._where, said)
 
     def _is_tls(self, said: bytes) -> bool:
-        """What has said this to plain text speaks TLS."""
+        """Returns whether a server that gave this answer to plain text speaks TLS."""
         if said:
             return said[0] == _ALERT
         try:
             with self._handshake(_trusting()):
                 return True
-        except ssl.SSLError as error:  # an alert is TLS as well
+        except ssl.SSLError as error:  # an alert is a TLS message as well
             return "ALERT" in (error.reason or "")
         except OSError:
             return False
@@ -237,7 +237,7 @@ class _Port:
         return f"{version}, certificate of {_names(certificate)} until {certificate.get('notAfter')}"
 
     def _context(self) -> ssl.SSLContext:
-        """What this client trusts, and who it is."""
+        """The TLS context with the authorities that this client trusts and its own certificate."""
         c = self._credentials
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
@@ -274,7 +274,7 @@ class _Port:
             f"({error.verify_message}): give its authority's file by ca= or TELETENSOR_CA")
 
     def _names(self) -> str:
-        """Of the certificate, which is good but for its names."""
+        """The names in a certificate that is valid except for its names."""
         context = self._context()
         context.check_hostname = False
         with contextlib.suppress(OSError), self._handshake(context) as connection:
@@ -282,7 +282,7 @@ class _Port:
         return "another name"
 
     def _unwelcome(self, end: str) -> Fault:
-        """TLS is spoken, and this client is sent away."""
+        """The fault for a server that speaks TLS and refuses this client."""
         own = self._credentials.certificate_files
         if own is None:
             return Fault(f"{self._where} seems to want a certificate of this client (--tls-client-ca): "
@@ -309,14 +309,16 @@ class _Port:
 
 
 def _trusting() -> ssl.SSLContext:
-    """For a look at who speaks TLS: nothing is told to it."""
+    """A context that verifies nothing, to find out whether a server speaks TLS; no data are sent over
+    it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def _answer(connection: socket.socket, said: bytes) -> bytes:
-    """The first bytes of the answer; b"": it closes the connection. Silent; ssl.SSLError (an alert)."""
+    """Sends `said` and returns the first bytes of the answer; b"" if the server closes the connection.
+    Raises Silent, or ssl.SSLError for an alert."""
     found = b""
     try:
         connection.sendall(said)
@@ -330,13 +332,13 @@ def _answer(connection: socket.socket, said: bytes) -> bytes:
             raise _silent("what listens there") from None
     except ssl.SSLError:
         raise
-    except OSError:  # it was reset
+    except OSError:  # the connection was reset
         pass
     return found
 
 
 def _is_settings(said: bytes) -> bool:
-    """The first frame of HTTP/2."""
+    """Returns whether this is the first frame of HTTP/2."""
     return len(said) >= _FRAME and said[3] == _SETTINGS and said[5:_FRAME] == bytes(4)
 
 
@@ -353,6 +355,6 @@ def _strange(where: str, said: bytes) -> Fault:
 
 
 def _names(certificate: dict[str, Any]) -> str:
-    """The hosts that a certificate is for."""
+    """The hosts for which a certificate is valid."""
     found = [str(value) for _, value in certificate.get("subjectAltName", ())]
     return ", ".join(found[:_MOST_NAMES]) + (", ..." if len(found) > _MOST_NAMES else "") or "no host"

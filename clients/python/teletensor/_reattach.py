@@ -1,8 +1,9 @@
-"""Keeps a session attached: runs its stream, and when the connection is lost attaches again.
+"""Keeps a session attached: runs its stream, and attaches again if the connection is lost.
 
-One thread reads the stream to its end. If the daemon says why it ended, or the session has a lease
-of 0, the session is lost. Else the connection is to blame: Attach again, with growing pauses, until the
-lease is over; frames that had not come then go again, and nothing runs twice (docs/sessions.md).
+One thread reads the stream to its end. If the daemon gave a reason for the end, or the session has a lease
+of 0, the session is lost. Otherwise the connection has failed: the thread calls Attach again, with growing
+pauses, until the lease expires; frames that had not arrived are then sent again, and nothing runs twice
+(docs/sessions.md).
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ if TYPE_CHECKING:
 __all__ = ["GONE", "AttachError", "Attached", "End", "Keeper"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
-# Seconds: nobody listens for so long, so the daemon is not there any more. One that keeps its sessions
-# over a restart says for how long to wait.
+# Seconds: if connections are refused for that long, the daemon has ended. A daemon that keeps its sessions
+# over a restart says how long to wait.
 GONE = 1.5
-_LONG = 1.0  # seconds without a connection that a person is told of
-_FUTILE = 50  # streams in a row that end without a word
-_MARGIN = 10  # seconds beyond the lease: the daemon counts from when it noticed
-_PAUSE = 0.02  # seconds between two looks at whether there is a connection again
-# Codes with which a connection ends, rather than a session.
+_LONG = 1.0  # seconds without a connection from which on the user is told
+_FUTILE = 50  # the maximum number of consecutive streams that end without progress
+_MARGIN = 10  # seconds beyond the lease, because the daemon counts from the time at which it noticed
+_PAUSE = 0.02  # seconds between two checks whether there is a connection again
+# Status codes that mean the end of a connection, not of a session.
 _CUT = (1, 2, 4, 13, 14)
 _LOST = 14
 
 
 class End(NamedTuple):
-    """How a stream ended: a code of google.rpc.Code, a text, and the daemon's word for why, if any."""
+    """How a stream ended: a code of google.rpc.Code, a text, and the daemon's word for the reason, if
+    any."""
 
     code: int
     text: str
@@ -46,31 +48,33 @@ class End(NamedTuple):
 
     @property
     def cut(self) -> bool:
-        """The connection's end, not the session's."""
-        # The daemon has kept the session for the next one, has moved it to a peer, gets it from one, or
-        # is about to give it away.
+        """Returns whether only the connection has ended, not the session."""
+        # The daemon has kept the session for its successor, has moved it to a peer, is receiving it from a
+        # peer, or is about to move it.
         if self.word in ("restart", "moved", "arriving", "resting"):
             return True
         return self.word in ("", "fenced", "slow") and self.code in (0, *_CUT)
 
     @property
     def refused(self) -> bool:
-        """Nobody listens there."""
+        """Returns whether nothing listens at the address."""
         return "refused" in self.text or "No such file" in self.text
 
 
 class Attached(NamedTuple):
-    """What Attach answered."""
+    """The answer to Attach."""
 
     received_upto: int
     epoch: int
-    # Of a daemon that is older than this client: credit_upto, credit_bytes, bytes_received.
+    # Only from a daemon that has restored an earlier state of the session: credit_upto, credit_bytes,
+    # bytes_received.
     replay: tuple[int, int, int] | None = None
-    moved_to: str = ""  # the address of the daemon that has the session now; the rest means nothing then
+    # the address of the daemon that has the session now; if it is set, the other fields are meaningless
+    moved_to: str = ""
 
 
 class AttachError(Exception):
-    """Attach failed, as `end` says."""
+    """Attach has failed; `end` says how."""
 
     def __init__(self, end: End) -> None:
         super().__init__(end.text)
@@ -78,17 +82,18 @@ class AttachError(Exception):
 
 
 class Keeper:
-    """The life of one session's streams. Holds the native session weakly."""
+    """Runs the streams of one session. Refers to the native session weakly."""
 
     def __init__(self, transport: Transport, core: _core.Session, lease: int,
                  restart: float) -> None:
         self._transport, self._lease, self._restart = transport, lease, restart
         self._core = weakref.ref(core)
         self.attach = 1
-        self.ended: End | None = None  # why the session is lost
-        self.away_since: float | None = None  # of time.monotonic(): there is no connection
-        # No Event: a finalizer that came to run under its lock would wait for this class's thread, which
-        # would wait for the lock.
+        self.ended: End | None = None  # how the session was lost
+        # the time.monotonic() at which the connection was lost; None while connected
+        self.away_since: float | None = None
+        # Not an Event: a finalizer that runs while the Event's lock is held would wait for this class's
+        # thread, and that thread for the lock.
         self.attached = False
         self._stopped = threading.Event()
         self._stream = core.take_up(1, 0)
@@ -99,21 +104,21 @@ class Keeper:
 
     @property
     def keeps(self) -> bool:
-        """A lost connection is not the end."""
+        """Returns whether the session survives a lost connection."""
         return self._lease > 0
 
     def stop(self) -> None:
-        """No more attempts."""
+        """Stops all further attempts to attach."""
         self._stopped.set()
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread's end, unless this is it."""
+        """Waits for the end of the thread, unless it is the calling thread."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the next attach; False when the session is over."""
-        if self._thread is threading.current_thread():  # a finalizer on it
+        """Waits for the next attach; returns False if the session is over."""
+        if self._thread is threading.current_thread():  # called by a finalizer on this thread
             return False
         until = time.monotonic() + seconds
         while not self.attached and time.monotonic() < until:
@@ -122,7 +127,7 @@ class Keeper:
         return core is not None and not core.over
 
     def _serve(self) -> None:
-        # _core knows the thread by this module, of which its target is.
+        # _core identifies the thread by the module of its target, which is this one.
         _core.makes_calls()
         futile = 0
         while True:
@@ -147,7 +152,7 @@ class Keeper:
         self.attached = True
 
     def _lose(self, core: _core.Session, end: End) -> None:
-        """The session is over; unless the program has closed it, a person is told why."""
+        """Marks the session as lost, and tells the user why unless the program has closed it."""
         told = not core.over
         self.ended = end
         core.lost(_LOST, _sentence(end))
@@ -170,7 +175,7 @@ class Keeper:
                 refused = error.end.refused
                 refused_since = (refused_since or now) if refused else 0.0
                 if "restart" in (end.word, error.end.word):
-                    patience = self._lease  # it said that it comes back
+                    patience = self._lease  # the daemon announced that it will restart
                 gone = refused and now - refused_since > patience
                 self.attach += 1
                 if gone or not error.end.cut or now - began > self._lease + _MARGIN:
@@ -190,7 +195,8 @@ class Keeper:
                     self._lose(core, refusal)
                     return False
                 del core
-                pause = min(2 * pause, _LONGEST_PAUSE)  # where two daemons name each other
+                # limits the attempts if two daemons refer to each other
+                pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if attached.replay is None:
                 self._stream = core.take_up(self.attach, attached.received_upto)
@@ -211,7 +217,7 @@ class Keeper:
 
 
     def _follow(self, address: str) -> End | None:
-        """To the daemon that has the session now; or why not."""
+        """Connects to the daemon that has the session now; returns why that is not possible, or None."""
         before = self._transport.address
         try:
             self._transport.follow(address)
@@ -223,8 +229,8 @@ class Keeper:
 
 
 def _note(say: Callable[..., None], text: str, *values: object) -> None:
-    """Has a line said by another thread: logging takes locks, and a finalizer that came to run under one of
-    them would wait for the thread that attaches."""
+    """Writes a log message on another thread: logging takes locks, and a finalizer that runs while one of
+    them is held would wait for the thread that attaches."""
     later(functools.partial(say, text, *values))
 
 
@@ -233,5 +239,5 @@ def _why(end: End) -> str:
 
 
 def _sentence(end: End) -> str:
-    """Ends with the word in brackets, which SessionLostError takes for its reason."""
+    """The message of SessionLostError; it ends with the reason word in brackets."""
     return f"the session is lost: {_why(end)} [{end.word or 'connection'}]"

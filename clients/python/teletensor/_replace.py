@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all, where the file system allows it."""
+"""Writes files completely or not at all, if the file system supports it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from typing import BinaryIO, cast
 __all__ = ["written"]
 
 _CANNOT_CREATE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
-# EBUSY: the file is a mount point of its own, as in containers.
+# EBUSY: the file itself is a mount point, as in containers.
 _CANNOT_RENAME = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
 
 
 @contextmanager
 def written(path: str | bytes) -> Iterator[BinaryIO]:
-    """A file to write to, with the effect of open(path, "wb"): symbolic links are followed, pipes and
-    devices written into, mode and owner of an existing file kept, and the same paths refused.
+    """A file to write to, like open(path, "wb"): it follows symbolic links, writes into pipes and devices,
+    keeps the mode and owner of an existing file, and refuses the same paths.
 
-    A regular file is replaced when the block ends without an error, and unchanged otherwise. It is
-    overwritten in place where replacing it would change more than its contents: it has several hard
-    links, another owner whom this process cannot give it to, or a folder that this process may not
-    change.
+    A regular file is replaced when the block ends without an error, and stays unchanged otherwise. It is
+    overwritten in place if replacing it would change more than its contents: if it has several hard links,
+    an owner to whom this process cannot give the new file, or a folder that this process may not change.
     """
     try:
         file = _opened(path, 0)
@@ -57,13 +56,13 @@ def written(path: str | bytes) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _new(path: str | bytes) -> Iterator[BinaryIO]:
-    """A file that is not there yet."""
+    """Opens a file that does not exist yet."""
     target = os.path.realpath(os.fsdecode(path))
     temporary = _temporary(target)
     try:
         ends_in_name = os.path.basename(os.fsdecode(path)) not in ("", ".", "..")
         beside = _create(temporary, 0o666) if ends_in_name else None
-        with beside or open(path, "wb") as file:  # open() raises the error with the given path
+        with beside or open(path, "wb") as file:  # open() raises its error for the given path
             yield file
         if beside is not None:
             os.replace(temporary, target)
@@ -72,8 +71,8 @@ def _new(path: str | bytes) -> Iterator[BinaryIO]:
 
 
 def _sole_name(path: str | bytes, status: os.stat_result) -> str:
-    """The path without symbolic links; empty where the file has other names or is not found by it,
-    as through /proc/self/fd."""
+    """The path without symbolic links; empty if the file has other names or cannot be found by its path, as
+    with /proc/self/fd."""
     target = os.path.realpath(os.fsdecode(path))
     with suppress(OSError):
         if status.st_nlink == 1 and os.path.samestat(os.lstat(target), status):
@@ -82,19 +81,19 @@ def _sole_name(path: str | bytes, status: os.stat_result) -> str:
 
 
 def _temporary(target: str) -> str:
-    # Its length does not depend on the target's name, which may have the most bytes allowed.
+    # The length does not depend on the target's name, which may have the maximum length already.
     return os.path.join(os.path.dirname(target), f".teletensor-{secrets.token_hex(8)}.tmp")
 
 
 def _opened(path: str | bytes, flags: int, mode: int = 0o666) -> BinaryIO:
-    """A file for writing, opened with these further flags. One native call opens it and makes the file
-    object: an exception of a signal handler between the two would leave the descriptor open."""
+    """Opens a file for writing with these additional flags. One native call opens the descriptor and makes
+    the file object: an exception of a signal handler between two calls would leave the descriptor open."""
     descriptors = map(os.open, (path,), (os.O_WRONLY | os.O_CLOEXEC | flags,), (mode,))
     return cast(BinaryIO, next(map(open, descriptors, ("wb",))))
 
 
 def _create(temporary: str, mode: int) -> BinaryIO | None:
-    """The new file; None where the folder does not allow it."""
+    """Creates the file; returns None if the folder does not allow it."""
     try:
         return _opened(temporary, os.O_CREAT | os.O_EXCL, mode)
     except FileNotFoundError:
@@ -106,8 +105,8 @@ def _create(temporary: str, mode: int) -> BinaryIO | None:
 
 
 def _create_like(temporary: str, existing: int, status: os.stat_result) -> BinaryIO | None:
-    """A new file with the mode, owner and extended attributes (access control lists) of the existing
-    one; None where it cannot have them."""
+    """Creates a file with the mode, owner and extended attributes (access control lists) of the existing
+    one; returns None if it cannot have them."""
     file = _create(temporary, 0o600)
     if file is None:
         return None
@@ -120,7 +119,7 @@ def _create_like(temporary: str, existing: int, status: os.stat_result) -> Binar
         for name in os.listxattr(existing) if hasattr(os, "listxattr") else ():
             os.setxattr(made, name, os.getxattr(existing, name))
     except OSError as error:
-        if error.errno != errno.ENOTSUP:  # the file system has no extended attributes
+        if error.errno != errno.ENOTSUP:  # the file system does not support extended attributes
             file.close()
             return None
     return file

@@ -1,4 +1,4 @@
-"""How a tensor is shown: PyTorch's format, with only the edges of a large one brought over."""
+"""How a tensor is printed: PyTorch's format; only the edges of a large tensor are downloaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _options = _PROFILES["default"]
 
 
 class _Current:
-    """The options as set_printoptions has set them last."""
+    """The options that the last set_printoptions has set."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_options, name)
@@ -43,12 +43,12 @@ PRINT_OPTS = _Current()
 def set_printoptions(precision: int | None = None, threshold: float | None = None,
                      edgeitems: int | None = None, linewidth: int | None = None,
                      profile: str | None = None, sci_mode: bool | None = None) -> None:
-    """How tensors are shown from here on, in the whole process.
+    """Sets how tensors are printed in the whole process.
 
-    precision: digits after the point (4). threshold: a tensor of more elements is shown by its
-    edges (1000). edgeitems: elements at each end of a dimension that is cut (3). linewidth:
-    characters a line (80). profile: "default", "short" or "full", before the others. sci_mode:
-    scientific notation always (True) or never (False); without it, where the values ask for it.
+    precision: digits after the decimal point (4 by default). threshold: a tensor with more elements is
+    shown by its edges only (1000). edgeitems: elements at each end of a dimension that is abbreviated (3).
+    linewidth: characters per line (80). profile: "default", "short" or "full", applied before the other
+    options. sci_mode: always scientific notation (True) or never (False); without it the values decide.
     ValueError for an unknown profile."""
     global _options
     options = _options
@@ -67,11 +67,11 @@ def set_printoptions(precision: int | None = None, threshold: float | None = Non
 
 
 class _Formatter:
-    """One format and one width for all shown values."""
+    """The common format and width of all shown values."""
 
     def __init__(self, values: list[Any], floating: bool) -> None:
         self._floating = floating
-        # As in PyTorch, zeros, infinities and NaN have no say in the width.
+        # as in PyTorch, zeros, infinities and NaN do not affect the width
         shown = [v for v in values if math.isfinite(v) and v != 0] if floating else values
         sizes = [abs(v) for v in shown]
         whole = all(v == math.ceil(v) for v in sizes)
@@ -96,7 +96,7 @@ class _Formatter:
 
 
 class _ComplexFormatter:
-    """A format of its own for the real and for the imaginary parts."""
+    """Separate formats for the real and the imaginary parts."""
 
     def __init__(self, values: list[complex]) -> None:
         self._real = _Formatter([v.real for v in values], True)
@@ -110,7 +110,8 @@ class _ComplexFormatter:
 
 
 def _edges(x: Tensor) -> Tensor:
-    """x without the middle of its long dimensions (one element stands for it), picked there."""
+    """x without the middle of its long dimensions, which one element represents; the selection runs on the
+    daemon."""
     edge = _options.edgeitems
     for d, size in enumerate(x._shape):
         if size > 2 * edge:
@@ -161,7 +162,7 @@ def _body(x: Tensor, indent: int) -> str:
 
 
 def text_of(x: Tensor) -> str:
-    """The repr; what cannot be read is said instead of raised."""
+    """The repr of a tensor; if its values cannot be read, the text says why instead of raising an error."""
     if x._inside:
         return f"<tensor inside vmap, {list(x._shape)} {x.dtype.name} on {x.device}>"
     head = "Parameter containing:\ntensor(" if type(x).__name__ == "Parameter" else "tensor("
@@ -189,7 +190,7 @@ def text_of(x: Tensor) -> str:
         parts.append("requires_grad=True")
     text = head + body
     column = len(text) - text.rfind("\n") + 1
-    for part in parts:  # on the body's last line as long as there is room
+    for part in parts:  # appended to the last line of the body while there is room
         if column + len(part) + 2 > _options.linewidth:
             text += ",\n" + " " * len("tensor(") + part
             column = len("tensor(") + len(part)

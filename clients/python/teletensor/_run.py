@@ -1,5 +1,5 @@
-"""`teletensor run FILE` and `teletensor onnx run FILE`: run a saved program, or an ONNX model, from the
-command line."""
+"""The commands `teletensor run FILE` and `teletensor onnx run FILE`: run a saved program or an ONNX
+model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["add_command", "add_onnx"]
 
 
 def add_command(commands: Any) -> Any:
-    """Adds `run` to the parser; gives its function."""
+    """Adds the parser of `run`; returns the function that runs the command."""
     parser = commands.add_parser("run", help="runs a program that jit.save has written")
     with_address(parser)
     parser.add_argument("file", help="the program")
@@ -36,7 +36,7 @@ def add_command(commands: Any) -> Any:
 
 
 def _line(error: Exception) -> str:
-    """Its type and text, on one line."""
+    """The type and message of an error on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -47,7 +47,8 @@ def _value(text: str) -> Any:
             array = np.load(text, allow_pickle=False)
         except OSError:
             raise
-        except Exception as error:  # by what is damaged: EOFError, TokenError, MemoryError, ...
+        # the exception depends on what is damaged: EOFError, TokenError, MemoryError, ...
+        except Exception as error:
             raise ValueError(f"{text} is no .npy file that can be read: {_line(error)}") from None
         return tensor(array)
     try:
@@ -72,7 +73,7 @@ def _inputs(words: list[str]) -> dict[str, Any]:
 
 
 def add_onnx(commands: Any) -> Any:
-    """Adds `onnx` with its commands to the parser; gives its function."""
+    """Adds the parser of `onnx` and its subcommands; returns the function that runs the command."""
     parser = commands.add_parser("onnx", help="runs a model of an .onnx file")
     parser = parser.add_subparsers(dest="action", required=True).add_parser(
         "run", help="runs a model on the daemon")
@@ -117,7 +118,7 @@ def _run_onnx(args: argparse.Namespace) -> int:
 
 
 def _finished(args: argparse.Namespace, command: str, results: Callable[[], dict[str, Any] | None]) -> int:
-    """Writes or prints results by name, if there are any; the exit status."""
+    """Writes or prints the results by name, if there are any; returns the exit status."""
     with connect(args.address) as session:
         try:
             found = results()

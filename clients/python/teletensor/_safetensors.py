@@ -1,5 +1,5 @@
-"""The format safetensors: 8 bytes with the length of the header (little-endian), the header (JSON), data.
-Source: github.com/huggingface/safetensors."""
+"""The safetensors file format: 8 bytes with the length of the header (little-endian), the header (JSON),
+the data. Source: github.com/huggingface/safetensors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _CODES = {
     "uint64": "U64",
 }
 _NAMES = {code: name for name, code in _CODES.items()}
-MAX_HEADER = 100_000_000  # bytes; the format's own limit
+MAX_HEADER = 100_000_000  # bytes; the limit that the format itself defines
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor to be written: `array` gives its values, as NumPy has that dtype (`DTYPES`)."""
+    """A tensor to be written: `array` returns its values in NumPy's form of the dtype (`DTYPES`)."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -48,13 +48,14 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Of all elements."""
+        """The number of bytes of all elements."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
 def write(file: Any, entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> None:
-    """Raises ValueError for a header above the format's limit."""
-    # Wide elements first, so that all data is aligned; the header keeps the order of the dict.
+    """Writes a file. ValueError for a header above the format's limit."""
+    # Tensors with wide elements come first, so that all data is aligned; the header keeps the order of the
+    # dict.
     order = sorted(entries.items(), key=lambda each: -DTYPES[each[1].dtype].itemsize)
     header: dict[str, Any] = {"__metadata__": metadata, **dict.fromkeys(entries)}
     end = 0
@@ -73,7 +74,7 @@ def write(file: Any, entries: Mapping[str, Entry], metadata: Mapping[str, str]) 
 
 
 def _put(file: Any, data: bytes | memoryview) -> None:
-    """Writes all of it: an unbuffered file may take a part at a time."""
+    """Writes all of the data: an unbuffered file may write only a part at a time."""
     rest = memoryview(data)
     while len(rest):
         count = file.write(rest)
@@ -83,7 +84,8 @@ def _put(file: Any, data: bytes | memoryview) -> None:
 
 
 def read(file: Any, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
-    """The metadata and the tensors of a file that has `size` bytes from its place on. Raises Damaged."""
+    """Reads the metadata and the tensors of a file that has `size` bytes from its position on. Raises
+    Damaged."""
     begin = file.tell()
     header, data = _read_header(file, size)
     metadata = header.pop("__metadata__", {})
@@ -125,7 +127,7 @@ def _read_header(file: Any, size: int) -> tuple[dict[str, Any], int]:
 
 
 def parse(text: bytes | str) -> Any:
-    """A value of JSON in which no object has a name twice. Raises Damaged."""
+    """Parses JSON in which no object has the same name twice. Raises Damaged."""
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
@@ -142,7 +144,7 @@ def parse(text: bytes | str) -> Any:
 
 
 def _check_entry(name: str, entry: Any) -> tuple[str, list[int], int, int]:
-    """(dtype, shape, offset, bytes)"""
+    """Returns (dtype, shape, offset, bytes) of an entry of the header."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise Damaged(f"the entry of {name!r} does not hold dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -1,4 +1,4 @@
-"""Context managers whose end a signal cannot leave out."""
+"""Context managers whose exit is executed even if a signal handler raises an exception."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Restoring(_core.Scope):
-    """A context manager and decorator: within it, what apply() has set; afterwards, what save() found.
+    """A context manager and decorator: on entry it calls save() and apply(), and on exit it restores the
+    state that save() returned.
 
-    `restore(state)` puts the state that save() gave back, however often it is called: where a signal's
-    handler raises in it, it is called again before that exception goes on. save() changes nothing.
+    `restore(state)` restores the state that save() returned. It must be repeatable: if a signal handler
+    raises an exception in it, it is called again before that exception is propagated. save() must not
+    change anything.
     """
 
     def __init__(self, save: Callable[[], Any], apply: Callable[[], Any],

@@ -1,8 +1,8 @@
-"""save and load. `save` writes safetensors files (`_safetensors`); `load` reads them, their indexes of
-several files, and what torch.save writes (`_torch_files`).
+"""save and load. `save` writes safetensors files (`_safetensors`); `load` reads these, index files that
+refer to several of them, and files of torch.save (`_torch_files`).
 
-A flat dict of tensors becomes a plain file that any reader of the format understands. Other trees
-are described by JSON in the header's metadata. Nothing in a file is ever executed.
+A flat dict of tensors becomes a plain file that any reader of the format understands. Other structures are
+described by JSON in the metadata of the header. Nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes]
 def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     """Writes tensors to a safetensors file; waits for their values.
 
-    `obj` is a tensor, or dicts, lists, tuples and sets of tensors, NumPy arrays, numbers, text, bytes,
-    booleans, None, paths, namespaces of argparse, dtypes, devices and sizes (for example a state_dict of a
-    module or optimizer). `f` is a path or a file open for writing bytes. `metadata` is text for the
-    header; its "format", which some readers ask for, is "pt" by default. Views are stored with their own
+    `obj` is a tensor, or a tree of dicts, lists, tuples and sets of tensors, NumPy arrays, numbers, text,
+    bytes, booleans, None, paths, argparse namespaces, dtypes, devices and sizes (for example the state_dict
+    of a module or optimizer). `f` is a path or a file open for writing bytes. `metadata` is text for the
+    header; its "format", which some readers require, is "pt" by default. Views are stored with their own
     elements only; gradients and histories are not stored.
 
-    A path is written to as by `open(f, "wb")`: through symbolic links and into pipes and devices; a
-    file keeps its mode and owner. A regular file is replaced only when all has been written. It is
-    overwritten in place where it has several hard links or where its folder cannot be changed.
+    A path is opened as by `open(f, "wb")`: symbolic links are followed, pipes and devices are written into,
+    and an existing file keeps its mode and owner. A regular file is replaced only when everything has been
+    written. It is overwritten in place if it has several hard links or if its folder cannot be changed.
 
-    Raises TypeError for anything else in the tree, naming its place.
+    TypeError for any other object in the tree; the message names its position.
 
     >>> import io
     >>> file = io.BytesIO()
@@ -85,7 +85,7 @@ def _is_plain(obj: Any) -> bool:
 
 
 def _entry(value: Any, path: str) -> Entry:
-    """What is written of a tensor, of one in another file, or of a NumPy array."""
+    """The entry to be written for a tensor, for one in another file, or for a NumPy array."""
     if isinstance(value, Tensor):
         shape = tuple(int(size) for size in value.shape)
         return Entry(value.dtype.name, shape, lambda: array_of(value)[1])
@@ -103,8 +103,8 @@ def _entry(value: Any, path: str) -> Entry:
 def _pack(
     obj: Any, path: str, entries: dict[str, Entry], seen: dict[int, str], depth: int
 ) -> Any:
-    """The JSON form of a tree: everything that JSON has as itself, an object with one key that begins
-    with $ for anything else (`_FORMS`; {"$": name} for a tensor)."""
+    """Converts a tree to JSON: JSON's own types stay as they are, and anything else becomes an object with
+    one key that begins with $ (see `_FORMS`; {"$": name} for a tensor)."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"save: nested more than {_MAX_DEPTH} deep at {path[:80]}...")
     if isinstance(obj, (Tensor, Stored, np.ndarray)):
@@ -140,15 +140,15 @@ def _pack(
     raise TypeError(f"save: {path or 'the object'} is {type(obj).__name__}{hint}")
 
 
-# ---------------------------------------------------------------- what JSON does not have
+# ---------------------------------------------------------------- types that JSON does not have
 
 
 class _Form(NamedTuple):
-    """How objects of a kind are written by parts that JSON has, and made of them."""
+    """How objects of a type are converted to parts that JSON has, and back."""
 
     kind: type
     parts: Callable[[Any], Any]
-    made_of: type  # that of the parts
+    made_of: type  # the type of the parts
     make: Callable[[Any], Any]
 
 
@@ -196,30 +196,32 @@ _FORMS = {
 
 def load(f: _File, map_location: Any = None, *, weights_only: bool | None = None,
          mmap: bool | None = None) -> Any:
-    """Reads what `save`, any writer of safetensors files or `torch.save` has written, or an index of
-    several such files beside it (`model.safetensors.index.json`), whose tensors become one dict.
+    """Reads a file that `save`, any writer of safetensors files, or `torch.save` has written, or an index
+    of several safetensors files next to it (`model.safetensors.index.json`), whose tensors become one dict.
 
-    `f` is a path or a file open for reading bytes that can seek. `map_location` is the device of the
-    tensors; by default that is the default device, wherever they were saved. It may be a dict from the
-    places where they were saved ("cpu", "cuda:0") to devices, in which a missing place means itself; or a
-    function of a storage (it has `cpu()`, `cuda(index)` and `nbytes()`) and its place whose result is a
-    storage, a device or None, for the default. Files of safetensors name no places: theirs is "cpu".
+    `f` is a path or a seekable file open for reading bytes. `map_location` is the device for the tensors;
+    without it they are created on the default device, wherever they were saved. It may be a dict from the
+    locations at which they were saved ("cpu", "cuda:0") to devices, where a location that is not in the
+    dict is used unchanged; or a function of a storage (which has `cpu()`, `cuda(index)` and `nbytes()`) and
+    its location that returns a storage, a device, or None for the default device. safetensors files contain
+    no locations: all their tensors have the location "cpu".
 
-    Tensors of one storage in a file of torch.save share one memory here, and require grad as they did;
-    those of safetensors require none. The pickle in such a file is read by an interpreter of the opcodes
-    and names that weights need: tensors, parameters, dicts, lists, tuples, sets, numbers, text, bytes,
-    None, sizes, devices, dtypes, NumPy's numbers and arrays, paths and namespaces of argparse. Nothing in
-    a file is ever executed: `weights_only` changes nothing. Nor does `mmap`, as the daemon has a copy.
+    Tensors that share a storage in a file of torch.save share memory here too, and require grad as they
+    did; those of safetensors files do not require grad. The pickle in such a file is read by an interpreter
+    that knows only the opcodes and names that weights need: tensors, parameters, dicts, lists, tuples,
+    sets, numbers, text, bytes, None, sizes, devices, dtypes, NumPy's numbers and arrays, paths and argparse
+    namespaces. Nothing in a file is ever executed, so `weights_only` has no effect. `mmap` has no effect
+    either, because the daemon has a copy.
 
-    Raises ValueError, naming what is wrong, for a file that is cut short, damaged or of another kind, or
-    that holds anything else. What a file describes is checked before the first of its tensors is made.
+    ValueError, with the reason, for a file that is truncated, damaged or of another format, or that
+    contains anything else. The descriptions in a file are checked before its first tensor is created.
     """
     with reading(f) as source:
         return source.tree(InDaemon(map_location))
 
 
 def read_entries(f: _File) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and the tensors of a safetensors file, as they stand there."""
+    """The metadata and the tensors of a safetensors file, without conversion."""
     with reading(f) as source:
         metadata, entries = _safetensors.read(source.file, source.size)
         maker = InDaemon()
@@ -228,7 +230,7 @@ def read_entries(f: _File) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 @contextmanager
 def reading(f: _File) -> Iterator[_Source]:
-    """The contents of a file as long as the block lasts. What is wrong with it is a ValueError with its
+    """The contents of a file for the duration of the block. A fault of the file raises ValueError with its
     name."""
     own = hasattr(f, "read")
     path = None if own else os.fsdecode(f)  # type: ignore[arg-type]
@@ -245,7 +247,7 @@ def _naming(where: object) -> Iterator[None]:
 
 
 class _Source:
-    """An open file from its place to its end. `opened` closes the files that it names."""
+    """An open file from its current position to its end. `opened` closes the files to which it refers."""
 
     def __init__(self, file: Any, path: str | None, opened: ExitStack) -> None:
         self.file, self._path, self._opened = file, path, opened
@@ -257,8 +259,9 @@ class _Source:
         file.seek(begin)
 
     def tree(self, maker: AsStored) -> Any:
-        """The object that the file, or the files that it names, hold, with tensors that `maker` makes."""
-        if self._start[:1] == b"{" and b"\0" not in self._start[:8]:  # a header's length has zeros
+        """The object in the file, or in the files to which it refers, with tensors created by `maker`."""
+        # the length of a safetensors header has zero bytes
+        if self._start[:1] == b"{" and b"\0" not in self._start[:8]:
             return self._shards(maker)
         return self._object(maker)
 
@@ -273,7 +276,7 @@ class _Source:
         return _Tree(entries, maker).unpack(_safetensors.parse(metadata[_TREE]), 0)
 
     def _shards(self, maker: AsStored) -> dict[str, Any]:
-        """The tensors of an index, in its order: {"weight_map": {name of a tensor: name of its file}}."""
+        """The tensors of an index file in order: {"weight_map": {name of a tensor: name of its file}}."""
         if self.size > _safetensors.MAX_HEADER:
             raise Damaged(f"it begins as an index, but has {self.size} bytes")
         index = _safetensors.parse(self.file.read(self.size))
@@ -297,14 +300,14 @@ class _Source:
 
 
 class _Tree:
-    """Objects of a tree in the metadata, with the tensors of the file."""
+    """Converts the tree in the metadata to objects with the tensors of the file."""
 
     def __init__(self, entries: Mapping[str, Stored], maker: AsStored) -> None:
         self._entries, self._maker = entries, maker
         self._made: dict[str, Any] = {}
 
     def unpack(self, tree: Any, depth: int) -> Any:
-        """The object of its JSON form. Raises Damaged."""
+        """The object for its JSON form. Raises Damaged."""
         if depth > 2 * _MAX_DEPTH:
             raise Damaged("the tree is nested too deep")
         if isinstance(tree, list):

@@ -42,37 +42,37 @@ __all__ = [
     "synchronize",
 ]
 
-_END_PATIENCE = 8.0  # seconds at the program's end for a session that was dropped just before
+_END_PATIENCE = 8.0  # seconds that the end of the program waits for a session that was deleted just before
 _INSTANCE = os.urandom(16)
 _lock = threading.RLock()
-_naming = threading.RLock()  # one connect() with a name at a time
+_naming = threading.RLock()  # held so that only one connect() with a name runs at a time
 _default: Session | None = None
 _stack = threading.local()
 _open: weakref.WeakSet[NativeSession] = weakref.WeakSet()
-_over = ""  # why this process opens no session any more
+_over = ""  # the reason why this process cannot open sessions any more
 
 
 class Queued(NamedTuple):
-    """What a session has still to do: see `Session.queued`."""
+    """The work that a session still has to do: see `Session.queued`."""
 
     commands: int
     seconds: float
 
 
 class Way(NamedTuple):
-    """How a daemon is reached, also by another process: see `way`."""
+    """How a daemon is reached, also from another process: see `way`."""
 
     address: str
     credentials: Credentials
 
 
 class Session(_core.Scope):
-    """A client's world on a daemon: its tensors, its tape, its memory.
+    """A client's session on a daemon: its tensors, its tape, its memory.
 
-    Made by `connect`. `with session:` makes it the current one of this thread and, as with files and
-    sockets, closes it at the end of the (outermost) block. `with session.as_current():` leaves it open,
-    so that programs can go back and forth between sessions. A session that a program can reach no more,
-    by this object or by a tensor of it, is closed (one with a name: detached).
+    Created by `connect`. `with session:` makes it the current session of this thread and closes it, as with
+    files and sockets, at the end of the (outermost) block. `with session.as_current():` leaves it open, so
+    that programs can switch between sessions. A session that the program can no longer reach, through this
+    object or through one of its tensors, is closed (or detached, if it has a name).
     """
 
     def __init__(self, transport: Transport, name: str, quota: int,
@@ -81,11 +81,11 @@ class Session(_core.Scope):
         self._transport = transport
         self._pid = os.getpid()
         self._named = False
-        self._world: Any = None  # distributed's group, where the session is a rank of a mesh
+        self._world: Any = None  # the group of `distributed` if the session is a rank of a device mesh
         self._asked = name
         self._closed = False
         self._owned = 0
-        self._published: dict[str, _published.Held | None] = {}  # None: not accepted yet
+        self._published: dict[str, _published.Held | None] = {}  # None: the daemon has not accepted it yet
         self._sites: SiteReporter | None = None
         put = _interrupt.cleaner()
         try:
@@ -100,7 +100,7 @@ class Session(_core.Scope):
         except BaseException:
             put(self._abandon)
             raise
-        if _over:  # the program has come to its end meanwhile
+        if _over:  # the program has begun to end in the meantime
             self.close()
             raise RuntimeError(_over)
 
@@ -129,7 +129,7 @@ class Session(_core.Scope):
         self._core.owner = weakref.ref(self)
         _open.add(self._core)
         self._rolled_back: SessionLostError | None = None
-        self._before_close: list[Callable[[], None]] = []  # issue what is to run before the end
+        self._before_close: list[Callable[[], None]] = []  # issue the last commands of the session
         self.taken_over = greeting.start is not None
         self._kept = _kept.restored(self._core, greeting.start) if greeting.start else {}
         self._core.on_reads = _notices.hint_at_reads
@@ -141,7 +141,7 @@ class Session(_core.Scope):
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         known = dict(self.__dict__)
         core = known.pop("_core", None)
-        # At the interpreter's end the module's names may be gone, as the process's sessions are.
+        # At the exit of the interpreter the module's names may be gone, like the sessions of the process.
         if core is None or self._closed or self._pid != getpid() or _interrupt is None:
             return
         _interrupt.forget(self)
@@ -154,7 +154,7 @@ class Session(_core.Scope):
 
     @property
     def state(self) -> str:
-        """"open", "reconnecting for 3 s", "rolled back" (see `rolled_back`), "lost: " and why, "closed"."""
+        """"open", "reconnecting for 3 s", "rolled back" (see `rolled_back`), "lost: REASON" or "closed"."""
         ended = self._transport.ended
         if self._closed:
             return "closed"
@@ -167,30 +167,30 @@ class Session(_core.Scope):
 
     @property
     def _gone(self) -> bool:
-        """Nothing can be done in it any more, in this process."""
+        """Whether the session cannot be used any more in this process."""
         return self._pid != os.getpid() or self.state.startswith(("closed", "lost"))
 
     @property
     def _idle(self) -> bool:
-        """The program holds no tensor of it, and gave it no name to come back by."""
+        """Whether the program holds no tensor of the session and could not take it over by a name."""
         return not (self._named or self._core.held)
 
     @property
     def address(self) -> str:
-        """Where the daemon answers: "host:port" or "unix:/path"."""
+        """The address of the daemon: "host:port" or "unix:/path"."""
         return self._transport.address
 
     @property
     def transport(self) -> str:
-        """How it talks to the daemon: "native" (gRPC C++) or "grpcio"."""
+        """The transport to the daemon: "native" (gRPC C++) or "grpcio"."""
         return self._transport.kind
 
     @property
     def closed(self) -> bool:
-        """True after close()."""
+        """Whether the session was closed."""
         return self._closed
 
-    # `with session:`, by the rules of Scope.
+    # Enters `with session:`; Scope calls it.
     def _save(self) -> int:
         if self._closed:
             raise SessionLostError(
@@ -212,47 +212,48 @@ class Session(_core.Scope):
             return self.close()
         with contextlib.suppress(Exception):
             if issubclass(kind, KeyboardInterrupt):
-                _interrupt.request(self)  # what is queued ends with the session
+                _interrupt.request(self)  # the queued commands are cancelled with the session
             self.close()
 
     def as_current(self) -> contextlib.AbstractContextManager[Session]:
-        """Makes this session the current one of this thread; at the end of the block it stays open."""
+        """A context in which this session is current in this thread. It does not close the session."""
         self._save()
         return _core.Pushed(_sessions(), self)
 
     def cancel(self) -> Dropped:
-        """Drops what is queued: commands that have not run do not happen, and tensors are as they last
-        were. Returns how many commands that were, and the line of the first one; a tensor that was not
-        computed raises InterruptedOpError when it is read.
+        """Cancels the queued commands: commands that have not run are dropped, and tensors keep their last
+        values. Returns the number of these commands and the source line of the first one; reading a tensor
+        that was not computed raises InterruptedOpError.
         """
         return _interrupt.drop(self)
 
     def synchronize(self) -> None:
-        """Waits until everything issued has run; raises late errors."""
+        """Waits until everything that was issued has run; raises late errors."""
         self._core.synchronize()
 
     def errors(self) -> list[Exception]:
-        """The late errors that no read has raised yet, oldest first: one exception for each failed command,
-        with the line that issued it. Waits until everything issued so far has run.
+        """The late errors that have not been raised yet, oldest first: one exception for each failed
+        command, with the line that issued it. Waits until everything issued so far has run.
 
-        Reading a tensor of the session raises the oldest of them once, for all errors of its kind together.
+        Reading a tensor of the session raises the oldest of them once, which stands for all errors of its
+        kind.
         """
         self._core.wait_completed()
         pending: list[Exception] = self._core.pending_errors()
         return pending
 
     def clear_errors(self) -> list[Exception]:
-        """Forgets the late errors that no read has raised yet, and returns them as `errors` does.
+        """Discards the late errors that have not been raised yet, and returns them as `errors` does.
 
-        Tensors that a failed command was to overwrite have their last good values afterwards. A tensor that
-        a failed command was to make raises that command's error whenever it is read.
+        Tensors that a failed command should have overwritten keep their last valid values. A tensor that a
+        failed command should have created raises that command's error whenever it is read.
         """
         forgotten = self.errors()
         self._core.clear_pending()
         return forgotten
 
     def check_device(self, device: _core.device) -> _core.device:
-        """`device` if the daemon has it, else an error that lists those it has."""
+        """Returns `device`; raises an error that lists the daemon's devices if it is not one of them."""
         if str(device) not in self.devices:
             raise RuntimeError(
                 f"device {str(device)!r} is not on this daemon; it has {', '.join(self.devices)}")
@@ -264,12 +265,12 @@ class Session(_core.Scope):
         return Admin(self._transport)
 
     def memory(self, tensors: int = 20) -> list[dict[str, Any]]:
-        """What this session holds, by device: bytes `used`, `peak` and `quota`, of all sessions
-        `device_used` and `device_total`, and `tensors`, the largest ones with `bytes`, `shape` and
-        `dtype` ([] and "" where they are not known), the line of the program that made them (`site`),
-        the number of their `command`, and whether they are `away`. That is: on the daemon's disk, or of
-        a GPU on its host, because memory was short; `away` of a device is how many bytes are. Files have
-        `disk_used` bytes, which may be `disk_quota` (0: nothing moves there).
+        """The memory of this session by device. For each device: bytes `used`, `peak` and `quota`;
+        `device_used` and `device_total` over all sessions; `away`, the bytes of the session that are on the
+        daemon's disk, or for a GPU on its host, because memory was short; and `tensors`, the largest
+        tensors. Each of these has `bytes`, `shape` and `dtype` ([] and "" if they are not known), the
+        source line that made it (`site`), the number of its `command`, and whether it is `away`. Files use
+        `disk_used` bytes of at most `disk_quota` (0: nothing is moved to disk).
         """
         if self.rolled_back is None:
             self._core.synchronize()
@@ -284,19 +285,19 @@ class Session(_core.Scope):
         return devices
 
     def status(self) -> dict[str, Any]:
-        """What a person asks of it: `memory` by device (bytes `used`, `quota`, `device_used`, ...),
-        commands `queued`, sessions `ahead` in the queue, `wait_seconds` until what is queued has run as
-        it has gone so far, `handles`, `lane_seconds`, and `limits`: of what the session has besides
-        bytes (handles, programs, kept names, ...) `used` and `limit` (0: its memory's). Waits for
-        nothing that is queued.
+        """The state of the session: `memory` by device (bytes `used`, `quota`, `device_used`, ...),
+        `queued` commands, sessions `ahead` in the queue, `wait_seconds` until the queued commands have run
+        (estimated from the speed so far), `handles`, `lane_seconds`, and `limits`: for each resource other
+        than memory (handles, programs, kept names, ...) `used` and `limit` (0: limited by memory only).
+        Does not wait for queued commands.
         """
         status: dict[str, Any] = self._admin().holdings(most=1)["session"]
         return status
 
     def queued(self) -> Queued:
-        """How many commands are issued and have not run, and about how many seconds they take, as it has
-        gone since the queue was last empty (0 until the first of them has run; NaN where the daemon
-        cannot be asked). Waits for nothing that is queued.
+        """The number of commands that are issued but have not run, and the estimated seconds that they
+        take, from the speed since the queue was last empty (0 until the first of them has run; NaN if the
+        daemon cannot be asked). Does not wait for queued commands.
         """
         try:
             status = self._admin().holdings(most=1)["session"]
@@ -311,20 +312,22 @@ class Session(_core.Scope):
         return session_html(self)
 
     def profile(self) -> Profile:
-        """`with session.profile() as p:` records the block: then `p.table()`, `p.save("trace.json")`."""
+        """Records a block: `with session.profile() as p:`, and then `p.table()`, `p.save("trace.json")`."""
         return Profile(self)
 
     def keep(self, name: str, value: Any) -> None:
-        """Keeps `value` under `name` for the next client of this session; None drops the name.
+        """Keeps `value` under `name` for a later client of this session; None removes the name.
 
-        A tensor, or a dict, list, tuple, Module or optimizer, whose tensors are kept as "name/key".
+        `value` is a tensor, or a dict, list, tuple, Module or optimizer, whose tensors are kept as
+        "name/key".
         """
         _kept.replace(self, self._kept, name, value)
 
     def kept(self) -> dict[str, Tensor]:
-        """The tensors that this session keeps, by name: those of earlier clients as well.
+        """The tensors that this session keeps, by name, including those of earlier clients.
 
-        After a rollback: those that the daemon has, as they were then, to look at and to save.
+        After a rollback: the tensors that the daemon has, with their values of that time, which can be read
+        and saved.
         """
         if self.rolled_back is not None and not self._core.frozen:
             self._take_back()
@@ -332,14 +335,15 @@ class Session(_core.Scope):
 
     @property
     def rolled_back(self) -> tuple[int, int] | None:
-        """The daemon came back with the session as it was before work that this client knows of: number of
-        the last command that it has, and of the last that had run. Until accept_rollback() everything but
-        `kept`, looking at its tensors and saving them, `status`, `memory` and `close` raises
-        SessionLostError. None: no.
+        """Not None if the daemon has restored the session to a state earlier than work that this client
+        knows of: the number of the last command in the restored state, and of the last command that had
+        run. Until accept_rollback() is called, everything raises SessionLostError except `kept`, reading
+        and saving its tensors, `status`, `memory` and `close`.
         """
         if self._rolled_back is None and self._core.over and not self._closed:
             try:
-                self._core.keep("rollback", None)  # issues nothing in a session that is over: says why
+                # issues nothing; in a session that is over it raises the reason
+                self._core.keep("rollback", None)
             except SessionLostError as lost:
                 if lost.reason == "rollback":
                     self._rolled_back = lost
@@ -348,8 +352,8 @@ class Session(_core.Scope):
         return self._rolled_back.commands if self._rolled_back is not None else None
 
     def accept_rollback(self) -> None:
-        """Goes on with the session as the daemon has it after a rollback: it has the tensors in `kept()`
-        with the values of that time, and no others. Tensors from before the rollback raise
+        """Continues with the session as the daemon has restored it: it has the tensors in `kept()` with
+        their values of that time, and no further tensors. Tensors that are older than the rollback raise
         SessionLostError.
         """
         if self.rolled_back is None:
@@ -370,11 +374,12 @@ class Session(_core.Scope):
         self._core.freeze(14, str(lost))
 
     def snapshot(self) -> dict[str, Any]:
-        """Has the daemon write the session down: everything issued so far, of which it waits for the end.
+        """Makes the daemon write a snapshot of the session that includes everything issued so far, whose
+        end it waits for.
 
         Returns when the file is safe on the daemon's disk: the number of the last `command` in it, the
-        `bytes` of tensors, and the `seconds` that it took to write. After a crash of the daemon the session
-        is as it was here, or further (docs/sessions.md). RuntimeError where it cannot be written down.
+        `bytes` of tensors, and the `seconds` that writing took. After a crash of the daemon the session has
+        at least this state (docs/sessions.md). RuntimeError if the session cannot be written.
         """
         if self._rolled_back is not None:
             raise self._rolled_back
@@ -391,13 +396,13 @@ class Session(_core.Scope):
     @overload
     def published(self, name: str) -> Tensor | dict[str, Tensor]: ...
     def published(self, name: str | None = None) -> Tensor | dict[str, Tensor] | list[dict[str, Any]]:
-        """What a session has published as `name`, as a tensor of this one; without a name a list of what
-        is published: see `published`."""
+        """The tensor that a session has published as `name`, as a tensor of this session; without a name a
+        list of all publications: see `published`."""
         return _published.listed_in(self) if name is None else _published.published_in(self, name)
 
     def detach(self) -> None:
-        """Leaves the session on the daemon, where what was issued runs on, until somebody connects by
-        its name or its lease is over. This object is closed.
+        """Leaves the session on the daemon, where the issued commands continue to run, until a client
+        connects by its name or its lease expires. This object is closed.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -405,7 +410,7 @@ class Session(_core.Scope):
         try:
             finish()
         except BaseException:
-            put(finish)  # by another thread, which nothing interrupts
+            put(finish)  # runs on another thread, which signals do not interrupt
             raise
 
     def _shut(self) -> None:
@@ -422,7 +427,7 @@ class Session(_core.Scope):
                 _default = None
 
     def _abandon(self) -> None:
-        """Ends it as if it had not been opened, which it may have been in part."""
+        """Ends the session as if it had not been opened; it may have been opened in part."""
         self._closed = True
         _interrupt.forget(self)
         if "_core" in self.__dict__:
@@ -432,7 +437,8 @@ class Session(_core.Scope):
         self._transport.abandon()
 
     def close(self) -> None:
-        """Ends the session and gives its memory back. A late error nobody saw is raised here."""
+        """Ends the session and releases its memory. Raises the first late error that has not been raised
+        yet."""
         if self._closed:
             return
         if os.getpid() != self._pid:
@@ -455,7 +461,7 @@ class Session(_core.Scope):
         try:
             finish()
         except BaseException:
-            put(finish)  # by another thread, which nothing interrupts
+            put(finish)  # runs on another thread, which signals do not interrupt
             raise
         if error is not None:
             raise error
@@ -466,17 +472,19 @@ class Session(_core.Scope):
 
 
 def _forked() -> None:
-    """In the child: it is another client than its parent, and no thread has these locks."""
+    """In the child: the child is a different client than its parent, and none of its threads holds these
+    locks."""
     global _INSTANCE, _lock, _naming
     _INSTANCE, _lock, _naming = os.urandom(16), threading.RLock(), threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)
-_served = 0  # the process that ends its sessions at its end
+_served = 0  # the id of the process whose sessions are ended at its exit
 
 
 def _serve_exit() -> None:
-    """The end of a process of multiprocessing's, which runs nothing of atexit's, ends its sessions too."""
+    """Makes a process of multiprocessing, which does not run atexit functions, end its sessions at its exit
+    too."""
     global _served
     process = sys.modules.get("multiprocessing.process")
     if _served != os.getpid() and process is not None and process.parent_process() is not None:
@@ -487,7 +495,7 @@ def _serve_exit() -> None:
 
 
 def _retained_bytes() -> int:
-    """For frames since the last snapshot: TELETENSOR_REPLAY, else 32 MiB."""
+    """The limit for frames since the last snapshot that are retained: TELETENSOR_REPLAY, or else 32 MiB."""
     given = os.environ.get("TELETENSOR_REPLAY", "")
     return int(given) if given.isdecimal() else 32 << 20
 
@@ -503,28 +511,28 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
             name: str | None = None, memory: int = 0, ca: str | os.PathLike[str] | None = None,
             cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
             fresh: bool = False) -> Session:
-    """Opens a session, or takes one up again by its name.
+    """Opens a session, or takes over an existing one by its name.
 
     Without `address` the session is on the daemon that TELETENSOR_ADDRESS names. If that is not set, it is
     on this user's running daemon, which is reached by its UNIX socket. If there is none, a daemon is
-    started for this user, which ends with its last client: its binary is the one that TELETENSORD names,
-    or lies beside this package, or on PATH. `address` is "host:port",
-    "unix:/path" or a path. Off loopback, and where `ca` or `cert` is given, the connection is TLS
-    ("tls://host:port" always is), checked against the authorities in the file `ca` (TELETENSOR_CA, else
-    the system's), with the client's own certificate and key of `cert` where the daemon asks for one
-    (TELETENSOR_CERT, TELETENSOR_KEY). `token` says who this is (TELETENSOR_TOKEN,
-    TELETENSOR_TOKEN_FILE). `memory`: bytes asked for on
-    each device (0: what the daemon allows).
+    started for this user, which ends with its last client; its binary is the one that TELETENSORD names, or
+    one next to this package, or one on PATH. `address` is "host:port", "unix:/path" or a path. If the host
+    is not a loopback address, or if `ca` or `cert` is given, the connection uses TLS ("tls://host:port"
+    always does). The daemon's certificate is checked against the authorities in the file `ca`
+    (TELETENSOR_CA, or else the system's authorities), and the client presents the certificate and key in
+    `cert` (TELETENSOR_CERT, TELETENSOR_KEY) if the daemon asks for one. `token` identifies the user
+    (TELETENSOR_TOKEN, TELETENSOR_TOKEN_FILE). `memory` is the number of bytes requested on each device (0:
+    the maximum that the daemon allows).
 
-    `name`: where this process has an open session of that name at that address, this is returned, with
-    all its tensors; `fresh=True` makes another client of it, as another process would. Where this user
-    has a session of that name elsewhere, it is taken over: the tensors that it keeps (`keep`) are in
-    `kept()`, its quota and queue stay, and the program that had it, if it still runs, gets
+    `name`: if this process has an open session of that name at that address, that session is returned, with
+    all its tensors; `fresh=True` makes a new client of it instead, as another process would. If another
+    process of this user has a session of that name, it is taken over: the tensors that it keeps (`keep`)
+    are in `kept()`, its quota and queue are unchanged, and the program that had it, if it still runs, gets
     SessionLostError. A session with a name outlives its program; `Session.close` ends it.
 
-    Raises SessionLostError where no daemon answers, with the cause and its cure: within about a second
-    where nothing listens (a daemon may be about to start), and after 10 s where the network drops what is
-    sent. Raises RefusedError where the daemon says no, ValueError for what is no address.
+    SessionLostError if no daemon answers, with the cause and how to repair it: within about a second if
+    nothing listens (a daemon may be about to start), and after 10 s if the network drops packets.
+    RefusedError if the daemon refuses the client, ValueError for an invalid address.
     """
     try:
         quota = operator.index(memory)
@@ -552,7 +560,8 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
                 transport = open_transport(place, credentials)
                 transport.restarting = _is_away(credentials)
                 session = Session(transport, asked, quota, made)
-                if earlier is not None:  # this process may not have heard yet that it was taken over
+                # this process may not have noticed yet that the session was taken over
+                if earlier is not None:
                     earlier._asked = ""
         session._owned = 1
         global _default
@@ -567,8 +576,8 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
 
 
 def beside() -> Session:
-    """A session of its own on the daemon of the current one, or on that which connect() finds. It does not
-    become the default one."""
+    """Opens a separate session on the daemon of the current session, or on the one that connect() would
+    find. It does not become the default session."""
     if _refusal is not None:
         raise RuntimeError(_refusal)
     _check_threads()
@@ -579,8 +588,9 @@ def beside() -> Session:
 
 
 def _check_threads() -> None:
-    """Refuses greenlets in the place of threads: all of them stand still while one waits in native code."""
-    start = getattr(threading, "_start_new_thread", _thread.start_new_thread)  # not of Python 3.13
+    """Refuses greenlets in place of threads: all of them would block while one waits in native code."""
+    # the name does not exist in Python 3.13
+    start = getattr(threading, "_start_new_thread", _thread.start_new_thread)
     if not (isinstance(start, types.BuiltinFunctionType)
             and isinstance(_thread.start_new_thread, types.BuiltinFunctionType)):
         raise TeletensorError(
@@ -590,7 +600,7 @@ def _check_threads() -> None:
 
 
 def _all_open() -> Iterator[Session]:
-    """The sessions of this process that are not closed, those included that only tensors hold."""
+    """The sessions of this process that are not closed, including those that only tensors refer to."""
     for core in list(_open):
         session = owner_of(core) if core.rest is not None else core.owner()
         if session is not None and session._pid == os.getpid() and not session._closed:
@@ -598,7 +608,7 @@ def _all_open() -> Iterator[Session]:
 
 
 def _opened(name: str, credentials: Credentials) -> Session | None:
-    """The session of this process that connect() was asked for by this name at this address."""
+    """The session of this process that was opened by connect() with this name at this address."""
     for session in _all_open():
         if (session._asked == name and session._transport.credentials == credentials
                 and not session._gone):
@@ -607,7 +617,7 @@ def _opened(name: str, credentials: Credentials) -> Session | None:
 
 
 def _is_away(credentials: Credentials) -> bool:
-    """A session of this process waits for the daemon at that address."""
+    """Whether a session of this process has lost its connection to the daemon at that address."""
     return any(session._transport.credentials == credentials and session._transport.away > 0
                for session in _all_open())
 
@@ -619,9 +629,9 @@ def _name(what: str, name: str) -> str:
 
 
 def interrupt(name: str, address: str | None = None) -> None:
-    """Drops what is queued in this user's session `name`, which another program may hold.
+    """Cancels the queued commands of this user's session `name`, which may belong to another program.
 
-    Its next read raises InterruptedOpError. RuntimeError where there is no such session.
+    The next read in that session raises InterruptedOpError. RuntimeError if there is no such session.
     """
     if not _name("interrupt", name):
         raise ValueError("interrupt: a session is found by its name, and '' is none")
@@ -636,20 +646,20 @@ _usual: Way | None = None
 
 
 def open_session() -> Session | None:
-    """The session that new tensors go to; None where there is none yet. It opens none."""
+    """The session in which new tensors are created, or None if there is none yet. Does not open one."""
     stack = _sessions()
     session = stack[-1] if stack else _default
     return None if session is None or session._gone else session
 
 
 def way() -> Way | None:
-    """How the session is reached that new tensors go to; None where there is none yet."""
+    """How the session in which new tensors are created is reached; None if there is none yet."""
     session = open_session()
     return None if session is None else Way(session.address, session._transport.credentials)
 
 
 def usual(way: Way | None) -> None:
-    """From now on connect() without an address goes this way; None: as ever."""
+    """Makes connect() without an address use this way from now on; None restores the default."""
     global _usual
     _usual = way
 
@@ -658,16 +668,18 @@ _refusal: str | None = None
 
 
 def refuse(reason: str) -> None:
-    """From now on this process opens no session: current_session() raises RuntimeError(reason)."""
+    """Prevents this process from opening sessions: current_session() raises RuntimeError(reason) from now
+    on."""
     global _refusal
     _refusal = reason
 
 
 def current_session() -> Session:
-    """The session that new tensors go to: the innermost `with`, else the default one.
+    """The session in which new tensors are created: that of the innermost `with`, or else the default
+    session.
 
-    A default session that is lost gives way to a new one at once where the program has nothing in it,
-    else when the program calls connect(): until then its use raises SessionLostError.
+    A default session that is lost is replaced by a new one at once if the program has no tensors in it, and
+    otherwise when the program calls connect(): until then using it raises SessionLostError.
     """
     if _refusal is not None:
         raise RuntimeError(_refusal)
@@ -685,7 +697,7 @@ def current_session() -> Session:
 
 
 def _current_core() -> _core.Session:
-    _interrupt.listen()  # a notebook puts Python's handler back for every cell
+    _interrupt.listen()  # a notebook restores Python's handler for every cell
     return current_session()._core
 
 
@@ -693,7 +705,7 @@ _core.set_current(_current_core, str(pathlib.Path(__file__).parent) + os.sep)
 
 
 def owner_of(core: _core.Session) -> Session:
-    """The Session around a native one."""
+    """The Session that wraps a native session."""
     owner: Session | None = core.owner()
     if owner is None:
         known = getattr(core, "rest", None)
@@ -715,14 +727,15 @@ def synchronize() -> None:
 
 @contextlib.contextmanager
 def checked() -> Iterator[None]:
-    """Waits on leaving, so that late errors of the body are raised inside the `with`."""
+    """A context that waits at its end, so that late errors of the block are raised inside the `with`."""
     session = current_session()
     yield
     session.synchronize()
 
 
 def set_strict(on: bool = True) -> None:
-    """Waits after every op of the current session: errors are raised at the very line (slow)."""
+    """Waits after every op of the current session, so that errors are raised at the line that caused them
+    (slow)."""
     current_session()._core.strict = on
 
 
@@ -730,7 +743,7 @@ def set_strict(on: bool = True) -> None:
 
 
 def place_of(address: str | os.PathLike[str] | None) -> str:
-    """The address that connect() means."""
+    """The address that connect() uses for this argument."""
     address = os.fsdecode(address) if address is not None else None
     address = address or os.environ.get("TELETENSOR_ADDRESS")
     if not address:
@@ -744,7 +757,7 @@ def place_of(address: str | os.PathLike[str] | None) -> str:
 
 
 def _drop(session: Session) -> None:
-    """Ends a session of which no result is wanted, without waiting for what it has queued."""
+    """Ends a session whose results are not needed, without waiting for its queued commands."""
     session._closed = True
     upto = session._core.mark_interrupted()
     if upto:
@@ -756,18 +769,20 @@ def _drop(session: Session) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """Ends the sessions of a program that ends: with the status 1 if there is a late error."""
+    """Ends the sessions at the end of the program; the exit status becomes 1 if there is a late error."""
     global _over
     _over = "the program is at its end, where no session is opened any more"
     _notices.over()
     refuse(_over)
-    # Set by an uncaught exception, and by each one that an interactive interpreter has printed.
+    # Set after an uncaught exception, and in an interactive interpreter after each exception that it has
+    # printed.
     failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
     for session in _all_open():
         try:
             if session._core.interrupt_pending and not session._named:
-                session.cancel()  # nobody waits for it, and its results go with the session
-            if session._named:  # the next program of that name takes it up; close() would end it
+                session.cancel()  # the results are not needed, because they end with the session
+            # close() would end the session, but a later program can take it over by its name
+            if session._named:
                 try:
                     session._core.raise_pending()
                 finally:

@@ -1,4 +1,5 @@
-"""Memory of the daemon, mapped into this process: for clients on its machine, over its UNIX socket."""
+"""Memory of the daemon that is mapped into this process, for clients on the daemon's machine that use its
+UNIX socket."""
 
 from __future__ import annotations
 
@@ -13,19 +14,23 @@ from ._errors import OutOfMemoryError, SessionLostError, TeletensorError
 
 __all__ = ["Sharing", "memory_of"]
 
-_LEAST = 1 << 20  # bytes; what is not larger is quicker in a message, and the daemon shares none of it
-_LEAST_SENT = 4 << 20  # bytes of an upload
-_WAY = 2 << 20  # bytes of memory that an upload goes by; new ones cost as much time as 10 MiB sent
-_KEPT_OF = 64 * _WAY  # bytes of a quota of which so much may stay a second for the next upload
-_MOST = 128  # arrays at once: each holds a descriptor of this process
+# bytes; smaller data are faster in a message, and the daemon does not share memory for them
+_LEAST = 1 << 20
+_LEAST_SENT = 4 << 20  # the minimum bytes of an upload through shared memory
+# bytes of the shared memory through which an upload is sent; creating it costs as much time as sending 10
+# MiB
+_WAY = 2 << 20
+# bytes of quota from which on that memory may be kept for a second for the next upload
+_KEPT_OF = 64 * _WAY
+_MOST = 128  # the maximum number of arrays at a time: each needs a file descriptor of this process
 
 
 class _Plain(bytearray):
-    """Memory of shared_empty() where the daemon shares none."""
+    """The memory of shared_empty() if the daemon does not share memory."""
 
 
 def memory_of(array: np.ndarray[Any, Any]) -> Any:
-    """What shared_empty() made and the array lies in; None for other arrays."""
+    """The memory from shared_empty() that contains the array; None for other arrays."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -36,21 +41,23 @@ def memory_of(array: np.ndarray[Any, Any]) -> Any:
 
 
 class Sharing:
-    """What one session has mapped. With TELETENSOR_SHARED_MEMORY=0 in the environment: nothing."""
+    """The shared memory of one session. With TELETENSOR_SHARED_MEMORY=0 in the environment nothing is
+    shared."""
 
     def __init__(self, address: _core.ShareAddress | None, quota: int) -> None:
         on = os.environ.get("TELETENSOR_SHARED_MEMORY", "1") != "0"
         self._address = address if on else None
-        self._keeps = not 0 < quota < _KEPT_OF  # 0: as much as there is
-        self._ways: dict[str, _core.Mapping] = {}  # "kept": of the last upload
+        self._keeps = not 0 < quota < _KEPT_OF  # a quota of 0 means no limit
+        self._ways: dict[str, _core.Mapping] = {}  # "kept": the memory of the last upload
 
     @property
     def available(self) -> bool:
-        """The daemon has offered it."""
+        """Whether the daemon offers shared memory."""
         return self._address is not None
 
     def take(self, seq: int, size: int) -> np.ndarray[Any, Any] | None:
-        """The bytes of bulk fetch `seq`, without a copy; None: they have to come by the stream."""
+        """The bytes of bulk fetch `seq`, without a copy; None if they must be fetched through the
+        stream."""
         if self._address is None or size <= _LEAST or self._address.live >= _MOST:
             return None
         mapping = _core.Mapping.take(self._address, seq, size)
@@ -59,12 +66,13 @@ class Sharing:
         return np.frombuffer(mapping, np.uint8)
 
     def take_gpu(self, seq: int, size: int) -> tuple[int, int, bytes]:
-        """Bulk fetch `seq` in memory of its GPU: descriptors of it and of its hold, the GPU's UUID."""
+        """The result of bulk fetch `seq` in memory of its GPU: file descriptors of the memory and of its
+        hold, and the UUID of the GPU."""
         assert self._address is not None
         return _core.take_gpu(self._address, seq, size)
 
     def memory(self, size: int) -> Any:
-        """New memory that the daemon can read, or (where that cannot be) this process's own."""
+        """New memory that the daemon can read; if that is not possible, memory of this process."""
         if self._address is None or self._address.live >= _MOST:
             return _Plain(size)
         try:
@@ -77,8 +85,8 @@ class Sharing:
 
     def upload(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
                device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
-        """A tensor with a copy of the array, which the daemon has made; None: use the stream, which also
-        says what is wrong."""
+        """Returns a tensor with a copy of the array, which the daemon has made; None if the stream must be
+        used, which also reports any error."""
         if self._address is None:
             return None
         memory: Any = memory_of(array)
@@ -90,13 +98,14 @@ class Sharing:
         try:
             made: _core.Tensor = memory.upload(
                 self._address, core, dtype, device, shape, at, array.nbytes)
-        except SessionLostError:  # or it is moving: then the stream finds where it is
+        except SessionLostError:  # or it is being moved: the stream then finds its new address
             return None
         return made
 
     def _send(self, core: _core.Session, array: np.ndarray[Any, Any], dtype: _core.dtype,
               device: _core.device, shape: Sequence[int]) -> _core.Tensor | None:
-        """By way of a little memory; None: use the stream, which also says what is wrong."""
+        """Sends the array through a small block of shared memory; None if the stream must be used, which
+        also reports any error."""
         assert self._address is not None
         if array.nbytes < _LEAST_SENT or self._address.live >= _MOST:
             return None
@@ -109,7 +118,7 @@ class Sharing:
                 made = way.send(self._address, core, data, dtype, device, shape)
             except (RuntimeError, TeletensorError):
                 if kept is None:
-                    return None  # else the daemon had ended it
+                    return None  # otherwise the daemon had ended the kept memory, so try again
         if self._keeps:
             self._ways.setdefault("kept", way)
         return made

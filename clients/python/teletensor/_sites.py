@@ -1,6 +1,7 @@
-"""Tells the daemon which lines of the program issued the commands that it shows in `teletensor memory`,
-`teletensor slowlog` and on the dashboard: those of a session's largest tensors, of slow instructions and
-of failures. A thread per session that sleeps; nothing is sent while nothing has run."""
+"""Reports to the daemon which source lines issued the commands that it shows in `teletensor memory`,
+`teletensor slowlog` and on the dashboard: those of a session's largest tensors, of slow instructions and of
+failures. Each session has one thread for this, which sleeps most of the time; nothing is sent while nothing
+has run."""
 
 from __future__ import annotations
 
@@ -17,25 +18,27 @@ from ._transport import CallError, Transport
 
 __all__ = ["SiteReporter"]
 
-_MOST = 200  # lines in one report, and bytes of one line, as the daemon takes them
+# The maximum number of lines in one report, and of bytes in one line, as the daemon accepts them.
+_MOST = 200
 _LAST = 2.0  # seconds for a call of the last report
-_QUEUED = 3 * _MOST  # lines of commands that have not run, in the last report
+_QUEUED = 3 * _MOST  # the number of lines of commands that have not run, in the last report
 
 
 class SiteReporter:
-    """Reports every `seconds`, from start() to stop(), and before the session forgets lines, which it does
-    after many commands."""
+    """Reports every `seconds` between start() and stop(), and before the session forgets lines, which it
+    does after many commands."""
 
     def __init__(self, transport: Transport, core: _core.Session, seconds: float) -> None:
         self._transport = transport
         self._core = weakref.ref(core)
         self._seconds = seconds
         self._stopped = False
-        # What had run at the last report, and the daemon that it was made to.
+        # The last command that had run at the last report, and the daemon instance to which it was made.
         self._seen = core.completed_upto, transport.epoch
         self._thread = threading.Thread(target=self._run, name="teletensor-sites", daemon=True)
-        # Free when the thread is to wake up before its time. The session calls release() while it issues a
-        # command: a lock's runs no Python code. It fails, to no effect, where the lock is free already.
+        # Released when the thread should wake up early. The session calls release() while it issues a
+        # command: a Lock's release runs no Python code. If the lock is already free, the call fails without
+        # effect.
         self._wake = threading.Lock()
         self._wake.acquire()
         core.on_lap = self._wake.release
@@ -45,17 +48,18 @@ class SiteReporter:
         self._thread.start()
 
     def stop(self, core: _core.Session | None = None) -> None:
-        """Ends the thread; waits a moment for a call in progress. Then reports a last time, where the
-        session is given."""
+        """Ends the thread; waits a moment for a call in progress. If the session is given, makes a last
+        report."""
         self._stopped = True
-        with contextlib.suppress(RuntimeError):  # free already
+        with contextlib.suppress(RuntimeError):  # already released
             self._wake.release()
         if self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(timeout=2)
         if core is not None and self._transport.ended is None and not self._transport.away:
             with contextlib.suppress(CallError):
                 self.report(core, _LAST)
-                queued = range(core.completed_upto + 1, core.last_seq + 1)  # of a session that stays
+                # these commands run later in a session that stays on the daemon
+                queued = range(core.completed_upto + 1, core.last_seq + 1)
                 self._tell(core, queued[-_QUEUED:], _LAST)
 
     def _run(self) -> None:
@@ -77,14 +81,14 @@ class SiteReporter:
             del core
 
     def report(self, core: _core.Session, timeout: float = 0.0) -> None:
-        """Tells all lines that the daemon lacks, if anything has run since it was asked."""
+        """Reports all lines that the daemon does not have, if anything has run since it was last asked."""
         now = core.completed_upto, self._transport.epoch
         if now != self._seen:
             self._tell(core, self._wanted(core.last_seq, timeout), timeout)
             self._seen = now
 
     def _wanted(self, upto: int, timeout: float = 0.0) -> list[int]:
-        """The commands up to this one whose lines the daemon lacks."""
+        """The commands up to this one whose lines the daemon does not have."""
         return integers(decode(self._call([(2, upto)], timeout)), 1)
 
     def _tell(self, core: _core.Session, commands: Iterable[int], timeout: float = 0.0) -> None:
@@ -98,6 +102,6 @@ class SiteReporter:
 
 
 def _shortened(site: str) -> str:
-    """The end of a long path says more than its beginning."""
+    """Shortens a long path at its beginning, because its end says more."""
     data = site.encode(errors="replace")
     return site if len(data) <= _MOST else "..." + data[3 - _MOST:].decode(errors="ignore")

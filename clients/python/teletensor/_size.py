@@ -1,4 +1,4 @@
-"""The shape of a tensor."""
+"""Size, the shape of a tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Size(tuple[int, ...]):
     """The shape of a tensor."""
 
     def numel(self) -> int:
-        """The number of elements of that shape."""
+        """The number of elements of a tensor of that shape."""
         out = 1
         for size in self:
             out *= size

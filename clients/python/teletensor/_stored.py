@@ -1,4 +1,4 @@
-"""Tensors that lie in files, and what the readers of the formats share."""
+"""Descriptions of tensors in files, and helpers that the readers of the file formats share."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ MAX_RANK = 12
 
 
 class Damaged(Exception):
-    """What is wrong with a file; `load` makes it a ValueError that names the file."""
+    """A fault of a file; `load` converts it to a ValueError that names the file."""
 
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """Bytes in a file: of the elements of one tensor, or of several that share them."""
+    """Bytes in a file that contain the elements of one tensor, or of several tensors that share them."""
 
     nbytes: int
-    location: str  # where they were: "cpu", "cuda:0"
-    read: Callable[[], bytearray]  # the bytes, and maybe more behind them
+    location: str  # where the tensors were when they were saved: "cpu", "cuda:0"
+    read: Callable[[], bytearray]  # reads the bytes; more bytes may follow them
     dtype: str
-    swapped: bool = False  # big-endian
+    swapped: bool = False  # whether the bytes are big-endian
 
     def elements(self, dtype: str) -> np.ndarray[Any, Any]:
-        """All of them, as NumPy has that dtype (`DTYPES`)."""
+        """All elements, in NumPy's form of the dtype (`DTYPES`)."""
         numpy = DTYPES[dtype]
         flat: np.ndarray[Any, Any] = np.frombuffer(self.read(), numpy, self.nbytes // numpy.itemsize)
         if dtype == "bool":
@@ -42,7 +42,7 @@ class Storage:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A tensor in a file: elements of a storage, at an offset and with strides, all in elements."""
+    """A tensor in a file: elements of a storage with an offset and strides, all in units of elements."""
 
     storage: Storage
     dtype: str
@@ -53,7 +53,7 @@ class Stored:
     neg: bool = False  # the values are the negatives of those elements
 
     def __post_init__(self) -> None:
-        """Raises Damaged unless all of its elements lie in the storage."""
+        """Raises Damaged unless all elements are in the storage."""
         for what, numbers in (("shape", self.shape), ("stride", self.stride)):
             if len(numbers) > MAX_RANK or not all(map(is_count, numbers)):
                 told = ", ".join(str(n) if type(n) is int else type(n).__name__ for n in numbers[:20])
@@ -67,14 +67,14 @@ class Stored:
                           f"{self.offset} ends after the {self.storage.nbytes} bytes of its storage")
 
     def _end(self) -> int:
-        """The element after its last one; the offset itself may lie anywhere in the storage."""
+        """The index after the last element; the offset itself may be anywhere in the storage."""
         if 0 in self.shape:
             return self.offset
         last = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
         return self.offset + last + 1
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The values in row-major order, as NumPy has that dtype."""
+        """The values in row-major order, in NumPy's form of the dtype."""
         flat = self.storage.elements(self.dtype)
         steps = [step * flat.itemsize for step in self.stride]
         array = np.lib.stride_tricks.as_strided(flat[self.offset:], self.shape, steps)
@@ -83,42 +83,42 @@ class Stored:
 
     @property
     def differentiable(self) -> bool:
-        """May it require grad?"""
+        """Whether the tensor may require grad."""
         return "float" in self.dtype or "complex" in self.dtype
 
     @property
     def repeats(self) -> bool:
-        """Has it more elements than its storage?"""
+        """Whether it has more elements than its storage."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize > self.storage.nbytes
 
 
 class AsStored:
-    """Makes no tensors of what a reader finds, but leaves it where it is."""
+    """Creates no tensors: returns the descriptions that a reader finds unchanged."""
 
     def tensor(self, stored: Stored, requires_grad: bool) -> Any:
-        """The tensor that a file describes."""
+        """The tensor for a description."""
         return self.parameter(stored, requires_grad)
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
-        """The parameter on the memory of a tensor that `tensor` has made. Raises Damaged where it cannot
-        require grad."""
+        """The parameter that uses the memory of a tensor that `tensor` has created. Raises Damaged if it
+        cannot require grad."""
         if requires_grad and not tensor.differentiable:
             raise Damaged(f"its pickle has a tensor of {tensor.dtype} that requires grad")
         return tensor
 
 
 def is_count(value: Any) -> bool:
-    """An int from 0 that 63 bits hold?"""
+    """Returns whether the value is a non-negative int that fits 63 bits."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor without gaps whose last dimension is the closest."""
+    """The strides of a row-major tensor without gaps."""
     return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
 
 
 def read_at(file: Any, at: int, count: int, what: str) -> bytearray:
-    """So many bytes from there. Raises Damaged, naming `what`, where the file ends before."""
+    """Reads `count` bytes at `at`. Raises Damaged, naming `what`, if the file ends earlier."""
     file.seek(at)
     raw = bytearray(count)
     view = memoryview(raw)

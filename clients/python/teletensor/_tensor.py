@@ -1,4 +1,4 @@
-"""Tensor's Python side: methods attached to the native type, repr, conversions."""
+"""The Python part of Tensor: methods that are attached to the native type, repr, conversions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ._size import Size
 
 
 class Place:
-    """Base of what a tensor can be moved to besides a device: it says how."""
+    """Base class of targets, other than devices, to which a tensor can be moved; it implements the move."""
 
     def _take(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -37,20 +37,20 @@ __all__ = ["Moving", "Place", "Size", "Tensor", "attach", "copied_for", "of_type
 
 
 class RemovableHandle:
-    """What register_hook returns; remove() takes the hook away."""
+    """The result of register_hook; remove() removes the hook."""
 
     def __init__(self, tensor: Tensor, hook: int) -> None:
         self._tensor, self._hook = tensor, hook
 
     def remove(self) -> None:
-        """Takes the hook away."""
+        """Removes the hook."""
         self._tensor._remove_hook(self._hook)
 
 
 def _to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
         non_blocking: bool = False, memory_format: Any = None) -> Tensor:
-    """The tensor in another dtype, on another device of the daemon, or on a rank of a mesh
-    (`distributed.connect_mesh`); itself if nothing changes."""
+    """Returns the tensor in another dtype, on another device of the daemon, or on a rank of a mesh
+    (`distributed.connect_mesh`); returns the tensor itself if nothing changes."""
     rank: Place | None = None
     for arg in args:
         if isinstance(arg, (_core.dtype, type)):
@@ -87,9 +87,10 @@ def _cast_method(name: str, dtype: Any) -> Any:
 
 def _backward(self: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None,
               create_graph: bool = False, inputs: Any = None) -> None:
-    """Adds this tensor's gradients to .grad of the leaves it depends on.
+    """Adds the gradients of this tensor to .grad of the leaves on which it depends.
 
-    One instruction; the daemon runs the whole pass. `gradient` is needed unless there is one element.
+    This is one instruction: the daemon runs the whole pass. `gradient` is required unless the tensor has
+    one element.
     """
     from . import autograd
 
@@ -97,12 +98,13 @@ def _backward(self: Tensor, gradient: Tensor | None = None, retain_graph: bool |
 
 
 def _register_hook(self: Tensor, hook: Any) -> RemovableHandle:
-    """Calls hook(gradient) when the gradient of this tensor is known; a returned tensor replaces it."""
+    """Calls hook(gradient) when the gradient of this tensor is known; a tensor that it returns replaces the
+    gradient."""
     return RemovableHandle(self, self._add_hook(hook))
 
 
 def _register_post_accumulate_grad_hook(self: Tensor, hook: Any) -> RemovableHandle:
-    """Calls hook(tensor) whenever a backward has written this leaf's .grad."""
+    """Calls hook(tensor) whenever a backward has written .grad of this leaf."""
     if not self.is_leaf:
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
     if not self.requires_grad:
@@ -125,27 +127,28 @@ def _requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
 
 
 def _cpu(self: Tensor) -> Tensor:
-    """The tensor on the daemon's CPU (numpy() is what brings it to the notebook)."""
+    """Returns the tensor on the daemon's CPU (use numpy() to get the values into this process)."""
     return _to(self, "cpu")
 
 
 def _cuda(self: Tensor, device: int | str | _core.device | None = None,
           non_blocking: bool = False) -> Tensor:
-    """The tensor on the daemon's GPU: the current one, or `device`."""
+    """Returns the tensor on a GPU of the daemon: `device`, or the current one."""
     place = "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device
     if _core.device(place).type != "cuda":
         raise RuntimeError(f"Invalid device, must be cuda device, but got {device}")
     return _to(self, place)
 
 
-# What PyTorch's older names call the dtypes: FloatTensor, LongTensor, ...
+# The names of dtypes in PyTorch's older type names: FloatTensor, LongTensor, ...
 TYPE_NAMES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
               "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
               "bool": "Bool"}
 
 
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """The tensor as `dtype` (or its name, such as "torch.FloatTensor"); the name without a dtype."""
+    """Returns the tensor cast to `dtype` (or to its name, such as "torch.FloatTensor"); without a dtype,
+    returns the name."""
     from ._tensor_types import tensor_type
 
     if dtype is None:
@@ -162,7 +165,7 @@ _row_major = Tensor.is_contiguous
 
 
 def _is_contiguous(self: Tensor, memory_format: Any = contiguous_format) -> bool:
-    """Are the strides in that order (row-major), without gaps?"""
+    """Returns whether the strides have that memory format (row-major by default), without gaps."""
     if memory_format is contiguous_format:
         return bool(_row_major(self))
     return is_in_format(self, memory_format)
@@ -170,19 +173,19 @@ def _is_contiguous(self: Tensor, memory_format: Any = contiguous_format) -> bool
 
 def _dlpack(self: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
             copy: bool | None = None) -> Any:
-    """A capsule of a host copy (the daemon's own memory cannot be lent)."""
+    """Returns a DLPack capsule with a copy in host memory (the daemon's own memory cannot be exported)."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     return _convert.capsule(self.numpy(), stream, max_version, dl_device, copy)
 
 
 def _size(self: Tensor, dim: int | None = None) -> Any:
-    """The shape, or one size of it."""
+    """Returns the shape, or one size of it."""
     return Size(self._shape) if dim is None else self._shape[wrap_dim(dim, self.dim())]
 
 
 def _stride(self: Tensor, dim: int | None = None) -> Any:
-    """Elements between neighbours along each dimension."""
+    """Returns the distance in elements between adjacent indices of each dimension (or of one)."""
     strides = self._strides()
     return strides if dim is None else strides[wrap_dim(dim, self.dim())]
 
@@ -221,7 +224,7 @@ def _index(self: Tensor) -> int:
 
 
 def _array(self: Tensor, dtype: Any = None, copy: Any = None) -> Any:
-    """As numpy(): read-only, unless a copy or another dtype is asked for."""
+    """As numpy(): the array is read-only unless a copy or another dtype is requested."""
     if copy and dtype is None:
         return _convert.to_numpy(self).copy()
     out = _convert.to_numpy(self)
@@ -234,7 +237,7 @@ def _rpow(self: Tensor, other: Any) -> Any:
     return ops["pow"](other, self)
 
 
-# NumPy's names of the operators, for its numbers in front of tensors.
+# NumPy's names of the operators, for NumPy numbers as left operands of tensors.
 _REFLECTED = {"add": "radd", "subtract": "rsub", "multiply": "rmul", "divide": "rtruediv",
               "floor_divide": "rfloordiv", "remainder": "rmod", "power": "rpow", "bitwise_and": "rand",
               "bitwise_or": "ror", "bitwise_xor": "rxor", "left_shift": "rlshift",
@@ -243,8 +246,9 @@ _REFLECTED = {"add": "radd", "subtract": "rsub", "multiply": "rmul", "divide": "
 
 
 def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    """NumPy's functions of tensors, and its arrays beside them: NumPy computes, in this process, and the
-    result is a tensor, as in PyTorch. A number of NumPy's before a tensor is a number like any other."""
+    """Implements NumPy's functions of tensors, and of tensors together with arrays: NumPy computes in this
+    process and the result is a tensor, as in PyTorch. A NumPy number as left operand of a tensor is treated
+    like a Python number."""
     name = _REFLECTED.get(ufunc.__name__)
     if name and method == "__call__" and len(inputs) == 2 and isinstance(inputs[0], np.generic):
         return getattr(self, f"__{name}__")(inputs[0])
@@ -268,7 +272,7 @@ def _contains(self: Tensor, value: Any) -> bool:
 
 
 def _copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
-    """Overwrites the elements with src's, which broadcast; src may be on another device."""
+    """Overwrites the elements with those of src, which is broadcast and may be on another device."""
     if isinstance(src, Tensor) and src.device != self.device:
         src = ops["to_device"](src, self.device)
     return ops["copy_"](self, src)
@@ -296,16 +300,16 @@ def _ndimension(self: Tensor) -> int:
 
 
 def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
-    """This tensor's elements where `condition`, else those of `other`."""
+    """Returns this tensor's elements where `condition` is true, and those of `other` elsewhere."""
     return ops["where"](condition, self, other)
 
 
 def _type_as(self: Tensor, other: Tensor) -> Tensor:
-    """The tensor with the dtype of `other`."""
+    """Returns the tensor cast to the dtype of `other`."""
     return _to(self, other.dtype)
 
 
-# ---------------------------------------------------------------- attaching
+# ---------------------------------------------------------------- attaching the methods
 
 _PROPERTIES = {
     "shape": (lambda self: Size(self._shape), "The size of each dimension."),
@@ -337,12 +341,12 @@ _SETTERS = {
 
 
 def attach() -> None:
-    """Puts the methods on the native type; called once, at import."""
+    """Adds the methods to the native type; called once, at import."""
     for entry in _core.catalog():
         name = entry["name"]
         if entry["internal"] or not entry["parameters"] or hasattr(Tensor, name):
             continue
-        if name.startswith("special_"):  # tt.special has them
+        if name.startswith("special_"):  # these are in tt.special
             continue
         if entry["parameters"][0]["type"] in ("Tensor", "Operand"):
             setattr(Tensor, name, _core.method(ops[name]))
@@ -409,7 +413,7 @@ def of_type(kind: type[Tensor], own: Tensor, requires_grad: bool) -> Tensor:
 
 
 def _copy(self: Tensor) -> Tensor:
-    """What copy.copy makes: a leaf on the same memory, without history and gradient."""
+    """Implements copy.copy: a leaf that shares the memory, without history and gradient."""
     out = of_type(type(self), ops["detach"](self), self.requires_grad)
     if _core.has_attributes(self):
         out.__dict__.update(self.__dict__)
@@ -417,7 +421,7 @@ def _copy(self: Tensor) -> Tensor:
 
 
 class Moving(dict[int, Any]):
-    """A memo of copy.deepcopy whose tensors are copied to another place: `move` says how."""
+    """A memo of copy.deepcopy that causes tensors to be copied to another place, as `move` does."""
 
     def __init__(self, move: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -425,7 +429,8 @@ class Moving(dict[int, Any]):
 
 
 def copied_for(x: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A copy of the tensor without history: where the memo says, or in the tensor's session."""
+    """A copy of the tensor without history, in the place that the memo determines or in the tensor's
+    session."""
     return memo.move(ops["detach"](x)) if isinstance(memo, Moving) else ops["clone"](ops["detach"](x))
 
 
@@ -454,7 +459,7 @@ def _reversed(self: Tensor) -> Tensor:
 
 
 def _format(self: Tensor, spec: str) -> str:
-    """A tensor without dimensions as its number (in a message about a loss, mostly)."""
+    """Formats a 0-d tensor as its number (mostly in messages about a loss)."""
     if self.dim() == 0 and (spec or type(self) is Tensor):
         return format(self.item(), spec)
     return format(text_of(self), spec)

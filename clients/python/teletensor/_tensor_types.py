@@ -1,4 +1,4 @@
-"""PyTorch's older constructors, one a dtype: FloatTensor, LongTensor, ..."""
+"""PyTorch's older constructors, one for each dtype: FloatTensor, LongTensor, ..."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = [
 
 
 def of_type(dtype: Any, args: tuple[Any, ...], device: Any = None) -> Tensor:
-    """A tensor of values (of one sequence), or of sizes without values, or a tensor's own memory."""
+    """A tensor with the given values (one sequence), an uninitialised tensor of the given sizes, or a given
+    tensor's own memory."""
     if len(args) == 1 and isinstance(args[0], Tensor):
         if args[0].dtype != dtype:
             raise TypeError(f"expected a tensor of {dtype}, not of {args[0].dtype}")
@@ -32,17 +33,18 @@ def of_type(dtype: Any, args: tuple[Any, ...], device: Any = None) -> Tensor:
 
 
 def of_default_type(*args: Any, device: Any = None) -> Tensor:
-    """What `Tensor(...)` makes of all but a tensor."""
+    """The result of `Tensor(...)` for any argument but a tensor."""
     return of_type(_core.default_dtype(), args, device)
 
 
 def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
-    """A tensor of this one's dtype and device from values or sizes, as by its legacy constructor."""
+    """A tensor with this tensor's dtype and device, made from values or sizes like a legacy constructor."""
     return of_type(self.dtype, args, self.device if device is None else device)
 
 
 class _TensorType(type):
-    """FloatTensor(data), FloatTensor(2, 3) without values, isinstance(x, FloatTensor)."""
+    """Types such as FloatTensor: FloatTensor(data), FloatTensor(2, 3) without values, isinstance(x,
+    FloatTensor)."""
 
     dtype: Any
     cuda: bool
@@ -62,8 +64,8 @@ def _tensor_type(dtype: str, cuda: bool = False) -> Any:
 
 
 def tensor_type(given: Any) -> Any:
-    """The type that is meant by itself, `Tensor`, or a name: "torch.FloatTensor", "torch.cuda.HalfTensor".
-    ValueError for another name."""
+    """The tensor type for a type, for `Tensor`, or for a name: "torch.FloatTensor",
+    "torch.cuda.HalfTensor". ValueError for another name."""
     if given is Tensor:
         given = f"{TYPE_NAMES[_core.default_dtype().name]}Tensor"
     if isinstance(given, _TensorType):

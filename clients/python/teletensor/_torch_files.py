@@ -1,10 +1,10 @@
-"""Files of torch.save, read without PyTorch: a zip archive with the pickle of the object, `data.pkl`, and a
-record `data/KEY` for each storage; or, as before PyTorch 1.6, pickles and then the storages in one stream.
-Source: torch/serialization.py and torch/_utils.py of github.com/pytorch/pytorch.
+"""Reads files of torch.save without PyTorch. A file is a zip archive with the pickle of the object,
+`data.pkl`, and a record `data/KEY` for each storage; before PyTorch 1.6 it consists of pickles and then the
+storages in one stream. Source: torch/serialization.py and torch/_utils.py of github.com/pytorch/pytorch.
 
-Nothing of a file is run (`_pickles`), and no name in an archive is used as a path. The object is made
-twice: the first time of descriptions, each of which is checked against the storages that the file holds;
-then, if all are good, of tensors.
+No code of a file is executed (`_pickles`), and no name in an archive is used as a path. The object is
+created twice: first with descriptions of tensors, each of which is checked against the storages in the
+file; if all are valid, it is created with tensors.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ __all__ = ["is_legacy", "is_zip", "read_legacy", "read_zip"]
 
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # before PyTorch 1.6
 _LEGACY = b"\x80\x02\x8a\x0a" + _MAGIC.to_bytes(10, "little")
-_LOCAL = struct.Struct("<4s22xHH")  # a zip's local header: signature, lengths of name and extra field
-_VERSIONS = range(1, 11)  # of the archive
-_ENCRYPTED = 1  # of the flags of a zip's entry
-_MAX_SMALL = 100  # bytes of the records that hold a word
+# the local header of a zip entry: signature, lengths of name and extra field
+_LOCAL = struct.Struct("<4s22xHH")
+_VERSIONS = range(1, 11)  # versions of the archive format
+_ENCRYPTED = 1  # in the flags of a zip entry
+_MAX_SMALL = 100  # the maximum bytes of records that contain one word
 
 _STORAGES: dict[str, str] = {
     "BoolStorage": "bool", "ByteStorage": "uint8", "CharStorage": "int8", "ShortStorage": "int16",
@@ -39,7 +40,8 @@ _STORAGES: dict[str, str] = {
     "FloatStorage": "float32", "DoubleStorage": "float64", "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }  # fmt: skip
-_UNSIGNED = ("uint16", "uint32", "uint64")  # which have no storage of their own, but one of bytes
+# dtypes that have no storage type of their own, but use one of bytes
+_UNSIGNED = ("uint16", "uint32", "uint64")
 _REFUSED = {
     "torch._utils._rebuild_qtensor": "a quantized tensor",
     "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
@@ -53,20 +55,21 @@ _NO_DTYPE = re.compile(r"torch\.((q?u?int|float|complex|bits)\d\w*|\w+Storage)")
 
 
 def is_zip(start: bytes) -> bool:
-    """Does a file that begins so hold a zip archive? (A safetensors header would begin at byte 8.)"""
+    """Returns whether a file that begins with these bytes contains a zip archive. (A safetensors header
+    would begin at byte 8.)"""
     return start[:4] == b"PK\x03\x04" and start[8:9] != b"{"
 
 
 def is_legacy(start: bytes) -> bool:
-    """Does a file that begins so come from PyTorch before 1.6?"""
+    """Returns whether a file that begins with these bytes was written by PyTorch before 1.6."""
     return start.startswith(_LEGACY)
 
 
-# ---------------------------------------------------------------- what a pickle's names stand for
+# ---------------------------------------------------------------- the names in a pickle
 
 class _Names:
-    """The globals and persistent ids of one pickle. `record(key, count, itemsize)` gives the function that
-    reads a storage; it raises Damaged where the file does not hold so many elements."""
+    """The globals and persistent ids of one pickle. `record(key, count, itemsize)` returns the function
+    that reads a storage; it raises Damaged if the file does not contain that many elements."""
 
     def __init__(self, maker: AsStored, record: Callable[[str, int, int], Callable[[], bytearray]],
                  swapped: bool = False) -> None:
@@ -86,7 +89,7 @@ class _Names:
         ]}
 
     def find(self, name: str) -> Any:
-        """What a global stands for: of those that `weights_only=True` allows, and NumPy's numbers."""
+        """The object for the name of a global: one that `weights_only=True` allows, or a NumPy number."""
         if name in self._globals:
             return self._globals[name]
         if name in _REFUSED:
@@ -97,8 +100,8 @@ class _Names:
                       "was run. If you trust the file: tt.from_torch(torch.load(path, weights_only=False))")
 
     def storage(self, pid: Any) -> Storage:
-        """The storage of a persistent id: ("storage", type, key, location, number of elements), before
-        PyTorch 1.6 with None behind it."""
+        """The storage for a persistent id: ("storage", type, key, location, number of elements), followed
+        by None before PyTorch 1.6."""
         parts = pid[:5] if type(pid) is tuple and len(pid) == 6 and pid[5] is None else pid
         if type(parts) is not tuple or not _fits_storage(parts):
             raise Damaged("its pickle has a persistent id that is not one of a storage")
@@ -137,7 +140,7 @@ class _Names:
 
 
 def _fits_storage(parts: tuple[Any, ...]) -> bool:
-    """Are these the parts of a storage's persistent id?"""
+    """Returns whether these are the parts of a storage's persistent id."""
     return (list(map(type, parts)) == [str, Global, str, str, int]
             and parts[0] == "storage" and is_count(parts[4])
             and (parts[1].name.rpartition(".")[2] in _STORAGES or parts[1].name == _UNTYPED))
@@ -182,10 +185,10 @@ _TYPES: dict[str, Any] = PLAIN | {each.name: each for each in [
 ]} | {f"torch.{name}": getattr(tt, name) for name in DTYPES}
 
 
-# ---------------------------------------------------------------- the two layouts
+# ---------------------------------------------------------------- the two file layouts
 
 def read_zip(file: Any, maker: AsStored) -> Any:
-    """The object of an archive of torch.save. Raises Damaged."""
+    """The object in an archive of torch.save. Raises Damaged."""
     archive = _Archive(file)
 
     def made_by(maker: AsStored) -> Any:
@@ -201,12 +204,13 @@ def read_zip(file: Any, maker: AsStored) -> Any:
 class _Record:
     at: int
     size: int
-    crc: int  # 0: torch.save was told not to compute it
+    crc: int  # 0 if torch.save was told not to compute it
     plain: bool  # neither compressed nor encrypted
 
 
 class _Archive:
-    """The records of a zip archive: stored, none above another, of at most the file's size together."""
+    """The records of a zip archive: uncompressed, not overlapping, and together not larger than the
+    file."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -251,7 +255,7 @@ class _Archive:
         return raw
 
     def storage(self, key: str, count: int, itemsize: int) -> Callable[[], bytearray]:
-        """Reads the storage of so many elements."""
+        """Returns the function that reads the storage with that many elements."""
         record = self._record(f"data/{key}")
         if record is None:
             raise Damaged(f"it has no storage {key[:40]!r}")
@@ -287,10 +291,12 @@ def _records(file: Any) -> dict[str, _Record]:
 
 
 def read_legacy(file: Any, size: int, maker: AsStored) -> Any:
-    """The object of a file of torch.save before PyTorch 1.6, from the file's place on. Raises Damaged."""
+    """The object in a file of torch.save before PyTorch 1.6, from the file's position on. Raises
+    Damaged."""
     begin = file.tell()
     end = begin + size
-    counts: dict[str, tuple[int, int]] = {}  # of elements, and the bytes of one
+    # for each storage: the number of elements, and the bytes of one
+    counts: dict[str, tuple[int, int]] = {}
     places: dict[str, int] = {}
 
     def storage(key: str, count: int, itemsize: int) -> Callable[[], bytearray]:
@@ -315,7 +321,7 @@ def read_legacy(file: Any, size: int, maker: AsStored) -> Any:
 
     source = Source(file, begin, end)
     found = made_by(AsStored(), source)
-    length = source.at - begin  # of the pickles that describe the object
+    length = source.at - begin  # the length of the pickles that describe the object
     keys = Machine(source, _Names(maker, storage).find, _refuse).run()
     if type(keys) is not list or not all(isinstance(key, str) for key in keys) or set(keys) != set(counts):
         raise Damaged("the storages behind its pickle are not those that the pickle describes")

@@ -1,4 +1,5 @@
-"""A bar for a loop that follows the daemon, not the program, which is ahead of it."""
+"""A progress bar for a loop that shows the progress of the daemon rather than that of the program, which is
+ahead of the daemon."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from ._progress_bar import _display, _Notebook, _Terminal
 
 __all__ = ["track"]
 
-_PAUSE = 0.1  # seconds between two looks
+_PAUSE = 0.1  # seconds between two updates
 _T = TypeVar("_T")
 
 
 class _Bar(Protocol):
     def show(self, done: int, issued: int) -> None:
-        """`done` steps have run, of `issued` that the program has come through."""
+        """Shows that `done` steps have run, of `issued` that the program has completed."""
 
     def close(self) -> None:
-        """Nothing is shown any more."""
+        """Removes the bar."""
 
 
 class _Tqdm:
@@ -83,20 +84,20 @@ def _bar(description: str, total: int | None) -> _Bar | None:
 
 
 class _Follower:
-    """Knows by numbers of commands which steps have run."""
+    """Determines from the numbers of commands which steps have run."""
 
     def __init__(self, core: _core.Session) -> None:
         self._core = core
-        self._steps: deque[int] = deque()  # number of the last command of each that has not run
+        self._steps: deque[int] = deque()  # for each step that has not run, the number of its last command
         self.issued = self.done = 0
 
     def step(self) -> None:
-        """The program has come to the end of one."""
+        """Records that the program has come to the end of a step."""
         self.issued += 1
         self._steps.append(self._core.last_seq)
 
     def look(self) -> int:
-        """How many steps have run."""
+        """Returns how many steps have run."""
         upto = self._core.completed_upto
         while self._steps and self._steps[0] <= upto:
             self._steps.popleft()
@@ -105,7 +106,7 @@ class _Follower:
 
     @property
     def over(self) -> bool:
-        """None of them is still to run."""
+        """Returns whether all steps have run."""
         return not self._steps or self._core.over
 
 
@@ -116,12 +117,13 @@ class _Drawer(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Returns when the last state is shown."""
+        """Stops the updates; returns when the final state is shown."""
         self._stopped.set()
         self.join()
 
     def run(self) -> None:
-        with contextlib.suppress(Exception):  # a terminal or frontend that is gone ends no loop
+        # a terminal or frontend that is no longer reachable must not abort the loop
+        with contextlib.suppress(Exception):
             while not self._stopped.wait(_PAUSE):
                 self._bar.show(self._follower.look(), self._follower.issued)
             self._bar.show(self._follower.look(), self._follower.issued)
@@ -129,15 +131,16 @@ class _Drawer(threading.Thread):
 
 
 def track(iterable: Iterable[_T], description: str = "", total: int | None = None) -> Iterator[_T]:
-    """`for x in track(iterable):` with a progress bar of the steps that the daemon has finished.
+    """Iterates over `iterable` with a progress bar of the steps that the daemon has finished: `for x in
+    track(iterable):`.
 
-    A program is ahead of the daemon: a bar of the program's own steps is full long before the work
-    is done. This one counts a step when the last command that it issued in the current session has run,
-    says how many steps are queued, and at the end of `iterable` waits for them. `total`: how
-    many steps there are, where `iterable` has no len().
+    A program is ahead of the daemon, so a bar of the program's own steps would be full long before the work
+    is done. This bar counts a step when the last command that it issued in the current session has run. It
+    also shows how many steps are queued, and waits for them at the end of `iterable`. `total` is the number
+    of steps if `iterable` has no len().
 
-    It is drawn by tqdm or rich where one of them is installed, on a terminal (stderr) or in a notebook;
-    in pipes there is none, and with `TELETENSOR_PROGRESS=0`.
+    The bar is drawn by tqdm or rich if one of them is installed, on a terminal (stderr) or in a notebook.
+    There is no bar in pipes, or with `TELETENSOR_PROGRESS=0`.
     """
     from ._session import current_session
 

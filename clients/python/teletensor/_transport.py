@@ -1,5 +1,5 @@
-"""What a session needs of a connection. Two ways to have it, with the same bytes on the wire: _native
-(gRPC C++, the usual one) and _grpcio."""
+"""The interface between a session and its connection. There are two implementations with the same wire
+format: _native (gRPC C++, the default) and _grpcio."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ PERMISSION_DENIED = 7
 
 _CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200
-_MOST_MOVES = 8  # of a session that is asked for by its name, from daemon to daemon
+_MOST_MOVES = 8  # the maximum number of daemons that a request for a named session is referred to
 _UNAUTHENTICATED = 16
-# That often a daemon is asked for where nothing listens.
-_STARTING_TRIES, _STARTING_PAUSE = 10, 0.1  # seconds
-_SILENCE = 1.5  # seconds after which a cause is looked for
+# The number of attempts to reach a daemon if nothing listens at its address.
+_STARTING_TRIES, _STARTING_PAUSE = 10, 0.1  # the pause is in seconds
+_SILENCE = 1.5  # seconds without an answer after which the cause is looked for
 _T = TypeVar("_T")
-# Seconds in which a busy daemon, or one that starts again, hears that the session is closed. Else it
-# stays until its lease is over.
+# Seconds during which a busy or restarting daemon is told that the session is closed. If it cannot be told,
+# the session stays until its lease expires.
 _CLOSE_PATIENCE = 6
 
 
 class CallError(TeletensorError):
-    """A call ended with `code` (of google.rpc.Code) and, of a session that has ended, a word for why."""
+    """A call has failed with `code` (of google.rpc.Code) and, if the session has ended, a word for the
+    reason."""
 
     def __init__(self, code: int, text: str, word: str = "") -> None:
         if not text:
@@ -65,12 +66,12 @@ class CallError(TeletensorError):
 
     @property
     def end(self) -> End:
-        """The same as a tuple."""
+        """The same information as an End."""
         return End(self.code, str(self), self.word)
 
     @property
     def unreachable(self) -> bool:
-        """Nobody answered, or not in time."""
+        """Whether the daemon did not answer, or not in time."""
         return self.code in (_UNAVAILABLE, _DEADLINE)
 
 
@@ -78,19 +79,20 @@ _core.set_call_error(CallError)
 
 
 class Device(NamedTuple):
-    """A device of the daemon; `memory`: bytes for all sessions. What follows is of a GPU."""
+    """A device of the daemon; `memory` is the number of bytes for all sessions. The remaining fields are
+    set for GPUs only."""
 
     name: str
     memory: int
     model: str
-    capability: int  # 90: 9.0
+    capability: int  # 90 means 9.0
     multiprocessors: int
-    whole_memory: int  # bytes of the device, those of other programs included
+    whole_memory: int  # all bytes of the device, including those that other programs use
 
 
 @dataclass
 class Greeting:
-    """What Hello agreed on."""
+    """The result of Hello."""
 
     server_version: str
     token: str
@@ -101,16 +103,17 @@ class Greeting:
     unsupported: list[str] = field(default_factory=list)
     quota: int = 0
     lease: int = 0  # seconds that the session outlives its connection
-    start: Message | None = None  # of a session that was taken over
+    start: Message | None = None  # the state of a session that was taken over
     session_id: int = 0
     sites_seconds: float = 0.0
-    share: _core.ShareAddress | None = None  # of the session's memory, for a process of the daemon's box
-    snapshots: bool = False  # the session is written down from time to time
-    restart: float = 0.0  # seconds to wait for a daemon that is gone without a word
+    # for access to the session's memory by a process on the daemon's machine
+    share: _core.ShareAddress | None = None
+    snapshots: bool = False  # whether snapshots of the session are written regularly
+    restart: float = 0.0  # seconds to wait for a daemon that has ended without notice
 
 
 def _this_process() -> bytes:
-    """A ClientDescription: what a person is told whose session this process takes over."""
+    """A ClientDescription: what the user is told whose session this process takes over."""
     user = os.geteuid()
     try:
         name = pwd.getpwuid(user).pw_name
@@ -138,7 +141,7 @@ def _share_of(address: str, reply: Message) -> _core.ShareAddress | None:
 
 
 class Transport(ABC):
-    """One connection of one session."""
+    """The connection of one session."""
 
     kind = ""
 
@@ -156,66 +159,69 @@ class Transport(ABC):
         self._keeper: Keeper | None = None
         self._uploads = itertools.count(1)
         self._closing, self._over = threading.Lock(), False
-        self._opened = False  # a session that was not there before
-        self.restarting = False  # the daemon was there a moment ago: hello() waits for it
+        self._opened = False  # whether Hello has opened a new session
+        self.restarting = False  # the daemon was running a moment ago: hello() waits for it
         self._stream_of: Callable[[], _core.Session | None] = lambda: None
 
     def set_metadata(self, metadata: list[tuple[str, str]]) -> None:
-        """What every later call carries."""
+        """Sets the metadata that every later call sends."""
         self._metadata = metadata
 
     @abstractmethod
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
-        """One request, one reply; `wait` for a connection. CallError."""
+        """Sends one request and returns the reply; with `wait`, waits for a connection. Raises
+        CallError."""
 
     @abstractmethod
     def connect_again(self) -> None:
-        """Nobody answered: the next call is to try anew."""
+        """Makes the next call connect again, after the daemon did not answer."""
 
     def follow(self, address: str) -> None:
-        """The daemon has moved the session to the one at this address: later calls go there, with the same
-        credentials. ValueError where they are not to go there."""
+        """Directs later calls to the daemon at this address, to which the session has been moved, with the
+        same credentials. ValueError if they must not be sent there."""
         self.credentials = self.credentials.at(address)
         self.address = address
         self.renew()
 
     @abstractmethod
     def renew(self) -> None:
-        """A new connection takes the place of this one."""
+        """Replaces the connection by a new one."""
 
     @abstractmethod
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
-        """A Run call of this attach. The frames come from `owner`, as its stream number `stream`."""
+        """Starts the Run call of this attach. The frames come from `owner`, as its stream number
+        `stream`."""
 
     @abstractmethod
     def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
-        """Gives `owner` what comes, until the end."""
+        """Passes everything that the daemon sends to `owner`, until the end of the stream."""
 
     def upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype, device: _core.device,
                shape: Sequence[int], moved: _core.Moved) -> _core.Tensor:
-        """Sends bytes; the tensor, once the daemon has them all. `moved` follows."""
+        """Sends bytes; returns the tensor when the daemon has all of them. `moved` counts the bytes."""
         key = next(self._uploads)
         withdraw, put = functools.partial(self.give_up, key), cleaner()
         try:
             return self._upload(core, data, dtype, device, shape, moved, key)
         finally:
-            if not moved.bound:  # else the bytes are a tensor's, also where an exception is under way
+            # if bound, the bytes belong to a tensor, even if an exception is propagating
+            if not moved.bound:
                 put(withdraw)
 
     @abstractmethod
     def _upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype,
                 device: _core.device, shape: Sequence[int], moved: _core.Moved,
                 key: int) -> _core.Tensor:
-        """upload(), with this client's number for it."""
+        """Implements upload(); `key` is this client's number for the upload."""
 
     @abstractmethod
     def download(self, seq: int, out: memoryview, moved: _core.Moved) -> None:
-        """Reads the bytes of a bulk fetch into `out`. `moved` follows."""
+        """Reads the bytes of a bulk fetch into `out`. `moved` counts the bytes."""
 
     def close(self) -> None:
-        """Waits a moment for the stream's end, then closes the connection.
+        """Waits a moment for the end of the stream, and then closes the connection.
 
-        An exception that interrupts it does not keep that from being done.
+        If an exception interrupts the call, the connection is closed nevertheless.
         """
         shielded(lambda _: self._close_once())
 
@@ -227,11 +233,11 @@ class Transport(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """close(), on a thread that no signal reaches."""
+        """Implements close(), on a thread that receives no signals."""
 
     def abandon(self) -> None:
-        """Ends the session that hello() has opened, without waiting for what it has issued; one that was
-        there before stays."""
+        """Ends the session that hello() has opened, without waiting for the commands that it has issued; a
+        session that existed already stays."""
         core = self._stream_of()
         if core is not None:
             core.close()
@@ -241,29 +247,30 @@ class Transport(ABC):
         self._close_once()
 
     def run(self, core: _core.Session) -> None:
-        """Starts the stream: `core`'s frames out, progress in; again after a lost connection."""
+        """Starts the stream, which sends `core`'s frames and receives their progress; starts it again after
+        a lost connection."""
         self._stream_of = weakref.ref(core)
         self._keeper = Keeper(self, core, self._lease, self._restart)
 
     @property
     def ended(self) -> End | None:
-        """Why the session is lost; None: it is not."""
+        """How the session was lost, or None if it is not lost."""
         return self._keeper.ended if self._keeper is not None else None
 
     @property
     def epoch(self) -> int:
-        """Another number after each restart of the daemon."""
+        """A number that changes with each restart of the daemon."""
         return self._epoch
 
     @property
     def away(self) -> float:
-        """For how many seconds there has been no connection, of a session that is not lost."""
+        """The number of seconds for which the connection has been lost, if the session is not lost."""
         since = self._keeper.away_since if self._keeper is not None else None
         return time.monotonic() - since if since is not None else 0.0
 
     def attach(self, attach: int, core: _core.Session) -> Attached:
-        """Takes the session up again. AttachError."""
-        # In this order: completed_upto may be ahead of what progress_upto says, never behind.
+        """Attaches to the session again. Raises AttachError."""
+        # In this order, because completed_upto may be ahead of progress_upto, but never behind it.
         request = encode([(1, self._instance), (2, attach), (3, self._epoch),
                           (4, core.progress_upto), (5, core.completed_upto), (6, core.uploads_upto),
                           (7, core.replay_from)])
@@ -278,38 +285,44 @@ class Transport(ABC):
         return Attached(reply.integer(3), self._epoch, credits if reply.integer(6) else None)
 
     def comes_again(self, error: CallError, tries: int) -> bool:
-        """A bulk call was cut; the session has been attached again, so that the call may be repeated."""
+        """Returns whether a bulk call that was cut may be repeated, after the session has been attached
+        again."""
         keeper = self._keeper
         if keeper is None or not keeper.keeps or not error.end.cut or tries > _TRIES:
             return False
-        # The stream's reader hears of a cut at about the same time. A session rests for seconds.
+        # The reader of the stream notices a broken connection at about the same time. A session that is
+        # being moved rests for seconds.
         time.sleep(min(0.02 * (1 + tries), 0.5) if error.word == "resting" else 0.02)
         return keeper.wait(self._lease)
 
     def staged(self, key: int, give_up: bool = False) -> tuple[int, int]:
-        """How many bytes have come of an upload that was cut, and its number if that is all of them."""
+        """The number of bytes of an interrupted upload that the daemon has received, and the number of the
+        upload if it is complete."""
         try:
             request = encode([(1, key), (2, int(give_up))])
             reply = decode(self.unary("Compute", "Staged", request, timeout=10, wait=False))
         except CallError as error:
-            if error.code != _UNIMPLEMENTED:  # an older daemon: from the start
+            # an older daemon does not implement the call: start from the beginning
+            if error.code != _UNIMPLEMENTED:
                 raise
             return 0, 0
         return reply.integer(1), reply.integer(2)
 
     def give_up(self, key: int) -> None:
-        """The daemon need not keep what has come of an upload; of a lost session it does not anyway."""
+        """Tells the daemon to discard the bytes of an incomplete upload; for a lost session it does so by
+        itself."""
         with contextlib.suppress(CallError):
             self.staged(key, True)
 
     def unary(self, service: str, method: str, request: bytes, timeout: float = 0.0,
               wait: bool = True) -> bytes:
-        """call() of one of our services."""
+        """Makes a call() of one of teletensor's services."""
         name = f"/teletensor.v1.{service}/{method}"
         return self.call(name, request, timeout or self._timeout, wait)
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """A question of the attached session, asked again where the connection was cut."""
+        """Calls `question`, which makes a call for the attached session, again if the connection was
+        cut."""
         for tries in itertools.count():
             try:
                 return question()
@@ -319,7 +332,7 @@ class Transport(ABC):
         raise AssertionError("not reached")
 
     def answers(self, timeout: float) -> bool:
-        """Does a daemon serve there?"""
+        """Returns whether a daemon answers at the address."""
         try:
             self.call("/grpc.health.v1.Health/Check", b"", timeout, True)
         except CallError as error:
@@ -327,10 +340,11 @@ class Transport(ABC):
         return True
 
     def hello(self, instance: bytes, name: str, quota: int, back: bool = False) -> Greeting:
-        """Opens a session on the daemon, or takes the one of this transport `back` as it is there.
+        """Opens a session on the daemon, or with `back` takes over the session of this transport that is
+        there.
 
-        RefusedError, SessionLostError. Where an exception interrupts it, a session that it has opened is
-        ended.
+        Raises RefusedError or SessionLostError. If an exception interrupts the call, a session that it has
+        opened is ended.
         """
         return shielded(lambda _: self._hello(instance, name, quota, back), lambda _: self.abandon())
 
@@ -372,11 +386,12 @@ class Transport(ABC):
         return greeting
 
     def _first_reply(self, hello: bytes) -> Message:
-        """What the daemon answers to Hello. RefusedError, SessionLostError.
+        """The daemon's answer to Hello. Raises RefusedError or SessionLostError.
 
-        Where it cannot be reached the cause is told at once. It is asked again for a moment where nothing
-        listens, as it may be about to start, and for the whole time-out where it shuts down, as it may
-        start again.
+        If the daemon cannot be reached, the cause is reported at once, with two exceptions: if nothing
+        listens at the address, the call is repeated for a moment, because the daemon may be about to start;
+        and if the daemon is shutting down, it is repeated for the whole timeout, because the daemon may be
+        restarting.
         """
         began = time.monotonic()
         for tries in itertools.count(1):
@@ -399,7 +414,8 @@ class Transport(ABC):
         raise AssertionError("not reached")
 
     def _answer_to(self, hello: bytes) -> bytes:
-        """Of the daemon. After a moment of silence its cause is looked for. CallError, SessionLostError."""
+        """Sends Hello and returns the daemon's answer. If there is none after a moment, looks for the
+        cause. Raises CallError or SessionLostError."""
         reply = Pending(lambda: self.unary("Compute", "Hello", hello, wait=False))
         try:
             return reply.result(_SILENCE)
@@ -412,8 +428,8 @@ class Transport(ABC):
         return reply.result()
 
     def fault(self) -> Fault | None:
-        """Why no daemon can be called, as far as it is seen from below gRPC."""
-        from ._reach import fault_of  # loads ssl
+        """Why a daemon cannot be called, as far as this is visible below gRPC."""
+        from ._reach import fault_of  # imports ssl, so it is imported late
 
         return fault_of(self.credentials)
 
@@ -433,7 +449,7 @@ class Transport(ABC):
         return text
 
     def end_stream(self) -> None:
-        """Waits a moment for the end of the stream, which the closed session has asked for."""
+        """Waits a moment for the end of the stream, which closing the session has requested."""
         if self._keeper is not None:
             if not self._keeper.attached:
                 self._keeper.stop()
@@ -444,7 +460,7 @@ class Transport(ABC):
         if not self._lease or self._leaving:
             return
         began = time.monotonic()
-        while True:  # a connection that was cut just now is worth another one
+        while True:  # if the connection was cut, a new one is tried
             try:
                 self.unary("Compute", "Close", b"", timeout=3, wait=False)
                 return
@@ -460,7 +476,7 @@ class Transport(ABC):
         self.unary("Compute", "Interrupt", encode([(1, upto)]), timeout=5)
 
     def interrupt_named(self, name: str) -> None:
-        """Cancels what has come in the user's session of this name."""
+        """Cancels the commands that the user's session with this name has received."""
         try:
             self.unary("Compute", "Interrupt", encode([(2, name)]), timeout=5, wait=False)
         except CallError as error:
@@ -469,13 +485,14 @@ class Transport(ABC):
             raise late_error(error) from None
 
     def drop(self) -> None:
-        """Ends the session at once, whatever is queued in it, and closes the connection."""
+        """Ends the session at once, without waiting for queued commands, and closes the connection."""
         with contextlib.suppress(CallError):
             self.unary("Compute", "Close", b"", timeout=3, wait=False)
         self.close()
 
     def leave(self) -> None:
-        """close(), once everything has been sent; the session stays."""
+        """Waits until everything has been sent, and closes the connection; the session stays on the
+        daemon."""
         self._leaving = True
         self.close()
 
@@ -484,12 +501,12 @@ _DEVICE_KINDS = {"cpu": 0, "cuda": 1, "sim": 2}
 
 
 def device_number(device: _core.device) -> int:
-    """A device as it travels."""
+    """The number of a device in messages."""
     return _DEVICE_KINDS[device.type] * 256 + (device.index or 0)
 
 
 def late_error(error: CallError) -> Exception:
-    """What a bulk call raises in the place of `error`."""
+    """The exception that a bulk call raises in place of `error`."""
     text = str(error)
     if error.word:
         return SessionLostError(f"{text} [{error.word}]")
@@ -502,11 +519,12 @@ def late_error(error: CallError) -> Exception:
     return RuntimeError(text)
 
 
-_connected = 0  # the process that has had a connection
+_connected = 0  # the id of the process that has had a connection
 
 
 def _check_fork() -> None:
-    """RuntimeError where this process has its parent's connections, but not their threads."""
+    """RuntimeError if this process was forked and has its parent's connections, but not the threads that
+    serve them."""
     global _connected
     if _connected not in (0, os.getpid()):
         raise RuntimeError(
@@ -518,7 +536,8 @@ def _check_fork() -> None:
 
 def open_transport(address: str, credentials: Credentials | None = None,
                    timeout: float = 10.0) -> Transport:
-    """By TELETENSOR_TRANSPORT: "native", "grpcio", or (unset) native where _wire is built."""
+    """Creates the transport that TELETENSOR_TRANSPORT names: "native", "grpcio", or, if it is not set,
+    native if _wire is built."""
     wanted = os.environ.get("TELETENSOR_TRANSPORT") or "auto"
     if wanted not in ("auto", "native", "grpcio"):
         raise TeletensorError(f'TELETENSOR_TRANSPORT is "native" or "grpcio", not "{wanted}"')

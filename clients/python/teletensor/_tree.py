@@ -1,4 +1,4 @@
-"""Nested containers of tensors: what transforms and checkpoints take apart and put together."""
+"""Flattening and rebuilding nested containers of tensors, for transforms and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _is_named(value: Any) -> bool:
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves in order, and the structure that `unflatten` wants back."""
+    """Returns the leaves in order, and the structure for `unflatten`."""
     if isinstance(tree, dict):
         parts = [flatten(each) for each in tree.values()]
         return [leaf for leaves, _ in parts for leaf in leaves], (
@@ -26,7 +26,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
-    """The tree of that structure with these leaves."""
+    """Returns the tree of that structure with these leaves."""
     if spec is None:
         return leaves[0]
     kind, keys, specs, counts = spec
@@ -42,14 +42,14 @@ def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with the function of every leaf."""
+    """Returns the tree in which every leaf is replaced by the function's result for it."""
     leaves, spec = flatten(tree)
     return unflatten([function(leaf) for leaf in leaves], spec)
 
 
 def broadcast(prefix: Any, tree: Any) -> list[Any] | None:
-    """One value of `prefix` for every leaf of `tree`, where a leaf of prefix may stand for a whole
-    branch; None where the structures do not fit."""
+    """Returns one value of `prefix` for every leaf of `tree`, where a leaf of prefix may stand for a whole
+    subtree; returns None if the structures do not fit."""
     if not isinstance(prefix, (dict, list, tuple)) or _is_named(prefix) and not _is_named(tree):
         return [prefix] * len(flatten(tree)[0])
     if isinstance(prefix, dict):

@@ -1,6 +1,7 @@
-"""The daemon's GPUs under the name that PyTorch has for any kind of accelerator.
+"""The daemon's GPUs under PyTorch's device-independent name, torch.accelerator.
 
-As `teletensor.cuda`: counts are 0 and what needs a device raises RuntimeError where there is none.
+As `teletensor.cuda`: if the daemon has no GPU, counts are 0, and functions that need a device raise
+RuntimeError.
 """
 
 from __future__ import annotations
@@ -38,5 +39,5 @@ set_device_idx = set_device_index
 
 
 def current_accelerator(check_available: bool = False) -> Device | None:
-    """The device "cuda" without an index; with check_available None where the daemon has none."""
+    """The device "cuda" without an index; with check_available, None if the daemon has no GPU."""
     return Device("cuda") if not check_available or is_available() else None

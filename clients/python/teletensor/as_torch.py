@@ -1,8 +1,9 @@
-"""This package as PyTorch: `import teletensor.as_torch as torch`, for programs that ask for its version.
+"""This package under PyTorch's name: `import teletensor.as_torch as torch`, for programs that check
+PyTorch's version.
 
 Its names are those of `teletensor`, and `teletensor.as_torch.nn` is `teletensor.nn`; `__version__` is the
-version of PyTorch that names and results were compared with. The import changes texts of the whole process:
-"torch.float32" for a dtype, "torch.Size([2])" for a shape, "torch.FloatTensor" for a type.
+version of PyTorch with which names and results were compared. Importing it changes texts in the whole
+process: "torch.float32" for a dtype, "torch.Size([2])" for a shape, "torch.FloatTensor" for a type.
 """
 
 import sys as _sys
@@ -15,7 +16,7 @@ from . import _core, version as _version
 from .torch_version import TorchVersion as _TorchVersion
 
 __all__ = list(_teletensor.__all__)
-__path__: list[str] = []  # modules below it are those of the package (_paths.py)
+__path__: list[str] = []  # the modules below this one are those of the package (see _paths.py)
 __version__ = _TorchVersion("2.15.0")
 
 version = _ModuleType(f"{__name__}.version", _version.__doc__)
@@ -23,7 +24,7 @@ version.__dict__.update({name: getattr(_version, name) for name in _version.__al
                         __all__=_version.__all__, __version__=__version__)
 _sys.modules[version.__name__] = version
 globals().update({name: getattr(_teletensor, name) for name in _teletensor.__all__ if name != "version"})
-torch = _sys.modules[__name__]  # as PyTorch has it
+torch = _sys.modules[__name__]  # PyTorch has this name too
 
 
 def __getattr__(name: str) -> _Any:

@@ -66,12 +66,13 @@ def _command(arguments: list[str]) -> int:
 
 
 def _flush() -> None:
-    """Writes what standard output still holds. OSError: it cannot take that, and gets nothing more."""
+    """Writes the buffered standard output. Raises OSError if that fails; the remaining output is then
+    discarded."""
     if sys.stdout is None:
         return
     try:
         sys.stdout.flush()
-    except OSError:  # the interpreter's own attempt, at its end, goes nowhere
+    except OSError:  # so that the interpreter's own attempt at its exit does not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
 
@@ -89,16 +90,16 @@ def main(arguments: list[str] | None = None) -> int:
         from .distributed import run
 
         return run.main(arguments[1:], "teletensor launch")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # paths are bytes that may be no text
+    if isinstance(sys.stdout, io.TextIOWrapper):  # paths are bytes that may not be valid text
         sys.stdout.reconfigure(errors="backslashreplace")
     status = 0
     try:
         try:
             status = _command(arguments)
-        except SystemExit as end:  # argparse: --help, --version, a wrong use
+        except SystemExit as end:  # raised by argparse for --help, --version and invalid arguments
             status = end.code if isinstance(end.code, int) else 0
         _flush()
-    except BrokenPipeError:  # `teletensor top | head`: nothing reads on
+    except BrokenPipeError:  # `teletensor top | head`: the reader has closed the pipe
         with contextlib.suppress(OSError):
             _flush()
         return 1

@@ -1,4 +1,4 @@
-"""What PyTorch's programs ask of compilation, beside `teletensor.compile`."""
+"""The functions of torch.compiler, in addition to `teletensor.compile`."""
 
 from __future__ import annotations
 
@@ -17,49 +17,50 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_compiling() -> bool:
-    """Is this call captured by `compile`?"""
+    """Returns whether `compile` is capturing this call."""
     capture = _capturing.active()
     return capture is not None and not capture.traced
 
 
 def is_dynamo_compiling() -> bool:
-    """is_compiling()."""
+    """As is_compiling()."""
     return is_compiling()
 
 
 def is_exporting() -> bool:
-    """False: there is no `export`."""
+    """Returns False: there is no `export`."""
     return False
 
 
 def allow_in_graph(fn: F) -> F:
-    """fn itself: every function is captured whole."""
+    """Returns fn itself: every function is captured completely."""
     return fn
 
 
 def assume_constant_result(fn: F) -> F:
-    """fn itself: what a captured function computes without tensors is a constant of the program."""
+    """Returns fn itself: results that a captured function computes without tensors are constants of the
+    program."""
     return fn
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """A function that is never captured. Also a decorator.
+    """Marks a function that is never captured. Also a decorator.
 
-    Called in a captured function it raises RuntimeError: a captured function is one program, and cannot
-    stop for code that each call runs by itself, as PyTorch's graph breaks do."""
+    If it is called in a captured function it raises RuntimeError: a captured function is one program, and
+    cannot be interrupted by code that runs at each call, as with PyTorch's graph breaks."""
     if fn is None:
         return lambda function: disable(function, recursive, reason=reason)
     return _compiled.Uncaptured(fn, reason)
 
 
 def reset() -> None:
-    """Forgets what `compile` and `jit.trace` have captured: the next calls capture anew."""
+    """Discards everything that `compile` and `jit.trace` have captured: the next calls capture again."""
     for each in list(_compiled.Compiled.alive):
         each.reset()
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Does nothing: results of captured functions are never written over by later calls."""
+    """Does nothing: later calls never overwrite the results of captured functions."""
 
 
 _absent.attach(globals())

@@ -1,8 +1,9 @@
-"""Discrete Fourier transforms: torch.fft's functions, with gradients.
+"""Discrete Fourier transforms: the differentiable functions of torch.fft.
 
-Any length in O(n log n). float32, float64, complex64 and complex128; integers become the default
-dtype. `norm`: "backward" (1/n on the inverse transforms), "ortho" (1/sqrt(n) on both), "forward" (1/n
-on the forward ones). A size n or s that differs from the input's trims it or pads it with zeros.
+A transform of any length takes O(n log n) operations. Dtypes are float32, float64, complex64 and
+complex128; integers are converted to the default dtype. `norm`: "backward" (1/n on the inverse transforms),
+"ortho" (1/sqrt(n) on both), "forward" (1/n on the forward transforms). If a size n or s differs from the
+input's, the input is trimmed or padded with zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Dims = Any
 
 
 def _norm(norm: str | None, forward: bool) -> int:
-    """The kernel's number: 0 as it is, 1 by the root of n, 2 by n."""
+    """The number for the kernel: 0 for no scaling, 1 for division by the square root of n, 2 for division
+    by n."""
     if norm == "ortho":
         return 1
     if norm not in (None, "backward", "forward"):
@@ -54,7 +56,7 @@ def _real(x: Tensor, name: str) -> Tensor:
 
 
 def _resized(x: Tensor, dim: int, n: int) -> Tensor:
-    """Trimmed, or padded with zeros at the end."""
+    """x trimmed, or padded with zeros at its end, to size n."""
     size = x._shape[dim]
     if n < 1:
         raise RuntimeError(f"Invalid number of data points ({n}) specified")
@@ -66,7 +68,7 @@ def _resized(x: Tensor, dim: int, n: int) -> Tensor:
 
 
 def _plan(x: Tensor, s: int | Sequence[int] | None, dim: Dims) -> tuple[list[int], list[int]]:
-    """Dims and signal sizes; -1 for the input's own."""
+    """The dims and the signal sizes; -1 for the input's own size."""
     rank = x.dim()
     s = [s] if isinstance(s, int) else s
     if dim is not None:
@@ -140,28 +142,30 @@ def ifft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = 
 
 
 def rfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The first n // 2 + 1 elements of the transform of a real signal; the others are conjugates."""
+    """The first n // 2 + 1 elements of the transform of a real signal; the remaining ones are their
+    conjugates."""
     return _r2c(input, _one(n), dim, norm, "rfft")
 
 
 def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of rfft: a real signal of n elements (2 (m - 1) of m by default)."""
+    """The inverse of rfft: a real signal of n elements (by default 2 (m - 1) for an input of m
+    elements)."""
     return _c2r(input, _one(n), dim, norm, "irfft")
 
 
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The real transform of a Hermitian signal, of which the first half is given."""
+    """The transform, which is real, of a Hermitian signal whose first half is given."""
     return _c2r(input, _one(n), dim, norm, "hfft", True)
 
 
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of hfft: the first half of a Hermitian signal."""
+    """The inverse of hfft: returns the first half of a Hermitian signal."""
     return _r2c(input, _one(n), dim, norm, "ihfft", False)
 
 
 def fftn(input: Tensor, s: Sequence[int] | None = None, dim: Dims = None,
          norm: str | None = None) -> Tensor:
-    """fft along several dims: all, the last len(s), or those of dim."""
+    """fft along several dims: all dims, the last len(s) ones, or those in dim."""
     return _c2c(input, s, dim, norm, True)
 
 
@@ -173,7 +177,7 @@ def ifftn(input: Tensor, s: Sequence[int] | None = None, dim: Dims = None,
 
 def rfftn(input: Tensor, s: Sequence[int] | None = None, dim: Dims = None,
           norm: str | None = None) -> Tensor:
-    """fftn of a real tensor, of which the last of the dims keeps the first half."""
+    """fftn of a real tensor; only the first half of the last of the dims is returned."""
     return _r2c(input, s, dim, norm, "rfftn")
 
 
@@ -185,7 +189,7 @@ def irfftn(input: Tensor, s: Sequence[int] | None = None, dim: Dims = None,
 
 def hfftn(input: Tensor, s: Sequence[int] | None = None, dim: Dims = None,
           norm: str | None = None) -> Tensor:
-    """hfft along the last of the dims, fft along the others."""
+    """hfft along the last of the dims, and fft along the preceding ones."""
     return _c2r(input, s, dim, norm, "hfftn", True)
 
 
@@ -241,7 +245,8 @@ def _counted(start: int, end: int, d: float, n: int, dtype: Any, device: Any) ->
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None,
             requires_grad: bool = False) -> Tensor:
-    """The frequencies of fft's elements for samples d apart: 0, 1, ..., -2, -1 over n d."""
+    """The frequencies of the elements of fft for samples at a distance of d: 0, 1, ..., -2, -1, divided by
+    n d."""
     positive = _counted(0, (n + 1) // 2, d, n, dtype, device)
     out = ops["cat"]([positive, _counted(-(n // 2), 0, d, n, dtype, device)], 0)
     return out.requires_grad_() if requires_grad else out
@@ -249,7 +254,8 @@ def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None,
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None,
              requires_grad: bool = False) -> Tensor:
-    """The frequencies of rfft's elements for samples d apart: 0 to n // 2 over n d."""
+    """The frequencies of the elements of rfft for samples at a distance of d: 0 to n // 2, divided by n
+    d."""
     out = _counted(0, n // 2 + 1, d, n, dtype, device)
     return out.requires_grad_() if requires_grad else out
 
@@ -265,7 +271,7 @@ def _rolled(x: Tensor, dim: Dims, back: bool) -> Tensor:
 
 
 def fftshift(input: Tensor, dim: Dims = None) -> Tensor:
-    """The halves of dims (all by default) exchanged, so that frequency 0 comes to the middle."""
+    """Swaps the two halves of the dims (all by default), so that frequency 0 is in the middle."""
     return _rolled(input, dim, False)
 
 

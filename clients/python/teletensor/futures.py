@@ -1,6 +1,7 @@
-"""torch.futures: values that come later. The hooks of DistributedDataParallel return them.
+"""The interface of torch.futures: values that become available later. The hooks of DistributedDataParallel
+return them.
 
-A value that is a tensor may still be computed by the daemon: reading it waits, as of any tensor.
+A value that is a tensor may still be being computed by the daemon: reading it waits, as for any tensor.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ S = TypeVar("S")
 
 
 class Future(Generic[T]):
-    """A value, or an error, that `set_result` or `set_exception` gives once. `devices` has no effect.
+    """A value or an error that is set once, by `set_result` or `set_exception`. `devices` has no effect.
 
-    Any thread may call any of the methods. Callbacks run in the thread that gives the value, or at once
-    where it is there."""
+    Any thread may call any of the methods. Callbacks run in the thread that sets the value, or at once if
+    it is already set."""
 
     def __init__(self, *, devices: Any = None) -> None:
         self._changed = threading.Condition()
-        self._done = False  # this and what follows: with _changed
+        self._done = False  # this field and the following ones are protected by _changed
         self._value: Any = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] = []
 
     def done(self) -> bool:
-        """Is the value there, or an error?"""
+        """Returns whether the value or an error is set."""
         with self._changed:
             return self._done
 
     def wait(self) -> T:
-        """The value, as soon as it is there. Raises the error of `set_exception`, or of the callback that
-        was to compute it."""
+        """Waits for the value and returns it. Raises the error given to `set_exception`, or that of the
+        callback that should have computed the value."""
         with self._changed:
             while not self._done:
                 self._changed.wait()
         return self.value()
 
     def value(self) -> T:
-        """The value, or the error as wait() raises it. RuntimeError where neither is there."""
+        """Returns the value, or raises the error as wait() does. RuntimeError if neither is set."""
         with self._changed:
             if not self._done:
                 raise RuntimeError("value() of a Future that has no result yet; wait() waits for it")
@@ -54,17 +55,18 @@ class Future(Generic[T]):
         return found
 
     def set_result(self, result: T) -> None:
-        """Gives the value. RuntimeError for a second one."""
+        """Sets the value. RuntimeError if it is already set."""
         self._end(result, None)
 
     def set_exception(self, result: BaseException) -> None:
-        """Gives an error in place of a value. TypeError where it is no exception."""
+        """Sets an error instead of a value. TypeError if it is not an exception."""
         if not isinstance(result, BaseException):
             raise TypeError(f"set_exception takes an exception, not {type(result).__name__}")
         self._end(None, result)
 
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
-        """A Future of what callback(this Future) returns once this one is done."""
+        """Returns a Future of the result of callback(this Future), which is called when this Future is
+        done."""
         following: Future[S] = Future()
 
         def run() -> None:
@@ -79,8 +81,8 @@ class Future(Generic[T]):
         return following
 
     def add_done_callback(self, callback: Callable[[Future[T]], None]) -> None:
-        """Calls callback(this Future) once it is done. As in PyTorch, its errors are only written to the
-        standard error."""
+        """Calls callback(this Future) when it is done. As in PyTorch, errors of the callback are only
+        written to standard error."""
 
         def run() -> None:
             try:
@@ -111,7 +113,7 @@ class Future(Generic[T]):
 
 
 def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
-    """A Future of the list, done once all of them are."""
+    """Returns a Future of the list, which is done when all its elements are."""
     all_done: Future[list[Future[Any]]] = Future()
     lock = threading.Lock()
     missing = len(futures)
@@ -132,7 +134,7 @@ def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
 
 
 def wait_all(futures: list[Future[Any]]) -> list[Any]:
-    """The values of all, once they are there. Raises the first error of the list."""
+    """Waits for the values of all futures and returns them. Raises the first error in the list."""
     return [each.wait() for each in collect_all(futures).wait()]
 
 

@@ -1,4 +1,4 @@
-"""Files and models from elsewhere: state_dicts by URL, and models of a folder with a hubconf.py."""
+"""Downloads of files and models: state_dicts by URL, and models from a folder with a hubconf.py."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _dir: str | None = None
 
 
 def get_dir() -> str:
-    """Where downloads go: as set_dir() says, else $TORCH_HOME/hub, $XDG_CACHE_HOME/torch/hub or
-    ~/.cache/torch/hub, which PyTorch uses, too."""
+    """The folder for downloads: the one given to set_dir(), or else $TORCH_HOME/hub,
+    $XDG_CACHE_HOME/torch/hub or ~/.cache/torch/hub, as in PyTorch."""
     if _dir is not None:
         return _dir
     cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torch")
@@ -36,16 +36,16 @@ def get_dir() -> str:
 
 
 def set_dir(d: str | os.PathLike[str]) -> None:
-    """Sets where downloads go."""
+    """Sets the folder for downloads."""
     global _dir
     _dir = os.path.expanduser(os.fspath(d))
 
 
 def download_url_to_file(url: str, dst: str, hash_prefix: str | None = None, progress: bool = True) -> None:
-    """Writes what the URL gives into the file dst, which is complete or not there.
+    """Downloads a URL to the file dst, which is either written completely or not at all.
 
-    hash_prefix: the beginning of its SHA-256 in hexadecimal digits; RuntimeError where it differs.
-    progress: a line on the standard error says how much there is."""
+    hash_prefix: the beginning of the file's SHA-256 in hexadecimal digits; RuntimeError if it differs.
+    progress: shows the progress in a line on standard error."""
     folder = pathlib.Path(os.path.expanduser(dst)).resolve()
     digest = hashlib.sha256()
     with urllib.request.urlopen(
@@ -82,11 +82,12 @@ def load_state_dict_from_url(
     file_name: str | None = None,
     weights_only: bool = False,
 ) -> Any:
-    """`teletensor.load` of the file that the URL names, downloaded once into model_dir (get_dir()'s
-    "checkpoints"). With check_hash its name has the beginning of its SHA-256, as in resnet18-5c106cde.pth.
+    """Returns `teletensor.load` of the file at the URL, which is downloaded once into model_dir (by default
+    get_dir()'s subfolder "checkpoints"). With check_hash its name contains the beginning of its SHA-256, as
+    in resnet18-5c106cde.pth.
 
-    PyTorch's files and safetensors are read; what only a full pickle can hold is refused, whatever
-    weights_only says."""
+    PyTorch's files and safetensors files are read; objects that only a full pickle can contain are refused,
+    whatever weights_only is."""
     folder = pathlib.Path(model_dir or os.path.join(get_dir(), "checkpoints"))
     folder.mkdir(parents=True, exist_ok=True)
     name = file_name or os.path.basename(urllib.parse.urlparse(url).path)
@@ -97,7 +98,7 @@ def load_state_dict_from_url(
 
 
 def _entries(repo: str, source: str) -> ModuleType:
-    """The module hubconf.py of that folder."""
+    """The module hubconf.py in that folder."""
     if source not in ("github", "local"):
         raise ValueError(f'Unknown source: "{source}". Allowed values: "github" | "local".')
     if source == "github":
@@ -141,7 +142,7 @@ def list(
     verbose: bool = True,
     source: str = "github",
 ) -> Any:
-    """The names that the hubconf.py of a folder (source="local") offers."""
+    """The names that the hubconf.py in a folder (source="local") defines."""
     module = _entries(github, source)
     return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
 
@@ -154,7 +155,7 @@ def help(
     trust_repo: Any = "check",
     source: str = "github",
 ) -> Any:
-    """The docstring of one of them."""
+    """The docstring of one of these names."""
     return _entry(github, model, source).__doc__
 
 
@@ -169,10 +170,11 @@ def load(
     skip_validation: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """model(*args, **kwargs) of the hubconf.py in a folder (source="local"), which runs its code.
+    """Returns model(*args, **kwargs), where model is defined by the hubconf.py in a folder
+    (source="local"), whose code is executed.
 
-    NotImplementedError for source="github"; FileNotFoundError, RuntimeError where there is no such file,
-    or no such function in it."""
+    NotImplementedError for source="github"; FileNotFoundError or RuntimeError if there is no such file or
+    no such function in it."""
     return _entry(repo_or_dir, model, source)(*args, **kwargs)
 
 

@@ -1,7 +1,8 @@
-"""Python's multiprocessing, with PyTorch's `spawn`.
+"""Python's multiprocessing module with PyTorch's `spawn`.
 
-Each process connects by itself: a tensor that is sent to another one goes there by its values, as a
-pickle, which `teletensor.allow_pickle` must have allowed. `teletensor.publish` and `keep` share memory.
+Each process has its own connection to the daemon. A tensor that is sent to another process is pickled with
+its values, which requires that `teletensor.allow_pickle` has allowed pickling. `teletensor.publish` and
+`keep` share a tensor's memory instead.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _strategy = "file_descriptor"
 
 
 def get_all_sharing_strategies() -> set[str]:
-    """PyTorch's names."""
+    """Returns PyTorch's names of the strategies."""
     return set(_STRATEGIES)
 
 
 def get_sharing_strategy() -> str:
-    """What set_sharing_strategy was told."""
+    """Returns the strategy given to set_sharing_strategy last."""
     return _strategy
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Kept, without effect: tensors are not in memory that processes share."""
+    """Stores the strategy, without effect: the memory of tensors is not shared between processes."""
     global _strategy
     if new_strategy not in _STRATEGIES:
         raise ValueError(f"{new_strategy!r} is none of {sorted(_STRATEGIES)}")
@@ -46,7 +47,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
 
 
 class _Failed(Exception):
-    """A process that spawn() started has failed."""
+    """Base class: a process that spawn() started has failed."""
 
     def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
         super().__init__(msg)
@@ -54,11 +55,11 @@ class _Failed(Exception):
 
 
 class ProcessRaisedException(_Failed):
-    """Its function raised; the text has its traceback."""
+    """The function of a process raised an exception; the message contains its traceback."""
 
 
 class ProcessExitedException(_Failed):
-    """It ended by a signal, or with another code than 0."""
+    """A process was ended by a signal or exited with a code other than 0."""
 
     def __init__(
         self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
@@ -78,21 +79,22 @@ def _run(fn: Callable[..., Any], index: int, args: tuple[Any, ...], errors: Any)
 
 
 class ProcessContext:
-    """The processes of a spawn(join=False)."""
+    """The processes that spawn(join=False) started."""
 
     def __init__(self, processes: Sequence[Any], errors: Sequence[Any]) -> None:
         self.processes, self._errors = list(processes), errors
         self._left = {process.sentinel: i for i, process in enumerate(processes)}
 
     def pids(self) -> list[int]:
-        """Of the processes."""
+        """The ids of the processes."""
         return [process.pid for process in self.processes]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Waits (at most timeout seconds) for one of them or more to end; True when all have.
+        """Waits, at most timeout seconds, until at least one process has ended; returns True if all have
+        ended.
 
-        Where one has failed the others are terminated (and killed after grace_period seconds), and
-        ProcessRaisedException or ProcessExitedException tells of it."""
+        If a process has failed, the remaining processes are terminated (and killed after grace_period
+        seconds), and ProcessRaisedException or ProcessExitedException is raised."""
         for sentinel in _connection.wait(self._left, timeout):
             index = self._left.pop(sentinel)
             self.processes[index].join()
@@ -111,7 +113,7 @@ class ProcessContext:
 
     def _fail(self, index: int) -> None:
         process, errors = self.processes[index], self._errors[index]
-        with contextlib.suppress(EOFError):  # it has told nothing
+        with contextlib.suppress(EOFError):  # the process sent no traceback
             text = f"\n\n-- Process {index} terminated with the following error:\n{errors.recv()}"
             raise ProcessRaisedException(text, index, process.pid)
         code = process.exitcode
@@ -129,10 +131,11 @@ def start_processes(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> ProcessContext | None:
-    """Runs fn(i, *args) in each of nprocs processes.
+    """Runs fn(i, *args) in nprocs processes, i being the number of the process.
 
-    With join waits for them: ProcessRaisedException with its traceback where one raises,
-    ProcessExitedException where one ends otherwise, after the others were terminated."""
+    With `join`, waits for the processes. If one fails, the remaining ones are terminated; raises
+    ProcessRaisedException with the traceback if fn raised, and ProcessExitedException if the process ended
+    in another way."""
     methods: Any = _multiprocessing.get_context(start_method)
     processes, errors = [], []
     for i in range(nprocs):
@@ -158,7 +161,7 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> ProcessContext | None:
-    """start_processes()."""
+    """As start_processes()."""
     return start_processes(fn, args, nprocs, join, daemon, start_method)
 
 

@@ -1,7 +1,8 @@
-"""`__torch_function__`: how functions of a library give way to classes that stand for tensors.
+"""The `__torch_function__` protocol, by which functions of a library let classes that imitate tensors
+override them.
 
-This package's own functions do not ask for it: they take tensors. Functions of a program that follow
-PyTorch's protocol (`if has_torch_function(...): return handle_torch_function(...)`) work.
+The functions of this package do not use it: they take tensors. It works for functions of a program that
+follow PyTorch's protocol (`if has_torch_function(...): return handle_torch_function(...)`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ __all__ = ["handle_torch_function", "has_torch_function", "is_tensor_like"]
 
 
 def is_tensor_like(inp: Any) -> bool:
-    """Is it a tensor, or does its class define `__torch_function__`?"""
+    """Returns whether the object is a tensor or its class defines `__torch_function__`."""
     return isinstance(inp, Tensor) or hasattr(type(inp), "__torch_function__")
 
 
 def _overriding(arguments: Iterable[Any]) -> list[Any]:
-    """One argument of each class that defines `__torch_function__`, subclasses before their bases."""
+    """One argument of each class that defines `__torch_function__`, subclasses before their base
+    classes."""
     found: list[Any] = []
     for argument in arguments:
         kind = type(argument)
@@ -32,15 +34,15 @@ def _overriding(arguments: Iterable[Any]) -> list[Any]:
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
-    """Does the class of one of the arguments define `__torch_function__`?"""
+    """Returns whether the class of one of the arguments defines `__torch_function__`."""
     return bool(_overriding(relevant_args))
 
 
 def handle_torch_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What the first class whose `__torch_function__` does not return NotImplemented makes of the call
-    public_api(*args, **kwargs). TypeError where none does."""
+    """Returns the result of the first `__torch_function__` that does not return NotImplemented for the call
+    public_api(*args, **kwargs). TypeError if all of them return it."""
     overriding = _overriding(relevant_args)
     kinds = tuple(map(type, overriding))
     for argument in overriding:

@@ -1,7 +1,8 @@
-"""torch.profiler on what `Session.profile` records: the daemon's lanes, frames on their way, waits.
+"""The interface of torch.profiler for the records of `Session.profile`: ops on the daemon's lanes, frames
+in transit, waits.
 
-`profile` records the current session from its start to its end; names of rows are those of the daemon's
-ops and of `record_function`. Times of ops are those of the daemon's lanes, whatever device computes.
+`profile` records the current session from start to end; rows have the names of the daemon's ops and of
+`record_function`. The times of ops are those of the daemon's lanes, whichever device computes them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["ProfilerAction", "ProfilerActivity", "profile", "record_function", "
 
 
 class ProfilerActivity(enum.Enum):
-    """What is recorded: always all."""
+    """What is recorded. It has no effect: everything is always recorded."""
 
     CPU = 0
     XPU = 1
@@ -35,7 +36,7 @@ class ProfilerActivity(enum.Enum):
 
 
 class ProfilerAction(enum.Enum):
-    """What happens in a step of a schedule."""
+    """The action in a step of a schedule."""
 
     NONE = 0
     WARMUP = 1
@@ -44,15 +45,16 @@ class ProfilerAction(enum.Enum):
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """CPU, and CUDA where the daemon has GPUs."""
+    """CPU, and also CUDA if the daemon has GPUs."""
     return {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda.is_available() else [])}
 
 
 def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0,
              skip_first_wait: int = 0) -> Callable[[int], ProfilerAction]:
-    """Cycles of `wait` steps without a record, `warmup` steps and `active` recorded ones, after skip_first
-    steps; `repeat` cycles, or with 0 to the end. With skip_first_wait the first cycle has no wait.
-    AssertionError for numbers out of range, as PyTorch's."""
+    """Returns a schedule: cycles of `wait` steps that are not recorded, `warmup` steps, and `active`
+    recorded steps, after skip_first steps; there are `repeat` cycles, or with 0 as many as there are steps.
+    With skip_first_wait the first cycle has no wait. AssertionError for numbers out of range, as in
+    PyTorch."""
     if min(wait, warmup, repeat, skip_first) < 0 or active <= 0:
         raise AssertionError(f"schedule: wait={wait}, warmup={warmup}, repeat={repeat}, "
                              f"skip_first={skip_first} are not negative, active={active} is positive")
@@ -81,8 +83,9 @@ _ranges = threading.Lock()
 
 
 class record_function:
-    """A context manager and decorator: a profile's table and trace have a row for the block. Its total is
-    the time from its begin to its end in the program; what was issued within may be computed later."""
+    """A context manager and decorator that adds a row for the block to a profile's table and trace. Its
+    total time is the time that the program spends in the block; operations issued in it may be computed
+    later."""
 
     def __init__(self, name: str, args: str | None = None) -> None:
         self.name, self.args = name, args
@@ -108,9 +111,9 @@ class record_function:
 class profile:
     """Records the current session: `with profile() as p: ...`, then `p.key_averages().table()`.
 
-    With a schedule, `p.step()` at the end of each step decides when it records; on_trace_ready(p) is
-    called after each cycle, or at the end. record_shapes, profile_memory, with_stack, with_flops and
-    with_modules have no effect: every event has the line of the program that it comes from.
+    With a schedule, `p.step()` at the end of each step decides when it records; on_trace_ready(p) is called
+    after each cycle, or at the end. record_shapes, profile_memory, with_stack, with_flops and with_modules
+    have no effect: every event always has the line of the program that issued it.
 
     >>> with tt.profiler.profile() as p:
     ...     (tt.ones(3) * 2).sum().item()
@@ -142,18 +145,18 @@ class profile:
         self.stop()
 
     def start(self) -> None:
-        """Begins, with the first step of the schedule."""
+        """Starts with the first step of the schedule."""
         self.current_action = self._action()
         if self.current_action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE):
             self._begin()
 
     def stop(self) -> None:
-        """Ends, and calls on_trace_ready where something was recorded since its last call."""
+        """Stops, and calls on_trace_ready if something was recorded since its last call."""
         self._end(saved=True)
         self.current_action = ProfilerAction.NONE
 
     def step(self) -> None:
-        """The end of a step, and the next one's begin."""
+        """Ends a step and starts the next one."""
         before, self.step_num = self.current_action, self.step_num + 1
         self.current_action = self._action()
         records = self.current_action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
@@ -189,8 +192,8 @@ class profile:
         return self._found
 
     def events(self) -> EventList:
-        """Each op and each block of record_function in the order of their begins. RuntimeError before the
-        end."""
+        """All ops and blocks of record_function in the order in which they began. RuntimeError before the
+        profile has ended."""
         found = self._ended()
         events = [FunctionEvent(Profile._name(span, "op"), span.begin * 1e6, span.seconds * 1e6,
                                 span.seconds * 1e6, span.line) for span in found.spans]
@@ -204,7 +207,7 @@ class profile:
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0,
                      group_by_overload_name: bool = False) -> EventList:
-        """The events by name; with group_by_stack_n by the line of the program as well."""
+        """The events grouped by name; with group_by_stack_n also by the line of the program."""
         if group_by_input_shape or group_by_overload_name:
             raise NotImplementedError("key_averages: events are grouped by name, or with group_by_stack_n "
                                       "by name and line; shapes and overloads are not recorded")
@@ -215,8 +218,8 @@ class profile:
         return EventList(sums.values())
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes the trace for Perfetto (ui.perfetto.dev) and chrome://tracing, compressed where path ends
-        in ".gz". RuntimeError before the end."""
+        """Writes the trace for Perfetto (ui.perfetto.dev) and chrome://tracing, compressed if path ends in
+        ".gz". RuntimeError before the profile has ended."""
         events = list(self._ended()._events())
         events += [{"ph": "X", "pid": 1, "tid": thread, "ts": round(begin, 3), "dur": round(length, 3),
                     "name": name, "cat": "user_annotation"}
@@ -232,7 +235,8 @@ class profile:
 
 def tensorboard_trace_handler(dir_name: str, worker_name: str | None = None, use_gzip: bool = False,
                               use_python_export: bool = False) -> Callable[[profile], None]:
-    """For on_trace_ready: each trace becomes a file of that folder, which is made."""
+    """Returns a function for on_trace_ready that writes each trace to a file in that folder, which it
+    creates."""
     def handler(prof: profile) -> None:
         os.makedirs(dir_name, exist_ok=True)
         worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"

@@ -1,4 +1,4 @@
-"""The process's random generator."""
+"""The random generator of the process."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def seed() -> Any:
 
 
 def get_rng_state() -> tuple[Any, Any]:
-    """The generator's (seed, ordinal of the next random instruction)."""
+    """The state of the generator: (seed, number of the next random instruction)."""
     return _core.rng_state()
 
 
 def set_rng_state(state: tuple[Any, Any]) -> None:
-    """Sets what get_rng_state gave."""
+    """Restores a state from get_rng_state."""
     _core.set_rng_state(*state)
 
 
 def fork_rng(devices: Any = None, enabled: bool = True, device_type: str = "cuda") -> Restoring:
-    """What is drawn within it leaves the generator, the same on every device, as it was."""
+    """A context that restores the state of the generator at its end. The generator is the same for all
+    devices."""
     def restore(before: tuple[Any, Any]) -> None:
         if enabled:
             set_rng_state(before)

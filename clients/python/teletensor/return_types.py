@@ -1,4 +1,4 @@
-"""The named tuples that functions with several results return, under their functions' names as in
+"""The named tuples that functions with several results return, named after the functions as in
 torch.return_types."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class _Shown:
-    """Prints a field a line."""
+    """Base class whose repr prints one line for each field."""
 
     __slots__ = ()
 
@@ -33,43 +33,43 @@ class _ValuesIndices(NamedTuple):
 
 
 class cummax(_Shown, _ValuesIndices):
-    """The largest elements so far along a dim, and where they stand."""
+    """The cumulative maxima along a dim, and their indices."""
 
 
 class cummin(_Shown, _ValuesIndices):
-    """The smallest elements so far along a dim, and where they stand."""
+    """The cumulative minima along a dim, and their indices."""
 
 
 class kthvalue(_Shown, _ValuesIndices):
-    """The k-th smallest elements along a dim, and where they stand."""
+    """The k-th smallest elements along a dim, and their indices."""
 
 
 class max(_Shown, _ValuesIndices):
-    """The largest elements along a dim, and where they stand."""
+    """The largest elements along a dim, and their indices."""
 
 
 class median(_Shown, _ValuesIndices):
-    """The middle elements along a dim, and where they stand."""
+    """The medians along a dim, and their indices."""
 
 
 class min(_Shown, _ValuesIndices):
-    """The smallest elements along a dim, and where they stand."""
+    """The smallest elements along a dim, and their indices."""
 
 
 class mode(_Shown, _ValuesIndices):
-    """The most frequent elements along a dim, and where they stand."""
+    """The most frequent elements along a dim, and their indices."""
 
 
 class nanmedian(_Shown, _ValuesIndices):
-    """The middle elements along a dim, NaNs aside, and where they stand."""
+    """The medians along a dim of the elements that are not NaN, and their indices."""
 
 
 class sort(_Shown, _ValuesIndices):
-    """Elements in order along a dim, and where they stood."""
+    """The sorted elements along a dim, and their indices in the input."""
 
 
 class topk(_Shown, _ValuesIndices):
-    """The k largest or smallest elements along a dim, and where they stand."""
+    """The k largest or smallest elements along a dim, and their indices."""
 
 
 class _MinMax(NamedTuple):
@@ -87,7 +87,7 @@ class _MantissaExponent(NamedTuple):
 
 
 class frexp(_Shown, _MantissaExponent):
-    """input = mantissa * 2 ** exponent."""
+    """The mantissa and the exponent of input = mantissa * 2 ** exponent."""
 
 
 class _ATau(NamedTuple):
@@ -96,7 +96,7 @@ class _ATau(NamedTuple):
 
 
 class geqrf(_Shown, _ATau):
-    """QR in LAPACK's form, and the scales of its Householder vectors."""
+    """The QR decomposition in LAPACK's form, and the scale factors of its Householder vectors."""
 
 
 class _HistBinEdges(NamedTuple):
@@ -105,11 +105,11 @@ class _HistBinEdges(NamedTuple):
 
 
 class histogram(_Shown, _HistBinEdges):
-    """Counts, and the edges of the bins."""
+    """The number of elements in each bin, and the edges of the bins."""
 
 
 class histogramdd(_Shown, _HistBinEdges):
-    """Counts, and the edges of the bins of each dimension."""
+    """The number of points in each cell, and the edges of the bins of each dimension."""
 
 
 class _LInfo(NamedTuple):
@@ -118,7 +118,8 @@ class _LInfo(NamedTuple):
 
 
 class linalg_cholesky_ex(_Shown, _LInfo):
-    """The factor, and the order of the first minor that is not positive-definite (0: none)."""
+    """The Cholesky factor, and the order of the first leading minor that is not positive-definite (0 if
+    there is none)."""
 
 
 class _EigenvaluesEigenvectors(NamedTuple):
@@ -127,11 +128,11 @@ class _EigenvaluesEigenvectors(NamedTuple):
 
 
 class linalg_eig(_Shown, _EigenvaluesEigenvectors):
-    """A = V diag(w) V^-1."""
+    """The eigenvalues w and eigenvectors V of A = V diag(w) V^-1."""
 
 
 class linalg_eigh(_Shown, _EigenvaluesEigenvectors):
-    """A = V diag(w) V^H."""
+    """The eigenvalues w and eigenvectors V of A = V diag(w) V^H."""
 
 
 class _InverseInfo(NamedTuple):
@@ -140,7 +141,7 @@ class _InverseInfo(NamedTuple):
 
 
 class linalg_inv_ex(_Shown, _InverseInfo):
-    """The inverse, and the number of the diagonal element of U that is zero (0: none)."""
+    """The inverse, and the 1-based index of the diagonal element of U that is zero (0 if there is none)."""
 
 
 class _LdPivots(NamedTuple):
@@ -149,7 +150,7 @@ class _LdPivots(NamedTuple):
 
 
 class linalg_ldl_factor(_Shown, _LdPivots):
-    """LDL in LAPACK's compact form."""
+    """The LDL decomposition in LAPACK's compact form."""
 
 
 class _LdPivotsInfo(NamedTuple):
@@ -159,7 +160,7 @@ class _LdPivotsInfo(NamedTuple):
 
 
 class linalg_ldl_factor_ex(_Shown, _LdPivotsInfo):
-    """linalg_ldl_factor and LAPACK's status."""
+    """The result of linalg_ldl_factor, and LAPACK's status."""
 
 
 class _SolutionResidualsRankSingularValues(NamedTuple):
@@ -170,7 +171,7 @@ class _SolutionResidualsRankSingularValues(NamedTuple):
 
 
 class linalg_lstsq(_Shown, _SolutionResidualsRankSingularValues):
-    """What minimizes the norm of A X - B."""
+    """The X that minimizes the norm of A X - B, and LAPACK's further results."""
 
 
 class _PLU(NamedTuple):
@@ -180,11 +181,11 @@ class _PLU(NamedTuple):
 
 
 class linalg_lu(_Shown, _PLU):
-    """A = P L U."""
+    """The factors of A = P L U."""
 
 
 class lu_unpack(_Shown, _PLU):
-    """A = P L U."""
+    """The factors of A = P L U."""
 
 
 class _LuPivots(NamedTuple):
@@ -193,7 +194,7 @@ class _LuPivots(NamedTuple):
 
 
 class linalg_lu_factor(_Shown, _LuPivots):
-    """LU in LAPACK's compact form."""
+    """The LU decomposition in LAPACK's compact form."""
 
 
 class _LuPivotsInfo(NamedTuple):
@@ -203,7 +204,7 @@ class _LuPivotsInfo(NamedTuple):
 
 
 class linalg_lu_factor_ex(_Shown, _LuPivotsInfo):
-    """linalg_lu_factor and LAPACK's status."""
+    """The result of linalg_lu_factor, and LAPACK's status."""
 
 
 class _QR(NamedTuple):
@@ -212,11 +213,11 @@ class _QR(NamedTuple):
 
 
 class linalg_qr(_Shown, _QR):
-    """A = Q R."""
+    """The factors of A = Q R."""
 
 
 class qr(_Shown, _QR):
-    """A = Q R."""
+    """The factors of A = Q R."""
 
 
 class _SignLogabsdet(NamedTuple):
@@ -248,7 +249,7 @@ class _USVh(NamedTuple):
 
 
 class linalg_svd(_Shown, _USVh):
-    """A = U diag(S) Vh."""
+    """The factors of A = U diag(S) Vh."""
 
 
 class _USV(NamedTuple):
@@ -258,7 +259,7 @@ class _USV(NamedTuple):
 
 
 class svd(_Shown, _USV):
-    """A = U diag(S) V^H."""
+    """The factors of A = U diag(S) V^H."""
 
 
 class _SolutionClonedCoefficient(NamedTuple):
@@ -267,4 +268,4 @@ class _SolutionClonedCoefficient(NamedTuple):
 
 
 class triangular_solve(_Shown, _SolutionClonedCoefficient):
-    """The solution, and a copy of the coefficients."""
+    """The solution, and a copy of the coefficient matrix."""

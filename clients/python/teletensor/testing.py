@@ -1,4 +1,4 @@
-"""Comparing tensors in tests."""
+"""Comparison of tensors in tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._core import Tensor
 __all__ = ["assert_close"]
 
 _NUMBER = (int, float, complex, np.number)
-_TOLERANCES = {  # relative, absolute
+_TOLERANCES = {  # The relative and the absolute tolerance.
     "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5), "float32": (1.3e-6, 1e-5),
     "float64": (1e-7, 1e-7), "complex64": (1.3e-6, 1e-5), "complex128": (1e-7, 1e-7),
 }
@@ -33,11 +33,12 @@ def assert_close(
     check_stride: bool = False,
     msg: str | Callable[[str], str] | None = None,
 ) -> None:
-    """Raises AssertionError unless |actual - expected| <= atol + rtol |expected| everywhere, and shapes,
-    devices and dtypes agree. Takes tensors, numbers, arrays, and sequences and mappings of them.
+    """AssertionError unless |actual - expected| <= atol + rtol |expected| everywhere, and the shapes,
+    devices and dtypes agree. Takes tensors, numbers, arrays, and sequences and mappings of these.
 
-    rtol and atol go together; by default they are those of the wider dtype of the two (1.3e-6 and
-    1e-5 for float32). `msg` replaces the message, or makes one of it. Source: PyTorch's.
+    rtol and atol must be given together; by default they are those of the less precise dtype of the two
+    (1.3e-6 and 1e-5 for float32). `msg` replaces the message, or is a function of it. Source: the defaults
+    are PyTorch's.
     """
     if (rtol is None) != (atol is None):
         raise ValueError(
@@ -52,7 +53,7 @@ def assert_close(
 
 def _fault(actual: Any, expected: Any, place: str, tolerances: tuple[float | None, float | None],
            equal_nan: bool, device: bool, dtype: bool, stride: bool, subclasses: bool) -> str | None:
-    """What differs, in a sentence; None where nothing does."""
+    """A sentence that describes the difference; None if there is none."""
     rest = (tolerances, equal_nan, device, dtype, stride, subclasses)
     if isinstance(actual, Mapping) and isinstance(expected, Mapping):
         if set(actual) != set(expected):
@@ -101,7 +102,7 @@ def _values(a: Tensor, e: Tensor, tolerances: tuple[float | None, float | None],
     left, right = (np.asarray((x.float() if x.dtype.name == "bfloat16" else x).numpy()) for x in (a, e))
     if not {left.dtype.kind, right.dtype.kind} & set("fc"):
         left, right = (x.astype(int).astype(object) if x.dtype.kind == "b" else x.astype(object)
-                       for x in (left, right))  # Python's integers: none is too large
+                       for x in (left, right))  # integers as Python integers, which cannot overflow
     with np.errstate(all="ignore"):
         difference = np.abs(left - right)
         near = np.isfinite(difference.astype(float)) & (difference <= atol + rtol * np.abs(right))

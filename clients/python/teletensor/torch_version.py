@@ -1,4 +1,4 @@
-"""The version of PyTorch that a program asks for, as text that compares as a version."""
+"""The version of PyTorch that a program asks for: a string that compares as a version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STAGES = {"dev": 0, "a": 1, "b": 2, "rc": 3, "": 4}
 
 
 def _order(version: Any) -> tuple[list[int], int, int]:
-    """What versions are sorted by: "2.1.0", (2, 1), or packaging's Version."""
+    """The sort key of a version such as "2.1.0", (2, 1), or packaging's Version."""
     text = ".".join(map(str, version)) if isinstance(version, (tuple, list)) else str(version)
     found = _PARTS.match(text)
     if found is None:
@@ -24,7 +24,7 @@ def _order(version: Any) -> tuple[list[int], int, int]:
 
 
 class TorchVersion(str):
-    """A version that compares with texts, tuples and versions: TorchVersion("2.10.0") > "2.9".
+    """A version that compares with strings, tuples and versions: TorchVersion("2.10.0") > "2.9".
 
     >>> from teletensor.torch_version import TorchVersion
     >>> TorchVersion("2.10.0") > "2.9", TorchVersion("2.10.0") >= (2, 10), TorchVersion("2.1.0rc1") < "2.1"

@@ -1,4 +1,4 @@
-"""What was built, in the names of PyTorch's module."""
+"""The version of this package, under the names of torch.version."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["__version__", "cuda", "debug", "git_version", "hip", "rocm", "xpu"]
 
 try:
     __version__ = _metadata.version("teletensor")
-except _metadata.PackageNotFoundError:  # run from a source tree
+except _metadata.PackageNotFoundError:  # the package runs from a source tree
     __version__ = "0"
 debug: bool = False
 git_version: str = "Unknown"
-# This package computes nothing itself: what daemons were built with is theirs to say.
+# This package itself computes nothing: only a daemon knows which CUDA it was built with.
 cuda: str | None = None
 hip: str | None = None
 rocm: str | None = None

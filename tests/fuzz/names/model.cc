@@ -23,7 +23,7 @@ Sizes broadcast(const Sizes& a, const Sizes& b) {
   return out;
 }
 
-// For every element of `shape` the element of a tensor of shape `from` that broadcasts to it.
+// For every element of `shape`, the element of a tensor of shape `from` that is broadcast to it.
 Sizes spread(const Sizes& shape, const Sizes& from) {
   Geo geo(from);
   const std::size_t lead = shape.size() - from.size();
@@ -138,7 +138,7 @@ Array compute(Op op, const std::vector<Array>& in, const Sizes& shape, const Att
   return out;
 }
 
-// What the vjp reads; needs: which operands have an edge.
+// The values that the vjp reads. needs: which operands have an edge.
 std::vector<int> saves(Op op, const std::vector<Edge>& edges) {
   switch (op) {
     case Op::kMul:
@@ -189,7 +189,7 @@ Geo elementwise_layout(const Sizes& shape, const std::vector<Handle*>& operands)
   std::vector<std::size_t> order, usual;
   for (std::size_t d = shape.size(); d-- > 0;) order.push_back(d);
   usual = order;
-  for (std::size_t i = 1; i < order.size(); ++i) {  // "either" is not transitive
+  for (std::size_t i = 1; i < order.size(); ++i) {  // the relation "either" is not transitive
     std::size_t at = i;
     for (std::size_t j = i; j-- > 0;) {
       const int swap = inside(order[j], order[at]);
@@ -211,7 +211,7 @@ Geo elementwise_layout(const Sizes& shape, const std::vector<Handle*>& operands)
   return Geo(shape, strides, 0);
 }
 
-// For every element of `view` which element of `base` it is.
+// For every element of `view`, the corresponding element of `base`.
 std::shared_ptr<const Sizes> index_map(const Geo& base, const Geo& view) {
   std::unordered_map<std::int64_t, std::int64_t> back;
   const Sizes where = base.positions();
@@ -321,7 +321,8 @@ std::vector<Handle*> World::unbind(Handle* h, int dim) {
 }
 
 Handle* World::view(Handle* h, const Sizes& to) {
-  if (grad_mode && h->requires_grad()) (void)node_of(h);  // a refused view says so first
+  // a view that is refused reports that first
+  if (grad_mode && h->requires_grad()) (void)node_of(h);
   Geo geo(Sizes{});
   if (!h->geo.view(to, &geo)) throw Refused("view");
   return view_of(h, [&](const Geo& g) {
@@ -504,7 +505,7 @@ void World::requires_grad_(Handle* h, bool on) {
 void World::set_grad(Handle* h, Handle* g) {
   if (g == h) throw Refused("own_grad");
   if (g != nullptr) {
-    (void)node_of(h);  // refuses as every use of such a view does
+    (void)node_of(h);  // refuses, as does every other use of such a view
     if (g->shape() != h->shape()) throw Refused("grad_shape");
     if (g->geo.overlaps_itself()) throw Refused("overlap");
   }
@@ -544,7 +545,7 @@ Handle* World::turned(Handle* x) {
   return apply(Op::kIndex, {x}, std::move(attrs));
 }
 
-// A saved value as a name that carries the edge it was saved with; nullptr where none was.
+// A saved value as a name with the edge with which it was saved; nullptr if there is none.
 Handle* World::saved(Node& node, int which) {
   for (const Node::Saved& s : node.saved) {
     if (s.which != which) continue;
@@ -616,7 +617,8 @@ std::vector<Handle*> World::vjp(Node& node, Handle* g) {
 
 // ---------------------------------------------------------------- backward
 
-// RULE: without a graph .grad is written in place (who holds it sees it), with one it is replaced.
+// RULE: without a graph .grad is written in place (every reference to it sees the change), and with
+// a graph it is replaced.
 void World::accumulate(Handle* h, Handle* g) {
   if (!h->requires_grad()) return;
   if (h->grad == nullptr) {
@@ -631,8 +633,8 @@ void World::accumulate(Handle* h, Handle* g) {
   }
 }
 
-// Descending tape position; a leaf at once when its last consumer has run, leaves of one node in
-// operand order. Eager errors come before any effect.
+// In descending order of tape position; a leaf as soon as its last consumer has run, and the leaves
+// of one node in operand order. Eager errors precede any effect.
 std::vector<Handle*> World::backward(Handle* root, Handle* seed, const std::vector<Handle*>* inputs,
                                      int keep, bool create_graph, bool allow_unused) {
   if (seed == nullptr && root->requires_grad()) {
@@ -744,7 +746,7 @@ std::vector<Handle*> World::backward(Handle* root, Handle* seed, const std::vect
         h->grad = h->grad == nullptr ? apply(Op::kClone, {g}) : add(h->grad, g);
       }
     }
-    // RULE: a hook changes an input only if nothing behind it runs.
+    // RULE: a hook changes an input only if no node after it runs.
     if (inputs != nullptr) captured[target.key()] = runs.contains(target.key()) ? before : g;
     if (target.node == nullptr) {
       if (inputs == nullptr && g != nullptr) accumulate(target.leaf, g);

@@ -1,7 +1,7 @@
 // The executable specification of names, views, in-place writes and the tape, in plain C++ over
-// doubles: what a session's client must see. Written from the rules alone, without the engine's
-// code, so that the two can be compared (names_inprocess.cc). Every object lives until the world
-// ends.
+// doubles: what the client of a session must observe. It is written from the rules alone, without
+// code of the engine, so that the two can be compared (names_inprocess.cc). Every object lives as
+// long as its world.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace teletensor::fuzz::model {
 using Sizes = std::vector<std::int64_t>;
 using Numbers = std::vector<double>;
 
-// An eager error: raised before anything has changed. Kinds, not texts, are compared.
+// An eager error, which is raised before anything has changed. Kinds of errors are compared, not
+// their texts.
 struct Refused : std::runtime_error {
   explicit Refused(const char* kind) : std::runtime_error(kind), kind(kind) {}
   const char* kind;
@@ -37,12 +38,12 @@ struct Geo {
   bool contiguous() const;
   bool dense() const;
   bool overlaps_itself() const;
-  Sizes positions() const;  // of every element, row-major
+  Sizes positions() const;  // the positions of all elements, in row-major order
   Geo select(int dim, std::int64_t i) const;
   Geo slice(int dim, std::int64_t start, std::int64_t stop, std::int64_t step) const;
   Geo transpose(int a, int b) const;
   Geo expand(const Sizes& to) const;
-  bool view(const Sizes& to, Geo* out) const;  // false: needs a copy
+  bool view(const Sizes& to, Geo* out) const;  // returns false if a copy is needed
   friend bool operator==(const Geo&, const Geo&) = default;
 };
 
@@ -94,7 +95,7 @@ struct Edge {
   friend bool operator==(const Edge&, const Edge&) = default;
 };
 
-// What a hook makes of a gradient: nullptr for "as it is".
+// Maps a gradient to another one; nullptr leaves it unchanged.
 using Hook = std::function<Handle*(Handle*)>;
 
 struct Node {
@@ -125,7 +126,7 @@ struct Handle {
   Cell* cell;
   Geo geo;
   Clock* clock;
-  Handle* base;  // itself where it is no view
+  Handle* base;  // the object itself if it is not a view
   Made made;
   bool flag = false;
   Node* node = nullptr;
@@ -143,7 +144,7 @@ struct Handle {
   }
 };
 
-// All names of one program.
+// All names in one program.
 class World {
  public:
   bool grad_mode = true;
@@ -154,7 +155,7 @@ class World {
   Handle* add(Handle* a, Handle* b) { return apply(Op::kAdd, {a, b}); }
   Handle* mul(Handle* a, Handle* b) { return apply(Op::kMul, {a, b}); }
   Handle* neg(Handle* a) { return apply(Op::kNeg, {a}); }
-  Handle* sum(Handle* a, int dim);  // -1: all
+  Handle* sum(Handle* a, int dim);  // -1: over all dims
   Handle* detach(Handle* h);
   Handle* data(Handle* h);
 
@@ -176,8 +177,8 @@ class World {
   Node* node_of(Handle* h);
   Array contents(const Handle* h) const;
 
-  // `keep`: -1 as create_graph. With `inputs` gradients come back (nullptr: unused), else they go
-  // into .grad.
+  // `keep`: -1 means as create_graph. With `inputs` the gradients are returned (nullptr for an
+  // unused input), and otherwise they are added to .grad.
   std::vector<Handle*> backward(Handle* root, Handle* seed, const std::vector<Handle*>* inputs,
                                 int keep, bool create_graph, bool allow_unused);
 

@@ -1,12 +1,13 @@
-// Random programs about names, views, in-place writes and the tape, in process: the real client
-// (mirror, frames) and the real front and executor against the specification (model.h). Every
-// visible fact is compared: layout, requires_grad, is_leaf, views, groups, storage sharing, .grad,
-// values, what hooks saw and in which order, refusals and their kind.
+// Runs random programs about names, views, in-place writes and the tape in one process: the real
+// client (shape inference and frames), and the real front end and executor, compared with the
+// specification (model.h). Every visible fact is compared: layout, requires_grad, is_leaf, views,
+// groups, shared storage, .grad, values, the gradients that hooks saw and their order, and refusals
+// with their kind.
 //
 //   names_inprocess [--programs N] [--from K] [--seconds S] [--seed S] [--failures N]
 //
-// --failures: one instruction fails; everything must be as if it, and all that depended on it,
-// had not been written (design section 6).
+// --failures: one instruction fails; all results must be as if it, and everything that depends on
+// it, had not been issued (design section 6).
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -25,9 +26,10 @@ using model::Handle;
 using model::Numbers;
 using model::Sizes;
 
-constexpr double kLarge = 1e4;  // beyond it rounding would hide or fake mismatches
+// numbers beyond it end a program, because rounding would hide or cause mismatches
+constexpr double kLarge = 1e4;
 
-// Texts of errors and the specification's names for them.
+// Texts of errors, with the names of their kinds in the specification.
 const char* kind_of(const std::string& text) {
   static constexpr std::pair<const char*, const char*> kKinds[] = {
       {"multiple views", "multi_view"},
@@ -61,7 +63,7 @@ const char* kind_of(const std::string& text) {
   return "other";
 }
 
-// The specification's side.
+// The specification.
 struct Model {
   model::World world;
   Env env;
@@ -81,7 +83,7 @@ struct Model {
     return h;
   }
 
-  // The refusal's kind, or nullptr.
+  // Returns the kind of the refusal, or nullptr.
   const char* step(const Step& s) {
     world.grad_mode = !s.no_grad;
     try {
@@ -207,7 +209,7 @@ struct Model {
   }
 };
 
-// The real thing.
+// The real client and daemon.
 struct Subject {
   Client client;
   std::map<int, client::HandleRef> env;
@@ -404,7 +406,7 @@ std::string layout_of(const model::Geo& g) {
 std::string layout_of(const core::Geometry& g) {
   return layout_of(model::Geo(Subject::sizes(g.shape), Subject::sizes(g.strides), g.offset));
 }
-// Of a .grad, strides of dimensions of size 1 are left open (D7).
+// For a .grad, the strides of dimensions of size 1 are not compared (D7).
 bool same_layout(const model::Geo& x, const core::Geometry& y, bool grad) {
   if (x.offset != y.offset || x.shape != Subject::sizes(y.shape)) return false;
   for (std::size_t d = 0; d < x.shape.size(); ++d) {
@@ -413,7 +415,7 @@ bool same_layout(const model::Geo& x, const core::Geometry& y, bool grad) {
   return true;
 }
 
-// For each the position of the first that is the same.
+// For each entry, the index of the first entry that is equal.
 std::vector<std::size_t> partition(const std::vector<const void*>& keys) {
   std::vector<std::size_t> out;
   for (const void* key : keys) {
@@ -423,7 +425,7 @@ std::vector<std::size_t> partition(const std::vector<const void*>& keys) {
   return out;
 }
 
-// The first visible fact in which the two differ, or "".
+// The first visible fact in which the two sides differ, or "".
 std::string mismatch(Model& m, Subject& s, bool tape, bool values) {
   if (m.env.size() != s.env.size()) return "other names";
   std::vector<const void*> cells[2], groups[2];
@@ -500,7 +502,7 @@ struct Counts {
   std::uint64_t failed = 0, lost = 0, compared = 0, gradients = 0;
 };
 
-// D11: what these do to a view whose history is stale and refuses is left open.
+// D11: the effect of these steps on a view whose stale history refuses them is not specified.
 bool left_open(const Step& s, Model& m) {
   if (s.what != What::kFlag && s.what != What::kRetain) return false;
   try {
@@ -540,7 +542,7 @@ void show(const std::vector<Step>& program) {
   for (const Step& s : program) std::fprintf(stderr, "  %s\n", text_of(s).c_str());
 }
 
-// As it says; a disagreement of client and daemon is a mismatch like any other.
+// Runs it; a disagreement between client and daemon is a mismatch like any other.
 template <class Run>
 std::string caught(Run run) {
   try {
@@ -570,7 +572,7 @@ std::string run_steps(std::vector<Step>& program, Chooser* chooser, std::size_t 
     } else if (!last) {
       continue;
     }
-    // Values every third step: a name keeps its wrong value.
+    // Values are compared after every third step, because a wrong value stays in its name.
     const std::string bad = mismatch(m, s, look || last, last || i % 3 == 0);
     if (!bad.empty()) return "after " + text_of(step) + ": " + bad;
     if (too_large(m)) {
@@ -582,15 +584,15 @@ std::string run_steps(std::vector<Step>& program, Chooser* chooser, std::size_t 
   return mismatch(m, s, true, true);
 }
 
-// Runs `program`, or lets `chooser` write it. The mismatch, or "".
+// Runs `program`, or lets `chooser` generate it. Returns the mismatch, or "".
 std::string run(std::vector<Step>& program, Chooser* chooser, std::size_t length, bool look,
                 Counts& counts) {
   return caught([&] { return run_steps(program, chooser, length, look, counts); });
 }
 
-// `program` with instruction `at` failing, against the specification without what did not happen.
-// `look`: between the failure and its raise the names' nodes are asked for, which makes those of
-// views again.
+// Runs `program` with the instruction `at` failing, compared with the specification without the
+// instructions that did not run. `look`: the nodes of the names are requested between the failure
+// and its raise, which recreates those of views.
 std::string run_failing(const std::vector<Step>& program, std::int64_t at, bool look,
                         Counts& counts) {
   Subject a;
@@ -604,7 +606,7 @@ std::string run_failing(const std::vector<Step>& program, std::int64_t at, bool 
     }
     const std::uint64_t before = a.client.last_seq();
     const char* refused = a.step(step);
-    // What has run is known at once here, but not told: nothing has been raised.
+    // The daemon's progress is known at once here, but the failure has not been raised yet.
     a.client.pump();
     for (const auto& [name, h] : a.env) {
       if (look) (void)a.client.node_of(*h);
@@ -625,7 +627,7 @@ std::string run_failing(const std::vector<Step>& program, std::int64_t at, bool 
     }
   }
   if (a.client.raise_all() > 0) ++counts.failed;
-  // Names born failed stay errors; the rest is the twin's.
+  // Names whose creation failed stay errors; all other names must be equal to the twin's.
   for (auto it = a.env.begin(); it != a.env.end();) {
     Numbers ours;
     const bool good = a.client.read(*it->second, ours);
@@ -661,7 +663,8 @@ bool programs(std::uint64_t seed, std::uint64_t from, std::uint64_t most, double
   for (std::uint64_t k = from; k < from + most; ++k) {
     if (seconds > 0 && std::chrono::steady_clock::now() >= end) break;
     Chooser chooser(seed * 1000003 + k, false);
-    const bool look = chooser.chance(0.75);  // else lazily made nodes stay lazy
+    // if false, nodes that are created on demand are not created
+    const bool look = chooser.chance(0.75);
     std::vector<Step> program;
     const std::size_t length = 5 + chooser.below(36);
     std::string bad = run(program, &chooser, length, look, counts);
@@ -669,7 +672,7 @@ bool programs(std::uint64_t seed, std::uint64_t from, std::uint64_t most, double
     if (bad.empty()) continue;
     std::fprintf(stderr, "program %llu of seed %llu: %s\n", static_cast<unsigned long long>(k),
                  static_cast<unsigned long long>(seed), bad.c_str());
-    // Drops steps while a mismatch remains.
+    // Drops steps as long as a mismatch remains.
     Counts unused;
     for (std::size_t size = program.size() / 2 + 1; size > 0; size /= 2) {
       for (std::size_t i = 0; i + size <= program.size();) {

@@ -14,7 +14,7 @@ constexpr std::size_t kMaxNames = 9;
 const char* const kUnary[] = {"neg", "sin", "exp", "tanh", "clone"};
 const Sizes kShapes[] = {{},     {1},    {3},    {4},       {2, 3},    {3, 2},
                          {2, 2}, {1, 3}, {3, 1}, {2, 1, 3}, {2, 3, 2}, {4, 3}};
-// Kinds of steps, in the order of `weights_`.
+// The kinds of steps, in the order of `weights_`.
 enum {
   kUnaryStep,
   kBinary,
@@ -145,7 +145,8 @@ std::vector<Index> Chooser::index(const Sizes& shape) {
   return out;
 }
 
-// Two branches from one name, a hook on each in either order, a backward through their sum.
+// Two branches from one name, with a hook on each in either order, and a backward through their
+// sum.
 void Chooser::diamond(int a, int i) {
   const int base = 8 * i;
   int first = base, second = chance(0.5) ? base + 1 : a;
@@ -189,7 +190,7 @@ Step Chooser::next(const Env& env, int i) {
   }
   const auto any = [](const Handle&) { return true; };
   step.a = pick(env, any);
-  if (env.size() > kMaxNames) return step;  // drop
+  if (env.size() > kMaxNames) return step;  // drops a name
   const bool about_order = profile_ < 0.2, about_views = !about_order && profile_ < 0.45;
   if (!data_only_ && about_order && chance(0.1) && env.at(step.a)->requires_grad()) {
     diamond(step.a, i);
@@ -315,7 +316,7 @@ bool Chooser::write(Step& step, const Env& env, int kind) {
   const Handle& x = *env.at(step.a);
   step.out = -1;
   if (kind == kSetData) {
-    // D9 is refused while views live; which of them do, only the client knows.
+    // D9 is refused while views exist, and only the client knows which of them do.
     if (x.base->had_views || x.is_view()) return false;
     step.what = What::kSetData;
     step.b = pick(env, [&](const Handle& h) { return h.shape() == x.shape() && &h != &x; });

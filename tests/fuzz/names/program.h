@@ -56,17 +56,17 @@ struct Index {
 
 struct Step {
   What what = What::kDrop;
-  int a = 0, b = -1;  // names; b -1: `number`
-  int out = -1;       // the name it makes; several are out + 1, ...
+  int a = 0, b = -1;  // names; if b is -1, `number` is used
+  int out = -1;       // the name that it makes; further ones are out + 1, ...
   bool no_grad = false;
   double number = 0;
-  std::string op;  // unary
+  std::string op;  // a unary op
   int dim = -1, other_dim = 0;
   std::int64_t at = 0, length = 0;
   model::Sizes shape;
   std::vector<Index> index;
   std::vector<int> inputs;
-  std::uint64_t data = 0;  // what fills a new tensor or a seed
+  std::uint64_t data = 0;  // determines the values of a new tensor or a seed
   bool seeded = false, flag = false;
   int retain = -1;  // -1: as create
   bool create = false, allow_unused = false;
@@ -78,10 +78,10 @@ model::Numbers numbers_of(std::uint64_t data, std::int64_t count);
 
 using Env = std::map<int, model::Handle*>;
 
-// Writes one program, a step at a time, by looking at the model's names.
+// Writes one program step by step, by looking at the names in the specification.
 class Chooser {
  public:
-  // data_only: without the tape (for failures).
+  // data_only: without the tape (for failures)
   Chooser(std::uint64_t seed, bool data_only);
   Step next(const Env& env, int i);
   std::uint64_t below(std::uint64_t n) { return random_() % n; }

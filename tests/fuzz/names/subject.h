@@ -1,6 +1,6 @@
-// A client and its daemon in one thread (what they disagree on is thrown as runtime_error): the
-// client's own Session, frames as bytes, the daemon's front, and the executor with the CPU's
-// kernels. No sockets, no queue, no other thread.
+// A client and its daemon in one thread (disagreements between them are thrown as runtime_error):
+// the client's own Session, frames as bytes, the daemon's front end, and the executor with the CPU
+// kernels. There are no sockets, queues or other threads.
 #pragma once
 
 #include <functional>
@@ -17,16 +17,16 @@
 
 namespace teletensor::fuzz {
 
-// Executes frames at once. One instruction may be told to fail.
+// Executes frames at once. One chosen instruction can be made to fail.
 class Daemon final : public autograd::Sink {
  public:
   Daemon();
   ~Daemon() override;
   void frame(std::string_view bytes, wire::Progress& progress);
 
-  std::int64_t instructions = 0;   // so far
+  std::int64_t instructions = 0;   // the number of instructions so far
   std::int64_t fail_at = -1;       // the instruction that fails
-  std::set<std::uint64_t> failed;  // commands of which an instruction failed
+  std::set<std::uint64_t> failed;  // the commands of which an instruction has failed
 
   program::Instruction& instruction(std::uint64_t seq) override;
   program::Interner& interner() override { return interner_; }
@@ -48,7 +48,8 @@ class Daemon final : public autograd::Sink {
   program::Instruction pending_;
   bool has_pending_ = false;
   wire::Progress* progress_ = nullptr;
-  std::map<std::uint64_t, std::vector<std::uint64_t>> rebinds_;  // by root, until raised
+  // by root, until the error is raised
+  std::map<std::uint64_t, std::vector<std::uint64_t>> rebinds_;
 };
 
 class Client final : public client::Session {
@@ -58,7 +59,7 @@ class Client final : public client::Session {
   Client();
   ~Client() override;
 
-  // Each may refuse; the status is then in `refused`.
+  // Each of these may refuse; the status is then in `refused`.
   client::HandleRef call_op(std::string_view op, std::vector<ops::Var> arguments,
                             core::Attributes attributes = {});
   client::Handles call_list(std::string_view op, std::vector<ops::Var> arguments,
@@ -66,13 +67,13 @@ class Client final : public client::Session {
   void call_inplace(std::string_view op, std::vector<ops::Var> arguments);
   client::HandleRef make(const std::vector<std::int64_t>& shape,
                          const std::vector<double>& numbers);
-  // Row-major; false: the value is an error.
+  // in row-major order; returns false if the value is an error
   bool read(client::Handle& h, std::vector<double>& out);
-  // Sends what has gathered; the daemon runs it.
+  // Sends the pending commands, which the daemon runs.
   void pump();
-  // Raises every late error; how many there were.
+  // Raises every late error; returns their number.
   int raise_all();
-  // `tag` in the log with what the hook sees; doubles it where `scale`.
+  // The hook writes `tag` and the gradient to the log; with `scale` it doubles the gradient.
   autograd::HookId add_hook(int tag, bool scale);
   ops::Var var(const client::HandleRef& h) { return ops::Var(this, h); }
 
@@ -95,7 +96,7 @@ class Client final : public client::Session {
   bool keep(core::Status status);
   static core::Attributes filled(std::string_view op, core::Attributes attributes);
 
-  const std::uint64_t sends_;  // the number of its only stream
+  const std::uint64_t sends_;  // the number of the client's only stream
   std::map<autograd::HookId, std::pair<int, bool>> hooks_;
 };
 

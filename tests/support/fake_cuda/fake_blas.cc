@@ -1,5 +1,5 @@
-// cuBLASLt's functions, on the host: strict about layouts, alignments, memory and about algorithms
-// that were asked for another product.
+// The functions of cuBLASLt, on the host: strict about layouts, alignments and memory, and about
+// algorithms that were requested for another product.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -78,7 +78,7 @@ struct Problem {
     if (c->rows != d->rows || c->columns != d->columns) return false;
     return d->batches == 1 || d->stride >= d->lead * static_cast<std::int64_t>(d->columns);
   }
-  // What an algorithm is for.
+  // The kind of product for which an algorithm is valid.
   std::uint64_t name() const {
     std::uint64_t made = 0xcbf29ce484222325u;
     const auto mix = [&](std::uint64_t value) { made = (made ^ value) * 0x100000001b3u; };
@@ -234,7 +234,7 @@ EXPORT cublasLtMatmulAlgoGetHeuristic(void* handle, void* operation, void* a, vo
     if (preference.aligned[i] < problem.a->size()) return kNotSupported;
     promised |= std::uint64_t{preference.aligned[i]} << (16 * i);
   }
-  // Long sums are added up in temporary memory.
+  // Long sums are accumulated in temporary memory.
   const bool split = problem.depth() >= 32 && preference.workspace >= kWorkspace;
   answers[0] = {};
   answers[0].algorithm.data[0] = problem.name();
@@ -257,7 +257,7 @@ EXPORT cublasLtMatmul(void* handle, void* operations, const void* alpha, const v
       found->first->device != device) {
     return kNotInitialized;
   }
-  // What the caller may change as soon as this returns.
+  // Copies of the arguments that the caller may change as soon as the call returns.
   struct Asked {
     Operation operation;
     Layout a, b, c, d;
@@ -271,7 +271,7 @@ EXPORT cublasLtMatmul(void* handle, void* operations, const void* alpha, const v
   const std::size_t size = asked->operation.scale == cuda::kReal64 ? 8 : 4;
   std::memcpy(&asked->alpha, alpha, size);
   std::memcpy(&asked->beta, beta, size);
-  const bool adds = asked->beta != 0;  // zero in either type
+  const bool adds = asked->beta != 0;  // beta is zero in either type
   if (!problem.sound() || algorithm->data[0] != problem.name()) return kBadValue;
   if (bytes < algorithm->data[2]) return kBadValue;
   const void* pointers[] = {a, b, c, d};

@@ -1,6 +1,6 @@
-// cuDNN's graph API, on the host: strict about types, counts, the order in which descriptors are
-// finalized, shapes, memory and alignments. The engines that it names first are for those who read
-// their notes.
+// The graph API of cuDNN, on the host: strict about types, counts, the order in which descriptors
+// are finalized, shapes, memory and alignments. The engines that it lists first can be used only by
+// callers that read their notes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -42,13 +42,13 @@ struct Value {
   std::vector<NodePtr> nodes;
   std::int64_t count = 0;
 };
-// What a descriptor stands for; others keep it when the descriptor goes.
+// The object of a descriptor; other objects keep it alive after the descriptor is destroyed.
 struct Node {
   DnnKind kind;
   bool finalized = false;
   std::map<DnnAttribute, Value> values;
   int engine = -1;  // of engines and their configurations
-  NodePtr graph;    // of those and plans
+  NodePtr graph;    // of engines, configurations and plans
 
   template <class T>
   std::vector<T> all(DnnAttribute attribute) const {
@@ -123,7 +123,7 @@ constexpr Rule kRules[] = {
     {kVariantPack, kPackPointers, DnnType::kPointer, 1, 16},
     {kVariantPack, kPackWorkspace, DnnType::kPointer},
 };
-// Numbers of sums and of what they are added to, in the type of the sums.
+// The scale factors of sums and of the tensors to which they are added, in the type of the sums.
 constexpr std::array kScales = {std::array{kConvolveAlpha, kConvolveBeta},
                                 std::array{kBackAlpha, kBackBeta},
                                 std::array{kToWeightAlpha, kToWeightBeta}};
@@ -179,7 +179,7 @@ struct Tensor {
     const auto positive = [](std::int64_t x) { return x > 0; };
     return std::ranges::all_of(sizes, positive) && std::ranges::all_of(strides, positive);
   }
-  // Without gaps, row-major or channels last?
+  // Returns whether the tensor has no gaps and is row-major or channels last.
   bool dense() const {
     const auto fits = [&](bool last) {
       std::int64_t step = 1;
@@ -208,7 +208,7 @@ struct Tensor {
   bool is_virtual;
 };
 
-// A graph as it is computed.
+// A graph in the form in which it is computed.
 struct Problem {
   explicit Problem(const Node& graph)
       : operation(*graph.values.at(kGraphOperations).nodes[0]),
@@ -262,7 +262,7 @@ bool sound_convolution(const Node& operation, const std::array<DnnAttribute, 4>&
   const int compute = by.one<int>(kConvolutionCompute);
   if (w.type != x.type || compute != (wide ? cuda::kDnnReal64 : cuda::kDnnReal32)) return false;
   if (y.type != (y.is_virtual ? compute : x.type) || x.is_virtual || w.is_virtual) return false;
-  for (const DnnAttribute scale : scales) {  // wide where sums are
+  for (const DnnAttribute scale : scales) {  // wide if the sums are wide
     if (!operation.has(scale)) return false;
     if (operation.values.at(scale).bytes.size() != (wide ? 8u : 4u)) return false;
   }
@@ -283,7 +283,7 @@ bool sound_convolution(const Node& operation, const std::array<DnnAttribute, 4>&
   return true;
 }
 
-// What finalizing asks beside the rules.
+// The checks of finalization in addition to the rules.
 bool sound(const Node& node) {
   switch (node.kind) {
     case kTensor:
@@ -337,8 +337,8 @@ bool sound(const Node& node) {
   }
 }
 
-// Engines: 0 computes as it is asked to; the narrow one rounds factors of f32, the hasty one spoils
-// what it computes.
+// Engines: 0 computes as requested; the narrow one rounds factors of type f32; the hasty one
+// destroys its result.
 constexpr int kNarrowEngine = 1, kHastyEngine = 2;
 std::vector<int> engines_of(const Node& heuristics) {
   const Problem p(*heuristics.node(kHeuristicsGraph));
@@ -357,7 +357,7 @@ std::vector<int> notes_of(int engine) {
   return {};
 }
 
-// Calls `each` with the places of x, weight and y of every product, as elements.
+// Calls `each` with the positions of x, weight and y of every product, in elements.
 template <class Each>
 void for_products(const Problem& p, const Each& each) {
   const std::size_t spatial = p.x.sizes.size() - 2;
@@ -405,7 +405,7 @@ void convolve(const Problem& p, const std::map<std::int64_t, void*>& data, Facto
               To&& wide, From&& narrow) {
   const auto at = [&](const Tensor& tensor) { return static_cast<T*>(data.at(tensor.name)); };
   T* const result = at(p.result());
-  // Both layouts of a dense tensor fill its memory.
+  // Both layouts of a dense tensor use all of its memory.
   std::vector<A> sums(static_cast<std::size_t>(p.result().count()), A{0});
   const T* const x = p.pass == 1 ? nullptr : at(p.x);
   const T* const w = p.pass == 2 ? nullptr : at(p.weight);

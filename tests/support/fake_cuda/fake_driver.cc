@@ -1,4 +1,4 @@
-// The functions of the driver.
+// The functions of the CUDA driver.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +14,7 @@ using Lock = std::unique_lock<std::mutex>;
 
 namespace {
 
-// The stream of a call on the device that the thread has entered.
+// The stream of a call, on the device that the thread has entered.
 Stream* stream_of(Device* device, void* handle) {
   const auto found = state().streams.find(static_cast<Stream*>(handle));
   return found == state().streams.end() || found->first->device != device ? nullptr : found->first;
@@ -46,7 +46,7 @@ void note_copy(const char* way, const void* host, std::size_t bytes) {
 
 void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-// Of nodes that are no kernels.
+// Kinds of nodes that are not kernels.
 constexpr std::uintptr_t kClearNode = 1, kCopyNode = 2;
 
 int illegal(Device* device) { return device->error = kIllegalAddress; }
@@ -194,7 +194,7 @@ EXPORT cuMemFreeHost(void* memory) {
   ::operator delete(memory);
   return kSuccess;
 }
-// Flags: CU_MEMHOSTREGISTER_PORTABLE, and nothing else.
+// Accepts only the flag CU_MEMHOSTREGISTER_PORTABLE.
 EXPORT cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   ENTER;
   if (flags != 1 || memory == nullptr || bytes == 0) return kInvalidValue;
@@ -207,7 +207,7 @@ EXPORT cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   state().registered[memory] = bytes;
   return kSuccess;
 }
-// What is copied from or to it has not run: an error of the caller.
+// It is an error of the caller if a copy from or to the memory has not run yet.
 EXPORT cuMemHostUnregister(void* memory) {
   ENTER;
   const auto found = state().registered.find(memory);
@@ -255,7 +255,7 @@ EXPORT cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes
   Stream* stream = stream_of(device, handle);
   if (stream == nullptr || !is_pinned(to, bytes)) return kInvalidValue;
   if (!lies_in(*device, from, bytes)) return illegal(device);
-  std::memset(to, 0xA5, bytes);  // nothing is there yet
+  std::memset(to, 0xA5, bytes);  // so that code that reads it before the copy has run gets garbage
   Task task;
   task.leaves = bytes > 65536;
   task.host = to;
@@ -359,7 +359,7 @@ EXPORT cuEventQuery(void* event) {
   if (asked->done >= asked->asked) return kSuccess;
   state().hurry = true;
   state().work.notify_all();
-  // Instead of many more questions.
+  // Waits, to avoid many more queries.
   state().done.wait_for(lock, std::chrono::microseconds(200));
   if (device->error != kSuccess) return device->error;
   return asked->done >= asked->asked ? kSuccess : kNotReady;
@@ -396,7 +396,8 @@ EXPORT cuModuleUnload(void* module) {
   auto* library = static_cast<std::shared_ptr<Library>*>(module);
   for (const auto& [stream, owned] : state().streams) {
     for (const Task& task : stream->tasks) {
-      if (task.library == *library) return illegal(device);  // it would run what is gone
+      // it would run a kernel that is unloaded
+      if (task.library == *library) return illegal(device);
     }
   }
   delete library;
@@ -407,7 +408,7 @@ EXPORT cuModuleGetFunction(void** function, void* module, const char* name) {
   const auto& library = *static_cast<std::shared_ptr<Library>*>(module);
   void* const thread = symbol(*library, std::string(name) + "_thread");
   if (thread == nullptr) return kNotFound;
-  static std::deque<Call>* const calls = new std::deque<Call>;  // as long as the process
+  static std::deque<Call>* const calls = new std::deque<Call>;  // lives as long as the process
   Call& call = calls->emplace_back();
   call.library = library;
   call.kernel.thread = reinterpret_cast<void (*)(const void*)>(thread);
@@ -439,13 +440,13 @@ EXPORT cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
   }
   const std::size_t bytes = *static_cast<std::size_t*>(extra[3]);
   if (bytes > 4096) return kInvalidValue;
-  // In eights: as aligned as the structure is.
+  // In units of eight bytes, so that it is aligned like the structure.
   std::vector<std::uint64_t> copy((bytes + 7) / 8);
   std::memcpy(copy.data(), extra[1], bytes);
   Task task;
   task.kernel = true;
   task.library = call.library.lock();
-  if (!task.library) return kInvalidHandle;  // unloaded
+  if (!task.library) return kInvalidHandle;  // the library is unloaded
   task.run = [=, kernel = call.kernel] {
     const teletensor::backends::cuda::LaunchShape shape{
         {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
@@ -493,7 +494,8 @@ EXPORT cuGraphDestroy(void* graph) {
   ENTER;
   return state().graphs.erase(static_cast<Graph*>(graph)) == 1 ? kSuccess : kInvalidValue;
 }
-// As strict as may be: the same nodes, of the same kernels. What was launched runs as it was.
+// As strict as possible: the same nodes with the same kernels. Launches that are already queued are
+// not affected.
 EXPORT cuGraphExecUpdate_v2(void* handle, void* graph, void* why) {
   ENTER;
   const auto exec = state().execs.find(static_cast<GraphExec*>(handle));
@@ -524,10 +526,10 @@ EXPORT cuGraphLaunch(void* handle, void* where) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Task task = graph.nodes[i];
     for (const std::uintptr_t each : task.touched) {
-      if (!lies_in(*device, each, 1)) return illegal(device);  // freed since
+      if (!lies_in(*device, each, 1)) return illegal(device);  // freed in the meantime
     }
     task.library = graph.libraries[i].lock();
-    if (task.kernel && !task.library) return illegal(device);  // unloaded since
+    if (task.kernel && !task.library) return illegal(device);  // unloaded in the meantime
     push(stream, std::move(task));
   }
   return kSuccess;

@@ -1,4 +1,4 @@
-// NVRTC's functions, and how what they make is loaded.
+// The functions of NVRTC, and the loading of the kernels that it compiles.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ std::shared_ptr<Library> load(const void* image, int* error) {
   std::memcpy(&head, image, sizeof head);
   if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return nullptr;
   const std::size_t bytes = head.e_shoff + std::size_t{head.e_shnum} * head.e_shentsize;
-  // A path of its own: dlopen takes equal paths for equal libraries.
+  // A unique path: dlopen treats equal paths as the same library.
   static std::atomic<int> counter{0};
   const std::string path = folder() + "/loaded-" + std::to_string(counter.fetch_add(1)) + ".so";
   std::ofstream(path, std::ios::binary)
@@ -84,7 +84,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// The exit status of the compiler; its words in `log`.
+// Runs the compiler and returns its exit status; its output is in `log`.
 int run(const std::vector<std::string>& words, const std::string& log) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -99,7 +99,7 @@ int run(const std::vector<std::string>& words, const std::string& log) {
   return status;
 }
 
-// A kernel of the same name that does nothing.
+// Replaces a kernel by one of the same name that does nothing.
 std::string emptied(const std::string& text) {
   const std::size_t end = text.rfind("(const Params p)"), start = text.rfind(' ', end) + 1;
   const std::string name = text.substr(start, end - start);
@@ -134,7 +134,7 @@ int compile(Program& program) {
     std::filesystem::create_directories(fake::config().cache, error);
     std::filesystem::copy_file(base + ".so", base + ".kept", error);
     std::filesystem::rename(base + ".kept", kept, error);
-    if (error) {  // another file system
+    if (error) {  // the cache is on another file system
       const std::string part = kept + "." + std::to_string(getpid()) + std::to_string(counter++);
       std::filesystem::copy_file(base + ".so", part, error);
       std::filesystem::rename(part, kept, error);

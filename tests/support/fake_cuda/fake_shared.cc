@@ -1,5 +1,6 @@
-// Memory of the driver that other processes can have: physical memory is a file, which is mapped at
-// an address of the device. What a client's process asks of the driver is here, too.
+// Memory of the driver that other processes can map: physical memory is a file, which is mapped at
+// an address of the device. The functions of the driver that a client's process calls are here,
+// too.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ void let_go(std::uint64_t handle) {
   state().physical.erase(handle);
 }
 
-// The device whose reserved range begins there and has that size.
+// The block of the reserved range that begins at this address and has this size, and its device.
 Block* range_of(std::uintptr_t address, std::size_t bytes, Device** whose) {
   for (Device& device : state().devices) {
     const auto found = device.blocks.find(address);
@@ -61,7 +62,7 @@ Block* range_of(std::uintptr_t address, std::size_t bytes, Device** whose) {
   return nullptr;
 }
 
-// Would a task that has still to run touch it?
+// Returns whether a task that has not run yet accesses the range.
 bool awaited(std::uintptr_t address, std::size_t bytes) {
   for (const auto& [stream, owned] : state().streams) {
     for (const Task& task : stream->tasks) {
@@ -78,7 +79,7 @@ void* closed(std::uintptr_t address, std::size_t bytes) {
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-// Between the host and mapped memory, at once.
+// Copies between the host and mapped memory, synchronously.
 int copy(unsigned long long address, void* to, const void* from, std::size_t bytes) {
   ENTER;
   std::uintptr_t start = 0;
@@ -142,7 +143,7 @@ EXPORT cuMemExportToShareableHandle(void* shared, unsigned long long handle, int
   std::memcpy(shared, &copied, sizeof copied);
   return copied < 0 ? kUnknown : kSuccess;
 }
-// What another process has made counts there.
+// Memory that another process has created is counted in that process.
 EXPORT cuMemImportFromShareableHandle(unsigned long long* handle, void* shared, int kind) {
   ENTER;
   const int file = static_cast<int>(reinterpret_cast<std::intptr_t>(shared));
@@ -209,7 +210,7 @@ EXPORT cuMemSetAccess(unsigned long long address, std::size_t bytes, const Memor
   return kSuccess;
 }
 
-// ---------------------------------------------------------------- a client's
+// ---------------------------------------------------------------- functions for a client
 
 EXPORT cuCtxPushCurrent_v2(void* context) {
   const Lock lock(state().mutex);

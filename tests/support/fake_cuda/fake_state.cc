@@ -69,7 +69,7 @@ void read_control(State& s) {
   unlink(path.c_str());
 }
 
-// Streams whose next task may run.
+// The streams whose next task may run.
 std::vector<Stream*> ready(State& s) {
   std::vector<Stream*> found;
   for (const auto& [stream, owned] : s.streams) {
@@ -83,7 +83,7 @@ std::vector<Stream*> ready(State& s) {
 
 void open(Device& device, const Task& task, bool on) {
   for (const auto& [address, block] : device.blocks) {
-    if (block.bytes == 0) continue;  // an address without memory
+    if (block.bytes == 0) continue;  // an address range without memory
     bool wanted = task.kernel;
     for (const std::uintptr_t touched : task.touched) {
       wanted = wanted || (touched >= address && touched < address + block.pages);
@@ -92,7 +92,8 @@ void open(Device& device, const Task& task, bool on) {
   }
 }
 
-// Late: nothing runs while nobody waits, up to a few dozen tasks or some milliseconds.
+// Runs tasks late: nothing runs while no thread waits, up to a few dozen tasks or some
+// milliseconds.
 [[noreturn]] void work() {
   State& s = state();
   std::unique_lock lock(s.mutex);
@@ -120,7 +121,8 @@ void open(Device& device, const Task& task, bool on) {
       device.error = kIllegalAddress;
     }
     if (task.run && device.error == kSuccess) {
-      // Memory is opened and closed under the lock, as blocks come and go under it.
+      // Memory is made accessible and inaccessible under the lock, because blocks are created and
+      // freed under it.
       open(device, task, true);
       lock.unlock();
       const int error = task.run();

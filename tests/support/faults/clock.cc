@@ -1,5 +1,5 @@
-// The calendar's clock jumps: rule "clock SECONDS", by which it is off, forward or back. Waits that
-// end at a time of the calendar end by the clock as it is then, as the kernel's would.
+// Makes the calendar's clock jump: the rule "clock SECONDS" sets it off by that time, forward or
+// back. Waits until a time of the calendar end by the clock as it is then, as in the kernel.
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
@@ -17,7 +17,7 @@
 namespace {
 
 constexpr char kRule[] = "clock ";
-constexpr long kSlice = 20'000'000;          // ns; a wait looks so often at the clock
+constexpr long kSlice = 20'000'000;          // ns; the interval at which a wait checks the clock
 constexpr time_t kCalendar = 1'000'000'000;  // steady clocks count from the machine's start
 
 time_t jump() {
@@ -48,7 +48,7 @@ bool is_past(const timespec& when) {
   return now.tv_sec > when.tv_sec || (now.tv_sec == when.tv_sec && now.tv_nsec >= when.tv_nsec);
 }
 
-// A little later, by the kernel's clock.
+// A time shortly after now by the kernel's clock.
 timespec soon() {
   timespec when;
   real_time(CLOCK_REALTIME, &when);
@@ -84,7 +84,7 @@ int gettimeofday(timeval* now, void*) {
   return 0;
 }
 
-// A wait that is not over after a slice ends as if somebody had woken it for nothing.
+// A wait that is not over after a slice returns like a spurious wakeup.
 int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                            const timespec* until) {
   static const auto real =
@@ -96,7 +96,7 @@ int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
   return is_past(*until) ? ETIMEDOUT : 0;
 }
 
-// Abseil's waits.
+// Abseil waits by this system call.
 long syscall(long number, ...) {
   static const auto real = next<long (*)(long, ...)>("syscall");
   va_list list;

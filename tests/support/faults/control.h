@@ -1,4 +1,5 @@
-// What the test says: a rule in the file that TT_FAULTS names, which it changes at any time.
+// The commands of the test: a rule in the file that TT_FAULTS names, which the test changes at any
+// time.
 #pragma once
 
 #include <fcntl.h>
@@ -12,7 +13,7 @@ namespace teletensor::faults {
 
 constexpr std::size_t kText = 256;
 
-// kText bytes, zeros behind the rule; null: nobody says anything.
+// kText bytes, with zeros after the rule; null if there is no file.
 inline const char* control() {
   static const char* const mapped = [] {
     const char* const path = std::getenv("TT_FAULTS");

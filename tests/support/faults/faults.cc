@@ -1,12 +1,12 @@
-// A disk that is full, fails or is slow, and kills at chosen points, for a daemon of a test:
-// preloaded, it stands in front of the calls that change files. The rule (control.h) is "KIND
-// NUMBER PART" (support/faults.py):
+// Simulates a disk that is full, fails or is slow, or kills the daemon at chosen points, for a
+// daemon of a test: this preloaded library wraps the calls that change files. The rule (control.h)
+// is "KIND NUMBER PART" (support/faults.py):
 //
-//   enospc N PART   what is written to files with PART in their path fails after N more bytes
-//   eio N PART      the same with another error
-//   room N PART     the folder of such files has room for N bytes
-//   slow N PART     each write there takes N milliseconds longer
-//   kill N PART     kill -9 in front of the N-th call that writes, syncs, renames or removes one
+//   enospc N PART   writes to files with PART in their path fail after N more bytes
+//   eio N PART      the same with the error EIO
+//   room N PART     the folder of such files is limited to N bytes
+//   slow N PART     each write to such files takes N milliseconds longer
+//   kill N PART     kill -9 before the N-th call that writes, syncs, renames or removes one
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ namespace {
 using teletensor::faults::control;
 using teletensor::faults::kText;
 
-// Of the files in the folder of this one.
+// The total size of the files in the folder of this file.
 long size_of_folder(char* path) {
   *std::strrchr(path, '/') = 0;
   long size = 0;
@@ -47,10 +47,10 @@ long size_of_folder(char* path) {
 struct Rule {
   char kind[16], part[128];
   long number = 0;
-  int version = 0;  // another one for each rule that the test says
+  int version = 0;  // differs for each rule that the test sets
 
   bool is(const char* name) const { return std::strcmp(kind, name) == 0; }
-  // What it adds up to since the test said this rule; `more` included.
+  // The sum since the test has set this rule, including `more`.
   long count(long more) const {
     static std::atomic<long> sum{0};
     static std::atomic<int> last{0};
@@ -59,7 +59,7 @@ struct Rule {
   }
 };
 
-// The rule, where it is about the file at this path.
+// The rule, if it applies to the file at this path.
 std::optional<Rule> rule_for(const char* path) {
   const char* const text = control();
   if (text == nullptr || text[0] == 0) return std::nullopt;
@@ -75,7 +75,7 @@ std::optional<Rule> rule_for(const char* path) {
   return rule;
 }
 
-// "" where there is none.
+// The path of the descriptor; "" if it has none.
 void path_of(int fd, char (&path)[4096]) {
   char link[64];
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -90,7 +90,7 @@ void before_change(const char* path) {
   if (const std::optional<Rule> rule = rule_for(path)) kill_if_due(*rule);
 }
 
-// How many of `bytes` bytes for this file may be written; -1 with errno: none.
+// How many of `bytes` bytes may be written to this file; -1, with errno set, if none may.
 ssize_t allowed(int fd, std::size_t bytes) {
   char path[4096] = "";
   if (control() != nullptr && control()[0] != 0) path_of(fd, path);

@@ -1,7 +1,7 @@
-// The next allocation fails, for a daemon of a test: operator new throws where a test says so, by
-// counting down in the file that TT_MEMORY names (support/faults.py), and only for code of the
-// daemon itself, also by way of the standard library. gRPC and protobuf do without memory in no
-// way at all.
+// Makes an allocation fail in a daemon of a test: operator new throws when a counter in the file
+// that TT_MEMORY names reaches zero (support/faults.py). It counts only allocations by code of the
+// daemon itself, also those made through the standard library, because gRPC and protobuf cannot
+// handle a failed allocation.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -19,8 +19,9 @@
 namespace {
 
 struct Said {
-  std::atomic<std::int64_t> left;    // allocations until one fails; 0: none does
-  std::atomic<std::int64_t> failed;  // how many have
+  // the number of allocations until one fails; 0 if none shall fail
+  std::atomic<std::int64_t> left;
+  std::atomic<std::int64_t> failed;  // the number of allocations that have failed
 };
 static_assert(sizeof(Said) == 16);
 
@@ -69,7 +70,8 @@ const Code& code() {
   return found;
 }
 
-// Also what of its templates the daemon has compiled, and lends gRPC and Abseil.
+// Also covers template instantiations of the standard library that were compiled into the daemon,
+// and that gRPC and Abseil use.
 bool is_standard(const void* address) {
   if (code().standard.has(address)) return true;
   Dl_info found{};
@@ -81,7 +83,7 @@ bool is_standard(const void* address) {
          std::strncmp(name, "_ZSt", 4) == 0;
 }
 
-// Is it the daemon that wants memory, itself or by way of the standard library?
+// Returns whether the daemon itself allocates, directly or through the standard library.
 bool on_behalf_of_the_daemon(const void* caller) {
   if (!is_standard(caller)) return code().daemon.has(caller);
   void* frames[32];

@@ -1,5 +1,5 @@
-// Who the daemon calls: each connection that it begins to an address of the network is a line of
-// the file that TT_CALLS names.
+// Records to which addresses the daemon connects: each connection that it begins over the network
+// is a line in the file that TT_CALLS names.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,10 +1,10 @@
-// Sets off a signal at a chosen place of a Python program, the same in every run (support/trip.py).
+// Raises a signal at a chosen point of a Python program, the same in every run (support/trip.py).
 //
-// Python counts here what it traces: lines, calls and instructions of files in one folder. At the
-// event of the wanted number the signal is marked as come, without a handler being run: that
-// happens, as for a signal that comes from outside, where the interpreter looks next, or in the
-// native call that looks. Loaded into the interpreter, whose functions these are; no header of it
-// is needed.
+// This library counts the events that Python traces: lines, calls and instructions of the files in
+// one folder. At the event with the chosen number the signal is marked as pending, without running
+// a handler: as for a signal from outside, that happens when the interpreter next checks for
+// signals, or in a native call that does. It is loaded into the interpreter and uses its functions;
+// no header of Python is needed.
 #include <string_view>
 #include <unordered_map>
 
@@ -45,7 +45,7 @@ bool counts(void* frame) {
       text != nullptr && std::string_view(text).substr(0, g.folder.size()) == g.folder;
   if (text == nullptr) PyErr_Clear();
   if (name != nullptr) Py_DecRef(name);
-  g.codes.emplace(code, found);  // with its reference: the address stays its own
+  g.codes.emplace(code, found);  // the reference keeps the address from being reused
   return found;
 }
 
@@ -63,7 +63,7 @@ int trace(void*, void* frame, int what, void*) {
 
 }  // namespace
 
-// Counts from here on in this thread, in files below `folder`, which stays where it is.
+// Starts to count in this thread, in files below `folder`; the string must stay valid.
 extern "C" void trip_start(const char* folder, long at, int signal) {
   g.folder = folder;
   g.count = 0;
@@ -72,7 +72,7 @@ extern "C" void trip_start(const char* folder, long at, int signal) {
   PyEval_SetTrace(trace, nullptr);
 }
 
-// No more; how many events there were.
+// Stops counting; returns the number of events.
 extern "C" long trip_stop() {
   PyEval_SetTrace(nullptr, nullptr);
   return g.count;

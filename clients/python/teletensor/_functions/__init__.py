@@ -1,8 +1,10 @@
-"""PyTorch's functions where their call forms differ from the catalog's: overloads, varargs, names.
+"""PyTorch's functions whose call forms differ from the catalog's: overloads, variable numbers of arguments,
+other names.
 
-Everything else is the catalog's op itself (`_ops`). One module a group, each with its `__all__`; what
-they list is exported. A function whose first parameter is a `Tensor` is a method of the same name too
-(`_tensor.attach`), unless it is marked `@function_only` (`common`). A name that ends in "_" is in place.
+All other functions are the catalog's ops themselves (`_ops`). There is one module per group of functions;
+the names in each module's `__all__` are exported. A function whose first parameter is a `Tensor` is also a
+method of the same name (`_tensor.attach`), unless it is marked `@function_only` (`common`). A name that
+ends in "_" is an in-place function.
 """
 
 from .. import _checked
@@ -76,14 +78,15 @@ from .statistics import *  # noqa: E402, F403
 _MORE = (pointwise, products, special, statistics)
 
 NAMES = [name for module in (*_MODULES, *_MORE) for name in module.__all__]
-globals()["__all__"] = NAMES  # as mypy reads it, an assignment would hide all that is no literal
+# if this were an assignment, mypy would ignore everything in it that is not a literal
+globals()["__all__"] = NAMES
 _checked.attach(globals(), NAMES)
 
 
 def methods() -> dict[str, object]:
-    """What `_tensor.attach` puts on Tensor: name to function.
+    """The methods that `_tensor.attach` adds to Tensor: name to function.
 
-    A module's `METHODS` are methods only: they are not exported.
+    The names in a module's `METHODS` are methods only: they are not exported.
     """
     space = globals()
     found = {name: space[name] for name in NAMES if common.is_method(space[name])}

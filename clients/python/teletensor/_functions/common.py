@@ -1,4 +1,4 @@
-"""What the modules of functions share."""
+"""Helpers that the modules of functions share."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def refusing(x: Tensor, name: str) -> Tensor:
-    """x as an operand of the function `name`, which is not differentiable: the result requires grad where
-    x does, and a backward through it raises an error."""
+    """x as an operand of the function `name`, which is not differentiable: the result requires grad if x
+    does, and a backward pass through it raises an error."""
     inexact = x.dtype.is_floating_point or x.dtype.is_complex
     return ops["refuse_gradient"](x, name) if inexact else x
 
 
 def tied(value: Tensor, source: Tensor) -> Tensor:
-    """value, which depends on source by steps only: its derivative by source, whose shape broadcasts to
-    value's, is zero, or refused where source is `refusing`."""
+    """Returns value, a piecewise constant function of source, as a tensor that depends on source: its
+    derivative with respect to source (whose shape broadcasts to value's) is zero, or an error if source is
+    the result of `refusing`."""
     if not (source.requires_grad and _core.grad_mode()):
         return value
     return ops["where"](ops["full"](True, (), _core.bool, value.device), value, source)
 
 
 def batched_as(source: Tensor, new: Tensor) -> Tensor:
-    """new, and inside of vmap one for each sample if source differs between samples: it may be written to
-    with such values then."""
+    """Returns new; within vmap, if source differs between the samples, returns one copy of new per sample,
+    into which values that differ between samples can then be written."""
     if not _core.depth() or _core.innermost([source]) is None or source.numel() == 0:
         return new
     one = ops["slice"](ops["reshape"](ops["detach"](source), (-1,)), 0, 0, 1, 1)
@@ -49,25 +50,27 @@ def batched_as(source: Tensor, new: Tensor) -> Tensor:
 
 
 def function_only(function: Function) -> Function:
-    """Marks a function of a tensor that is not a method of Tensor."""
+    """Marks a function whose first parameter is a tensor but which is not a method of Tensor."""
     function.__dict__["function_only"] = True
     return function
 
 
 def is_method(function: Any) -> bool:
-    """Does it become a method: is its first parameter a Tensor, and is it not marked?"""
+    """Returns whether the function becomes a method: its first parameter is a Tensor and it is not
+    marked."""
     code = getattr(function, "__code__", None)
     return code is not None and bool(code.co_argcount) and "function_only" not in vars(function) and (
         function.__annotations__.get(code.co_varnames[0]) in ("Tensor", Tensor))
 
 
-_SHAPED_BY_OUT = ("arange", "linspace", "logspace", "range")  # their numbers fill an `out` of any shape
+# their numbers fill an `out` tensor of any shape
+_SHAPED_BY_OUT = ("arange", "linspace", "logspace", "range")
 
 
 def factory(function: Function) -> Function:
-    """A function that makes tensors, with what all of PyTorch's take: `layout`, which can only be
-    strided, `pin_memory`, which means nothing here, and `out`, whose dtype it then is; and the sizes as
-    `size` where they are several arguments."""
+    """Decorates a function that creates tensors with the parameters that all such functions of PyTorch
+    have: `layout`, which must be strided; `pin_memory`, which has no effect; `out`, whose dtype the result
+    then has; and `size` as a keyword if the sizes are separate arguments."""
     several = bool(function.__code__.co_flags & inspect.CO_VARARGS)
 
     @functools.wraps(function)
@@ -95,12 +98,12 @@ def factory(function: Function) -> Function:
 
 
 def owned(x: Tensor) -> Tensor:
-    """x, with memory of its own: a row-major copy where it is a view."""
+    """x with memory of its own: a row-major copy if x is a view."""
     return ops["contiguous"](x) if x._is_view() else x
 
 
 def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
-    """f(2, 3), f((2, 3)) and f([2, 3]) alike."""
+    """The sizes of a call f(2, 3), f((2, 3)) or f([2, 3])."""
     if len(sizes) == 1 and hasattr(sizes[0], "__iter__") and getattr(sizes[0], "ndim", 1) != 0:
         sizes = tuple(sizes[0])
     try:
@@ -110,7 +113,7 @@ def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def tensors_of(name: str, given: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors of f(a, b) and f([a, b]) alike; TypeError for what is none."""
+    """The tensors of a call f(a, b) or f([a, b]); TypeError for an argument that is not a tensor."""
     found = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
     for x in found:
         if not isinstance(x, Tensor):
@@ -120,7 +123,8 @@ def tensors_of(name: str, given: tuple[Any, ...]) -> list[Tensor]:
 
 
 def indices_of(index: Tensor, rank: int | None = None) -> Tensor:
-    """An empty index may have any dtype, and (where a rank is given) any shape."""
+    """Returns index, converted if it is empty: an empty index may have any dtype, and any shape if `rank`
+    is given."""
     if index.numel():
         return index
     index = index.to(_core.int64)
@@ -128,7 +132,7 @@ def indices_of(index: Tensor, rank: int | None = None) -> Tensor:
 
 
 def wrap_dim(dim: int, rank: int) -> int:
-    """A dim counted from the front; IndexError where there is none. A 0-d tensor has dim 0 and -1."""
+    """dim counted from the front; IndexError if it is out of range. A 0-d tensor has the dims 0 and -1."""
     dim, span = operator.index(dim), max(rank, 1)
     if not -span <= dim < span:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], "
@@ -137,13 +141,13 @@ def wrap_dim(dim: int, rank: int) -> int:
 
 
 def options(dtype: Any, device: Any) -> tuple[Any, Any]:
-    """dtype and device of a new tensor, with the defaults put in."""
+    """The dtype and the device of a new tensor, with the defaults filled in."""
     return (_core.default_dtype() if dtype is None else dtype,
             resolve_device(current_session(), device))
 
 
 def made(x: Tensor, requires_grad: bool) -> Tensor:
-    """x, a new tensor, with its flag set."""
+    """Returns x, a new tensor, with its requires_grad flag set."""
     if requires_grad:
         x.requires_grad = True
     return x

@@ -1,4 +1,4 @@
-"""Complex numbers: parts, conjugates, and what makes them."""
+"""Functions of complex numbers: parts, conjugates, and complex scale factors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
 
 
 def scaled(name: str, inplace: bool, input: Any, first: Any, *rest: Any) -> Tensor:
-    """add, sub, addcmul or addcdiv with a complex factor, the last argument."""
+    """add, sub, addcmul or addcdiv with a complex scale factor, which is the last argument."""
     *second, factor = rest
     if second:
         first = ops["mul" if name == "addcmul" else "div"](first, *second)
@@ -22,12 +22,12 @@ def scaled(name: str, inplace: bool, input: Any, first: Any, *rest: Any) -> Tens
 
 
 def is_complex(input: Tensor) -> bool:
-    """Is the dtype a complex one?"""
+    """Returns whether the dtype is complex."""
     return input.dtype.is_complex
 
 
 def isreal(input: Tensor) -> Tensor:
-    """Where the imaginary part is 0."""
+    """True where the imaginary part is 0, elementwise."""
     if input.dtype.is_complex:
         return ops["eq"](ops["imag"](input), 0)
     return ops["eq"](ops["isnan"](input), ops["isnan"](input))
@@ -35,13 +35,13 @@ def isreal(input: Tensor) -> Tensor:
 
 @function_only
 def real(input: Tensor) -> Tensor:
-    """The view of the real parts; a real tensor itself."""
+    """A view of the real parts; a real tensor is returned itself."""
     return _part(input, 0) if input.dtype.is_complex else input
 
 
 @function_only
 def imag(input: Tensor) -> Tensor:
-    """The view of the imaginary parts. RuntimeError for a real tensor."""
+    """A view of the imaginary parts. RuntimeError for a real tensor."""
     if not input.dtype.is_complex:
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
     return _part(input, 1)
@@ -52,44 +52,44 @@ def _part(input: Tensor, which: int) -> Tensor:
 
 
 def conj(input: Tensor) -> Tensor:
-    """The complex conjugate, computed at once; a real tensor itself."""
+    """The complex conjugate, computed eagerly; a real tensor is returned itself."""
     return ops["conj"](input) if input.dtype.is_complex else input
 
 
 def conj_physical(input: Tensor) -> Tensor:
-    """The complex conjugate; a real tensor itself."""
+    """The complex conjugate; a real tensor is returned itself."""
     return conj(input)
 
 
 def resolve_conj(input: Tensor) -> Tensor:
-    """The tensor itself: conjugates are always computed here."""
+    """Returns the tensor itself: conjugates are always computed eagerly."""
     return input
 
 
 def resolve_neg(input: Tensor) -> Tensor:
-    """The tensor itself: there is no lazy negation here."""
+    """Returns the tensor itself: negations are always computed eagerly."""
     return input
 
 
 def is_conj(input: Tensor) -> bool:
-    """Is it a lazy conjugate? Never."""
+    """Returns False: teletensor has no lazy conjugates."""
     return False
 
 
 def is_neg(input: Tensor) -> bool:
-    """Is it a lazy negation? Never."""
+    """Returns False: teletensor has no lazy negations."""
     return False
 
 
 def adjoint(input: Tensor) -> Tensor:
-    """The conjugate with the last two dimensions swapped."""
+    """The complex conjugate with the last two dimensions swapped."""
     if input.dim() == 1:
         raise RuntimeError("adjoint: is only supported on matrices or batches of matrices, got 1 dimension")
     return conj(ops["transpose"](input, -2, -1))
 
 
 def hermitian(input: Tensor) -> Tensor:
-    """What the property H is: the adjoint of a matrix."""
+    """The value of the property H: the adjoint of a matrix."""
     if input.dim() == 0:
         return conj(input)
     if input.dim() != 2:
@@ -99,10 +99,10 @@ def hermitian(input: Tensor) -> Tensor:
 
 
 def set_real(input: Tensor, value: Any) -> None:
-    """input.real = value."""
+    """Implements the assignment input.real = value."""
     ops["copy_"](real(input), value)
 
 
 def set_imag(input: Tensor, value: Any) -> None:
-    """input.imag = value."""
+    """Implements the assignment input.imag = value."""
     ops["copy_"](imag(input), value)

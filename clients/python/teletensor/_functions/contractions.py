@@ -11,7 +11,7 @@ from .common import function_only
 
 __all__ = ["einsum", "tensordot"]
 
-Label = str | int  # a letter, or the number of a dim under the ellipsis
+Label = str | int  # a letter, or the number of a dimension that the ellipsis stands for
 Term = tuple[Tensor, list[Label]]
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
@@ -19,8 +19,9 @@ LETTERS = string.ascii_uppercase + string.ascii_lowercase
 def einsum(*args: Any) -> Tensor:
     """The sum of products that an equation such as "bij,bjk->bik" describes.
 
-    "..." stands for the other dimensions, which broadcast; a repeated index takes the diagonal. In
-    place of the equation, each operand may be followed by a list of numbers: einsum(a, [0, 1], [1, 0]).
+    "..." stands for the remaining dimensions, which broadcast; an index that is repeated within one operand
+    takes the diagonal. Instead of an equation, each operand may be followed by a list of numbers: einsum(a,
+    [0, 1], [1, 0]).
     """
     inputs, output, operands = _parsed(args)
     terms, spread = [], 0
@@ -40,7 +41,8 @@ def einsum(*args: Any) -> Tensor:
         for s in subscripts:
             labels += list(range(spread - under, spread)) if s == "..." else [s]
         terms.append(_diagonals(x, labels))
-    if output is None:  # the ellipsis, then what occurs once, in alphabetical order
+    # the dimensions of the ellipsis, then the labels that occur once, in alphabetical order
+    if output is None:
         flat = [s for subscripts in inputs for s in subscripts if s != "..."]
         output = ["...", *sorted((s for s in set(flat) if flat.count(s) == 1), key=LETTERS.index)]
     wanted: list[Label] = []
@@ -57,7 +59,8 @@ def einsum(*args: Any) -> Tensor:
 
 
 def _parsed(args: tuple[Any, ...]) -> tuple[list[list[str]], list[str] | None, list[Tensor]]:
-    """Subscripts of the inputs, of the output (None: implicit), operands."""
+    """Returns the subscripts of the inputs, the subscripts of the output (None if implicit), and the
+    operands."""
     if len(args) < 2:
         raise ValueError("einsum(): must specify the equation string and at least one operand, or at "
                          "least one operand and its subscripts list")
@@ -96,7 +99,7 @@ def _split(text: str) -> list[str]:
 
 
 def _diagonals(x: Tensor, labels: list[Label]) -> Term:
-    """Each label once: of a repeated one the diagonal."""
+    """Returns x with each label once: for a repeated label, the diagonal."""
     labels = list(labels)
     for label in list(labels):
         while labels.count(label) > 1:
@@ -112,7 +115,7 @@ def _diagonals(x: Tensor, labels: list[Label]) -> Term:
 
 
 def _sizes(terms: list[Term]) -> dict[Label, int]:
-    """The size of each label; dims of size 1 broadcast."""
+    """Returns the size of each label; dimensions of size 1 broadcast."""
     sizes: dict[Label, int] = {}
     for i, (x, labels) in enumerate(terms):
         for size, label in zip(x._shape, labels, strict=True):
@@ -125,8 +128,8 @@ def _sizes(terms: list[Term]) -> dict[Label, int]:
 
 
 def _contracted(terms: list[Term], wanted: list[Label], sizes: dict[Label, int]) -> Tensor:
-    """Pairs are taken by the smallest result first."""
-    if len(terms) == 1:  # a sum alone: of integers in int64, as sum
+    """Multiplies pair after pair of the terms, the pair with the smallest result first."""
+    if len(terms) == 1:  # a sum alone; integers are summed in int64, as in sum()
         x, labels = terms[0]
         gone = [d for d, label in enumerate(labels) if label not in wanted]
         x = ops["sum"](x, gone) if gone else x
@@ -137,7 +140,7 @@ def _contracted(terms: list[Term], wanted: list[Label], sizes: dict[Label, int])
         for i in range(len(terms)):
             for j in range(i + 1, len(terms)):
                 if best is not None and len(terms) > 16 and j > i + 1:
-                    break  # long products: neighbours only
+                    break  # for long products, only adjacent terms are compared
                 out = _kept(terms, i, j, wanted)
                 cost = _volume(out, sizes)
                 if best is None or cost < best[0]:
@@ -153,7 +156,7 @@ def _contracted(terms: list[Term], wanted: list[Label], sizes: dict[Label, int])
 
 
 def _kept(terms: list[Term], i: int, j: int, wanted: list[Label]) -> list[Label]:
-    """What the product of two terms must keep: wanted, or in another term."""
+    """The labels that the product of two terms must keep: those that are wanted or are in another term."""
     others = {label for k, (_, labels) in enumerate(terms) if k not in (i, j) for label in labels}
     both = dict.fromkeys([*terms[i][1], *terms[j][1]])
     return [label for label in both if label in others or label in wanted]
@@ -167,7 +170,7 @@ def _volume(labels: list[Label], sizes: dict[Label, int]) -> int:
 
 
 def _summed(x: Tensor, labels: list[Label], kept: Sequence[Label]) -> Term:
-    """Summed over what is not kept."""
+    """Sums x over the labels that are not in `kept`."""
     gone = [d for d, label in enumerate(labels) if label not in kept]
     if not gone:
         return x, labels
@@ -175,7 +178,7 @@ def _summed(x: Tensor, labels: list[Label], kept: Sequence[Label]) -> Term:
 
 
 def _pair(a: Term, b: Term, out: list[Label], sizes: dict[Label, int]) -> Term:
-    """The product of two terms, summed over what both have and `out` has not."""
+    """The product of two terms, summed over the labels that both have and `out` does not have."""
     x, x_labels = _summed(*a, [*out, *b[1]])
     y, y_labels = _summed(*b, [*out, *x_labels])
     both = [label for label in x_labels if label in y_labels]
@@ -183,7 +186,7 @@ def _pair(a: Term, b: Term, out: list[Label], sizes: dict[Label, int]) -> Term:
     inner = [label for label in both if label not in out]
     left = [label for label in x_labels if label not in y_labels]
     right = [label for label in y_labels if label not in x_labels]
-    if not inner:  # a product alone
+    if not inner:  # an elementwise product without a sum
         order = [*batch, *left, *right]
         return _aligned(x, x_labels, order) * _aligned(y, y_labels, order), order
     shape = {label: sizes[label] for label in both}
@@ -201,7 +204,7 @@ def _size(x: Tensor, labels: list[Label], label: Label) -> int:
 
 
 def _aligned(x: Tensor, labels: list[Label], order: list[Label]) -> Tensor:
-    """With the dims of `order`, of size 1 where x has none."""
+    """x with the dimensions in `order`; dimensions that x does not have get size 1."""
     own = [label for label in order if label in labels]
     x = ops["permute"](x, [labels.index(label) for label in own])
     return ops["reshape"](x, [_size(x, own, label) for label in order])
@@ -209,7 +212,7 @@ def _aligned(x: Tensor, labels: list[Label], order: list[Label]) -> Tensor:
 
 def _matrices(x: Tensor, labels: list[Label], batch: list[Label], rows: list[Label],
               columns: list[Label], shape: dict[Label, int]) -> Tensor:
-    """[batch, rows, columns], each flattened."""
+    """x as [batch, rows, columns], each of which is flattened."""
     order = [*batch, *rows, *columns]
     x = ops["permute"](x, [labels.index(label) for label in order])
     wide = [shape.get(label, size) for label, size in zip(order, x._shape, strict=True)]
@@ -227,7 +230,8 @@ def _product(sizes: Sequence[int]) -> int:
 
 @function_only
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """The sum of products over dims: so many (a's last, b's first), or a list for each."""
+    """The sum of products over dimensions: `dims` is a number (the last dims of a with the first of b), or
+    a list of dimensions for each operand."""
     if isinstance(dims, Tensor):
         dims = dims.tolist()
     if isinstance(dims, int):

@@ -1,4 +1,4 @@
-"""Tensors made from sizes and numbers."""
+"""Functions that create tensors from sizes and numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ METHODS = ["new_empty_strided", "new_tensor"]
 @factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
-    """A tensor of `size` filled with one value; its dtype is the value's unless given."""
+    """A tensor of shape `size` filled with one value. Its dtype is that of the value unless one is
+    given."""
     device = resolve_device(current_session(), device)
     if dtype is None and isinstance(fill_value, float):
         dtype = _core.default_dtype()
@@ -48,7 +49,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 @factory
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
           memory_format: Any = None) -> Tensor:
-    """A tensor whose contents are not specified."""
+    """A tensor of uninitialised memory."""
     dtype, device = options(dtype, device)
     return made(in_format(ops["empty"](sizes_of(size), dtype, device), memory_format), requires_grad)
 
@@ -57,7 +58,7 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 @factory
 def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False, memory_format: Any = None) -> Tensor:
-    """Zeros of input's shape; dtype and device are input's unless given."""
+    """A tensor of zeros with input's shape, and its dtype and device unless they are given."""
     return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad,
                      memory_format=memory_format)
 
@@ -66,7 +67,7 @@ def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 @factory
 def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None,
               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
-    """Ones of input's shape; dtype and device are input's unless given."""
+    """A tensor of ones with input's shape, and its dtype and device unless they are given."""
     return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad,
                      memory_format=memory_format)
 
@@ -75,7 +76,8 @@ def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 @factory
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None,
               requires_grad: bool = False, memory_format: Any = None) -> Tensor:
-    """A tensor of input's shape filled with one value."""
+    """A tensor filled with one value, with input's shape, and its dtype and device unless they are
+    given."""
     dtype, device = dtype or input.dtype, device or input.device
     new = made_like(input, lambda size: batched_as(input, ops["full"](fill_value, size, dtype, device)),
                     memory_format)
@@ -94,14 +96,14 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 
 
 def _number(x: Any) -> Any:
-    """A number, also from a tensor of one element (which waits)."""
+    """Returns x as a number; x may be a tensor of one element, whose value is then waited for."""
     if isinstance(x, str):
         raise TypeError("a number, or a tensor of one element, must be given, not str")
     return x.item() if isinstance(x, Tensor) else x
 
 
 def _whole(dtype: Any, *numbers: Any) -> tuple[Any, ...]:
-    """The numbers, if they are finite, without their fractions where dtype is of integers."""
+    """The numbers; if dtype is an integer dtype, finite numbers lose their fractions."""
     if dtype is None or dtype.is_floating_point or dtype.is_complex or not all(
             math.isfinite(v) for v in numbers if isinstance(v, float)):
         return numbers
@@ -111,7 +113,7 @@ def _whole(dtype: Any, *numbers: Any) -> tuple[Any, ...]:
 @factory
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
-    """start, start + step, ... before end; `arange(end)` starts at 0."""
+    """start, start + step, ... up to but not including end; `arange(end)` starts at 0."""
     if end is None:
         start, end = 0, start
     start, end, step = _number(start), _number(end), _number(step)
@@ -120,7 +122,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
         dtype = _core.default_dtype()
     first, last, by = _whole(dtype, start, end, step)
     if (first, last, by) != (start, end, step) and step:
-        count = math.ceil((end - start) / step)  # that of the fractions
+        count = math.ceil((end - start) / step)  # the number of elements before fractions were dropped
         if not by:
             return made(ops["full"](first, (count,), dtype, device), requires_grad)
         last = first + count * by
@@ -174,7 +176,7 @@ def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = No
 @factory
 def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device: Any = None,
                    requires_grad: bool = False) -> Tensor:
-    """An uninitialised tensor whose dimensions lie in memory in the order of physical_layout."""
+    """An uninitialised tensor whose dimensions are laid out in memory in the order of physical_layout."""
     shape, order = sizes_of((size,)), sizes_of((physical_layout,))
     if sorted(order) != list(range(len(shape))):
         raise RuntimeError(f"empty_permuted: {list(order)} is no permutation of the dims of {list(shape)}")
@@ -188,7 +190,8 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device
 def _triangle(row: int, col: int, mask: str, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RuntimeError(f"row and col must be non-negative, got {row} and {col}")
-    first = offset + (mask == "tril")  # of what a row has below: first, first + 1, ... within 0 .. col
+    # The size of the triangle below the row's first column: first, first + 1, ... clamped to 0 .. col.
+    first = offset + (mask == "tril")
 
     def sum_below(end: int) -> int:
         inside = min(max(end, 0), col)
@@ -203,21 +206,21 @@ def _triangle(row: int, col: int, mask: str, offset: int, dtype: Any, device: An
 @factory
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None,
                  device: Any = None) -> Tensor:
-    """The rows and columns of the lower triangle of a row x col matrix, as a 2 x n tensor."""
+    """The row and column indices of the lower triangle of a row x col matrix, as a 2 x n tensor."""
     return _triangle(row, col, "tril", offset, dtype, device)
 
 
 @factory
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None,
                  device: Any = None) -> Tensor:
-    """The rows and columns of the upper triangle of a row x col matrix, as a 2 x n tensor."""
+    """The row and column indices of the upper triangle of a row x col matrix, as a 2 x n tensor."""
     return _triangle(row, col, "triu", offset, dtype, device)
 
 
 @factory
 def new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None,
                requires_grad: bool = False) -> Tensor:
-    """A new tensor with a copy of data; dtype and device are this tensor's unless given."""
+    """A new tensor with a copy of data; its dtype and device are this tensor's unless they are given."""
     return tensor(data, dtype=dtype or self.dtype, device=device or self.device,
                   requires_grad=requires_grad)
 
@@ -233,7 +236,7 @@ def new_empty_strided(self: Tensor, size: Any, stride: Any, *, dtype: Any = None
 @factory
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None,
         requires_grad: bool = False) -> Tensor:
-    """The n input m matrix with ones on the diagonal."""
+    """The n x m matrix with ones on the diagonal; m is n unless given."""
     dtype, device = options(dtype, device)
     return made(ops["eye"](n, m, dtype, device), requires_grad)
 
@@ -241,24 +244,26 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None,
 @factory
 def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None,
                   requires_grad: bool = False) -> Tensor:
-    """A 0-d tensor; of the default dtype unless one is given."""
+    """A 0-d tensor with this value; its dtype is the default dtype unless one is given."""
     return tensor(value, dtype=dtype or _core.default_dtype(), device=device,
                   requires_grad=requires_grad)
 
 
 def zero_(input: Tensor) -> Tensor:
-    """Fills with zeros."""
+    """Fills the tensor with zeros."""
     return ops["fill_"](input, 0)
 
 
 def fill_(input: Tensor, value: Any) -> Tensor:
-    """Fills with one value."""
+    """Fills the tensor with one value."""
     return ops["fill_"](input, value)
 
 
 @function_only
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 rows with a one at each index of input; with -1, reading the shape waits for the largest."""
+    """An int64 tensor with a new last dimension of size num_classes: one at the class that input names,
+    zero elsewhere. If num_classes is -1, it is the largest class plus 1, and reading the shape waits for
+    it."""
     if input.dtype.is_floating_point or input.dtype.is_complex:
         raise RuntimeError(f"one_hot: takes integers, got {input.dtype.name}")
     if num_classes == -1 and input.numel() == 0:

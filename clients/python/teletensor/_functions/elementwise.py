@@ -1,4 +1,4 @@
-"""Elementwise functions and activations with call forms of their own."""
+"""Elementwise functions and activations whose call forms differ from the catalog's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["div", "isclose", "log_softmax", "nan_to_num", "positive", "sinc", "s
 
 def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = None,
                neginf: float | None = None) -> Tensor:
-    """NaN and infinities as finite numbers (0 and the largest of the dtype, unless given); real and
-    imaginary parts each."""
+    """Replaces NaN and infinities by finite numbers (0 and the largest and smallest of the dtype, unless
+    given); of complex numbers, in each part."""
     if input.dtype.is_complex:
         return ops["complex"](*(ops["nan_to_num"](ops[part](input), nan, posinf, neginf)
                                 for part in ("real", "imag")))
@@ -23,14 +23,14 @@ def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = N
 
 
 def positive(input: Tensor) -> Tensor:
-    """The tensor itself; not of bool."""
+    """Returns the tensor itself; RuntimeError for bool tensors."""
     if input.dtype == _core.bool:
         raise NotImplementedError("The `+` operator, on a bool tensor is not supported.")
     return input
 
 
 def sinc(input: Tensor) -> Tensor:
-    """sin(pi x) / (pi x); 1 at 0."""
+    """sin(pi x) / (pi x), and 1 at 0."""
     if input.dtype.is_complex:
         angle = ops["mul"](input, math.pi)
         return ops["where"](ops["eq"](input, 0), 1, ops["div"](ops["sin"](angle), angle))
@@ -38,7 +38,7 @@ def sinc(input: Tensor) -> Tensor:
 
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """exp(input) over its sum along dim."""
+    """exp(input), divided by its sum along dim."""
     return ops["softmax"](input, dim, dtype)
 
 
@@ -48,7 +48,7 @@ def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    """x / other; rounding_mode "floor" or "trunc" rounds the quotient."""
+    """input / other; rounding_mode "floor" or "trunc" rounds the quotient."""
     if rounding_mode is None:
         return ops["div"](input, other)
     if rounding_mode == "floor":
@@ -65,7 +65,8 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 
 def _integers_close(input: Tensor, other: Tensor, rtol: float, atol: float) -> Tensor:
-    """The distance is exact, as a uint64, whatever the operands' dtypes hold; the bound is a float64."""
+    """isclose for integers: the difference is computed exactly, as uint64, for all integer dtypes; the
+    bound is float64."""
     bound = ops["abs"](other.to(_core.float64)) * rtol + atol
     if _core.uint64 not in (input.dtype, other.dtype):
         input, other = input.to(_core.int64), other.to(_core.int64)

@@ -1,4 +1,4 @@
-"""Reading and writing at indices."""
+"""Functions that read and write elements at indices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """The elements along dim at index. sparse_grad is accepted; gradients are dense."""
+    """The elements at index along dim. sparse_grad is accepted; gradients are dense."""
     if index.numel() == 0 and index.dim() != input.dim():
         return ops["empty"](index._shape, input.dtype, input.device)
     return ops["gather"](input, indices_of(index), dim)
@@ -46,7 +46,8 @@ def _scattered(ending: str, input: Tensor, dim: int, index: Tensor, src: Any, va
 
 def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None,
             reduce: str | None = None) -> Tensor:
-    """A copy with src (a tensor or number) written, added or multiplied along dim at index."""
+    """A copy of input in which src (a tensor or a number) is written, added or multiplied at index along
+    dim."""
     return _scattered("", input, dim, index, src, value, reduce)
 
 
@@ -57,7 +58,7 @@ def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: 
 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """A copy with src added along dim at index."""
+    """A copy of input with src added at index along dim."""
     return ops["scatter_add"](input, indices_of(index, input.dim()), src, dim)
 
 
@@ -67,12 +68,12 @@ def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The slices of input along dim at index."""
+    """The slices of input at index along dim."""
     return ops["index_select"](input, index, dim)
 
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """x with slices of source added along dim at index."""
+    """A copy of input with slices of source added at index along dim."""
     return ops["index_add"](input, index, source, dim, alpha)
 
 
@@ -82,7 +83,7 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
 
 
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """x with slices of source written along dim at index."""
+    """A copy of input with slices of source written at index along dim."""
     return ops["index_copy"](input, index, source, dim)
 
 
@@ -92,7 +93,7 @@ def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tenso
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """x with value written to its slices along dim at index."""
+    """A copy of input with value written into its slices at index along dim."""
     return ops["index_fill"](input, index, value, dim)
 
 
@@ -114,7 +115,7 @@ def _put(name: str, input: Tensor, indices: Sequence[Tensor | None], values: Ten
 
 
 def _placed(indices: Sequence[Tensor | None]) -> Iterator[tuple[int, Tensor | None]]:
-    """Each index with its first dim; a mask takes as many as it has."""
+    """Each index with the first dimension that it indexes; a mask indexes as many dimensions as it has."""
     dim = 0
     for index in indices:
         yield dim, index
@@ -124,7 +125,8 @@ def _placed(indices: Sequence[Tensor | None]) -> Iterator[tuple[int, Tensor | No
 
 def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor,
               accumulate: bool = False) -> Tensor:
-    """A copy with values written (added) at index tensors, one per leading dim; None is all of a dim."""
+    """A copy with values written (or added) at the index tensors, one for each leading dimension; None
+    stands for all of a dimension."""
     return _put("index_put", input, indices, values, accumulate)
 
 
@@ -135,7 +137,8 @@ def index_put_(input: Tensor, indices: Sequence[Tensor | None], values: Tensor,
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False, out: Tensor | None = None) -> Any:
-    """Coordinates of the elements that are not zero. Only reading their number, the shape, waits."""
+    """The coordinates of the elements that are not zero. Does not wait; only reading the result's shape
+    waits."""
     if out is not None:
         if as_tuple:
             raise RuntimeError("nonzero does not support the out kwarg when as_tuple is True")
@@ -150,7 +153,8 @@ def nonzero(input: Tensor, *, as_tuple: bool = False, out: Tensor | None = None)
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements where mask is true, as a vector. Only reading their number, the shape, waits."""
+    """The elements at which mask is true, as a vector. Does not wait; only reading the result's shape
+    waits."""
     if mask.dtype != _core.bool:
         raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
     input, mask = broadcast_tensors(input, mask)
@@ -160,7 +164,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
-    """The coordinates, in a tensor of `shape`, of indices of its row-major order."""
+    """Converts indices into the row-major order of a tensor of shape `shape` to coordinates."""
     sizes = sizes_of((shape,))
     if indices.dtype.is_floating_point or indices.dtype.is_complex or indices.dtype == _core.bool:
         raise TypeError(f"expected 'indices' to be integer tensor, but got {indices.dtype}")
@@ -174,14 +178,14 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
 
 
 def _unsafe_masked_index(input: Tensor, mask: Tensor, indices: Sequence[Any], fill: Any) -> Tensor:
-    """The elements at the indices where mask is True, else `fill`."""
+    """The elements at the indices; `fill` where mask is False."""
     found = input[tuple(slice(None) if i is None else i for i in _clamped(input, indices))]
     return ops["masked_fill"](found, ops["logical_not"](mask), fill)
 
 
 def _unsafe_masked_index_put_accumulate(input: Tensor, mask: Tensor, indices: Sequence[Any],
                                         values: Tensor) -> Tensor:
-    """A copy with the values where mask is True added at the indices."""
+    """A copy of input with values added at the indices where mask is True."""
     kept = masked_fill(values, ops["logical_not"](mask), 0)
     return index_put(input, _clamped(input, indices), kept, True)
 
@@ -192,12 +196,13 @@ def _clamped(input: Tensor, indices: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """A copy with value where mask is True; the two broadcast."""
+    """A copy of input with value where mask is True; input and mask are broadcast together."""
     return ops["masked_fill"](_as_wide(input, mask), mask, value)
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """A copy with the elements where mask is True taken from source, in order; the two broadcast."""
+    """A copy of input whose elements where mask is True are replaced by those of source, in order; input
+    and mask are broadcast together."""
     return ops["masked_scatter"](_as_wide(input, mask), mask, source)
 
 
@@ -208,7 +213,8 @@ def _as_wide(input: Tensor, mask: Tensor) -> Tensor:
 
 @function_only
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
-    """input where condition, else other; alone: the coordinates where it is true."""
+    """The elements of input where condition is true, and of other elsewhere. With condition alone: the
+    coordinates of its true elements."""
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
     return ops["where"](condition, input, other)

@@ -1,4 +1,5 @@
-"""Tensors joined, repeated, rolled and turned; products that only rearrange (kron, block_diag)."""
+"""Functions that join, repeat, roll and rotate tensors, and products that only rearrange elements (kron,
+block_diag)."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ def _list(tensors: Any) -> list[Tensor]:
 
 
 def hstack(tensors: Any) -> Tensor:
-    """Joined along dim 1 (vectors: along dim 0)."""
+    """Joins tensors along dim 1 (vectors along dim 0)."""
     parts = [atleast_1d(x) for x in _list(tensors)]
     return cat(parts, 0 if parts and parts[0].dim() == 1 else 1)
 
 
 def vstack(tensors: Any) -> Tensor:
-    """Joined along dim 0, vectors as rows."""
+    """Joins tensors along dim 0; vectors become rows."""
     return cat([atleast_2d(x) for x in _list(tensors)], 0)
 
 
@@ -40,17 +41,17 @@ row_stack = vstack
 
 
 def dstack(tensors: Any) -> Tensor:
-    """Joined along dim 2 (atleast_3d of each)."""
+    """Joins tensors along dim 2, after atleast_3d of each."""
     return cat([atleast_3d(x) for x in _list(tensors)], 2)
 
 
 def column_stack(tensors: Any) -> Tensor:
-    """Joined along dim 1, vectors as columns."""
+    """Joins tensors along dim 1; vectors become columns."""
     return cat([ops["reshape"](x, (x.numel(), 1)) if x.dim() <= 1 else x for x in _list(tensors)], 1)
 
 
 def block_diag(*tensors: Tensor) -> Tensor:
-    """The matrix with the matrices (vectors and numbers count as rows) along its diagonal."""
+    """The matrix that has the given matrices along its diagonal; vectors and numbers count as rows."""
     blocks = [atleast_2d(x) for x in tensors_of("block_diag", tensors)] or [zeros(1, 0)]
     for i, x in enumerate(blocks):
         if x.dim() != 2:
@@ -71,7 +72,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """The rows of all combinations of one element of each vector; of one vector, itself."""
+    """All combinations of one element from each vector, as rows; for one vector, the vector itself."""
     vectors = tensors_of("cartesian_prod", tensors)
     for x in vectors:
         if x.dim() != 1:
@@ -84,7 +85,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 
 @function_only
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """The rows of all combinations of r elements of a vector, in order."""
+    """All combinations of r elements of a vector, in order, as rows."""
     if input.dim() != 1:
         raise RuntimeError(f"Expect a 1D vector, but got shape {list(input._shape)}")
     if r < 0:
@@ -104,7 +105,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 
 
 def tile(input: Tensor, *repeats: Any, dims: Any = None) -> Tensor:
-    """Repeated along each dimension; missing counts are 1 in front."""
+    """Repeats input along each dimension; if there are fewer counts than dimensions, 1 is used for the
+    first dimensions."""
     times = sizes_of(repeats if dims is None else (dims,))
     times = (1,) * (input.dim() - len(times)) + times
     return input.repeat(times)
@@ -112,9 +114,10 @@ def tile(input: Tensor, *repeats: Any, dims: Any = None) -> Tensor:
 
 def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *,
                       output_size: int | None = None) -> Tensor:
-    """Each element (each slice of dim) repeated; `repeats` is a number or one per slice.
+    """Repeats each element (each slice along dim); `repeats` is one number, or one for each slice.
 
-    A tensor of repeats alone gives the indices. Without output_size, reading the shape waits for their sum.
+    A tensor of repeats without input gives the indices. Without output_size, reading the shape waits for
+    the sum of the repeats.
     """
     if repeats is None:
         return _spread(input, output_size)
@@ -148,7 +151,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
 
 
 def _spread(repeats: Tensor, output_size: int | None) -> Tensor:
-    """repeats[i] times i, for all i."""
+    """The vector that contains each index i repeats[i] times."""
     _check_repeats(repeats)
     if output_size is not None:
         return _places(repeats, [0, output_size])
@@ -162,7 +165,7 @@ def _check_repeats(repeats: Tensor) -> None:
 
 
 def _total(repeats: Tensor) -> _core.Counts:
-    """The smallest of the repeats, and their sum."""
+    """The smallest of the repeats and their sum."""
     wide = ops["cast"](ops["detach"](repeats), _core.int64)
     low = ops["min"](wide) if repeats.numel() else ops["full"](0, (), _core.int64, repeats.device)
     return numbers_of(low, ops["sum"](wide))
@@ -180,7 +183,8 @@ def _places(repeats: Tensor, numbers: list[int]) -> Tensor:
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
-    """Shifted along dims, what leaves one end comes in at the other; without dims, as a vector."""
+    """Shifts elements along dims; elements shifted out at one end come in at the other end. Without dims,
+    shifts the tensor as a vector."""
     moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     axes = () if dims is None else (dims,) if isinstance(dims, int) else tuple(dims)
     if not moves:
@@ -204,21 +208,21 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 def fliplr(input: Tensor) -> Tensor:
-    """The order of columns reversed (a copy)."""
+    """A copy with the order of the columns reversed."""
     if input.dim() < 2:
         raise RuntimeError("Input must be >= 2-d.")
     return flip(input, (1,))
 
 
 def flipud(input: Tensor) -> Tensor:
-    """The order of rows reversed (a copy)."""
+    """A copy with the order of the rows reversed."""
     if input.dim() < 1:
         raise RuntimeError("Input must be >= 1-d.")
     return flip(input, (0,))
 
 
 def rot90(input: Tensor, k: int = 1, dims: Size = (0, 1)) -> Tensor:
-    """Turned k times by 90 degrees in the plane of two dims, from the first towards the second."""
+    """Rotates k times by 90 degrees in the plane of two dims, from the first towards the second."""
     if len(dims) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
     if input.dim() < 2:
@@ -237,7 +241,7 @@ def rot90(input: Tensor, k: int = 1, dims: Size = (0, 1)) -> Tensor:
     return ops["clone"](input)
 
 
-# ---------------------------------------------------------------- products and sums of places
+# ---------------------------------------------------------------- products and sums
 
 
 def trace(input: Tensor) -> Tensor:
@@ -248,14 +252,15 @@ def trace(input: Tensor) -> Tensor:
 
 
 def kron(input: Tensor, other: Tensor) -> Tensor:
-    """Kronecker's product: a block of `other` for every element of `input`."""
+    """The Kronecker product: one block, other times the element, for each element of `input`."""
     rank = max(input.dim(), other.dim())
     a = (1,) * (rank - input.dim()) + tuple(input._shape)
     b = (1,) * (rank - other.dim()) + tuple(other._shape)
     left = ops["reshape"](input, [n for size in a for n in (size, 1)])
     right = ops["reshape"](other, [n for size in b for n in (1, size)])
     if min(math.prod(a[:-1]), math.prod(b[:-1])) >= 4 and b[-1] < 256:
-        # Long rows: what both sides repeat along the last dim is written out once, not per product.
+        # If rows are long, the repetitions of both sides along the last dimension are computed once, not
+        # for each product.
         last = [a[-1], b[-1]]
         left, right = (ops["reshape"](ops["expand"](x, [*x._shape[:-2], *last]),
                                       [*x._shape[:-2], a[-1] * b[-1]]) for x in (left, right))
@@ -264,7 +269,8 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 @function_only
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """The matrix of the powers of a vector, N columns (as many as elements), from N - 1 down to 0."""
+    """The Vandermonde matrix of a vector: N columns (by default as many as elements) with the powers N - 1
+    down to 0, or upwards if `increasing`."""
     if x.dim() != 1:
         raise RuntimeError(f"x must be a one-dimensional tensor, it has {x.dim()} dimensions")
     columns = x.numel() if N is None else N

@@ -1,5 +1,5 @@
-"""The functions of networks that PyTorch has at the top level as well: those of nn.functional, some
-with other arguments; and cdist."""
+"""Functions of neural networks that PyTorch also has at the top level: those of nn.functional, some with
+other argument orders; and cdist."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def _same(name: str) -> Callable[..., Any]:
 
 
 def document(functional: ModuleType) -> None:
-    """Gives the functions that are those of nn.functional their documentation and signature."""
+    """Copies the documentation and the signatures from the functions of nn.functional to their namesakes
+    here."""
     for name, call in _copies.items():
         functools.update_wrapper(call, getattr(functional, name), assigned=("__doc__",), updated=())
 
@@ -65,8 +66,8 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d, max_pool1d_with_indices = 
 
 @function_only
 def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Any:
-    """The largest elements of windows that make the result have output_size elements, and their
-    places."""
+    """The largest elements of windows that are chosen so that the result has output_size elements, and
+    their indices."""
     return _functional("adaptive_max_pool1d_with_indices")(input, output_size)
 
 
@@ -74,7 +75,7 @@ def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Any:
 def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
                running_var: Tensor | None, training: bool, momentum: float, eps: float,
                cudnn_enabled: bool = False) -> Any:
-    """nn.functional.batch_norm, the arguments in another order."""
+    """nn.functional.batch_norm with the arguments in another order."""
     return _functional("batch_norm")(
         input, running_mean, running_var, weight, bias, training, momentum, eps)
 
@@ -83,7 +84,7 @@ def batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, runnin
 def instance_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None,
                   running_mean: Tensor | None, running_var: Tensor | None, use_input_stats: bool,
                   momentum: float, eps: float, cudnn_enabled: bool = False) -> Any:
-    """nn.functional.instance_norm, the arguments in another order."""
+    """nn.functional.instance_norm with the arguments in another order."""
     return _functional("instance_norm")(
         input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
@@ -91,14 +92,15 @@ def instance_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None,
 @function_only
 def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1,
               scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:
-    """nn.functional.embedding, the weight first; padding_idx -1 stands for none."""
+    """nn.functional.embedding with the weight first; padding_idx -1 means no padding index."""
     return _functional("embedding")(
         indices, weight, None if padding_idx < 0 else padding_idx, None, 2.0, scale_grad_by_freq, sparse)
 
 
 @function_only
 def feature_dropout(input: Tensor, p: float, train: bool) -> Any:
-    """Whole channels (dimension 1) are zero with probability p, the others divided by 1 - p."""
+    """Sets whole channels (dimension 1) to zero with probability p and divides the remaining ones by 1 -
+    p."""
     if input.dim() < 2:
         raise RuntimeError(
             f"Feature dropout requires at least 2 dimensions in the input, got {list(input.shape)}")
@@ -107,19 +109,20 @@ def feature_dropout(input: Tensor, p: float, train: bool) -> Any:
 
 @function_only
 def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
-    """input with pad[0] elements of value before and pad[1] after its last dimension, pad[2] and
-    pad[3] for the one before, and so on; negative numbers cut."""
+    """Pads with value: pad[0] elements at the start and pad[1] at the end of the last dimension, pad[2] and
+    pad[3] for the second to last, and so on; negative numbers remove elements."""
     return ops["constant_pad_nd"](input, value.item() if isinstance(value, Tensor) else value, list(pad))
 
 
 @function_only
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
           compute_mode: str | None = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
-    """The p-norm distances between rows: x1 [..., P, M] and x2 [..., R, M] give [..., P, R].
+    """The p-norm distances between rows: x1 of shape [..., P, M] and x2 of shape [..., R, M] give [..., P,
+    R].
 
-    Euclidean ones go through a matrix product where P or R is above 25, or always, or never, by
-    compute_mode ("use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist"). Others need memory for
-    all P * R * M differences.
+    Euclidean distances are computed by a matrix product if P or R is above 25; compute_mode
+    "use_mm_for_euclid_dist" always and "donot_use_mm_for_euclid_dist" never uses one. Other distances need
+    memory for all P * R * M differences.
     """
     for x in (x1, x2):
         if x.dim() < 2:
@@ -143,7 +146,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
 
 
 def _euclidean(x1: Tensor, x2: Tensor) -> Tensor:
-    """sqrt(|a|^2 + |b|^2 - 2ab); the gradient of a distance of 0 is 0."""
+    """sqrt(|a|^2 + |b|^2 - 2ab); where the distance is 0, its gradient is 0."""
     first = (x1 * x1).sum(-1, keepdim=True)
     second = (x2 * x2).sum(-1, keepdim=True).transpose(-2, -1)
     square = (first + second - ops["matmul"](x1, x2.transpose(-2, -1)) * 2).clamp(min=0)

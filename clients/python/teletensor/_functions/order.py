@@ -1,4 +1,4 @@
-"""Sorting, searching in sorted tensors, and sets of elements."""
+"""Functions that sort tensors, search in sorted tensors, and treat tensors as sets."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ __all__ = [
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False,
          stable: bool | None = False) -> return_types.sort:
-    """Sorted along dim, and the indices."""
+    """The elements sorted along dim, and their indices in input."""
     return return_types.sort(*ops["sort"](input, dim, descending, builtins.bool(stable)))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort along dim. Equal elements keep their order."""
+    """The indices that sort input along dim. Equal elements keep their order."""
     return ops["argsort"](input, dim, descending, stable)
 
 
 def msort(input: Tensor) -> Tensor:
-    """Sorted along dim 0."""
+    """The elements sorted along dim 0."""
     return ops["sort"](input, 0, False, True)[0]
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True,
          sorted: bool = True) -> return_types.topk:
-    """The k largest along dim, and their indices."""
+    """The k largest elements along dim (the smallest if not `largest`), and their indices."""
     return return_types.topk(*ops["topk"](input, k, dim, largest, sorted))
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> return_types.kthvalue:
-    """The k-th smallest along dim, and its index."""
+    """The k-th smallest element along dim, and its index."""
     return return_types.kthvalue(*ops["kthvalue"](input, k, dim, keepdim))
 
 
 def argwhere(input: Tensor) -> Any:
-    """The coordinates of the elements that are not zero, one row each."""
+    """The coordinates of the elements that are not zero, one row for each."""
     return nonzero(input)
 
 
@@ -59,7 +59,8 @@ def argwhere(input: Tensor) -> Any:
 def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False,
                  right: bool = False, side: str | None = None,
                  sorter: Tensor | None = None) -> Tensor:
-    """Where the values would go in ascending rows: before equal elements, or after them with right."""
+    """The indices in ascending rows at which the values would be inserted: before equal elements, or after
+    them if `right`."""
     if side is not None:
         if side not in ("left", "right"):
             raise RuntimeError("torch.searchsorted(): side can only be 'left' or 'right' but got "
@@ -90,7 +91,8 @@ def searchsorted(sorted_sequence: Tensor, input: Any, *, out_int32: bool = False
 @function_only
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False,
               right: bool = False) -> Tensor:
-    """The bucket between ascending boundaries of each element: searchsorted the other way round."""
+    """The index of the bucket, between ascending boundaries, to which each element belongs: searchsorted
+    with the arguments exchanged."""
     if boundaries.dim() != 1:
         raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.dim()})")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
@@ -98,7 +100,7 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False,
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False,
          invert: bool = False) -> Tensor:
-    """Is each element among test_elements?"""
+    """Returns for each element whether it is among test_elements."""
     if not isinstance(elements, Tensor) and not isinstance(test_elements, Tensor):
         raise TypeError("isin() takes a tensor as at least one of elements and test_elements")
     dtype = result_type(elements, test_elements)
@@ -111,7 +113,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False,
     if tests.numel() == 0:
         return full(x._shape, invert, device=x.device)
     ordered = ops["sort"](ops["reshape"](tests, (-1,)))[0]
-    if dtype.is_floating_point:  # NaN equals nothing, and a search among NaN goes astray
+    if dtype.is_floating_point:  # NaN equals nothing, and searching among NaN values gives wrong indices
         known = ops["where"](ops["isnan"](ordered), ordered[0], ordered)
         ordered = ops["sort"](known)[0]
     at = ops["clamp"](ops["searchsorted"](ordered, x), 0, tests.numel() - 1)
@@ -129,7 +131,7 @@ def _answer(found: Tensor, inverse: Tensor, counts: Tensor, return_inverse: bool
 
 
 def _groups(x: Tensor, dim: int | None) -> tuple[Tensor, tuple[int, ...]]:
-    """The elements as a vector, or the slices of dim as rows; and the shape of a row."""
+    """The elements as a vector, or the slices along dim as rows; and the shape of a row."""
     if dim is None:
         return ops["reshape"](x, (x.numel(),)), ()
     d = wrap_dim(dim, x.dim())
@@ -145,7 +147,7 @@ def _groups(x: Tensor, dim: int | None) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _starts(rows: Tensor) -> Tensor:
-    """True where a row differs from the one before."""
+    """True where a row differs from its predecessor."""
     n = rows._shape[0]
     differs = ops["ne"](ops["slice"](rows, 0, 1, n - 1, 1), ops["slice"](rows, 0, 0, n - 1, 1))
     if rows.dim() == 2:
@@ -203,14 +205,15 @@ def _distinct(x: Tensor, dim: int | None, in_order: bool) -> tuple[Tensor, Tenso
 
 def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False,
            return_counts: bool = False, dim: int | None = None) -> Any:
-    """The distinct elements (slices of dim), ascending; reading their number waits.
+    """The distinct elements (or slices along dim) in ascending order. Reading the number of elements waits.
 
-    Also where each element went, and how often each occurs, when asked for.
+    Also returns, if requested, the index in the result of each element, and the number of its occurrences.
     """
     return _answer(*_distinct(input, dim, False), return_inverse, return_counts)
 
 
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False,
                        dim: int | None = None) -> Any:
-    """The elements (slices of dim) that differ from the one before; reading their number waits."""
+    """The elements (or slices along dim) that differ from their predecessor. Reading the number of elements
+    waits."""
     return _answer(*_distinct(input, dim, True), return_inverse, return_counts)

@@ -1,4 +1,4 @@
-"""Elementwise functions that are short expressions of others."""
+"""Elementwise functions that are short expressions of other ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _bound(name: str, argument: str, given: Any) -> None:
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
-    """The larger one of input and min; NaN where one is NaN."""
+    """The larger of input and min; NaN where either is NaN."""
     _bound("clamp_min", "min", min)
     if isinstance(min, Tensor) and min.dtype == input.dtype == _core.bool:
         return ops["maximum"](input, min)
@@ -35,7 +35,7 @@ def clamp_min_(input: Tensor, min: Any) -> Tensor:
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
-    """The smaller one of input and max; NaN where one is NaN."""
+    """The smaller of input and max; NaN where either is NaN."""
     _bound("clamp_max", "max", max)
     if isinstance(max, Tensor) and max.dtype == input.dtype == _core.bool:
         return ops["minimum"](input, max)
@@ -53,7 +53,7 @@ def dist(input: Tensor, other: Tensor, p: Any = 2) -> Tensor:
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """input to the power exponent, in float64; in complex128 where one of the two is complex."""
+    """input to the power of exponent in float64, or in complex128 if either is complex."""
     both = (input, exponent)
     for v in both:
         if isinstance(v, str):
@@ -67,7 +67,7 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 
 def float_power_(input: Tensor, exponent: Any) -> Tensor:
-    """float_power in place, for float64 and complex128."""
+    """float_power in place, for tensors of float64 and complex128."""
     result = float_power(input, exponent)
     if input.dtype != result.dtype:
         raise RuntimeError(f"the base given to float_power_ has dtype {input.dtype.name} but the "
@@ -76,22 +76,22 @@ def float_power_(input: Tensor, exponent: Any) -> Tensor:
 
 
 def frexp(input: Tensor) -> return_types.frexp:
-    """input as mantissa * 2 ** exponent."""
+    """The mantissa and the exponent of input = mantissa * 2 ** exponent."""
     return return_types.frexp(*ops["frexp"](input))
 
 
 def isposinf(input: Tensor) -> Tensor:
-    """Is it plus infinity?"""
+    """True where an element is plus infinity."""
     return ops["eq"](input, float("inf"))
 
 
 def isneginf(input: Tensor) -> Tensor:
-    """Is it minus infinity?"""
+    """True where an element is minus infinity."""
     return ops["eq"](input, float("-inf"))
 
 
 def _two_to(exponent: Any, input: Any) -> Tensor:
-    """2 ** exponent; of integers in input's dtype where that is floating."""
+    """2 ** exponent; for integer exponents in input's dtype if that is a floating-point dtype."""
     power = ops["pow"](2.0, exponent)
     integral = isinstance(exponent, Tensor) and not exponent.dtype.is_floating_point
     if integral and isinstance(input, Tensor) and input.dtype.is_floating_point:
@@ -110,7 +110,7 @@ def ldexp_(input: Tensor, other: Any) -> Tensor:
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """Rounded to the nearest integer, or to `decimals` places; halves to even."""
+    """Rounds to the nearest integer, or to `decimals` decimal places; halves are rounded to even."""
     if decimals == 0:
         return ops["round"](input)
     if not input.dtype.is_floating_point:
@@ -134,7 +134,7 @@ def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
 
 @function_only
 def threshold(input: Tensor, threshold: Any, value: Any) -> Tensor:
-    """input where it is above the threshold, else value."""
+    """input where it is above the threshold, and value elsewhere."""
     return ops["where"](ops["le"](input, threshold), ops["cast"](ops["full"](
         value, (), None, input.device), input.dtype), input)
 

@@ -1,4 +1,4 @@
-"""Products of vectors and matrices, with something added."""
+"""Products of vectors and matrices with another term added."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _HALVES = (_core.float16, _core.bfloat16)
 
 def _sum(input: Tensor, first: Tensor, second: Tensor, beta: Any, alpha: Any,
          product: Callable[[Tensor, Tensor, bool | None], Tensor]) -> Tensor:
-    """beta * input + alpha * product(first, second, tf32). Of 16-bit floats only the result is rounded:
-    the product is float32's (tf32 multiplies 16 bits exactly)."""
+    """beta * input + alpha * product(first, second, tf32). For 16-bit floats only the result is rounded:
+    the product is computed in float32 (with tf32, which multiplies 16-bit numbers exactly)."""
     if input.dtype not in _HALVES or not input.dtype == first.dtype == second.dtype:
         return _plus(input, product(first, second, None), beta, alpha)
     from ..amp import autocast
@@ -32,7 +32,7 @@ def _sum(input: Tensor, first: Tensor, second: Tensor, beta: Any, alpha: Any,
 
 
 def _plus(input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta * input + alpha * product; input is not looked at where beta is 0."""
+    """beta * input + alpha * product; input is ignored if beta is 0."""
     scaled = product if alpha == 1 else product * alpha
     if beta == 0:
         shape = scaled._shape
@@ -62,7 +62,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: An
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * input + alpha * the sum of the batch's products."""
+    """beta * input + alpha * the sum of the matrix products of the batch."""
     _rank("addbmm", batch1, 3)
     _rank("addbmm", batch2, 3)
     def summed(x: Tensor, y: Tensor, tf32: bool | None) -> Tensor:
@@ -73,7 +73,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alph
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * input + alpha * the products of a batch."""
+    """beta * input + alpha * the matrix products of the batch."""
     return _sum(input, batch1, batch2, beta, alpha, _products)
 
 
@@ -83,7 +83,7 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any 
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """beta * input + alpha * the outer product."""
+    """beta * input + alpha * the outer product of vec1 and vec2."""
     return _sum(input, vec1, vec2, beta, alpha, lambda x, y, _: outer(x, y))
 
 
@@ -100,7 +100,7 @@ addbmm_, baddbmm_, addmv_, addr_ = (_inplace(f) for f in (addbmm, baddbmm, addmv
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    """The products of each element of one vector with each of the other."""
+    """The products of each element of one vector with each element of the other."""
     if input.dtype != vec2.dtype or input.dtype == _core.bool:
         _rank("outer", input, 1)
         _rank("outer", vec2, 1)
@@ -109,12 +109,12 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 
 
 def ger(input: Tensor, vec2: Tensor) -> Tensor:
-    """outer(input, vec2)."""
+    """As outer(input, vec2)."""
     return outer(input, vec2)
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
-    """Products of elements summed over the last dimensions."""
+    """The sums of products over the last dimension of both tensors."""
     if input.dim() == 0 or other.dim() == 0:
         return ops["mul"](input, other)
     if input._shape[-1] != other._shape[-1]:

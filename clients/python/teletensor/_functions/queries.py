@@ -1,4 +1,4 @@
-"""Questions about tensors."""
+"""Functions that answer questions about tensors."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ METHODS = [
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Same shape and elements? (waits)"""
+    """Returns whether both have the same shape and elements; waits for the values."""
     return input._shape == other._shape and bool(ops["all"](ops["eq"](input, other)).item())
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
              equal_nan: bool = False) -> bool:
-    """isclose everywhere? (waits)"""
+    """Returns whether isclose is true for all elements; waits for the values."""
     return bool(ops["all"](isclose(input, other, rtol, atol, equal_nan)).item())
 
 
 @function_only
 def shares_storage(input: Tensor, other: Tensor) -> bool:
-    """Do the two see the same memory?"""
+    """Returns whether the two tensors share memory."""
     return input._shares_storage(other)
 
 
 def is_tensor(input: Any) -> bool:
-    """Is input a Tensor?"""
+    """Returns whether input is a Tensor."""
     return isinstance(input, Tensor)
 
 
 @function_only
 def numel(input: Tensor) -> int:
-    """The number of elements."""
+    """Returns the number of elements."""
     return input.numel()
 
 
 def is_floating_point(input: Tensor) -> bool:
-    """Is the dtype a floating-point one?"""
+    """Returns whether the dtype is a floating-point dtype."""
     return input.dtype.is_floating_point
 
 
 def is_signed(input: Tensor) -> bool:
-    """Can the dtype hold negative numbers?"""
+    """Returns whether the dtype can represent negative numbers."""
     return input.dtype.is_signed
 
 
 def is_same_size(input: Tensor, other: Tensor) -> bool:
-    """Have the two one shape?"""
+    """Returns whether the two tensors have the same shape."""
     return input._shape == other._shape
 
 
 def is_nonzero(input: Tensor) -> bool:
-    """Is the one element not zero? (waits)"""
+    """Returns whether the tensor's only element is not zero; waits for its value."""
     if input.numel() != 1:
         raise RuntimeError("Boolean value of Tensor with " + (
             "no values" if input.numel() == 0 else "more than one value") + " is ambiguous")
@@ -75,10 +75,10 @@ def is_nonzero(input: Tensor) -> bool:
 
 
 def dim_order(self: Tensor, *, ambiguity_check: bool | list[memory_format] = False) -> tuple[int, ...]:
-    """The dimensions from the one with the largest stride inwards.
+    """The dimensions ordered by stride, the largest stride first.
 
-    RuntimeError where `ambiguity_check` is True (or formats, of which not exactly one is the tensor's)
-    and other orders would be right as well.
+    If `ambiguity_check` is True, RuntimeError if other orders would be correct too; if it is a list of
+    memory formats, RuntimeError unless the tensor has exactly one of them.
     """
     formats = ambiguity_check if isinstance(ambiguity_check, list) else []
     if not isinstance(ambiguity_check, (bool, list)) or not all(
@@ -94,29 +94,29 @@ def dim_order(self: Tensor, *, ambiguity_check: bool | list[memory_format] = Fal
 
 
 def get_device(self: Tensor) -> int:
-    """The number of the GPU, or -1 for the CPU."""
+    """Returns the index of the GPU, or -1 for the CPU."""
     return -1 if self.device.type == "cpu" else self.device.index or 0
 
 
 def is_pinned(self: Tensor, device: Any = None) -> bool:
-    """Is the memory locked for copies to a GPU? Never: it is the daemon's."""
+    """Returns False: the memory belongs to the daemon and is never pinned for the client."""
     return False
 
 
 def is_shared(self: Tensor) -> bool:
-    """Is the memory shared with other processes of the client? Never: it is the daemon's."""
+    """Returns False: the memory belongs to the daemon and is never shared among client processes."""
     return False
 
 
 def is_set_to(self: Tensor, tensor: Tensor) -> bool:
-    """Do both show the same elements of the same memory?"""
+    """Returns whether both tensors have the same shape, strides and memory."""
     return (self._shares_storage(tensor) and self._shape == tensor._shape
             and self._strides() == tensor._strides()
             and self.storage_offset() == tensor.storage_offset())
 
 
 def sum_to_size(self: Tensor, *size: Any) -> Tensor:
-    """Summed over the dimensions that `size`, which broadcasts to the shape, has not."""
+    """The sum over the dimensions in which `size`, which broadcasts to the shape, is smaller or missing."""
     target, shape = sizes_of(size), self._shape
     lead = len(shape) - len(target)
     if lead < 0 or any(n != m and n != 1 for n, m in zip(target, shape[lead:], strict=True)):
@@ -130,7 +130,8 @@ def sum_to_size(self: Tensor, *size: Any) -> Tensor:
 
 
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
-    """Fills the main diagonal; with wrap, goes on below after each block of a tall matrix."""
+    """Fills the main diagonal; with wrap, the diagonal of a tall matrix starts again below each square
+    block."""
     shape = self._shape
     if len(shape) < 2:
         raise RuntimeError("dimensions must larger than 1")

@@ -1,4 +1,5 @@
-"""Random tensors. `generator=` takes a `Generator`; without it the process's is used."""
+"""Functions that create random tensors. `generator=` takes a `Generator`; without it the default generator
+of the process is used."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def _drawn_like(op: str, input: Tensor, dtype: Any, device: Any, generator: Gene
 @factory
 def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
-    """Uniform random numbers in [0, 1); of a complex dtype both parts."""
+    """Uniform random numbers in [0, 1); for complex dtypes in both parts."""
     dtype, device = options(dtype, device)
     return made(_drawn("rand", sizes_of(size), dtype, device, generator), requires_grad)
 
@@ -43,7 +44,7 @@ def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, devi
 @factory
 def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
           requires_grad: bool = False) -> Tensor:
-    """Standard normal random numbers; of a complex dtype each part has variance 1/2."""
+    """Standard normal random numbers; for complex dtypes each part has variance 1/2."""
     dtype, device = options(dtype, device)
     return made(_drawn("randn", sizes_of(size), dtype, device, generator), requires_grad)
 
@@ -51,7 +52,7 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, dev
 @factory
 def randint(low: int = 0, high: Any = None, size: Any = None, *, generator: Generator | None = None,
             dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Uniform random integers in [low, high); `randint(high, size)` starts at 0."""
+    """Uniform random integers in [low, high); `randint(high, size)` means low = 0."""
     if size is None:
         low, high, size = 0, low, high
     elif high is None:
@@ -72,7 +73,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None,
 @factory
 def rand_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
               device: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Tensor:
-    """Uniform random numbers of input's shape."""
+    """Uniform random numbers in [0, 1) with input's shape."""
     return made(_drawn_like("rand", input, dtype, device, generator, memory_format), requires_grad)
 
 
@@ -80,7 +81,7 @@ def rand_like(input: Tensor, *, generator: Generator | None = None, dtype: Any =
 @factory
 def randn_like(input: Tensor, *, generator: Generator | None = None, dtype: Any = None,
                device: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Tensor:
-    """Standard normal random numbers of input's shape."""
+    """Standard normal random numbers with input's shape."""
     return made(_drawn_like("randn", input, dtype, device, generator, memory_format), requires_grad)
 
 
@@ -89,7 +90,7 @@ def randn_like(input: Tensor, *, generator: Generator | None = None, dtype: Any 
 def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator: Generator | None = None,
                  dtype: Any = None, device: Any = None, requires_grad: bool = False,
                  memory_format: Any = None) -> Tensor:
-    """Uniform random integers of input's shape in [low, high); `randint_like(x, high)` starts at 0."""
+    """Uniform random integers in [low, high) with input's shape; `randint_like(x, high)` means low = 0."""
     if high is None:
         low, high = 0, low
     dtype, device = dtype or input.dtype, device or input.device
@@ -101,8 +102,8 @@ def randint_like(input: Tensor, low: Any = None, high: Any = None, *, generator:
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None,
            dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
-    """Normal random numbers; mean and std may be tensors, whose shapes broadcast. A number as mean is
-    that of both parts of complex ones."""
+    """Normal random numbers; mean and std may be tensors whose shapes broadcast. For complex results, a
+    number as mean is the mean of both parts."""
     if isinstance(std, (int, float)) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
     if isinstance(std, Tensor):
@@ -115,13 +116,13 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
     else:
         drawn = randn(sizes_of((size,)), generator=generator, dtype=dtype, device=device)
         if drawn.dtype.is_complex:
-            mean = complex(mean, mean)  # as normal_, which fills both parts
+            mean = complex(mean, mean)  # normal_ adds the mean to both parts
     result: Tensor = drawn * std + mean
     return made(result, requires_grad)
 
 
 def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = None) -> Tensor:
-    """1 with probability input (with probability p, of input's shape, if given), else 0."""
+    """1 with probability input, and 0 otherwise; if p is given, 1 with probability p, in input's shape."""
     if p is None:
         return draw("bernoulli", input, generator=generator)
     return draw("bernoulli_p", input, p, generator=generator)
@@ -129,26 +130,26 @@ def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = Non
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *,
                 generator: Generator | None = None) -> Tensor:
-    """Indices drawn with probabilities proportional to each row of input."""
+    """Indices drawn from each row of input with probabilities proportional to its elements."""
     return draw("multinomial", input, num_samples, replacement, generator=generator)
 
 
 @function_only
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
-    """Counts of Poisson distributions with the means input."""
+    """Random numbers of Poisson distributions whose means are input."""
     return draw("poisson", input, generator=generator)
 
 
 @function_only
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
-    """How many of count trials succeed, each with probability prob."""
+    """The numbers of successes among count trials, each of which succeeds with probability prob."""
     shape = (count + prob)._shape
     return draw("binomial", ops["expand"](count, shape), ops["expand"](prob, shape), generator=generator)
 
 
 @function_only
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Elements set to zero with probability p, the others divided by 1 - p."""
+    """Sets elements to zero with probability p and divides the remaining ones by 1 - p."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0:
@@ -162,18 +163,19 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 # ---------------------------------------------------------------- methods that fill
 
-# Integers that a floating dtype holds exactly, for random_().
+# The largest range of consecutive integers that each floating-point dtype represents exactly, for
+# random_().
 WHOLE = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53, "bool": 2}
 
 
 def _open_uniform(x: Tensor, generator: Generator | None) -> Any:
-    """Numbers of (0, 1] of x's shape, as a float that x can be made of."""
+    """Uniform random numbers in (0, 1] with x's shape, in a floating-point dtype that converts to x's."""
     wide = x.dtype if x.dtype == _core.float64 else _core.float32
     return 1 - draw("rand", x._shape, wide, x.device, generator=generator)
 
 
 def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fills with uniform random numbers in [a, b); both parts of complex ones."""
+    """Fills the tensor with uniform random numbers in [a, b), both parts of a complex one."""
     if isinstance(self, Tensor) and self.dtype.is_complex:
         draw("uniform_", ops["view_as_real"](self), a, b, generator=generator)
         return self
@@ -182,7 +184,8 @@ def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generat
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *,
             generator: Generator | None = None) -> Tensor:
-    """Fills with normal random numbers; of a complex tensor both parts, each with half the variance."""
+    """Fills the tensor with normal random numbers; in a complex tensor each part has half of the
+    variance."""
     if isinstance(self, Tensor) and self.dtype.is_complex:
         draw("normal_", ops["view_as_real"](self), mean, std * 0.5**0.5, generator=generator)
         return self
@@ -191,8 +194,8 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *,
 
 def random_(self: Tensor, from_: int | None = None, to: Any = ..., *,
             generator: Generator | None = None) -> Tensor:
-    """Fills with uniform random integers in [from_, to); `random_(to)` starts at 0. `to` None: up to the
-    largest number that the dtype holds, with all below it."""
+    """Fills the tensor with uniform random integers in [from_, to); `random_(to)` means from_ = 0. If `to`
+    is None, the range ends with the largest integer up to which the dtype represents all integers."""
     if to is ... and from_ is not None:
         from_, to = 0, from_
     from_ = from_ or 0
@@ -206,7 +209,7 @@ def random_(self: Tensor, from_: int | None = None, to: Any = ..., *,
 
 
 def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
-    """Fills with 1 with probability p (a number or a tensor), else 0."""
+    """Fills the tensor with 1 with probability p (a number or a tensor), and with 0 otherwise."""
     if isinstance(p, Tensor):
         chances = ops["expand"](ops["cast"](p, _core.float64), self._shape)
         return ops["copy_"](self, draw("bernoulli", chances, generator=generator))
@@ -214,7 +217,7 @@ def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fills with numbers of the exponential distribution with rate lambd."""
+    """Fills the tensor with random numbers of the exponential distribution with rate lambd."""
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     if not self.dtype.is_floating_point:
@@ -223,7 +226,7 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | Non
 
 
 def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
-    """Fills with the number of trials up to the first success of probability p."""
+    """Fills the tensor with random numbers of trials up to the first success, which has probability p."""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     trials = ops["ceil"](ops["log"](_open_uniform(self, generator)) / math.log1p(-p))
@@ -232,7 +235,7 @@ def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) ->
 
 def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *,
                 generator: Generator | None = None) -> Tensor:
-    """Fills with exp of normal random numbers."""
+    """Fills the tensor with exp of normal random numbers with this mean and standard deviation."""
     if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     if not self.dtype.is_floating_point:
@@ -244,7 +247,7 @@ def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *,
 
 def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *,
             generator: Generator | None = None) -> Tensor:
-    """Fills with numbers of the Cauchy distribution."""
+    """Fills the tensor with random numbers of the Cauchy distribution."""
     if not sigma > 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     if not self.dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""Reductions along dims."""
+"""Reductions whose call forms differ from the catalog's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["all", "any", "logsumexp", "max", "median", "min", "norm", "std", "va
 
 
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """log(sum(exp(x))) over dim, without overflow; of complex tensors by their largest real part."""
+    """log(sum(exp(x))) over dim without overflow; for complex tensors the largest real part is factored
+    out."""
     if not input.dtype.is_complex or not input.numel():
         if input.dtype.is_complex:
             return ops["log"](ops["sum"](input, dim, keepdim))
@@ -27,7 +28,8 @@ def _truth(name: str) -> Any:
     op = ops[name]
 
     def truth(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        if isinstance(dim, (tuple, list)) and not dim:  # of no dims: each element's own truth
+        # without dims to reduce, the truth value of each element
+        if isinstance(dim, (tuple, list)) and not dim:
             found = ops["ne"](input, 0)
             return ops["cast"](found, uint8) if input.dtype == uint8 else found
         return op(input, dim, keepdim)
@@ -41,21 +43,23 @@ all, any = _truth("all"), _truth("any")
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The largest element; along dim: (values, indices); with a tensor: elementwise."""
+    """The largest element; along dim: (values, indices); with a tensor as second argument: the elementwise
+    maximum."""
     if isinstance(dim, Tensor):
         return ops["maximum"](input, dim)
     return ops["max"](input) if dim is None else return_types.max(*ops["max_dim"](input, dim, keepdim))
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The smallest element; along dim: (values, indices); with a tensor: elementwise."""
+    """The smallest element; along dim: (values, indices); with a tensor as second argument: the elementwise
+    minimum."""
     if isinstance(dim, Tensor):
         return ops["minimum"](input, dim)
     return ops["min"](input) if dim is None else return_types.min(*ops["min_dim"](input, dim, keepdim))
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The (lower) median; along dim: (values, indices)."""
+    """The median (the lower one of two); along dim: (values, indices)."""
     if dim is None:
         return ops["median"](input)
     return return_types.median(*ops["median_dim"](input, dim, keepdim))
@@ -66,7 +70,7 @@ def _spread(name: str) -> Any:
 
     def spread(input: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *,
                correction: Any = None) -> Tensor:
-        if isinstance(dim, bool):  # var(input, unbiased)
+        if isinstance(dim, bool):  # the call was var(input, unbiased)
             dim, unbiased = None, dim
         if correction is None:
             correction = 1 if unbiased is None or unbiased else 0
@@ -81,7 +85,7 @@ var, std = _spread("var"), _spread("std")
 
 
 def norm(input: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The vector norm over dim ("fro" is 2); "nuc": the sum of the singular values of matrices."""
+    """The vector norm over dim ("fro" means 2); with "nuc", the sum of the singular values of matrices."""
     if p == "nuc":
         from .. import linalg
 

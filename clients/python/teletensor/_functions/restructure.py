@@ -1,4 +1,5 @@
-"""Tensors that show their memory in another way from now on: t_, unsqueeze_, detach_, resize_, set_, ..."""
+"""In-place functions that change how a tensor views its memory: t_, unsqueeze_, detach_, resize_, set_,
+..."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ METHODS = ["resize_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_", "trans
 
 
 def _shows(self: Tensor, view: Tensor) -> Tensor:
-    """Every reference to `self` is one to `view`, a tensor that nobody else has."""
+    """Makes every reference to `self` a reference to `view`, a tensor to which nothing else refers."""
     if self.requires_grad and self.is_leaf:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
     self._become(view)
@@ -27,7 +28,7 @@ def as_strided_(input: Tensor, size: Size, stride: Size, storage_offset: int | N
 
 
 def detach_(input: Tensor) -> Tensor:
-    """Takes the tensor off its graph: a leaf that requires no gradient."""
+    """Detaches the tensor from its graph: it becomes a leaf that does not require grad."""
     return input.requires_grad_(False) if input.is_leaf else _shows(input, input.detach())
 
 
@@ -55,9 +56,10 @@ def unsqueeze_(self: Tensor, dim: int) -> Tensor:
 
 
 def resize_(self: Tensor, *sizes: Any, memory_format: Any = contiguous_format) -> Tensor:
-    """Another shape over the memory, whose elements stay in their order.
+    """Gives the tensor another shape over the same memory; its elements keep their order.
 
-    What exceeds the memory is in new memory, zero where nothing was; other tensors keep the old one.
+    If the memory is too small, the tensor gets new memory, in which new elements are zero; other tensors
+    keep the old memory.
     """
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
@@ -80,13 +82,14 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = contiguous_format) -
 
 
 def resize_as_(input: Tensor, the_template: Tensor, *, memory_format: Any = contiguous_format) -> Tensor:
-    """resize_ to the shape of another tensor."""
+    """Resizes the tensor to the shape of another tensor, as resize_ does."""
     return resize_(input, the_template._shape, memory_format=memory_format)
 
 
 def set_(self: Tensor, source: Tensor | None = None, storage_offset: int = 0, size: Size | None = None,
          stride: Size | None = None) -> Tensor:
-    """Shows the memory of `source`, a tensor (or a part of it by strides); nothing without one."""
+    """Makes the tensor view the memory of `source`, a tensor (or the part of it that the strides describe);
+    without a source it becomes empty."""
     if source is None:
         return _shows(self, ops["full"](0, (0,), self.dtype, self.device))
     if source.dtype != self.dtype or source.device != self.device:

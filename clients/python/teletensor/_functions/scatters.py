@@ -1,4 +1,5 @@
-"""Tensors with a part replaced (..._scatter), and reductions and copies at the places of an index."""
+"""Copies of tensors with a part replaced (..._scatter), and reductions and copies at the positions that an
+index gives."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 def _replaced(input: Tensor, src: Tensor, shape: list[int], strides: list[int],
               offset: int) -> Tensor:
-    """input with a region of its row-major order replaced by src."""
+    """input with a strided region of its row-major order replaced by src."""
     if list(src._shape) != shape:
         raise RuntimeError("expected src to have a size equal to the slice of self. src size = "
                            f"{list(src._shape)}, slice size = {shape}")
@@ -63,7 +64,7 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None,
                   end: int | None = None, step: int = 1) -> Tensor:
-    """A copy of input with input[start:end:step] of dim replaced by src."""
+    """A copy of input with input[start:end:step] along dim replaced by src."""
     d = wrap_dim(dim, input.dim())
     if step <= 0:
         raise RuntimeError("slice step must be positive")
@@ -77,11 +78,11 @@ def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = 
 
 def as_strided_scatter(input: Tensor, src: Tensor, size: Size, stride: Size,
                        storage_offset: int | None = None) -> Tensor:
-    """A copy of input with what as_strided would show of it replaced by src."""
+    """A copy of input in which the elements that as_strided would view are replaced by src."""
     shape, strides = list(sizes_of((size,))), list(sizes_of((stride,)))
     own = input.storage_offset()
     offset = own if storage_offset is None else storage_offset
-    ops["as_strided"](input, shape, strides, offset)  # refuses what is out of bounds
+    ops["as_strided"](input, shape, strides, offset)  # raises an error if the region is out of bounds
     if list(src._shape) != shape:
         raise RuntimeError("expected src to have a size equal to the slice of self. src size = "
                            f"{list(src._shape)}, slice size = {shape}")
@@ -89,12 +90,13 @@ def as_strided_scatter(input: Tensor, src: Tensor, size: Size, stride: Size,
                                 offset - own if src.numel() else 0)
 
 
-# ---------------------------------------------------------------- at the places of an index
+# ---------------------------------------------------------------- at the positions of an index
 
 
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *,
                    include_self: bool = True) -> Tensor:
-    """input with all src of one place (and its own element) made one by sum, prod, mean, amax, amin."""
+    """A copy of input in which the elements of src that index assigns to one position, and the element
+    there, are reduced by sum, prod, mean, amax or amin."""
     return ops["scatter_reduce"](input, indices_of(index, input.dim()), src, dim, reduce, include_self)
 
 
@@ -105,7 +107,7 @@ def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce:
 
 
 def _slices(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> Tensor:
-    """The index of slices as one of elements, of source's shape."""
+    """An index of slices, expanded to an index of elements of source's shape."""
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise RuntimeError("index_reduce(): Expected reduce to be one of prod, mean, amax or amin but "
                            f"got {reduce}.")
@@ -125,7 +127,8 @@ def _slices(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str)
 
 def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
                  include_self: bool = True) -> Tensor:
-    """input with the slices of source of one index made one by prod, mean, amax or amin."""
+    """A copy of input in which the slices of source with the same index, and input's slice there, are
+    reduced by prod, mean, amax or amin."""
     places = _slices(input, dim, index, source, reduce)
     return ops["scatter_reduce"](input, places, source, dim, reduce, include_self)
 
@@ -145,12 +148,13 @@ _SEGMENTS = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "prod": ("prod", 1.0),
 def segment_reduce(data: Tensor, reduce: str, *, lengths: Tensor | None = None,
                    indices: Tensor | None = None, offsets: Tensor | None = None, axis: int = 0,
                    unsafe: bool = False, initial: float | None = None) -> Tensor:
-    """Neighbours along axis made one by sum, mean, max, min or prod: as many as `lengths` says (or
-    the differences of `offsets`), whose last dimension is axis and whose others are data's.
+    """Reduces segments of consecutive elements along axis by sum, mean, max, min or prod. `lengths` gives
+    the lengths of the segments (or `offsets` their bounds); its last dimension is axis, and its other
+    dimensions are those of data.
 
-    Lengths that are negative or do not add up to the size of axis are an error when a value is read
-    (unless `unsafe`). A segment of length 0 is `initial`, without it what reduce starts from (NaN
-    for mean).
+    Lengths that are negative or do not add up to the size of axis are an error when a value is read (unless
+    `unsafe`). A segment of length 0 has the value `initial`, or, without it, the neutral element of the
+    reduction (NaN for mean).
     """
     if indices is not None:
         raise NotImplementedError("segment_reduce(): indices based reduction is not supported yet.")
@@ -176,13 +180,13 @@ def segment_reduce(data: Tensor, reduce: str, *, lengths: Tensor | None = None,
                                            f"to sum to {size}, and no negative ones")
     dtype = data.dtype
     if reduce == "mean" and dtype in (_core.float16, _core.bfloat16):
-        data = data.to(_core.float32)  # the sum is rounded with its quotient
+        data = data.to(_core.float32)  # so that the sum is not rounded before the division
     by, start = _SEGMENTS[reduce]
     places = ops["expand"](ops["arange"](0, size, 1, _core.int64, data.device), [*data._shape[:d], size])
     segments = ops["searchsorted"](ends, ops["contiguous"](places), False, True)
     column = ops["reshape"](segments, [*segments._shape, *[1] * (rank - d - 1)])
     shape = list(data._shape)
-    shape[d] = count + 1  # the last one for what is behind all segments
+    shape[d] = count + 1  # the last entry receives the elements after all segments
     out = ops["full"](start if initial is None else initial, shape, data.dtype, data.device)
     out = ops["scatter_reduce"](out, ops["expand"](column, data._shape), data, d, by, True)
     out = ops["slice"](out, d, 0, count, 1)
@@ -197,7 +201,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """input with source written (added) at the indices of its row-major order."""
+    """A copy of input with source written (or added) at indices into its row-major order."""
     if index.numel() != source.numel():
         raise RuntimeError("put_(): Expected source and index to have the same number of elements, but "
                            f"got source.numel() = {source.numel()}, index.numel() = {index.numel()}")
@@ -216,7 +220,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """The elements along dim at the indices, which broadcast; without dim, of all elements."""
+    """The elements along dim at the indices, which broadcast; without dim, at indices into the row-major
+    order."""
     if indices.dtype != _core.int64:
         raise RuntimeError("torch.take_along_dim(): dtype of indices should be Long but got "
                            f"{indices.dtype}")

@@ -13,14 +13,14 @@ __all__ = ["mvlgamma", "mvlgamma_", "polygamma"]
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
-    """The n-th derivative of digamma at input."""
+    """The n-th derivative of the digamma function at input."""
     if n < 0:
         raise RuntimeError("polygamma(n, x) does not support negative n.")
     return ops["polygamma"](input, n)
 
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
-    """The logarithm of the p-dimensional gamma function."""
+    """The logarithm of the multivariate gamma function of dimension p."""
     if p < 1:
         raise RuntimeError("p has to be greater than or equal to 1")
     steps = ops["arange"](0, p, 1, _core.int64, input.device)

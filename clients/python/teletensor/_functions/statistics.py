@@ -1,4 +1,4 @@
-"""Statistics: sums that leave out NaN, quantiles, histograms, covariances, differences."""
+"""Statistics: reductions that ignore NaN, quantiles, histograms, covariances, differences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def _all_dims(x: Tensor, dim: Any) -> tuple[int, ...]:
-    """The dims that a reduction folds, counted from the front; None: all."""
+    """The dims that a reduction reduces, counted from the front; None means all dims."""
     if dim is None:
         return tuple(range(x.dim()))
     return tuple(wrap_dim(d, x.dim()) for d in ([dim] if isinstance(dim, int) else dim))
@@ -35,7 +35,7 @@ def _all_dims(x: Tensor, dim: Any) -> tuple[int, ...]:
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> return_types.aminmax:
-    """The smallest and the largest element, along dim or of all."""
+    """The smallest and the largest element, along dim or of the whole tensor."""
     if dim is None and input.numel() == 0:
         raise RuntimeError("aminmax(): cannot compute aminmax over an empty dimension as the operation "
                            "has no identity.")
@@ -43,12 +43,12 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum over dim of what is not NaN."""
+    """The sum over dim of the elements that are not NaN."""
     return ops["nan_sum" if input.dtype.is_floating_point else "sum"](input, dim, keepdim, dtype)
 
 
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean over dim of what is not NaN."""
+    """The mean over dim of the elements that are not NaN."""
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"nanmean(): expected input to have floating point dtype but got "
                            f"{input.dtype.name}")
@@ -57,7 +57,7 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 
 
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The (lower) median of what is not NaN; along dim: (values, indices)."""
+    """The median (the lower one of two) of the elements that are not NaN; along dim: (values, indices)."""
     if input.dtype == _core.bool:
         raise NotImplementedError("nanmedian: not implemented for bool")
     if dim is None:
@@ -77,7 +77,8 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> return_types.mode:
-    """The most frequent value along dim (the smallest of several) and the index of its last occurrence."""
+    """The most frequent value along dim (the smallest of several such values) and the index of its last
+    occurrence."""
     dim = wrap_dim(dim, input.dim())
     if input.dim() == 0:
         return return_types.mode(ops["clone"](input), ops["full"](0, (), _core.int64, input.device))
@@ -92,19 +93,20 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> return_types.mo
     first = ops["full"](True, [1 if d == dim else s for d, s in enumerate(input._shape)], _core.bool,
                         input.device)
     starts = ops["where"](ops["cat"]([first, new], dim), places, 0)
-    length = places - ops["cummax"](starts, dim)[0]  # places since the run of equal values began
+    # the number of elements since the run of equal values began
+    length = places - ops["cummax"](starts, dim)[0]
     best = ops["argmax"](length, dim, True)
     found = [ops["gather"](x, best, dim) for x in (values, indices)]
     return return_types.mode(*(x if keepdim else ops["squeeze"](x, dim) for x in found))
 
 
 def cummax(input: Tensor, dim: int) -> return_types.cummax:
-    """The largest element so far along dim, and its index."""
+    """The cumulative maximum along dim, and its index."""
     return return_types.cummax(*ops["cummax"](input, dim))
 
 
 def cummin(input: Tensor, dim: int) -> return_types.cummin:
-    """The smallest element so far along dim, and its index."""
+    """The cumulative minimum along dim, and its index."""
     return return_types.cummin(*ops["cummin"](input, dim))
 
 
@@ -156,7 +158,7 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
     if name == "nanquantile":
         count = ops["sum"](ops["logical_not"](nans), -1, True)
         place = ops["clamp"](levels * ops["cast"](count - 1, x.dtype), 0, None)
-    else:  # a NaN, sorted to the end, wins
+    else:  # if there is a NaN, which sorting puts last, the result is NaN
         place = ops["where"](ops["slice"](nans, -1, n - 1, 1, 1), float(n - 1), levels * (n - 1))
         place = ops["cast"](place, x.dtype)
     if interpolation == "lower":
@@ -170,7 +172,7 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
     if interpolation in ("linear", "midpoint"):
         above = ops["gather"](ordered, ops["cast"](ops["ceil"](place), _core.int64), last)
         out = ops["lerp"](out, above, 0.5 if interpolation == "midpoint" else place - below)
-    out = ops["permute"](out, [last, *range(last)])  # the levels first
+    out = ops["permute"](out, [last, *range(last)])  # the quantile levels become the first dimension
     shape = list(x._shape)
     if dim is None:
         shape = [1] * rank
@@ -183,13 +185,13 @@ def _quantile(name: str, x: Tensor, q: Any, dim: int | None, keepdim: bool, inte
 
 def quantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
              interpolation: str = "linear") -> Tensor:
-    """The q-quantiles along dim, or of all elements; NaN where there is one."""
+    """The q-quantiles along dim, or of all elements; NaN if one of the elements is NaN."""
     return _quantile("quantile", input, q, dim, keepdim, interpolation)
 
 
 def nanquantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *,
                 interpolation: str = "linear") -> Tensor:
-    """The q-quantiles along dim, or of all elements, of what is not NaN."""
+    """The q-quantiles along dim, or of all elements; NaN elements are ignored."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation)
 
 
@@ -197,9 +199,9 @@ def nanquantile(input: Tensor, q: Any, dim: int | None = None, keepdim: bool = F
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each number from 0 on occurs, or the sums of its weights.
+    """The number of occurrences of each integer from 0 up, or the sum of its weights.
 
-    Reading the shape waits for the largest number.
+    Reading the result's shape waits for the largest element.
     """
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
@@ -227,7 +229,8 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
 
 def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
-    """Counts of elements in `bins` equal bins between min and max (those of the data if both are 0)."""
+    """The number of elements in each of `bins` equal bins between min and max (the extremes of the data if
+    both are 0)."""
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
     if min > max:
@@ -251,13 +254,14 @@ def histc(input: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     place = ops["clamp"](ops["floor"]((x - low) * bins / (high - low)), 0, bins - 1)
     index = ops["cast"](ops["where"](inside, place, float(bins)), _core.int64)
     total = ops["index_add"](counts, index, ops["full"](1, x._shape, dtype, x.device), 0, 1)
-    # The extremes of the data are not known here: where they are not finite there are no bins.
+    # The client does not know the extremes of the data: if they are not finite there are no bins, and all
+    # counts become NaN.
     total = ops["where"](ops["isfinite"](high - low), total, math.nan)
     return ops["slice"](total, 0, 0, bins, 1)
 
 
 def _edges(x: Tensor, bins: int, limits: Any, dtype: Any) -> Tensor:
-    """bins + 1 edges between limits, or the extremes of x."""
+    """bins + 1 bin edges between limits, or between the extremes of x."""
     if bins <= 0:
         raise RuntimeError("histogram(): bins must be > 0")
     if limits is not None:
@@ -278,12 +282,12 @@ def _edges(x: Tensor, bins: int, limits: Any, dtype: Any) -> Tensor:
         low, high = ops["where"](same, low - 0.5, low), ops["where"](same, high + 0.5, high)
     steps = ops["arange"](0, bins + 1, 1, dtype, x.device)
     half = (bins + 1) // 2
-    step = (high - low) / bins  # from the nearer end, as linspace
+    step = (high - low) / bins  # counted from the nearer end, as in linspace
     return ops["where"](ops["lt"](steps, half), low + steps * step, high - (bins - steps) * step)
 
 
 def _place(x: Tensor, edges: Tensor) -> Tensor:
-    """The bin of each element; the number of bins where there is none."""
+    """The index of each element's bin; the number of bins if no bin contains it."""
     bins = edges._shape[0] - 1
     count = ops["searchsorted"](edges, x, False, True) - 1
     last = ops["slice"](edges, 0, bins, 1, 1)
@@ -295,7 +299,7 @@ def _place(x: Tensor, edges: Tensor) -> Tensor:
 @function_only
 def histogramdd(input: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None,
                 density: bool = False) -> return_types.histogramdd:
-    """Counts of points (the rows of input) in a grid of bins."""
+    """The number of points (rows of input) in each cell of a grid of bins."""
     return _histogram("histogramdd", input, bins, range, weight, density)
 
 
@@ -344,7 +348,8 @@ def _histogram(name: str, input: Tensor, bins: Any, range: Any, weight: Tensor |
 
 def histogram(input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tensor | None = None,
               density: bool = False) -> return_types.histogram:
-    """Counts of elements in bins (a number of them, or their edges), and the edges."""
+    """The number of elements in each bin (`bins` is a number of bins, or their edges), and the edges of the
+    bins."""
     if weight is not None and weight._shape != input._shape:
         raise RuntimeError("histogramdd(): if weight tensor is provided it should have the same shape as "
                            "the input tensor excluding its innermost dimension")
@@ -358,7 +363,7 @@ def histogram(input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tens
 
 def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
         aweights: Tensor | None = None) -> Tensor:
-    """The covariance matrix of the variables, which are rows."""
+    """The covariance matrix of variables; each row of input is a variable."""
     if input.dim() > 2:
         raise RuntimeError("cov(): expected input to have two or fewer dimensions but got an input with "
                            f"{input.dim()} dimensions")
@@ -402,7 +407,7 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None,
 
 
 def corrcoef(input: Tensor) -> Tensor:
-    """The correlation coefficients of the variables, which are rows."""
+    """The correlation coefficients of variables; each row of input is a variable."""
     if input.dim() > 2:
         raise RuntimeError("corrcoef(): expected input to have two or fewer dimensions but got an input "
                            f"with {input.dim()} dimensions")
@@ -417,7 +422,7 @@ def corrcoef(input: Tensor) -> Tensor:
 
 
 def renorm(input: Tensor, p: Any, dim: int, maxnorm: Any) -> Tensor:
-    """Slices along dim whose p-norm is above maxnorm, scaled down to it."""
+    """Scales the slices along dim whose p-norm is above maxnorm so that their norm becomes maxnorm."""
     if p <= 0:
         raise RuntimeError("renorm: non-positive-norm not supported")
     if maxnorm < 0:
@@ -440,7 +445,7 @@ def renorm_(input: Tensor, p: Any, dim: int, maxnorm: Any) -> Tensor:
 
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
          append: Tensor | None = None) -> Tensor:
-    """The n-th differences of neighbours along dim."""
+    """The n-th differences of adjacent elements along dim."""
     if input.dim() == 0:
         raise RuntimeError("diff expects input to be at least one-dimensional")
     if n < 0:
@@ -460,7 +465,7 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
 
 
 def _pairs(y: Tensor, x: Tensor | None, dim: int) -> Tensor:
-    """Twice the areas between neighbours; without x where they are 1 apart."""
+    """Twice the areas between adjacent samples; without x their distance is 1."""
     dim = wrap_dim(dim, y.dim())
     if not y.dim():
         raise RuntimeError("trapezoid: expected a tensor of samples, got one number")
@@ -535,7 +540,7 @@ def _slope(x: Tensor, space: Any, dim: int, edge_order: int) -> Tensor:
 @function_only
 def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None,
              edge_order: int = 1) -> tuple[Tensor, ...]:
-    """Estimates of the partial derivatives by second-order differences, one a dim."""
+    """Estimates the partial derivatives by second-order differences; returns one tensor for each dim."""
     spacing = 1 if spacing is None else spacing
     if edge_order not in (1, 2):
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")

@@ -1,4 +1,4 @@
-"""What functions that write into a tensor share."""
+"""Helpers that functions which write into a tensor share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ __all__ = ["real", "stored"]
 
 
 def stored(x: Tensor, value: Tensor) -> Tensor:
-    """x with value written into it, refused as in-place forms are where the dtype cannot hold it."""
+    """Writes value into x and returns x; raises an error, as in-place functions do, if the dtype of x
+    cannot hold value's."""
     if value.dtype.is_floating_point and not x.dtype.is_floating_point:
         raise RuntimeError(f"result type {value.dtype.name} can't be cast to the desired output type "
                            f"{x.dtype.name}")
@@ -20,6 +21,6 @@ def stored(x: Tensor, value: Tensor) -> Tensor:
 
 
 def real(x: Tensor) -> Tensor:
-    """x in the default dtype where it is an integer or a bool."""
+    """x, converted to the default dtype if it is an integer or bool tensor."""
     exact = x.dtype.is_floating_point or x.dtype.is_complex
     return x if exact else ops["cast"](x, _core.default_dtype())

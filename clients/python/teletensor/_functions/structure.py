@@ -1,4 +1,4 @@
-"""Views, shapes, joining and splitting."""
+"""Views, reshaping, joining and splitting."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 
 
 def view(input: Tensor, *size: Any, dtype: Any = None) -> Tensor:
-    """The same elements under another shape, or the same bytes as another dtype, without a copy
-    (but for bool)."""
+    """A view of the same elements with another shape, or of the same bytes as another dtype, without a copy
+    (except to or from bool)."""
     if len(size) == 1 and isinstance(size[0], _core.dtype):
         dtype = size[0]
     if dtype is None:
@@ -33,34 +33,34 @@ def view(input: Tensor, *size: Any, dtype: Any = None) -> Tensor:
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
-    """The same elements under another shape, copied only where a view is impossible."""
+    """The same elements with another shape; copied only if a view is impossible."""
     return ops["reshape"](input, sizes_of(sizes if shape is None else (shape,)))
 
 
 def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
-    """Dimensions of size 1 repeated, without a copy; -1 keeps a size."""
+    """A view in which dimensions of size 1 are repeated; -1 keeps a size."""
     return ops["expand"](input, sizes_of(sizes if size is None else (size,)))
 
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
-    """The dimensions in another order."""
+    """A view with the dimensions in another order."""
     return ops["permute"](input, sizes_of(order if dims is None else (dims,)))
 
 
 def t(input: Tensor) -> Tensor:
-    """The transpose of a matrix; a vector stays."""
+    """The transpose of a matrix; a vector is returned as it is."""
     if input.dim() > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.dim()}D")
     return input if input.dim() < 2 else ops["transpose"](input, 0, 1)
 
 
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
-    """Without dimensions of size 1 (those in dim, or all)."""
+    """A view without dimensions of size 1 (those given by dim, or all)."""
     return ops["squeeze"](input, dim)
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Dimensions start_dim to end_dim as one."""
+    """Merges the dimensions start_dim to end_dim into one."""
     rank = input.dim()
     first, last = wrap_dim(start_dim, rank), wrap_dim(end_dim, rank)
     if rank == 0:
@@ -74,7 +74,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(input: Tensor, dim: int, sizes: Size) -> Tensor:
-    """Dimension dim as several."""
+    """Splits the dimension dim into several of the given sizes."""
     d = wrap_dim(dim, input.dim())
     parts = list(sizes_of((sizes,)))
     if not parts:
@@ -93,7 +93,7 @@ def unflatten(input: Tensor, dim: int, sizes: Size) -> Tensor:
 
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Dimensions `source` moved to the places `destination`."""
+    """A view with the dimensions `source` moved to the positions `destination`."""
     rank = input.dim()
     sources = [wrap_dim(d, rank) for d in ([source] if isinstance(source, int) else source)]
     places = [wrap_dim(d, rank) for d in ([destination] if isinstance(destination, int) else destination)]
@@ -113,7 +113,7 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
 
 
 def split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views along dim: each of split_size (the last may be smaller), or of the sizes given."""
+    """Views along dim: of split_size elements each (the last may be smaller), or of the given sizes."""
     if isinstance(split_size, Tensor) and not split_size.dim():
         split_size = int(split_size)
     if isinstance(split_size, int):
@@ -125,11 +125,12 @@ def split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
     return split_with_sizes(input, split_size, dim)
 
 
-_MOST = 32768  # tensors in one instruction; here, many more are several
+# the maximum number of tensors in one instruction; this module joins more by several instructions
+_MOST = 32768
 
 
 def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views along dim, of the sizes given."""
+    """Views along dim of the given sizes."""
     if not isinstance(split_sizes, (list, tuple)) or len(split_sizes) <= _MOST:
         return ops["split_with_sizes"](input, split_sizes, dim)
     sizes = [int(each) for each in split_sizes]
@@ -147,7 +148,7 @@ def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Ten
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """The views at each index of dim."""
+    """Views of the slices at each index of dim, without dim."""
     if isinstance(input, Tensor) and input.dim():
         dim = wrap_dim(dim, input.dim())
         size = input._shape[dim]
@@ -170,7 +171,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def narrow(input: Tensor, dim: int, start: Any, length: Any) -> Tensor:
-    """The view of `length` elements of dim from start on; both are numbers or 0-d tensors."""
+    """A view of `length` elements of dim from start on; both may be numbers or 0-d tensors."""
     if input.dim() == 0:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     length = operator.index(length)
@@ -187,7 +188,7 @@ def narrow(input: Tensor, dim: int, start: Any, length: Any) -> Tensor:
 
 
 def repeat(input: Tensor, *sizes: Any) -> Tensor:
-    """x tiled along each dimension."""
+    """input repeated along each dimension."""
     times = sizes_of(sizes)
     lead = len(times) - input.dim()
     if lead < 0:
@@ -203,36 +204,37 @@ def repeat(input: Tensor, *sizes: Any) -> Tensor:
 
 
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
-    """x expanded to other's shape."""
+    """A view of input expanded to other's shape."""
     return ops["expand"](input, other._shape)
 
 
 def view_as(input: Tensor, other: Tensor) -> Tensor:
-    """x viewed under other's shape."""
+    """A view of input with other's shape."""
     return ops["view"](input, other._shape)
 
 
 def reshape_as(input: Tensor, other: Tensor) -> Tensor:
-    """x reshaped to other's shape."""
+    """input reshaped to other's shape."""
     return ops["reshape"](input, other._shape)
 
 
 def contiguous(input: Tensor, *, memory_format: Any = contiguous_format) -> Tensor:
-    """x itself where it has that order of strides (row-major), else a copy that has."""
+    """input itself if its strides have that memory format (row-major by default), and otherwise a copy that
+    has it."""
     if memory_format is contiguous_format:
         return input if input.is_contiguous() else ops["contiguous"](input)
     return in_format(input, memory_format)
 
 
 def broadcast_tensors(*tensors: Tensor) -> list[Tensor]:
-    """All expanded to their common shape."""
+    """Views of the tensors, all expanded to their common shape."""
     own = tensors_of("broadcast_tensors", tensors)
     shape = broadcast_shapes(*(input._shape for input in own))
     return [ops["expand"](input, shape) for input in own]
 
 
 def broadcast_shapes(*given: Sequence[int] | int) -> Shape:
-    """The shape that all broadcast to; RuntimeError where there is none."""
+    """The shape to which all given shapes broadcast; RuntimeError if there is none."""
     shapes = [(s,) if isinstance(s, int) else s for s in given]
     rank = max((len(s) for s in shapes), default=0)
     out = [1] * rank
@@ -248,7 +250,7 @@ def broadcast_shapes(*given: Sequence[int] | int) -> Shape:
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinate tensors of the grid that 1-d tensors span."""
+    """The coordinate tensors of the grid that 1-d tensors span."""
     if indexing not in ("ij", "xy"):
         raise RuntimeError('torch.meshgrid: indexing must be one of "xy" or "ij", but received: '
                            f"{indexing}")
@@ -286,19 +288,19 @@ def flip(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
 
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
-    """A copy with that order of strides; the same one by default."""
+    """A copy with that memory format; by default with the strides of input."""
     return in_format(input, memory_format, copy=True)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors joined along dim."""
+    """Joins tensors along dim."""
     if isinstance(tensors, (list, tuple)) and len(tensors) > _MOST:
         tensors = [ops["cat"](tensors[i:i + _MOST], dim) for i in range(0, len(tensors), _MOST)]
     return ops["cat"](tensors, dim)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors of one shape beside each other in a new dim."""
+    """Joins tensors of the same shape along a new dimension."""
     if isinstance(tensors, (list, tuple)) and len(tensors) > _MOST:
         return ops["cat"]([ops["stack"](tensors[i:i + _MOST], dim)
                            for i in range(0, len(tensors), _MOST)], dim)

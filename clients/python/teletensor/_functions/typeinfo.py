@@ -1,4 +1,4 @@
-"""Facts about dtypes: limits, promotion, casting."""
+"""Facts about dtypes: limits, promotion, casts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["can_cast", "finfo", "iinfo", "promote_types", "result_type"]
 
 @dataclass(init=False, frozen=True, repr=False)
 class finfo:
-    """The limits of a floating-point dtype (of the parts of a complex one)."""
+    """The limits of a floating-point dtype; for a complex dtype, those of its parts."""
 
     bits: int
     eps: float
@@ -72,18 +72,19 @@ class iinfo:
 
 
 def promote_types(type1: _core.dtype, type2: _core.dtype) -> _core.dtype:
-    """The smallest dtype that both convert to."""
+    """The smallest dtype to which both dtypes convert."""
     found: _core.dtype = _core.promote(type1, type2)
     return found
 
 
 def can_cast(from_: _core.dtype, to: _core.dtype) -> bool:
-    """May a result of the one dtype be stored in place into the other?"""
+    """Returns whether a result of dtype from_ may be stored in place into a tensor of dtype to."""
     return _core.can_cast(from_, to)
 
 
 def _combined(high: _core.dtype | None, low: _core.dtype | None) -> _core.dtype | None:
-    """PyTorch's rule of two ranks: the lower one matters where its category is higher."""
+    """PyTorch's promotion rule for operands of two priorities: the lower-priority dtype matters only if its
+    category is higher."""
     if high is None or low is None:
         return high or low
     if high.is_complex or (high.is_floating_point and not low.is_complex):
@@ -97,7 +98,7 @@ def _combined(high: _core.dtype | None, low: _core.dtype | None) -> _core.dtype 
 
 
 def result_type(tensor1: Any, tensor2: Any) -> _core.dtype:
-    """The dtype of arithmetic on two tensors or numbers."""
+    """The dtype of the result of arithmetic on two tensors or numbers."""
     ranks: list[_core.dtype | None] = [None, None, None]
     for x in (tensor1, tensor2):
         if isinstance(x, Tensor):

@@ -1,4 +1,4 @@
-"""Views and their copies: dimensions inserted, split, joined, moved; diagonals and windows."""
+"""Views and copies of views: dimensions inserted, split, joined and moved; diagonals and windows."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ __all__ = [
 
 
 def as_strided(input: Tensor, size: Size, stride: Size, storage_offset: int | None = None) -> Tensor:
-    """The view with the given sizes, strides and offset, all counted in elements of the storage.
+    """A view with the given sizes, strides and offset, all in units of storage elements.
 
-    It must stay within what the tensor, or the tensor that it is a view of, shows.
+    The view must stay within the elements that the tensor, or the base tensor of which it is a view,
+    covers.
     """
     offset = input.storage_offset() if storage_offset is None else storage_offset
     try:
@@ -41,7 +42,7 @@ def as_strided(input: Tensor, size: Size, stride: Size, storage_offset: int | No
 
 
 def ravel(input: Tensor) -> Tensor:
-    """The elements in row-major order as one dimension; a copy only where needed."""
+    """The elements in row-major order as one dimension; copied only if a view is impossible."""
     return ops["reshape"](ops["contiguous"](input), (input.numel(),))
 
 
@@ -51,12 +52,12 @@ def broadcast_to(input: Tensor, size: Size) -> Tensor:
 
 
 def swapdims(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """Two dimensions swapped."""
+    """A view with two dimensions swapped."""
     return ops["transpose"](input, dim0, dim1)
 
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """Matrices, over dims dim1 and dim2 of the result, with the last dimension on a diagonal."""
+    """Matrices in the dims dim1 and dim2 of the result, with the last dimension of input on a diagonal."""
     rank = input.dim() + 1
     first, second = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
     if first == second:
@@ -74,7 +75,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """The matrix with all elements on a diagonal."""
+    """The matrix with all elements of input on a diagonal."""
     return ops["diag"](ravel(input), offset)
 
 
@@ -90,7 +91,7 @@ def _row_major(shape: Any) -> builtins.list[int]:
 
 
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views along dim: so many of nearly equal size, or cut before each index."""
+    """Views along dim: a number of sections of nearly equal size, or sections that begin at each index."""
     if input.dim() == 0:
         raise RuntimeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor "
                            "with 0 dims")
@@ -142,21 +143,22 @@ hsplit, vsplit, dsplit = (_split_dim("hsplit", 1, 1), _split_dim("vsplit", 0, 2)
 
 
 def unsafe_split(input: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """split; its name in PyTorch promises that the parts are not written in place."""
+    """As split; PyTorch's name promises that the program does not write to the parts in place."""
     return split(input, split_size, dim)
 
 
 def unsafe_split_with_sizes(input: Tensor, split_sizes: Size, dim: int = 0) -> tuple[Tensor, ...]:
-    """split into the given sizes."""
+    """As split into the given sizes; PyTorch's name promises that the program does not write to the parts
+    in place."""
     return split(input, list(split_sizes), dim)
 
 
 def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """chunk; its name in PyTorch promises that the parts are not written in place."""
+    """As chunk; PyTorch's name promises that the program does not write to the parts in place."""
     return chunk(input, chunks, dim)
 
 
-# ---------------------------------------------------------------- at least so many dimensions
+# ---------------------------------------------------------------- minimum number of dimensions
 
 
 def _each(name: str, change: Callable[[Tensor], Tensor], tensors: tuple[Any, ...]) -> Any:
@@ -166,12 +168,13 @@ def _each(name: str, change: Callable[[Tensor], Tensor], tensors: tuple[Any, ...
 
 
 def atleast_1d(*tensors: Any) -> Any:
-    """0-d tensors as vectors of one element; one tensor, or a tuple for several."""
+    """Returns 0-d tensors as vectors of one element; one tensor for one argument, or a tuple for
+    several."""
     return _each("atleast_1d", lambda x: x if x.dim() else ops["reshape"](x, (1,)), tensors)
 
 
 def atleast_2d(*tensors: Any) -> Any:
-    """With at least two dimensions: a vector becomes a row."""
+    """Returns tensors with at least two dimensions: a vector becomes a row."""
     def change(x: Tensor) -> Tensor:
         return ops["reshape"](x, (1, 1)) if x.dim() == 0 else ops["unsqueeze"](x, 0) \
             if x.dim() == 1 else x
@@ -179,7 +182,8 @@ def atleast_2d(*tensors: Any) -> Any:
 
 
 def atleast_3d(*tensors: Any) -> Any:
-    """With at least three dimensions: a vector is put in the middle, a matrix in front."""
+    """Returns tensors with at least three dimensions: a vector becomes the middle dimension, a matrix the
+    first two."""
     def change(x: Tensor) -> Tensor:
         if x.dim() == 0:
             return ops["reshape"](x, (1, 1, 1))
@@ -194,7 +198,7 @@ def atleast_3d(*tensors: Any) -> Any:
 
 def _slice(input: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
            step: int = 1) -> Tensor:
-    """The view input[start:end:step] of one dim."""
+    """The view input[start:end:step] along one dim."""
     first, last, _ = builtins.slice(start, end).indices(input._shape[wrap_dim(dim, input.dim())])
     return ops["slice"](input, dim, first, builtins.max(-(-(last - first) // step), 0), step)
 

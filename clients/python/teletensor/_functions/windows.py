@@ -19,9 +19,10 @@ __all__ = [
 
 def window(name: str, length: int, periodic: bool, shape: Any, dtype: Any, device: Any,
             requires_grad: bool) -> Tensor:
-    """shape(k, n) for the elements k of a symmetric window of n; periodic: of n + 1 without the last.
+    """A window with the values shape(k, n) for the elements k of a symmetric window of n; if `periodic`, a
+    symmetric window of one more element without its last.
 
-    Computed in double precision by the client.
+    Computed by the client in double precision.
     """
     if length < 0:
         raise RuntimeError(f"{name} requires non-negative window_length, got window_length={length}")
@@ -37,7 +38,8 @@ def window(name: str, length: int, periodic: bool, shape: Any, dtype: Any, devic
 @factory
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None,
                 requires_grad: bool = False) -> Tensor:
-    """0.5 - 0.5 cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
+    """The Hann window 0.5 - 0.5 cos(2 pi k / (n - 1)); periodic: one element longer, without the last
+    element."""
     return window("hann_window", window_length, periodic,
                    lambda k, n: 0.5 - 0.5 * np.cos(2 * np.pi * k / (n - 1)), dtype, device, requires_grad)
 
@@ -45,7 +47,8 @@ def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
 @factory
 def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46,
                    *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """alpha - beta cos(2 pi k / (n - 1)); periodic: one longer without its last element."""
+    """The Hamming window alpha - beta cos(2 pi k / (n - 1)); periodic: one element longer, without the last
+    element."""
     return window("hamming_window", window_length, periodic,
                    lambda k, n: alpha - beta * np.cos(2 * np.pi * k / (n - 1)), dtype, device,
                    requires_grad)
@@ -54,7 +57,7 @@ def hamming_window(window_length: int, periodic: bool = True, alpha: float = 0.5
 @factory
 def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
                     device: Any = None, requires_grad: bool = False) -> Tensor:
-    """0.42 - 0.5 cos(2 pi k / (n - 1)) + 0.08 cos(4 pi k / (n - 1))."""
+    """The Blackman window 0.42 - 0.5 cos(2 pi k / (n - 1)) + 0.08 cos(4 pi k / (n - 1))."""
     def shape(k: Any, n: int) -> Any:
         angle = 2 * np.pi * k / (n - 1)
         return np.maximum(0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle), 0)
@@ -64,7 +67,7 @@ def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = N
 @factory
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None,
                     device: Any = None, requires_grad: bool = False) -> Tensor:
-    """1 - |2 k / (n - 1) - 1|: a triangle."""
+    """The Bartlett window 1 - |2 k / (n - 1) - 1|, a triangle."""
     return window("bartlett_window", window_length, periodic,
                    lambda k, n: 1 - np.abs(2 * k / (n - 1) - 1), dtype, device, requires_grad)
 
@@ -72,7 +75,7 @@ def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = N
 @factory
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None,
                   device: Any = None, requires_grad: bool = False) -> Tensor:
-    """i0(beta sqrt(1 - (2 k / (n - 1) - 1)^2)) / i0(beta)."""
+    """The Kaiser window i0(beta sqrt(1 - (2 k / (n - 1) - 1)^2)) / i0(beta)."""
     return window("kaiser_window", window_length, periodic,
                    lambda k, n: np.i0(beta * np.sqrt(np.maximum(1 - (2 * k / (n - 1) - 1) ** 2, 0)))
                    / np.i0(float(beta)), dtype, device, requires_grad)
@@ -84,7 +87,7 @@ _MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def _padded(x: Tensor, amount: int, mode: str) -> Tensor:
-    """x [batch, n] with `amount` elements more on both sides."""
+    """x of shape [batch, n] with `amount` elements added on both sides."""
     n = x._shape[-1]
     if mode == "constant":
         zeros = x.new_zeros(x._shape[0], amount)
@@ -100,7 +103,7 @@ def _padded(x: Tensor, amount: int, mode: str) -> Tensor:
 
 
 def _full_window(window: Tensor | None, length: int, n_fft: int, like: Tensor, name: str) -> Tensor:
-    """The window in the middle of n_fft elements; ones by default."""
+    """The window in the middle of n_fft elements; the default window is all ones."""
     if window is None:
         dtype = _core.float64 if like.dtype in (_core.float64, _core.complex128) else _core.float32
         window = ops["full"](1, [length], dtype, like.device)
@@ -127,7 +130,7 @@ def _framing(name: str, n_fft: int, hop_length: int | None,
 
 
 def _places(frames: int, hop: int, n_fft: int, like: Tensor) -> Tensor:
-    """Where the elements of the frames lie in the signal, frame after frame."""
+    """The indices in the signal of the elements of each frame."""
     places: Any = (np.arange(frames)[:, None] * hop + np.arange(n_fft)).reshape(-1)
     return tensor(places, device=like.device)
 
@@ -138,9 +141,10 @@ def stft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: i
          return_complex: bool | None = None) -> Tensor:
     """Fourier transforms of windowed frames of a signal [n] or [batch, n]: [(batch,) bins, frames].
 
-    Frame t begins at t * hop_length (default n_fft // 4); `center` pads the signal by n_fft // 2 on both
-    sides first. `normalized` divides by sqrt(n_fft). `onesided` (the default for real signals) keeps
-    n_fft // 2 + 1 bins. return_complex=False gives parts in a last dim of size 2.
+    Frame t begins at t * hop_length (default n_fft // 4); if `center`, the signal is first padded by n_fft
+    // 2 on both sides. `normalized` divides by sqrt(n_fft). `onesided` (the default for real signals) keeps
+    n_fft // 2 + 1 bins. With return_complex=False the real and imaginary parts are in a last dimension of
+    size 2.
     """
     from .. import fft
 
@@ -182,8 +186,8 @@ def istft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: 
           return_complex: bool = False) -> Tensor:
     """The signal whose stft is nearest to `input` [(batch,) bins, frames].
 
-    Frames are weighted by the window and divided by the sum of its squares; where that is 0 (a window
-    that does not overlap itself enough) the result is NaN. `length` trims or pads the signal.
+    Frames are weighted by the window and divided by the sum of its squares; where that sum is 0 (the
+    windows do not overlap enough) the result is NaN. `length` trims or pads the signal.
     """
     from .. import fft
 
@@ -206,7 +210,7 @@ def istft(input: Tensor, n_fft: int, hop_length: int | None = None, win_length: 
     if return_complex:
         cut = fft.ifft(x, norm=scale)
     else:
-        cut = fft.irfft(x, n_fft, norm=scale)  # of the first n_fft // 2 + 1
+        cut = fft.irfft(x, n_fft, norm=scale)  # uses the first n_fft // 2 + 1 bins
     shape = _full_window(window, win, n_fft, x, "istft")
     cut = cut * shape
     n = n_fft + hop * (frames - 1)

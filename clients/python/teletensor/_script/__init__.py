@@ -1,4 +1,5 @@
-"""The script compiler: a Python subset, from its syntax tree, to a program with branches and loops."""
+"""The script compiler: compiles the syntax tree of a function in a subset of Python to a program with
+branches and loops."""
 
 from ._compiler import Compiler, NoGradient, ScriptError
 from ._frames import MARK, compiling

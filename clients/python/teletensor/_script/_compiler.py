@@ -1,5 +1,5 @@
-"""Runs a function's tree over stand-in tensors. Straight lines are captured; `if` and `while` on a
-tensor become branches and loops of the program, each side compiled once."""
+"""Runs the syntax tree of a function on stand-in tensors. Straight-line code is captured; `if` and `while`
+on a tensor become branches and loops of the program, and each side is compiled once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Compiler", "NoGradient", "ScriptError"]
 
 _SHARED = ("writes in place to a tensor that a branch or a loop on a tensor has assigned, and that may be "
            "another variable's tensor as well; make a new one")
-MOST_ROUNDS = 256  # of a `for` over Python values: they are written out
-MOST_DEPTH = 32  # of calls
+MOST_ROUNDS = 256  # iterations of a `for` over Python values, which are unrolled
+MOST_DEPTH = 32  # the depth of calls
 _MISSING = object()
 _BOOL: Any = ast.Constant(value=cast(Any, bool))
 
 
 class Compiler:
-    """One compilation: of a function, for arguments of these layouts."""
+    """One compilation of a function, for arguments of these layouts."""
 
     def __init__(self, real: Session, gradients: bool, reads: _core.Reads) -> None:
         self._gradients = gradients
@@ -46,8 +46,8 @@ class Compiler:
         self._real = real._core
         self._stand_ins: dict[int, Tensor] = {}  # by id of the real tensor
         self._arguments = True
-        self.inputs: list[tuple[Tensor, Tensor, bool]] = []  # (real, stand-in, is it an argument?)
-        self._nodes: list[Any] = []  # of the block being compiled
+        self.inputs: list[tuple[Tensor, Tensor, bool]] = []  # (real tensor, stand-in, is argument)
+        self._nodes: list[Any] = []  # the nodes of the block that is being compiled
         self._ordinal = 0
         self._loops = 0
         self._blocks = 0
@@ -57,25 +57,25 @@ class Compiler:
         self._kept: list[Any] = []
         self._values = Values()
 
-    # ---- pieces
+    # ---- segments
 
     def compile(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
                 ) -> tuple[dict[str, Any], Any]:
-        """The program (with its backward, if that was asked for), and the structure of the result with
-        its tensors' places."""
+        """Returns the program (with its backward if that was requested), and the structure of the result
+        with the indices of its tensors."""
         with _core.Pushed(_sessions(), self._session), _core.GradScope(self._gradients):
             try:
                 return self._linked(function, args, kwargs)
             finally:
                 _core.abandon_trace(self._core)
-                self._core.close()  # who reads a stand-in afterwards is told so
+                self._core.close()  # so that reading a stand-in later raises an error
 
     def _linked(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
                 ) -> tuple[dict[str, Any], Any]:
         leaves, spec = flatten((list(args), kwargs))
         given, named = unflatten(
             [self.stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec)
-        self._stand_ins.clear()  # read from outside, the same tensor is another input
+        self._stand_ins.clear()  # a tensor that is also read from outside is a separate input
         self._arguments = False
         self._values.outside([given, named])
         self._open()
@@ -90,7 +90,7 @@ class Compiler:
         return linked, shape
 
     def stand_in(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor of the real session."""
+        """The stand-in of a tensor of the real session."""
         if tensor._session is self._core:
             return tensor
         found = self._stand_ins.get(id(tensor))
@@ -113,7 +113,7 @@ class Compiler:
         self._ordinal = _core.begin_trace(self._core)
 
     def _close(self) -> None:
-        """What was issued so far becomes a node; everything that is still held stays nameable."""
+        """Makes a node of the commands issued so far; live tensors remain available to later nodes."""
         alive = _core.alive_in_trace(self._core)
         traced = _core.end_trace(self._core, alive, self._ordinal, self._line, keep=self._gradients)
         program = traced["program"]
@@ -133,7 +133,7 @@ class Compiler:
         self._kept.append(alive)
 
     def _own(self, tensor: Tensor) -> Tensor:
-        """Row-major and on memory of its own: what blocks hand over."""
+        """Returns the tensor in row-major order and in its own memory, as results of blocks must be."""
         strides, size = [], 1
         for extent in reversed(tensor._shape):
             strides.append(size)
@@ -153,7 +153,7 @@ class Compiler:
         return "constant", value
 
     def _tensor(self, value: Any) -> Tensor:
-        """A number that changes with the data is a 0-d tensor."""
+        """Converts a value to a tensor: a number that changes with the data becomes a 0-d tensor."""
         if isinstance(value, Tensor):
             return self.stand_in(value)
         from .. import _api as tt
@@ -166,7 +166,7 @@ class Compiler:
         if isinstance(function, type) or not inspect.isroutine(function):
             if hasattr(function, "named_parameters") and not isinstance(function, type):
                 return self._module(function, args, kwargs)
-            inner = getattr(function, "_function", None)  # scripted or compiled
+            inner = getattr(function, "_function", None)  # a scripted or compiled function
             if inner is not None:
                 return self._call(inner, args, kwargs)
             return function(*args, **kwargs)
@@ -218,7 +218,7 @@ class Compiler:
                  for name, t in listed}
         return functional_call(module, named, tuple(args), kwargs)
 
-    # ---- statements: (True, value) where the block has returned
+    # ---- statements: return (True, value) if the block has returned
 
     def _block(self, frame: Frame, body: list[ast.stmt]) -> tuple[bool, Any]:
         for i, node in enumerate(body):
@@ -228,7 +228,7 @@ class Compiler:
                 if not isinstance(test, Tensor):
                     found, value = self._block(frame, node.body if test else node.orelse)
                 elif trees.returns(node.body) or trees.returns(node.orelse):
-                    # The rest of the function belongs to the side that goes on.
+                    # The rest of the function becomes part of the side that does not return.
                     rest = body[i + 1:]
                     return True, self._branch(frame, node, test, node.body + rest,
                                               node.orelse + rest, returning=True)
@@ -298,15 +298,14 @@ class Compiler:
             self._assign(frame, each.value if isinstance(each, ast.Starred) else each, one)
 
     def _element(self, frame: Frame, node: ast.Subscript) -> tuple[Any, Any, bool]:
-        """What is indexed, the index, and whether that is a place that the data decides: it is a vector
-        of one place then."""
+        """The indexed value, the index (one that depends on data is a vector), and whether it does."""
         owner, at = self._value(frame, node.value), self._value(frame, node.slice)
         place = isinstance(owner, Tensor) and isinstance(at, Tensor) and at.ndim == 0 and (
             at.dtype != _core.bool)
         return owner, self.stand_in(at).reshape(1) if place else at, place
 
     def _augment(self, frame: Frame, node: ast.AugAssign) -> None:
-        """`target op= value`: writes a tensor or a list in place, gives other values a new one."""
+        """`target op= value`: writes to tensors and lists in place; other variables get a new value."""
         target = node.target
         at: Any = None
         owner: Any = None
@@ -322,7 +321,7 @@ class Compiler:
             if self._values.may_be_shared(now):
                 raise frame.source.fail(node, _SHARED)
             if isinstance(target, ast.Name) and self._is_alone(frame, target.id):
-                now = now.clone()  # nobody sees that it is another tensor
+                now = now.clone()  # a copy, which no other variable can observe
             new = self._apply(frame, node, trees.INPLACE, node.op, now, value)
         elif isinstance(now, (list, dict, set)):
             self._may_change(frame, node, now)
@@ -337,7 +336,7 @@ class Compiler:
             raise frame.source.fail(node, "only variables and elements of tensors can be assigned to")
 
     def _is_alone(self, frame: Frame, name: str) -> bool:
-        """Is this variable the only name of its tensor's memory?"""
+        """Returns whether this variable is the only reference to its tensor's memory."""
         tensor = frame.variables.get(name)
         others = [value for each in self._frames for key, value in each.variables.items()
                   if each is not frame or key != name]
@@ -345,7 +344,7 @@ class Compiler:
             _core.one_storage(tensor, each) for each in self._known(others))
 
     def _known(self, values: Iterable[Any]) -> list[Tensor]:
-        """The tensors among these values, and those that were there before the call."""
+        """The tensors among these values, and the input tensors of the program."""
         return [*tensors_of(values), *(stand_in for _, stand_in, _ in self.inputs)]
 
     def _may_change(self, frame: Frame, node: ast.AST, container: Any) -> None:
@@ -361,7 +360,7 @@ class Compiler:
     # ---- branches and loops on tensors
 
     def _inside(self, before: dict[str, Any], run: Callable[[], Any]) -> tuple[list[Any], Any]:
-        """A block of its own, after these variables: its nodes, and what `run` gives."""
+        """Compiles a block that starts with these variables; returns its nodes and the result of `run`."""
         outer, self._nodes = self._nodes, []
         self._blocks += 1
         self._open()
@@ -422,7 +421,7 @@ class Compiler:
         return None
 
     def _either(self, frame: Frame, node: ast.expr, test: Tensor, yes: ast.expr, no: ast.expr) -> Any:
-        """`yes if test else no` on a tensor: an `if` that assigns."""
+        """`yes if test else no` on a tensor, compiled as an `if` with assignments."""
         def side(value: ast.expr) -> list[ast.stmt]:
             return [trees.placed(node, ast.Assign(targets=[ast.Name(id=".either")], value=value))]
 
@@ -432,8 +431,7 @@ class Compiler:
         return frame.variables.pop(".either")
 
     def _shared(self, tensors: list[Tensor], before: dict[str, Any]) -> list[bool]:
-        """Of what a block gives: does it lie in the memory of a tensor from before, or of another one
-        that the block gives?"""
+        """Whether each result of a block shares memory with an earlier tensor or another result."""
         known = self._known(before.values())
         return [any(_core.one_storage(t, each) for each in known)
                 or any(_core.one_storage(t, each) for j, each in enumerate(tensors) if j != i)
@@ -441,13 +439,13 @@ class Compiler:
 
     def _joined(self, frame: Frame, node: ast.If, before: dict[str, Any], sides: list[Any]
                 ) -> tuple[list[Any], set[int]]:
-        """The variables that the sides leave, each in a block's last piece; the places of those tensors
-        that are numbers in Python."""
+        """The variables that the sides assign, converted to results in the last segment of each block; and
+        the indices of the tensors that stand for Python numbers."""
         names = [name for name in dict.fromkeys([*sides[0][1][0], *sides[1][1][0]])
                  if any(side[1][0].get(name, _MISSING) is not before.get(name, _MISSING)
                         for side in sides)]
         names = [n for n in names if all(n in side[1][0] for side in sides)]
-        # Tensors where a side has one, or where numbers differ.
+        # A variable becomes a tensor if it is one on either side, or if its numbers differ.
         joined = []
         numbers: set[int] = set()
         for nodes, (variables, _, _) in sides:
@@ -501,7 +499,7 @@ class Compiler:
         if any(isinstance(each, (ast.Break, ast.Continue)) for each in trees.own_steps(node.body)):
             self._while(frame, trees.without_leaving(frame.variables, node))
             return
-        # Tensors that are only written to in place stay the tensors that they are.
+        # Tensors that are only written to in place are not loop variables.
         anew = trees.assigned(node.body, augmented=False)
         names = [n for n in names if n in anew or not isinstance(frame.variables[n], Tensor)
                  or self._values.is_number(frame.variables[n]) or self._is_alone(frame, n)]
@@ -553,7 +551,7 @@ class Compiler:
             found = [flag or t.requires_grad for flag, t in zip(flags, outs, strict=True)]
             if found == flags:
                 break
-            flags = found  # what a round makes of parameters has a gradient in the next
+            flags = found  # a value that depends on parameters requires grad in the next iteration
         self._loops -= 1
         copied = tensors_of(before[n] for n in names)
         if any(_core.one_storage(t, each) for t in trees.written(body_nodes) for each in copied):
@@ -594,14 +592,14 @@ class Compiler:
         return False, None
 
     def _round(self, frame: Frame, body: list[ast.stmt]) -> tuple[bool, bool, Any]:
-        """Of a loop that is written out: was it the last, has it returned, and what."""
+        """One iteration of an unrolled loop: returns (was it the last, has it returned, returned value)."""
         try:
             return False, *self._block(frame, body)
         except Leave as leave:
             return isinstance(leave.node, ast.Break), False, None
 
     def _for_range(self, frame: Frame, node: ast.For, limits: list[Any]) -> tuple[bool, Any]:
-        """for i in range(n) on a tensor n: a while loop with a counter."""
+        """for i in range(n) on a tensor n, compiled as a while loop with a counter."""
         if not isinstance(node.target, ast.Name):
             raise frame.source.fail(node.target, "only variables can be assigned to")
         start, stop, step = [0, limits[0], 1] if len(limits) == 1 else [*limits, 1][:3]
@@ -636,7 +634,7 @@ class Compiler:
         raise frame.source.fail(node, f"{node.id!r} is not defined on every way here")
 
     def _noted(self, value: Any) -> Any:
-        """What an expression reads from Python: of a container all of it."""
+        """Records what an expression reads from Python; of a container, all its contents."""
         if isinstance(value, Tensor):
             return self.stand_in(value)
         self._reads.whole(value)
@@ -709,14 +707,14 @@ class Compiler:
         raise frame.source.fail(node, f"`{trees.word(node)}` is not supported")
 
     def _condition(self, frame: Frame, node: ast.expr) -> Any:
-        """A value of which only the truth is asked for."""
+        """The value of an expression of which only the truth value is needed."""
         if isinstance(node, ast.BoolOp):
             return self._bool(frame, node.op, node.values, True)
         return self._value(frame, node)
 
     def _bool(self, frame: Frame, op: ast.boolop, nodes: list[ast.expr], truth: bool) -> Any:
-        """`a and b` or `a or b`: an operand, or (`truth`) anything that is as true. b is evaluated only
-        where a does not decide."""
+        """`a and b` or `a or b`: one of the operands, or, if `truth`, any value with the same truth value.
+        b is evaluated only if a does not decide the result."""
         left = (self._condition if truth else self._value)(frame, nodes[0])
         if len(nodes) == 1:
             return left
@@ -734,7 +732,7 @@ class Compiler:
                 combined = one.logical_and(other) if both else one.logical_or(other)
                 return self._values.computed(combined, [left, right])
         test = self._own(self._truth(frame, nodes[0], left))
-        if truth:  # both ways give a bool
+        if truth:  # so that both sides are bools
             left = self._truth(frame, nodes[0], left)
             rest = trees.placed(rest, ast.Call(func=_BOOL, args=[rest], keywords=[]))
         name = f".left{len(frame.variables)}"
@@ -745,7 +743,7 @@ class Compiler:
         return value
 
     def _truth(self, frame: Frame, node: ast.expr, value: Tensor) -> Tensor:
-        """A 0-d bool: is the tensor's one element not zero?"""
+        """A 0-d bool: whether the tensor's only element is not zero."""
         value = self.stand_in(value)
         if value.numel() != 1:
             raise frame.source.fail(node, f"a condition of shape {tuple(value._shape)} is ambiguous")

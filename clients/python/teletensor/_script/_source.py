@@ -1,4 +1,4 @@
-"""Functions as syntax trees that know their place in the file."""
+"""The syntax trees of functions, with their positions in the source file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["ScriptError", "Source"]
 
 
 class ScriptError(NotImplementedError):
-    """A scripted function that cannot be compiled, with file, line and column."""
+    """A scripted function cannot be compiled; the message gives file, line and column."""
 
 
 class Source:
-    """A function's tree, and what its names mean where it was defined."""
+    """The syntax tree of a function, and the values of names where it was defined."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -45,7 +45,7 @@ class Source:
                 continue
 
     def note(self, name: str, reads: _core.Reads) -> None:
-        """Notes that a name from outside of the function is read."""
+        """Records that a name from outside of the function is read."""
         function: Any = self.function
         free = function.__code__.co_freevars
         if name in free:
@@ -54,7 +54,7 @@ class Source:
             reads.item(function.__globals__, name)
 
     def place(self, node: ast.AST) -> str:
-        """file:line:column of a node."""
+        """The position of a node as file:line:column."""
         line = getattr(node, "lineno", 1) + self.first - 1
         column = getattr(node, "col_offset", 0) + self.indent + 1
         return f"{self.file}:{line}:{column}"

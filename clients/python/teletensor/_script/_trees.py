@@ -1,5 +1,5 @@
-"""Syntax trees of scripted functions, and the structures of their results: what is asked of them and
-made of them without a compilation."""
+"""Functions that query and transform the syntax trees of scripted functions and the structures of their
+results, independently of a compilation."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.in
 
 
 def returns(body: list[ast.stmt]) -> bool:
-    """Is there a `return` among the statements?"""
+    """Returns whether there is a `return` among the statements."""
     return any(isinstance(each, ast.Return) for stmt in body for each in ast.walk(stmt))
 
 
 def placed(place: ast.AST, tree: Any) -> Any:
-    """The tree, whose new nodes stand at `place`."""
+    """Returns the tree with `place` as the source position of its new nodes."""
     for each in ast.walk(tree):
         if not hasattr(each, "lineno"):
             ast.copy_location(each, place)
@@ -49,7 +49,7 @@ def placed(place: ast.AST, tree: Any) -> Any:
 
 
 def own_steps(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements of a loop's body, without those of loops inside."""
+    """The statements of a loop's body, without those of nested loops."""
     found = []
     for stmt in body:
         found.append(stmt)
@@ -59,8 +59,8 @@ def own_steps(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def without_leaving(variables: MutableMapping[str, Any], node: ast.While) -> ast.While:
-    """The same loop without `break` and `continue`: what comes behind them goes into the other side of
-    the `if` that they stand in, and a variable says whether to go on."""
+    """Returns an equivalent loop without `break` and `continue`: the statements after them are moved into
+    the other side of the enclosing `if`, and a variable says whether to continue."""
     go = ".go"
     while go in variables:
         go += "_"
@@ -98,7 +98,7 @@ def _targets(node: ast.AST) -> list[str]:
 
 
 def assigned(body: list[ast.stmt], augmented: bool = True) -> list[str]:
-    """The variables that are assigned, also (`augmented`) by operators such as `+=`."""
+    """The variables that are assigned, with `augmented` also by operators such as `+=`."""
     names = []
     for stmt in body:
         for each in ast.walk(stmt):
@@ -111,7 +111,7 @@ def assigned(body: list[ast.stmt], augmented: bool = True) -> list[str]:
 
 
 def written(nodes: list[Any]) -> list[Tensor]:
-    """The tensors from before these nodes that they write to in place."""
+    """The tensors that these nodes write to in place but that were created earlier."""
     found: list[Tensor] = []
     for kind, *parts in nodes:
         if kind == "segment":
@@ -123,7 +123,8 @@ def written(nodes: list[Any]) -> list[Tensor]:
 
 
 def is_total(node: ast.expr) -> bool:
-    """Can the expression be computed for any values, so that it does not matter when?"""
+    """Returns whether the expression can be evaluated for all values without an error, so that it does not
+    matter when it is evaluated."""
     if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
         return False
     kinds = (ast.Name, ast.Constant, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp)
@@ -132,7 +133,7 @@ def is_total(node: ast.expr) -> bool:
 
 
 def rebuild(shape: Any, tensors: list[Any]) -> Any:
-    """The value of this structure with these tensors."""
+    """Rebuilds the value of this structure with these tensors."""
     if isinstance(shape, int):
         return tensors[shape]
     kind, inner = shape
@@ -144,12 +145,12 @@ def rebuild(shape: Any, tensors: list[Any]) -> Any:
 
 
 def type_text(tensor: Tensor) -> str:
-    """Dtype and shape, for errors."""
+    """The dtype and shape of a tensor, for error messages."""
     return f"{str(tensor.dtype).rpartition('.')[2]}{list(tensor._shape)}"
 
 
 def show(shape: Any) -> str:
-    """A structure, for errors."""
+    """A structure as text, for error messages."""
     if isinstance(shape, int):
         return "a tensor"
     kind, inner = shape
@@ -162,7 +163,7 @@ def show(shape: Any) -> str:
 
 
 def word(node: ast.AST) -> str:
-    """What a program calls the statement or expression."""
+    """The name of the statement or expression in a program's source."""
     words = {ast.With: "with", ast.Try: "try", ast.Raise: "raise", ast.Import: "import",
              ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del", ast.Lambda: "lambda",
              ast.Break: "break", ast.Continue: "continue", ast.FunctionDef: "def",

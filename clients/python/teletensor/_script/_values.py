@@ -1,5 +1,5 @@
-"""What the script compiler knows of values beyond their types: which tensors stand for Python's
-numbers, which may be written to in place, and which containers may change."""
+"""The facts about values, in addition to their types, that the script compiler tracks: which tensors stand
+for Python numbers, which tensors may be written to in place, and which containers may be changed."""
 
 from __future__ import annotations
 
@@ -19,46 +19,48 @@ CHANGES = {"append", "extend", "insert", "remove", "pop", "clear", "sort", "reve
 
 
 class Values:
-    """Of one compilation."""
+    """The facts about the values of one compilation."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, Tensor] = {}  # by id
         self._shared: list[Tensor] = []
-        self._outside: list[dict[int, Any]] = [{}]  # containers by id: of the call, then of each block
+        # containers by id: first those from outside of the call, then those of each block
+        self._outside: list[dict[int, Any]] = [{}]
 
     # ---- numbers
 
     def number(self, tensor: Tensor) -> Tensor:
-        """Marks a tensor that stands for a number: it is never written to in place."""
+        """Marks a tensor that stands for a Python number: it is never written to in place."""
         self._numbers[id(tensor)] = tensor
         return tensor
 
     def is_number(self, value: Any) -> bool:
-        """Is it a number in Python?"""
+        """Returns whether the value is a number in Python."""
         return isinstance(value, (bool, int, float)) or id(value) in self._numbers
 
     def computed(self, result: Any, operands: Iterable[Any]) -> Any:
-        """The result of an operator: a number if its operands are."""
+        """Marks the result of an operator: it is a number if its operands are."""
         if isinstance(result, Tensor) and all(self.is_number(each) for each in operands):
             return self.number(result)
         return result
 
-    # ---- tensors whose memory may have names that the compiler does not see
+    # ---- tensors whose memory may be referred to by variables that the compiler does not know
 
     def share(self, tensor: Tensor) -> None:
-        """Marks what a branch or a loop gives: a copy here, perhaps another variable's tensor in Python."""
+        """Marks a result of a branch or a loop: it is a copy here, but in Python it might be another
+        variable's tensor."""
         self._shared.append(tensor)
 
     def may_be_shared(self, tensor: Tensor) -> bool:
-        """Is it such a tensor, or a view of one?"""
+        """Returns whether it is such a tensor, or a view of one."""
         return any(_core.one_storage(tensor, each) for each in self._shared)
 
     # ---- containers
 
     @contextmanager
     def block(self, variables: dict[str, Any]) -> Iterator[None]:
-        """The body of a branch or loop on a tensor: both ways are compiled, or one round, so that a
-        container from before must not change in it."""
+        """Context of the compilation of a branch or loop on a tensor. Both sides of a branch, and one
+        iteration of a loop, are compiled, so an earlier container must not be changed in it."""
         self._outside.append(dict(_containers(list(variables.values()))))
         try:
             yield
@@ -66,11 +68,12 @@ class Values:
             self._outside.pop()
 
     def outside(self, value: Any) -> None:
-        """Marks containers that live longer than the call: a change at compilation would be made once."""
+        """Marks containers that outlive the call: a change to them would be made only once, during
+        compilation."""
         self._outside[0].update(_containers(value))
 
     def is_outside(self, container: Any) -> bool:
-        """Is it one that must not change here?"""
+        """Returns whether the container must not be changed here."""
         return any(id(container) in each for each in self._outside)
 
 
@@ -82,5 +85,5 @@ def _containers(value: Any) -> Iterator[tuple[int, Any]]:
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors in the values, and in containers among them."""
+    """The tensors among the values, and in containers among them."""
     return [leaf for leaf in flatten(list(values))[0] if isinstance(leaf, Tensor)]

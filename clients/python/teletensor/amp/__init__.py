@@ -1,5 +1,5 @@
-"""Mixed precision: autocast chooses the dtype of each op, GradScaler keeps small gradients of
-float16 from vanishing."""
+"""Mixed precision: autocast chooses the dtype of each op, and GradScaler keeps small float16 gradients from
+becoming zero."""
 
 from .autocast_mode import autocast, custom_bwd, custom_fwd, is_autocast_available
 from .grad_scaler import GradScaler

@@ -1,4 +1,5 @@
-"""autocast: matrix products in 16 bits, losses and what needs the range in float32."""
+"""autocast: computes matrix products in 16 bits, and losses and other ops that need the range in
+float32."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ __all__ = ["autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Ops by what autocast does to their operands, as PyTorch's lists for a CPU say. Ops that are in no
-# list take what they get; composed functions (attention, say) reach ops that are in one.
+# The ops by what autocast does to their operands, as in PyTorch's lists for CPUs. An op that is in no list
+# takes its operands unchanged; functions that are composed of ops (such as attention) call ops that are in
+# a list.
 _LOWER = [
     "matmul", "mm", "bmm", "mv", "dot", "addmm", "addmv", "addbmm", "baddbmm", "linear", "vecdot",
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
@@ -34,7 +36,7 @@ _F32 = [
     "adaptive_avg_pool3d", "unique_dim", "view_as_complex",
 ]  # fmt: skip
 _WIDEST = ["cat", "stack", "index_copy"]
-# On a GPU also these need float32's range, as in PyTorch's list for CUDA.
+# Further ops that need the range of float32 on a GPU, as in PyTorch's list for CUDA.
 _F32_CUDA = [
     "exp", "expm1", "log", "log10", "log2", "log1p", "acos", "asin", "cosh", "sinh", "tan", "pow",
     "reciprocal", "rsqrt", "erfinv", "softplus", "softmax", "log_softmax", "layer_norm",
@@ -50,7 +52,7 @@ _PLACES = {"cpu": 0, "sim": 0, "cuda": 1}
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Does autocast know this type of device?"""
+    """Returns whether autocast supports this type of device."""
     return device_type in _PLACES
 
 
@@ -66,10 +68,11 @@ def _place(device_type: Any) -> int:
 
 
 class autocast(_core.AutocastScope):
-    """Within the region, matrix products and convolutions take their float operands as `dtype`
-    (bfloat16 by default on a CPU, float16 on a GPU), losses theirs as float32, and `cat` the widest
-    of its operands'; float64 is left alone. A weight is cast once in a region (cache_enabled). A
-    context manager and a decorator, of this thread; in-place ops are not touched.
+    """Within the region, matrix products and convolutions cast their floating-point operands to `dtype` (by
+    default bfloat16 on a CPU and float16 on a GPU), losses cast theirs to float32, and `cat` to the widest
+    dtype among its operands; float64 operands are not cast. A weight is cast once in a region
+    (cache_enabled). A context manager and a decorator that applies to this thread; in-place ops are not
+    affected.
 
     >>> w = tt.ones(2, 2)
     >>> with tt.autocast("cpu"):
@@ -106,11 +109,12 @@ class autocast(_core.AutocastScope):
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) -> Any:
-    """A decorator of the forward of a `Function`: its backward, under custom_bwd, runs with autocast as it
-    was in the forward.
+    """A decorator for the forward of a `Function`: its backward, decorated by custom_bwd, runs with the
+    autocast state of the forward.
 
-    With cast_inputs (a dtype) the forward runs, inside a region of autocast, without autocast and with its
-    floating-point tensors on that type of device as this dtype, those in containers too (not float64)."""
+    With cast_inputs (a dtype), a forward inside an autocast region runs without autocast, and its
+    floating-point tensors on that type of device are cast to this dtype, including those in containers (but
+    not float64)."""
     place = _place(device_type)
     if fwd is None:
         return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
@@ -134,8 +138,8 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) ->
 
 
 def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
-    """A decorator of the backward of a `Function` whose forward has custom_fwd: it runs with autocast as
-    the forward's lines did."""
+    """A decorator for the backward of a `Function` whose forward has custom_fwd: it runs with the autocast
+    state of the forward."""
     _place(device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)

@@ -1,4 +1,4 @@
-"""GradScaler."""
+"""GradScaler, which scales losses so that float16 gradients do not become zero."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _READY, _UNSCALED, _STEPPED = range(3)
 
 
 class GradScaler:
-    """Multiplies the loss by a scale so that small gradients survive float16, and divides them by it
-    before the step. A step with an infinite or NaN gradient changes nothing, and `update` lowers the
-    scale by backoff_factor; after growth_interval good steps it grows by growth_factor.
+    """Multiplies the loss by a scale so that small gradients do not vanish in float16, and divides the
+    gradients by it before the step. A step with an infinite or NaN gradient is skipped, and `update` then
+    multiplies the scale by backoff_factor; after growth_interval successful steps it multiplies the scale
+    by growth_factor.
 
-    Scale, counter and the search for infinities live on the daemon. Optimizers of this package are
-    told there to leave a step out, so that nothing is read back; others (LBFGS, NAdam, ASGD, those
-    written by hand) make each step read one number, as in PyTorch.
+    The scale, its counter and the check for infinities are on the daemon. Optimizers of this package skip a
+    step on the daemon, without waiting for a value; with other optimizers (LBFGS, NAdam, ASGD, and those of
+    the program) each step waits for one number, as in PyTorch.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class GradScaler:
         return self._scale
 
     def scale(self, outputs: Any) -> Any:
-        """A tensor, or tensors in lists and tuples, times the scale."""
+        """Returns a tensor, or the tensors in lists and tuples, multiplied by the scale."""
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
@@ -69,8 +70,8 @@ class GradScaler:
         raise ValueError("outputs must be a Tensor or an iterable of Tensors")
 
     def unscale_(self, optimizer: Any) -> None:
-        """Divides the gradients of an optimizer's parameters by the scale, before they are clipped,
-        say. Called by step() where it was not called before."""
+        """Divides the gradients of an optimizer's parameters by the scale, for example before they are
+        clipped. step() calls it if it has not been called."""
         if not self._enabled:
             return
         stage = self._stages[id(optimizer)]
@@ -106,7 +107,7 @@ class GradScaler:
         self._stages[id(optimizer)] = _UNSCALED
 
     def _agree(self, optimizer: Any, total: Tensor) -> None:
-        """Ranks that have parts of the same parameters leave out the same steps."""
+        """Makes ranks that have parts of the same parameters skip the same steps."""
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         sharded = [each for each in parameters if hasattr(each, "sharding")]
         if sharded:
@@ -116,8 +117,8 @@ class GradScaler:
                 all_reduce(total, ReduceOp.MAX, group)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """unscale_() if that was not done, then optimizer.step(*args) unless a gradient was infinite
-        or NaN. Closures are not supported."""
+        """Calls unscale_() if that has not been done, and then optimizer.step(*args) unless a gradient is
+        infinite or NaN. Closures are not supported."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:
@@ -164,33 +165,33 @@ class GradScaler:
         self._stages.clear()
 
     def get_scale(self) -> float:
-        """The scale, read back; 1 where scaling is off."""
+        """The value of the scale, which is waited for; 1 if scaling is disabled."""
         if not self._enabled:
             return 1.0
         return self._init_scale if self._scale is None else float(self._scale.item())
 
     def get_growth_factor(self) -> float:
-        """By what the scale grows."""
+        """The factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Sets by what the scale grows."""
+        """Sets the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """By what the scale shrinks."""
+        """The factor by which the scale shrinks."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Sets by what the scale shrinks."""
+        """Sets the factor by which the scale shrinks."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """After how many good steps the scale grows."""
+        """The number of successful steps after which the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Sets after how many good steps the scale grows."""
+        """Sets the number of successful steps after which the scale grows."""
         self._growth_interval = new_interval
 
     def _get_growth_tracker(self) -> int:
@@ -199,11 +200,11 @@ class GradScaler:
         return int(self._growth_tracker.item())
 
     def is_enabled(self) -> bool:
-        """Is scaling on?"""
+        """Returns whether scaling is enabled."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Scale, factors, interval and counter as numbers; empty where scaling is off."""
+        """The scale, factors, interval and counter as numbers; empty if scaling is disabled."""
         if not self._enabled:
             return {}
         return {
@@ -215,7 +216,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes over a state_dict(), also PyTorch's."""
+        """Restores a state_dict(), which may also be PyTorch's."""
         if not self._enabled:
             return
         if not state_dict:

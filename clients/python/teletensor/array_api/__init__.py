@@ -1,10 +1,10 @@
-"""The Python array API standard, version 2025.12, over tensors of the daemon.
+"""The Python array API standard, version 2025.12, implemented for tensors of the daemon.
 
     import teletensor.array_api as xp
     x = xp.linspace(0, 1, 5)
     xp.sum(x * x)
 
-Arrays are `Array` objects around tensors (`x.tensor`); `asarray` takes tensors, too.
+Arrays are `Array` objects that wrap tensors (`x.tensor`); `asarray` accepts tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ e, inf, nan, pi, newaxis = _math.e, _math.inf, _math.nan, _math.pi, None
 
 
 def __array_namespace_info__() -> _Info:
-    """What the namespace can do."""
+    """Returns an object that describes the capabilities of the namespace."""
     return _Info()
 
 

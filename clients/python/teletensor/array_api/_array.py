@@ -1,8 +1,8 @@
-"""Array: the standard's array object over a tensor of the daemon.
+"""Array: the array object of the standard, which wraps a tensor of the daemon.
 
-Views share elements with what they were taken from, as PyTorch's and NumPy's do. An array keeps the
-host copy of its elements once one was read or sent (up to MIRRORED bytes), and views take their part
-of it along, so that reading scalars and indexing small arrays needs no round trip.
+Views share elements with their base, as in PyTorch and NumPy. An array keeps a host copy of its elements
+after they have been read or sent once (up to MIRRORED bytes), and views use their part of it, so that
+reading scalars and indexing small arrays need no round trip.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Scalar = builtins.bool | int | float | complex
 
 
 class _Storage:
-    """What an array and its views have in common: how often any of them was written."""
+    """The state that an array and its views share: a counter of the writes to any of them."""
 
     __slots__ = ("writes",)
 
@@ -35,14 +35,15 @@ class _Storage:
 
 
 class Array:
-    """An n-dimensional array of one dtype on a device of the daemon. Made by this namespace's functions."""
+    """An n-dimensional array of one dtype on a device of the daemon. Created by the functions of this
+    namespace."""
 
     __slots__ = ("_host", "_made", "_make", "_shape", "_storage", "_writes", "device", "dtype")
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100
 
-    dtype: DType  # of the elements
-    device: _core.device  # of the daemon, that holds them
+    dtype: DType  # the dtype of the elements
+    device: _core.device  # the device of the daemon that stores the elements
 
     def __init__(
         self,
@@ -60,14 +61,14 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each axis; waits where it depends on data that the daemon has not computed yet."""
+        """The size of each axis; waits if it depends on data that the daemon has not computed yet."""
         if self._shape is None:
             self._shape = tuple(self._tensor._shape)
         return self._shape
 
     @property
     def _tensor(self) -> Tensor:
-        """The tensor; that of a view whose elements are known is made when it is first needed."""
+        """The tensor; for a view whose elements are known it is created when it is first needed."""
         if self._made is None:
             assert self._make is not None
             self._made, self._make = self._make(), None
@@ -96,7 +97,7 @@ class Array:
 
     @property
     def mT(self) -> Array:
-        """The array with its last two axes exchanged."""
+        """The array with its last two axes swapped."""
         if self.ndim < 2:
             raise ValueError(f"mT needs an array with at least 2 axes, this has {self.ndim}")
         return self._view(
@@ -105,19 +106,19 @@ class Array:
 
     @property
     def tensor(self) -> Tensor:
-        """The teletensor tensor underneath (shared, not copied)."""
+        """The wrapped teletensor tensor (shared, not copied)."""
         return self._tensor
 
-    # ------------------------------------------------------------ host side
+    # ------------------------------------------------------------ access from the host
 
     def _known(self) -> np.ndarray[Any, Any] | None:
-        """The host copy if there is one that still holds."""
+        """The host copy, if there is one that is still valid."""
         return (
             self._host if self._host is not None and self._writes == self._storage.writes else None
         )
 
     def _numpy(self) -> np.ndarray[Any, Any]:
-        """The elements (waits unless they are known). Not to be written to."""
+        """The elements, which must not be written to. Waits unless they are known."""
         host = self._known()
         if host is None:
             host = _convert.to_numpy(self._tensor.detach())
@@ -130,7 +131,7 @@ class Array:
         make: Callable[[], Tensor],
         take: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]],
     ) -> Array:
-        """A view of this array: its tensor, and the same of its host copy."""
+        """A view of this array: of its tensor and of its host copy."""
         host = self._known()
         if host is None:
             return Array(make(), None, self._storage)
@@ -173,11 +174,11 @@ class Array:
         dl_device: tuple[Any, int] | None = None,
         copy: builtins.bool | None = None,
     ) -> Any:
-        """A capsule of a host copy (the daemon's own memory cannot be lent)."""
+        """A DLPack capsule with a copy in host memory (the daemon's own memory cannot be exported)."""
         return _convert.capsule(self._numpy(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self, /) -> tuple[Any, int]:
-        """The host: (kDLCPU, 0)."""
+        """The device of the capsule, the host: (kDLCPU, 0)."""
         return (1, 0)
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
@@ -322,11 +323,11 @@ for _name, _target in _COMPARISONS.items():
     setattr(Array, f"__{_name}__", _operator(_name, _target))
 
 
-# ---------------------------------------------------------------- between arrays and tensors
+# ---------------------------------------------------------------- conversion between arrays and tensors
 
 
 def wrap(tensor: Tensor) -> Array:
-    """A result as an array."""
+    """Wraps a tensor as an array."""
     return Array(tensor)
 
 
@@ -338,7 +339,7 @@ def unwrap(x: Any, where: str) -> Tensor:
 
 
 def _as_tensor(value: Any, like: Array) -> Tensor:
-    """A Python scalar as a tensor of `like`'s dtype, if it is one that the dtype can hold."""
+    """A Python scalar as a tensor of `like`'s dtype; an error if the dtype cannot hold it."""
     dtype = like.dtype
     kind = kind_of(dtype)
     if isinstance(value, builtins.bool):
@@ -384,7 +385,7 @@ def operands(
 
 
 def _widen(x: Array, scalar: Any) -> tuple[Array, Any]:
-    """A real floating array next to a Python complex is complex."""
+    """Converts a real floating-point array to complex if the other operand is a Python complex."""
     if isinstance(scalar, complex) and kind_of(x.dtype) == "real floating":
         wide = BY_NAME["complex64" if name_of(x.dtype) == "float32" else "complex128"]
         return Array(x._tensor.to(wide)), scalar
@@ -392,7 +393,7 @@ def _widen(x: Array, scalar: Any) -> tuple[Array, Any]:
 
 
 def require(dtype: DType, where: str, kinds: str | tuple[str, ...]) -> None:
-    """TypeError unless the dtype is of these kinds."""
+    """TypeError unless the dtype is of one of these kinds."""
     if kinds and not isdtype(dtype, kinds):
         wanted = kinds if isinstance(kinds, str) else " or ".join(kinds)
         raise TypeError(f"{where}: defined for {wanted} dtypes, not for {name_of(dtype)}")
@@ -405,11 +406,11 @@ def _stores(source: DType, target: DType) -> builtins.bool:
         return False
 
 
-# ---------------------------------------------------------------- keys
+# ---------------------------------------------------------------- index keys
 
 
 def _key(key: Any, ndim: int) -> tuple[Any, builtins.bool]:
-    """The key over tensors and plain integers, and whether it makes a view."""
+    """The key with tensors and plain integers, and whether it makes a view."""
     items = key if isinstance(key, tuple) else (key,)
     plain: list[Any] = []
     basic, consumed, ellipsis = True, 0, False
@@ -465,7 +466,7 @@ def _has_negative_step(key: tuple[Any, ...]) -> builtins.bool:
 
 
 def _axes_of(key: tuple[Any, ...], ndim: int) -> list[int]:
-    """The axis that each item of a basic key starts at."""
+    """The axis at which each item of a basic key starts."""
     consumed = sum(item is not None and item is not Ellipsis for item in key)
     axes, axis = [], 0
     for item in key:
@@ -478,8 +479,8 @@ def _axes_of(key: tuple[Any, ...], ndim: int) -> list[int]:
 
 
 def _positive(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], list[int]]:
-    """The key with slices of negative step as the same elements in ascending order, and the axes of
-    the result to flip afterwards."""
+    """The key with slices of negative step replaced by slices of the same elements in ascending order, and
+    the axes of the result to be flipped afterwards."""
     plain, flips, at = [], [], 0
     for item, axis in zip(key, _axes_of(key, len(shape)), strict=True):
         if isinstance(item, slice):

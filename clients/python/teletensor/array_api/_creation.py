@@ -1,4 +1,4 @@
-"""Creation functions of the standard."""
+"""The creation functions of the standard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def default_float() -> DType:
 
 
 def default_complex() -> DType:
-    """The default complex dtype: as wide as the default real one."""
+    """The default complex dtype: as wide as the default real floating dtype."""
     return BY_NAME["complex128" if name_of(default_float()) == "float64" else "complex64"]
 
 
@@ -42,7 +42,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _fits(value: Any, dtype: DType, where: str) -> Any:
-    """The scalar, if an array of this dtype can hold it."""
+    """Returns the scalar, after checking that an array of this dtype can hold it."""
     kind = kind_of(dtype)
     order = ["bool", "integer", "real floating", "complex floating"]
     rank = (
@@ -65,9 +65,10 @@ def asarray(
     device: Any = None,
     copy: builtins.bool | None = None,
 ) -> Array:
-    """The object (array, scalar, nested sequences, buffer, NumPy array) as an array of the current session.
+    """Converts an object (array, scalar, nested sequences, buffer, NumPy array) to an array of the current
+    session.
 
-    copy=None copies only where it has to; copy=False raises ValueError if a copy is needed.
+    copy=None copies only if necessary; copy=False raises ValueError if a copy is necessary.
     """
     if isinstance(obj, Array | Tensor):
         tensor = obj._tensor if isinstance(obj, Array) else obj
@@ -105,7 +106,7 @@ def asarray(
 
 
 def _nested(obj: Any) -> Any:
-    """Nested sequences with arrays in them as nested sequences of scalars and NumPy arrays."""
+    """Replaces the arrays in nested sequences by scalars and NumPy arrays."""
     if isinstance(obj, Array):
         return obj._numpy()[()] if obj.ndim == 0 else obj._numpy()
     if isinstance(obj, list | tuple):
@@ -142,7 +143,7 @@ def _sequence(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: builtins.bool | None = None) -> Array:
-    """A copy on the daemon of what `x.__dlpack__()` offers in host memory."""
+    """An array with a copy of the host memory that `x.__dlpack__()` exports."""
     if isinstance(x, Array):
         return asarray(x, device=device, copy=copy)
     if copy is False:
@@ -153,7 +154,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: builtins.bool | None = N
 def full(
     shape: int | tuple[int, ...], fill_value: Any, *, dtype: DType | None = None, device: Any = None
 ) -> Array:
-    """An array of one value."""
+    """An array filled with one value."""
     if dtype is not None:
         _fits(fill_value, dtype, "full")
     dtype = dtype or _default_for(fill_value)
@@ -178,29 +179,29 @@ def ones(shape: int | tuple[int, ...], *, dtype: DType | None = None, device: An
 
 
 def empty(shape: int | tuple[int, ...], *, dtype: DType | None = None, device: Any = None) -> Array:
-    """An array whose elements are not specified."""
+    """An uninitialised array."""
     return wrap(tt.empty(_shape(shape), dtype=dtype or default_float(), device=device))
 
 
 def full_like(
     x: Array, /, fill_value: Any, *, dtype: DType | None = None, device: Any = None
 ) -> Array:
-    """An array of one value with x's shape."""
+    """An array with x's shape, filled with one value."""
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
 
 
 def zeros_like(x: Array, /, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """Zeros with x's shape."""
+    """An array of zeros with x's shape."""
     return zeros(x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
 
 def ones_like(x: Array, /, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """Ones with x's shape."""
+    """An array of ones with x's shape."""
     return ones(x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
 
 def empty_like(x: Array, /, *, dtype: DType | None = None, device: Any = None) -> Array:
-    """Unspecified elements with x's shape."""
+    """An uninitialised array with x's shape."""
     return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
 
@@ -213,7 +214,7 @@ def arange(
     dtype: DType | None = None,
     device: Any = None,
 ) -> Array:
-    """start, start + step, ... before stop; arange(stop) starts at 0."""
+    """start, start + step, ... up to but not including stop; arange(stop) starts at 0."""
     if stop is None:
         start, stop = 0, start
     if step == 0:
@@ -253,7 +254,7 @@ def linspace(
             if any(isinstance(v, complex) for v in (start, stop))
             else default_float()
         )
-    # In float64 on the host, as the exactness of the ends asks for.
+    # Computed in float64 on the host, so that the ends are exact.
     host = np.linspace(start, stop, num, endpoint=endpoint)
     return asarray(host.astype(numpy_of(dtype)), device=device)
 
@@ -267,7 +268,7 @@ def eye(
     dtype: DType | None = None,
     device: Any = None,
 ) -> Array:
-    """Ones on the k-th diagonal, zeros elsewhere."""
+    """A matrix with ones on the k-th diagonal and zeros elsewhere."""
     n_cols = n_rows if n_cols is None else n_cols
     dtype = dtype or default_float()
     rows = tt.arange(n_rows, device=device).reshape(n_rows, 1)
@@ -276,7 +277,7 @@ def eye(
 
 
 def tril(x: Array, /, *, k: int = 0) -> Array:
-    """The lower triangle of each matrix, zeros above the k-th diagonal."""
+    """The lower triangle of each matrix, with zeros above the k-th diagonal."""
     tensor = unwrap(x, "tril")
     if x.ndim < 2:
         raise ValueError(f"tril: needs at least 2 axes, got {x.ndim}")
@@ -284,7 +285,7 @@ def tril(x: Array, /, *, k: int = 0) -> Array:
 
 
 def triu(x: Array, /, *, k: int = 0) -> Array:
-    """The upper triangle of each matrix, zeros below the k-th diagonal."""
+    """The upper triangle of each matrix, with zeros below the k-th diagonal."""
     tensor = unwrap(x, "triu")
     if x.ndim < 2:
         raise ValueError(f"triu: needs at least 2 axes, got {x.ndim}")

@@ -1,4 +1,4 @@
-"""Data types of the standard: kinds, promotion, limits."""
+"""The data types of the standard: kinds, promotion, limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex f
 
 
 def name_of(dtype: DType) -> str:
-    """The standard's name of a dtype; TypeError for float16 and bfloat16, which it has not."""
+    """The standard's name of a dtype; TypeError for float16 and bfloat16, which the standard does not
+    have."""
     name = _NAME_OF.get(dtype)
     if name is None:
         raise TypeError(f"the array API standard has no {dtype}")
@@ -58,7 +59,7 @@ def kind_of(dtype: DType) -> str:
 
 
 def isdtype(dtype: DType, kind: Any) -> builtins.bool:
-    """Is `dtype` of this kind, or one of these kinds or dtypes?"""
+    """Returns whether `dtype` is of this kind, or of one of these kinds or dtypes."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, each) for each in kind)
     if isinstance(kind, str):
@@ -69,7 +70,7 @@ def isdtype(dtype: DType, kind: Any) -> builtins.bool:
 
 
 def promote(*dtypes: DType) -> DType:
-    """The standard's promotion; TypeError for kinds that do not mix."""
+    """The result of the standard's type promotion; TypeError for kinds that do not mix."""
     result = dtypes[0]
     for other in dtypes[1:]:
         result = _promote2(result, other)
@@ -89,7 +90,7 @@ def _promote2(a: DType, b: DType) -> DType:
 
 
 def can_cast(from_: Any, to: DType, /) -> builtins.bool:
-    """Whether promotion leads from one dtype (or an array's) to the other."""
+    """Returns whether the dtype (or an array's dtype) promotes to the other one."""
     origin = from_ if isinstance(from_, DType) else from_.dtype
     try:
         return promote(origin, to) == to
@@ -98,7 +99,7 @@ def can_cast(from_: Any, to: DType, /) -> builtins.bool:
 
 
 class FloatLimits(NamedTuple):
-    """What finfo returns."""
+    """The result of finfo."""
 
     bits: int
     eps: float
@@ -109,7 +110,7 @@ class FloatLimits(NamedTuple):
 
 
 class IntegerLimits(NamedTuple):
-    """What iinfo returns."""
+    """The result of iinfo."""
 
     bits: int
     max: int
@@ -125,7 +126,7 @@ def _dtype(type: Any) -> DType:
 
 
 def finfo(type: Any, /) -> FloatLimits:
-    """Limits of a floating-point dtype; of a complex one those of its parts."""
+    """The limits of a floating-point dtype; for a complex dtype those of its parts."""
     dtype = _dtype(type)
     if not isdtype(dtype, ("real floating", "complex floating")):
         raise TypeError(f"finfo is for floating-point dtypes, not for {dtype}")
@@ -141,7 +142,7 @@ def finfo(type: Any, /) -> FloatLimits:
 
 
 def iinfo(type: Any, /) -> IntegerLimits:
-    """Limits of an integer dtype."""
+    """The limits of an integer dtype."""
     dtype = _dtype(type)
     if not isdtype(dtype, "integral"):
         raise TypeError(f"iinfo is for integer dtypes, not for {dtype}")

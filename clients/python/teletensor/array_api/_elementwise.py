@@ -1,4 +1,4 @@
-"""Elementwise functions of the standard."""
+"""The elementwise functions of the standard."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _unary(
     function: Function1 | None = None,
     real_integers: bool = False,
 ) -> Any:
-    """A function of one array; `real_integers`: integers are returned as they are."""
+    """Makes a function of one array; with `real_integers` integers are returned unchanged."""
 
     def call(x: Array, /) -> Array:
         tensor = unwrap(x, name)
@@ -53,7 +53,7 @@ def _unary(
 def _binary(
     name: str, kinds: str | tuple[str, ...], doc: str, function: Function2 | None = None
 ) -> Any:
-    """A function of two arrays, or of an array and a Python scalar."""
+    """Makes a function of two arrays, or of an array and a Python scalar."""
 
     def call(x1: Array | Any, x2: Array | Any, /) -> Array:
         a, b = operands(x1, x2, name, kinds)
@@ -133,14 +133,14 @@ round = _unary(
 
 
 def conj(x: Array, /) -> Array:
-    """The complex conjugate; of a real array the array itself."""
+    """The complex conjugate; a real array is returned itself."""
     tensor = unwrap(x, "conj")
     require(x.dtype, "conj", "numeric")
     return wrap(tt.conj_physical(tensor) if x.dtype.is_complex else tensor.clone())
 
 
 def real(x: Array, /) -> Array:
-    """The real part; of a real array the array itself."""
+    """The real part; a real array is returned itself."""
     tensor = unwrap(x, "real")
     require(x.dtype, "real", "numeric")
     return wrap(tt.real(tensor).clone() if x.dtype.is_complex else tensor.clone())
@@ -198,7 +198,7 @@ remainder = _binary(
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
-    """x limited to [min, max]; the bounds are scalars or arrays that broadcast. NaN stays."""
+    """x clamped to [min, max]; the bounds are scalars or arrays that broadcast. NaN stays NaN."""
     tensor = unwrap(x, "clip")
     require(x.dtype, "clip", _REAL)
     for bound, function in ((min, tt.maximum), (max, tt.minimum)):

@@ -1,4 +1,4 @@
-"""__array_namespace_info__."""
+"""The result of __array_namespace_info__."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_RANK = 12
 
 
 class Info:
-    """What the namespace can do, on which devices, with which dtypes."""
+    """The capabilities of the namespace, its devices and its dtypes."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Boolean masks, data-dependent shapes, the largest number of axes."""
+        """Whether boolean masks and data-dependent shapes are supported, and the maximum number of axes."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": MAX_RANK}
 
     def default_device(self) -> _core.device:
-        """Where new arrays go."""
+        """The device of new arrays."""
         return _convert.default_device()
 
     def devices(self) -> tuple[_core.device, ...]:
@@ -32,7 +32,7 @@ class Info:
         return tuple(_core.device(name) for name in current_session().devices)
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
-        """The dtypes that Python scalars become."""
+        """The dtypes to which Python scalars are converted."""
         return {
             "real floating": default_float(),
             "complex floating": default_complex(),
@@ -43,7 +43,7 @@ class Info:
     def dtypes(
         self, *, device: Any = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, DType]:
-        """Names and dtypes of a kind, several, or all."""
+        """The names and dtypes of a kind, of several kinds, or of all."""
         if kind is None:
             return dict(BY_NAME)
         kinds = (kind,) if isinstance(kind, builtins.str) else kind

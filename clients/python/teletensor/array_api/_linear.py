@@ -1,4 +1,4 @@
-"""Linear algebra functions of the main namespace."""
+"""The linear algebra functions of the main namespace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ __all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]
 
 
 def matmul(x1: Array, x2: Array, /) -> Array:
-    """The matrix product; axes before the last two broadcast, vectors are rows resp. columns."""
-    unwrap(x1, "matmul")  # a Python scalar is no operand here
+    """The matrix product; the axes before the last two are broadcast. A vector is a row as the left operand
+    and a column as the right operand."""
+    unwrap(x1, "matmul")  # a Python scalar is not accepted as operand
     unwrap(x2, "matmul")
     a, b = operands(x1, x2, "matmul", "numeric")
     if x1.ndim == 0 or x2.ndim == 0:
@@ -22,7 +23,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 
 
 def matrix_transpose(x: Array, /) -> Array:
-    """Each matrix transposed."""
+    """The transpose of each matrix."""
     unwrap(x, "matrix_transpose")
     return x.mT
 
@@ -30,7 +31,7 @@ def matrix_transpose(x: Array, /) -> Array:
 def tensordot(
     x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Array:
-    """Products summed over several axes: a number of trailing and leading axes, or two lists of axes."""
+    """Products summed over several axes: the last n of x1 with the first n of x2, or two lists of axes."""
     a, b = operands(x1, x2, "tensordot", "numeric")
     if isinstance(axes, int):
         left, right = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))

@@ -1,4 +1,4 @@
-"""Manipulation, indexing and data-type functions of the standard."""
+"""The manipulation, indexing and data type functions of the standard."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = [
 
 
 def axis_of(axis: int, ndim: int, where: str) -> int:
-    """0 <= result < ndim; IndexError else."""
+    """The axis counted from the front, 0 <= result < ndim; IndexError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise IndexError(f"{where}: axis {axis} is out of range for {ndim} axes")
     return axis % ndim
 
 
 def axes_of(axis: Any, ndim: int, where: str) -> tuple[int, ...]:
-    """One axis, several, or None for all."""
+    """The axes for one axis, several axes, or None for all."""
     if axis is None:
         return tuple(range(ndim))
     given = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
@@ -37,7 +37,7 @@ def axes_of(axis: Any, ndim: int, where: str) -> tuple[int, ...]:
 
 
 def astype(x: Array, dtype: DType, /, *, copy: builtins.bool = True, device: Any = None) -> Array:
-    """The elements in another dtype; complex does not convert to real."""
+    """Casts the elements to another dtype; complex does not convert to real."""
     tensor = unwrap(x, "astype")
     name_of(dtype)
     if isdtype(x.dtype, "complex floating") and not isdtype(dtype, ("complex floating", "bool")):
@@ -52,7 +52,7 @@ def astype(x: Array, dtype: DType, /, *, copy: builtins.bool = True, device: Any
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The dtype that these arrays, dtypes and Python scalars promote to."""
+    """The dtype to which these arrays, dtypes and Python scalars promote."""
     from ._creation import default_complex, default_float
 
     dtypes = [
@@ -85,7 +85,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that arrays of these shapes broadcast to."""
+    """The shape to which arrays of these shapes broadcast."""
     ndim = builtins.max((len(s) for s in shapes), default=0)
     out = [1] * ndim
     for shape in shapes:
@@ -116,7 +116,7 @@ def _common(arrays: Any, where: str) -> list[Tensor]:
 
 
 def concat(arrays: tuple[Array, ...] | list[Array], /, *, axis: int | None = 0) -> Array:
-    """Arrays joined along an axis; None: flattened first."""
+    """Joins arrays along an axis; with None they are flattened first."""
     tensors = _common(arrays, "concat")
     if axis is None:
         return wrap(tt.cat([t.reshape(-1) for t in tensors], 0))
@@ -124,12 +124,12 @@ def concat(arrays: tuple[Array, ...] | list[Array], /, *, axis: int | None = 0) 
 
 
 def stack(arrays: tuple[Array, ...] | list[Array], /, *, axis: int = 0) -> Array:
-    """Arrays joined along a new axis."""
+    """Joins arrays along a new axis."""
     return wrap(tt.stack(_common(arrays, "stack"), axis_of(axis, arrays[0].ndim + 1, "stack")))
 
 
 def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
-    """The arrays along an axis."""
+    """The subarrays at each index along an axis."""
     axis = axis_of(axis, x.ndim, "unstack")
     index: list[Any] = [slice(None)] * x.ndim
     out = []
@@ -140,7 +140,7 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
 
 
 def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:
-    """New axes of size 1, at these places of the result."""
+    """Inserts new axes of size 1 at these positions of the result."""
     given = axis if isinstance(axis, tuple) else (axis,)
     axes = axes_of(given, x.ndim + len(given), "expand_dims")
     tensor = unwrap(x, "expand_dims")
@@ -150,7 +150,7 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Array:
 
 
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
-    """The array without these axes of size 1; ValueError for others."""
+    """Removes these axes of size 1; ValueError for axes of another size."""
     axes = axes_of(axis, x.ndim, "squeeze")
     for each in axes:
         if x.shape[each] != 1:
@@ -173,7 +173,7 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
 def moveaxis(
     x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...], /
 ) -> Array:
-    """Axes moved to other places; the rest keeps its order."""
+    """Moves axes to other positions; the remaining axes keep their order."""
     origin, target = axes_of(source, x.ndim, "moveaxis"), axes_of(destination, x.ndim, "moveaxis")
     if len(origin) != len(target):
         raise ValueError("moveaxis: source and destination have different lengths")
@@ -184,7 +184,7 @@ def moveaxis(
 
 
 def flip(x: Array, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
-    """The elements in reverse order along the axes (None: all)."""
+    """Reverses the order of the elements along the axes (None for all)."""
     axes = axes_of(axis, x.ndim, "flip")
     return wrap(tt.flip(unwrap(x, "flip"), axes) if axes else x._tensor.clone())
 
@@ -192,7 +192,8 @@ def flip(x: Array, /, *, axis: int | tuple[int, ...] | None = None) -> Array:
 def roll(
     x: Array, /, shift: int | tuple[int, ...], *, axis: int | tuple[int, ...] | None = None
 ) -> Array:
-    """Elements shifted along axes; what leaves at the end comes in at the start. None: flattened."""
+    """Shifts elements along axes; elements shifted out at the end come in at the start. With None the array
+    is flattened first."""
     tensor = unwrap(x, "roll")
     if axis is None:
         if isinstance(shift, tuple):
@@ -207,7 +208,7 @@ def roll(
 
 
 def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
-    """The array repeated along each axis."""
+    """Repeats the array along each axis."""
     tensor = unwrap(x, "tile")
     reps = (1,) * (x.ndim - len(repetitions)) + tuple(repetitions)
     return wrap(
@@ -218,7 +219,7 @@ def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
 
 
 def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
-    """Each element repeated; `repeats` is a number, or one for each element along the axis."""
+    """Repeats each element; `repeats` is one number, or one for each element along the axis."""
     tensor = unwrap(x, "repeat")
     if axis is None:
         tensor, axis = tensor.reshape(-1), 0
@@ -230,7 +231,7 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
 
 
 def reshape(x: Array, /, shape: tuple[int, ...], *, copy: builtins.bool | None = None) -> Array:
-    """The elements in row-major order under another shape; one size may be -1."""
+    """The elements in row-major order with another shape; one size may be -1."""
     tensor = unwrap(x, "reshape")
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if shape.count(-1) == 1:
@@ -252,7 +253,7 @@ def reshape(x: Array, /, shape: tuple[int, ...], *, copy: builtins.bool | None =
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """The elements at these places along an axis; `indices` has one axis."""
+    """The elements at these indices along an axis; `indices` has one axis."""
     if axis is None:
         if x.ndim != 1:
             raise ValueError(f"take: axis is needed for an array with {x.ndim} axes")
@@ -270,7 +271,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """For each line along the axis the elements at its own places; other axes broadcast."""
+    """The elements at separate indices for each line along the axis; the remaining axes are broadcast."""
     axis = axis_of(axis, x.ndim, "take_along_axis")
     if x.ndim != indices.ndim:
         raise ValueError("take_along_axis: indices need as many axes as the array")

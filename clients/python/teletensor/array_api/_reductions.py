@@ -1,4 +1,4 @@
-"""Statistical, searching, sorting, set and utility functions of the standard."""
+"""The statistical, searching, sorting, set and utility functions of the standard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REAL = ("integral", "real floating")
 
 
 class UniqueAllResult(NamedTuple):
-    """What unique_all returns."""
+    """The result of unique_all."""
 
     values: Array
     indices: Array
@@ -34,21 +34,21 @@ class UniqueAllResult(NamedTuple):
 
 
 class UniqueCountsResult(NamedTuple):
-    """What unique_counts returns."""
+    """The result of unique_counts."""
 
     values: Array
     counts: Array
 
 
 class UniqueInverseResult(NamedTuple):
-    """What unique_inverse returns."""
+    """The result of unique_inverse."""
 
     values: Array
     inverse_indices: Array
 
 
 def _accumulator(dtype: DType, wanted: DType | None) -> DType:
-    """Sums and products of integers are of 64 bits."""
+    """The dtype of a sum or product: for integers it has 64 bits."""
     if wanted is not None:
         return wanted
     kind = kind_of(dtype)
@@ -58,7 +58,8 @@ def _accumulator(dtype: DType, wanted: DType | None) -> DType:
 
 
 def _lines(x: Array, axis: Axis, where: str) -> tuple[Tensor, list[int], list[int]]:
-    """The tensor with the reduced axes joined at its end, its shape, and that with ones kept."""
+    """The tensor with the reduced axes joined at its end, the shape of the result, and that shape with the
+    reduced axes kept as ones."""
     tensor = unwrap(x, where)
     axes = axes_of(axis, x.ndim, where)
     rest = [i for i in range(x.ndim) if i not in axes]
@@ -73,7 +74,7 @@ def _lines(x: Array, axis: Axis, where: str) -> tuple[Tensor, list[int], list[in
 def sum(
     x: Array, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: builtins.bool = False
 ) -> Array:
-    """The sum; of integers in 64 bits unless `dtype` says otherwise."""
+    """The sum; integers are summed in 64 bits unless `dtype` says otherwise."""
     require(x.dtype, "sum", "numeric")
     tensor, wide = unwrap(x, "sum"), _accumulator(x.dtype, dtype)
     axes = axes_of(axis, x.ndim, "sum")
@@ -85,7 +86,7 @@ def sum(
 def prod(
     x: Array, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: builtins.bool = False
 ) -> Array:
-    """The product; of integers in 64 bits unless `dtype` says otherwise."""
+    """The product; integers are multiplied in 64 bits unless `dtype` says otherwise."""
     require(x.dtype, "prod", "numeric")
     lines, left, kept = _lines(x, axis, "prod")
     out = tt.prod(lines, -1, dtype=_accumulator(x.dtype, dtype))
@@ -103,7 +104,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> 
 def var(
     x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: builtins.bool = False
 ) -> Array:
-    """The variance: squared deviations divided by (count - correction)."""
+    """The variance: the sum of squared deviations divided by (count - correction)."""
     require(x.dtype, "var", "real floating")
     axes = axes_of(axis, x.ndim, "var")
     count = 1
@@ -173,7 +174,7 @@ def cumulative_sum(
     dtype: DType | None = None,
     include_initial: builtins.bool = False,
 ) -> Array:
-    """Running sums along an axis; with `include_initial` a 0 comes first."""
+    """Cumulative sums along an axis; with `include_initial` the first one is 0."""
     return _cumulative(x, axis, dtype, 0, include_initial, "cumulative_sum", tt.cumsum)
 
 
@@ -185,7 +186,7 @@ def cumulative_prod(
     dtype: DType | None = None,
     include_initial: builtins.bool = False,
 ) -> Array:
-    """Running products along an axis; with `include_initial` a 1 comes first."""
+    """Cumulative products along an axis; with `include_initial` the first one is 1."""
     return _cumulative(x, axis, dtype, 1, include_initial, "cumulative_prod", tt.cumprod)
 
 
@@ -195,19 +196,19 @@ def _truth(x: Array, where: str) -> Tensor:
 
 
 def all(x: Array, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Array:
-    """Are all elements true (not 0)?"""
+    """Returns whether all elements are true (not 0)."""
     lines, left, kept = _lines(Array(_truth(x, "all")), axis, "all")
     return wrap(tt.all(lines, -1).reshape(kept if keepdims else left))
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Array:
-    """Is any element true (not 0)?"""
+    """Returns whether any element is true (not 0)."""
     lines, left, kept = _lines(Array(_truth(x, "any")), axis, "any")
     return wrap(tt.any(lines, -1).reshape(kept if keepdims else left))
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Array:
-    """How many elements are not 0."""
+    """The number of elements that are not 0."""
     lines, left, kept = _lines(Array(_truth(x, "count_nonzero")), axis, "count_nonzero")
     return wrap(lines.to(tt.int64).sum(-1).reshape(kept if keepdims else left))
 
@@ -221,7 +222,7 @@ def diff(
     prepend: Array | None = None,
     append: Array | None = None,
 ) -> Array:
-    """Differences of neighbours along an axis, taken n times."""
+    """The n-th differences of adjacent elements along an axis."""
     require(x.dtype, "diff", "numeric")
     axis = axis_of(axis, x.ndim, "diff")
     parts = [part for part in (prepend, x, append) if part is not None]
@@ -250,24 +251,24 @@ def _where_is(
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Array:
-    """The place of the first largest element."""
+    """The index of the first largest element."""
     return _where_is(x, axis, keepdims, "argmax", tt.argmax)
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Array:
-    """The place of the first smallest element."""
+    """The index of the first smallest element."""
     return _where_is(x, axis, keepdims, "argmin", tt.argmin)
 
 
 def nonzero(x: Array, /) -> tuple[Array, ...]:
-    """The places of the elements that are not 0, one array an axis (waits for their number)."""
+    """The indices of the elements that are not 0, one array for each axis (waits for their number)."""
     if x.ndim == 0:
         raise ValueError("nonzero: needs at least 1 axis")
     return tuple(wrap(column) for column in tt.nonzero(_truth(x, "nonzero"), as_tuple=True))
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
-    """x1 where the condition holds, else x2."""
+    """x1 where the condition is true, and x2 elsewhere."""
     test = unwrap(condition, "where")
     require(condition.dtype, "where", "bool")
     if not isinstance(x1, Array) and not isinstance(x2, Array):
@@ -289,7 +290,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
 def searchsorted(
     x1: Array, x2: Array | float, /, *, side: str = "left", sorter: Array | None = None
 ) -> Array:
-    """Where each of x2 would have to be inserted into the sorted x1."""
+    """The indices at which the elements of x2 would be inserted into the sorted x1."""
     sequence = unwrap(x1, "searchsorted")
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side must be 'left' or 'right', not {side!r}")
@@ -305,7 +306,7 @@ def searchsorted(
 def sort(
     x: Array, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
 ) -> Array:
-    """The elements along an axis in order."""
+    """The elements sorted along an axis."""
     require(x.dtype, "sort", _REAL)
     axis = axis_of(axis, x.ndim, "sort")
     return wrap(tt.sort(unwrap(x, "sort"), dim=axis, descending=descending, stable=stable)[0])
@@ -314,14 +315,15 @@ def sort(
 def argsort(
     x: Array, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
 ) -> Array:
-    """The places of the elements along an axis in order."""
+    """The indices that sort the elements along an axis."""
     require(x.dtype, "argsort", _REAL)
     axis = axis_of(axis, x.ndim, "argsort")
     return wrap(tt.sort(unwrap(x, "argsort"), dim=axis, descending=descending, stable=stable)[1])
 
 
 def _unique(x: Array) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Values in ascending order (every NaN by itself), first places, inverse, counts."""
+    """The distinct values in ascending order (each NaN is distinct), the index of the first occurrence of
+    each, the inverse, and the counts."""
     flat = unwrap(x, "unique").reshape(-1)
     if flat.dtype.is_complex:
         return _unique_complex(flat)
@@ -330,7 +332,7 @@ def _unique(x: Array) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _groups(values: Tensor, places: Tensor, flat: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From the sorted elements and where they came from."""
+    """Computes the results of _unique from the sorted elements and their original indices."""
     count = values.numel()
     first = tt.ones(count, dtype=tt.bool, device=flat.device)
     if count > 1:
@@ -350,7 +352,7 @@ def _groups(values: Tensor, places: Tensor, flat: Tensor) -> tuple[Tensor, Tenso
 
 
 def _unique_complex(flat: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sorted by real part, then imaginary part."""
+    """_unique for complex elements, sorted by the real part and then by the imaginary part."""
     by_imag = tt.sort(tt.imag(flat), stable=True)[1]
     by_real = tt.sort(tt.real(flat)[by_imag], stable=True)[1]
     places = by_imag[by_real]
@@ -358,30 +360,31 @@ def _unique_complex(flat: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def unique_all(x: Array, /) -> UniqueAllResult:
-    """Distinct values, where each occurs first, which one each element is, and how often each occurs."""
+    """The distinct values, the index of the first occurrence of each, the index of each element's value,
+    and the counts."""
     values, places, inverse, counts = _unique(x)
     return UniqueAllResult(wrap(values), wrap(places), wrap(inverse.reshape(x.shape)), wrap(counts))
 
 
 def unique_counts(x: Array, /) -> UniqueCountsResult:
-    """Distinct values and how often each occurs."""
+    """The distinct values and the number of occurrences of each."""
     values, _, _, counts = _unique(x)
     return UniqueCountsResult(wrap(values), wrap(counts))
 
 
 def unique_inverse(x: Array, /) -> UniqueInverseResult:
-    """Distinct values and which one each element is."""
+    """The distinct values and the index of each element's value."""
     values, _, inverse, _ = _unique(x)
     return UniqueInverseResult(wrap(values), wrap(inverse.reshape(x.shape)))
 
 
 def unique_values(x: Array, /) -> Array:
-    """Distinct values."""
+    """The distinct values."""
     return wrap(_unique(x)[0])
 
 
 def isin(x1: Any, x2: Any, /, *, invert: builtins.bool = False) -> Array:
-    """Is each element of x1 among those of x2?"""
+    """Returns for each element of x1 whether it is among the elements of x2."""
     a, b = operands(x1, x2, "isin")
     if not a.dtype.is_complex:
         return wrap(tt.isin(a, b, invert=invert))

@@ -1,4 +1,4 @@
-"""The standard's linalg extension."""
+"""The linalg extension of the standard."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _FLOATING = ("real floating", "complex floating")
 
 
 class EighResult(NamedTuple):
-    """What eigh returns."""
+    """The result of eigh."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class EigResult(NamedTuple):
-    """What eig returns."""
+    """The result of eig."""
 
     eigenvalues: Array
     eigenvectors: Array
 
 
 class QRResult(NamedTuple):
-    """What qr returns."""
+    """The result of qr."""
 
     Q: Array
     R: Array
 
 
 class SlogdetResult(NamedTuple):
-    """What slogdet returns."""
+    """The result of slogdet."""
 
     sign: Array
     logabsdet: Array
 
 
 class SVDResult(NamedTuple):
-    """What svd returns."""
+    """The result of svd."""
 
     U: Array
     S: Array
@@ -94,12 +94,18 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Array:
 
 
 def eigh(x: Array, /) -> EighResult:
+<<<<<<< HEAD
     """Eigenvalues (ascending) and eigenvectors (columns) of each symmetric or Hermitian matrix."""
     values, vectors = _linalg.eigh(_matrix(x, "eigh"))
+=======
+    """The eigenvalues (ascending) and eigenvectors (columns) of each symmetric or Hermitian matrix."""
+    values, vectors = tt.linalg.eigh(_matrix(x, "eigh"))
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
     return EighResult(wrap(values), wrap(vectors))
 
 
 def eigvalsh(x: Array, /) -> Array:
+<<<<<<< HEAD
     """Eigenvalues (ascending) of each symmetric or Hermitian matrix."""
     return wrap(_linalg.eigvalsh(_matrix(x, "eigvalsh")))
 
@@ -107,12 +113,26 @@ def eigvalsh(x: Array, /) -> Array:
 def eig(x: Array, /) -> EigResult:
     """Complex eigenvalues and eigenvectors (columns) of each square matrix."""
     values, vectors = _linalg.eig(_matrix(x, "eig"))
+=======
+    """The eigenvalues (ascending) of each symmetric or Hermitian matrix."""
+    return wrap(tt.linalg.eigvalsh(_matrix(x, "eigvalsh")))
+
+
+def eig(x: Array, /) -> EigResult:
+    """The complex eigenvalues and eigenvectors (columns) of each square matrix."""
+    values, vectors = tt.linalg.eig(_matrix(x, "eig"))
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
     return EigResult(wrap(values), wrap(vectors))
 
 
 def eigvals(x: Array, /) -> Array:
+<<<<<<< HEAD
     """Complex eigenvalues of each square matrix."""
     return wrap(_linalg.eigvals(_matrix(x, "eigvals")))
+=======
+    """The complex eigenvalues of each square matrix."""
+    return wrap(tt.linalg.eigvals(_matrix(x, "eigvals")))
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
 
 def inv(x: Array, /) -> Array:
@@ -127,12 +147,17 @@ def matrix_norm(x: Array, /, *, keepdims: builtins.bool = False, ord: Any = "fro
 
 
 def matrix_power(x: Array, n: int, /) -> Array:
+<<<<<<< HEAD
     """Each square matrix to an integer power."""
     return wrap(_linalg.matrix_power(_matrix(x, "matrix_power"), n))
+=======
+    """Raises each square matrix to an integer power."""
+    return wrap(tt.linalg.matrix_power(_matrix(x, "matrix_power"), n))
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
 
 def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
-    """How many singular values are above rtol times the largest."""
+    """The number of singular values above rtol times the largest one."""
     tensor = _matrix(x, "matrix_rank")
     if x.ndim < 2:
         raise ValueError(f"matrix_rank: needs at least 2 axes, got {x.ndim}")
@@ -159,7 +184,7 @@ def pinv(x: Array, /, *, rtol: Any = None) -> Array:
 
 
 def outer(x1: Array, x2: Array, /) -> Array:
-    """All products of the elements of two vectors."""
+    """The products of each element of one vector with each element of the other."""
     a, b = operands(x1, x2, "outer", "numeric")
     if x1.ndim != 1 or x2.ndim != 1:
         raise ValueError(f"outer: takes vectors, got {x1.ndim} and {x2.ndim} axes")
@@ -167,8 +192,13 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 
 def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
+<<<<<<< HEAD
     """x = Q @ R with orthonormal columns of Q and upper triangular R."""
     q, r = _linalg.qr(_matrix(x, "qr"), mode)
+=======
+    """The factors of x = Q @ R: Q has orthonormal columns and R is upper triangular."""
+    q, r = tt.linalg.qr(_matrix(x, "qr"), mode)
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
     return QRResult(wrap(q), wrap(r))
 
 
@@ -179,7 +209,8 @@ def slogdet(x: Array, /) -> SlogdetResult:
 
 
 def solve(x1: Array, x2: Array, /) -> Array:
-    """The X of x1 @ X = x2. x2 is a vector if it has one axis, else matrices."""
+    """The solution X of x1 @ X = x2. x2 is a vector if it has one axis, and otherwise a stack of
+    matrices."""
     a, b = operands(x1, x2, "solve", _FLOATING)
     if x2.ndim == 1:
         return wrap(_linalg.solve(a, b.unsqueeze(-1)).squeeze(-1))
@@ -194,18 +225,28 @@ def solve(x1: Array, x2: Array, /) -> Array:
 
 
 def svd(x: Array, /, *, full_matrices: builtins.bool = True) -> SVDResult:
+<<<<<<< HEAD
     """x = U @ diag(S) @ Vh, singular values in descending order."""
     u, s, vh = _linalg.svd(_matrix(x, "svd"), full_matrices=full_matrices)
+=======
+    """The factors of x = U @ diag(S) @ Vh, with the singular values in descending order."""
+    u, s, vh = tt.linalg.svd(_matrix(x, "svd"), full_matrices=full_matrices)
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
     return SVDResult(wrap(u), wrap(s), wrap(vh))
 
 
 def svdvals(x: Array, /) -> Array:
+<<<<<<< HEAD
     """Singular values of each matrix, descending."""
     return wrap(_linalg.svdvals(_matrix(x, "svdvals")))
+=======
+    """The singular values of each matrix in descending order."""
+    return wrap(tt.linalg.svdvals(_matrix(x, "svdvals")))
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
 
 def trace(x: Array, /, *, offset: int = 0, dtype: DType | None = None) -> Array:
-    """The sum along the diagonal of each matrix; of integers in 64 bits."""
+    """The sum of the diagonal of each matrix; integers are summed in 64 bits."""
     require(x.dtype, "trace", "numeric")
     return wrap(tt.sum(diagonal(x, offset=offset)._tensor, -1, dtype=_accumulator(x.dtype, dtype)))
 
@@ -218,7 +259,7 @@ def vector_norm(
     keepdims: builtins.bool = False,
     ord: float = 2,
 ) -> Array:
-    """The p-norm over axes (None: all elements)."""
+    """The p-norm over axes (None for all elements)."""
     tensor = _matrix(x, "vector_norm")
     axes = axes_of(axis, x.ndim, "vector_norm")
     size = tt.abs(tensor)

@@ -1,4 +1,4 @@
-"""Gradients: backward, grad, and the modes that decide whether anything is recorded."""
+"""Gradients: backward, grad, and the modes that decide whether operations are recorded."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ class _VariableType(type):
 
 
 class Variable(metaclass=_VariableType):
-    """PyTorch's older name of a tensor: `Variable(x)` is x's memory, without its history."""
+    """PyTorch's older name of a tensor: `Variable(x)` shares x's memory, without its history."""

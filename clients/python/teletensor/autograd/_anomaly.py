@@ -1,4 +1,4 @@
-"""Anomaly mode: a backward that makes NaN names the line of the forward op."""
+"""Anomaly mode: the error of a backward that produces NaN names the source line of the forward op."""
 
 from __future__ import annotations
 
@@ -51,15 +51,16 @@ def _put(before: dict[str, bool]) -> None:
 
 
 def is_anomaly_enabled() -> bool:
-    """Is anomaly mode on?"""
+    """Returns whether anomaly mode is enabled."""
     return _state["on"]
 
 
 class set_detect_anomaly(Restoring):
-    """Switches anomaly mode of the current session: as a function at once, as a `with` for its body.
+    """Enables or disables anomaly mode of the current session: at once if called as a function, and for the
+    block if used in a `with` statement.
 
-    Nodes remember the line that recorded them, and a backward checks every gradient it makes (it
-    waits for each: for finding errors only).
+    In anomaly mode, nodes record the line that created them, and a backward checks every gradient that it
+    computes. It waits for each of them, so use it only to find errors.
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
@@ -69,7 +70,8 @@ class set_detect_anomaly(Restoring):
 
 
 class detect_anomaly(Restoring):
-    """Anomaly mode in its body: the error of a backward that makes NaN names the forward line."""
+    """Enables anomaly mode in its block: the error of a backward that produces NaN names the line of the
+    forward op."""
 
     def __init__(self, check_nan: bool = True) -> None:
         super().__init__(lambda: dict(_state), lambda: _switch(True, check_nan), _put)

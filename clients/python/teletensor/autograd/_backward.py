@@ -1,4 +1,4 @@
-"""backward and grad: gradients of what was recorded."""
+"""The functions backward and grad: gradients of recorded operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["backward", "backward_stream", "grad"]
 
 
 def _list(value: Any) -> list[Any]:
-    """A tensor, or several; edges as the tensors that they stand for."""
+    """A list of tensors from one or several tensors; edges are replaced by the tensors for which they
+    stand."""
     if value is None:
         return []
     if isinstance(value, Tensor):
@@ -28,16 +29,17 @@ def _list(value: Any) -> list[Any]:
 
 
 class Follower(Protocol):
-    """What looks at the gradients of each backward: a DistributedDataParallel."""
+    """An object that is told about the gradients of each backward, such as a DistributedDataParallel."""
 
     def follows(self, core: Any) -> bool:
-        """Does it want to see the next backward, which is one of this session (`_core.Session`)?"""
+        """Returns whether it wants to be told about the next backward, which runs in the session `core`
+        (`_core.Session`)."""
 
     def gradients_before(self) -> Any:
-        """What gradients_after() gets."""
+        """The value that gradients_after() gets as its argument."""
 
     def gradients_after(self, before: Any) -> None:
-        """A backward has added gradients."""
+        """Called after a backward has added gradients."""
 
 
 _followers: weakref.WeakValueDictionary[int, Follower] = weakref.WeakValueDictionary()
@@ -45,12 +47,12 @@ _numbers = itertools.count()
 
 
 def follow(follower: Follower) -> None:
-    """Shows it each backward, for as long as somebody has it."""
+    """Registers a follower, for as long as it is referred to elsewhere."""
     _followers[next(_numbers)] = follower
 
 
 def followers() -> list[Follower]:
-    """All of them, in the order in which they came, which is the same in all ranks of a world."""
+    """The registered followers in the order of registration, which is the same in all ranks of a world."""
     return list(_followers.values())
 
 
@@ -58,7 +60,8 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
              create_graph: bool = False, inputs: Any = None) -> None:
     """Adds the gradients of `tensors` to .grad of the leaves (or of `inputs` only).
 
-    RuntimeError where nothing requires grad, the graph was used up, or a gradient's shape differs.
+    RuntimeError if no tensor requires grad, if the graph was already used up, or if a gradient has another
+    shape than its tensor.
     """
     roots = _list(tensors)
     if not roots:
@@ -88,7 +91,7 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
 
 
 def _run(roots: list[Any], seeds: list[Any], keep: bool, create_graph: bool) -> None:
-    """The backward in the session of the roots."""
+    """Runs the backward in the session of the roots."""
     core = roots[0]._session
     found = followers() if _followers else []
     waiting = [(each, each.gradients_before()) for each in found if each.follows(core)]
@@ -111,11 +114,10 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
          create_graph: bool = False, only_inputs: bool = True, allow_unused: bool | None = None,
          is_grads_batched: bool = False,
          materialize_grads: bool = False) -> tuple[Tensor | None, ...]:
-    """The gradients of the outputs with respect to the inputs, as new tensors; .grad stays alone.
+    """The gradients of the outputs with respect to the inputs, as new tensors; .grad is not changed.
 
-    One per input, in its shape; None for an input that was not used, where allow_unused says so.
-    With is_grads_batched, dimension 0 of grad_outputs counts vectors, and so does that of the
-    results.
+    Returns one gradient for each input, in the input's shape; with allow_unused, None for an input that was
+    not used. With is_grads_batched, dimension 0 of grad_outputs, and of the results, is a batch of vectors.
     """
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, "
@@ -147,11 +149,11 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
 
 def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
                     retain_graph: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Runs the backward of `tensor` and yields (name, .grad) of each parameter as soon as it is
-    final, while the rest of the backward still runs. The values have arrived: .numpy() of a yielded
+    """Runs the backward of `tensor` and yields (name, .grad) of each parameter as soon as it is final,
+    while the rest of the backward is still running. Its values have already arrived: .numpy() of a yielded
     gradient does not wait.
 
-    `params`: a module, a dict, pairs of names and tensors, or tensors (named by their position).
+    `params` is a module, a dict, pairs of names and tensors, or tensors (named by their position).
     Gradients of other leaves are accumulated too, as by backward().
     """
     from .._session import owner_of

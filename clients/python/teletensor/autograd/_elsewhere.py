@@ -1,8 +1,8 @@
-"""Backwards that continue in another session.
+"""Backward passes that continue in another session.
 
 A tensor that was moved between two sessions (`x.to(mesh[1])`) is a *passage*: the backward of the second
 session ends there with a gradient, and the backward of the first session begins with it. Each session's
-part runs as one backward, after all parts that give it gradients, and nothing waits.
+part runs as one backward, after all parts that contribute gradients to it, and nothing waits.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .._core import Tensor
 
 __all__ = ["Passage", "may_return", "run_all"]
 
-_open: weakref.WeakSet[Passage] = weakref.WeakSet()  # those that a later backward may still reach
-_lock = threading.Lock()  # of _open
+_open: weakref.WeakSet[Passage] = weakref.WeakSet()  # the passages that a later backward may still reach
+_lock = threading.Lock()  # protects _open
 
 
 class _Running(threading.local):
     def __init__(self) -> None:
-        # The gradients of each backward that this thread runs, the innermost one last.
+        # The passages and gradients of each backward that this thread runs, the innermost one last.
         self.backwards: list[list[tuple[Passage, Tensor]]] = []
 
 
@@ -30,7 +30,7 @@ _running = _Running()
 
 
 class Passage:
-    """It leads from `origin` into the session `into`."""
+    """A passage from `origin` into the session `into`."""
 
     def __init__(self, origin: Tensor, into: Any) -> None:
         self.origin, self.into = origin, into
@@ -38,7 +38,8 @@ class Passage:
             _open.add(self)
 
     def reached(self, gradient: Tensor) -> None:
-        """A backward has reached it, with this gradient of `origin`. RuntimeError outside of `backward`."""
+        """Called when a backward has reached the passage, with its gradient of `origin`. RuntimeError
+        outside of `backward`."""
         if not _running.backwards:
             raise RuntimeError("only backward() continues in another session")
         _running.backwards[-1].append((self, gradient))
@@ -50,8 +51,8 @@ def run_all(
     keep: bool,
     run: Callable[[list[Tensor], list[Any], bool], None],
 ) -> None:
-    """A backward from these roots through all sessions: run(roots, gradients, keep) does the part of one
-    session. With `keep` a later backward may run through the same graph."""
+    """Runs a backward from these roots through all sessions: run(roots, gradients, keep) runs the part in
+    one session. With `keep` a later backward may use the same graph."""
     if not _open:
         return run(roots, seeds, keep)
     waiting: list[tuple[Passage, Tensor]] = []
@@ -67,14 +68,14 @@ def run_all(
 
 
 def may_return(session: Any) -> bool:
-    """May a backward that begins in this session lead out of it and into it again?"""
+    """Returns whether a backward that begins in this session may lead to another session and back."""
     return bool(_open) and _leads(session, session)
 
 
 def _next_part(
     waiting: list[tuple[Passage, Tensor]], keep: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Takes the roots in the session whose turn it is, and their gradients."""
+    """Removes and returns the roots of the session that is next, and their gradients."""
     sessions = list(dict.fromkeys(passage.origin._session for passage, _ in waiting))
     chosen = next(
         (s for s in sessions if not any(_leads(other, s) for other in sessions if other is not s)),
@@ -90,13 +91,14 @@ def _next_part(
 
 
 def _revisited(session: Any, waiting: list[tuple[Passage, Tensor]]) -> bool:
-    """May this session have another part after the one that begins now?"""
+    """Returns whether this session may have another part after the one that begins now."""
     others = {passage.origin._session for passage, _ in waiting}
     return any(_leads(other, session) for other in {*others, session})
 
 
 def _leads(first: Any, last: Any) -> bool:
-    """Does a chain of one or more passages lead a backward from the first session to the last one?"""
+    """Returns whether a chain of one or more passages leads a backward from the first session to the last
+    one."""
     with _lock:
         passages = list(_open)
     steps: dict[Any, set[Any]] = {}

@@ -1,4 +1,4 @@
-"""The modes that decide whether anything is recorded."""
+"""The modes that decide whether operations are recorded."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def _within(scope: Callable[[], Any], function: F) -> F:
     return within  # type: ignore[return-value]
 
 
-# The scopes of _core set and reset in native code, which no signal's handler leaves halfway.
+# The scopes of _core set and reset the modes in native code, which a signal handler cannot interrupt
+# halfway.
 
 
 class set_grad_enabled(_core.GradSwitch):
-    """Switches recording on or off: as a function at once, as a `with` for its body."""
+    """Enables or disables recording: at once if called as a function, and for the block if used in a `with`
+    statement."""
 
     def __call__(self, function: F) -> F:
         mode = self._mode
@@ -37,10 +39,10 @@ class set_grad_enabled(_core.GradSwitch):
 
 
 class no_grad(_core.GradScope):
-    """Nothing is recorded in its body (this thread)."""
+    """Disables recording in its block, for this thread."""
 
     def __new__(cls, function: Any = None) -> Any:
-        if callable(function):  # @no_grad without parentheses
+        if callable(function):  # used as @no_grad without parentheses
             return cls()(function)
         return super().__new__(cls)
 
@@ -52,7 +54,7 @@ class no_grad(_core.GradScope):
 
 
 class enable_grad(_core.GradScope):
-    """Recording is on in its body (this thread)."""
+    """Enables recording in its block, for this thread."""
 
     def __new__(cls, function: Any = None) -> Any:
         if callable(function):
@@ -67,10 +69,10 @@ class enable_grad(_core.GradScope):
 
 
 class inference_mode(_core.InferenceScope):
-    """As no_grad, and what its body makes can never be saved for a backward."""
+    """As no_grad; in addition, tensors that are created in its block can never be saved for a backward."""
 
     def __new__(cls, mode: Any = True) -> Any:
-        if callable(mode):  # @inference_mode without parentheses
+        if callable(mode):  # used as @inference_mode without parentheses
             return cls()(mode)
         return super().__new__(cls)
 
@@ -82,10 +84,10 @@ class inference_mode(_core.InferenceScope):
 
 
 def is_inference_mode_enabled() -> bool:
-    """Is this thread in inference mode?"""
+    """Returns whether this thread is in inference mode."""
     return _core.inference_mode()
 
 
 def is_grad_enabled() -> bool:
-    """Is recording on in this thread?"""
+    """Returns whether recording is enabled in this thread."""
     return _core.grad_mode()

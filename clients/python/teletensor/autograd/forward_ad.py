@@ -1,4 +1,4 @@
-"""Forward mode: dual numbers, tensors with a tangent beside their value."""
+"""Forward mode: dual numbers, which are tensors with a tangent in addition to their value."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _levels: list[int] = []
 
 
 class UnpackedDualTensor(NamedTuple):
-    """What unpack_dual gives; the tangent of a constant is None."""
+    """The result of unpack_dual; the tangent of a constant is None."""
 
     primal: Tensor
     tangent: Tensor | None
 
 
 def enter_dual_level() -> int:
-    """Opens a level; its number. Levels nest."""
+    """Opens a level and returns its number. Levels can be nested."""
     _core.push_forward(_levels)
     return len(_levels) - 1
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
-    """Ends the innermost level (and forgets its tangents), or the one of that number."""
+    """Ends the innermost level, or the one with that number, and discards its tangents."""
     number = len(_levels) - 1 if level is None else level
     if number != len(_levels) - 1 or number < 0:
         raise RuntimeError(
@@ -37,7 +37,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
 
 
 class dual_level(_core.Scope):
-    """A level for the body of a `with`.
+    """A level for the block of a `with` statement.
 
     >>> with tt.autograd.forward_ad.dual_level():
     ...     x = tt.autograd.forward_ad.make_dual(tt.tensor(2.0), tt.tensor(1.0))
@@ -63,9 +63,10 @@ def _id(level: int | None, what: str) -> int:
 
 
 def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
-    """A tensor with tensor's value and history that carries `tangent` through what follows.
+    """Returns a tensor with tensor's value and history whose `tangent` is propagated through later
+    operations.
 
-    It has memory of its own: a write to it does not reach `tensor`.
+    It has memory of its own: a write to it does not change `tensor`.
     """
     number = _id(level, "create")
     if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
@@ -83,7 +84,7 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
 
 
 def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """The value alone, and the tangent (None: constant at this level)."""
+    """Returns the value alone and the tangent, which is None for a constant at this level."""
     if not _levels and level is None:
         return UnpackedDualTensor(tensor, None)
     number = _id(level, "unpack")

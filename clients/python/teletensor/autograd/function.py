@@ -1,4 +1,4 @@
-"""Function: an operation whose forward, backward, jvp and batching are Python code."""
+"""Function: an operation whose forward, backward, jvp and batching rule are written in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
 
 class FunctionCtx:
-    """What a Function's forward leaves for its backward."""
+    """The context of one call, in which forward stores what backward needs."""
 
     def __init__(self) -> None:
         self.needs_input_grad: tuple[bool, ...] = ()
@@ -28,7 +28,8 @@ class FunctionCtx:
         self._enter: Callable[[Tensor], Tensor] | None = None
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keeps tensors for backward (with their values of now). Only in forward or setup_context."""
+        """Saves tensors, with their present values, for backward. Only allowed in forward or
+        setup_context."""
         for each in tensors:
             if each is not None and not isinstance(each, Tensor):
                 raise TypeError("save_for_backward can only save variables, but argument is of type "
@@ -36,12 +37,12 @@ class FunctionCtx:
         self._saved = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """Keeps tensors for jvp."""
+        """Saves tensors for jvp."""
         self._forward_saved = tensors
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What save_for_backward kept."""
+        """The tensors that were saved by save_for_backward."""
         if self._node is None:
             return self._saved if self._forward_saved is None else self._forward_saved
         found = tuple(None if slot is None else self._node._saved(slot) for slot in self._slots)
@@ -49,20 +50,20 @@ class FunctionCtx:
             None if t is None else self._enter(t) for t in found)
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Says that forward wrote these inputs in place; they must be returned."""
+        """Declares that forward has written to these inputs in place; they must be returned."""
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Says that no gradient flows through these outputs."""
+        """Declares that no gradient flows through these outputs."""
         self._constant = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """With False, gradients that do not exist reach backward as None instead of zeros."""
+        """With False, gradients that do not exist are passed to backward as None instead of as zeros."""
         self.materialize_grads = value
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a backward that has no derivative of its own: nothing in it is recorded, and a second
+    """Decorates a backward that cannot be differentiated: operations in it are not recorded, and a second
     backward through its results raises RuntimeError."""
 
     @functools.wraps(backward)
@@ -100,12 +101,13 @@ class _VmapInfo(NamedTuple):
 
 
 class Function:
-    """Base of custom differentiable operations.
+    """Base class of custom differentiable operations.
 
-    Subclasses define static methods forward(ctx, *args) and backward(ctx, *grads), or
-    forward(*args) with setup_context(ctx, inputs, output); for forward mode jvp(ctx, *tangents), for
-    vmap either vmap(info, in_dims, *args) or `generate_vmap_rule = True`. Used as
-    `Name.apply(*args)`. The daemon keeps what forward saved; Python runs on the caller's side.
+    Subclasses define the static methods forward(ctx, *args) and backward(ctx, *grads), or forward(*args)
+    with setup_context(ctx, inputs, output). For forward mode they define jvp(ctx, *tangents), and for vmap
+    either vmap(info, in_dims, *args) or `generate_vmap_rule = True`. Call the operation as
+    `Name.apply(*args)`. The daemon keeps the tensors that forward saved; the Python code runs in the
+    client.
     """
 
     generate_vmap_rule = False
@@ -117,18 +119,18 @@ class Function:
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
-        """What it computes; every subclass defines it."""
+        """Computes the result; every subclass defines it."""
         raise NotImplementedError("You must implement the forward function for custom "
                                   "autograd.Function.")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """With it, forward takes no ctx; saves what backward needs."""
+        """Saves what backward needs; if it is defined, forward has no parameter ctx."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Gradients of the inputs, one for each argument of forward (None where there is none)."""
+        """Returns the gradients of the inputs, one for each argument of forward (None if there is none)."""
         raise NotImplementedError("You must implement either the backward or vjp method for your "
                                   "custom autograd.Function to use it with backward mode AD.")
 
@@ -136,13 +138,13 @@ class Function:
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
-        """Tangents of the outputs from those of the inputs."""
+        """Returns the tangents of the outputs, computed from those of the inputs."""
         raise NotImplementedError("You must implement the jvp function for custom autograd.Function "
                                   "to use it with forward mode AD.")
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        """(outputs, their batch dims) for a whole batch."""
+        """Returns (outputs, their batch dims) for a whole batch."""
         raise NotImplementedError("To use autograd.Function with vmap, you must either override the "
                                   "vmap static method or set generate_vmap_rule=True.")
 
@@ -206,11 +208,11 @@ def _call(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], level: A
               for each in listed]
     saved = [t for t in ctx._saved if t is not None]
 
-    # Not the arguments themselves: they would live as long as the node.
+    # Not the arguments themselves, which would then live as long as the node.
     takes = tuple(isinstance(a, Tensor) for a in args)
 
     def run(node: Any, grads: list[Tensor | None]) -> list[Any]:
-        full = []  # one for each output, also those that carry none
+        full = []  # one for each output, including those without a gradient
         for place, blank in zip(places, blanks, strict=True):
             g = None if place is None else grads[place]
             if g is None and blank is not None and ctx.materialize_grads:
@@ -262,7 +264,7 @@ def _backward(cls: type[Function], ctx: FunctionCtx, takes: tuple[bool, ...], no
 
 
 class _Entering(_core.Scope):
-    """Within it, what a context has saved comes as samples of a level."""
+    """A context in which the saved tensors are returned as samples of a vmap level."""
 
     def __init__(self, ctx: FunctionCtx, level: int) -> None:
         super().__init__()
@@ -281,7 +283,7 @@ class _Entering(_core.Scope):
 
 def _batched_backward(backward: Callable[..., Any], ctx: FunctionCtx, grads: list[Any],
                       level: Any) -> Any:
-    # The nodes below vmap are the batch's: inside a level of its size, backward sees one sample.
+    # The nodes below vmap are those of the batch: within a level of its size, backward sees one sample.
     _, _, size, randomness = level
     with _core.vmap_level(size, randomness) as number, _Entering(ctx, number):
         given = backward(ctx, *(None if g is None else _core.enter(g, 0, number) for g in grads))
@@ -294,7 +296,7 @@ def _with_tangents(cls: type[Function], level: int, args: tuple[Any, ...]) -> An
     tangents = [_core.tangent_of(a, level) if isinstance(a, Tensor) else None for a in args]
     ctx = FunctionCtx()
     with _core.DepthScope(_core.below(level)):
-        # Below this level the arguments are constants; another level may still lie there.
+        # Below this level the arguments are constants, but another level may still apply to them.
         inner = _core.innermost([a for a in args if isinstance(a, Tensor)]) \
             if _core.depth() else None
         if inner is not None:

@@ -1,4 +1,4 @@
-"""Jacobians, Hessians and their products with vectors, over a function of tensors."""
+"""Jacobians, Hessians and their products with vectors, for a function of tensors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _gradients(outputs: Any, inputs: Any, seeds: Any, create_graph: bool,
 
 
 def _has_graph(tensors: Any) -> None:
-    """In strict mode what is differentiated again has to depend on the inputs."""
+    """In strict mode, checks that tensors to be differentiated again depend on the inputs."""
     for number, each in enumerate(tensors):
         if not each.requires_grad:
             raise RuntimeError(f"The jacobian of the user-provided function is independent of input "
@@ -79,7 +79,7 @@ def _finish(tensors: Any, is_tuple: bool, create_graph: bool) -> Any:
 
 def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False,
         strict: bool = False) -> Any:
-    """(func(*inputs), v times the Jacobian)."""
+    """Returns (func(*inputs), v times the Jacobian)."""
     is_tuple, points = _inputs(inputs, create_graph, "vjp")
     with enable_grad():
         out_tuple, outputs = _tuple(func(*points), "outputs of the user-provided function", "vjp")
@@ -92,7 +92,7 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 
 def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False,
         strict: bool = False) -> Any:
-    """(func(*inputs), the Jacobian times v)."""
+    """Returns (func(*inputs), the Jacobian times v)."""
     _, points = _inputs(inputs, create_graph, "jvp")
     directions = _vector(v, points, "jvp", "input to the user-provided function")
     with _core.forward_level() as level, enable_grad():
@@ -116,8 +116,8 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False,
              strict: bool = False, vectorize: bool = False,
              strategy: str = "reverse-mode") -> Any:
-    """The Jacobian of func: for each output and input a tensor of the output's shape and then the
-    input's; nested tuples where there are several."""
+    """The Jacobian of func: for each output and input, a tensor whose shape is the output's followed by the
+    input's; nested tuples if there are several."""
     if strategy not in ("reverse-mode", "forward-mode"):
         raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode", got '
                              f"{strategy!r}.")
@@ -177,7 +177,7 @@ def _scalar(value: Any, function: str) -> Tensor:
 def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False,
             strict: bool = False, vectorize: bool = False,
             outer_jacobian_strategy: str = "reverse-mode") -> Any:
-    """The Hessian of a func of one number, as a Jacobian of its gradient."""
+    """The Hessian of a func that returns one number, as the Jacobian of its gradient."""
     from ..func import grad as func_grad
 
     is_tuple, listed = _tuple(inputs, "inputs", "hessian")
@@ -199,7 +199,7 @@ def hessian(func: Callable[..., Any], inputs: Any, create_graph: bool = False,
 
 def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False,
         strict: bool = False) -> Any:
-    """(func(*inputs), v times the Hessian)."""
+    """Returns (func(*inputs), v times the Hessian)."""
     is_tuple, points = _inputs(inputs, create_graph, "vhp")
     directions = _vector(v, points, "vhp", "input to the user-provided function")
     with enable_grad():
@@ -211,5 +211,5 @@ def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 
 def hvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False,
         strict: bool = False) -> Any:
-    """(func(*inputs), the Hessian times v); the Hessian is symmetric, so this is vhp."""
+    """Returns (func(*inputs), the Hessian times v); since the Hessian is symmetric, this is vhp."""
     return vhp(func, inputs, v, create_graph, strict)

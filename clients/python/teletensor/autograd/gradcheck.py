@@ -1,4 +1,4 @@
-"""gradcheck: gradients against finite differences, computed on the daemon."""
+"""gradcheck: compares gradients with finite differences, computed on the daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 
 
 class GradcheckError(RuntimeError):
-    """What gradcheck and gradgradcheck raise."""
+    """The error that gradcheck and gradgradcheck raise."""
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
@@ -33,8 +33,8 @@ def _is_complex(x: Any) -> bool:
 
 
 def _in_parts(func: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """func with real and imaginary parts in the place of complex numbers: a derivative of a complex
-    function is right if those of its parts are."""
+    """func with real and imaginary parts in place of complex numbers: the derivatives of a complex function
+    are right if those of its parts are."""
     which = [_is_complex(x) and x.requires_grad for x in inputs]
 
     def parts(*args: Any) -> tuple[Any, ...]:
@@ -48,7 +48,7 @@ def _in_parts(func: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Any, t
 
 def _numerical(func: Callable[..., Any], inputs: tuple[Any, ...], which: int, outputs: int,
                eps: float) -> list[np.ndarray[Any, Any]]:
-    """One [elements of the input, elements of the output] matrix for each output."""
+    """One matrix [elements of the input, elements of the output] for each output."""
     x = inputs[which]
     flat = x.detach().contiguous().reshape(-1)
     columns: list[list[Tensor]] = [[] for _ in range(outputs)]
@@ -67,7 +67,8 @@ def _numerical(func: Callable[..., Any], inputs: tuple[Any, ...], which: int, ou
 
 
 def _analytical(outputs: list[Tensor], number: int, x: Tensor, shape: Any) -> tuple[Any, bool]:
-    """(matrix [elements of the input, elements of the output], is it the same a second time?)"""
+    """Returns (the matrix [elements of the input, elements of the output], whether a second computation
+    gives the same one)."""
     output = outputs[number]
     rows, same = [], True
     for element in range(output.numel()):
@@ -154,12 +155,12 @@ def gradcheck(func: Callable[..., Any], inputs: Any, *, eps: float = 1e-6, atol:
               check_batched_grad: bool = False, check_batched_forward_grad: bool = False,
               check_forward_ad: bool = False, check_backward_ad: bool = True,
               fast_mode: bool = False) -> bool:
-    """True if the gradients of `func` agree with central differences of step eps, elementwise.
+    """Returns True if the gradients of `func` agree elementwise with central differences of step eps.
 
-    Inputs that require grad should be float64, or complex128, whose parts are moved one by one.
-    Raises GradcheckError where they differ (or returns
-    False without raise_exception). check_forward_ad compares tangents too, check_batched_grad the
-    gradients under vmap. fast_mode is accepted; every element is compared always.
+    Inputs that require grad should be float64, or complex128, whose parts are changed separately. Raises
+    GradcheckError if gradients differ (or returns False without raise_exception). check_forward_ad compares
+    tangents too, and check_batched_grad the gradients under vmap. fast_mode is accepted without effect:
+    every element is always compared.
     """
     func, points = _in_parts(func, _listed(inputs))
     try:
@@ -229,8 +230,8 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
                   check_grad_dtypes: bool = False, check_batched_grad: bool = False,
                   check_fwd_over_rev: bool = False, check_rev_over_rev: bool = True,
                   fast_mode: bool = False) -> bool:
-    """gradcheck of the gradients of `func`, as a function of its inputs and of grad_outputs (random
-    numbers, where none are given)."""
+    """Applies gradcheck to the gradients of `func`, as functions of its inputs and of grad_outputs (random
+    numbers unless they are given)."""
     func, points = _in_parts(func, _listed(inputs))
     if grad_outputs is None:
         with enable_grad():
@@ -243,7 +244,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Any, grad_outputs: Any = Non
     count = len(points)
 
     def gradients(*args: Any) -> tuple[Any, ...]:
-        with enable_grad():  # names of their own that keep tangents
+        with enable_grad():  # new tensors that keep the tangents
             own = tuple(a if not isinstance(a, Tensor) or a.requires_grad or not p.requires_grad
                         else _core.variable(a)
                         for a, p in zip(args[:count], points, strict=True))

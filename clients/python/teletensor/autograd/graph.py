@@ -1,4 +1,4 @@
-"""The tape's nodes, and hooks on several tensors at once."""
+"""The nodes of the tape, and hooks on several tensors at once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["GradientEdge", "Node", "NodeHook", "allow_mutation_on_saved_tensors"
 
 
 class NodeHook:
-    """What a node's register_hook returns; remove() takes the hook away."""
+    """The result of a node's register_hook; remove() removes the hook."""
 
     def __init__(self, node: Node, hook: int) -> None:
         self._node, self._hook = node, hook
 
     def remove(self) -> None:
-        """Takes the hook away."""
+        """Removes the hook."""
         self._node._remove_hook(self._hook)
 
 
 class GradientEdge(NamedTuple):
-    """Where the gradient of a tensor arrives: a node and the number of its output. Stands for the tensor
-    in `grad` and `backward`, which get_gradient_edge keeps with it."""
+    """The place at which the gradient of a tensor arrives: a node and the index of its output. It can be
+    used in place of the tensor in `grad` and `backward`; get_gradient_edge stores the tensor with it."""
 
     node: Node
     output_nr: int
@@ -38,7 +38,7 @@ class GradientEdge(NamedTuple):
 
 
 def _tensor_at(edge: GradientEdge) -> Tensor:
-    """The tensor that an edge stands for. Raises RuntimeError where it has another history by now."""
+    """The tensor for which an edge stands. RuntimeError if it has another history by now."""
     node, output, held = edge
     found = held if held is not None else _leaf(node)
     if found is None:
@@ -54,7 +54,7 @@ def _leaf(self: Node) -> Tensor | None:
 
 
 def _register_hook(self: Node, fn: Callable[[Any, Any], Any]) -> Any:
-    """Calls fn(grad_inputs, grad_outputs) when the node's backward has run; a returned tuple
+    """Calls fn(grad_inputs, grad_outputs) after the node's backward has run; a tuple that it returns
     replaces grad_inputs."""
     leaf = _leaf(self)
     if leaf is not None:
@@ -63,7 +63,8 @@ def _register_hook(self: Node, fn: Callable[[Any, Any], Any]) -> Any:
 
 
 def _register_prehook(self: Node, fn: Callable[[Any], Any]) -> Any:
-    """Calls fn(grad_outputs) before the node's backward runs; a returned tuple replaces them."""
+    """Calls fn(grad_outputs) before the node's backward runs; a tuple that it returns replaces
+    grad_outputs."""
     leaf = _leaf(self)
     if leaf is not None:
         def hook(g: Tensor) -> Any:
@@ -75,7 +76,7 @@ def _register_prehook(self: Node, fn: Callable[[Any], Any]) -> Any:
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
-    """Where the gradient of `tensor` arrives."""
+    """Returns the edge at which the gradient of `tensor` arrives."""
     if not tensor.requires_grad:
         raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not "
                            "require gradients")
@@ -83,7 +84,7 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
 
 
 def _node_of(tensor: Tensor) -> Node:
-    """What made it, or what accumulates the gradient of a leaf."""
+    """The node that created the tensor, or the node that accumulates the gradient of a leaf."""
     node: Node | None = tensor.grad_fn
     if node is not None:
         return node
@@ -103,8 +104,8 @@ class _Handles:
 
 def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[..., None], *,
                              mode: str = "all") -> Any:
-    """Calls fn(gradients) when all the tensors have theirs (mode "all"), or fn(gradient) with the
-    first ("any"). Returns a handle whose remove() ends it."""
+    """Calls fn(gradients) when the gradients of all tensors are known (mode "all"), or fn(gradient) for the
+    first one ("any"). Returns a handle whose remove() removes the hook."""
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
     found: list[Tensor | None] = [None] * len(tensors)
@@ -133,11 +134,11 @@ _disabled: list[str] = []
 
 
 class saved_tensors_hooks(_core.Scope):
-    """Within it, what ops save for backward goes through pack_hook(tensor), whose result is kept in its
-    place; backward reads unpack_hook(result). Both run without recording.
+    """A context in which ops pass the tensors that they save for backward to pack_hook(tensor), and keep
+    its result instead; backward uses unpack_hook(result). Both hooks run without recording.
 
-    The daemon then keeps nothing for those ops, and a backward through them runs op by op from here.
-    Of the current session.
+    The daemon then saves nothing for those ops, and a backward through them is issued op by op by the
+    client. Applies to the current session.
     """
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
@@ -159,14 +160,15 @@ class saved_tensors_hooks(_core.Scope):
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """What ops save for backward lies on the daemon's CPU until the backward reads it."""
+    """A context in which the tensors that ops save for backward are kept on the daemon's CPU until the
+    backward uses them."""
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         super().__init__(lambda x: (x.device, x.to("cpu", copy=True)), lambda kept: kept[1].to(kept[0]))
 
 
 def disable_saved_tensors_hooks(error_message: str) -> Restoring:
-    """Within it, entering saved_tensors_hooks raises RuntimeError(error_message)."""
+    """A context in which entering saved_tensors_hooks raises RuntimeError(error_message)."""
     def restore(count: int) -> None:
         del _disabled[count:]
 
@@ -175,7 +177,8 @@ def disable_saved_tensors_hooks(error_message: str) -> Restoring:
 
 @contextlib.contextmanager
 def allow_mutation_on_saved_tensors() -> Iterator[None]:
-    """Accepted: a backward always reads what was saved, whatever was written since."""
+    """Accepted without effect: a backward always uses the saved values, even if the tensor was overwritten
+    later."""
     yield
 
 

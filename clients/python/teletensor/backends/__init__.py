@@ -1,7 +1,7 @@
-"""PyTorch's switches of its libraries.
+"""PyTorch's switches for its backend libraries.
 
-TF32 in products and convolutions of float32 tensors on GPUs is an attribute of theirs, which the switches
-give while calls are recorded. Others are kept and change nothing.
+Whether products and convolutions of float32 tensors use TF32 on GPUs is an attribute of these ops, which is
+set from the switches when they are issued. All other switches are stored without effect.
 """
 
 from . import cuda, cudnn, mkldnn, mps

@@ -1,4 +1,4 @@
-"""How precise products of GPUs are: one state behind PyTorch's two names for it."""
+"""The precision of products on GPUs: one state for PyTorch's two ways to set it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _precision = "highest"
 
 
 class _Products(Switches):
-    """Of these, `allow_tf32` changes products; sums are float32's whatever the others allow."""
+    """Only `allow_tf32` affects products; sums are always computed in float32."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -27,12 +27,13 @@ matmul = _Products("torch.backends.cuda.matmul", allow_tf32=False,
 
 
 def float32_precision() -> str:
-    """What set_float32_precision() was given; "high" or "highest" by `matmul.allow_tf32` otherwise."""
+    """The value given to set_float32_precision(); after a change of `matmul.allow_tf32`, "high" or
+    "highest"."""
     return _precision
 
 
 def set_float32_precision(precision: str) -> None:
-    """Sets `matmul.allow_tf32`: "highest" is off."""
+    """Sets the precision and `matmul.allow_tf32`, which is off for "highest"."""
     if precision not in ("highest", "high", "medium"):
         raise RuntimeError(f"{precision} is not one of 'highest', 'high', 'medium'")
     matmul.allow_tf32 = precision != "highest"

@@ -8,7 +8,7 @@ __all__ = ["Switches"]
 
 
 class Switches:
-    """Named switches: each keeps a value of its first one's type."""
+    """Named switches: each accepts values of the type of its initial value."""
 
     def __init__(self, where: str, **values: Any) -> None:
         object.__setattr__(self, "_where", where)

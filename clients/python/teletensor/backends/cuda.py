@@ -1,4 +1,4 @@
-"""Switches of products on GPUs."""
+"""Switches for products and attention on GPUs."""
 
 from contextlib import AbstractContextManager
 
@@ -13,12 +13,13 @@ __all__ = [
 
 
 def is_built() -> bool:
-    """Has the daemon of the current session GPUs? Its program is the same everywhere."""
+    """Returns whether the daemon of the current session has GPUs; its program is the same everywhere."""
     return is_available()
 
 
 def flash_sdp_enabled() -> bool:
-    """May attention be computed without its scores? See `nn.attention.sdpa_kernel`."""
+    """Returns whether attention may be computed without the matrix of scores. See
+    `nn.attention.sdpa_kernel`."""
     return SDPBackend.FLASH_ATTENTION in allowed_backends()
 
 
@@ -33,7 +34,7 @@ def cudnn_sdp_enabled() -> bool:
 
 
 def math_sdp_enabled() -> bool:
-    """May the matrix of attention's scores be made?"""
+    """Returns whether attention may compute the matrix of scores."""
     return SDPBackend.MATH in allowed_backends()
 
 
@@ -43,7 +44,7 @@ def sdp_kernel(
     enable_mem_efficient: bool = True,
     enable_cudnn: bool = True,
 ) -> AbstractContextManager[None]:
-    """`nn.attention.sdpa_kernel`, by flags."""
+    """`nn.attention.sdpa_kernel` with flags as arguments."""
     flags = {
         SDPBackend.FLASH_ATTENTION: enable_flash,
         SDPBackend.MATH: enable_math,

@@ -1,4 +1,5 @@
-"""Switches of convolutions on GPUs: `allow_tf32` changes them, the others are kept."""
+"""Switches for convolutions on GPUs: `allow_tf32` has an effect; the remaining ones are stored without
+effect."""
 
 import sys
 from types import ModuleType
@@ -26,17 +27,17 @@ sys.modules[__name__].__class__ = _Module
 
 
 def is_available() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
 def version() -> None:
-    """None."""
+    """Returns None."""
 
 
 def flags(enabled: bool = False, benchmark: bool = False, benchmark_limit: int = 10,
           deterministic: bool = False, allow_tf32: bool = True) -> Restoring:
-    """The switches with these values within it; `benchmark_limit` is not kept."""
+    """A context in which the switches have these values; `benchmark_limit` is ignored."""
     switches = {"enabled": enabled, "benchmark": benchmark, "deterministic": deterministic,
                 "allow_tf32": allow_tf32}
     module = sys.modules[__name__]

@@ -4,5 +4,5 @@ __all__ = ["is_available"]
 
 
 def is_available() -> bool:
-    """True."""
+    """Returns True."""
     return True

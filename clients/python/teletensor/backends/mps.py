@@ -4,10 +4,10 @@ __all__ = ["is_available", "is_built"]
 
 
 def is_available() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
 def is_built() -> bool:
-    """False."""
+    """Returns False."""
     return False

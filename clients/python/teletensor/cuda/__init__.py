@@ -1,7 +1,8 @@
-"""The daemon's GPUs, under PyTorch's names.
+"""The daemon's GPUs under the names of torch.cuda.
 
-Where the daemon has none, everything answers as PyTorch does on a machine without a driver: counts
-and bytes are 0, seeds and emptying the cache do nothing, what needs a device raises RuntimeError.
+If the daemon has no GPU, all functions behave as in PyTorch on a machine without a driver: counts and bytes
+are 0, setting seeds and emptying the cache have no effect, and functions that need a device raise
+RuntimeError.
 """
 
 from __future__ import annotations
@@ -65,24 +66,24 @@ globals().update(_CUDA_TYPES)
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the random generator, the same on every device; nothing without a GPU."""
+    """Seeds the random generator, which is the same on every device; does nothing without a GPU."""
     if is_available():
         default_generator.manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
-    """manual_seed()."""
+    """As manual_seed()."""
     manual_seed(seed)
 
 
 def seed() -> None:
-    """Seeds the random generator by chance."""
+    """Seeds the random generator with a random seed."""
     if is_available():
         default_generator.seed()
 
 
 def seed_all() -> None:
-    """seed()."""
+    """As seed()."""
     seed()
 
 
@@ -99,34 +100,34 @@ def get_rng_state(device: Any = "cuda") -> tuple[int, int]:
 
 
 def set_rng_state(new_state: tuple[int, int], device: Any = "cuda") -> None:
-    """Sets what get_rng_state gave."""
+    """Restores a state from get_rng_state."""
     index_of(device)
     default_generator.set_state(new_state)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Can the GPUs compute with bfloat16? All that the daemon uses can."""
+    """Returns whether the GPUs can compute with bfloat16, which all GPUs that the daemon uses can."""
     return is_available()
 
 
 def get_arch_list() -> list[str]:
-    """Architectures of the daemon's GPUs: kernels are compiled where they run."""
+    """The architectures of the daemon's GPUs: kernels are compiled for the GPU on which they run."""
     return sorted({f"sm_{gpu.capability}" for gpu in current_session()._gpus})
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """False: tensors go from GPU to GPU by copies alone."""
+    """Returns False: tensors are moved from GPU to GPU only by copies."""
     index_of(device), index_of(peer_device)
     return False
 
 
 def ipc_collect() -> None:
-    """Nothing: no memory of a GPU is shared with other processes."""
+    """Does nothing: GPU memory is not shared with other processes."""
     init()
 
 
 def is_current_stream_capturing() -> bool:
-    """Is a program being captured?"""
+    """Returns whether a program is being captured."""
     return False
 
 

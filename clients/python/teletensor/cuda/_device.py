@@ -1,4 +1,4 @@
-"""Which GPUs there are, and which one "cuda" means."""
+"""Which GPUs the daemon has, and to which one "cuda" refers."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = [
 
 
 def device_count() -> int:
-    """How many GPUs the daemon of the current session has."""
+    """The number of GPUs of the current session's daemon."""
     return len(current_session()._gpus)
 
 
 def is_available() -> bool:
-    """Has it any?"""
+    """Returns whether the current session's daemon has a GPU."""
     return device_count() > 0
 
 
 def init() -> None:
-    """RuntimeError where the daemon has no GPU."""
+    """RuntimeError if the daemon has no GPU."""
     if not is_available():
         raise RuntimeError("Found no NVIDIA driver on the daemon's machine: it has "
                            f"{', '.join(current_session().devices)} (its log says why)")
 
 
 def is_initialized() -> bool:
-    """Has the daemon GPUs? They are ready before the first call."""
+    """Returns whether the daemon has GPUs, which are ready before the first call."""
     return is_available()
 
 
 def index_of(device: Any = None) -> int:
-    """The number of a GPU of the daemon: None and "cuda" are the current one."""
+    """The index of a GPU of the daemon; None and "cuda" mean the current one."""
     init()
     if device is None:
         return current_device()
@@ -55,20 +55,20 @@ def index_of(device: Any = None) -> int:
 
 
 def current_device() -> int:
-    """The number of the GPU that "cuda" means on this thread."""
+    """The index of the GPU to which "cuda" refers in this thread."""
     init()
     return _core.current_gpu()
 
 
 def set_device(device: Any) -> None:
-    """From now on "cuda" means this GPU on this thread; a negative number changes nothing."""
+    """Makes "cuda" refer to this GPU in this thread; a negative index has no effect."""
     if isinstance(device, int) and device < 0:
         return
     _core.set_current_gpu(index_of(device))
 
 
 class device:
-    """`with cuda.device(1):` "cuda" means this GPU in the block; None and -1 change nothing."""
+    """`with cuda.device(1):` makes "cuda" refer to this GPU in the block; None and -1 have no effect."""
 
     def __init__(self, device: Any) -> None:
         self.idx = -1 if device is None or device == -1 else index_of(device)
@@ -84,7 +84,7 @@ class device:
 
 
 class device_of(device):
-    """`with cuda.device_of(x):` the GPU of a tensor; nothing for one on the CPU."""
+    """`with cuda.device_of(x):` selects the GPU of a tensor; it has no effect for a tensor on the CPU."""
 
     def __init__(self, obj: _core.Tensor) -> None:
         super().__init__(obj.device.index if obj.device.type == "cuda" else None)
@@ -92,7 +92,7 @@ class device_of(device):
 
 @dataclass(frozen=True)
 class _CudaDeviceProperties:
-    """What a GPU is."""
+    """The properties of a GPU."""
 
     name: str
     major: int
@@ -102,19 +102,19 @@ class _CudaDeviceProperties:
 
 
 def get_device_properties(device: Any = None) -> _CudaDeviceProperties:
-    """name, major, minor, total_memory, multi_processor_count of a GPU."""
+    """The name, major, minor, total_memory and multi_processor_count of a GPU."""
     gpu = current_session()._gpus[index_of(device)]
     return _CudaDeviceProperties(gpu.model, *divmod(gpu.capability, 10), gpu.whole_memory,
                                  gpu.multiprocessors)
 
 
 def get_device_name(device: Any = None) -> str:
-    """"NVIDIA H100 80GB HBM3"."""
+    """The name of a GPU, such as "NVIDIA H100 80GB HBM3"."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """The compute capability, (9, 0)."""
+    """The compute capability of a GPU, such as (9, 0)."""
     found = get_device_properties(device)
     return found.major, found.minor
 
@@ -123,7 +123,8 @@ def synchronize(device: Any = None) -> None:
     """Waits until a GPU has computed everything issued in the current session; raises late errors."""
     index = index_of(device)
     session = current_session()
-    # Read behind everything else: what a GPU runs has been given to it long before it has run.
+    # A value that is computed after all earlier work of the GPU is read, because the daemon considers an
+    # instruction done when it has been given to the GPU.
     with session.as_current():
         _core.ops["full"](0, (), _core.int64, _core.device("cuda", index)).item()
     session.synchronize()

@@ -1,7 +1,7 @@
-"""What the current session holds of a GPU's memory.
+"""The GPU memory of the current session.
 
-The daemon keeps freed memory for whoever needs it next: a session's own is what its tensors, tape and
-queue hold, so that what is allocated and what is reserved are one number.
+The daemon keeps freed memory for any session that needs it next. A session's own memory is that of its
+tensors, tape and queue, so the allocated and the reserved memory are the same number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def _use(device: Any, reset: bool = False) -> dict[str, Any]:
-    """The daemon's account of the session on a GPU, once everything issued has run."""
+    """The daemon's account of the session on a GPU, after everything issued has run."""
     name = f"cuda:{index_of(device)}"
     session = current_session()
     session.synchronize()
@@ -31,38 +31,40 @@ def _use(device: Any, reset: bool = False) -> dict[str, Any]:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes that the session holds of a GPU; 0 without one. Waits for what has been issued."""
+    """The bytes that the session uses on a GPU; 0 if there is no GPU. Waits for everything that has been
+    issued."""
     return int(_use(device)["used"]) if is_available() else 0
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The most it has held so far, or since reset_peak_memory_stats()."""
+    """The maximum so far of the bytes that the session uses, or since reset_peak_memory_stats()."""
     return int(_use(device)["peak"]) if is_available() else 0
 
 
 def memory_reserved(device: Any = None) -> int:
-    """memory_allocated(): the daemon keeps freed memory for all sessions."""
+    """As memory_allocated(): the daemon keeps freed memory for all sessions."""
     return memory_allocated(device)
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """max_memory_allocated()."""
+    """As max_memory_allocated()."""
     return max_memory_allocated(device)
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """max_memory_allocated() begins again at memory_allocated(), on every device of the session."""
+    """Resets max_memory_allocated() to memory_allocated() on every device of the session."""
     _use(device, reset=True)
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(free, total) bytes of a GPU, of what the daemon may use there for all sessions."""
+    """The (free, total) bytes of the GPU memory that the daemon may use for all sessions."""
     use = _use(device)
     return use["device_total"] - use["device_used"], use["device_total"]
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """"allocated_bytes.all.current" and ".peak", the same of "reserved_bytes"; {} without a GPU."""
+    """A dict with "allocated_bytes.all.current" and ".peak", and the same for "reserved_bytes"; {} without
+    a GPU."""
     if not is_available():
         return {}
     use = _use(device)
@@ -71,7 +73,8 @@ def memory_stats(device: Any = None) -> dict[str, int]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """A table of what the session holds of a GPU, and all sessions; with its largest tensors."""
+    """A table of the GPU memory that the session and all sessions use, with the session's largest
+    tensors."""
     init()
     index = index_of(device)
     held = current_session().memory(0 if abbreviated else 10)
@@ -84,4 +87,5 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def empty_cache() -> None:
-    """Nothing: what a session frees is free for all at once, and the daemon keeps it for them."""
+    """Does nothing: memory that a session frees is available to all sessions at once, and the daemon keeps
+    it for them."""

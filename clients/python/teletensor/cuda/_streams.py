@@ -1,4 +1,5 @@
-"""Streams and events. A session is one stream on each GPU: what it issues runs in its order there."""
+"""Streams and events. A session has one stream on each GPU: its instructions run there in the order in
+which they were issued."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ __all__ = ["Event", "Stream", "StreamContext", "current_stream", "default_stream
 
 
 class Event:
-    """A place in what the session has issued.
+    """A point in the sequence of instructions that the session has issued.
 
-    With `enable_timing`, record() waits until everything before it has been computed: the times that
-    elapsed_time() tells are then those of the device, a round trip to the daemon more or less.
+    With `enable_timing`, record() waits until everything issued earlier has been computed: the times of
+    elapsed_time() are then those of the device, with an error of about a round trip to the daemon.
     """
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
@@ -29,7 +30,7 @@ class Event:
         self._at: float | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """The place is here."""
+        """Records the present point in the sequence of instructions."""
         session = current_session()
         if self._timing:
             synchronize(None if stream is None else stream.device)
@@ -37,20 +38,21 @@ class Event:
         self._session, self._command = session, session._core.last_seq
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Nothing: what is issued later runs later."""
+        """Does nothing: instructions that are issued later always run later."""
 
     def query(self) -> bool:
-        """Has everything before it been given to its device? True where nothing was recorded."""
+        """Returns whether everything issued before the event has been given to its device; True if nothing
+        was recorded."""
         return self._session is None or bool(self._session._core.completed_upto >= self._command)
 
     def synchronize(self) -> None:
-        """Waits until everything before it has been computed."""
+        """Waits until everything issued before the event has been computed."""
         if self._session is not None and self._at is None:
             with self._session.as_current():
                 synchronize()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to the other."""
+        """The milliseconds from this event to the other one."""
         if not self._timing or not end_event._timing:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:
@@ -62,7 +64,8 @@ class Event:
 
 
 class Stream:
-    """A session's one stream on a GPU: all objects of a device are equal, and order nothing."""
+    """The only stream of a session on a GPU: all objects for one device are equal, and have no effect on
+    the order."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         self.device = _core.device("cuda", index_of(device))
@@ -70,19 +73,19 @@ class Stream:
         self.priority = priority
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event, recorded here."""
+        """Returns an event that is recorded now."""
         event = event or Event()
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Nothing: what is issued later runs later."""
+        """Does nothing: instructions that are issued later always run later."""
 
     def wait_stream(self, stream: Stream) -> None:
-        """Nothing: what is issued later runs later."""
+        """Does nothing: instructions that are issued later always run later."""
 
     def query(self) -> bool:
-        """Has everything been given to its device?"""
+        """Returns whether everything issued has been given to its device."""
         core = current_session()._core
         return bool(core.completed_upto >= core.last_seq)
 
@@ -107,7 +110,7 @@ class Stream:
 
 
 class StreamContext:
-    """What stream() gives: a block that changes nothing."""
+    """The result of stream(): a context without effect."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -120,12 +123,12 @@ class StreamContext:
 
 
 def stream(stream: Stream | None) -> StreamContext:
-    """`with cuda.stream(s):` changes nothing: a session is one stream on each GPU."""
+    """`with cuda.stream(s):` has no effect: a session has one stream on each GPU."""
     return StreamContext(stream)
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Nothing: a session is one stream on each GPU."""
+    """Does nothing: a session has one stream on each GPU."""
 
 
 def current_stream(device: Any = None) -> Stream:

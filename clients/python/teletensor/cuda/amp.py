@@ -1,4 +1,4 @@
-"""PyTorch's older names of mixed precision on GPUs: `teletensor.amp` with the device type "cuda"."""
+"""PyTorch's older names for mixed precision on GPUs: `teletensor.amp` with the device type "cuda"."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .. import _core
 from ..amp import autocast_mode as _autocast_mode, grad_scaler as _grad_scaler
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
-__path__: list[str] = []  # modules below it come from _paths.py
+__path__: list[str] = []  # the modules below this one are created by _paths.py
 
 
 class autocast(_autocast_mode.autocast):
-    """`teletensor.autocast("cuda", dtype, enabled, cache_enabled)`."""
+    """As `teletensor.autocast("cuda", dtype, enabled, cache_enabled)`."""
 
     def __init__(self, enabled: bool = True, dtype: Any = _core.float16,
                  cache_enabled: bool = True) -> None:
@@ -21,7 +21,7 @@ class autocast(_autocast_mode.autocast):
 
 
 class GradScaler(_grad_scaler.GradScaler):
-    """`teletensor.amp.GradScaler("cuda", ...)`."""
+    """As `teletensor.amp.GradScaler("cuda", ...)`."""
 
     def __init__(
         self,

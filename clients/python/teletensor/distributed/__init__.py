@@ -1,6 +1,6 @@
-"""torch.distributed: processes that compute together, each with a session of its own.
+"""The interface of torch.distributed: processes that compute together, each with a session of its own.
 
-docs/distributed.md describes it.
+See docs/distributed.md.
 """
 
 from .. import _absent

@@ -1,4 +1,4 @@
-"""Tensors that travel together: one after the other in a flat one."""
+"""Buckets: tensors that are concatenated to one flat tensor so that they are sent together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["GradBucket", "broadcast_all", "flat", "grouped", "parts_of"]
 
 
 class GradBucket:
-    """Gradients that DistributedDataParallel averages together, as a hook of `register_comm_hook` gets
+    """The gradients that DistributedDataParallel averages together, as a hook of `register_comm_hook` gets
     them. All ranks have the same buckets in the same order."""
 
     def __init__(self, index: int, last: bool, buffer: Tensor, parameters: Sequence[Tensor]) -> None:
@@ -21,41 +21,41 @@ class GradBucket:
         self._buffer, self._parameters = buffer, list(parameters)
 
     def index(self) -> int:
-        """The position of the bucket: hooks get them in the order of their indices."""
+        """The index of the bucket; hooks get the buckets in the order of their indices."""
         return self._index
 
     def is_last(self) -> bool:
-        """Is it the last bucket of this backward?"""
+        """Returns whether this is the last bucket of the backward."""
         return self._last
 
     def buffer(self) -> Tensor:
-        """The gradients as one tensor of one dimension."""
+        """The gradients as a flat tensor."""
         return self._buffer
 
     def set_buffer(self, buffer: Tensor) -> None:
-        """Takes another tensor as the buffer. Only what the hook's Future has becomes the gradients."""
+        """Replaces the buffer. Only the result of the hook's Future becomes the gradients."""
         if not isinstance(buffer, Tensor):
             raise TypeError(f"set_buffer takes a Tensor, not {type(buffer).__name__}")
         self._buffer = buffer
 
     def gradients(self) -> list[Tensor]:
-        """The gradients: views of the buffer, in the parameters' shapes. RuntimeError where `set_buffer`
-        has taken a tensor that they do not fit."""
+        """The gradients as views of the buffer in the shapes of the parameters. RuntimeError if
+        `set_buffer` has set a tensor of another size."""
         return parts_of(self._buffer, self._parameters)
 
     def parameters(self) -> list[Tensor]:
-        """The parameters that the gradients belong to."""
+        """The parameters whose gradients are in the bucket."""
         return list(self._parameters)
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """The elements of all, in one dimension, without history."""
+    """The elements of all tensors in one flat tensor, without history."""
     rows = [each.detach().reshape(-1) for each in tensors]
     return rows[0].clone() if len(rows) == 1 else ops["cat"](rows, 0)
 
 
 def parts_of(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Views of the flat tensor in the shapes of these."""
+    """Views of the flat tensor in the shapes of `like`."""
     wanted = sum(each.numel() for each in like)
     if buffer.dim() != 1 or buffer.numel() != wanted:
         raise RuntimeError(
@@ -67,7 +67,7 @@ def parts_of(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def grouped(tensors: Iterable[Tensor], size: int) -> list[list[Tensor]]:
-    """Neighbours of one dtype and device, of about `size` bytes together."""
+    """Groups of adjacent tensors with the same dtype and device, of about `size` bytes each."""
     found: list[list[Tensor]] = []
     used = 0
     for each in tensors:
@@ -81,7 +81,7 @@ def grouped(tensors: Iterable[Tensor], size: int) -> list[list[Tensor]]:
 
 
 def broadcast_all(tensors: Iterable[Tensor], group: ProcessGroup, root: int, size: int) -> None:
-    """The tensors of the group's rank `root`, on all of its ranks, in buckets of about `size` bytes."""
+    """Copies the tensors of the group's rank `root` to all its ranks, in buckets of about `size` bytes."""
     with no_grad():
         for bucket in grouped(tensors, size):
             buffer = flat(bucket)

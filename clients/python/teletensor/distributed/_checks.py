@@ -1,4 +1,4 @@
-"""Checks of the arguments of this package's functions."""
+"""Checks of the arguments of the functions of this package."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def alike(tensors: Sequence[Any], name: str) -> None:
 
 
 def write(target: Any, source: Any, names: tuple[str, str], same_shape: bool = True) -> None:
-    """Writes the source's elements into the target."""
+    """Copies the elements of the source to the target."""
     for tensor, name in zip((target, source), names, strict=True):
         check(tensor, name)
     if target.dtype != source.dtype:
@@ -70,5 +70,5 @@ def write(target: Any, source: Any, names: tuple[str, str], same_shape: bool = T
 
 
 def member(group: Any) -> ProcessGroup | None:
-    """The group; None where this process is not in it."""
+    """The group; None if this process is not a member of it."""
     return found(group) if is_member(group) else None

@@ -1,7 +1,8 @@
-"""Collectives: what all processes of a group call together. The daemon of their sessions computes them.
+"""Collectives: operations that all processes of a group call together. The daemon of their sessions
+computes them.
 
-Nothing here waits for a collective: the daemon runs later lines at once, and lines that use the result
-wait. So `async_op` makes no difference but for the `Work` that is returned. A tensor on a GPU goes
+No function here waits for a collective: later lines run at once, and lines that use the result wait on the
+daemon. So `async_op` makes no difference except that a `Work` is returned. A tensor on a GPU is copied
 through the daemon's host memory.
 """
 
@@ -48,17 +49,18 @@ def _reduced(x: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
 
 
 def gathered(x: Tensor, group: ProcessGroup) -> Tensor:
-    """[ranks, *shape]."""
+    """The tensors of all ranks, as [ranks, *shape]."""
     return x.detach().unsqueeze(0) if group.size() == 1 else _run("all_gather", x, group, group.size())
 
 
 def _exchanged(parts: Tensor, sends: list[int], receives: list[int], group: ProcessGroup) -> Tensor:
-    """Rows of dimension 0, those for each rank one after the other."""
+    """Exchanges rows of dimension 0, which are ordered by the rank to which they are sent."""
     return parts.detach() if group.size() == 1 else _run("all_to_all", parts, group, sends, receives)
 
 
 def summed(x: Tensor, group: Any = None) -> Tensor:
-    """The sum of x over the ranks, as a function with a gradient: the sum of the ranks' gradients."""
+    """The sum of x over the ranks, as a differentiable function: its gradient is the sum of the ranks'
+    gradients."""
     own = found(group)
     check(x, "x", own)
     if own.size() == 1:
@@ -73,20 +75,20 @@ def summed(x: Tensor, group: Any = None) -> Tensor:
 def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None
 ) -> Work | None:
-    """Waits for the other processes."""
+    """Waits for all processes of the group."""
     if (own := member(group)) is None:
         return None
     if own._mesh is None:
         meet(own)
-    else:  # the ranks of a mesh are issued one after the other
+    else:  # the ranks of a mesh are issued one after the other by one process
         own._mesh.meet(own)
     return _done(async_op)
 
 
 def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """As barrier(): its error names all processes that have not come. With `timeout` (a timedelta or
-    seconds) it waits no longer than that, and an error does not end the group. wait_all_ranks makes no
-    difference. All processes give a timeout, or none does."""
+    """As barrier(), with an error that names all processes that did not arrive. With `timeout` (a timedelta
+    or seconds) it waits no longer than that, and an error does not end the group. wait_all_ranks has no
+    effect. Either all processes must give a timeout, or none."""
     own = member(group)
     if own is None or timeout is None or own.size() == 1:
         barrier(group)
@@ -104,8 +106,8 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
 def all_reduce(
     tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """The tensors of all ranks as one, in `tensor` of each. Averages are of floating point and complex
-    numbers."""
+    """Reduces the tensors of all ranks and writes the result into `tensor` of each. Averages are allowed
+    for floating-point and complex numbers only."""
     check_reduced(tensor, op)
     if (own := member(group)) is None:
         return None
@@ -123,7 +125,7 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """As all_reduce, on rank dst; the tensors of the others stay as they are."""
+    """As all_reduce, with the result on rank dst only; the tensors of all other ranks are not changed."""
     check_reduced(tensor, op)
     if (own := member(group)) is None:
         return None
@@ -146,7 +148,7 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """The tensor of rank src, in `tensor` of each."""
+    """Copies the tensor of rank src into `tensor` of each rank."""
     check(tensor, "tensor")
     if (own := member(group)) is None:
         return None
@@ -162,7 +164,7 @@ def broadcast(
 def all_gather(
     tensor_list: list[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Writes the tensor of each rank into a tensor of tensor_list."""
+    """Writes the tensor of each rank into the corresponding tensor of tensor_list."""
     if (own := member(group)) is None:
         return None
     check(tensor, "tensor", own)
@@ -175,7 +177,7 @@ def all_gather(
 def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Writes the tensors of all ranks, one after the other, into output_tensor."""
+    """Writes the concatenated tensors of all ranks into output_tensor."""
     if (own := member(group)) is None:
         return None
     check(input_tensor, "input_tensor", own)
@@ -192,8 +194,8 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """Writes the tensor of each rank into a tensor of gather_list, on rank dst, which is 0 where it is not
-    given."""
+    """Writes the tensor of each rank into the corresponding tensor of gather_list on rank dst (0 by
+    default)."""
     if (own := member(group)) is None:
         return None
     check(tensor, "tensor", own)
@@ -217,8 +219,8 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Writes a tensor of rank src's scatter_list into each rank's tensor. src is 0 where it is not
-    given."""
+    """Writes the tensors of scatter_list on rank src (0 by default) into the tensors of the corresponding
+    ranks."""
     if (own := member(group)) is None:
         return None
     check(tensor, "tensor", own)
@@ -248,7 +250,8 @@ def reduce_scatter(
     group: Any = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Writes into output the ranks' tensors at its place in input_list, as one."""
+    """Reduces the tensors at this rank's index in the input_list of all ranks, and writes the result into
+    output."""
     if (own := member(group)) is None:
         return None
     sources = listed(input_list, "input_list", own)
@@ -270,7 +273,7 @@ def _scattered(parts: Tensor, op: ReduceOp, group: ProcessGroup) -> Tensor:
 def reduce_scatter_tensor(
     output: Tensor, input: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """As reduce_scatter, of the parts of one tensor."""
+    """As reduce_scatter, for the parts of one tensor."""
     check_reduced(input, op, "input")
     if (own := member(group)) is None:
         return None
@@ -292,7 +295,7 @@ def all_to_all(
     group: Any = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Writes tensor i of each rank's input list into a tensor of rank i's output list."""
+    """Writes tensor i of each rank's input list into the corresponding tensor of rank i's output list."""
     if (own := member(group)) is None:
         return None
     targets = listed(output_tensor_list, "output_tensor_list", own)
@@ -321,8 +324,8 @@ def all_to_all_single(
     group: Any = None,
     async_op: bool = False,
 ) -> Work | None:
-    """As all_to_all, of the parts of one tensor along dimension 0: equal ones, or of the sizes that are
-    given."""
+    """As all_to_all, for the parts of one tensor along dimension 0: parts of equal size, or of the given
+    sizes."""
     if (own := member(group)) is None:
         return None
     splits = []

@@ -1,4 +1,4 @@
-"""Stores of a daemon: TCPStore. A store belongs to its user there, so that users do not meet."""
+"""Stores that are kept by a daemon: TCPStore. Each user has separate stores there."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from ._stores import _FIVE_MINUTES, DistStoreError, Store, StorePart
 
 __all__ = ["DaemonStore", "Place", "TCPStore", "Way", "own_place", "place_of"]
 
-_PORT = 7420  # of a daemon
-_LOOK = 10.0  # seconds in which a daemon answers that is asked whether it is there; it may be busy
-_ANSWER = 60.0  # seconds at least in which a busy daemon answers a call that waits for nothing
+_PORT = 7420  # the default port of a daemon
+_LOOK = 10.0  # seconds to wait for the answer to the question whether a daemon is there; it may be busy
+# the minimum of seconds to wait for a busy daemon to answer a call that does not wait for keys
+_ANSWER = 60.0
 _PAUSE = 0.05  # seconds between two attempts
 _LAST = 2.0  # seconds for the last call of a program that ends
 _MOST_KEY, _MOST_VALUE, _MOST_ASKED = 4096, 1 << 20, 1 << 19  # bytes
 _SERVICE = "teletensor.v1.Store"
 _INIT, _ALL = "init/", "all/"  # keys of TCPStore itself; those of programs begin with "/"
-# Of google.rpc.Code.
+# Codes of google.rpc.Code.
 _CANCELLED, _DEADLINE, _EXISTS, _UNAVAILABLE = 1, 4, 6, 14
 _T = TypeVar("_T")
 
@@ -45,22 +46,22 @@ class Way(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A daemon."""
+    """The address and credentials of a daemon."""
 
     address: str
     credentials: Credentials
 
 
 def place_of(host: str, port: int, otherwise: Callable[[], Place]) -> Place:
-    """The daemon of a store that is called host:port: the first of the one that TELETENSOR_STORE names, the
-    one that answers at host:port, the one that answers at port 7420 of MASTER_ADDR, and otherwise()."""
+    """The daemon for a store named host:port: the one that TELETENSOR_STORE names, or else the one that
+    answers at host:port, or else the one that answers at port 7420 of MASTER_ADDR, or else otherwise()."""
     if given := os.environ.get("TELETENSOR_STORE"):
         return Place(given, credentials_of(given))
     master = os.environ.get("MASTER_ADDR")
     for address in dict.fromkeys([f"{host}:{port}", *([f"{master}:{_PORT}"] if master else [])]):
         try:
             credentials = credentials_of(address)
-        except ValueError:  # no address of a daemon, such as port 0
+        except ValueError:  # not the address of a daemon, for example port 0
             continue
         if _serves(address, credentials):
             return Place(address, credentials)
@@ -68,7 +69,7 @@ def place_of(host: str, port: int, otherwise: Callable[[], Place]) -> Place:
 
 
 def _serves(address: str, credentials: Credentials) -> bool:
-    """Does a daemon with stores answer there? Whoever it is does not see the token."""
+    """Returns whether a daemon with stores answers at the address. The token is not sent."""
     transport = open_transport(address, dataclasses.replace(credentials, token=None))
     try:
         request = encode([(1, _SERVICE)])
@@ -81,15 +82,15 @@ def _serves(address: str, credentials: Credentials) -> bool:
 
 
 def own_place() -> Place:
-    """The daemon of the session."""
+    """The daemon of the current session."""
     session = current_session()
     return Place(session.address, session._transport.credentials)
 
 
 class DaemonStore(Store):
-    """The store of this name on a daemon. A call whose connection is cut is sent again until the daemon
-    answers or the timeout has passed, a minute at least where it waits for no key and no master; a change
-    that is sent twice is made once."""
+    """The store with this name on a daemon. A call whose connection is cut is repeated until the daemon
+    answers or the timeout has passed, but for at least a minute if it waits for no key and no master; a
+    change that is sent twice is made only once."""
 
     def __init__(self, place: Place, name: str, way: Way, timeout: Any = _FIVE_MINUTES) -> None:
         super().__init__()
@@ -97,7 +98,8 @@ class DaemonStore(Store):
         self._name, self._place = name, place
         self._transport = open_transport(place.address, place.credentials)
         self._client, self._calls = secrets.randbits(63) | 1, itertools.count(1)
-        self._changing = threading.Lock()  # the daemon remembers the last change of a client only
+        # held during a change, because the daemon remembers only the last change of a client
+        self._changing = threading.Lock()
         self._generation = 0
         seconds = self._seconds if way is Way.JOIN else self._patience
         opened = self._asked("Open", [(1, name), (2, int(way)), (3, self._client)], seconds)
@@ -116,11 +118,12 @@ class DaemonStore(Store):
 
     @property
     def _patience(self) -> float:
-        """Of calls that wait for nothing."""
+        """The timeout of calls that do not wait for keys."""
         return max(self._seconds, _ANSWER)
 
     def _asked(self, method: str, fields: list[tuple[int, Any]], seconds: float) -> Message | None:
-        """The daemon's answer; None: it has not come within that time. DistStoreError: it refuses."""
+        """The daemon's answer, or None if there is none in time. DistStoreError if the daemon refuses the
+        call."""
         deadline, request = time.monotonic() + seconds, encode(fields)
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -135,7 +138,7 @@ class DaemonStore(Store):
         return None
 
     def _ask(self, method: str, fields: list[tuple[int, Any]]) -> Message:
-        """The answer of a call that does not wait for keys."""
+        """The answer to a call that does not wait for keys."""
         reply = self._asked(method, [(1, self._ref()), *fields], self._patience)
         if reply is None:
             raise self._silent(method)
@@ -218,7 +221,7 @@ def _fitting(key: str, value: bytes) -> bytes:
 
 
 def _parts(items: Sequence[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """The items in lists that one message holds."""
+    """Splits the items into lists that fit in one message."""
     part: list[_T] = []
     total = 0
     for item in items:
@@ -232,20 +235,20 @@ def _parts(items: Sequence[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]
 
 
 class TCPStore(StorePart):
-    """The store host_name:port of a daemon. No port is opened: the address is the store's name there, and
-    every process with the same user, daemon and address has the same store.
+    """The store host_name:port of a daemon. No port is opened: the address is only the store's name on the
+    daemon, and every process with the same user, daemon and address uses the same store.
 
-    The daemon is the one that the variable TELETENSOR_STORE names; else the one that answers at
-    host_name:port; else the one that answers at port 7420 of MASTER_ADDR; else that of the session.
+    The daemon is the one that the variable TELETENSOR_STORE names, or else the one that answers at
+    host_name:port, or else the one that answers at port 7420 of MASTER_ADDR, or else that of the session.
 
-    is_master: the store is begun anew, with no keys, and goes when this process drops it; the others wait
-    until it is there. With `world_size` the master waits until as many processes have opened it, unless
-    wait_for_workers is False. multi_tenant: a master takes the store that is there. Port 0 of a master is
-    any port that no store has. timeout: of every wait; a timedelta or seconds. use_libuv has no effect;
-    master_listen_fd is NotImplementedError.
+    is_master: this process creates the store without keys, and the store is deleted when this process drops
+    it; the remaining processes wait until it exists. With `world_size` the master waits until that number
+    of processes has opened the store, unless wait_for_workers is False. multi_tenant: a master uses a store
+    that exists already. Port 0 of a master means any port that no store has. timeout applies to every wait;
+    it is a timedelta or seconds. use_libuv has no effect; master_listen_fd raises NotImplementedError.
 
-    DistStoreError where no master comes in time, a key is longer than 4 KiB or a value than 1 MiB, or the
-    user's stores are full (64 MiB)."""
+    DistStoreError if no master arrives in time, if a key is longer than 4 KiB or a value than 1 MiB, or if
+    the user's stores are full (64 MiB)."""
 
     def __init__(
         self,
@@ -288,7 +291,7 @@ class TCPStore(StorePart):
                     raise
 
     def _meet(self, world_size: int) -> None:
-        """Counts this process; the master waits for the others."""
+        """Counts this process; the master waits for all processes."""
         if self._daemon._add(_INIT, 1) == world_size:
             self._daemon._set({_ALL: b"1"})
         if not self._master:
@@ -301,24 +304,23 @@ class TCPStore(StorePart):
 
     @property
     def host(self) -> str:
-        """host_name, as it was given."""
+        """The given host_name."""
         return self._host
 
     @property
     def port(self) -> int:
-        """The port, which is a part of the store's name."""
+        """The port, which is part of the store's name."""
         return self._port
 
     @property
     def libuvBackend(self) -> bool:  # PyTorch's name
-        """True, as PyTorch's default has it."""
+        """Returns True, the default in PyTorch."""
         return True
 
 
 def _drop(store: DaemonStore) -> None:
-    """The master's store goes with it. Nothing is lost where the daemon does not hear it: an hour later the
-    store goes by itself."""
+    """Deletes the master's store. If the daemon cannot be reached, the store expires an hour later."""
     try:
         store._asked("Drop", [(1, store._ref())], _LAST)
     except DistStoreError:
-        pass  # it has been begun anew since
+        pass  # another master has created the store again since

@@ -1,4 +1,4 @@
-"""FileStore: a store of processes that name the same file."""
+"""FileStore: a store for processes that use the same file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from ._stores import DistStoreError, LockedStore
 
 __all__ = ["FileStore"]
 
-_LOOK = 0.01  # seconds between two looks at the file
+_LOOK = 0.01  # seconds between two checks of the file
 _MAGIC = b"teletensor store\n"
-_HEAD = len(_MAGIC) + 16  # bytes before the first record
-_RECORD = struct.Struct("<QQB")  # bytes of the key, bytes of the value, 1 where the key is deleted
-_LEFT = "left"  # how many processes have left the store; the keys of programs begin with "/"
+_HEAD = len(_MAGIC) + 16  # the length in bytes of the header before the first record
+_RECORD = struct.Struct("<QQB")  # bytes of the key, bytes of the value, 1 if the key is deleted
+# key for the number of processes that have left the store; the keys of programs begin with "/"
+_LEFT = "left"
 
 
 class _Part(MutableMapping[str, bytes]):
-    """The keys of a mapping that begin with a prefix, without it."""
+    """A view of the keys of a mapping that begin with a prefix, without the prefix."""
 
     def __init__(self, prefix: str, whole: MutableMapping[str, bytes]) -> None:
         self._prefix, self._whole = prefix, whole
@@ -47,18 +48,19 @@ class _Part(MutableMapping[str, bytes]):
 
 
 class _Log(MutableMapping[str, bytes]):
-    """The values of a FileStore. Each change is a record at the end of the file, so that a process reads
-    only what others have written since it read last. Used under the file's lock."""
+    """The values of a FileStore. Each change appends a record to the file, so a process reads only the
+    records that other processes have written since its last read. Must be used while the file is locked."""
 
     def __init__(self, path: str) -> None:
         self._path, self._values = path, dict[str, bytes]()
-        self._end = 0  # bytes of the file that have been read
-        self._mark = b""  # of the file: one that was removed and made again has another
-        self._file: BinaryIO | None = None  # while the lock is held
+        self._end = 0  # the number of bytes of the file that have been read
+        # identifies the file: a file that is removed and created again has a different mark
+        self._mark = b""
+        self._file: BinaryIO | None = None  # set while the lock is held
 
     def begin(self, file: BinaryIO) -> None:
-        """Takes over what other processes have written. A record that a killed process has left unfinished
-        is removed. DistStoreError: the file is not a FileStore's."""
+        """Reads the records that other processes have written. A record that a killed process has left
+        incomplete is removed. DistStoreError if the file does not belong to a FileStore."""
         self._file = file
         file.seek(0)
         head = file.read(_HEAD)
@@ -77,7 +79,7 @@ class _Log(MutableMapping[str, bytes]):
         file.truncate(self._end)
 
     def _read_record(self, file: BinaryIO) -> bool:
-        """Takes over the next record; False: there is no whole one."""
+        """Reads the next record; returns False if there is no complete one."""
         head = file.read(_RECORD.size)
         if len(head) < _RECORD.size:
             return False
@@ -119,22 +121,22 @@ class _Log(MutableMapping[str, bytes]):
 
 
 class FileStore(LockedStore):
-    """A store of the processes of this machine that name the same file, or of several machines where the
-    file system's locks hold between them. The file is removed when `world_size` processes have ended or
-    dropped the store; it stays where `world_size` is not given. DistStoreError: the file is another's."""
+    """A store for the processes on this machine that use the same file, or for several machines if the file
+    system's locks work between them. The file is removed when `world_size` processes have ended or dropped
+    the store; without `world_size` it stays. DistStoreError if the file does not belong to a FileStore."""
 
     def __init__(self, file_name: str | os.PathLike[str], world_size: int = -1) -> None:
         super().__init__()
         self._path, self._mutex = os.fspath(file_name), threading.Lock()
         self._log = _Log(self._path)
         with self._locked():
-            pass  # what is wrong with the file is said here
+            pass  # reports any fault of the file now
         if world_size > 0:
             weakref.finalize(self, _leave, self._path, world_size)
 
     @property
     def path(self) -> str:
-        """The file."""
+        """The path of the file."""
         return self._path
 
     @contextlib.contextmanager
@@ -156,21 +158,21 @@ class FileStore(LockedStore):
 
 @contextlib.contextmanager
 def _locked_file(path: str) -> Iterator[BinaryIO]:
-    """The file, which is made if it is missing. No other process has it at the same time."""
+    """The locked file, which is created if it is missing. No other process can lock it at the same time."""
     while True:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 removed = not os.path.samestat(os.stat(path), os.fstat(file.fileno()))
             except FileNotFoundError:
-                removed = True  # while this process waited for the lock
+                removed = True  # removed while this process waited for the lock
             if not removed:
                 yield file
                 return
 
 
 def _leave(path: str, world_size: int) -> None:
-    """Counts a process that has ended or dropped the store. The last one removes the file."""
+    """Counts a process that has ended or dropped the store. The last process removes the file."""
     if not os.path.exists(path):
         return
     with _locked_file(path) as file:

@@ -1,4 +1,5 @@
-"""The world: the processes that compute together, each with a session of its own; groups of them."""
+"""The world, that is the processes that compute together, each with a session of its own; and groups of
+them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class ReduceOp(enum.Enum):
-    """How the tensors of the ranks become one."""
+    """How the tensors of the ranks are reduced to one."""
 
     SUM = 0
     AVG = 1
@@ -47,7 +48,8 @@ class ReduceOp(enum.Enum):
 
 
 class ProcessGroup:
-    """Processes of the world, each with a rank. `init_process_group` and `new_group` make it."""
+    """A group of processes of the world, each with a rank. Created by `init_process_group` and
+    `new_group`."""
 
     def __init__(
         self,
@@ -60,24 +62,27 @@ class ProcessGroup:
     ) -> None:
         self._name, self._backend, self._timeout = name, backend, timeout
         self._ranks, self._rank, self._made = list(ranks), rank, 0
-        self._barriers = 0  # with a timeout of their own
-        self._session = session  # None: a group of one process, which tells no daemon
-        self._number = 0  # of the group, in the session
-        self._store: Any = None  # the world's: init_process_group was given it, or it is made when used
-        self._where = ""  # of the world: init_method's address
-        self._life = 0  # of the world: a number that only these processes have now
+        self._barriers = 0  # the number of barriers with a timeout of their own
+        self._session = session  # None: a group of one process, of which no daemon is told
+        self._number = 0  # the number of the group in the session
+        # the store of the world: given to init_process_group, or created at its first use
+        self._store: Any = None
+        self._where = ""  # of the world: the address in init_method
+        self._life = 0  # of the world: a number that only the processes of its present incarnation have
         self._posted: list[Any] = []  # receives that have not begun
-        self._sent = False  # what the daemon may have kept for a rank
-        self._mesh: MeshGroups | None = None  # of the mesh whose rank the session is
-        self.calls = 0  # collectives that this rank has issued
-        self.sent_to: collections.Counter[int] = collections.Counter()  # tensors, by rank in the group
-        self.received_from: collections.Counter[int] = collections.Counter()  # -1: from any rank
+        self._sent = False  # whether the daemon may hold data that this rank has sent
+        self._mesh: MeshGroups | None = None  # the groups of the mesh if the session is a rank of one
+        self.calls = 0  # the number of collectives that this rank has issued
+        # the number of tensors, by rank in the group
+        self.sent_to: collections.Counter[int] = collections.Counter()
+        # the key -1 stands for any rank
+        self.received_from: collections.Counter[int] = collections.Counter()
         if session is not None:
             _capturing.refuse("make a group of processes")
             self.join()
             session._before_close.append(self._finish)
             with session.as_current():
-                self._zero = tensor([0.0])  # an operand for what needs none
+                self._zero = tensor([0.0])  # a placeholder for operations that need no operand
 
     def rank(self) -> int:
         """The rank of this process in the group."""
@@ -88,12 +93,13 @@ class ProcessGroup:
         return len(self._ranks)
 
     def name(self) -> str:
-        """Its backend: "gloo" or "nccl"."""
+        """The backend: "gloo" or "nccl"."""
         return self._backend
 
     def issue(self, name: str, x: Any, *attributes: Any, line: str | None = None) -> Any:
-        """The result of the op: a collective or transfer of this group, whose other attributes are these.
-        `line`: of the program, the one that runs where it is not given."""
+        """Issues an op, that is a collective or a transfer of this group, with these further attributes;
+        returns its result. `line` is the source line to report, by default the line of the program that is
+        running."""
         result = ops[name](x, self._number, *attributes, site() if line is None else line)
 
         def count() -> None:
@@ -111,7 +117,7 @@ class ProcessGroup:
     def _part(
         self, lists: Sequence[list[int]], timeout: Any = None, backend: str | None = None
     ) -> ProcessGroup | None:
-        """The group of those ranks of the world, among these lists, that has this process; None: none has.
+        """Creates the group of the list of ranks that contains this process; returns None if no list does.
         All processes of this group call it, in the same order."""
         self._made += 1
         mine = self._ranks[self._rank]
@@ -131,19 +137,20 @@ class ProcessGroup:
         return None
 
     def _for_barrier(self, timeout: Any) -> ProcessGroup:
-        """The same ranks as another group, for one barrier. All processes of this group call it."""
+        """Another group of the same ranks, for one barrier. All processes of this group call it."""
         self._barriers += 1
         name = f"{self._name} barrier {self._barriers}"
         return ProcessGroup(name, self._backend, self._ranks, self._rank, _seconds(timeout), self._session)
 
     def _finish(self) -> None:
-        """The session's later lines run when all that this rank has sent has been received."""
+        """Makes later commands of the session wait until everything that this rank has sent has been
+        received."""
         if self._session is not None and self._sent and not self._session._core.over:
             self._sent = False
             _ = self.issue("await_sends", self._zero)
 
     def join(self) -> None:
-        """This rank is in the group from now on."""
+        """Adds this rank to the group."""
         if self._session is None:
             return
         self._number = next(_numbers)
@@ -152,7 +159,7 @@ class ProcessGroup:
         )
 
     def leave(self) -> None:
-        """This rank is in the group no longer. It can join anew."""
+        """Removes this rank from the group. It can join again."""
         number, self._number = self._number, 0
         if number and self._session is not None and not self._session._core.over:
             self._session._core.leave(number)
@@ -174,51 +181,52 @@ class ProcessGroup:
 
 
 class Work:
-    """The handle that isend and a collective with async_op=True return.
+    """The handle that isend, and a collective with async_op=True, return.
 
-    Later lines see the result without a wait, because the daemon runs what uses it when it is there. An
-    error of the collective is raised where the program reads something, with the collective's line."""
+    Later lines see the result without waiting, because the daemon runs an instruction that uses the result
+    when the result is there. An error of the collective is raised when the program reads a value, with the
+    line of the collective."""
 
     def __init__(self, results: Sequence[Any] = ()) -> None:
         self._results = list(results)
 
     def result(self) -> list[Any]:
-        """The tensors that the collective writes."""
+        """The tensors to which the collective writes."""
         return list(self._results)
 
     def get_future(self) -> Future[list[Any]]:
-        """A Future of result(), which is done: reading one of the tensors waits."""
+        """A completed Future of result(): only reading one of the tensors waits."""
         future: Future[list[Any]] = Future()
         future.set_result(self.result())
         return future
 
     def wait(self, timeout: Any = None) -> bool:
-        """True, at once: lines after it see the result."""
+        """Returns True at once: later lines see the result."""
         return True
 
     def is_completed(self) -> bool:
-        """True: lines after it see the result."""
+        """Returns True: later lines see the result."""
         return True
 
     def is_success(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     def exception(self) -> None:
-        """None: an error is raised where the program reads something."""
+        """Returns None: an error is raised when the program reads a value."""
 
 
 class MeshGroups(Protocol):
     """The groups of a mesh, whose ranks are sessions of this process."""
 
     def add(self, group: ProcessGroup) -> None:
-        """A rank of the mesh is in this group from now on."""
+        """Registers a rank of the mesh as a member of this group."""
 
     def remove(self, group: ProcessGroup) -> None:
-        """A rank has left the group."""
+        """Unregisters a rank that has left the group."""
 
     def meet(self, group: ProcessGroup) -> None:
-        """A rank's barrier: it waits only where other threads issue the other ranks."""
+        """The barrier of one rank: it waits only if other threads issue the other ranks."""
 
 
 class _World(type):
@@ -233,16 +241,17 @@ class group(metaclass=_World):
 
 
 class GroupMember(metaclass=_World):
-    """`GroupMember.WORLD` is the group of all processes; others get NON_GROUP_MEMBER from new_group."""
+    """`GroupMember.WORLD` is the group of all processes; new_group returns NON_GROUP_MEMBER to processes
+    that are not in the group."""
 
     NON_GROUP_MEMBER = -100
 
 
-_world: ProcessGroup | None = None  # of the process
+_world: ProcessGroup | None = None  # the world of the process
 
 
 def current_world() -> ProcessGroup | None:
-    """The world of the current session, where that is a rank of a mesh; else the process's."""
+    """The world of the current session if that is a rank of a mesh, and otherwise that of the process."""
     session = open_session()
     own: ProcessGroup | None = None if session is None else session._world
     return _world if own is None else own
@@ -254,41 +263,41 @@ _ONE_YEAR = 365 * 86400.0  # the daemon's maximum
 
 
 def is_available() -> bool:
-    """True."""
+    """Returns True."""
     return True
 
 
 def is_initialized() -> bool:
-    """Has init_process_group been called, and not destroy_process_group since? True in the code of a rank
-    of a mesh."""
+    """Returns whether init_process_group has been called, without a later destroy_process_group. True in
+    the code of a rank of a mesh."""
     if _capturing.current is not None:
         _capturing.holds(("world",), current_world)
     return current_world() is not None
 
 
 def is_backend_available(backend: str) -> bool:
-    """ "gloo", and "nccl" where the daemon has GPUs."""
+    """Returns True for "gloo", and for "nccl" if the daemon has GPUs."""
     name = backend.lower()
     return name == "gloo" or name == "nccl" and cuda.is_available()
 
 
 def is_gloo_available() -> bool:
-    """True."""
+    """Returns True."""
     return True
 
 
 def is_nccl_available() -> bool:
-    """Has the daemon GPUs?"""
+    """Returns whether the daemon has GPUs."""
     return is_backend_available("nccl")
 
 
 def is_mpi_available() -> bool:
-    """False."""
+    """Returns False."""
     return False
 
 
 def is_torchelastic_launched() -> bool:
-    """Was the program started by torchrun? It sets TORCHELASTIC_RUN_ID."""
+    """Returns whether the program was started by torchrun, which sets TORCHELASTIC_RUN_ID."""
     return os.environ.get("TORCHELASTIC_RUN_ID") is not None
 
 
@@ -303,25 +312,24 @@ def init_process_group(
     pg_options: Any = None,
     device_id: Any = None,
 ) -> None:
-    """Makes the world of `world_size` processes, this one having `rank`, and waits for all of them. Both
-    are given here, in the query of init_method ("tcp://host:port?rank=0&world_size=2"), or by the
-    variables WORLD_SIZE and RANK as torchrun sets them; where neither is set, by those of mpirun or
-    srun.
+    """Creates the world of `world_size` processes, in which this process has the rank `rank`, and waits for
+    all of them. Both are given as arguments, in the query of init_method
+    ("tcp://host:port?rank=0&world_size=2"), or by the variables WORLD_SIZE and RANK as torchrun sets them;
+    if neither is set, by the variables of mpirun or srun.
 
-    The processes find each other on the daemon of their sessions, or on daemons that work together, and
-    all have the same user there. Worlds of a user differ by group_name, and by `store`, or by init_method
-    ("tcp://host:port", "file:///path"), or by MASTER_ADDR and MASTER_PORT ("env://", the default), or,
-    where these are not set, by the job of mpirun or srun.
-    No port is opened there. backend: "gloo" or "nccl", which make no
-    difference. timeout: of each collective; a timedelta or seconds, 30 minutes by default. A collective
-    that fails because a process is gone ends the world: call destroy_process_group and
-    init_process_group again.
+    The processes must use the same daemon, or daemons that are connected to each other, as the same user.
+    The worlds of a user are distinguished by group_name, and by `store`, or by init_method
+    ("tcp://host:port", "file:///path"), or by MASTER_ADDR and MASTER_PORT ("env://", the default), or, if
+    these are not set, by the job of mpirun or srun. No port is opened at such an address. backend: "gloo"
+    or "nccl", without any difference. timeout: for each collective; a timedelta or seconds, 30 minutes by
+    default. A collective that fails because a process has ended also ends the world: call
+    destroy_process_group and then init_process_group again.
 
-    In the code of a rank of a mesh (`connect_mesh`) the world is the mesh, and the call only checks a rank
-    and a world_size that it is given.
+    In the code of a rank of a mesh (`connect_mesh`) the world is the mesh, and the call only checks a given
+    rank and world_size.
 
-    ValueError for a second call, an unknown backend or init_method, a store beside an init_method, or a
-    rank outside the world; RankLostError where a process does not come."""
+    ValueError for a second call, an unknown backend or init_method, a store together with an init_method,
+    or a rank outside of the world; RankLostError if a process does not arrive."""
     global _world
     here = current_world()
     if here is not None and here._mesh is not None:
@@ -387,7 +395,8 @@ def _seconds(timeout: Any) -> float:
 
 
 def site() -> str:
-    """The program's line that calls a function of the package, as errors on other ranks show it."""
+    """The source line of the program that calls a function of this package, for error messages on other
+    ranks."""
     frame: Any = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         frame = frame.f_back
@@ -395,7 +404,7 @@ def site() -> str:
 
 
 def meet(group: ProcessGroup, number: int = 0) -> int:
-    """Waits until all processes of the group have come here; the sum of their numbers."""
+    """Waits until all processes of the group have called it; returns the sum of their numbers."""
     if group._session is None:
         return number
     _capturing.refuse("call a barrier, or make a group: these wait for the other processes")
@@ -416,8 +425,9 @@ def _number(name: str, value: int, query: dict[str, str]) -> int:
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Ends the world (without an argument, or given it), or a group of new_group: this process leaves it,
-    once what it has sent is received. The world of a mesh ends with the mesh, not here."""
+    """Ends the world (without an argument, or if it is given), or makes this process leave a group of
+    new_group, after everything that it has sent has been received. The world of a mesh ends with the mesh,
+    and not by this call."""
     global _world
     ended = found(group)
     if ended._mesh is not None and ended is current_world():
@@ -437,9 +447,9 @@ def new_group(
     device_id: Any = None,
     sort_ranks: bool = True,
 ) -> Any:
-    """A group of these ranks of the world, or of all; GroupMember.NON_GROUP_MEMBER where this process is
-    not one of them. All processes of the world call it, in the same order. ValueError for ranks outside
-    the world, a rank twice, no rank at all."""
+    """Creates a group of these ranks of the world, or of all ranks; returns GroupMember.NON_GROUP_MEMBER if
+    this process is not one of them. All processes of the world call it, in the same order. ValueError for
+    ranks outside of the world, a rank that is given twice, or no ranks."""
     world = found(None)
     chosen = list(range(world.size())) if ranks is None else list(ranks)
     if not chosen:
@@ -460,7 +470,7 @@ def new_group(
 
 
 def replace_world(made: ProcessGroup) -> ProcessGroup:
-    """Makes a group of some ranks the world. This process leaves the former one."""
+    """Makes a group of some ranks the world. This process leaves the previous world."""
     global _world
     former = found(None)
     if former._mesh is not None:
@@ -484,40 +494,40 @@ def found(group: Any) -> ProcessGroup:
     own: ProcessGroup = world if group is None else group
     if _capturing.current is not None:
         _capturing.holds(("world",), current_world)
-        _capturing.holds(("group", own), lambda: own._session)  # None: it was left
+        _capturing.holds(("group", own), lambda: own._session)  # None if the process has left the group
     return own
 
 
 def is_member(group: Any) -> bool:
-    """Does a collective of that group do anything here?"""
+    """Returns whether a collective of that group does anything in this process."""
     if group == GroupMember.NON_GROUP_MEMBER and is_initialized():
         return False
     return found(group) is not None
 
 
 def get_rank(group: Any = None) -> int:
-    """This process's rank, or -1 where it is not in the group. ValueError before init_process_group."""
+    """The rank of this process, or -1 if it is not in the group. ValueError before init_process_group."""
     return found(group).rank() if is_member(group) else -1
 
 
 def get_world_size(group: Any = None) -> int:
-    """The number of processes, or -1 where this one is not in the group. ValueError before
+    """The number of processes, or -1 if this process is not in the group. ValueError before
     init_process_group."""
     return found(group).size() if is_member(group) else -1
 
 
 def get_backend(group: Any = None) -> str:
-    """ "gloo" or "nccl", as init_process_group was told."""
+    """"gloo" or "nccl", as given to init_process_group."""
     return found(group).name()
 
 
 def get_process_group_ranks(group: Any) -> list[int]:
-    """The ranks in the world of the group's processes, in the order of their ranks in the group."""
+    """The ranks in the world of the processes in the group, in the order of their ranks in the group."""
     return list(found(group)._ranks)
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """The rank in the world of a rank of the group. ValueError for a rank that the group has not."""
+    """The rank in the world of a rank of the group. ValueError for a rank that is not in the group."""
     ranks = found(group)._ranks
     if not 0 <= group_rank < len(ranks):
         raise ValueError(f"group rank {group_rank} is not in a group of {len(ranks)} processes")
@@ -533,7 +543,8 @@ def get_group_rank(group: Any, global_rank: int) -> int:
 
 
 def rank_of(group: Any, what: str, rank: int | None, group_rank: int | None) -> int:
-    """The rank in the group that a collective names by its rank in the world or in the group."""
+    """The rank in the group of the rank that is given to a collective, either as a rank in the world or as
+    one in the group."""
     if (rank is None) == (group_rank is None):
         raise ValueError(f"{what} is given either as {what}, by its rank in the world, or as group_{what}")
     if group_rank is not None:

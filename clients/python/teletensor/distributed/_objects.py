@@ -1,7 +1,8 @@
-"""Objects between ranks: as text and arrays, without pickle, so that no rank can run code on another.
+"""Python objects sent between ranks: encoded as text and arrays, without pickle, so that no rank can run
+code on another one.
 
-None, bool, int, float, str, bytes, NumPy arrays and numbers, tensors, and lists, tuples and dicts of these
-travel. A tensor arrives on the CPU of the receiver's session, without history.
+Supported are None, bool, int, float, str, bytes, NumPy arrays and numbers, tensors, and lists, tuples and
+dicts of these. A received tensor is on the CPU of the receiver's session, without history.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ---------------------------------------------------------------- the text of an object
+# ---------------------------------------------------------------- encoding of objects as text
 
 
 def dtype_name(dtype: Any) -> str:
-    """"float32" of tt.float32."""
+    """The name of a dtype: "float32" for tt.float32."""
     return str(dtype).rpartition(".")[2]
 
 
 def _plain(obj: Any) -> Any:
-    """The object as JSON: itself, or a list of its kind and its parts."""
+    """The object as JSON: itself, or a list of its type and its parts."""
     kind = type(obj)
     if obj is None or kind in (bool, int, float, str):
         return obj
@@ -49,7 +50,7 @@ def _plain(obj: Any) -> Any:
     if isinstance(obj, Tensor):
         dtype = dtype_name(obj.dtype)
         data = obj.detach().cpu()
-        wide = data.float() if dtype == "bfloat16" else data  # which NumPy does not have
+        wide = data.float() if dtype == "bfloat16" else data  # NumPy does not have bfloat16
         return ["tensor", dtype, *_plain(wide.numpy())[1:]]
     if isinstance(obj, (np.ndarray, np.generic)) and not obj.dtype.hasobject:
         array = np.asarray(obj)
@@ -84,7 +85,7 @@ def _array(dtype: str, shape: list[int], data: str) -> Any:
 
 
 def packed(obj: Any) -> Tensor:
-    """uint8 of one dimension."""
+    """The encoded object as a uint8 vector."""
     return tensor(np.frombuffer(json.dumps(_plain(obj)).encode(), np.uint8))
 
 
@@ -104,7 +105,7 @@ def _all_objects(obj: Any, group: ProcessGroup) -> list[Any]:
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """Puts a copy of each rank's object into object_list. TypeError for an object that cannot travel."""
+    """Writes a copy of each rank's object into object_list. TypeError for an object that cannot be sent."""
     if (own := member(group)) is None:
         return
     listed(object_list, "object_list", own)
@@ -118,7 +119,7 @@ def gather_object(
     group: Any = None,
     group_dst: int | None = None,
 ) -> None:
-    """Puts a copy of each rank's object into object_gather_list, on rank dst."""
+    """Writes a copy of each rank's object into object_gather_list on rank dst."""
     if (own := member(group)) is None:
         return
     here = own.rank() == root_of("dst", dst, group_dst, own)
@@ -137,7 +138,8 @@ def broadcast_object_list(
     device: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """The objects of rank src, in the lists of all, which are equally long."""
+    """Writes copies of the objects of rank src into the lists of all ranks, which must have the same
+    length."""
     if (own := member(group)) is None:
         return
     root = root_of("src", src, group_src, own)
@@ -158,7 +160,8 @@ def scatter_object_list(
     group: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """Puts an object of rank src's input list into the first place of each output list."""
+    """Writes the object of rank src's input list for this rank into the first element of the output
+    list."""
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
     if (own := member(group)) is None:
@@ -177,7 +180,7 @@ def send_object_list(
     group_dst: int | None = None,
     use_batch: bool = False,
 ) -> None:
-    """Sends the objects to rank dst, which calls recv_object_list with a list of that length."""
+    """Sends the objects to rank dst, which calls recv_object_list with a list of the same length."""
     if member(group) is None:
         return
     data = packed(list(object_list))
@@ -193,8 +196,9 @@ def recv_object_list(
     group_src: int | None = None,
     use_batch: bool = False,
 ) -> int:
-    """Puts what rank src (any, where it is not given) sends into object_list. Returns the rank in the world
-    that sent it. ValueError where the lists are not equally long."""
+    """Receives the objects that rank src (or any rank, if it is not given) sends, and writes them into
+    object_list. Returns the rank in the world that sent them. ValueError if the lists have different
+    lengths."""
     if member(group) is None:
         return -1
     sizes = tensor(np.zeros(2, np.int64))

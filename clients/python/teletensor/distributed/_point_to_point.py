@@ -1,8 +1,8 @@
 """Sends and receives between two ranks.
 
-What is sent is kept by the daemon until the other rank receives it, so a send never waits, and ranks that
-send to each other first do not block each other. Lines behind a receive that do not use the tensor run
-before it is there. irecv begins with `wait()`.
+The daemon keeps sent data until the other rank receives it, so a send never waits, and ranks that first
+send to each other do not block each other. Lines after a receive that do not use the tensor run before it
+arrives. An irecv begins with `wait()`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ def _peer(what: str, rank: int | None, group_rank: int | None, group: ProcessGro
 
 
 class _Receive:
-    """A receive that irecv has described."""
+    """A receive that was described by irecv."""
 
     def __init__(self, tensor: Tensor, peer: int, tag: int, group: ProcessGroup) -> None:
         self.tensor, self.peer, self.tag, self.group = tensor, peer, tag, group
         self.site = site()
-        self.source: Any = None  # a tensor with the number of the rank that sent, once it has begun
+        # after the receive has begun: a tensor with the number of the rank that sent
+        self.source: Any = None
 
     def may_take(self, other: _Receive) -> bool:
-        """May one tensor that is sent belong to both?"""
+        """Returns whether a sent tensor may match both receives."""
         return self.tag == other.tag and (self.peer == other.peer or -1 in (self.peer, other.peer))
 
     def begin(self) -> None:
-        """Receives, after earlier receives that may take the same tensor."""
+        """Receives, after earlier receives that may match the same tensor."""
         if self.source is not None:
             return
         posted = self.group._posted
@@ -64,28 +65,28 @@ class _Receive:
 
 
 class _Received(Work):
-    """The Work of irecv."""
+    """The result of irecv."""
 
     def __init__(self, receive: _Receive) -> None:
         super().__init__([receive.tensor])
         self._receive = receive
 
     def get_future(self) -> Future[list[Any]]:
-        """As Work.get_future(). Begins the receive, as wait() does."""
+        """As Work.get_future(), but begins the receive, as wait() does."""
         self.wait()
         return super().get_future()
 
     def wait(self, timeout: Any = None) -> bool:
-        """Lines after it see the tensor. True."""
+        """Begins the receive and returns True: later lines see the tensor."""
         self._receive.begin()
         return True
 
     def is_completed(self) -> bool:
-        """Begins the receive, as wait() does. True."""
+        """Begins the receive, as wait() does, and returns True."""
         return self.wait()
 
     def source_rank(self) -> int:
-        """Waits for the tensor: the rank in the world that has sent it."""
+        """Waits for the tensor; returns the rank in the world that has sent it."""
         self.wait()
         return self._receive.rank()
 
@@ -93,7 +94,8 @@ class _Received(Work):
 def send(
     tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> None:
-    """Sends the tensor as it is now to rank dst, which receives it by recv or irecv with the same tag."""
+    """Sends the present value of the tensor to rank dst, which receives it by recv or irecv with the same
+    tag."""
     check(tensor, "tensor")
     if (own := member(group)) is None:
         return
@@ -129,8 +131,9 @@ def _described(
 def recv(
     tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> int:
-    """Writes what rank src (any, where it is not given) sends with this tag into `tensor`, whose dtype and
-    shape it has. Returns the rank in the world that has sent it; -1 outside the group."""
+    """Writes the tensor that rank src (or any rank, if it is not given) sends with this tag into `tensor`,
+    which must have the same dtype and shape. Returns the rank in the world that has sent it; -1 outside of
+    the group."""
     check(tensor, "tensor")
     if (own := member(group)) is None:
         return -1
@@ -147,7 +150,7 @@ def recv(
 def irecv(
     tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
-    """As recv(), from wait() of what it returns on."""
+    """As recv(), but the receive begins with wait() of the result."""
     check(tensor, "tensor")
     if (own := member(group)) is None:
         return None
@@ -180,7 +183,7 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Any]:
-    """Begins all of them, and returns the Work of each."""
+    """Begins all operations, and returns a Work for each."""
     if not p2p_op_list or not all(isinstance(each, P2POp) for each in p2p_op_list):
         raise ValueError(
             "Invalid ``p2p_op_list``. Each op is expected to to be of type ``torch.distributed.P2POp``."

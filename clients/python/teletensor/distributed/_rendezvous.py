@@ -1,8 +1,8 @@
-"""How the launchers of several machines agree on who is which node: by a store of a daemon.
+"""How the launchers on several machines agree on their node ranks, through a store of a daemon.
 
-A round is a list of launchers. Each launcher appends itself; when the list is full all of them confirm that
-they are there. If one does not (it was killed while it waited), the round is void, and the launchers that
-have confirmed enter the next round.
+A round is a list of launchers. Each launcher appends itself; when the list is full, all of them confirm
+that they are running. If one does not (because it was killed while it waited), the round is void, and the
+launchers that have confirmed enter the next round.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ._stores import DistStoreError, Store
 
 __all__ = ["Seat", "take_seat"]
 
-_LOOK = 0.5  # seconds between two looks at signals
-_HERE_SECONDS = 10.0  # in which each launcher of a full round says that it is there
+_LOOK = 0.5  # seconds between two checks for signals
+_HERE_SECONDS = 10.0  # seconds within which each launcher of a full round must confirm
 
 
 class Seat(NamedTuple):
-    """A machine's place: its number, and the address that names the world of all machines."""
+    """The node rank of a machine, and the address that identifies the world of all machines."""
 
     node: int
     address: str
@@ -31,8 +31,9 @@ class Seat(NamedTuple):
 
 def take_seat(place: Place, run: str, nodes: int, address: str, port: int, seconds: float,
               interrupted: Callable[[], bool]) -> Seat | None:
-    """Waits for the other launchers of the run. `address` and `port` are those of the world if this becomes
-    its first machine. None: interrupted. DistStoreError: they have not come in time, or `nodes` differs."""
+    """Waits for the other launchers of the run. `address` and `port` become those of the world if this
+    machine becomes the first one. Returns None if interrupted. DistStoreError if the other launchers do not
+    arrive in time, or if their `nodes` differs."""
     store = DaemonStore(place, f"rendezvous {run}", Way.SHARE)
     deadline = time.monotonic() + seconds
     while True:
@@ -57,13 +58,13 @@ def take_seat(place: Place, run: str, nodes: int, address: str, port: int, secon
 
 
 def _members(store: Store, key: str) -> tuple[bytes, list[str]]:
-    """The list as it is stored, and those in it."""
+    """The list as it is stored, and the entries in it."""
     stored = store.get(key) if store.check([key]) else b""
     return stored, [each for each in stored.decode().split(",") if each]
 
 
 def _named(members: Sequence[str], nodes: int) -> list[str]:
-    """The launchers of a list, whose entries are "launcher/nodes"."""
+    """The launchers in a list, whose entries have the form "launcher/nodes"."""
     for each in members:
         if each.partition("/")[2] != str(nodes):
             raise DistStoreError(f"rendezvous: this launcher says --nnodes {nodes}, and one that waits for "
@@ -72,12 +73,13 @@ def _named(members: Sequence[str], nodes: int) -> list[str]:
 
 
 def _enter(store: Store, own: str, nodes: int) -> str:
-    """Appends this launcher to the round that is open; the round's key."""
+    """Appends this launcher to the round that is open; returns the key of the round."""
     while True:
         number = store.add("round", 0)
         key = f"round {number}"
         stored, members = _members(store, key)
-        if members and len(members) >= int(members[0].partition("/")[2]):  # full, perhaps of an earlier run
+        # the round is full, perhaps that of an earlier run
+        if members and len(members) >= int(members[0].partition("/")[2]):
             store.compare_set("round", str(number), str(number + 1))
             continue
         _named(members, nodes)
@@ -90,7 +92,7 @@ def _enter(store: Store, own: str, nodes: int) -> str:
 
 def _full(store: Store, key: str, nodes: int, deadline: float,
           interrupted: Callable[[], bool]) -> list[str] | None:
-    """The launchers of the round when it is full; None: interrupted."""
+    """The launchers of the round when it is full; None if interrupted."""
     while True:
         store._when_there([f"{key} full"], _LOOK, False)
         members = _named(_members(store, key)[1], nodes)
@@ -103,7 +105,7 @@ def _full(store: Store, key: str, nodes: int, deadline: float,
 
 
 def _leave(store: Store, key: str, own: str) -> None:
-    """Takes this launcher out of a round that is not full."""
+    """Removes this launcher from a round that is not full."""
     while True:
         stored, members = _members(store, key)
         rest = ",".join(each for each in members if each.partition("/")[0] != own).encode()

@@ -1,4 +1,5 @@
-"""Stores: what the processes of a program tell each other by keys, as torch.distributed's stores do."""
+"""Stores: key-value stores through which the processes of a program exchange information, as in
+torch.distributed."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ _FIVE_MINUTES = datetime.timedelta(minutes=5)
 
 
 class DistError(RuntimeError):
-    """An error of tt.distributed."""
+    """Base class of the errors of tt.distributed."""
 
 
 class DistStoreError(DistError):
-    """A store cannot do what it is asked: a key did not come in time, or the file is no store."""
+    """A store operation has failed: a key was not set in time, or the file is not a store."""
 
 
 def _key(key: Any) -> str:
@@ -45,16 +46,17 @@ def _several(what: str, given: Any) -> list[Any]:
 
 
 class Store(abc.ABC):
-    """Values (bytes) by keys (str), which processes or threads share. A str is stored as UTF-8.
+    """A mapping from keys (str) to values (bytes) that processes or threads share. A str value is stored as
+    UTF-8.
 
-    `get`, `multi_get` and `wait` wait until all keys are there, and raise DistStoreError after the timeout:
-    300 s, or what set_timeout has set.
+    `get`, `multi_get` and `wait` wait until all keys exist, and raise DistStoreError after the timeout: 300
+    s, or the value given to set_timeout.
     """
 
     def __init__(self) -> None:
         self._timeout = _FIVE_MINUTES
 
-    # Each kind of store implements these. Keys and values have been checked.
+    # Each type of store implements these methods. Keys and values have been checked.
 
     @abc.abstractmethod
     def _set(self, values: Mapping[str, bytes]) -> None: ...
@@ -80,18 +82,18 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def _when_there(self, keys: Sequence[str], seconds: float, values: bool) -> list[bytes] | None:
-        """The values of the keys, or an empty list unless `values`, as soon as all are there; None: not
-        within that time."""
+        """The values of the keys (an empty list unless `values`) as soon as all keys exist; None if they do
+        not in time."""
 
-    # All stores have these.
+    # The following methods are common to all stores.
 
     @property
     def timeout(self) -> datetime.timedelta:
-        """How long a key is waited for."""
+        """The maximum time to wait for a key."""
         return self._timeout
 
     def set_timeout(self, timeout: Any) -> None:
-        """Sets how long a key is waited for: a timedelta, or seconds, more than 0 (ValueError)."""
+        """Sets the maximum time to wait for a key: a timedelta, or seconds, more than 0 (ValueError)."""
         self._timeout = datetime.timedelta(seconds=_seconds(timeout))
 
     def _await(self, keys: Sequence[str], timeout: Any = None, values: bool = True) -> list[bytes]:
@@ -103,45 +105,46 @@ class Store(abc.ABC):
         return found
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Stores the value."""
+        """Sets the value of the key."""
         self._set({_key(key): _bytes(value)})
 
     def get(self, key: str) -> bytes:
-        """The value. Waits for the key."""
+        """Returns the value of the key; waits for the key."""
         return self._await([key])[0]
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the number that is stored as decimal digits, 0 where there is none; returns the sum.
-        DistStoreError where the value is no number."""
+        """Adds amount to the number that is stored as decimal digits (0 if the key does not exist); returns
+        the sum. DistStoreError if the stored value is not a number."""
         return self._add(_key(key), int(amount))
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Adds the value at the end of the one that is stored, or stores it."""
+        """Appends the value to the stored one, or stores it if the key does not exist."""
         self._append(_key(key), _bytes(value))
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """Stores `desired_value` where `expected_value` is stored, or where nothing is and it is empty.
-        Returns what is stored then; `expected_value` where nothing is."""
+        """Stores `desired_value` if the stored value is `expected_value`, or if the key does not exist and
+        `expected_value` is empty. Returns the value that is stored afterwards, or `expected_value` if the
+        key does not exist."""
         return self._compare_set(_key(key), _bytes(expected_value), _bytes(desired_value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Are all keys there? Does not wait."""
+        """Returns whether all keys exist. Does not wait."""
         return self._check([_key(key) for key in _several("keys", keys)])
 
     def wait(self, keys: Sequence[str], timeout: Any = None) -> None:
-        """Waits until all keys are there; timeout: a timedelta or seconds, instead of the store's own."""
+        """Waits until all keys exist; timeout is a timedelta or seconds, and replaces the store's own."""
         self._await(keys, timeout, values=False)
 
     def delete_key(self, key: str) -> bool:
-        """Deletes the key; False: it was not there."""
+        """Deletes the key; returns False if it did not exist."""
         return self._delete(_key(key))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of the keys. Waits for all of them."""
+        """Returns the values of the keys; waits for all of them."""
         return self._await(keys)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Stores a value for each key. ValueError where there are not as many."""
+        """Sets a value for each key. ValueError if their numbers differ."""
         names = [_key(key) for key in _several("keys", keys)]
         given = [_bytes(value) for value in _several("values", values)]
         if len(names) != len(given):
@@ -149,16 +152,16 @@ class Store(abc.ABC):
         self._set(dict(zip(names, given)))
 
     def has_extended_api(self) -> bool:
-        """True: there are append, multi_get and multi_set."""
+        """Returns True: the store has append, multi_get and multi_set."""
         return True
 
 
 class LockedStore(Store):
-    """A store whose values are a mapping under a lock."""
+    """A store whose values are a mapping that is protected by a lock."""
 
     @abc.abstractmethod
     def _locked(self) -> contextlib.AbstractContextManager[MutableMapping[str, bytes]]:
-        """All values, which no other process or thread sees or changes meanwhile."""
+        """A context with all values, which no other process or thread reads or changes during it."""
 
     def _set(self, values: Mapping[str, bytes]) -> None:
         with self._locked() as stored:
@@ -201,7 +204,7 @@ class LockedStore(Store):
 
 
 class HashStore(LockedStore):
-    """A store of the threads of this process."""
+    """A store for the threads of this process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,20 +224,20 @@ class HashStore(LockedStore):
 
 
 class StorePart(Store):
-    """The keys of another store that begin with a prefix, without it. Its timeout is the other store's,
-    and num_keys counts all keys of the other store."""
+    """A view of the keys of another store that begin with a prefix, without the prefix. Its timeout is that
+    of the other store, and num_keys counts all keys of the other store."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         self._prefix, self._store = prefix, store
 
     @property
     def timeout(self) -> datetime.timedelta:
-        """How long a key is waited for."""
+        """The maximum time to wait for a key."""
         return self._store.timeout
 
     def set_timeout(self, timeout: Any) -> None:
-        """Sets how long a key is waited for: a timedelta, or seconds, more than 0 (ValueError). It is the
-        timeout of the other store."""
+        """Sets the maximum time to wait for a key: a timedelta, or seconds, more than 0 (ValueError). This
+        also changes the timeout of the other store."""
         self._store.set_timeout(timeout)
 
     def num_keys(self) -> int:
@@ -264,8 +267,8 @@ class StorePart(Store):
 
 
 class PrefixStore(StorePart):
-    """The keys of another store that begin with "prefix/", without that. Its timeout is the other store's,
-    and num_keys counts all keys of the other store."""
+    """A view of the keys of another store that begin with "prefix/", without that prefix. Its timeout is
+    that of the other store, and num_keys counts all keys of the other store."""
 
     def __init__(self, prefix: str, store: Store) -> None:
         if not isinstance(store, Store):

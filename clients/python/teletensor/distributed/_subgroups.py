@@ -1,4 +1,5 @@
-"""Several groups at once, and what belongs to the world: its store, the rank on a machine."""
+"""Functions that create several groups at once, and functions about the world: its store, the rank on a
+machine."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ __all__ = ["default_store", "get_node_local_rank", "new_subgroups", "new_subgrou
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """The rank among the processes of this machine: the variable LOCAL_RANK as torchrun sets it, or
-    `fallback_rank` if that is not set. RuntimeError if both are missing."""
+    """The rank among the processes on this machine: the variable LOCAL_RANK as torchrun sets it, or
+    `fallback_rank` if it is not set. RuntimeError if both are missing."""
     if "LOCAL_RANK" in os.environ:
         return int(os.environ["LOCAL_RANK"])
     if fallback_rank is None:
@@ -34,9 +35,9 @@ def new_subgroups(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[ProcessGroup | None, list[Any]]:
-    """Groups of `group_size` processes with following ranks: that of this process, and all of them.
-    group_size: the number of the daemon's GPUs by default. ValueError where the world's size is no multiple
-    of it."""
+    """Creates groups of `group_size` processes with consecutive ranks; returns the group of this process,
+    and all groups. group_size defaults to the number of the daemon's GPUs. ValueError if the world's size
+    is not a multiple of it."""
     if group_size is None:
         if not cuda.is_available():
             raise ValueError("new_subgroups: group_size is expected where the daemon has no GPU")
@@ -60,8 +61,8 @@ def new_subgroups_by_enumeration(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[ProcessGroup | None, list[Any]]:
-    """A group for each list of ranks: that of this process (None: it is in no list), and all of them.
-    ValueError for a rank in two lists."""
+    """Creates a group for each list of ranks; returns the group of this process (None if it is in no list),
+    and all groups. ValueError for a rank in two lists."""
     if not ranks_per_subgroup_list:
         raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
     lists: dict[int, Sequence[int]] = {}
@@ -83,10 +84,10 @@ def split_group(
     group_desc: str | None = None,
     backend: str | None = None,
 ) -> Any:
-    """The group of this process after `parent_pg` (the world by default) is split into these lists of its
-    ranks, which have their ranks in the group in the order of the list; GroupMember.NON_GROUP_MEMBER
-    where the process is in no list. The processes of the parent call it, all with the same lists.
-    `backend` is the parent's (ValueError)."""
+    """Splits `parent_pg` (the world by default) into these lists of its ranks; returns the group of this
+    process, or GroupMember.NON_GROUP_MEMBER if the process is in no list. The ranks in a new group have the
+    order of its list. All processes of the parent call it with the same lists. `backend` must be that of
+    the parent (ValueError)."""
     parent = found(parent_pg)
     if backend is not None and backend.lower().rpartition(":")[2] != parent.name():
         raise ValueError(f"split_group: the backend is the parent's, {parent.name()!r}, not {backend!r}")
@@ -112,13 +113,13 @@ def shrink_group(
     shrink_flags: int = SHRINK_DEFAULT,
     pg_options: Any = None,
 ) -> ProcessGroup:
-    """Makes a group of all ranks of `group` but these, in the same order. The remaining ranks call it, also
-    after a RankLostError has ended the group. Without `group`, or given the world, the result is the world
-    from now on, in which the ranks are numbered anew; earlier groups keep the former numbers. shrink_flags
-    make no difference: nothing waits for a collective.
+    """Creates a group of all ranks of `group` except these, in the same order. The remaining ranks call it,
+    even after a RankLostError has ended the group. Without `group`, or if it is the world, the result
+    becomes the world, in which the ranks are renumbered; earlier groups keep the previous numbers.
+    shrink_flags have no effect, because no function waits for a collective.
 
-    TypeError if ranks_to_exclude is no list; ValueError if it is empty, has all ranks, a rank twice or one
-    that is not in the group, and for unknown flags; RuntimeError on a rank that is excluded."""
+    TypeError if ranks_to_exclude is not a list; ValueError if it is empty, contains all ranks, a rank twice
+    or one that is not in the group, and for unknown flags; RuntimeError on a rank that is excluded."""
     parent = found(group)
     if not isinstance(ranks_to_exclude, list):
         raise TypeError(f"ranks_to_exclude must be a list, but got {type(ranks_to_exclude).__name__}")
@@ -145,8 +146,8 @@ def shrink_group(
 
 
 def default_store() -> Store:
-    """The store of the world: the one that init_process_group was given, or one that its processes have for
-    themselves. ValueError before init_process_group."""
+    """The store of the world: the one that was given to init_process_group, or one that only its processes
+    use. ValueError before init_process_group."""
     world = found(None)
     if world._store is None:
         world._store = _made(world)

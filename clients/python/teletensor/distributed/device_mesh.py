@@ -1,4 +1,5 @@
-"""torch.distributed.device_mesh: the ranks of the world as an array with named dimensions."""
+"""The interface of torch.distributed.device_mesh: the ranks of the world as an array with named
+dimensions."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ __all__ = ["DeviceMesh", "init_device_mesh"]
 
 
 class DeviceMesh:
-    """An array of ranks of the world. Each dimension has groups: the ranks that differ only in it.
+    """An array of ranks of the world. For each dimension there are groups of the ranks that differ only in
+    it.
 
     `mesh` is an array, tensor or nested list of ranks, each at most once, and `mesh_dim_names` has a name
-    for each dimension. All ranks of the world make it, in the same order; it waits for none. A slice,
-    `device_mesh["tp"]` or `device_mesh["dp", "tp"]`, is the part in these dimensions that this rank is
-    in. ValueError before init_process_group, RuntimeError for ranks outside the world or given twice, and
-    for names that do not fit."""
+    for each dimension. All ranks of the world create it, in the same order, without waiting for each other.
+    A slice, `device_mesh["tp"]` or `device_mesh["dp", "tp"]`, is the part of the mesh in these dimensions
+    that contains this rank. ValueError before init_process_group, RuntimeError for ranks that are outside
+    of the world or given twice, and for names that do not fit."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class DeviceMesh:
 
     @property
     def mesh(self) -> Tensor:
-        """The ranks, as a tensor of int32 of the mesh's shape."""
+        """The ranks as an int32 tensor of the mesh's shape."""
         return tensor(self._ranks.astype(np.int32))
 
     @property
@@ -79,7 +81,7 @@ class DeviceMesh:
         return int(self._ranks.ndim)
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """The number of ranks, or of those along one dimension."""
+        """The number of ranks, in total or along one dimension."""
         return int(self._ranks.size if mesh_dim is None else self._ranks.shape[mesh_dim])
 
     def __repr__(self) -> str:
@@ -103,7 +105,7 @@ class DeviceMesh:
             raise KeyError(
                 f"Mesh dim names {names} are not in the order of {self.mesh_dim_names}, each once"
             )
-        where = self.get_coordinate() or [0] * self.ndim  # of a rank outside, the first slice
+        where = self.get_coordinate() or [0] * self.ndim  # a rank outside of the mesh gets the first slice
         part = self._ranks[tuple(slice(None) if dim in dims else where[dim] for dim in range(self.ndim))]
         return DeviceMesh(
             self.device_type, part, mesh_dim_names=names, _groups=[self._groups[dim] for dim in dims]
@@ -127,8 +129,8 @@ class DeviceMesh:
         return mesh_dim % self.ndim
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
-        """This rank's group along a dimension, given by its name or number; of a mesh of one dimension
-        without an argument. RuntimeError for a rank that is not in the mesh."""
+        """This rank's group along a dimension, given by its name or index; for a one-dimensional mesh the
+        argument can be left out. RuntimeError for a rank that is not in the mesh."""
         group = self._groups[self._dim(mesh_dim)]
         if group is None:
             raise RuntimeError(f"rank {self._rank} is not in {self!r}, and has no group of it")
@@ -139,11 +141,11 @@ class DeviceMesh:
         return [self.get_group(dim) for dim in range(self.ndim)]
 
     def get_rank(self) -> int:
-        """This rank, in the world."""
+        """The rank of this process in the world."""
         return self._rank
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """This rank's place along a dimension; of a mesh of one dimension without an argument."""
+        """This rank's index along a dimension; for a one-dimensional mesh the argument can be left out."""
         dim = self._dim(mesh_dim)
         where = self.get_coordinate()
         if where is None:
@@ -151,7 +153,7 @@ class DeviceMesh:
         return where[dim]
 
     def get_coordinate(self) -> list[int] | None:
-        """This rank's place along each dimension; None where it is not in the mesh."""
+        """This rank's index along each dimension; None if it is not in the mesh."""
         found_at = np.argwhere(self._ranks == self._rank)
         return None if not len(found_at) else [int(each) for each in found_at[0]]
 
@@ -163,10 +165,10 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     backend_override: Any = None,
 ) -> DeviceMesh:
-    """A DeviceMesh of ranks 0, 1, 2, ... in this shape. All ranks of the world call it; where there is no
-    world, init_process_group() is called first. backend_override has no effect: all backends are one.
-    RuntimeError for a shape that is not that of the world's ranks, names that do not fit, a device type
-    with an index."""
+    """Returns a DeviceMesh of the ranks 0, 1, 2, ... in this shape. All ranks of the world call it; if
+    there is no world, init_process_group() is called first. backend_override has no effect, because all
+    backends are the same. RuntimeError for a shape that does not match the number of ranks, names that do
+    not fit, or a device type with an index."""
     if not device_type.isalpha():
         raise RuntimeError(f"Device type with index is not supported but got {device_type}.")
     shape = tuple(int(each) for each in mesh_shape)

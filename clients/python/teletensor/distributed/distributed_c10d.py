@@ -1,4 +1,5 @@
-"""torch.distributed.distributed_c10d: the groups, and names by which programs get the world's store."""
+"""The interface of torch.distributed.distributed_c10d: the groups, and functions by which programs get the
+world and its store."""
 
 from __future__ import annotations
 

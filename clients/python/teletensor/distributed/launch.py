@@ -1,5 +1,5 @@
 """`python -m teletensor.distributed.launch`: as teletensor.distributed.run, and each process gets the
-argument --local-rank=n, as from torch.distributed.launch; not with --use-env before the script."""
+argument --local-rank=n, as with torch.distributed.launch, unless --use-env precedes the script."""
 
 from __future__ import annotations
 

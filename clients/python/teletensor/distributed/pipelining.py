@@ -1,5 +1,5 @@
-"""torch.distributed.pipelining for one program that drives a mesh: the parts of a network on the ranks of a
-mesh, and the orders in which their micro-batches are issued."""
+"""The interface of torch.distributed.pipelining for one program that drives a mesh: the stages of a network
+on the ranks of a mesh, and the orders in which their micro-batches are issued."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["PipelineStage", "Schedule1F1B", "ScheduleGPipe"]
 
 
 class PipelineStage:
-    """A part of a network, on a rank of a mesh (`device=mesh[i]`); its parameters are there
-    (`Rank.copy`). The first stage gets the arguments of `step`, each other one what the stage before
-    returns: a tensor or a tuple of tensors. TypeError for another device, ValueError for an index that is
-    not one of a stage."""
+    """A part of a network on a rank of a mesh (`device=mesh[i]`), where its parameters are (`Rank.copy`).
+    The first stage gets the arguments of `step`, and each later one the result of the previous stage: a
+    tensor or a tuple of tensors. TypeError for another device, ValueError for an invalid index of a
+    stage."""
 
     def __init__(self, submodule: Module, stage_index: int, num_stages: int, device: Any) -> None:
         if not isinstance(device, Rank):
@@ -47,17 +47,17 @@ class PipelineStage:
 
     @property
     def is_first(self) -> bool:
-        """Does it get the arguments of step()?"""
+        """Returns whether this stage gets the arguments of step()."""
         return self.stage_index == 0
 
     @property
     def is_last(self) -> bool:
-        """Does it return the outputs?"""
+        """Returns whether this stage returns the outputs."""
         return self.stage_index == self.num_stages - 1
 
 
 class _Schedule:
-    """Both schedules: they differ in `_order`, the order of the micro-batches in a stage."""
+    """Base class of the schedules, which differ in `_order`, the order of the micro-batches in a stage."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class _Schedule:
         self._check()
 
     def _check(self) -> None:
-        """ValueError for a number of micro-batches that the schedule does not take."""
+        """ValueError for a number of micro-batches that the schedule does not accept."""
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
         raise NotImplementedError
@@ -92,13 +92,13 @@ class _Schedule:
         return_outputs: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Splits the arguments and the target along dimension 0 into micro-batches, runs forwards and
-        backwards of all stages in the order of the schedule, and waits for nothing. Gradients are those
-        of the mean of the micro-batches' losses (of their sum with scale_grads=False). Keyword arguments
-        go to every stage. Appends each loss, a tensor of the last stage's rank, to `losses`. Returns the
-        outputs of the last stage (None with return_outputs=False).
+        """Splits the arguments and the target along dimension 0 into micro-batches, and issues the forwards
+        and backwards of all stages in the order of the schedule, without waiting. Gradients are those of
+        the mean of the micro-batches' losses (of their sum with scale_grads=False). Keyword arguments are
+        passed to every stage. Appends each loss, a tensor on the rank of the last stage, to `losses`.
+        Returns the outputs of the last stage (None with return_outputs=False).
 
-        ValueError where dimension 0 does not split equally, or there is no loss_fn."""
+        ValueError if dimension 0 cannot be split equally, or if there is no loss_fn."""
         if self._loss is None:
             raise ValueError(f"{type(self).__name__}.step: backward needs loss_fn; eval() does without")
         step = _Step(self, args, kwargs, target)
@@ -109,7 +109,7 @@ class _Schedule:
         return step.merged() if return_outputs else None
 
     def eval(self, *args: Any, target: Any = None, losses: list[Any] | None = None, **kwargs: Any) -> Any:
-        """As step(), without backward. Losses are computed where there are a target and a loss_fn."""
+        """As step(), without backward. Losses are computed if there are a target and a loss_fn."""
         step = _Step(self, args, kwargs, target)
         with no_grad():
             step.run([[("forward", i) for i in range(self._count)] for _ in self._stages])
@@ -119,7 +119,8 @@ class _Schedule:
 
 
 class ScheduleGPipe(_Schedule):
-    """All forwards, then all backwards. `stage`: the list of all stages. `loss_fn(output, target)`."""
+    """Runs all forwards, and then all backwards. `stage` is the list of all stages; the loss is
+    `loss_fn(output, target)`."""
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
         numbers = range(self._count)
@@ -127,9 +128,9 @@ class ScheduleGPipe(_Schedule):
 
 
 class Schedule1F1B(_Schedule):
-    """Each stage does one backward after each forward as soon as it can, so that it holds at most as many
-    micro-batches as there are stages from it on. Arguments as those of ScheduleGPipe. ValueError for fewer
-    micro-batches than stages."""
+    """Makes each stage run one backward after each forward as soon as possible, so that it holds at most as
+    many micro-batches as there are stages from it to the last one. The arguments are those of
+    ScheduleGPipe. ValueError for fewer micro-batches than stages."""
 
     def _check(self) -> None:
         if self._count < len(self._stages):
@@ -160,7 +161,8 @@ class _Step:
         self._inputs = {(0, i): tuple(part[i] for part in parts) for i in range(self._count)}
         self._kwargs = {name: self._split(each) for name, each in kwargs.items()}
         self._targets = None if target is None else self._split(target)
-        self._held: dict[tuple[int, int], tuple[Any, Any]] = {}  # until the backward: inputs and outputs
+        # inputs and outputs that are kept until the backward
+        self._held: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._gradients: dict[tuple[int, int], Any] = {}
         self._outputs: list[Any] = []
         self.losses: list[Any] = []
@@ -177,8 +179,8 @@ class _Step:
         return parts
 
     def run(self, orders: list[list[tuple[str, int]]]) -> None:
-        """Issues each stage's list in its order, one entry of each stage after the other, as soon as what
-        it needs is issued."""
+        """Issues the list of each stage in its order, one entry of each stage after the other, as soon as
+        its inputs have been issued."""
         waiting: list[Iterator[tuple[str, int]]] = [iter(order) for order in orders]
         heads = [next(each, None) for each in waiting]
         while any(head is not None for head in heads):
@@ -198,7 +200,7 @@ class _Step:
     def _forward(self, s: int, i: int) -> None:
         stage = self._stages[s]
         inputs = tuple(_at(each, stage.device) for each in self._inputs.pop((s, i)))
-        if s > 0:  # the history ends between two stages: gradients are sent by _backward
+        if s > 0:  # the history ends between two stages: _backward sends the gradients
             inputs = tuple(
                 each.requires_grad_(bool(each.is_floating_point() and is_grad_enabled())) for each in inputs
             )
@@ -234,7 +236,7 @@ class _Step:
             )
 
     def merged(self) -> Any:
-        """The last stage's outputs of all micro-batches as one."""
+        """The last stage's outputs of all micro-batches, merged to one."""
         with self._stages[-1].device.as_current():
             if isinstance(self._outputs[0], tuple):
                 return tuple(ops["cat"](list(each), 0) for each in zip(*self._outputs, strict=True))

@@ -1,8 +1,9 @@
 """Starts the processes of a world: `teletensor launch`, or `python -m teletensor.distributed.run`.
 
 The flags are those of torchrun. This process starts one process for each rank, waits for all of them, and
-ends all when one fails. It needs no agent and no port; docs/distributed.md describes it. Launchers of
-several machines agree on their numbers by a store of a daemon (_rendezvous.py), or get them by --node-rank.
+ends all of them when one fails. It needs no agent and no port; see docs/distributed.md. Launchers on
+several machines agree on their node ranks through a store of a daemon (_rendezvous.py), or get them by
+--node-rank.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from ._stores import DistStoreError
 __all__ = ["main"]
 
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
-_PORT = 29500  # torchrun's, for a world of several machines
-_JOIN_SECONDS = 600.0  # torchrun's, for all machines to come
+_PORT = 29500  # the default of torchrun for a world of several machines
+_JOIN_SECONDS = 600.0  # the default of torchrun: the time within which all machines must arrive
 _ONE_DAEMON = ("the processes of several machines need one daemon that all machines reach; set "
                "TELETENSOR_ADDRESS to its address on each machine")
 
 
 class _Process:
-    """A started rank, the leader of its own process group. It stays unreaped until `reap`, so that the
-    number of its group cannot become another process's."""
+    """A rank's process, which is the leader of its own process group. It stays unreaped until `reap`, so
+    that the id of its group cannot be reused."""
 
     def __init__(
         self, command: Sequence[str], environment: dict[str, str], begin: Callable[[], None]
@@ -46,24 +47,25 @@ class _Process:
         self._popen = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=begin)
 
     def status(self) -> int | None:
-        """Its exit code, minus the signal that ended it, or None while it runs."""
+        """The exit code, or minus the number of the signal that ended the process, or None while it
+        runs."""
         info = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is None:
             return None
         return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
 
     def send(self, number: int) -> None:
-        """Sends a signal to the process and to those that it has started."""
+        """Sends a signal to the process and to the processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, number)
 
     def reap(self) -> None:
-        """Kills what its process group still has, and waits for the process."""
+        """Kills the remaining processes of its process group, and waits for the process."""
         self.send(signal.SIGKILL)
         self._popen.wait()
 
     def told(self, status: int) -> str:
-        """What its failure is called."""
+        """The description of the failure in messages."""
         how = f"exited with code {status}" if status >= 0 else f"was ended by {_signal_name(-status)}"
         return f"rank {self.rank} (local rank {self.local_rank}, pid {self._popen.pid}) {how}"
 
@@ -77,14 +79,15 @@ def _signal_name(number: int) -> str:
 
 def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.distributed.run",
          pass_local_rank: bool = False) -> int:
-    """Runs the command; returns the exit status: 0 when all processes have exited with 0, 1 when one has
-    failed, 128 + n when signal n has ended the launcher. `pass_local_rank` gives each process the argument
+    """Runs the command; returns the exit status: 0 if all processes have exited with 0, 1 if one has
+    failed, 128 + n if signal n has ended the launcher. `pass_local_rank` gives each process the argument
     --local-rank=n, as torch.distributed.launch does."""
     args = _parsed(sys.argv[1:] if arguments is None else arguments, prog)
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    # What nohup or a shell in the background has had ignored stays ignored.
+    # Signals that nohup or a background shell ignores stay ignored.
     heeded = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
-    # sigwaitinfo takes the signals one by one: none comes between a look and a wait, or into the cleanup.
+    # sigwaitinfo receives the signals one by one: none can arrive between a check and a wait, or during the
+    # cleanup.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
     try:
         with _daemon_of(args, before) as address:
@@ -94,12 +97,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
         return 1
     finally:
         while signal.sigtimedwait(heeded, 0) is not None:
-            pass  # it has asked for the end that is here
+            pass  # the signal has requested the end that has been reached now
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
-    """What the flags say, checked. SystemExit: they make no sense."""
+    """The parsed and checked flags. SystemExit if they are invalid."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description="Starts the processes of a world on this machine, with torchrun's flags and variables.")
@@ -170,8 +173,8 @@ def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace)
 
 @contextlib.contextmanager
 def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
-    """The address of the daemon for all processes: the one that is configured or runs for this user, else
-    one that is started for this launch and ended with it."""
+    """The address of the daemon for all processes: the one that is configured or that runs for this user,
+    or else one that is started for this launch and ended with it."""
     if given := os.environ.get("TELETENSOR_ADDRESS"):
         yield given
         return
@@ -185,7 +188,7 @@ def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
         yield f"unix:{own}"
         return
     path = _daemon.runtime_dir() / f"teletensor-launch-{os.getpid()}.sock"
-    # The first process may connect late, and none is connected between two attempts.
+    # The first process may connect late, and between two attempts no process is connected.
     daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_daemon.ends_with_this(signal.SIGTERM, mask))
     try:
         yield f"unix:{path}"
@@ -200,7 +203,7 @@ def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
 
 
 def _place_of(args: argparse.Namespace) -> Place:
-    """The daemon with the store by which launchers agree."""
+    """The daemon with the store through which launchers agree on their node ranks."""
     def configured() -> Place:
         given = os.environ.get("TELETENSOR_ADDRESS")
         if not given:
@@ -215,11 +218,12 @@ class _Launch:
     def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
                  ends: set[signal.Signals], mask: set[Any]) -> None:
         self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
-        self._ends = ends  # signals that end the launcher; all of them are blocked
+        self._ends = ends  # the signals that end the launcher; all of them are blocked
         self._begin = _daemon.ends_with_this(signal.SIGKILL, mask)
 
     def run(self) -> int:
-        """Starts all processes, and again after a failure; the exit status of the launcher."""
+        """Starts all processes, and starts them again after a failure; returns the exit status of the
+        launcher."""
         status, restarts = self._attempt(0), self._args.max_restarts
         for attempt in range(1, restarts + 1):
             if status == 1:
@@ -248,8 +252,8 @@ class _Launch:
         return 128 + ended_by if ended_by is not None else 1 if failed else 0
 
     def _watch(self, processes: list[_Process]) -> int | None:
-        """Waits until all processes have exited with 0 or one has failed: None. Or for a signal that ends
-        the launcher: its number."""
+        """Waits until all processes have exited with 0 or one has failed, and returns None; or until a
+        signal arrives that ends the launcher, and returns its number."""
         while True:
             statuses = [each.status() for each in processes]
             if any(statuses) or None not in statuses:
@@ -259,8 +263,8 @@ class _Launch:
                 return number
 
     def _stop(self, processes: list[_Process], number: int) -> None:
-        """Sends the signal to all that run, and waits for them: some seconds, or until the launcher gets
-        another signal that ends it."""
+        """Sends the signal to all running processes, and waits for them until a time limit, or until the
+        launcher gets another signal that ends it."""
         running = [each for each in processes if each.status() is None]
         for process in running:
             process.send(number)
@@ -272,15 +276,16 @@ class _Launch:
                 return
 
     def _seat(self) -> Seat | int:
-        """Which of the machines this is, and the address that names the world; or the number of a signal
-        that has come meanwhile and ends the launcher."""
+        """Returns the node rank of this machine, and the address that identifies the world; or the number
+        of a signal that has arrived in the meantime and ends the launcher."""
         args = self._args
-        # Two attempts are two worlds: the second does not find what the first has left in a store.
+        # Each attempt is a separate world, so that it does not find the keys of the previous one in a
+        # store.
         port = args.master_port or (_PORT if args.nnodes > 1 and args.rdzv_backend == "static"
                                     else _daemon.free_port())
         if args.rdzv_backend == "static" or args.nnodes == 1:
             return Seat(args.node_rank, args.master_addr, port)
-        # Threads that libraries have started do not block the signals, and may take them.
+        # Threads that libraries have started do not block the signals, and may receive them.
         noted: list[int] = []
         before = {each: signal.signal(each, lambda number, _: noted.append(number)) for each in self._ends}
         try:
@@ -294,7 +299,7 @@ class _Launch:
         return int(signal.sigwaitinfo(self._ends).si_signo) if seat is None else seat
 
     def _ranks(self, attempt: int, seat: Seat) -> Iterator[tuple[list[str], dict[str, str]]]:
-        """The command and the environment of each process of this machine."""
+        """The command and the environment of each process on this machine."""
         args, size = self._args, self._args.nproc_per_node
         if args.rdzv_id != "none":
             run = args.rdzv_id

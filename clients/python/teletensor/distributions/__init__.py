@@ -1,5 +1,5 @@
-"""Probability distributions that draw on the daemon, their transforms, and the divergence between two.
-Names and shapes are PyTorch's."""
+"""Probability distributions that are sampled on the daemon, their transforms, and divergences between
+distributions. Names and shapes are those of PyTorch."""
 
 from . import constraints, kl, transforms, utils  # noqa: F401
 from .composed import *  # noqa: F403

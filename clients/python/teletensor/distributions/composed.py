@@ -1,5 +1,5 @@
-"""Distributions made of others: Independent, TransformedDistribution, LogNormal, MixtureSameFamily,
-RelaxedBernoulli."""
+"""Distributions that are made from other distributions: Independent, TransformedDistribution, LogNormal,
+MixtureSameFamily, RelaxedBernoulli."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _summed(x: Tensor, dims: int) -> Tensor:
 
 
 class Independent(Distribution):
-    """The last dimensions of the batch belong to one value."""
+    """A distribution in which the last dimensions of the base's batch belong to one value."""
 
     arg_constraints: Any = {}
 
@@ -54,17 +54,17 @@ class Independent(Distribution):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """Can gradients flow through samples?"""
+        """Whether gradients can flow through samples."""
         return self.base_dist.has_rsample
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]
-        """Can all values be listed?"""
+        """Whether all values can be enumerated."""
         return self.base_dist.has_enumerate_support
 
     @constraints.dependent_property
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         inner = self.base_dist.support
         count = self.reinterpreted_batch_ndims
         return constraints.independent(inner, count) if count else inner
@@ -80,7 +80,7 @@ class Independent(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.base_dist.mode
 
     @property
@@ -101,7 +101,7 @@ class Independent(Distribution):
 
 
 class TransformedDistribution(Distribution):
-    """The distribution of transforms(x), x of the base distribution."""
+    """The distribution of transforms(x), where x has the base distribution."""
 
     arg_constraints: Any = {}
 
@@ -124,12 +124,12 @@ class TransformedDistribution(Distribution):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """Can gradients flow through samples?"""
+        """Whether gradients can flow through samples."""
         return self.base_dist.has_rsample
 
     @constraints.dependent_property
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         if not self.transforms:
             return self.base_dist.support
         support = self.transforms[-1].codomain
@@ -162,7 +162,7 @@ class TransformedDistribution(Distribution):
         return own if total is None else total + own
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         if self._validate_args:
             self._validate_sample(value)
         for transform in reversed(self.transforms):
@@ -170,11 +170,12 @@ class TransformedDistribution(Distribution):
         return self._by_sign(self.base_dist.cdf(value))
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return self._through(self.base_dist.icdf(self._by_sign(value)))
 
     def _by_sign(self, probability: Any) -> Tensor:
-        """The probability of a smaller value where transforms ascend, else of a larger one."""
+        """Converts a probability of the base distribution: it stays the same where the transforms are
+        increasing, and becomes 1 - p where they are decreasing."""
         sign = ComposeTransform(self.transforms).sign
         if isinstance(sign, int) and sign == 1:
             return probability  # type: ignore[no-any-return]
@@ -183,7 +184,7 @@ class TransformedDistribution(Distribution):
 
 
 class LogNormal(TransformedDistribution):
-    """exp(x), x normal of mean loc and standard deviation scale."""
+    """exp(x), where x is normal with mean loc and standard deviation scale."""
 
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.positive
@@ -208,7 +209,7 @@ class LogNormal(TransformedDistribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return (self.loc - self.scale.square()).exp()
 
     @property
@@ -221,7 +222,8 @@ class LogNormal(TransformedDistribution):
 
 
 class RelaxedBernoulli(TransformedDistribution):
-    """Numbers between 0 and 1 that gradients flow through; towards 0 and 1 as temperature falls."""
+    """A continuous relaxation of Bernoulli: numbers between 0 and 1 through which gradients flow, and which
+    approach 0 and 1 as temperature decreases."""
 
     arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.unit_interval
@@ -233,7 +235,7 @@ class RelaxedBernoulli(TransformedDistribution):
 
     @property
     def temperature(self) -> Tensor:
-        """How soft the choice is."""
+        """The temperature of the relaxation."""
         return self._logit.temperature
 
     @property
@@ -282,7 +284,8 @@ class _LogitRelaxed(Distribution):
 
 
 class MixtureSameFamily(Distribution):
-    """One of several distributions of a kind (the last of their batch), chosen by a Categorical."""
+    """One of several distributions of the same type (along the last dimension of their batch), chosen by a
+    Categorical."""
 
     arg_constraints: Any = {}
 
@@ -303,7 +306,7 @@ class MixtureSameFamily(Distribution):
 
     @constraints.dependent_property
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         return self.component_distribution.support
 
     def _weights(self) -> Tensor:

@@ -1,7 +1,7 @@
-"""Sets of values: what parameters of a distribution may be, and what it can draw.
+"""Sets of values, which constrain the parameters and the samples of a distribution.
 
-A constraint's `check(value)` is a bool tensor, of value's shape less the last `event_dim` dimensions,
-which belong together. Names are PyTorch's.
+A constraint's `check(value)` returns a bool tensor of value's shape without the last `event_dim`
+dimensions, which belong together. Names are those of PyTorch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Constraint:
     event_dim = 0
 
     def check(self, value: Tensor) -> Tensor:
-        """Which values are in the set."""
+        """Returns which values are in the set."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -36,7 +36,7 @@ class Constraint:
 
 
 class _Test(Constraint):
-    """Values of which a function says whether they belong."""
+    """The set of values for which a function returns true."""
 
     def __init__(self, name: str, test: Callable[[Tensor], Any], event_dim: int = 0,
                  is_discrete: bool = False) -> None:  # fmt: skip
@@ -52,13 +52,13 @@ class _Test(Constraint):
 
 
 class _Dependent(Constraint):
-    """What depends on the other parameters: nothing is checked without them."""
+    """A constraint that depends on other parameters: without them nothing is checked."""
 
     def __init__(self, *, is_discrete: bool = False, event_dim: int = 0) -> None:
         self.is_discrete, self.event_dim = is_discrete, event_dim
 
     def __call__(self, *, is_discrete: bool | None = None, event_dim: int | None = None) -> _Dependent:
-        """The same with other facts."""
+        """The same constraint with other properties."""
         return _Dependent(is_discrete=self.is_discrete if is_discrete is None else is_discrete,
                           event_dim=self.event_dim if event_dim is None else event_dim)  # fmt: skip
 
@@ -67,7 +67,8 @@ class _Dependent(Constraint):
 
 
 class dependent_property(property, _Dependent):
-    """A property that is a constraint of each distribution's own; on the class it is `dependent`."""
+    """A property that is a constraint of each instance of a distribution; on the class it is
+    `dependent`."""
 
     def __init__(self, fn: Callable[..., Any] | None = None, *, is_discrete: bool = False,
                  event_dim: int = 0) -> None:  # fmt: skip
@@ -75,17 +76,17 @@ class dependent_property(property, _Dependent):
         _Dependent.__init__(self, is_discrete=is_discrete, event_dim=event_dim)
 
     def __call__(self, fn: Callable[..., Any]) -> dependent_property:  # type: ignore[override]
-        """As a decorator with facts."""
+        """Used as a decorator with properties of the constraint."""
         return dependent_property(fn, is_discrete=self.is_discrete, event_dim=self.event_dim)
 
 
 def is_dependent(constraint: Constraint) -> bool:
-    """Is it known only with the other parameters?"""
+    """Returns whether the constraint is known only together with other parameters."""
     return isinstance(constraint, _Dependent)
 
 
 class independent(Constraint):
-    """`base` in each place of the last dimensions."""
+    """The constraint `base` for each position in the last dimensions."""
 
     def __init__(self, base: Constraint, reinterpreted_batch_ndims: int) -> None:
         self.base_constraint = base
@@ -107,7 +108,7 @@ class independent(Constraint):
 
 
 class _Bounded(Constraint):
-    """Numbers between bounds, which are numbers or tensors."""
+    """Base class of numbers between bounds, which are numbers or tensors."""
 
     _bounds: tuple[str, ...] = ("lower_bound", "upper_bound")
     _shown: str
@@ -192,7 +193,7 @@ class integer_interval(interval):
 
 
 class _AtLeast(greater_than_eq):
-    """Integers from lower_bound on."""
+    """Integers that are at least lower_bound."""
 
     _shown = "IntegerGreaterThan"
     is_discrete = True
@@ -202,7 +203,7 @@ class _AtLeast(greater_than_eq):
 
 
 class multinomial(_Bounded):
-    """Counts whose sum is upper_bound."""
+    """Vectors of counts whose sum is at most upper_bound."""
 
     _shown = "Multinomial"
     _bounds = ("upper_bound",)
@@ -216,7 +217,7 @@ class multinomial(_Bounded):
 
 
 class _Parts(Constraint):
-    """Several constraints side by side."""
+    """Base class of several constraints for parts of a value."""
 
     def __init__(self, parts: Sequence[Constraint]) -> None:
         self.cseq = list(parts)
@@ -225,7 +226,7 @@ class _Parts(Constraint):
 
 
 class cat(_Parts):
-    """Constraints of neighbouring pieces along `dim`, `lengths` long."""
+    """Constraints for consecutive pieces along `dim`, whose lengths are `lengths`."""
 
     def __init__(self, cseq: Sequence[Constraint], dim: int = 0,
                  lengths: Sequence[int] | None = None) -> None:  # fmt: skip
@@ -241,7 +242,7 @@ class cat(_Parts):
 
 
 class stack(_Parts):
-    """Constraints of the slices along `dim`."""
+    """Constraints for the slices along `dim`."""
 
     def __init__(self, cseq: Sequence[Constraint], dim: int = 0) -> None:
         super().__init__(cseq)

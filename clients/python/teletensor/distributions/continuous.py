@@ -29,7 +29,7 @@ _EULER = 0.57721566490153286060
 
 
 class _Placed(Distribution):
-    """With parameters loc and scale."""
+    """Base class of distributions with the parameters loc and scale."""
 
     has_rsample = True
 
@@ -38,7 +38,7 @@ class _Placed(Distribution):
         super().__init__(self.loc.shape, validate_args=validate_args)
 
     def _uniform(self, sample_shape: Sequence[int]) -> Tensor:
-        """Of (0, 1), without its ends."""
+        """Uniform random numbers in the open interval (0, 1)."""
         shape = self._extended(sample_shape)
         u = tt.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         limits = tt.finfo(self.loc.dtype)
@@ -49,7 +49,7 @@ class _Placed(Distribution):
 
 
 class Laplace(_Placed):
-    """The density exp(-|x - loc| / scale) / (2 scale)."""
+    """The Laplace distribution, with density exp(-|x - loc| / scale) / (2 scale)."""
 
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
@@ -60,7 +60,7 @@ class Laplace(_Placed):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.loc
 
     @property
@@ -74,12 +74,12 @@ class Laplace(_Placed):
         return -(2 * self.scale).log() - self._standard(value).abs()
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         z = self._standard(value)
         return 0.5 - 0.5 * z.sign() * tt.expm1(-z.abs())
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         term = as_value(value, self.loc) - 0.5
         return self.loc - self.scale * term.sign() * tt.log1p(-2 * term.abs())
 
@@ -88,7 +88,7 @@ class Laplace(_Placed):
 
 
 class Cauchy(_Placed):
-    """The ratio of two normal numbers, moved to loc and stretched by scale."""
+    """The Cauchy distribution: the ratio of two normal numbers, multiplied by scale and shifted by loc."""
 
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
@@ -99,7 +99,7 @@ class Cauchy(_Placed):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.loc
 
     @property
@@ -113,11 +113,11 @@ class Cauchy(_Placed):
         return -math.log(math.pi) - self.scale.log() - tt.log1p(self._standard(value) ** 2)
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return tt.atan(self._standard(value)) / math.pi + 0.5
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return tt.tan(math.pi * (as_value(value, self.loc) - 0.5)) * self.scale + self.loc
 
     def entropy(self) -> Tensor:
@@ -125,7 +125,7 @@ class Cauchy(_Placed):
 
 
 class Gumbel(_Placed):
-    """The largest of many: -log(-log(u)), moved to loc and stretched by scale."""
+    """The Gumbel distribution of maxima: -log(-log(u)), multiplied by scale and shifted by loc."""
 
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
@@ -136,7 +136,7 @@ class Gumbel(_Placed):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.loc
 
     @property
@@ -152,19 +152,19 @@ class Gumbel(_Placed):
         return (y - y.exp()) - self.scale.log()
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return (-(-self._standard(value)).exp()).exp()
 
     def entropy(self) -> Tensor:
         return self.scale.log() + (1 + _EULER)
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return self.loc - self.scale * (-as_value(value, self.loc).log()).log()
 
 
 class HalfNormal(Distribution):
-    """The size of a normal number of mean 0 and standard deviation `scale`."""
+    """The absolute value of a normal number with mean 0 and standard deviation `scale`."""
 
     has_rsample = True
     arg_constraints: Any = {"scale": constraints.positive}
@@ -181,7 +181,7 @@ class HalfNormal(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return tt.zeros_like(self.scale)
 
     @property
@@ -199,19 +199,19 @@ class HalfNormal(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return 2 * self.base_dist.cdf(self._at(value, self.scale)) - 1
 
     def entropy(self) -> Tensor:
         return self.base_dist.entropy() - math.log(2)
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return self.base_dist.icdf((as_value(value, self.scale) + 1) / 2)
 
 
 class HalfCauchy(Distribution):
-    """The size of a Cauchy number around 0."""
+    """The absolute value of a number of the Cauchy distribution with loc 0."""
 
     has_rsample = True
     arg_constraints: Any = {"scale": constraints.positive}
@@ -228,7 +228,7 @@ class HalfCauchy(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return tt.zeros_like(self.scale)
 
     @property
@@ -246,19 +246,19 @@ class HalfCauchy(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return 2 * self.base_dist.cdf(self._at(value, self.scale)) - 1
 
     def entropy(self) -> Tensor:
         return self.base_dist.entropy() - math.log(2)
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return self.base_dist.icdf((as_value(value, self.scale) + 1) / 2)
 
 
 class Weibull(Distribution):
-    """scale * x^(1 / concentration), x exponential."""
+    """The Weibull distribution: scale * x^(1 / concentration), where x is exponential."""
 
     has_rsample = True
     arg_constraints: Any = {"scale": constraints.positive, "concentration": constraints.positive}
@@ -274,7 +274,7 @@ class Weibull(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         k = self.concentration
         return self.scale * ((k - 1) / k) ** k.reciprocal()
 
@@ -297,24 +297,24 @@ class Weibull(Distribution):
         return _EULER * (1 - k.reciprocal()) + (self.scale / k).log() + 1
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return 1 - (-((self._at(value, self.scale) / self.scale) ** self.concentration)).exp()
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         more = -tt.log1p(-as_value(value, self.scale))
         return self.scale * more ** self.concentration.reciprocal()
 
 
 class Pareto(Distribution):
-    """Numbers above `scale` of density alpha scale^alpha / x^(alpha + 1)."""
+    """The Pareto distribution: numbers above `scale` with density alpha scale^alpha / x^(alpha + 1)."""
 
     has_rsample = True
     arg_constraints: Any = {"alpha": constraints.positive, "scale": constraints.positive}
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         return constraints.greater_than_eq(self.scale)
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
@@ -328,7 +328,7 @@ class Pareto(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.scale
 
     @property
@@ -351,17 +351,18 @@ class Pareto(Distribution):
         return (self.scale / self.alpha).log() + (1 + self.alpha.reciprocal())
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return 1 - (self.scale / self._at(value, self.scale)) ** self.alpha
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         less = tt.log1p(-as_value(value, self.scale))
         return self.scale * (-less / self.alpha).exp()
 
 
 class Kumaraswamy(Distribution):
-    """Numbers between 0 and 1, of density a b x^(a - 1) (1 - x^a)^(b - 1)."""
+    """The Kumaraswamy distribution: numbers between 0 and 1 with density a b x^(a - 1) (1 - x^a)^(b -
+    1)."""
 
     has_rsample = True
     arg_constraints: Any = {
@@ -412,13 +413,13 @@ class Kumaraswamy(Distribution):
         return (1 - b.reciprocal()) + (1 - a.reciprocal()) * harmonic - a.log() - b.log()
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         value = self._at(value, self.concentration1)
         result: Tensor = 1 - (1 - value**self.concentration1) ** self.concentration0
         return result
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         left = (1 - as_value(value, self.concentration1)) ** self.concentration0.reciprocal()
         return (1 - left) ** self.concentration1.reciprocal()
 
@@ -433,8 +434,8 @@ def _factor_of_inverse(precision: Tensor) -> Tensor:
 
 
 class MultivariateNormal(Distribution):
-    """Normal vectors of mean `loc`; one of covariance, precision, and the covariance's lower Cholesky
-    factor says how they vary."""
+    """Normal vectors with mean `loc`, and with a covariance that is given by the covariance matrix, the
+    precision matrix, or the lower Cholesky factor of the covariance."""
 
     has_rsample = True
     arg_constraints: Any = {
@@ -484,12 +485,12 @@ class MultivariateNormal(Distribution):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """The covariance."""
+        """The covariance matrix."""
         return self.scale_tril @ self.scale_tril.mT
 
     @property
     def precision_matrix(self) -> Tensor:
-        """The inverse of the covariance."""
+        """The inverse of the covariance matrix."""
         result: Tensor = tt.cholesky_inverse(self.scale_tril)
         return result
 
@@ -499,7 +500,7 @@ class MultivariateNormal(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.loc
 
     @property

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def _one_of(probs: Any, logits: Any) -> tuple[Tensor, Tensor]:
-    """(probabilities, their logits) of whichever is given."""
+    """The probabilities and their logits, from whichever of the two is given."""
     if (probs is None) == (logits is None):
         raise ValueError("Either `probs` or `logits` must be specified, but not both.")
     if probs is not None:
@@ -34,7 +34,7 @@ def _one_of(probs: Any, logits: Any) -> tuple[Tensor, Tensor]:
 
 
 class Poisson(Distribution):
-    """Counts of independent events, `rate` of them on average."""
+    """The number of independent events, of which there are `rate` on average."""
 
     arg_constraints: Any = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
@@ -49,7 +49,7 @@ class Poisson(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.rate.floor()
 
     @property
@@ -67,7 +67,7 @@ class Poisson(Distribution):
 
 
 class Geometric(Distribution):
-    """Failures before the first success, which has probability `probs`."""
+    """The number of failures before the first success, which has probability `probs`."""
 
     arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.nonnegative_integer
@@ -84,7 +84,7 @@ class Geometric(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return tt.zeros_like(self.probs)
 
     @property
@@ -113,7 +113,7 @@ class Geometric(Distribution):
 
 
 class Binomial(Distribution):
-    """Successes among `total_count` tries."""
+    """The number of successes in `total_count` trials."""
 
     has_enumerate_support = True
     arg_constraints: Any = {
@@ -124,7 +124,7 @@ class Binomial(Distribution):
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         return constraints.integer_interval(0, self.total_count)
 
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None,
@@ -140,7 +140,7 @@ class Binomial(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return ((self.total_count + 1) * self.probs).floor().minimum(self.total_count)
 
     @property
@@ -173,7 +173,7 @@ class Binomial(Distribution):
 
 
 class NegativeBinomial(Distribution):
-    """Successes, each of probability `probs`, before `total_count` failures."""
+    """The number of successes, each with probability `probs`, before `total_count` failures."""
 
     arg_constraints: Any = {
         "total_count": constraints.nonnegative,
@@ -195,7 +195,7 @@ class NegativeBinomial(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return ((self.total_count - 1) * self.logits.exp()).floor().clamp(min=0)
 
     @property
@@ -216,13 +216,14 @@ class NegativeBinomial(Distribution):
 
 
 class Multinomial(Distribution):
-    """How often each class comes in `total_count` draws; the last dimension is the classes'."""
+    """The number of occurrences of each class in `total_count` draws; the last dimension is that of the
+    classes."""
 
     arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         return constraints.multinomial(self.total_count)
 
     total_count: int
@@ -237,12 +238,12 @@ class Multinomial(Distribution):
 
     @property
     def probs(self) -> Tensor:
-        """Probabilities of the classes."""
+        """The probabilities of the classes."""
         return self._categorical.probs
 
     @property
     def logits(self) -> Tensor:
-        """Logarithms of the probabilities."""
+        """The logarithms of the probabilities."""
         return self._categorical.logits
 
     @property
@@ -271,7 +272,7 @@ class Multinomial(Distribution):
         return result
 
     def entropy(self) -> Tensor:
-        """By the binomial counts of each class."""
+        """Computed from the binomial counts of each class."""
         n, p = self.total_count, self.probs
         counts = tt.arange(1 + n, dtype=p.dtype, device=p.device)
         counts = counts.reshape((-1, *[1] * p.dim()))
@@ -281,7 +282,7 @@ class Multinomial(Distribution):
 
 
 class OneHotCategorical(Distribution):
-    """A Categorical choice as a vector with a one at its place."""
+    """The result of Categorical as a one-hot vector."""
 
     has_enumerate_support = True
     arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
@@ -295,12 +296,12 @@ class OneHotCategorical(Distribution):
 
     @property
     def probs(self) -> Tensor:
-        """Probabilities of the classes."""
+        """The probabilities of the classes."""
         return self._categorical.probs
 
     @property
     def logits(self) -> Tensor:
-        """Logarithms of the probabilities."""
+        """The logarithms of the probabilities."""
         return self._categorical.logits
 
     @property
@@ -309,7 +310,7 @@ class OneHotCategorical(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return F.one_hot(self.probs.argmax(-1), self.probs.shape[-1]).to(self.probs.dtype)
 
     @property

@@ -1,4 +1,4 @@
-"""Distribution: what all have in common."""
+"""Distribution: the base class of all distributions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Distribution", "as_value", "broadcast", "kl_divergence", "register_k
 
 
 class Distribution:
-    """A distribution over values of shape event_shape, one for each place of batch_shape.
+    """A distribution of values of shape event_shape, one for each index of batch_shape.
 
-    `sample(shape)` draws values [*shape, *batch_shape, *event_shape] without gradients, `rsample`
-    with them where that is possible; `log_prob(value)` is the logarithm of the density or the
+    `sample(shape)` draws values [*shape, *batch_shape, *event_shape] without gradients, and `rsample` draws
+    them with gradients if that is possible; `log_prob(value)` is the logarithm of the density or of the
     probability.
 
-    Parameters are checked against `arg_constraints`, values against `support`, as long as
-    `validate_args` is (default: `set_default_validate_args`'s, which is True); each check waits for
-    one value. Under `vmap` and while a function is captured nothing is checked.
+    Parameters are checked against `arg_constraints` and values against `support` if `validate_args` is true
+    (the default is that of `set_default_validate_args`, initially True); each check waits for one value.
+    Nothing is checked under `vmap` and while a function is captured.
     """
 
     has_rsample = False
@@ -31,7 +31,7 @@ class Distribution:
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
-        """Whether arguments are checked where nothing else is said."""
+        """Sets whether arguments are checked if a distribution is constructed without `validate_args`."""
         if value not in (True, False):
             raise ValueError
         Distribution._validate_args = value
@@ -46,17 +46,17 @@ class Distribution:
             try:
                 constraints = self.arg_constraints
             except NotImplementedError:
-                return  # a program's own class that says nothing
+                return  # a class of the program that does not define it
             self._check({name: (rule, given) for name, rule in constraints.items()
                          if (given := self._parameter(name)) is not None})
 
     def _parameter(self, name: str) -> Any:
-        """A parameter that the program has given, or None."""
+        """The value of a parameter if the program has given it, or None."""
         held = self.__dict__
         return held.get(name, held.get(f"_{name}"))
 
     def _check(self, parameters: dict[str, tuple[Constraint, Any]]) -> None:
-        """Raises ValueError for the first parameter that is outside its constraint."""
+        """ValueError for the first parameter that violates its constraint."""
         known = {name: given for name, (rule, given) in parameters.items()
                  if isinstance(given, Tensor) and not is_dependent(rule)}
         bad = _first_false([parameters[name][0].check(given) for name, given in known.items()])
@@ -71,12 +71,12 @@ class Distribution:
 
     @property
     def arg_constraints(self) -> dict[str, Constraint]:
-        """What each parameter may be."""
+        """The constraint of each parameter."""
         raise NotImplementedError
 
     @property
     def support(self) -> Any:
-        """What can be drawn: a constraint."""
+        """The values that can be drawn, as a constraint."""
         raise NotImplementedError
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
@@ -93,8 +93,8 @@ class Distribution:
         return new
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All values of a discrete distribution, along a new first dimension; where not `expand`,
-        its other dimensions of the batch have size 1."""
+        """All values of a discrete distribution along a new first dimension; unless `expand`, the batch
+        dimensions have size 1."""
         raise NotImplementedError(f"{type(self).__name__} does not support enumerate_support")
 
     def _enumerated(self, values: Tensor, expand: bool) -> Tensor:
@@ -104,13 +104,13 @@ class Distribution:
         return values.expand(shape) if expand else values
 
     def _at(self, value: Any, like: Tensor) -> Tensor:
-        """A value that log_prob or cdf is asked of, as a tensor, checked."""
+        """Converts the argument of log_prob or cdf to a tensor and checks it."""
         if self._validate_args:
             self._validate_sample(value)
         return as_value(value, like)
 
     def _validate_sample(self, value: Tensor) -> None:
-        """Raises ValueError for a value of a shape that does not fit, or outside the support."""
+        """ValueError for a value whose shape does not fit, or which is not in the support."""
         if not isinstance(value, Tensor):
             raise ValueError("The value argument to log_prob must be a Tensor")
         events = len(self._event_shape)
@@ -150,7 +150,7 @@ class Distribution:
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         raise NotImplementedError(f"{type(self).__name__} has no mode")
 
     @property
@@ -160,7 +160,7 @@ class Distribution:
 
     @property
     def stddev(self) -> Tensor:
-        """The root of the variance."""
+        """The square root of the variance."""
         return self.variance.sqrt()
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -181,11 +181,11 @@ class Distribution:
         raise NotImplementedError
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         raise NotImplementedError(f"{type(self).__name__} has no cdf")
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         raise NotImplementedError(f"{type(self).__name__} has no icdf")
 
     def perplexity(self) -> Tensor:
@@ -206,8 +206,8 @@ class Distribution:
 
 
 def _first_false(flags: list[Tensor]) -> int | None:
-    """The number of the first of these that is not true everywhere; what cannot be read here (in a
-    capture, under vmap) passes."""
+    """The index of the first of these flags that is not true everywhere; flags that cannot be read (in a
+    capture, under vmap) are skipped."""
     if not flags or _capturing.active() is not None:
         return None
     if _core.depth() and _core.innermost(flags) is not None:
@@ -217,7 +217,8 @@ def _first_false(flags: list[Tensor]) -> int | None:
 
 
 def broadcast(*values: Any) -> list[Tensor]:
-    """Parameters as tensors of one shape and floating dtype; numbers take the tensors' dtype."""
+    """The parameters as tensors of the same shape and floating-point dtype; numbers get the dtype of the
+    tensors."""
     like = next((v for v in values if isinstance(v, Tensor)), None)
     dtype = tt.get_default_dtype() if like is None else like.dtype
     device = None if like is None else like.device
@@ -238,7 +239,8 @@ _KL: dict[tuple[type, type], _Rule] = {}
 
 
 def register_kl(p: type, q: type) -> Callable[[_Rule], _Rule]:
-    """A decorator: the function gives kl_divergence of these two classes."""
+    """A decorator that registers a function as the implementation of kl_divergence for these two
+    classes."""
 
     def add(rule: _Rule) -> _Rule:
         _KL[p, q] = rule
@@ -249,7 +251,7 @@ def register_kl(p: type, q: type) -> Callable[[_Rule], _Rule]:
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     """The Kullback-Leibler divergence of q from p: the expected value under p of log p - log q.
-    Raises NotImplementedError for a pair that has no formula here."""
+    NotImplementedError if no formula for the pair is registered."""
     for left in type(p).__mro__:
         for right in type(q).__mro__:
             rule = _KL.get((left, right))

@@ -1,5 +1,5 @@
-"""Distributions made of the gamma distribution: Gamma, Chi2, InverseGamma, Beta, Dirichlet, StudentT,
-FisherSnedecor."""
+"""Distributions that are based on the gamma distribution: Gamma, Chi2, InverseGamma, Beta, Dirichlet,
+StudentT, FisherSnedecor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "Beta", "Chi2", "Dirichlet", "FisherSnedecor", "Gamma", "InverseGamma", "StudentT",
 ]  # fmt: skip
 
-_ROUNDS = 12  # a candidate is refused with a probability below 0.05
+_ROUNDS = 12  # a candidate is rejected with a probability below 0.05
 
 
 def _standard_gamma(concentration: Tensor) -> Tensor:
@@ -39,10 +39,11 @@ def _standard_gamma(concentration: Tensor) -> Tensor:
 
 
 def _slope(a: Tensor, z: Tensor) -> Tensor:
-    """The derivative of a gamma sample z by its concentration: minus dF/da over the density."""
+    """The derivative of a gamma sample z with respect to its concentration: minus dF/da divided by the
+    density."""
     a, z = a.detach().to(tt.float64), z.to(tt.float64)
     h = 1e-4 * a.clamp(max=1.0)
-    above = z > a  # there the upper tail is the exact one
+    above = z > a  # where the upper tail is more accurate
     change = tt.where(
         above,
         special.gammaincc(a - h, z) - special.gammaincc(a + h, z),
@@ -79,7 +80,7 @@ class Gamma(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return ((self.concentration - 1) / self.rate).clamp(min=0)
 
     @property
@@ -102,15 +103,20 @@ class Gamma(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
+<<<<<<< HEAD
         """The probability of a smaller value."""
         result: Tensor = special.gammainc(
+=======
+        """The probability that a sample is at most the value."""
+        result: Tensor = tt.special.gammainc(
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
             self.concentration, self.rate * self._at(value, self.rate)
         )
         return result
 
 
 class Chi2(Gamma):
-    """The sum of the squares of `df` standard normal numbers."""
+    """The chi-squared distribution: the sum of the squares of `df` standard normal numbers."""
 
     arg_constraints: Any = {"df": constraints.positive}
 
@@ -125,7 +131,7 @@ class Chi2(Gamma):
 
 
 class InverseGamma(Distribution):
-    """1 / x with x of Gamma(concentration, rate)."""
+    """1 / x, where x has the distribution Gamma(concentration, rate)."""
 
     has_rsample = True
     arg_constraints: Any = {"concentration": constraints.positive, "rate": constraints.positive}
@@ -144,7 +150,7 @@ class InverseGamma(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.rate / (self.concentration + 1)
 
     @property
@@ -169,12 +175,12 @@ class InverseGamma(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return 1 - self.base_dist.cdf(self._at(value, self.rate).reciprocal())
 
 
 class Dirichlet(Distribution):
-    """Vectors of positive numbers whose sum is 1; the last dimension of `concentration` is theirs."""
+    """Vectors of positive numbers whose sum is 1, along the last dimension of `concentration`."""
 
     has_rsample = True
     arg_constraints: Any = {"concentration": constraints.independent(constraints.positive, 1)}
@@ -231,7 +237,8 @@ class Dirichlet(Distribution):
 
 
 class Beta(Distribution):
-    """Numbers between 0 and 1, of density x^(concentration1 - 1) (1 - x)^(concentration0 - 1) / B."""
+    """The beta distribution: numbers between 0 and 1 with density x^(concentration1 - 1) (1 -
+    x)^(concentration0 - 1) / B."""
 
     has_rsample = True
     arg_constraints: Any = {
@@ -272,7 +279,7 @@ class Beta(Distribution):
 
 
 class StudentT(Distribution):
-    """Student's distribution with `df` degrees of freedom, moved to loc and stretched by scale."""
+    """Student's t-distribution with `df` degrees of freedom, multiplied by scale and shifted by loc."""
 
     has_rsample = True
     arg_constraints: Any = {
@@ -296,7 +303,7 @@ class StudentT(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.loc
 
     @property
@@ -337,7 +344,7 @@ class StudentT(Distribution):
 
 
 class FisherSnedecor(Distribution):
-    """The ratio of two Chi2 numbers, each over its degrees of freedom."""
+    """The F-distribution: the ratio of two Chi2 numbers, each divided by its degrees of freedom."""
 
     has_rsample = True
     arg_constraints: Any = {"df1": constraints.positive, "df2": constraints.positive}

@@ -1,4 +1,4 @@
-"""The distributions."""
+"""The distributions Normal, Uniform, Exponential, Bernoulli and Categorical."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Normal(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest value."""
+        """The most probable value."""
         return self.loc
 
     @property
@@ -53,7 +53,7 @@ class Normal(Distribution):
         )
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         distance = self._at(value, self.loc) - self.loc
         result: Tensor = 0.5 * (1 + tt.erf(distance / (self.scale * math.sqrt(2))))
         return result
@@ -63,23 +63,23 @@ class Normal(Distribution):
         return result
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return self.loc + self.scale * tt.erfinv(2 * as_value(value, self.loc) - 1) * math.sqrt(2)
 
 
 class Uniform(Distribution):
-    """Equal density between `low` and `high`."""
+    """The uniform distribution between `low` and `high`."""
 
     has_rsample = True
 
     @property
     def arg_constraints(self) -> Any:
-        """What each parameter may be."""
+        """The constraint of each parameter."""
         return {"low": constraints.less_than(self.high), "high": constraints.greater_than(self.low)}
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         return constraints.interval(self.low, self.high)
 
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
@@ -112,18 +112,18 @@ class Uniform(Distribution):
         return tt.full_like(self.low, math.nan)
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         value = self._at(value, self.low)
         result: Tensor = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
         return result
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return as_value(value, self.low) * (self.high - self.low) + self.low
 
 
 class Exponential(Distribution):
-    """Waiting times of events that come at `rate`."""
+    """The exponential distribution: waiting times for events that occur at `rate`."""
 
     has_rsample = True
     arg_constraints: Any = {"rate": constraints.positive}
@@ -157,16 +157,17 @@ class Exponential(Distribution):
         return tt.zeros_like(self.rate)
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         return 1 - (-self.rate * self._at(value, self.rate)).exp()
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         return -tt.log1p(-as_value(value, self.rate)) / self.rate
 
 
 class _Discrete(Distribution):
-    """Given by probabilities or by logits; the other follows when it is asked for."""
+    """Base class of distributions that are given by probabilities or by logits; the other one is computed
+    when it is needed."""
 
     _probs: Tensor | None = None
     _logits: Tensor | None = None
@@ -179,7 +180,7 @@ class _Discrete(Distribution):
 
 
 class Bernoulli(_Discrete):
-    """1 with probability `probs`, or sigmoid(`logits`), else 0."""
+    """1 with probability `probs`, or sigmoid(`logits`), and 0 otherwise."""
 
     has_enumerate_support = True
     arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
@@ -247,8 +248,8 @@ class Bernoulli(_Discrete):
 
 
 class Categorical(_Discrete):
-    """One of the numbers 0 ... n-1, with probabilities (or logits, their logarithms up to a
-    constant) along the last dimension.
+    """One of the numbers 0 ... n-1, with probabilities along the last dimension, or logits, which are the
+    logarithms of the probabilities up to a constant.
 
     >>> tt.distributions.Categorical(tt.tensor([0.0, 1.0])).sample((3,)).tolist()
     [1, 1, 1]
@@ -259,7 +260,7 @@ class Categorical(_Discrete):
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         return constraints.integer_interval(0, self._num_events - 1)
 
     def __init__(
@@ -277,7 +278,7 @@ class Categorical(_Discrete):
 
     @property
     def probs(self) -> Tensor:
-        """The probabilities; they sum up to 1."""
+        """The probabilities, which sum to 1."""
         if self._probs is None:
             assert self._logits is not None
             self._probs = tt.softmax(self._logits, -1)
@@ -285,7 +286,7 @@ class Categorical(_Discrete):
 
     @property
     def logits(self) -> Tensor:
-        """Their logarithms."""
+        """The logarithms of the probabilities."""
         if self._logits is None:
             assert self._probs is not None
             near = tt.finfo(self._probs.dtype).eps if hasattr(tt, "finfo") else 1.2e-7
@@ -294,7 +295,7 @@ class Categorical(_Discrete):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest number."""
+        """The most probable number."""
         return self.probs.argmax(-1)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:

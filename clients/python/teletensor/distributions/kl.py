@@ -1,4 +1,5 @@
-"""Divergences of pairs of different kinds: minus p's entropy, less the expected log-density of q."""
+"""Kullback-Leibler divergences of distributions of different types: minus the entropy of p, minus the
+expected log-density of q."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ __all__: list[str] = []
 
 _EULER = 0.57721566490153286060
 
-# What p draws and q never does.
+# The values that p can draw but q cannot.
 _OUTSIDE = {
     Beta: (Pareto,),
     ContinuousBernoulli: (Pareto,),
@@ -47,7 +48,7 @@ for _p, _kinds in _OUTSIDE.items():
 # ---- expected values under p
 
 def _log_mean(p: Any) -> Tensor:
-    """E log x, for x above 0."""
+    """E log x, for positive x."""
     if isinstance(p, Beta):
         return tt.digamma(p.concentration1) - tt.digamma(p.concentration1 + p.concentration0)
     if isinstance(p, Gamma):
@@ -91,7 +92,7 @@ def _of_normal(p: Any, q: Normal) -> Tensor:
     return result
 
 
-def _of_uniform(p: Any, q: Uniform) -> Tensor:  # of p on [0, 1]
+def _of_uniform(p: Any, q: Uniform) -> Tensor:  # for p on [0, 1]
     result: Tensor = tt.where((q.low > 0) | (q.high < 1), -math.inf, -(q.high - q.low).log())
     return result
 
@@ -109,7 +110,7 @@ def _of_gumbel(p: Any, q: Gumbel) -> Tensor:
 
 def _limited(expected: Callable[[Any, Any], Tensor], outside: Callable[[Any, Any], Tensor]
              ) -> Callable[[Any, Any], Tensor]:  # fmt: skip
-    """Minus infinity where p draws what q does not, or has no such mean."""
+    """Minus infinity where p can draw values that q cannot, or where the expectation does not exist."""
     def found(p: Any, q: Any) -> Tensor:
         result: Tensor = tt.where(outside(p, q), -math.inf, expected(p, q))
         return result
@@ -207,7 +208,7 @@ def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Tens
 
 
 def _normals(p: Any, q: Any) -> Tensor:
-    """Of vectors."""
+    """The divergence of normal vectors."""
     size = p.event_shape[0]
     left, right = (m.scale_tril for m in (p, q))
     shape = tt.broadcast_shapes(p.batch_shape, q.batch_shape)

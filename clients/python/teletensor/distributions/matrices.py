@@ -1,5 +1,5 @@
-"""Distributions of matrices, and vectors by way of them: LKJCholesky, LowRankMultivariateNormal, Wishart;
-with VonMises and GeneralizedPareto."""
+"""Distributions of matrices, and of vectors by means of matrices: LKJCholesky, LowRankMultivariateNormal,
+Wishart; and also VonMises and GeneralizedPareto."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .gammas import Beta, Chi2
 
 __all__ = ["GeneralizedPareto", "LKJCholesky", "LowRankMultivariateNormal", "VonMises", "Wishart"]
 
-_ROUNDS = 32  # a candidate of VonMises is refused with a probability below 0.35
+_ROUNDS = 32  # a candidate of VonMises is rejected with a probability below 0.35
 
 
 def _diagonal(x: Tensor) -> Tensor:
@@ -24,8 +24,8 @@ def _diagonal(x: Tensor) -> Tensor:
 
 
 class LKJCholesky(Distribution):
-    """Lower Cholesky factors L of dim x dim correlation matrices, of density proportional to
-    det(L L^T)^(concentration - 1) over the matrices (Lewandowski, Kurowicka, Joe 2009)."""
+    """Lower Cholesky factors L of dim x dim correlation matrices, with a density proportional to det(L
+    L^T)^(concentration - 1) over the matrices (Lewandowski, Kurowicka, Joe 2009)."""
 
     arg_constraints: Any = {"concentration": constraints.positive}
     support = constraints.corr_cholesky
@@ -38,7 +38,7 @@ class LKJCholesky(Distribution):
         super().__init__(self.concentration.shape, (dim, dim), validate_args=validate_args)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Row by row, by the onion method."""
+        """Draws a sample row by row, by the onion method."""
         like, n = self.concentration, self.dim
         with tt.no_grad():
             row = tt.arange(n, dtype=like.dtype, device=like.device).sub(1).clamp(min=0)
@@ -63,8 +63,8 @@ class LKJCholesky(Distribution):
 
 
 class Wishart(Distribution):
-    """Positive-definite matrices: sums of `df` outer products of normal vectors; one of covariance,
-    precision and the covariance's lower Cholesky factor says how those vary."""
+    """Positive-definite matrices: sums of `df` outer products of normal vectors, whose covariance is given
+    by the covariance matrix, the precision matrix, or the lower Cholesky factor of the covariance."""
 
     has_rsample = True
     support = constraints.positive_definite
@@ -96,7 +96,7 @@ class Wishart(Distribution):
 
     @property
     def arg_constraints(self) -> Any:
-        """What each parameter may be."""
+        """The constraint of each parameter."""
         return {
             "covariance_matrix": constraints.positive_definite,
             "precision_matrix": constraints.positive_definite,
@@ -106,12 +106,12 @@ class Wishart(Distribution):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """The covariance of the vectors."""
+        """The covariance matrix of the vectors."""
         return self.scale_tril @ self.scale_tril.mT
 
     @property
     def precision_matrix(self) -> Tensor:
-        """Its inverse."""
+        """The inverse of the covariance matrix."""
         result: Tensor = tt.cholesky_inverse(self.scale_tril)
         return result
 
@@ -135,7 +135,7 @@ class Wishart(Distribution):
         return self._wide() * (v * v + own.unsqueeze(-1) * own.unsqueeze(-2))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Bartlett's decomposition."""
+        """Draws samples by Bartlett's decomposition."""
         size = self.event_shape[-1]
         less = tt.arange(size, dtype=self.df.dtype, device=self.df.device)
         roots = Chi2(self.df.unsqueeze(-1) - less, False).rsample(sample_shape).sqrt()
@@ -172,8 +172,8 @@ class Wishart(Distribution):
 
 
 class LowRankMultivariateNormal(Distribution):
-    """Normal vectors of covariance W W^T + diag(D), W being `cov_factor` [..., n, m], D `cov_diag`
-    [..., n]; what is solved is m x m (Woodbury's identity)."""
+    """Normal vectors with covariance W W^T + diag(D), where W is `cov_factor` [..., n, m] and D is
+    `cov_diag` [..., n]; only m x m systems are solved (Woodbury's identity)."""
 
     has_rsample = True
     arg_constraints: Any = {
@@ -228,19 +228,29 @@ class LowRankMultivariateNormal(Distribution):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """The covariance."""
+        """The covariance matrix."""
         return self.cov_factor @ self.cov_factor.mT + self.cov_diag.diag_embed()
 
     @property
     def scale_tril(self) -> Tensor:
+<<<<<<< HEAD
         """The covariance's lower Cholesky factor."""
         result: Tensor = linalg.cholesky(self.covariance_matrix)
+=======
+        """The lower Cholesky factor of the covariance."""
+        result: Tensor = tt.linalg.cholesky(self.covariance_matrix)
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
         return result
 
     @property
     def precision_matrix(self) -> Tensor:
+<<<<<<< HEAD
         """The inverse of the covariance."""
         half = linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
+=======
+        """The inverse of the covariance matrix."""
+        half = tt.linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
         return self.cov_diag.reciprocal().diag_embed() - half.mT @ half
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -261,7 +271,8 @@ class LowRankMultivariateNormal(Distribution):
 
 
 class VonMises(Distribution):
-    """Angles between -pi and pi, of density proportional to exp(concentration cos(x - loc))."""
+    """The von Mises distribution: angles between -pi and pi with a density proportional to
+    exp(concentration cos(x - loc))."""
 
     arg_constraints: Any = {"loc": constraints.real, "concentration": constraints.positive}
     support = constraints.real
@@ -312,8 +323,8 @@ class VonMises(Distribution):
 
 
 class GeneralizedPareto(Distribution):
-    """What is above a threshold `loc`: tails that fall as a power (concentration above 0),
-    exponentially (0), or end (below 0)."""
+    """The distribution of values above a threshold `loc`: tails that decrease as a power (concentration
+    above 0), decrease exponentially (0), or end (below 0)."""
 
     has_rsample = True
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive,
@@ -326,12 +337,12 @@ class GeneralizedPareto(Distribution):
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
-        """What can be drawn."""
+        """The values that can be drawn."""
         end = self.loc - self.scale / self.concentration
         return constraints.interval(self.loc, tt.where(self.concentration < 0, end, math.inf))
 
     def _parts(self) -> tuple[Tensor, Tensor]:
-        """Where the concentration is 0 (almost), and it elsewhere (there 1)."""
+        """Whether the concentration is (almost) 0, and the concentration with 1 in these places."""
         flat = tt.isclose(self.concentration, tt.zeros_like(self.concentration))
         return flat, tt.where(flat, 1.0, self.concentration)
 
@@ -363,14 +374,14 @@ class GeneralizedPareto(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         z = (self._at(value, self.loc) - self.loc) / self.scale
         flat, k = self._parts()
         above: Tensor = tt.where(flat, (-z).exp(), (-tt.log1p(k * z) / k).exp())
         return 1 - above
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         less = tt.log1p(-as_value(value, self.loc))
         flat, k = self._parts()
         result: Tensor = self.loc + self.scale * tt.where(flat, -less, tt.expm1(-k * less) / k)

@@ -1,4 +1,5 @@
-"""Transforms that reach a constraint from the real numbers: `biject_to` one to one, `transform_to` any."""
+"""Transforms that map the real numbers to the values of a constraint: `biject_to` one to one,
+`transform_to` not necessarily."""
 
 from __future__ import annotations
 
@@ -30,14 +31,14 @@ _Factory = Callable[[Any], Transform]
 
 
 class ConstraintRegistry:
-    """Finds the transform of a constraint: by the constraint itself, else by its class."""
+    """Finds the transform for a constraint: by the constraint itself, or by its class."""
 
     def __init__(self) -> None:
         self._factories: dict[Any, _Factory] = {}
 
     def register(self, constraint: Any, factory: _Factory | None = None) -> Any:
-        """Has `factory(constraint)` make the transform of a constraint or a class of them; without a
-        factory a decorator."""
+        """Registers `factory(constraint)` as the constructor of the transform for a constraint or a class
+        of constraints; without a factory it is a decorator."""
         if factory is None:
             return lambda made: self.register(constraint, made)
         if not isinstance(constraint, Constraint) and not (
@@ -75,7 +76,7 @@ def _segment(rule: Any) -> Transform:
 
 
 def _each(registry: ConstraintRegistry) -> None:
-    """What both registries know."""
+    """Registers the transforms that both registries have."""
     registry.register(constraints.real, lambda rule: identity_transform)
     registry.register(constraints.positive, lambda rule: ExpTransform())
     registry.register(constraints.nonnegative, lambda rule: ExpTransform())

@@ -1,5 +1,6 @@
-"""Choices that gradients flow through, and continuous relatives of discrete distributions:
-ContinuousBernoulli, LogisticNormal, OneHotCategoricalStraightThrough, RelaxedOneHotCategorical."""
+"""Relaxations of discrete choices through which gradients flow, and continuous relatives of discrete
+distributions: ContinuousBernoulli, LogisticNormal, OneHotCategoricalStraightThrough,
+RelaxedOneHotCategorical."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ __all__ = [
 
 
 class OneHotCategoricalStraightThrough(OneHotCategorical):
-    """OneHotCategorical whose samples have the gradient of their probabilities (Bengio et al. 2013)."""
+    """OneHotCategorical whose samples have the gradients of their probabilities (Bengio et al. 2013)."""
 
     has_rsample = True
 
@@ -33,7 +34,7 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 
 
 class _LogRelaxed(Distribution):
-    """The logarithm of a RelaxedOneHotCategorical's value."""
+    """The distribution of the logarithm of a RelaxedOneHotCategorical."""
 
     has_rsample = True
     arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
@@ -67,7 +68,7 @@ class _LogRelaxed(Distribution):
 
 
 class RelaxedOneHotCategorical(TransformedDistribution):
-    """Vectors of positive numbers whose sum is 1; towards one-hot ones as temperature falls
+    """Vectors of positive numbers whose sum is 1, which approach one-hot vectors as temperature decreases
     (Maddison et al. 2017, Jang et al. 2017)."""
 
     arg_constraints: Any = {"probs": constraints.simplex, "logits": constraints.real_vector}
@@ -80,22 +81,23 @@ class RelaxedOneHotCategorical(TransformedDistribution):
 
     @property
     def temperature(self) -> Tensor:
-        """How soft the choice is."""
+        """The temperature of the relaxation."""
         return self._log.temperature
 
     @property
     def probs(self) -> Tensor:
-        """Probabilities of the classes."""
+        """The probabilities of the classes."""
         return self._log._categorical.probs
 
     @property
     def logits(self) -> Tensor:
-        """Logarithms of the probabilities."""
+        """The logarithms of the probabilities."""
         return self._log._categorical.logits
 
 
 class LogisticNormal(TransformedDistribution):
-    """Vectors of positive numbers whose sum is 1, made of normal numbers by StickBreakingTransform."""
+    """Vectors of positive numbers whose sum is 1, computed from normal numbers by
+    StickBreakingTransform."""
 
     arg_constraints: Any = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.simplex
@@ -117,13 +119,13 @@ class LogisticNormal(TransformedDistribution):
 
     @property
     def scale(self) -> Tensor:
-        """Their standard deviations."""
+        """The standard deviations of the normal numbers."""
         return self._normal.scale
 
 
 class ContinuousBernoulli(Distribution):
-    """Numbers between 0 and 1 of density proportional to p^x (1 - p)^(1 - x); near p = 1/2, within
-    `lims`, by Taylor series (Loaiza-Ganem, Cunningham 2019)."""
+    """Numbers between 0 and 1 with a density proportional to p^x (1 - p)^(1 - x); for p near 1/2, within
+    `lims`, computed by Taylor series (Loaiza-Ganem, Cunningham 2019)."""
 
     has_rsample = True
     arg_constraints: Any = {"probs": constraints.unit_interval, "logits": constraints.real}
@@ -147,7 +149,7 @@ class ContinuousBernoulli(Distribution):
         return self._bernoulli.logits
 
     def _apart(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Where p is far from 1/2, p there (elsewhere a harmless number), and p - 1/2."""
+        """Whether p is far from 1/2; p where it is, and a harmless number elsewhere; and p - 1/2."""
         p = self.probs
         far = (p <= self._lims[0]) | (p > self._lims[1])
         return far, tt.where(far, p, self._lims[0]), p - 0.5
@@ -183,7 +185,7 @@ class ContinuousBernoulli(Distribution):
         return self._log_norm() - loss
 
     def cdf(self, value: Any) -> Tensor:
-        """The probability of a smaller value."""
+        """The probability that a sample is at most the value."""
         value = self._at(value, self.probs)
         far, p, _ = self._apart()
         exact = (p**value * (1 - p) ** (1 - value) + p - 1) / (2 * p - 1)
@@ -191,7 +193,7 @@ class ContinuousBernoulli(Distribution):
         return result
 
     def icdf(self, value: Any) -> Tensor:
-        """The value below which lie so many."""
+        """The value at which cdf is the given probability."""
         value = as_value(value, self.probs)
         far, p, _ = self._apart()
         exact = (tt.log1p(-p + value * (2 * p - 1)) - tt.log1p(-p)) / (p.log() - tt.log1p(-p))

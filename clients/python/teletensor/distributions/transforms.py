@@ -1,4 +1,4 @@
-"""Invertible functions with the logarithm of their Jacobian's determinant."""
+"""Invertible functions together with the logarithms of their Jacobian determinants."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _summed(x: Tensor, dims: int) -> Tensor:
 
 
 class Transform:
-    """y = self(x), x = self.inv(y), and log |dy / dx|.
+    """An invertible function: y = self(x), x = self.inv(y), and log |dy / dx|.
 
-    `domain` and `codomain` say what x and y may be, `event_dim` how many dimensions of x belong
-    together, `sign` whether it ascends (1) or descends (-1).
+    `domain` and `codomain` are the constraints of x and y, `event_dim` is the number of dimensions of x
+    that belong together, and `sign` says whether the function is increasing (1) or decreasing (-1).
     """
 
     bijective = True
@@ -38,16 +38,16 @@ class Transform:
 
     @property
     def event_dim(self) -> int:
-        """How many dimensions of x belong together."""
+        """The number of dimensions of x that belong together."""
         return int(max(self.domain.event_dim, self.codomain.event_dim))
 
     @property
     def sign(self) -> Any:
-        """1 where it ascends, -1 where it descends."""
+        """1 if the function is increasing, and -1 if it is decreasing."""
         raise NotImplementedError(f"{type(self).__name__} has no sign")
 
     def with_cache(self, cache_size: int = 1) -> Transform:
-        """The transform itself: nothing is cached."""
+        """Returns the transform itself: nothing is cached."""
         return self
 
     def __init__(self, cache_size: int = 0) -> None:
@@ -55,7 +55,7 @@ class Transform:
 
     @property
     def inv(self) -> Transform:
-        """The inverse."""
+        """The inverse transform."""
         if self._inv is None:
             self._inv = _Inverse(self)
         return self._inv
@@ -70,15 +70,15 @@ class Transform:
         raise NotImplementedError
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """log |dy / dx|, of which the last event_dim dimensions are summed up."""
+        """log |dy / dx|, summed over the last event_dim dimensions."""
         raise NotImplementedError
 
     def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of y for x of this shape."""
+        """The shape of y for an x of this shape."""
         return tuple(shape)
 
     def inverse_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of x for y of this shape."""
+        """The shape of x for a y of this shape."""
         return tuple(shape)
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class _Inverse(Transform):
 
 
 class ComposeTransform(Transform):
-    """One after the other."""
+    """Several transforms, one after the other."""
 
     def __init__(self, parts: Sequence[Transform], cache_size: int = 0) -> None:
         super().__init__(cache_size)
@@ -127,7 +127,7 @@ class ComposeTransform(Transform):
 
     @property
     def domain(self) -> Any:
-        """What x may be."""
+        """The constraint of x."""
         if not self.parts:
             return constraints.real
         dims = 0
@@ -139,7 +139,7 @@ class ComposeTransform(Transform):
 
     @property
     def codomain(self) -> Any:
-        """What y may be."""
+        """The constraint of y."""
         if not self.parts:
             return constraints.real
         dims = 0
@@ -204,7 +204,7 @@ class AffineTransform(Transform):
 
     @property
     def domain(self) -> Any:
-        """What x may be."""
+        """The constraint of x."""
         if self._event_dim == 0:
             return constraints.real
         return constraints.independent(constraints.real, self._event_dim)
@@ -250,7 +250,7 @@ class ExpTransform(Transform):
 
 
 class PowerTransform(Transform):
-    """x ** exponent, of positive numbers."""
+    """x ** exponent, for positive numbers."""
 
     domain = constraints.positive
     codomain = constraints.positive
@@ -325,7 +325,7 @@ class TanhTransform(Transform):
 
 
 class AbsTransform(Transform):
-    """|x|, whose inverse is one of two."""
+    """|x|; its inverse returns one of the two possible values."""
 
     bijective = False
     codomain = constraints.positive
@@ -338,7 +338,7 @@ class AbsTransform(Transform):
 
 
 class SoftmaxTransform(Transform):
-    """exp(x) over its sum along the last dimension; the inverse is the logarithm."""
+    """exp(x) divided by its sum along the last dimension; the inverse is the logarithm."""
 
     bijective = False
     domain = constraints.real_vector
@@ -352,7 +352,7 @@ class SoftmaxTransform(Transform):
 
 
 class StickBreakingTransform(Transform):
-    """n numbers as n + 1 positive ones whose sum is 1."""
+    """Maps n numbers to n + 1 positive numbers whose sum is 1."""
 
     domain = constraints.real_vector
     codomain = constraints.simplex
@@ -383,7 +383,7 @@ class StickBreakingTransform(Transform):
 
 
 class ReshapeTransform(Transform):
-    """The last dimensions, of shape in_shape, as out_shape."""
+    """Reshapes the last dimensions from in_shape to out_shape."""
 
     def __init__(self, in_shape: Sequence[int], out_shape: Sequence[int], cache_size: int = 0) -> None:
         super().__init__(cache_size)
@@ -419,7 +419,7 @@ def _other_end(shape: Sequence[int], end: tuple[int, ...], other: tuple[int, ...
 
 
 class IndependentTransform(Transform):
-    """A transform whose last dimensions more belong together."""
+    """A transform for which additional last dimensions belong together."""
 
     def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int,
                  cache_size: int = 0) -> None:  # fmt: skip
@@ -472,7 +472,7 @@ class CumulativeDistributionTransform(Transform):
 
     @property
     def domain(self) -> Any:
-        """What x may be."""
+        """The constraint of x."""
         return self.distribution.support
 
     def _call(self, x: Tensor) -> Tensor:
@@ -489,7 +489,7 @@ class CumulativeDistributionTransform(Transform):
 
 
 class LowerCholeskyTransform(Transform):
-    """A matrix as a lower triangular one with a positive diagonal: exp of its own."""
+    """Maps a matrix to a lower triangular one with a positive diagonal, which is exp of the diagonal."""
 
     domain = constraints.independent(constraints.real, 2)
     codomain = constraints.lower_cholesky
@@ -502,7 +502,8 @@ class LowerCholeskyTransform(Transform):
 
 
 class PositiveDefiniteTransform(Transform):
-    """A matrix as a positive-definite one: LowerCholeskyTransform's times its own transpose."""
+    """Maps a matrix to a positive-definite one: the result of LowerCholeskyTransform times its
+    transpose."""
 
     domain = constraints.independent(constraints.real, 2)
     codomain = constraints.positive_definite
@@ -516,7 +517,7 @@ class PositiveDefiniteTransform(Transform):
 
 
 def _strictly_lower(x: Tensor, n: int) -> Tensor:
-    """A vector's elements row by row below the diagonal of an n x n matrix."""
+    """Places the elements of a vector row by row below the diagonal of an n x n matrix."""
     row, column = tt.tril_indices(n, n, -1, device=x.device)
     out = x.new_zeros((*x.shape[:-1], n * n))
     places = (row * n + column).expand(x.shape)
@@ -524,8 +525,8 @@ def _strictly_lower(x: Tensor, n: int) -> Tensor:
 
 
 class CorrCholeskyTransform(Transform):
-    """n (n - 1) / 2 numbers as the lower Cholesky factor of an n x n correlation matrix: the tanh of
-    each is a partial correlation. Source: the Stan reference manual, "Cholesky LKJ correlation
+    """Maps n (n - 1) / 2 numbers to the lower Cholesky factor of an n x n correlation matrix: the tanh of
+    each number is a partial correlation. Source: the Stan reference manual, "Cholesky LKJ correlation
     distribution"."""
 
     domain = constraints.real_vector
@@ -590,7 +591,7 @@ class _Several(Transform):
 
 
 class CatTransform(_Several):
-    """Each of the transforms on its piece along `dim`, `lengths` long."""
+    """Applies each transform to its own piece along `dim`, whose lengths are `lengths`."""
 
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, lengths: Sequence[int] | None = None,
                  cache_size: int = 0) -> None:  # fmt: skip
@@ -599,17 +600,17 @@ class CatTransform(_Several):
 
     @property
     def domain(self) -> Any:
-        """What x may be."""
+        """The constraint of x."""
         return constraints.cat([t.domain for t in self.transforms], self.dim, self.lengths)
 
     @property
     def codomain(self) -> Any:
-        """What y may be."""
+        """The constraint of y."""
         return constraints.cat([t.codomain for t in self.transforms], self.dim, self.lengths)
 
     @property
     def length(self) -> int:
-        """How long they are together."""
+        """The total length of the pieces."""
         return sum(self.lengths)
 
     def _pieces(self, x: Tensor) -> Sequence[Tensor]:
@@ -632,19 +633,19 @@ class CatTransform(_Several):
 
 
 class StackTransform(_Several):
-    """Each of the transforms on its slice along `dim`."""
+    """Applies each transform to its own slice along `dim`."""
 
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(tseq, dim, cache_size)
 
     @property
     def domain(self) -> Any:
-        """What x may be."""
+        """The constraint of x."""
         return constraints.stack([t.domain for t in self.transforms], self.dim)
 
     @property
     def codomain(self) -> Any:
-        """What y may be."""
+        """The constraint of y."""
         return constraints.stack([t.codomain for t in self.transforms], self.dim)
 
     def _slices(self, x: Tensor) -> Sequence[Tensor]:

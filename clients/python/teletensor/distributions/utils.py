@@ -1,4 +1,4 @@
-"""What distributions of other libraries are made of, as `torch.distributions.utils` has it."""
+"""Helpers for distributions of other libraries, as in `torch.distributions.utils`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ euler_constant = 0.57721566490153286060
 
 
 def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
-    """Tensors and numbers as tensors of one shape. ValueError for anything else.
+    """Returns tensors and numbers as tensors of one shape. ValueError for anything else.
 
-    Numbers have the dtype and device of the first tensor, without one the default ones."""
+    Numbers get the dtype and device of the first tensor, or the defaults if there is no tensor."""
     if not all(isinstance(v, (Tensor, int, float)) for v in values):
         raise ValueError("Input arguments must all be instances of Number, or Tensor.")
     like = next((v for v in values if isinstance(v, Tensor)), None)
@@ -31,24 +31,24 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
 
 
 def logits_to_probs(logits: Tensor, is_binary: bool = False) -> Tensor:
-    """sigmoid, or without is_binary softmax over the last dimension."""
+    """sigmoid if is_binary, and otherwise softmax over the last dimension."""
     return tt.sigmoid(logits) if is_binary else tt.softmax(logits, dim=-1)
 
 
 def clamp_probs(probs: Tensor) -> Tensor:
-    """Within eps and 1 - eps of the dtype."""
+    """Clamps probabilities to at least eps and at most 1 - eps, where eps is that of the dtype."""
     eps = tt.finfo(probs.dtype).eps
     return probs.clamp(min=eps, max=1 - eps)
 
 
 def probs_to_logits(probs: Tensor, is_binary: bool = False) -> Tensor:
-    """The logarithm, with is_binary that of the odds, of what clamp_probs gives."""
+    """The logarithm of the result of clamp_probs, or with is_binary the logarithm of its odds."""
     clamped = clamp_probs(probs)
     return tt.log(clamped) - tt.log1p(-clamped) if is_binary else tt.log(clamped)
 
 
 class lazy_property:
-    """A property that is computed once, with gradients recorded, and is then an attribute."""
+    """A property that is computed once, with gradients recorded, and then stored as an attribute."""
 
     def __init__(self, wrapped: Callable[[Any], Any]) -> None:
         self.wrapped = wrapped
@@ -64,7 +64,7 @@ class lazy_property:
 
 
 def tril_matrix_to_vec(mat: Tensor, diag: int = 0) -> Tensor:
-    """[..., n, n] to [..., m]: the elements on and below diagonal `diag`, row by row."""
+    """Converts [..., n, n] to [..., m]: the elements on and below diagonal `diag`, row by row."""
     n = mat.shape[-1]
     if not -n <= diag < n:
         raise ValueError(f"diag ({diag}) provided is outside [{-n}, {n - 1}].")
@@ -73,8 +73,8 @@ def tril_matrix_to_vec(mat: Tensor, diag: int = 0) -> Tensor:
 
 
 def vec_to_tril_matrix(vec: Tensor, diag: int = 0) -> Tensor:
-    """The inverse of tril_matrix_to_vec, with zeros above. ValueError for a length that is not a
-    triangle's."""
+    """The inverse of tril_matrix_to_vec, with zeros above the diagonal. ValueError for a length that is not
+    that of a triangle."""
     length = vec.shape[-1]
     n = (-(1 + 2 * diag) + ((1 + 2 * diag) ** 2 + 8 * length + 4 * abs(diag) * (diag + 1)) ** 0.5) / 2
     if abs(n - round(n)) > tt.finfo(vec.dtype).eps:

@@ -1,4 +1,4 @@
-"""Function transforms: grad, vjp, jvp, Jacobians, Hessians, vmap, and calls of modules as functions."""
+"""Function transforms: grad, vjp, jvp, Jacobians, Hessians, vmap, and functional calls of modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ._vmap import vmap
 
 
 def functionalize(func: Any, *, remove: str = "mutations") -> Any:
-    """func itself: values never change here, in-place code only gives names new ones."""
+    """Returns func itself: values never change here, and in-place operations only replace the value to
+    which a name refers."""
     if remove not in ("mutations", "mutations_and_views"):
         raise RuntimeError(
             f"functionalize: expected remove='mutations' or 'mutations_and_views', got {remove!r}")

@@ -1,4 +1,4 @@
-"""Modules called as functions of their parameters."""
+"""Calls modules as functions of their parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _tensors_of(dicts: Any) -> dict[str, Tensor]:
 
 
 def _extra_place(module: Module, name: str) -> tuple[Module, str]:
-    """Where a name goes that is no parameter or buffer yet."""
+    """The place for a name that is not a parameter or buffer of the module."""
     *path, last = name.split(".")
     part: Any = module
     for step in path:
@@ -53,7 +53,7 @@ def _extra_place(module: Module, name: str) -> tuple[Module, str]:
 
 
 def _tied(places: dict[str, tuple[Module, str]], given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The given tensors, and under the names that share a tensor with theirs."""
+    """The given tensors, also under the names that share a tensor with theirs."""
     groups: dict[Any, list[str]] = {}
     for name, (part, last) in places.items():
         groups.setdefault(part.__dict__[last], []).append(name)
@@ -71,11 +71,11 @@ def _tied(places: dict[str, tuple[Module, str]], given: dict[str, Tensor]) -> di
 def functional_call(module: Module, parameter_and_buffer_dicts: Any, args: Any = None,
                     kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True,
                     strict: bool = False) -> Any:
-    """Calls the module with the given tensors, by dotted name, in place of its parameters and buffers.
+    """Calls the module with the given tensors, by dotted name, instead of its parameters and buffers.
 
-    The module itself is unchanged afterwards; what the call has assigned to a given name is in the
-    dictionary then, if one is given. With tie_weights, a name that shares its tensor with a given one
-    takes the new tensor too. strict: the names must be exactly the module's.
+    The module is unchanged afterwards; if the call assigns a tensor to one of the given names, that tensor
+    is stored in the given dictionary. With tie_weights, a name that shares its tensor with a given name
+    gets the new tensor too. strict: the names must be exactly those of the module.
     """
     given = _tensors_of(parameter_and_buffer_dicts)
     places: dict[str, tuple[Module, str]] = {}
@@ -123,7 +123,8 @@ def functional_call(module: Module, parameter_and_buffer_dicts: Any, args: Any =
 
 
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(parameters, buffers) of several models of one structure, stacked: for vmap over an ensemble."""
+    """Returns the stacked (parameters, buffers) of several models of the same structure, for vmap over an
+    ensemble."""
     if not models:
         raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
     if len({m.training for m in models}) > 1:

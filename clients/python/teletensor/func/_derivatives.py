@@ -62,7 +62,7 @@ def _inexact(x: Tensor) -> bool:
 
 
 class _Taped:
-    """The call of a function over new names of its differentiated arguments."""
+    """A call of a function in which fresh variables replace the arguments to be differentiated."""
 
     def __init__(self, inputs: Any, what: str) -> None:
         self.mode = _core.grad_mode()
@@ -76,7 +76,7 @@ class _Taped:
         return unflatten(self.variables, self.spec)
 
     def recorded(self, outputs: list[Tensor], seeds: list[Tensor]) -> bool:
-        """Does somebody outside differentiate through this?"""
+        """Returns whether an enclosing computation differentiates through this one."""
         return self.mode and (
             self.nested or any(t is not None and t.requires_grad for t in seeds)
             or _core.depends_elsewhere(
@@ -84,7 +84,7 @@ class _Taped:
 
     def gradients(self, outputs: list[Tensor], seeds: list[Any], keep: bool,
                   create: bool | None = None) -> list[Tensor]:
-        """One per input, zeros where it was not used."""
+        """One gradient for each input, zeros for an input that was not used."""
         roots = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
         if not roots:
             return [_zeros(t) for t in self.leaves]
@@ -101,7 +101,7 @@ class _Taped:
         return out
 
     def release(self, tree: Any, outputs: list[Tensor]) -> Any:
-        """Results without the history that only this derivative needed."""
+        """The results without the history that was needed only for this derivative."""
         if self.mode and (self.nested or (outputs and _core.depends_elsewhere(
                 outputs, [v for v in self.variables if _inexact(v)]))):
             return tree
@@ -119,10 +119,10 @@ def _split_aux(result: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
 
 def grad_and_value(func: Callable[..., Any], argnums: Argnums = 0,
                    has_aux: bool = False) -> Callable[..., Any]:
-    """A function that gives (gradient, value) of a `func` whose value is one number.
+    """Returns a function that computes (gradient, value) of `func`, which returns one number.
 
-    argnums: which arguments the gradient is of. has_aux: func returns (value, aux), and the result is
-    (gradient, (value, aux)).
+    argnums: the arguments with respect to which the gradient is computed. has_aux: func returns (value,
+    aux), and the result is (gradient, (value, aux)).
     """
 
     @functools.wraps(func)
@@ -149,7 +149,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Argnums = 0,
 
 
 def grad(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that gives the gradient of a `func` whose value is one number.
+    """Returns a function that computes the gradient of `func`, which returns one number.
 
     >>> tt.func.grad(tt.sin)(tt.tensor(0.0))
     tensor(1.)
@@ -164,7 +164,8 @@ def grad(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) 
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """(outputs, function of cotangents to the tuple of the primals' gradients); with has_aux also aux."""
+    """Returns (outputs, a function from cotangents to the tuple of gradients of the primals), and with
+    has_aux also aux."""
     what = "vjp(f, *primals)"
     taped = _Taped(primals, what)
     with enable_grad():
@@ -193,7 +194,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False,
         has_aux: bool = False) -> Any:
-    """(func(*primals), its directional derivative along the tangents); with has_aux also aux."""
+    """Returns (func(*primals), its directional derivative along the tangents), and with has_aux also
+    aux."""
     what = "jvp(f, primals, tangents)"
     if not isinstance(primals, tuple):
         raise RuntimeError(f"{what}: Expected primals to be a tuple. E.g. it should be valid to call "
@@ -224,7 +226,8 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """(func(*primals), its derivative there as a function of tangents), without running func again."""
+    """Returns (func(*primals), its derivative at the primals as a function of tangents); the latter does
+    not run func again."""
     result, vjp_fn = vjp(func, *primals)
     points, spec = _tensors(primals, "linearize")
     outputs, out_spec = _tensors(result, "linearize")
@@ -257,9 +260,10 @@ def _basis(like: Tensor) -> Tensor:
 
 def jacrev(func: Callable[..., Any], argnums: Argnums = 0, *, has_aux: bool = False,
            chunk_size: int | None = None) -> Callable[..., Any]:
-    """A function that gives the Jacobian of `func` by reverse mode, one row for each output element.
+    """Returns a function that computes the Jacobian of `func` by reverse mode, one row for each output
+    element.
 
-    Shape: the output's, then the input's; nested as outputs of inputs.
+    The shape is the output's followed by the input's; structures are nested as outputs of inputs.
     """
 
     @functools.wraps(func)
@@ -295,9 +299,10 @@ def jacrev(func: Callable[..., Any], argnums: Argnums = 0, *, has_aux: bool = Fa
 
 def jacfwd(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, *,
            randomness: str = "error") -> Callable[..., Any]:
-    """A function that gives the Jacobian of `func` by forward mode, one column for each input element.
+    """Returns a function that computes the Jacobian of `func` by forward mode, one column for each input
+    element.
 
-    Shape: the output's, then the input's; nested as outputs of inputs.
+    The shape is the output's followed by the input's; structures are nested as outputs of inputs.
     """
 
     @functools.wraps(func)
@@ -337,5 +342,5 @@ def jacfwd(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 
 
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
-    """A function that gives the Hessian of `func`: jacfwd of jacrev."""
+    """Returns a function that computes the Hessian of `func`, as jacfwd of jacrev."""
     return jacfwd(jacrev(func, argnums), argnums)

@@ -1,4 +1,4 @@
-"""vmap: a function of one sample as a function of a batch, run once for all."""
+"""vmap: converts a function of one sample to a function of a batch, which runs once for all samples."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def _run(func: Callable[..., Any], leaves: list[Any], spec: Any, dims: list[int 
 
 def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,
          chunk_size: int | None = None) -> Callable[..., Any]:
-    """A function that maps `func` over dimension in_dims of its arguments.
+    """Returns a function that maps `func` over dimension in_dims of its arguments.
 
-    in_dims and out_dims are numbers, or tuples that mirror the arguments and the outputs; None leaves
-    an argument as it is. randomness: what random ops do inside ("error", "same", "different" numbers
-    for each sample). chunk_size bounds how many samples run at a time.
-    An op without a batching rule is called once for each sample.
+    in_dims and out_dims are numbers, or tuples with the structure of the arguments and the outputs; None
+    means that an argument is not mapped. randomness: the behaviour of random ops within func ("error", or
+    the "same" or "different" numbers for the samples). chunk_size limits the number of samples that run at
+    a time. An op without a batching rule is called once for each sample.
     """
     if randomness not in _RANDOMNESS:
         raise RuntimeError("Only allowed values for randomness are 'error', 'different', or 'same'. "

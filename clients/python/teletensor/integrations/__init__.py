@@ -1,3 +1,3 @@
-"""Adapters to other libraries. Each module needs its library, and is imported by its own name."""
+"""Adapters for other libraries. Each module requires its library, and must be imported by its own name."""
 
 __all__: list[str] = []

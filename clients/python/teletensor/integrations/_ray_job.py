@@ -1,4 +1,5 @@
-"""A Ray Train job as Ray's controller sees it: which worker is which rank, and whose daemon it uses."""
+"""A Ray Train job from the point of view of Ray's controller: which worker is which rank, and which daemon
+it uses."""
 
 from __future__ import annotations
 
@@ -21,23 +22,23 @@ from .._certificates import peer_files
 __all__ = ["Job"]
 
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
-_LEASE = 600  # seconds that a session of a job's own daemon waits for the worker that comes next
+_LEASE = 600  # seconds that a session on a daemon of the job waits for the next worker
 
 
 class _Place(NamedTuple):
-    """Where a worker is."""
+    """The location of a worker."""
 
     rank: int
     ranks: int
     node: str
     ip: str
-    port: int  # one that is free there
-    address: str  # of the daemon that is configured for it, or ""
-    running: str  # of the user's running daemon, or ""
+    port: int  # a free port on the worker's node
+    address: str  # of the daemon that is configured for the worker, or ""
+    running: str  # the address of the user's running daemon, or ""
 
 
 def _place() -> _Place:
-    """In a worker."""
+    """Runs in a worker: returns its location."""
     own = _daemon.runtime_dir() / "teletensor.sock"
     context = ray.train.get_context()
     return _Place(
@@ -47,31 +48,31 @@ def _place() -> _Place:
 
 
 def _set(variables: dict[str, str]) -> None:
-    """In a worker."""
+    """Runs in a worker: sets environment variables."""
     os.environ.update(variables)
 
 
 class _NodeDaemon:
-    """An actor that has a daemon on its node. Both end with the controller, which owns the actor."""
+    """An actor that runs a daemon on its node. Both end with the controller, which owns the actor."""
 
-    _daemon: subprocess.Popen[bytes]  # once it is started
+    _daemon: subprocess.Popen[bytes]  # set when it is started
 
     def place(self) -> tuple[str, int]:
-        """The node's address, and a port that is free there."""
+        """The node's address, and a free port there."""
         return ray.util.get_node_ip_address(), _daemon.free_port()
 
     def start(self, flags: Sequence[str], files: dict[str, str]) -> str:
-        """Starts the daemon; its address. `files`: contents of private files, by the flags that name
-        them."""
+        """Starts the daemon and returns its address. `files`: the contents of private files, by the flags
+        that name them."""
         socket = _daemon.runtime_dir() / f"teletensor-ray-{os.getpid()}.sock"
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        with tempfile.TemporaryDirectory() as folder:  # the daemon reads the files when it starts
+        with tempfile.TemporaryDirectory() as folder:  # the daemon reads the files only when it starts
             for flag, text in files.items():
                 path = pathlib.Path(folder, flag.strip("-"))
                 path.touch(0o600)
                 path.write_text(text, encoding="ascii")
                 flags = [*flags, flag, str(path)]
-            # The first worker may connect late, and none is connected while Ray starts workers again.
+            # The first worker may connect late, and no worker is connected while Ray restarts them.
             self._daemon = _daemon.start(
                 socket, "--linger", "1e7", "--lease", str(_LEASE), "--state-dir", "", *flags,
                 preexec_fn=_daemon.ends_with_this(signal.SIGTERM, mask))
@@ -87,20 +88,20 @@ class _NodeDaemon:
 
 
 class Job:
-    """Kept by the controller's backend from the first start of the workers on. One thread uses it."""
+    """The state of a job, which the controller's backend keeps from the first start of the workers on. Only
+    one thread uses it."""
 
     def __init__(self, address: str | None, name: str | None, daemon_flags: Sequence[str]) -> None:
         self._address, self._flags = address, list(daemon_flags)
         self._name = name or f"ray-{secrets.token_hex(8)}"
-        self._variables: list[dict[str, str]] = []  # of each rank
-        self._nodes: list[str] = []  # of each rank
-        self._daemons: dict[str, Any] = {}  # actors, by node
-        self._own: dict[str, str] = {}  # addresses of the job's own daemons, by node
+        self._variables: list[dict[str, str]] = []  # the variables of each rank
+        self._nodes: list[str] = []  # the node of each rank
+        self._daemons: dict[str, Any] = {}  # the actors, by node
+        self._own: dict[str, str] = {}  # the addresses of the job's own daemons, by node
 
     def start(self, workers: Any) -> None:
-        """Gives workers that Ray has started their variables. `workers`: Ray's group of all of them, or
-        of one that has taken the place of another. RuntimeError if that one is on a node that has
-        another daemon."""
+        """Passes their variables to workers that Ray has started. `workers` is Ray's group of all workers,
+        or of one that replaces another. RuntimeError if that one is on a node that has another daemon."""
         places: list[_Place] = workers.execute(_place)
         if len(places) == places[0].ranks:
             self._assign(places)
@@ -114,13 +115,14 @@ class Job:
             workers.execute_single(i, _set, self._variables[place.rank])
 
     def _assign(self, places: list[_Place]) -> None:
-        """All ranks, when all workers are new."""
+        """Assigns all ranks, when all workers are new."""
         places = sorted(places)
         before = self._nodes
         self._nodes = [place.node for place in places]
         nodes = list(dict.fromkeys(self._nodes))
         addresses = self._addresses(places, nodes)
-        # On the same nodes the world has the same name, so that waiting ranks of the old one are told.
+        # If the nodes are the same, the world keeps its name, so that ranks that still wait in the old
+        # world are notified.
         master = {name: self._variables[0][name] for name in ("MASTER_ADDR", "MASTER_PORT")
                   } if before == self._nodes else {
                       "MASTER_ADDR": places[0].ip, "MASTER_PORT": str(places[0].port)}
@@ -136,7 +138,7 @@ class Job:
             })
 
     def _addresses(self, places: list[_Place], nodes: list[str]) -> list[str]:
-        """The address of each rank's daemon. Daemons that are missing are started."""
+        """The address of the daemon for each rank. Starts daemons that are missing."""
         if self._address:
             return [self._address] * len(places)
         if all(place.address for place in places):
@@ -148,7 +150,8 @@ class Job:
         return [self._own[place.node] for place in places]
 
     def _start_daemons(self, nodes: list[str]) -> None:
-        """One on each node. Earlier ones end, because a daemon's list of peers does not change."""
+        """Starts a daemon on each node. Earlier daemons are ended, because the list of peers of a running
+        daemon cannot change."""
         self.end()
         self._daemons = {
             node: ray.remote(_NodeDaemon).options(
@@ -169,11 +172,11 @@ class Job:
         self._own = dict(zip(nodes, ray.get(started)))
 
     def end(self) -> None:
-        """Ends the job's own daemons, and their sessions with them."""
+        """Ends the job's own daemons, and with them their sessions."""
         if not self._daemons:
             return
         ending = [actor.end.remote() for actor in self._daemons.values()]
-        ray.wait(ending, num_returns=len(ending), timeout=2 * _GRACE)  # a node may be gone
+        ray.wait(ending, num_returns=len(ending), timeout=2 * _GRACE)  # a node may not exist any more
         for actor in self._daemons.values():
             ray.kill(actor)
         self._daemons, self._own = {}, {}

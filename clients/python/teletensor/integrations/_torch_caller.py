@@ -1,4 +1,5 @@
-"""The common parts of the calls of c10d's ProcessGroup: checks, and the way to the member."""
+"""The common parts of the calls of c10d's ProcessGroup: checks, and access to the member of the daemon's
+group."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _FRAMEWORKS = ("torch", __name__.partition(".")[0])
 
 
 def caller_line() -> str:
-    """The program's line that calls torch.distributed, as errors on other ranks show it."""
+    """The source line of the program that calls torch.distributed, for error messages on other ranks."""
     frame: Any = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _FRAMEWORKS:
         frame = frame.f_back
@@ -29,7 +30,7 @@ def caller_line() -> str:
 
 
 def _own_timeout(options: Any) -> float | None:
-    """The seconds of a call's own timeout; None where it has none."""
+    """The timeout in seconds of this call; None if it has none of its own."""
     timeout = options if isinstance(options, timedelta) else getattr(options, "timeout", None)
     seconds = timeout.total_seconds() if timeout is not None else 0.0
     return seconds if seconds > 0 else None
@@ -47,11 +48,11 @@ def spread(array: np.ndarray[Any, Any], tensors: Sequence[Any]) -> None:
 
 
 class Caller:
-    """Each call returns a Work, whose `wait()` raises the call's error. Calls run in their order, on
-    another thread, so the program leaves the tensors alone until it has waited."""
+    """Base class of the calls. Each call returns a Work, whose `wait()` raises the call's error. The calls
+    run in order on another thread, so the program must not use the tensors until it has waited."""
 
     def name(self) -> str:
-        """ "teletensor"."""
+        """Returns "teletensor"."""
         return "teletensor"
 
     def _begin(self, member: Member, timeout: float) -> None:
@@ -83,7 +84,8 @@ class Caller:
         return root
 
     def _reached(self, name: str, peer: int) -> Member:
-        """The member, which can transfer to and from that rank (-1: any)."""
+        """The member of the daemon's group, after checking that it can transfer data to and from that rank
+        (-1: any rank)."""
         if self._size == 1 or peer == self._rank or not -1 <= peer < self._size:
             raise ValueError(
                 f"{name}: rank {peer} is no other rank of a group of {self._size}, in which this process "
@@ -99,7 +101,7 @@ class Caller:
         return list(tensors)
 
     def _rows(self, name: str, whole: Any, part: Any) -> Sequence[Any]:
-        """The parts for each rank, which share their memory with the whole one."""
+        """The parts for each rank, which share the memory of the whole tensor."""
         if whole.dtype != part.dtype or whole.numel() != part.numel() * self._size:
             raise ValueError(
                 f"{name} of {whole.numel()} {whole.dtype} is not {self._size} times as large as the other "

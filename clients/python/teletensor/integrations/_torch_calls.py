@@ -1,4 +1,4 @@
-"""The calls of c10d's ProcessGroup, as ops of a group of the daemon."""
+"""Implements the calls of c10d's ProcessGroup by ops of a group of the daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Calls(Reductions):
     # ---------------------------------------------------------------- copies
 
     def broadcast(self, tensors: list[Any], opts: Any) -> Work:
-        """The root's tensors, in those of each."""
+        """Copies the root's tensors into the tensors of each rank."""
         check(tensors, "broadcast")
         root, site = self._root(opts), caller_line()
 
@@ -34,20 +34,20 @@ class Calls(Reductions):
         return self._start("broadcast", tensors, tensors, opts, call)
 
     def allgather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Work:
-        """The tensor of each rank, in a list of each."""
+        """Writes the tensor of each rank into a list on each rank."""
         targets, source = self._listed(one(outputs, "all_gather")), one(inputs, "all_gather")
         return self._gathered("all_gather", [[target] for target in targets], [source], opts)
 
     def allgather_coalesced(self, outputs: list[list[Any]], inputs: list[Any], opts: Any = None) -> Work:
-        """As allgather, of several tensors: outputs[r] has those of rank r."""
+        """As allgather, for several tensors: outputs[r] receives those of rank r."""
         return self._gathered("all_gather_coalesced", self._listed(outputs), inputs, opts)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
-        """The tensors of all ranks, one after the other."""
+        """Writes the concatenated tensors of all ranks into output."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Work:
-        """As all_gather_single, of several tensors."""
+        """As all_gather_single, for several tensors."""
         name = "all_gather_into_tensor"
         check(outputs, name)
         rows = [
@@ -57,7 +57,7 @@ class Calls(Reductions):
         return self._gathered(name, list(zip(*rows, strict=True)), inputs, opts)
 
     def _gathered(self, name: str, targets: Sequence[Any], inputs: list[Any], opts: Any) -> Work:
-        """targets[r] has the tensors of rank r."""
+        """Writes the tensors of rank r into targets[r]."""
         check([*inputs, *(target for of_rank in targets for target in of_rank)], name)
         wanted = [(tensor.dtype, tensor.numel()) for tensor in inputs]
         for of_rank in targets:
@@ -73,7 +73,7 @@ class Calls(Reductions):
         return self._start(name, inputs, [tensor for of_rank in targets for tensor in of_rank], opts, call)
 
     def gather(self, outputs: list[list[Any]], inputs: list[Any], opts: Any) -> Work:
-        """The tensor of each rank, in a list of the root."""
+        """Writes the tensor of each rank into a list on the root."""
         source, root = one(inputs, "gather"), self._root(opts)
         here = self._rank == root
         if not here and outputs:
@@ -86,7 +86,7 @@ class Calls(Reductions):
         return self._exchanged("gather", targets, [source], sends, receives, opts)
 
     def scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Work:
-        """A tensor of the root's list, on each rank."""
+        """Writes the tensors in the root's list into the tensors of the corresponding ranks."""
         target, root = one(outputs, "scatter"), self._root(opts)
         here = self._rank == root
         if not here and inputs:
@@ -99,7 +99,7 @@ class Calls(Reductions):
         return self._exchanged("scatter", [target], sources, sends, receives, opts)
 
     def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Work:
-        """Tensor i of each rank's inputs, in the outputs of rank i."""
+        """Writes tensor i of each rank's inputs into the outputs of rank i."""
         targets, sources = self._listed(outputs), self._listed(inputs)
         sends, receives = ([tensor.numel() for tensor in tensors] for tensors in (sources, targets))
         return self._exchanged("all_to_all", targets, sources, sends, receives, opts)
@@ -107,13 +107,13 @@ class Calls(Reductions):
     def all_to_all_single(
         self, output: Any, input: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
     ) -> Work:
-        """As alltoall, of the parts of one tensor along dimension 0."""
+        """As alltoall, for the parts of one tensor along dimension 0."""
         sends = self._parts("input", input, input_sizes)
         receives = self._parts("output", output, output_sizes)
         return self._exchanged("all_to_all_single", [output], [input], sends, receives, opts)
 
     def _parts(self, name: str, tensor: Any, sizes: Any) -> list[int]:
-        """The elements of each part."""
+        """The number of elements in each part."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not sizes and rows % self._size:
             raise ValueError(
@@ -156,7 +156,7 @@ class Calls(Reductions):
     # ---------------------------------------------------------------- from one rank to another
 
     def send(self, tensors: list[Any], to: int, tag: int) -> Work:
-        """Ends when the daemon has the tensor, which keeps it for the receiver."""
+        """Its Work ends when the daemon has the tensor, which it keeps for the receiver."""
         check([one(tensors, "send")], "send")
         member = self._reached("send", to)
         work = Work(f"{self.name()}:send", tensors)
@@ -169,7 +169,7 @@ class Calls(Reductions):
         return self._received(tensors, source, tag, self._reached("recv", source))
 
     def recv_anysource(self, tensors: list[Any], tag: int) -> Work:
-        """As recv, of any rank, which `source_rank` of the Work tells."""
+        """As recv, from any rank, which `source_rank` of the Work returns."""
         check([one(tensors, "recv")], "recv")
         return self._received(tensors, -1, tag, self._reached("recv", -1))
 
@@ -180,7 +180,8 @@ class Calls(Reductions):
             with self._posting:
                 before = self._posted[: self._posted.index(posted)]
                 self._posted.remove(posted)
-            for earlier_source, earlier_tag, earlier in before:  # what may take the same tensor comes first
+            # earlier receives that may match the same tensor come first
+            for earlier_source, earlier_tag, earlier in before:
                 if earlier_tag == tag and (earlier_source == source or -1 in (earlier_source, source)):
                     earlier.begin()
             member.receive(work, like.dtype, tensors[0].numel(), source, tag, site, take)
@@ -195,7 +196,7 @@ class Calls(Reductions):
             self._posted.append(posted)
         return work
 
-    # Names of earlier versions of PyTorch
+    # The names in earlier versions of PyTorch.
     _allgather_base = all_gather_single
     _reduce_scatter_base = Reductions.reduce_scatter_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced

@@ -1,8 +1,8 @@
-"""Elements of PyTorch's tensors on a CPU as flat NumPy arrays, and back.
+"""Converts the elements of PyTorch's CPU tensors to flat NumPy arrays and back.
 
-c10d's collectives are about numbers of elements, not about shapes; so all that goes to a daemon is of one
-dimension. An array has its tensor's memory where that is contiguous. Dtypes that the daemon does not have
-travel as integers of their size, for what only moves elements.
+c10d's collectives work on numbers of elements and not on shapes, so all data for a daemon are
+one-dimensional. An array shares the memory of its tensor if that is contiguous. Dtypes that the daemon does
+not have are sent as integers of the same size in operations that only move elements.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 class Elements(NamedTuple):
-    """The name of the daemon's dtype, and the elements, in NumPy's dtype of `DTYPES`."""
+    """The name of the daemon's dtype, and the elements in NumPy's form of that dtype (`DTYPES`)."""
 
     dtype: str
     array: np.ndarray[Any, Any]
 
 
 def check(tensors: Sequence[Any], name: str) -> None:
-    """ValueError for what is no strided tensor on a CPU."""
+    """ValueError for a tensor that is not a strided CPU tensor."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: a tensor is expected, not {type(tensor).__name__}")
@@ -46,7 +46,7 @@ def check(tensors: Sequence[Any], name: str) -> None:
 
 
 def _plain(tensor: Any, moved: bool) -> tuple[str, Any]:
-    """The name of the daemon's dtype, and a tensor of the same strides that NumPy can show."""
+    """The name of the daemon's dtype, and a tensor with the same strides in a dtype that NumPy has."""
     name = str(tensor.dtype).rpartition(".")[2]
     if name not in DTYPES:
         if not moved or tensor.element_size() not in _BITS:
@@ -57,8 +57,9 @@ def _plain(tensor: Any, moved: bool) -> tuple[str, Any]:
 
 
 def joined(tensors: Sequence[Any], moved: bool) -> Elements:
-    """The elements of all tensors, one after the other. `moved`: they are not computed with, and may be of
-    several dtypes, which travel as bytes. TypeError for dtypes that the daemon does not have."""
+    """The concatenated elements of all tensors. `moved`: the elements are only moved, not computed with,
+    and may have several dtypes, which are sent as bytes. TypeError for dtypes that the daemon does not
+    have."""
     parts = [_elements(tensor, moved) for tensor in tensors]
     names = {part.dtype for part in parts}
     if len(names) > 1:
@@ -77,7 +78,7 @@ def _elements(tensor: Any, moved: bool) -> Elements:
 
 
 def split(array: np.ndarray[Any, Any], tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The parts of what `joined` made of such tensors, of one or of several dtypes."""
+    """Splits the result of `joined` into the parts for such tensors, of one or of several dtypes."""
     bytes_ = [tensor.numel() * tensor.element_size() for tensor in tensors]
     if array.nbytes != sum(bytes_):
         raise ValueError(f"{array.nbytes} bytes have come for tensors of {sum(bytes_)}")
@@ -86,7 +87,7 @@ def split(array: np.ndarray[Any, Any], tensors: Sequence[Any]) -> list[np.ndarra
 
 
 def write(tensor: Any, array: np.ndarray[Any, Any]) -> None:
-    """Overwrites the tensor's elements, whatever its strides, without its autograd taking notice."""
+    """Overwrites the elements of the tensor, for any strides, without involving autograd."""
     target = tensor.detach()
     if target.is_conj() or target.is_neg():
         fresh = torch.empty_like(target.resolve_conj().resolve_neg())

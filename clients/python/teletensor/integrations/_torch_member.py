@@ -1,9 +1,10 @@
-"""A process of a c10d group as member of two groups of the daemon: one of collectives, one of transfers.
+"""A process of a c10d group as a member of two groups of the daemon: one for collectives and one for
+transfers.
 
-Each group of collectives has a session of its own, so that groups do not wait for each other. Transfers of
-all groups go through two sessions of the process: one that sends, and one that receives and waits. In the
-daemon's group of n processes' transfers rank r sends, and rank n + r receives for the same process. So a
-send does not wait for a receive, and neither waits for a collective.
+Each group for collectives has a session of its own, so that groups do not wait for each other. The
+transfers of all groups use two sessions of the process: one that sends, and one that receives and waits. In
+the daemon's group for the transfers of n processes, rank r sends, and rank n + r receives for the same
+process. So a send does not wait for a receive, and neither waits for a collective.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CPU = _core.device("cpu")
 
 
 class _Transfers:
-    """The two sessions of this process, as long as a group uses them."""
+    """The two sessions of this process for transfers, which exist while a group uses them."""
 
     def __init__(self) -> None:
         self.pid, self.users = os.getpid(), 0
@@ -69,12 +70,12 @@ def _released(used: _Transfers, drop: bool) -> None:
 
 
 class Member:
-    """Joins on the daemon, and waits for the other processes. `store`: c10d's, of this group only.
-    RankLostError (RuntimeError) where one does not come within `timeout` seconds."""
+    """Joins the daemon's groups, and waits for the other processes. `store` is the c10d store of this group
+    only. RankLostError (RuntimeError) if a process does not arrive within `timeout` seconds."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, label: str) -> None:
         self.size, self.rank, self.pid, self._ended = size, rank, os.getpid(), False
-        self._receives: set[Work] = set()  # that have begun and not ended
+        self._receives: set[Work] = set()  # receives that have begun and not ended
         if rank == 0:
             store.set("teletensor", f"torch {label[:40]} {uuid.uuid4().hex}")
         name = store.get("teletensor").decode()
@@ -96,18 +97,18 @@ class Member:
             undo.pop_all()
 
     def put(self, work: Work, call: Callable[[], None]) -> None:
-        """Runs a call of the functions below after the calls before it, and ends the work."""
+        """Runs a call of one of the functions below after all earlier calls, and then ends the work."""
         self._lane.put(work, call)
 
     def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)
             ) -> np.ndarray[Any, Any]:
-        """The elements of the op's result. `attributes` follow that of the group; the elements have this
-        shape for it."""
+        """The elements of the op's result. `attributes` are those after the group; the operand is reshaped
+        to `shape`."""
         operand = _send(self._lane.session, data.array.reshape(shape), _CPU, getattr(_core, data.dtype))
         return self._elements(ops[op](operand, self._group._number, *attributes), data.dtype)
 
     def broadcast(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any] | None:
-        """Root's elements; None on root, when it is done there."""
+        """Returns the root's elements; on the root returns None when they have been sent."""
         if self.rank == root:
             operand = _send(self._lane.session, data.array, _CPU, getattr(_core, data.dtype))
         else:
@@ -116,7 +117,7 @@ class Member:
         return self._seen(result, data.dtype, self.rank != root)
 
     def reduce_to(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any] | None:
-        """The sum on root; None elsewhere, when it is done."""
+        """Returns the sum on the root; on other ranks returns None when the operation is done."""
         operand = _send(self._lane.session, data.array, _CPU, getattr(_core, data.dtype))
         result = ops["reduce_to"](operand, self._group._number, root, site)
         return self._seen(result, data.dtype, self.rank == root)
@@ -124,7 +125,7 @@ class Member:
     def _seen(self, result: Tensor, dtype: str, wanted: bool) -> np.ndarray[Any, Any] | None:
         if wanted:
             return self._elements(result, dtype)
-        self._elements(result[:1], dtype)  # an error of the call is raised here
+        self._elements(result[:1], dtype)  # raises an error of the call here
         return None
 
     def _elements(self, result: Tensor, dtype: str) -> np.ndarray[Any, Any]:
@@ -135,7 +136,7 @@ class Member:
         ops["all_reduce"](self._group._zero, self._group._number, False, site).item()
 
     def send(self, work: Work, data: Elements, to: int, tag: int, site: str) -> None:
-        """The work ends when the daemon has the elements, and keeps them for the receiver."""
+        """Sends the elements; the work ends when the daemon has them, which it keeps for the receiver."""
         lane, group = self._transfers.sends, self._sender
 
         def call() -> None:
@@ -148,7 +149,8 @@ class Member:
 
     def receive(self, work: Work, dtype: str, count: int, source: int, tag: int, site: str,
                 take: Callable[[np.ndarray[Any, Any]], None]) -> None:
-        """Hands what `source` (-1: any process) sends with that tag to `take`, on another thread."""
+        """Passes the elements that `source` (-1: any process) sends with that tag to `take`, on another
+        thread."""
         group = self._receiver
 
         def call() -> None:
@@ -166,8 +168,8 @@ class Member:
         self._transfers.receives.put(work, call)
 
     def end(self, drop: bool = False) -> None:
-        """Leaves, when what this process has sent has been received. `drop`: at once. Nothing where the
-        member is that of a process which has forked this one."""
+        """Leaves the groups when everything that this process has sent has been received, or at once with
+        `drop`. Does nothing in a process that was forked from the one that has joined."""
         if self._ended or self.pid != os.getpid():
             return
         self._ended = True
@@ -188,13 +190,13 @@ class Member:
 
 
 class Alone(Member):
-    """The member of a group of one process, which needs no daemon."""
+    """The member of a group with only one process, which needs no daemon."""
 
     def __init__(self) -> None:
         self.size, self.rank, self.pid = 1, 0, os.getpid()
 
     def put(self, work: Work, call: Callable[[], None]) -> None:
-        """Runs it."""
+        """Runs the call."""
         error: Exception | None = None
         try:
             call()
@@ -204,18 +206,18 @@ class Alone(Member):
 
     def run(self, op: str, data: Elements, *attributes: Any, shape: tuple[int, ...] = (-1,)
             ) -> np.ndarray[Any, Any]:
-        """The elements."""
+        """Returns the elements."""
         return data.array
 
     def broadcast(self, data: Elements, root: int, site: str) -> None:
-        """None."""
+        """Returns None."""
 
     def reduce_to(self, data: Elements, root: int, site: str) -> np.ndarray[Any, Any]:
-        """The elements."""
+        """Returns the elements."""
         return data.array
 
     def meet(self, site: str) -> None:
-        """Nobody else comes."""
+        """Does nothing, because there are no other processes."""
 
     def end(self, drop: bool = False) -> None:
-        """Nobody else is told."""
+        """Does nothing, because there are no other processes."""

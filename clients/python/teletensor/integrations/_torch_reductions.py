@@ -1,4 +1,4 @@
-"""The reductions of c10d's ProcessGroup, as ops of a group of the daemon."""
+"""Implements the reductions of c10d's ProcessGroup by ops of a group of the daemon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMBINATIONS = (
 
 
 def _reduction(opts: Any) -> bool | str:
-    """all_combine's word; True for an average, False for a sum."""
+    """The reduction: a word for all_combine, True for an average, or False for a sum."""
     op = opts.reduceOp if opts is not None else ReduceOp.SUM
     if op == ReduceOp.SUM or op == ReduceOp.AVG:
         return bool(op == ReduceOp.AVG)
@@ -43,10 +43,10 @@ def _reduced(member: Member, data: Elements, reduction: bool | str, site: str) -
 
 
 class Reductions(Caller):
-    """Sums, averages, products and the like of the tensors of all ranks."""
+    """Sums, averages, products and similar reductions of the tensors of all ranks."""
 
     def allreduce(self, tensors: list[Any], opts: Any = None) -> Work:
-        """The tensors of all ranks as one, in those of each."""
+        """Reduces the tensors of all ranks, and writes the result into the tensors of each rank."""
         if len(tensors) == 1 and tensors[0].layout == torch.sparse_coo:
             return self._sparse(tensors[0], opts)
         check(tensors, "all_reduce")
@@ -58,11 +58,11 @@ class Reductions(Caller):
         return self._start("all_reduce", tensors, tensors, opts, call)
 
     def allreduce_coalesced(self, tensors: list[Any], opts: Any = None) -> Work:
-        """As allreduce; the tensors have one dtype."""
+        """As allreduce; the tensors must have the same dtype."""
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[Any], opts: Any) -> Work:
-        """As allreduce, on the root alone."""
+        """As allreduce, with the result on the root only."""
         tensor = one(tensors, "reduce")
         check(tensors, "reduce")
         reduction, root, site = _reduction(opts), self._root(opts), caller_line()
@@ -79,7 +79,7 @@ class Reductions(Caller):
         return self._start("reduce", tensors, tensors, opts, call)
 
     def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Work:
-        """The ranks' tensors at this rank's place, as one."""
+        """Reduces the tensors at this rank's index in the inputs of all ranks."""
         output, parts = one(outputs, "reduce_scatter"), self._listed(one(inputs, "reduce_scatter"))
         check([output, *parts], "reduce_scatter")
         if any(part.numel() != output.numel() for part in parts):
@@ -90,13 +90,13 @@ class Reductions(Caller):
         return self._scattered("reduce_scatter", [output], [parts], opts)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
-        """As reduce_scatter, of the parts of one tensor."""
+        """As reduce_scatter, for the parts of one tensor."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Any], inputs: list[Any], opts: Any = None
     ) -> Work:
-        """As reduce_scatter_single, of several tensors."""
+        """As reduce_scatter_single, for several tensors."""
         name = "reduce_scatter_tensor"
         check([*outputs, *inputs], name)
         parts = [
@@ -106,7 +106,7 @@ class Reductions(Caller):
         return self._scattered(name, outputs, parts, opts)
 
     def _scattered(self, name: str, outputs: list[Any], inputs: list[Any], opts: Any) -> Work:
-        """inputs[i][r] has a rank's part of outputs[i] on rank r."""
+        """Implements reduce_scatter: inputs[i][r] is this rank's contribution to outputs[i] on rank r."""
         reduction, site = _reduction(opts), caller_line()
 
         def call(member: Member) -> None:
@@ -121,7 +121,7 @@ class Reductions(Caller):
         return self._start(name, [part for of_all in inputs for part in of_all], outputs, opts, call)
 
     def _sparse(self, tensor: Any, opts: Any) -> Work:
-        """The sum of all ranks' sparse tensors."""
+        """Sums the sparse tensors of all ranks."""
         if _reduction(opts) is not False:
             raise ValueError("all_reduce of sparse tensors has sums only")
         site = caller_line()

@@ -24,14 +24,14 @@ except ImportError as error:
 
 __all__ = ["Lane", "Work"]
 
-_AT_THE_END = 5.0  # seconds for a thread whose session is gone
+_AT_THE_END = 5.0  # seconds to wait for a thread whose session has ended
 
 
 class Work(_Work):  # type: ignore[misc]
-    """A call that runs on another thread: its name, the tensors that it reads and those that it writes.
-    `limit`: seconds after which waiting for it is an error; None: the daemon says when it has taken too
-    long. `begin` starts the call, where it begins with the first function of the Work that is called.
-    PyTorch's profiler shows the call as an event of that name."""
+    """A call that runs on another thread: its name, and the tensors that it reads and writes. `limit` is
+    the number of seconds after which waiting for it raises an error; None means that the daemon decides.
+    `begin` starts the call, if it should start only when a function of the Work is first called. PyTorch's
+    profiler shows the call as an event with its name."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Work(_Work):  # type: ignore[misc]
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._futures: list[Any] = []
-        self.source = -1  # the rank that sent what a receive has got
+        self.source = -1  # the rank from which a receive got its data
 
     def end(self, error: BaseException | None = None) -> None:
-        """The call has run, or failed with that error."""
+        """Marks the call as ended, or as failed with that error."""
         if self._event is not None:
             torch.autograd._record_function_with_args_exit(self._event)
             self._event = None
@@ -70,7 +70,8 @@ class Work(_Work):  # type: ignore[misc]
             begin()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """True, when the results are there. Raises the call's error, RuntimeError after the timeout."""
+        """Waits for the results and returns True. Raises the call's error, or RuntimeError after the
+        timeout."""
         self.begin()
         limit = timeout.total_seconds() if timeout is not None else 0.0
         left: float | None = limit
@@ -90,25 +91,25 @@ class Work(_Work):  # type: ignore[misc]
         self.wait()
 
     def is_completed(self) -> bool:
-        """Has it run, or failed?"""
+        """Returns whether the call has ended or failed."""
         self.begin()
         return self._ended.is_set()
 
     def is_success(self) -> bool:
-        """Has it run without an error?"""
+        """Returns whether the call has ended without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """Its error; None where it has none, or has not ended."""
+        """The call's error; None if it has none or has not ended."""
         return self._error if self._ended.is_set() else None
 
     def result(self) -> list[Any]:
-        """Waits: the tensors that it has written."""
+        """Waits for the call; returns the tensors that it has written."""
         self.wait()
         return self._result
 
     def source_rank(self) -> int:
-        """Waits: the rank that sent what this receive has got."""
+        """Waits for the call; returns the rank from which this receive got its data."""
         self.wait()
         if self.source < 0:
             raise RuntimeError(f"{self._what} is no receive, so it has no source rank")
@@ -117,7 +118,7 @@ class Work(_Work):  # type: ignore[misc]
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """A torch.futures.Future of the tensors, which fails with the call."""
+        """A torch.futures.Future of the tensors, which fails if the call does."""
         self.begin()
         raw: Any = torch.futures.Future()
 
@@ -126,7 +127,7 @@ class Work(_Work):  # type: ignore[misc]
                 raise self._error
             return self._result
 
-        future = raw.then(checked)  # which is how a Future can have an error that C++ sees
+        future = raw.then(checked)  # this makes an error of the Future visible to C++
         with self._lock:
             if not self._ended.is_set():
                 self._futures.append(raw)
@@ -136,7 +137,7 @@ class Work(_Work):  # type: ignore[misc]
 
 
 class Lane:
-    """A session, and a thread that runs calls in it, one after the other."""
+    """A session, and a thread that runs calls in it one after the other."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -144,11 +145,12 @@ class Lane:
         self._changed = threading.Condition()
         self._running: Work | None = None
         self._over = False
-        self._left = threading.Event()  # the thread has ended
-        _thread.start_new_thread(self._run, ())  # without frames of Python's, which errors would name
+        self._left = threading.Event()  # set when the thread has ended
+        # so that no Python frames are on the stack, which errors would show as source lines
+        _thread.start_new_thread(self._run, ())
 
     def put(self, work: Work, call: Callable[[], None]) -> None:
-        """Runs the call after those before it, and ends the work then."""
+        """Runs the call after all earlier ones, and then ends the work."""
         with self._changed:
             if not self._over:
                 self._calls.append((work, call))
@@ -158,7 +160,7 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """There is nothing that runs or is to run."""
+        """Returns whether no call is running or waiting."""
         with self._changed:
             return self._running is None and not self._calls
 
@@ -188,18 +190,18 @@ class Lane:
                 del work, call, error
 
     def interrupt(self, works: Container[Work]) -> None:
-        """Ends the call that runs, if it is one of these."""
+        """Cancels the running call if it is one of these."""
         with self._changed:
             if self._running is not None and self._running in works:
                 self.session.cancel()
 
     def close(self) -> None:
-        """Ends the session when what was put here has run."""
+        """Ends the session when all calls that were put here have run."""
         with self._changed:
             self._over = True
             self._changed.notify()
         self._left.wait()
-        with contextlib.suppress(RuntimeError):  # an error that some call has raised already
+        with contextlib.suppress(RuntimeError):  # an error that a call has already raised
             self.session.close()
 
     def drop(self) -> None:

@@ -1,6 +1,6 @@
-"""Ray Train jobs whose workers are the ranks of a `tt.distributed` world.
+"""Runs Ray Train jobs whose workers are the ranks of a `tt.distributed` world.
 
-docs/distributed.md describes it, with feeding from Ray Data and trials of Ray Tune, which need no adapter.
+See docs/distributed.md, also for input from Ray Data and for trials of Ray Tune, which need no adapter.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ from ._ray_job import Job
 
 __all__ = ["TeletensorConfig", "resumable"]
 
-_PATIENCE = 30.0  # seconds for a worker to answer
+_PATIENCE = 30.0  # seconds to wait for the answer of a worker
 
 
 @dataclass
 class TeletensorConfig(BackendConfig):  # type: ignore[misc]
-    """`DataParallelTrainer(..., backend_config=TeletensorConfig())`: in each worker the training
-    function finds `tt.distributed` initialized, torchrun's variables set, and a session of the worker's
-    own as the current one.
+    """The configuration `DataParallelTrainer(..., backend_config=TeletensorConfig())`: the training
+    function finds in each worker that `tt.distributed` is initialized, that torchrun's variables are set,
+    and that a session of the worker is the current one.
 
-    The sessions are on the daemon at `address`, or at TELETENSOR_ADDRESS of the worker's node.
-    "unix:/path" is each node's own daemon; the daemons of several nodes have to know each other.
-    Without an address a job on one node takes the user's running daemon. Otherwise the job starts a
-    daemon on each of its nodes, with `daemon_flags` added to the command line; these daemons are linked
-    by TLS. They end with the job, or, where the job has failed, with the driver or its next job.
+    The sessions are on the daemon at `address`, or at TELETENSOR_ADDRESS of the worker's node. "unix:/path"
+    means a separate daemon on each node; the daemons of several nodes must be connected to each other.
+    Without an address a job on one node uses the user's running daemon. In all other cases the job starts a
+    daemon on each of its nodes, with `daemon_flags` added to its command line; these daemons are connected
+    by TLS. They end with the job or, if the job has failed, with the driver or its next job.
 
-    `memory`: bytes asked for each session on each device (0: what the daemon allows). `backend` and
-    `timeout` (seconds) are those of `init_process_group`.
+    `memory`: the bytes that each session requests on each device (0: the maximum that the daemon allows).
+    `backend` and `timeout` (seconds) are those of `init_process_group`.
 
-    The session of rank 1 has the name "NAME-1", where NAME is `name`, or one that Ray's controller
-    draws for the job. A worker that Ray starts again takes over the session of its rank, with all that
-    it keeps (see `tt.kept_steps`). Jobs with one `name` on one daemon take over each other's sessions.
+    The session of rank 1 is named "NAME-1", where NAME is `name`, or a random name that Ray's controller
+    chooses for the job. A worker that Ray restarts takes over the session of its rank, with all tensors
+    that it keeps (see `tt.kept_steps`). Jobs with the same `name` on one daemon take over each other's
+    sessions.
 
-    replace_workers: when a worker ends, Ray replaces that worker alone instead of all. Ray counts each
-    replaced worker as a failure, and gives it no shard of `datasets`. Meant for a training function
+    replace_workers: when a worker ends, Ray replaces only that worker instead of all workers. Ray counts
+    each replaced worker as a failure, and gives it no shard of `datasets`. Intended for a training function
     that is `resumable`.
     """
 
@@ -72,7 +73,7 @@ class TeletensorConfig(BackendConfig):  # type: ignore[misc]
 
     @property
     def train_func_context(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
-        """Makes the context manager in which Ray runs the training function."""
+        """Creates the context manager in which Ray runs the training function."""
         return functools.partial(_in_world, self.backend, self.timeout, self.memory)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class TeletensorConfig(BackendConfig):  # type: ignore[misc]
 
 
 class _Backend(Backend):  # type: ignore[misc]
-    """Lives in the process of Ray's controller, as long as the job."""
+    """The backend, which lives in the process of Ray's controller for the duration of the job."""
 
     def __init__(self) -> None:
         self._job: Job | None = None
@@ -92,8 +93,9 @@ class _Backend(Backend):  # type: ignore[misc]
         self._job.start(worker_group)
 
     def on_shutdown(self, worker_group: Any, backend_config: TeletensorConfig) -> None:
-        # Ray also calls this before it starts workers again; their sessions have to stay then.
-        with contextlib.suppress(RayActorError, GetTimeoutError):  # a worker has been killed, or is stuck
+        # Ray also calls this before it restarts workers, whose sessions must stay then.
+        # a worker may have been killed or be stuck
+        with contextlib.suppress(RayActorError, GetTimeoutError):
             done = ray.get(worker_group.execute_async(_is_done), timeout=_PATIENCE)
             if self._job is not None and all(done):
                 self._job.end()
@@ -103,29 +105,29 @@ class _ReplacingBackend(_Backend):
     has_replica_groups = True
 
 
-_done = False  # the training function of this worker has returned
+_done = False  # whether the training function of this worker has returned
 
 
 def _is_done() -> bool:
-    """In a worker."""
+    """Runs in a worker."""
     return _done
 
 
 @contextlib.contextmanager
 def _in_world(backend: str, timeout: float, memory: int) -> Iterator[None]:
-    """In a worker, around the training function."""
+    """A context around the training function, in a worker."""
     session = connect(name=f"{os.environ['TORCHELASTIC_RUN_ID']}-{os.environ['RANK']}", memory=memory)
     try:
         _forget_work(session)
         dist.init_process_group(backend, timeout=timeout)
         yield
         if dist.is_initialized():
-            dist.barrier()  # a session that is closed is of no use to a rank that is started again
+            dist.barrier()  # a rank that is restarted could not use a session that is closed
             dist.destroy_process_group()
     except BaseException:
         _leave_world()
         with contextlib.suppress(TeletensorError):
-            session.detach()  # for the worker that comes next
+            session.detach()  # for the next worker
         raise
     session.close()
     global _done
@@ -133,7 +135,8 @@ def _in_world(backend: str, timeout: float, memory: int) -> Iterator[None]:
 
 
 def _forget_work(session: Session) -> None:
-    """Drops what an earlier client has queued, and the errors of what has run."""
+    """Cancels the commands that an earlier client has queued, and discards the errors of those that have
+    run."""
     session.cancel()
     with contextlib.suppress(Exception):
         tensor(0).item()  # the daemon reports earlier errors before its first answer
@@ -147,9 +150,10 @@ def _leave_world() -> None:
 
 
 def resumable(train_loop: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator of a training function: where another rank is lost, the function begins again in the same
-    worker, in a new world that waits for the worker that Ray starts in that rank's place. What the function
-    has kept (see `tt.kept_steps`) is still in the session, and other errors end the worker as always."""
+    """A decorator for a training function: if another rank is lost, the function starts again in the same
+    worker, in a new world that waits for the worker that Ray starts in place of the lost one. Tensors that
+    the function has kept (see `tt.kept_steps`) are still in the session. Other errors end the worker as
+    usual."""
 
     @functools.wraps(train_loop)
     def loop(*arguments: Any) -> Any:

@@ -1,9 +1,10 @@
-"""PyTorch's process groups on the daemon: `torch.distributed.init_process_group("teletensor", ...)`.
+"""PyTorch process groups that are implemented by the daemon:
+`torch.distributed.init_process_group("teletensor", ...)`.
 
 `import teletensor.integrations.torch_backend` adds the backend "teletensor" to torch.distributed, with the
-collectives and transfers of tensors on a CPU. Their data goes through the daemon of the current session, or
-the one that teletensor.connect() finds; the daemons of all processes are one, or work together.
-docs/distributed.md describes it.
+collectives and transfers of CPU tensors. Their data goes through the daemon of the current session, or the
+one that teletensor.connect() finds; all processes must use the same daemon, or daemons that are connected
+to each other. See docs/distributed.md.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ __all__ = ["TeletensorProcessGroup"]
 
 
 class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
-    """A process group of torch.distributed whose collectives a daemon computes. init_process_group and
-    new_group make it. RuntimeError where a process does not come within the timeout."""
+    """A process group of torch.distributed whose collectives a daemon computes. Created by
+    init_process_group and new_group. RuntimeError if a process does not arrive within the timeout."""
 
     def __init__(self, options: Any) -> None:
         rank, size = options.group_rank, options.group_size
@@ -48,18 +49,18 @@ class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
         _groups.add(self)
 
     def getBackendName(self) -> str:
-        """ "teletensor"."""
+        """Returns "teletensor"."""
         return "teletensor"
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Waits for the other ranks, by c10d's store. On rank 0 the error names the first rank that has not
-        come, or all."""
+        """Waits for the other ranks through c10d's store. On rank 0 the error names the first rank that did
+        not arrive, or all such ranks."""
         seconds = self._timeout if timeout is None else timeout.total_seconds()
         until, place = time.monotonic() + seconds, f"teletensor barrier {self._barriers}"
         self._barriers += 1
         if self._rank:
             self._store.set(f"{place}/{self._rank}", "")
-            if not self._come(f"{place}/end", until + seconds):  # rank 0 may wait for as long
+            if not self._come(f"{place}/end", until + seconds):  # rank 0 may wait for that long
                 raise RuntimeError(
                     f"Rank {self._rank} timed out in monitoredBarrier after {round(2000 * seconds)} ms: "
                     "rank 0 has not come")
@@ -83,7 +84,7 @@ class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
             raise RuntimeError(f"{names} failed to pass monitoredBarrier in {round(seconds * 1000)} ms")
 
     def _come(self, key: str, until: float) -> bool:
-        """Is the key in the store by that time?"""
+        """Returns whether the key is in the store by that time."""
         try:
             self._store.wait([key], timedelta(seconds=max(until - time.monotonic(), 0.001)))
         except RuntimeError:
@@ -95,11 +96,11 @@ class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
         return True
 
     def shutdown(self) -> None:
-        """Leaves the group, when what this process has sent has been received."""
+        """Leaves the group when everything that this process has sent has been received."""
         self._end(drop=False)
 
     def abort(self) -> None:
-        """Leaves the group at once: calls that have not ended fail, here and on the other ranks."""
+        """Leaves the group at once: calls that have not ended fail, on this and on all other ranks."""
         self._end(drop=True)
 
     def _end(self, drop: bool) -> None:
@@ -119,24 +120,24 @@ class _Facade(_Backend):  # type: ignore[misc]
         self._group = weakref.ref(group)
 
     def getBackendName(self) -> str:
-        """ "teletensor"."""
+        """Returns "teletensor"."""
         return "teletensor"
 
     name = getBackendName
 
     def shutdown(self) -> None:
-        """As the group's."""
+        """Does what shutdown() of the group does."""
         if (group := self._group()) is not None:
             group.shutdown()
 
     def abort(self) -> None:
-        """As the group's."""
+        """Does what abort() of the group does."""
         if (group := self._group()) is not None:
             group.abort()
 
 
 _groups: weakref.WeakSet[TeletensorProcessGroup] = weakref.WeakSet()
-_served = 0  # the process that leaves its groups at its end
+_served = 0  # the id of the process that leaves its groups at its exit
 
 
 @atexit.register
@@ -147,7 +148,7 @@ def _leave_all() -> None:
 
 def _create(options: Any, _: Any) -> TeletensorProcessGroup:
     global _served
-    if _served != os.getpid():  # a process of multiprocessing's runs nothing of atexit's
+    if _served != os.getpid():  # a process of multiprocessing does not run atexit functions
         multiprocessing.util.Finalize(None, _leave_all, exitpriority=1)
         _served = os.getpid()
     return TeletensorProcessGroup(options)

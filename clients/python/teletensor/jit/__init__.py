@@ -1,4 +1,5 @@
-"""Captured functions: compile, trace, script, save and load. One program underneath."""
+"""Captured functions: compile, trace, script, save and load. All of them are based on the same kind of
+program."""
 
 from .._script import ScriptError
 from ._compiled import Compiled, Program, compile, trace

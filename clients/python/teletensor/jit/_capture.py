@@ -1,4 +1,4 @@
-"""One capture: the function runs as ever, and what it issues becomes a program."""
+"""A capture: the function runs normally, and the commands that it issues become a program."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from ._symbols import Symbol
 __all__ = ["Capture", "Entry", "capture", "contents"]
 
 
-# What a call repeats, such as an optimizer's count of steps, and its command: Ctrl-C comes after both.
+# Defers Ctrl-C until both the actions that a call repeats (such as an optimizer's count of steps) and its
+# command are done.
 _STEP = _core.Uninterrupted()
 
 
 def contents(tensor: Tensor) -> bytes:
-    """The row-major bytes of a tensor: what a pass reads that computes a step beforehand."""
+    """The row-major bytes of a tensor, for passes that compute a step in advance."""
     return array_of(tensor)[1].tobytes()
 
 
 def _may_wait(core: Any) -> bool:
-    """May this thread wait for the session? Not where a mesh has ranks whose lines come later."""
+    """Returns whether this thread may wait for the session; not if it is in a mesh and lines of other ranks
+    run later."""
     try:
         if core.before_wait is not None:
             core.before_wait()
@@ -35,14 +37,15 @@ def _may_wait(core: Any) -> bool:
 
 
 class Capture:
-    """What a function under capture depends on besides its tensors."""
+    """The conditions and values, other than its tensors, on which a function under capture depends."""
 
     def __init__(self, traced: bool = False) -> None:
-        self.traced = traced  # by jit.trace?
-        self.guards: list[Callable[[], bool]] = []  # a call asks them first
-        self.facts = _core.Guards()  # about what it read from Python: asked before those
+        self.traced = traced  # whether jit.trace captures it
+        self.guards: list[Callable[[], bool]] = []  # conditions that a call checks first
+        # facts about what the function read from Python, which are checked before the guards
+        self.facts = _core.Guards()
         self.reads = _core.Reads(self.facts)
-        self.actions: list[Callable[[], Any]] = []  # and then runs these, in order
+        self.actions: list[Callable[[], Any]] = []  # functions that a call then runs in order
         self.symbols: dict[int, Symbol] = {}
         self._groups: dict[int, dict[str, Any]] = {}
         self._fixed: set[int] = set()
@@ -50,7 +53,8 @@ class Capture:
         self._endings: list[Callable[[], None]] = []
 
     def holds(self, key: object, get: Callable[[], Any]) -> bool:
-        """The program is for what get() gives now. False where that was said of this key before."""
+        """Records that the program is valid only while get() returns what it returns now. Returns False if
+        that was already recorded for this key."""
         if key in self._held:
             return False
         self._held.add(key)
@@ -59,18 +63,19 @@ class Capture:
         return True
 
     def leaves(self, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
-        """Every call leaves by put() what get() gives at the end of the capture."""
+        """Makes every call pass to put() the value that get() has at the end of the capture."""
         box: list[Any] = []
         self._endings.append(lambda: box.append(get()))
         self.actions.append(lambda: put(box[0]))
 
     def end(self) -> None:
-        """The function has ended."""
+        """Called when the function has ended."""
         for ending in self._endings:
             ending()
 
     def number(self, value: Any, get: Callable[[], Any], name: str) -> Symbol:
-        """`value`, of which every call has its own: get(), at this place among the actions."""
+        """A number of which every call has its own value: get(), which is called at this position among the
+        actions."""
         box = [value]
 
         def now() -> None:
@@ -80,7 +85,7 @@ class Capture:
         return Symbol(self, value, lambda: box[0], ("value", name))
 
     def fix(self, symbol: Symbol) -> None:
-        """The program holds for this value of `symbol` alone."""
+        """Restricts the program to this value of `symbol`."""
         if symbol.tag in self._fixed:
             return
         self._fixed.add(symbol.tag)
@@ -128,12 +133,13 @@ class Capture:
 
 
 class Entry:
-    """A captured program with what calls of it ask, repeat and give back."""
+    """A captured program, with the conditions, actions and results of its calls."""
 
     def __init__(self, held: Capture, traced: dict[str, Any], spec: Any, leaves: list[Any],
                  arguments: list[list[Any]], names: list[str],
                  same: list[tuple[int, Tensor]]) -> None:
-        self.same = same  # arguments that it may also have from outside: no others will do
+        # arguments that the program may also read as outside tensors: calls must pass the same ones
+        self.same = same
         self.program: _core.Program = traced["program"]
         self.loops: bool = traced["loops"]
         self.guards = held.guards
@@ -146,7 +152,7 @@ class Entry:
         self.spec, self.leaves = spec, leaves
         self.tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self.plain = spec is None and len(self.tensors) == 1
-        self.arguments = arguments  # boxes that a call puts its numbers into
+        self.arguments = arguments  # boxes into which a call puts its numbers
         self._set_backward(traced.get("backward"), traced)
         for i in self.tensors:
             leaves[i] = None
@@ -161,7 +167,7 @@ class Entry:
     @classmethod
     def restored(cls, program: _core.Program, backward: _core.Program | None, facts: Any, spec: Any,
                  leaves: list[Any], tensors: list[int], names: list[str], loops: bool) -> Entry:
-        """One from a file or a script: without guards and actions."""
+        """An entry from a file or a script, without guards and actions."""
         entry = cls.__new__(cls)
         entry.program, entry.loops = program, loops
         entry.same, entry.guards, entry.actions, entry.numbers, entry.origins = [], [], [], [], []
@@ -174,7 +180,7 @@ class Entry:
         return entry
 
     def ready(self, tensors: Sequence[Tensor], numbers: Sequence[Any]) -> bool:
-        """May a call with these arguments run it?"""
+        """Returns whether a call with these arguments may run the program."""
         if (not self.facts.check() or any(tensors[i] is not t for i, t in self.same)
                 or not self.program.ready(tensors)):
             return False
@@ -183,13 +189,14 @@ class Entry:
         return all(guard() for guard in self.guards)
 
     def next_numbers(self) -> list[Any]:
-        """Does what a call repeats; the numbers that it gives."""
+        """Runs the actions that a call repeats, and returns the numbers of the call."""
         for action in self.actions:
             action()
         return [get() for get in self.numbers]
 
     def run(self, tensors: Sequence[Tensor], lines: Lines | None = None) -> Any:
-        """Calls it; `lines` are what second derivatives are made of. Precondition: ready()."""
+        """Runs the program; `lines` are used for second derivatives. Precondition: ready() has returned
+        true."""
         if self.actions:
             with _STEP:
                 numbers = self.next_numbers()
@@ -204,13 +211,13 @@ class Entry:
         return results[0] if self.plain and self.backward is None else self.tree(results)
 
     def tree(self, results: Sequence[Any]) -> Any:
-        """The function's result, with these in place of its tensors."""
+        """The function's result, with `results` in place of its tensors."""
         leaves = list(self.leaves)
         for i, tensor in zip(self.tensors, results, strict=True):
             leaves[i] = tensor
         return unflatten(leaves, self.spec)
 
-    # Forward is one program, its backward another; on the tape they are one node.
+    # Forward and backward are two programs, but one node on the tape.
     def _recorded(self, tensors: Sequence[Tensor], numbers: list[Any], lines: Lines | None
                   ) -> list[Tensor]:
         inputs = self.program.inputs(tensors)
@@ -243,11 +250,11 @@ class Entry:
 def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
             tensors: Sequence[Tensor], numbers: Sequence[int], name: str = "",
             names: Sequence[str] = (), by_trace: bool = False) -> tuple[Any, Entry | None]:
-    """Runs function(*args, **kwargs); its result, and what was captured (None where the next call
-    will be another: tensors that it made are still held by somebody).
+    """Runs function(*args, **kwargs); returns its result and the captured entry. The entry is None if the
+    next call will differ because tensors that the function created are still referred to.
 
-    `numbers` are the places of leaves that are numbers of the program. Raises RuntimeError where the
-    function cannot be captured.
+    `numbers` are the positions of leaves that become variables of the program. RuntimeError if the function
+    cannot be captured.
     """
     held = Capture(by_trace)
     leaves, spec = flatten((list(args), kwargs))
@@ -283,7 +290,8 @@ def capture(function: Callable[..., Any], core: Any, args: tuple[Any, ...], kwar
         out, out_spec = flatten(result)
         return list(out)
 
-    # One native call from the beginning of the trace to its end: no signal's handler leaves it on.
+    # One native call from the start of the trace to its end, so that a signal handler cannot leave the
+    # trace open.
     out, outside, traced = _core.capture(core, vars(_capturing), held, list(tensors), run, name,
                                          tensor_names)
     made = (leaf for leaf in out if isinstance(leaf, Tensor))

@@ -1,4 +1,4 @@
-"""compile() and trace(): functions that are captured once and then called by one small message."""
+"""compile() and trace(): functions that are captured once, and then called by one small message."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ._graph import Shown
 __all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat", "rounds",
            "trace"]
 
-MOST_PROGRAMS = 16  # kept by one function
-MOST_ATTEMPTS = 4  # captures in a row that the next call could not use
-ROUNDS = 64  # of a loop that one message asks for
+MOST_PROGRAMS = 16  # the maximum number of programs that one function keeps
+MOST_ATTEMPTS = 4  # the maximum number of consecutive captures that the next call could not use
+ROUNDS = 64  # the maximum number of iterations that one message requests
 
 
 def _session_of(tensors: Sequence[Tensor]) -> Any:
@@ -43,7 +43,7 @@ def _hashable(spec: Any) -> Any:
 
 
 class _Object:
-    """An argument that is told from others by its identity."""
+    """An argument that is compared by identity."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -56,10 +56,10 @@ class _Object:
 
 
 def constant_key(leaf: Any) -> Any:
-    """What tells an argument that is neither tensor nor number of the program from others. Equal numbers
-    of two types are not the same argument."""
+    """The key of an argument that is neither a tensor nor a variable of the program. Equal numbers of
+    different types have different keys."""
     if type(leaf) is float:
-        return float, leaf.hex()  # -0.0 is another than 0.0, nan the same as nan
+        return float, leaf.hex()  # distinguishes -0.0 from 0.0 but not one nan from another
     if type(leaf) is slice:
         return slice, *map(constant_key, (leaf.start, leaf.stop, leaf.step))
     try:
@@ -70,8 +70,8 @@ def constant_key(leaf: Any) -> Any:
 
 
 class Program:
-    """A captured program. print() shows its steps as they were captured, with the lines they come from;
-    len() is how many are left of them for the daemon."""
+    """A captured program. print() shows its steps as they were captured, with their source lines; len() is
+    the number of steps that remain for the daemon after all passes."""
 
     def __init__(self, entry: Entry, name: str) -> None:
         self._entry = entry
@@ -89,17 +89,17 @@ class Program:
         return steps
 
     def passes(self) -> list[tuple[str, str, str]]:
-        """What each pass makes of it: (name, the program before, the program after). "inline": branches
-        with known conditions; "peephole": copies, casts and negations that undo; "cse": common
-        subexpressions; "fold": constants; "dce": what nobody reads; "early": collectives that begin
-        earlier; "rematerialise": what is made a second time so that less is kept; "fuse": which steps
-        become loops."""
+        """The effect of each pass: (name, the program before it, the program after it). "inline" resolves
+        branches with known conditions; "peephole" removes copies, casts and negations that cancel each
+        other; "cse" merges common subexpressions; "fold" computes constants; "dce" removes unused results;
+        "early" starts collectives earlier; "rematerialise" computes results twice so that less memory is
+        needed; "fuse" combines steps to loops."""
         found: list[tuple[str, str, str]] = self._entry.program.passes(contents)
         return found
 
 
 class OfModule(Shown):
-    """A function that stands for another, or for a module: attributes of the module are read, set and
+    """A function that wraps another function or a module: attributes of the module are read, set and
     deleted through it."""
 
     _function: Callable[..., Any]
@@ -130,11 +130,11 @@ class OfModule(Shown):
 
 
 class Compiled(OfModule):
-    """A function whose calls run as captured programs: one for each set of shapes, strides, dtypes
-    and Python arguments that it is called with. What `compile` and `trace` return.
+    """A function whose calls run as captured programs, one for each set of shapes, strides, dtypes and
+    Python arguments of its calls. The result of `compile` and `trace`.
 
-    Its first call runs the function as ever and captures it: forward, backward and optimizer steps
-    alike. Later calls send one small message each; nothing waits.
+    Its first call runs the function normally and captures it, including backward and optimizer steps. Each
+    later call sends one small message, and nothing waits.
     """
 
     alive: ClassVar[weakref.WeakSet[Compiled]] = weakref.WeakSet()
@@ -148,12 +148,12 @@ class Compiled(OfModule):
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what it has captured: the next call captures anew."""
+        """Discards the captured programs: the next call captures again."""
         self._cache: OrderedDict[Any, list[Entry]] = OrderedDict()
         self._attempts = 0
         self._entries = 0
         self._warned = False
-        self._ints: dict[int, set[int]] = {}  # by leaf: values seen
+        self._ints: dict[int, set[int]] = {}  # for each leaf, the values that were seen
         self._latest: Entry | None = None
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -167,7 +167,7 @@ class Compiled(OfModule):
 
     @property
     def program(self) -> Program:
-        """The program of the latest call. Raises RuntimeError before the first."""
+        """The program of the latest call. RuntimeError before the first call."""
         if self._latest is None:
             raise RuntimeError(f"{self.name} has not been captured yet: call it")
         return Program(self._latest, self.name)
@@ -180,7 +180,8 @@ class Compiled(OfModule):
 
     def _sort(self, args: tuple[Any, ...], kwargs: dict[str, Any]
               ) -> tuple[Any, list[Tensor], list[Any], list[int]]:
-        """What decides which program a call runs; its tensors, numbers, and the places of these."""
+        """Returns the key that decides which program a call runs, the call's tensors, its numbers, and the
+        positions of the numbers."""
         if not kwargs and all(type(a) is Tensor for a in args):
             return (_core.signature(args), len(args)), list(args), [], []
         leaves, spec = flatten((list(args), kwargs))
@@ -201,7 +202,7 @@ class Compiled(OfModule):
         return (_core.signature(tensors), _hashable(spec), tuple(fixed)), tensors, numbers, places
 
     def _varies(self, place: int, value: int) -> bool:
-        """An int is a constant until it is seen with a second value: sizes and dims stay fixed."""
+        """An int is a constant until a second value of it is seen: so sizes and dims stay constants."""
         seen = self._ints.setdefault(place, set())
         if len(seen) < 2:
             seen.add(value)
@@ -216,7 +217,7 @@ class Compiled(OfModule):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if _capturing.active() is not None or _core.depth():
-            return self._function(*args, **kwargs)  # inside another capture, or a transform
+            return self._function(*args, **kwargs)  # within another capture, or within a transform
         if not _can_capture():
             _warn_that_nothing_is_captured()
             return self._function(*args, **kwargs)
@@ -264,7 +265,7 @@ class Compiled(OfModule):
         return result
 
     def _drop_dead(self) -> None:
-        """Lets go of programs that read an object which is gone: they can run no more."""
+        """Deletes programs that read an object which does not exist any more: they can no longer run."""
         for key, entries in list(self._cache.items()):
             alive = [entry for entry in entries if not entry.facts.dead()]
             self._entries -= len(entries) - len(alive)
@@ -276,13 +277,13 @@ class Compiled(OfModule):
     # ---- loops
 
     def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
-        """Runs it n times on the daemon and gives the outputs of each round, as they come: numbers
-        where they are 0-d, else tensors.
+        """Runs the function n times on the daemon and yields the outputs of each iteration as they arrive:
+        0-d tensors as numbers, all others as tensors.
 
-        `data`: a tensor, or a tuple of tensors, that holds one round's first arguments in each of
-        its slices along dimension 0, and begins again at its end. Or an iterable of batches, which
-        are sent one by one. `args` are the arguments after those. Rounds go to the daemon many at a
-        time; losses come back while later rounds run.
+        `data` is a tensor, or a tuple of tensors, whose slices along dimension 0 are the first arguments of
+        the iterations; after the last slice it starts again. Or it is an iterable of batches, which are
+        sent one by one. `args` are the arguments after these. The daemon gets many iterations at a time;
+        losses are returned while later iterations run.
         """
         return repeat(self, n, data, args)
 
@@ -293,7 +294,7 @@ class Compiled(OfModule):
 
 
 class Uncaptured:
-    """A function that refuses to be captured: what `compiler.disable` returns."""
+    """A function that cannot be captured: the result of `compiler.disable`."""
 
     def __init__(self, function: Callable[..., Any], reason: str | None) -> None:
         functools.update_wrapper(self, function)
@@ -313,7 +314,7 @@ class Uncaptured:
 
 @functools.cache
 def _can_capture() -> bool:
-    """Does this version of Python show what a function reads?"""
+    """Returns whether this version of Python allows recording what a function reads."""
     if not _core.can_capture():
         return False
     items, owner, free = {"k": 1}, types.SimpleNamespace(k=1), 1
@@ -324,7 +325,7 @@ def _can_capture() -> bool:
 
     facts = _core.Guards()
     reads = _core.Reads(facts)
-    # As a function of the program: the package's own are not looked at.
+    # Created as a function of the program, because functions of this package are not recorded.
     program = types.FunctionType(probe.__code__, {"__name__": "probe"}, "probe", None, probe.__closure__)
     reads.know(program)
     reads.run(program, (), {})
@@ -347,7 +348,7 @@ def _warn_that_nothing_is_captured() -> None:
 
 
 def leaf_names(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """Of the leaves of a function's arguments, for people and files."""
+    """The names of the leaves of a function's arguments, for messages and files."""
     function = getattr(function, "forward", function)
     try:
         given = list(inspect.signature(function).parameters)
@@ -365,7 +366,7 @@ def leaf_names(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def repeat(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Any]:
-    """n rounds of a captured, scripted or loaded function (`Compiled.repeat`)."""
+    """Runs n iterations of a captured, scripted or loaded function (`Compiled.repeat`)."""
     before: Iterator[Any] = iter(())
     for issued in rounds(owner, n, data, args):
         yield from before
@@ -374,8 +375,8 @@ def repeat(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Any
 
 
 def rounds(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Iterator[Any]]:
-    """Issues n rounds, some at a time: iterators of their outputs, which wait for them only when they are
-    advanced."""
+    """Issues n iterations, several at a time; yields iterators over their outputs, which wait only when
+    they are advanced."""
     if data is not None and not isinstance(data, (Tensor, tuple)):
         return _over(owner, n, data, args)
     stacked = () if data is None else data if isinstance(data, tuple) else (data,)
@@ -404,7 +405,7 @@ def _rounds(owner: Any, n: int, stacked: tuple[Tensor, ...], args: tuple[Any, ..
             yield map(_read, [owner(*first, *args)])
             done += 1
             continue
-        # Slices are counted from the first: a chunk ends where the data does.
+        # Slices are counted from the first one: a chunk ends where the data ends.
         left = min([n - done, chunk] + [each._shape[0] - done % each._shape[0]
                                         for each in stacked])
         parts = [each[done % each._shape[0]:] for each in stacked] + tensors[len(stacked):]
@@ -427,7 +428,7 @@ def _read(result: Any) -> Any:
 
 
 class _Column:
-    """One output of all rounds of a chunk; its values are read when the first is asked for."""
+    """One output of all iterations in a chunk; all its values are read when the first one is needed."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -448,15 +449,15 @@ def _rounds_of(entry: Entry, results: Sequence[Tensor], rounds: int) -> Iterator
 
 def compile(function: Callable[..., Any] | None = None, *, name: str | None = None,
             **options: Any) -> Any:
-    """A function (or module) that is captured at its first call and from then on runs as one
+    """Returns a function (or module) that is captured at its first call, and from then on runs as one
     instruction on the daemon: a forward, or a whole training step with its backward and optimizer.
 
-    It is captured anew where shapes, strides, dtypes, requires_grad, Python arguments or a module's
-    training flag differ; float arguments and optimizer options are no such difference: they go with
-    each call. Also a decorator. PyTorch's options (fullgraph, dynamic, backend, mode, options,
-    disable) are accepted; only `disable=True` has an effect.
+    It is captured again if shapes, strides, dtypes, requires_grad, Python arguments or the training flag of
+    a module differ. Float arguments and optimizer options may differ: they are sent with each call. Also a
+    decorator. PyTorch's options (fullgraph, dynamic, backend, mode, options, disable) are accepted; only
+    `disable=True` has an effect.
 
-    Raises RuntimeError, with the line, where the function reads a value on its way.
+    RuntimeError, with the source line, if the function reads a value.
 
     >>> @tt.compile
     ... def square(x):
@@ -476,9 +477,9 @@ def compile(function: Callable[..., Any] | None = None, *, name: str | None = No
 
 def trace(function: Callable[..., Any], *examples: Any, name: str | None = None,
           example_kwarg_inputs: Mapping[str, Any] | None = None, **options: Any) -> Compiled:
-    """`compile`, captured at once by calling the function with these examples (more than once where
-    the first call makes state, such as an optimizer's). They may be given as one tuple, as PyTorch's
-    `example_inputs` are; its other options (check_trace, strict, ...) are accepted without effect."""
+    """As `compile`, but captures the function at once by calling it with these examples (more than once if
+    the first call creates state, such as an optimizer's). They may be given as one tuple, like PyTorch's
+    `example_inputs`; PyTorch's other options (check_trace, strict, ...) are accepted without effect."""
     unknown = set(options) - {"check_trace", "check_inputs", "check_tolerance", "optimize", "strict"}
     if unknown:
         raise TypeError(f"trace() got unexpected keyword arguments {sorted(unknown)}")

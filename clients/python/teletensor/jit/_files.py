@@ -1,5 +1,5 @@
-"""Programs in files: a safetensors file that holds the weights, the program's bytes as one more
-tensor, and in its metadata how the program is called."""
+"""Programs in files: a safetensors file with the weights, the program's bytes as one more tensor, and
+metadata that describe how the program is called."""
 
 from __future__ import annotations
 
@@ -30,12 +30,10 @@ _File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes]
 
 
 def save(compiled: Compiled | Scripted | Loaded, f: _File) -> None:
-    """Writes a captured or scripted function to one file: its latest program (with its backward, if
-    it has one), the tensors that it reads or writes besides its arguments, and its numbers. Waits for
-    their values.
+    """Writes a captured or scripted function to one file: its latest program (with its backward, if it has
+    one), the tensors other than arguments that it reads or writes, and its numbers. Waits for their values.
 
-    Raises RuntimeError where it was not captured yet, or depends on Python code that a file cannot
-    hold.
+    RuntimeError if the function was not captured yet, or depends on Python code that a file cannot contain.
     """
     entry = compiled._latest
     if entry is None:
@@ -83,7 +81,7 @@ def _bytes(contents: bytes) -> Tensor:
 
 
 def _weight_names(compiled: Any) -> dict[int, str]:
-    """By identity, what the function calls its tensors: of modules, and of its own closure."""
+    """The names of tensors in the function, by identity: those in modules, and those in its closure."""
     if isinstance(compiled, Loaded):
         return {id(t): name for name, t in compiled.weights.items()}
     function = compiled._function
@@ -186,9 +184,9 @@ def _leaves(spec: Any) -> int:
 
 
 class Loaded(Shown):
-    """A function from a file. Called like the one that was saved, with tensors of the same shapes and
-    dtypes; a training step changes `weights`, which are its tensors by name. `numbers` are those that
-    are no arguments (learning rates, counts of steps); they may be set."""
+    """A function from a file. It is called like the function that was saved, with tensors of the same
+    shapes and dtypes; a training step changes `weights`, which are its tensors by name. `numbers` are the
+    numbers that are not arguments (learning rates, step counts); they can be set."""
 
     def __init__(self, entry: Entry, name: str, weights: dict[str, Tensor], arguments: list[str],
                  numbers: list[dict[str, Any]]) -> None:
@@ -220,7 +218,7 @@ class Loaded(Shown):
 
     @property
     def program(self) -> Program:
-        """Its program."""
+        """The function's program."""
         return Program(self._latest, self.name)
 
     def __str__(self) -> str:
@@ -230,7 +228,7 @@ class Loaded(Shown):
         return f"<teletensor.jit.Loaded {self.name!r}({', '.join(self.arguments)})>"
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Every argument by its name, in their order."""
+        """All arguments by name, in order."""
         names = self.arguments
         if len(args) > len(names):
             raise TypeError(f"{self.name}() takes {len(names)} arguments, {len(args)} were given")
@@ -249,7 +247,7 @@ class Loaded(Shown):
         return self._latest.run([v for v in given.values() if isinstance(v, Tensor)])
 
     def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
-        """Runs it n times on the daemon: as `compile`'s."""
+        """Runs the function n times on the daemon: see `Compiled.repeat`."""
         return repeat(self, n, data, args)
 
     def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]]:
@@ -258,11 +256,11 @@ class Loaded(Shown):
 
 
 def load(f: _File) -> Loaded:
-    """Reads what `save` has written. Everything is checked first: the file, the program's checksum,
-    every op with its revision, every step. Nothing in a file is ever executed as Python.
+    """Reads a file that `save` has written. Everything is checked first: the file, the checksum of the
+    program, every op with its revision, every step. Nothing in a file is ever executed as Python code.
 
-    Raises ValueError for a damaged file, NotImplementedError for one that needs an op that this
-    software has not (or has at another revision), naming it.
+    ValueError for a damaged file; NotImplementedError, with the name of the op, for a file that needs an op
+    that this version does not have (or has in another revision).
     """
     metadata, tensors = read_entries(f)
     if metadata.get(_KIND) is None or _PROGRAM not in tensors:

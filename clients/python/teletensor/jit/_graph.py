@@ -1,4 +1,5 @@
-"""Programs of captured and scripted functions as PyTorch's programs read them: `.graph`, `.code`."""
+"""The programs of captured and scripted functions in the form in which PyTorch shows them: `.graph`,
+`.code`."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ class Node(NamedTuple):
 
     op: str
     text: str
-    line: str  # of the program that it comes from; "" where that is not known
+    line: str  # the source line of the program; "" if it is not known
 
     def kind(self) -> str:
-        """The name of its op."""
+        """The name of the op."""
         return self.op
 
     def sourceRange(self) -> str:
-        """The line that it comes from."""
+        """The source line of the op."""
         return self.line
 
 
 class Graph:
-    """The steps of a program; print() shows them, with dtypes, shapes and the lines they come from."""
+    """The steps of a program; print() shows them with dtypes, shapes and source lines."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -43,13 +44,13 @@ class Graph:
     __repr__ = __str__
 
     def nodes(self) -> list[Node]:
-        """Its ops in order, those within branches and loops too."""
+        """The ops in order, including those in branches and loops."""
         found = ((line, _STEP.match(line)) for line in self._text.splitlines())
         return [Node(m["kind"], line.strip(), m["line"] or "") for line, m in found if m]
 
 
 def code_of(text: str) -> str:
-    """A program's text as lines of Python: without dtypes, shapes and places."""
+    """The text of a program as lines of Python, without dtypes, shapes and source lines."""
     lines = []
     for line in text.splitlines():
         head = _HEAD.match(line)
@@ -62,8 +63,8 @@ def code_of(text: str) -> str:
 
 
 class Shown:
-    """What a captured, scripted or loaded function shows of its program. A module's own attributes of
-    these names come first."""
+    """The attributes of a captured, scripted or loaded function that show its program. Attributes of a
+    module with the same names have priority."""
 
     program: Any
     _function: Callable[..., Any]
@@ -84,12 +85,12 @@ class Shown:
 
     @property
     def code(self) -> Any:
-        """The program of the latest call as text that reads like Python. AttributeError before the
-        first."""
+        """The program of the latest call as text that reads like Python. AttributeError before the first
+        call."""
         own = self._own("code")
         return code_of(self._text()) if own is None else own
 
     def graph_for(self, *args: Any, **kwargs: Any) -> Graph:
-        """The program that these arguments run, after all passes. Calls the function with them."""
+        """The program that runs for these arguments, after all passes. Calls the function with them."""
         self(*args, **kwargs)  # type: ignore[operator]
         return Graph(self.program.passes()[-1][2])

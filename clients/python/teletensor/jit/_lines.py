@@ -1,4 +1,5 @@
-"""Second derivatives of functions that run as programs: their lines, or steps, run once more."""
+"""Second derivatives of functions that run as programs: the lines of the function, or the steps of its
+program, run again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ __all__ = ["Again", "Lines"]
 
 
 class Lines:
-    """A function with the arguments of one call of it, to be run line by line."""
+    """A function with the arguments of one of its calls, to be run line by line."""
 
     def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         self.function = function
@@ -27,7 +28,8 @@ class Lines:
         self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
     def run(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """The leaves of its result, with these in place of its arguments' tensors."""
+        """The leaves of the function's result, with `tensors` in place of the tensors among its
+        arguments."""
         leaves = list(self.leaves)
         for i, tensor in zip(self.places, tensors, strict=True):
             leaves[i] = tensor
@@ -37,21 +39,21 @@ class Lines:
 
 
 class Again:
-    """A recorded call whose gradients may be wanted with a history of their own. Its `lines` run again,
-    or without them the steps of its program."""
+    """A recorded call whose gradients may have to be differentiated again. Its `lines` run again, or,
+    without them, the steps of its program."""
 
     def __init__(self, entry: Entry, inputs: Sequence[Tensor], numbers: list[Any],
                  lines: Lines | None) -> None:
         self._entry, self._numbers, self._lines = entry, numbers, lines
         self._drawn = _core.rng_state()
         self._places = [place for place, _ in entry.program.sources]
-        # By parameter, of those that are no arguments.
+        # For each parameter, the tensor that it reads if it is not an argument.
         self._outside = [t if place < 0 else None
                          for place, t in zip(self._places, inputs, strict=True)]
         self._versions = [0 if t is None else t._version for t in self._outside]
 
     def gradients(self, tensors: list[Tensor], seeds: Sequence[Tensor | None]) -> list[Any]:
-        """Of what the entry wants, recorded. `tensors`: the call's arguments."""
+        """The gradients that the entry wants, recorded. `tensors` are the arguments of the call."""
         entry = self._entry
         results = [entry.program.outputs[o][1] for o in entry.differentiated]
         needed = range(len(self._outside)) if self._lines else entry.program.parameters_of(results)
@@ -80,7 +82,7 @@ class Again:
         outside = [t for t in (self._outside[w] for w in entry.wanted) if t is not None]
         if len(outside) > 1 and not all(t.is_leaf for t in outside):
             self._refuse("was computed, maybe from another of them")
-        # Where the arguments come from takes no part: their gradients go on there by themselves.
+        # The history of the arguments is cut here: their gradients continue there by themselves.
         cut = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
         state = _core.rng_state()
         _core.set_rng_state(*self._drawn)
@@ -93,7 +95,7 @@ class Again:
         return _gradients(real, own, [results[entry.tensors[o]] for o in entry.differentiated], seeds)
 
     def _inputs(self, arguments: Sequence[Tensor]) -> list[Tensor]:
-        """By parameter, with these arguments."""
+        """The tensor for each parameter, with these arguments."""
         return [arguments[place] if t is None else t
                 for place, t in zip(self._places, self._outside, strict=True)]
 
@@ -106,8 +108,8 @@ class Again:
 
 def _gradients(inputs: Sequence[Tensor], cut: Sequence[Tensor], made: Sequence[Any],
                seeds: Sequence[Tensor | None]) -> list[Any]:
-    """The gradients of `made`, computed from `cut` with a history, as computed from `inputs`, which
-    `cut` stands for."""
+    """The gradients of `made`, which was computed from `cut`, with respect to `inputs`, for which `cut`
+    stands."""
     pairs = [(root, seed) for root, seed in zip(made, seeds, strict=True)
              if seed is not None and isinstance(root, Tensor) and root.requires_grad]
     if not pairs:
@@ -122,7 +124,7 @@ def _gradients(inputs: Sequence[Tensor], cut: Sequence[Tensor], made: Sequence[A
 
 
 def _joined(inputs: Sequence[Tensor], cut: Sequence[Tensor], made: Sequence[Any]) -> list[Any]:
-    """`made`, computed from `cut`, with a history that begins at `inputs`."""
+    """`made`, which was computed from `cut`, with a history that begins at `inputs`."""
     recorded = [i for i, t in enumerate(made) if t is not None and t.requires_grad]
     ways = [(a, b) for a, b in zip(inputs, cut, strict=True) if a.requires_grad]
     out = [t if t is None else t.detach() for t in made]

@@ -1,4 +1,4 @@
-"""What PyTorch's programs say about functions that are scripted, and ask of what runs."""
+"""Decorators and queries by which PyTorch's programs mark functions for scripting, and ask how they run."""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ T = TypeVar("T")
 
 
 def is_scripting() -> bool:
-    """Is this call compiled by `script`?"""
+    """Returns whether `script` is compiling this call."""
     return compiling()
 
 
 def is_tracing() -> bool:
-    """Is this call captured by `trace`?"""
+    """Returns whether `trace` is capturing this call."""
     capture = _capturing.active()
     return capture is not None and capture.traced
 
 
 def annotate(the_type: Any, the_value: T) -> T:
-    """the_value."""
+    """Returns the_value."""
     return the_value
 
 
 def export(fn: F) -> F:
-    """fn itself: `script` compiles every method that is called."""
+    """Returns fn itself: `script` compiles every method that is called."""
     return fn
 
 
 def interface(obj: T) -> T:
-    """obj itself: `script` compiles the module that it gets."""
+    """Returns obj itself: `script` compiles the module that it gets."""
     return obj
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
-    """A decorator of functions that `script` is not to compile: ScriptError where a scripted function
-    calls it, since its program cannot go back to Python on its way. Elsewhere it is the function
-    itself."""
+    """A decorator for functions that `script` must not compile: ScriptError if a scripted function calls
+    one, because its program cannot return to Python. Otherwise the function is unchanged."""
     if callable(drop):
         return _marked(drop, "ignore")
     return lambda fn: _marked(fn, "ignore")
@@ -67,7 +66,8 @@ def _marked(fn: F, mark: str) -> F:
 
 
 def script_if_tracing(fn: F) -> F:
-    """A function that is scripted where `trace` captures a call of it, and elsewhere runs as ever."""
+    """Returns a function that is scripted if `trace` captures a call of it, and that runs normally
+    otherwise."""
     scripted: list[Any] = []
 
     @functools.wraps(fn)
@@ -82,7 +82,7 @@ def script_if_tracing(fn: F) -> F:
 
 
 class _Kind(type):
-    """isinstance() tells whether something is captured or scripted, and of a module."""
+    """Makes isinstance() say whether something is captured or scripted, and whether from a module."""
 
     of_module: bool
 
@@ -93,12 +93,12 @@ class _Kind(type):
 
 
 class ScriptModule(metaclass=_Kind):
-    """isinstance(x, ScriptModule): a module that was scripted or traced."""
+    """For isinstance(x, ScriptModule): x is a module that was scripted or traced."""
 
     of_module = True
 
 
 class ScriptFunction(metaclass=_Kind):
-    """isinstance(x, ScriptFunction): a function that was scripted, traced or loaded."""
+    """For isinstance(x, ScriptFunction): x is a function that was scripted, traced or loaded."""
 
     of_module = False

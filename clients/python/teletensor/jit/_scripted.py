@@ -1,4 +1,4 @@
-"""script(): functions compiled from their syntax tree, with branches and loops on tensors."""
+"""script(): compiles functions from their syntax trees, with branches and loops on tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_PROGRAMS = 16
 
 
 class _Place:
-    """Stands for a tensor of the result."""
+    """Stands for a tensor in the structure of the result."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -33,7 +33,8 @@ class _Place:
 
 def _entry(linked: dict[str, Any], shape: Any, inputs: list[tuple[int, Tensor | None]], names: list[str]
            ) -> Entry:
-    """The compiled program as captured ones are kept: called, saved and repeated like those."""
+    """The compiled program in the form of captured ones, so that it is called, saved and repeated in the
+    same way."""
     program = linked["program"]
     places = linked.pop("outputs")
     leaves, spec = flatten(rebuild(shape, [_Place(i) for i in range(places)]))
@@ -46,8 +47,8 @@ def _entry(linked: dict[str, Any], shape: Any, inputs: list[tuple[int, Tensor | 
 
 
 class Scripted(OfModule):
-    """A scripted function: `if` and `while` on tensors run on the daemon, without a round trip. What
-    `script` returns."""
+    """A scripted function: `if` and `while` on tensors run on the daemon, without a round trip. The result
+    of `script`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function, updated=())
@@ -65,10 +66,10 @@ class Scripted(OfModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _core.depth():
-            return self._function(*args, **kwargs)  # inside a transform
+            return self._function(*args, **kwargs)  # within a transform
         held = _capturing.active()
         if held is not None:
-            # Its program becomes a part of the captured one.
+            # the program of this function becomes a part of the program that is being captured
             leaves, spec = flatten((list(args), kwargs))
             for leaf in leaves:
                 if isinstance(leaf, Symbol):
@@ -88,7 +89,7 @@ class Scripted(OfModule):
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]
                ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """With defaults, and every argument at its place."""
+        """The arguments with defaults filled in, each at its position."""
         if self._signature is None:
             function = getattr(self._function, "forward", self._function)
             self._signature = inspect.signature(function)
@@ -98,8 +99,8 @@ class Scripted(OfModule):
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]
               ) -> tuple[_core.Guards, Entry | None]:
-        """The program for these arguments, and what it has read from Python; None where its gradients
-        cannot be one."""
+        """The program for these arguments, and what it has read from Python; None if its gradients cannot
+        be compiled."""
         leaves, spec = flatten((list(args), kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         key = (_core.signature(tensors), _hashable(spec),
@@ -125,7 +126,7 @@ class Scripted(OfModule):
 
     @property
     def program(self) -> Program:
-        """The program of the latest call. Raises RuntimeError before the first."""
+        """The program of the latest call. RuntimeError before the first call."""
         if self._latest is None:
             raise RuntimeError(f"{self.name} has not been compiled yet: call it")
         return Program(self._latest, self.name)
@@ -135,7 +136,7 @@ class Scripted(OfModule):
         return self.program.passes()
 
     def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[Any]:
-        """Runs it n times on the daemon: as `compile`'s."""
+        """Runs the function n times on the daemon, as for the results of `compile`."""
         return repeat(self, n, data, args)
 
     def _ready(self, args: tuple[Any, ...]) -> tuple[Entry, list[Tensor]] | None:
@@ -146,7 +147,7 @@ class Scripted(OfModule):
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
                  ) -> tuple[_core.Guards, Entry | None]:
         session = owner_of(tensors[0]._session) if tensors else current_session()
-        drawn = _core.rng_state()  # only its calls draw
+        drawn = _core.rng_state()  # only the calls of the program draw random numbers
         facts = _core.Guards()
         reads = _core.Reads(facts)
 
@@ -167,7 +168,7 @@ class Scripted(OfModule):
             except NoGradient:
                 if any(real.requires_grad for real, _, _ in compilers[0].inputs):
                     return facts, None
-                compiler, (linked, shape) = attempt(False)  # nothing that it has read needs gradients
+                compiler, (linked, shape) = attempt(False)  # nothing that it has read requires grad
         finally:
             reads.clear()
             _core.set_rng_state(*drawn)
@@ -185,21 +186,21 @@ class Scripted(OfModule):
 
 
 def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
-    """The tensors among the arguments, in containers too."""
+    """The tensors among the arguments, also those in containers."""
     return [leaf for leaf in flatten((list(args), kwargs))[0] if isinstance(leaf, Tensor)]
 
 
 def script(function: Any) -> Any:
-    """Compiles a function (or a module's forward) from its source: assignments, arithmetic, calls of
-    ops, methods, modules and other such functions, `if`, `for` and `while` on tensor values with `break`
-    and `continue`, tuples, early return. Arguments by position or by name, in containers too. The same
-    program for every value that the tensors may have.
+    """Compiles a function (or a module's forward) from its source. Supported are assignments, arithmetic,
+    calls of ops, methods, modules and other such functions, `if`, `for` and `while` on tensor values with
+    `break` and `continue`, tuples, and early return. Arguments are passed by position or by name, also in
+    containers. The program is the same for all values of the tensors.
 
-    Variables that change in a loop on a tensor become tensors. Where gradients are recorded, they have
-    a program of their own. Raises ScriptError, with file, line and column, at the first call, for what
+    Variables that change in a loop on a tensor become tensors. If gradients are recorded, they are computed
+    by a program of their own. ScriptError, with file, line and column, at the first call, for anything that
     is not supported.
 
-    Its source must be in a file (or a notebook's cell)::
+    The source must be in a file (or in a notebook cell)::
 
         @tt.jit.script
         def collatz(n):

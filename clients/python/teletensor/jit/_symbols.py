@@ -1,4 +1,4 @@
-"""Symbol: a Python number that a capture follows, so that it is not written into the program."""
+"""Symbol: a Python number that a capture tracks, so that its value is not written into the program."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Number = int | float
 
 
 class Symbol:
-    """A number of which every call has its own: arithmetic gives further such numbers. Where its
-    value decides something (a comparison, a size, `float()`), the program holds for this value, and
-    another one is captured anew."""
+    """A number of which every call has its own value; arithmetic with it results in further such numbers.
+    If its value decides something (a comparison, a size, `float()`), the program is valid only for this
+    value, and another value is captured again."""
 
     __slots__ = ("_capture", "get", "origin", "tag", "value")
 
     def __init__(self, capture: Capture, value: Number, get: Callable[[], Number],
                  origin: tuple[str, str] = ("code", "")) -> None:
-        self.origin = origin  # what a file can say of it: ("argument" | "value" | "counter", name)
+        self.origin = origin  # how a file describes it: ("argument" | "value" | "counter", name)
         self._capture = capture
         self.value = value
         self.get = get
@@ -44,13 +44,13 @@ class Symbol:
         kind = type(value)
         if kind in (int, float):
             return Symbol(self._capture, value, get)
-        self._capture.guards.append(lambda: bool(get() == value))  # a complex root
+        self._capture.guards.append(lambda: bool(get() == value))  # the result is not a real number
         return value
 
     def _power(self, base: Any, exponent: Any, get: Callable[[], Any]) -> Any:
         value = base ** exponent
         if not (type(base) is float and type(exponent) is int):
-            # The type depends on the values: of a negative power, the root of a negative number.
+            # The type depends on the values: of a negative power, or of the root of a negative number.
             kind = type(value)
             self._capture.guards.append(lambda: type(get()) is kind)
         return self._made(value, get)

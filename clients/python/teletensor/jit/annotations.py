@@ -1,4 +1,4 @@
-"""Types for annotations of scripted functions, as `torch.jit.annotations` has them."""
+"""Types for the annotations of scripted functions, as in `torch.jit.annotations`."""
 
 from typing import Any, Dict, List, Optional, Tuple, Union  # noqa: UP035
 

@@ -1,9 +1,9 @@
-"""Linear algebra: torch.linalg's functions on batches of matrices, with gradients.
+"""Linear algebra: the differentiable functions of torch.linalg for batches of matrices.
 
-Matrices are the last two dims of a tensor, the leading ones a batch. float32, float64, complex64 and
-complex128. What is known from shapes is refused at its line; a singular matrix, one that is not
-positive-definite or a decomposition that does not converge raises LinAlgError when a value that
-depends on it is read.
+Matrices are the last two dims of a tensor, and the leading dims are a batch. Dtypes are float32, float64,
+complex64 and complex128. Errors that are known from the shapes are raised at the line of the call. A matrix
+that is singular or not positive-definite, or a decomposition that does not converge, raises LinAlgError
+when a value that depends on it is read.
 """
 
 from .. import _checked, _out

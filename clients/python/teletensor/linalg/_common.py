@@ -1,4 +1,4 @@
-"""What the functions of linalg share."""
+"""Helpers that the functions of linalg share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__: list[str] = []
 
 
 def wants_gradient(*tensors: Tensor) -> bool:
-    """Will the tape record what is computed from them, or may they carry tangents?"""
+    """Returns whether the tape will record what is computed from the tensors, or they may carry
+    tangents."""
     return _core.depth() > 0 or _core.grad_mode() and any(x.requires_grad for x in tensors)
 
 
@@ -20,16 +21,17 @@ _T = TypeVar("_T")
 
 
 def settled(a: Tensor, results: _T) -> _T:
-    """results, computed from a: waits for them, so that the error of a matrix is raised at this line. A
-    function that is captured or scripted does not wait."""
+    """Returns results, which were computed from a, after waiting for them, so that an error of a matrix is
+    raised at this line. Does not wait in a function that is captured or scripted."""
     session = owner_of(a._session)
-    if _capturing.active() is None and not session._closed:  # a script's stand-ins are in a closed one
+    # the stand-in tensors of a script belong to a closed session
+    if _capturing.active() is None and not session._closed:
         session.synchronize()
     return results
 
 
 def square(a: Tensor, name: str) -> None:
-    """Refuses what is no batch of square matrices."""
+    """RuntimeError if a is not a batch of square matrices."""
     shape = a._shape
     if len(shape) < 2:
         raise RuntimeError(f"linalg.{name}: The input tensor A must have at least 2 dimensions.")
@@ -39,14 +41,14 @@ def square(a: Tensor, name: str) -> None:
 
 
 def floating(a: Tensor, name: str) -> None:
-    """Refuses integers and bools."""
+    """RuntimeError for integers and bools."""
     if not a.is_floating_point() and not is_complex(a):
         raise NotImplementedError(f"linalg.{name}: Expected a floating point or complex tensor as input. "
                            f"Got {a.dtype}")
 
 
 def is_complex(a: Tensor) -> bool:
-    """Complex elements?"""
+    """Returns whether the elements are complex."""
     return a.dtype.is_complex
 
 
@@ -57,17 +59,17 @@ def adjoint(a: Tensor) -> Tensor:
 
 
 def identity(n: int, like: Tensor, m: int | None = None) -> Tensor:
-    """An n x m identity of like's dtype and device."""
+    """An n x m identity matrix with the dtype and device of like."""
     return ops["eye"](n, n if m is None else m, like.dtype, like.device)
 
 
 def epsilon(a: Tensor) -> float:
-    """The rounding error of a's dtype."""
+    """The machine epsilon of a's dtype."""
     return 2.0**-52 if str(a.dtype).split(".")[-1] in ("float64", "complex128") else 2.0**-23
 
 
 def tolerances(a: Tensor, atol: Any, rtol: Any) -> tuple[Any, Any]:
-    """atol and rtol with PyTorch's defaults: max(m, n) * eps, and none where there is an atol."""
+    """atol and rtol with PyTorch's defaults: rtol is max(m, n) * eps, or 0 if atol is given."""
     if rtol is None:
         rtol = epsilon(a) * max(a._shape[-2:])
         if isinstance(atol, Tensor):

@@ -17,9 +17,10 @@ __all__ = [
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """L with A = L L^H (upper: U with A = U^H U) of Hermitian positive-definite matrices.
+    """The factor L of A = L L^H (or, with upper, U of A = U^H U) of Hermitian positive-definite matrices.
 
-    Reads one triangle. Waits: another matrix raises LinAlgError. `cholesky_ex` does not wait.
+    Reads one triangle only. Waits for the result, and raises LinAlgError if a matrix is not
+    positive-definite; `cholesky_ex` does not wait.
     """
     return settled(A, ops["linalg_cholesky_ex"](A, upper, True))[0]
 
@@ -27,9 +28,10 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 def cholesky_ex(
     A: Tensor, *, upper: bool = False, check_errors: bool = False
 ) -> return_types.linalg_cholesky_ex:
-    """cholesky with info (int32): 0, or the order of the leading minor that is not positive-definite.
+    """The result of cholesky, and info (int32): 0, or the order of the leading minor that is not
+    positive-definite.
 
-    With check_errors it waits, and raises LinAlgError, as cholesky does.
+    With check_errors it waits and raises LinAlgError, as cholesky does.
     """
     made = ops["linalg_cholesky_ex"](A, upper, check_errors)
     return return_types.linalg_cholesky_ex(*(settled(A, made) if check_errors else made))
@@ -44,9 +46,11 @@ def _pivoted(pivot: bool, name: str) -> None:
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor:
-    """L and U in one matrix (L's diagonal of ones is left out), and the exchanged rows, from 1.
+    """L and U in one matrix (the unit diagonal of L is left out), and the 1-based indices of the exchanged
+    rows.
 
-    Waits: a singular matrix raises LinAlgError. `lu` and `lu_factor_ex` take it, and do not wait.
+    Waits for the result, and raises LinAlgError if a matrix is singular; `lu` and `lu_factor_ex` accept it
+    and do not wait.
     """
     _pivoted(pivot, "lu_factor")
     factor, pivots, _ = settled(A, ops["linalg_lu_factor_ex"](A, True))
@@ -56,21 +60,23 @@ def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor
 def lu_factor_ex(
     A: Tensor, *, pivot: bool = True, check_errors: bool = False
 ) -> return_types.linalg_lu_factor_ex:
-    """lu_factor with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
+    """The result of lu_factor, and info (int32): 0, or the 1-based index of the diagonal element of U that
+    is zero."""
     _pivoted(pivot, "lu_factor")
     made = ops["linalg_lu_factor_ex"](A, check_errors)
     return return_types.linalg_lu_factor_ex(*(settled(A, made) if check_errors else made))
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu:
-    """A = P L U of m x n matrices: P m x m, L m x k with ones on its diagonal, U k x n."""
+    """The factors A = P L U of m x n matrices: P is m x m, L is m x k with ones on its diagonal, U is k x
+    n."""
     _pivoted(pivot, "lu")
     factor, pivots, _ = ops["linalg_lu_factor_ex"](A, False)
     return return_types.linalg_lu(permutation(pivots, factor), *triangles(factor))
 
 
 def triangles(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """L and U of one matrix that holds both."""
+    """L and U from one matrix that contains both."""
     m, n = factor._shape[-2:]
     k = min(m, n)
     lower = factor if k == n else factor.narrow(-1, 0, k)
@@ -79,7 +85,7 @@ def triangles(factor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def permutation(pivots: Tensor, factor: Tensor) -> Tensor:
-    """The matrix P of the pivots of lu_factor."""
+    """The permutation matrix P for the pivots of lu_factor."""
     m = factor._shape[-2]
     order = ops["linalg_lu_permutation"](pivots, m, True)
     columns = ops["arange"](0, m, 1, None, factor.device)
@@ -88,9 +94,9 @@ def permutation(pivots: Tensor, factor: Tensor) -> Tensor:
 
 def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
              adjoint: bool = False) -> Tensor:
-    """X of A X = B (left), X A = B, or the same with A^H, from the factors of A.
+    """The solution X of A X = B (if `left`) or X A = B, or of the same with A^H, given the factors of A.
 
-    B is [*, n, k] (left) or [*, k, n]; the leading dimensions broadcast.
+    B is [*, n, k] if `left`, and [*, k, n] otherwise; the leading dimensions broadcast.
     """
     if not left:
         return _adjoint(lu_solve(LU, pivots, _adjoint(B), adjoint=not adjoint))
@@ -119,9 +125,9 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl_factor:
-    """Bunch-Kaufman factors of symmetric (Hermitian) matrices, from the lower triangle.
+    """The Bunch-Kaufman factors of symmetric (Hermitian) matrices, computed from the lower triangle.
 
-    Waits: a singular matrix raises LinAlgError. `ldl_factor_ex` does not wait.
+    Waits for the result, and raises LinAlgError if a matrix is singular; `ldl_factor_ex` does not wait.
     """
     factor, pivots, _ = settled(A, ops["linalg_ldl_factor_ex"](A, hermitian, True))
     return return_types.linalg_ldl_factor(factor, pivots)
@@ -130,13 +136,13 @@ def ldl_factor(A: Tensor, *, hermitian: bool = False) -> return_types.linalg_ldl
 def ldl_factor_ex(
     A: Tensor, *, hermitian: bool = False, check_errors: bool = False
 ) -> return_types.linalg_ldl_factor_ex:
-    """ldl_factor with info (int32)."""
+    """The result of ldl_factor, and info (int32)."""
     made = ops["linalg_ldl_factor_ex"](A, hermitian, check_errors)
     return return_types.linalg_ldl_factor_ex(*(settled(A, made) if check_errors else made))
 
 
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
-    """X of A X = B from the factors of ldl_factor."""
+    """The solution X of A X = B, given the factors from ldl_factor."""
     return ops["linalg_ldl_solve"](LD, pivots, B, hermitian)
 
 
@@ -144,22 +150,23 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
 
 
 def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
-    """A = Q R. Modes: "reduced" (Q m x min(m, n)), "complete" (Q m x m), "r" (Q is empty).
+    """The factors of A = Q R. Modes: "reduced" (Q is m x min(m, n)), "complete" (Q is m x m), "r" (Q is
+    empty).
 
-    Mode "r", and "complete" of matrices with more rows than columns, have no derivative.
+    Mode "r", and mode "complete" for matrices with more rows than columns, have no derivative.
     """
     fixed = mode == "r" or (mode == "complete" and A.dim() >= 2 and A._shape[-2] > A._shape[-1])
     return return_types.linalg_qr(*ops["linalg_qr"](refusing(A, "linalg.qr") if fixed else A, mode))
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
-    """The first n columns of the product of the reflectors I - tau_i v_i v_i^H of geqrf.
+    """The first n columns of the product of the reflectors I - tau_i v_i v_i^H from geqrf.
 
-    A is [*, m, n] with v_i below the diagonal of column i, tau [*, k].
+    A is [*, m, n] with v_i below the diagonal of column i, and tau is [*, k].
     """
     if not wants_gradient(A, tau):
         return ops["linalg_householder_product"](A, tau)
-    ops["linalg_householder_product"](A.detach(), tau.detach())  # refuses wrong shapes
+    ops["linalg_householder_product"](A.detach(), tau.detach())  # raises an error for wrong shapes
     m, n = A._shape[-2:]
     out = identity(m, A, n).expand(A._shape)
     for i in range(tau._shape[-1] - 1, -1, -1):
@@ -174,13 +181,14 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
 
 
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> return_types.linalg_svd:
-    """A = U diag(S) Vh, S in descending order. `driver` is PyTorch's for CUDA."""
+    """The factors of A = U diag(S) Vh, with S in descending order. `driver` is PyTorch's argument for
+    CUDA."""
     _no_driver(driver, "svd")
     return return_types.linalg_svd(*settled(A, ops["linalg_svd"](A, full_matrices)))
 
 
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
-    """Singular values in descending order."""
+    """The singular values in descending order."""
     _no_driver(driver, "svdvals")
     if wants_gradient(A):
         return settled(A, ops["linalg_svd"](A, False))[1]
@@ -194,32 +202,33 @@ def _no_driver(driver: str | None, name: str) -> None:
 
 
 def eig(A: Tensor) -> return_types.linalg_eig:
-    """Eigenvalues, in no order, and eigenvectors of norm 1 of square matrices: complex tensors."""
+    """The eigenvalues, in no particular order, and eigenvectors of norm 1 of square matrices, as complex
+    tensors."""
     return return_types.linalg_eig(*settled(A, ops["linalg_eig"](A)))
 
 
 def eigvals(A: Tensor) -> Tensor:
-    """Eigenvalues of square matrices, in no order: a complex tensor."""
+    """The eigenvalues of square matrices, in no particular order, as a complex tensor."""
     return settled(A, ops["linalg_eigvals"](A))
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
-    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian matrices.
+    """The eigenvalues, in ascending order, and orthonormal eigenvectors of Hermitian matrices.
 
-    Reads the triangle that UPLO names.
+    Reads only the triangle that UPLO names.
     """
     return return_types.linalg_eigh(*settled(A, ops["linalg_eigh"](A, UPLO)))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    """Eigenvalues of Hermitian matrices, ascending."""
+    """The eigenvalues of Hermitian matrices, in ascending order."""
     if wants_gradient(A):
         return settled(A, ops["linalg_eigh"](A, UPLO))[0]
     return settled(A, ops["linalg_eigvalsh"](A, UPLO))
 
 
 def unpack(data: Tensor, pivots: Tensor, unpack_data: Any, unpack_pivots: Any) -> return_types.lu_unpack:
-    """P, L, U of the factors; an empty tensor for what is not asked for."""
+    """P, L and U from the factors; an empty tensor in place of each that was not asked for."""
     empty = data.new_zeros(0)
     lower, upper = triangles(data) if unpack_data else (empty, empty)
     return return_types.lu_unpack(permutation(pivots, data) if unpack_pivots else empty, lower, upper)

@@ -11,8 +11,13 @@ __all__ = ["pca_lowrank", "svd_lowrank"]
 
 
 def _basis(A: Tensor, q: int, niter: int) -> Tensor:
+<<<<<<< HEAD
     """(..., m, q) orthonormal columns whose span holds almost all of the range of A."""
     Q: Tensor = qr(A @ tt.randn(A.shape[-1], q, dtype=A.dtype, device=A.device)).Q
+=======
+    """Returns (..., m, q) orthonormal columns whose span approximates the range of A."""
+    Q: Tensor = tt.linalg.qr(A @ tt.randn(A.shape[-1], q, dtype=A.dtype, device=A.device)).Q
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
     for _ in range(niter):
         Q = qr(A.mH @ Q).Q
         Q = qr(A @ Q).Q
@@ -22,9 +27,9 @@ def _basis(A: Tensor, q: int, niter: int) -> Tensor:
 def svd_lowrank(
     A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, S, V) with A - M close to U diag(S) V^H, of rank at most q. A: (..., m, n); M: None or of a
-    shape that broadcasts to A's. niter: power iterations. Random: the generator's seed decides the
-    last digits."""
+    """Returns (U, S, V) such that U diag(S) V^H approximates A - M with rank at most q. A has shape (...,
+    m, n); M is None or broadcasts to A's shape. niter is the number of power iterations. The projections
+    are random, so the generator's seed affects the last digits."""
     q, niter = 6 if q is None else q, 2 if niter is None else niter
     if M is not None:
         A = A - M
@@ -40,9 +45,9 @@ def svd_lowrank(
 def pca_lowrank(
     A: Tensor, q: int | None = None, center: bool = True, niter: int = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, S, V) of the columns of A less their means (center): V's columns are the principal
-    directions of the rows. A: (..., m, n); q: how many, min(6, m, n) for None. ValueError for q
-    outside 0..min(m, n) or a negative niter."""
+    """Returns (U, S, V) of A, from whose columns their means are subtracted if `center`: the columns of V
+    are the principal directions of the rows. A has shape (..., m, n); q is the number of components, min(6,
+    m, n) if None. ValueError for q outside 0..min(m, n) or a negative niter."""
     most = min(A.shape[-2:])
     if q is None:
         q = min(6, most)

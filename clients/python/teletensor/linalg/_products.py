@@ -1,4 +1,4 @@
-"""Norms and products."""
+"""Norms and products of vectors and matrices."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def _dims(dim: Any, rank: int) -> list[int]:
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *,
                 dtype: Any = None) -> Tensor:
-    """The p-norm of all elements, or over dims; ord inf, -inf and 0 (the number of nonzeros) too."""
+    """The p-norm of all elements, or over dims; ord may also be inf, -inf or 0 (the number of nonzero
+    elements)."""
     floating(x, "vector_norm")
     return ops["norm"](x, float(ord), dim, keepdim, dtype)
 
 
 def _extreme(x: Tensor, ord: float, dim: int, keepdim: bool) -> Tensor:
-    """The largest of numbers that are not negative (0 of none) for orders above 0, else the smallest."""
+    """The largest of non-negative numbers (0 if there are none) for a positive ord, and the smallest for a
+    negative one."""
     if ord < 0:
         return x.amin(dim, keepdim=keepdim)
     return x.amax(dim, keepdim=keepdim) if x._shape[dim] else x.sum(dim, keepdim=keepdim)
@@ -39,7 +41,7 @@ def _extreme(x: Tensor, ord: float, dim: int, keepdim: bool) -> Tensor:
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *,
                 dtype: Any = None) -> Tensor:
-    """The norm of matrices that lie in two dims: "fro", "nuc", 2, -2, 1, -1, inf, -inf."""
+    """The norm of the matrices in two dims of A; ord is "fro", "nuc", 2, -2, 1, -1, inf or -inf."""
     floating(A, "matrix_norm")
     if A.dim() < 2:
         raise RuntimeError("linalg.matrix_norm: The input tensor A must have at least 2 dimensions.")
@@ -71,9 +73,9 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool 
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *,
          dtype: Any = None) -> Tensor:
-    """A vector norm, or the matrix norm where `ord` is given and there are two dims.
+    """A vector norm, or a matrix norm if `ord` is given and the norm is over two dims.
 
-    Without `ord`: the 2-norm of all elements, or of those in dim.
+    Without `ord` it is the 2-norm of all elements, or over dim.
     """
     if ord is not None:
         single = isinstance(dim, int) or (dim is not None and len(dim) == 1)
@@ -106,7 +108,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
-    """The product of matrices; see `matmul` of the package."""
+    """The matrix product; see `teletensor.matmul`."""
     return ops["matmul"](input, other)
 
 
@@ -116,10 +118,11 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """Powers 0 to N - 1 of the elements of x along a new last dim; N is x's last size by default."""
+    """The powers 0 to N - 1 of the elements of x along a new last dim; N defaults to the size of x's last
+    dim."""
     if x.dim() < 1 and N is None:
         raise RuntimeError("linalg.vander: The input tensor must have at least one dimension.")
-    if x.dim() < 1:  # as PyTorch: one row
+    if x.dim() < 1:  # as in PyTorch, a 0-d tensor gives one row
         x = x.unsqueeze(0)
     n = x._shape[-1] if N is None else N
     if n <= 1 and N is not None:
@@ -138,16 +141,16 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
         raise RuntimeError(f"linalg.cross: inputs dimension {dim} must have length 3. Got "
                            f"{input._shape[dim]} and {other._shape[dim]}")
 
-    # One walk through memory that is far apart, instead of one for each product.
+    # One pass over memory with large strides, instead of one pass for each product.
     a, b = (ops["unbind"](ops["contiguous"](v), dim) for v in (input, other))
     parts = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return ops["stack"](parts, _dims(dim, input.dim())[0])
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product of two or more matrices in the order of fewest multiplications.
+    """The product of two or more matrices, in the order that needs the fewest multiplications.
 
-    The first may be a row vector, the last a column vector.
+    The first tensor may be a row vector and the last a column vector.
     """
     matrices = list(tensors)
     if len(matrices) < 2:

@@ -1,4 +1,4 @@
-"""Systems, inverses, determinants, least squares and functions of matrices."""
+"""Linear systems, inverses, determinants, least squares and functions of matrices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ __all__ = [
 
 
 def inv(A: Tensor) -> Tensor:
-    """The inverse of square matrices. Waits: a singular one raises LinAlgError. `inv_ex` does not wait."""
+    """The inverse of square matrices. Waits for the result, and raises LinAlgError if a matrix is singular;
+    `inv_ex` does not wait."""
     return settled(A, ops["linalg_inv_ex"](A, True))[0]
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> return_types.linalg_inv_ex:
-    """inv with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
+    """The inverse, and info (int32): 0, or the 1-based index of the diagonal element of U that is zero."""
     made = ops["linalg_inv_ex"](A, check_errors)
     return return_types.linalg_inv_ex(*(settled(A, made) if check_errors else made))
 
@@ -41,9 +42,10 @@ def _solve(A: Tensor, B: Tensor, left: bool, check: bool) -> tuple[Tensor, Tenso
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """X of A X = B, or of X A = B where not `left`; B is a matrix or a vector, batches broadcast.
+    """The solution X of A X = B, or of X A = B if not `left`; B is a matrix or a vector, and batch
+    dimensions broadcast.
 
-    Waits: a singular matrix raises LinAlgError. `solve_ex` does not wait.
+    Waits for the result, and raises LinAlgError if a matrix is singular; `solve_ex` does not wait.
     """
     return settled(A, _solve(A, B, left, True))[0]
 
@@ -51,14 +53,16 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 def solve_ex(
     A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> return_types.linalg_solve_ex:
-    """solve with info (int32): 0, or the diagonal element of U, from 1, that is zero."""
+    """The result of solve, and info (int32): 0, or the 1-based index of the diagonal element of U that is
+    zero."""
     made = _solve(A, B, left, check_errors)
     return return_types.linalg_solve_ex(*(settled(A, made) if check_errors else made))
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True,
                      unitriangular: bool = False) -> Tensor:
-    """X of A X = B (left) or X A = B, reading one triangle of A (without its diagonal of ones)."""
+    """The solution X of A X = B, or of X A = B if not `left`, using one triangle of A only; with
+    `unitriangular` its diagonal is taken to be ones."""
     return ops["linalg_solve_triangular"](A, B, upper, left, unitriangular)
 
 
@@ -68,19 +72,19 @@ def det(A: Tensor) -> Tensor:
 
 
 def slogdet(A: Tensor) -> return_types.linalg_slogdet:
-    """Sign and logarithm of the absolute value of the determinant; (0, -inf) where it is 0."""
+    """The sign of the determinant and the logarithm of its absolute value; (0, -inf) if it is 0."""
     return return_types.linalg_slogdet(*ops["linalg_slogdet"](A))
 
 
 def lstsq(
     A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> return_types.linalg_lstsq:
-    """X that makes the norm of A X - B least; of several the smallest.
+    """The X that minimises the norm of A X - B; of several such X the one with the smallest norm.
 
     B is [*, m, k], or vectors [*, m]. Drivers: gelsy (the default: QR with pivoting), gels (full rank
-    only), gelsd and gelss (singular values; those up to rcond times the largest count as 0; default
-    max(m, n) times the rounding error). residuals: the squared norms, of m > n and not of gelsy; rank
-    is empty for gels, singular_values for gels and gelsy.
+    only), gelsd and gelss (singular values; those up to rcond times the largest are treated as 0, where
+    rcond defaults to max(m, n) times the machine epsilon). `residuals` are the squared norms if m > n and
+    the driver is not gelsy; `rank` is empty for gels, and `singular_values` for gels and gelsy.
     """
     floating(A, "lstsq")
     if A.dim() < 2:
@@ -107,9 +111,10 @@ def lstsq(
 
 def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None,
          rtol: Any = None) -> Tensor:
-    """The Moore-Penrose inverse; singular values up to max(atol, rtol * the largest) count as 0.
+    """The Moore-Penrose inverse; singular values up to max(atol, rtol * the largest) are treated as 0.
 
-    rtol is max(m, n) times the rounding error unless atol is given. Tensors give one of each matrix.
+    rtol defaults to max(m, n) times the machine epsilon unless atol is given. Tolerances may be tensors
+    with one value for each matrix.
     """
     if A.dim() < 2:
         raise RuntimeError("linalg.pinv: The input tensor A must have at least 2 dimensions.")
@@ -121,7 +126,8 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
                 rtol: Any = None) -> Tensor:
     """The number of singular values (absolute eigenvalues if `hermitian`) above the tolerance.
 
-    The tolerance is max(atol, rtol * the largest), with pinv's defaults; `tol` is an atol without rtol.
+    The tolerance is max(atol, rtol * the largest singular value), with the defaults of pinv; `tol` is an
+    atol with an rtol of 0.
     """
     floating(A, "matrix_rank")
     if A.dim() < 2:
@@ -141,7 +147,7 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
-    """A to the n; n = 0 gives identities, a negative n takes the inverse."""
+    """A to the power n; n = 0 gives identity matrices, and a negative n powers of the inverse."""
     square(A, "matrix_power")
     if n < 0:
         A, n = inv(A), -n
@@ -174,7 +180,8 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
-    """X with tensordot(A, X, X.dim()) == B; `dims` of A are moved to its end first."""
+    """The X for which tensordot(A, X, X.dim()) == B; the dims of A that `dims` lists are first moved to its
+    end."""
     if dims is not None:
         moved = [d % A.dim() for d in dims]
         A = A.permute([d for d in range(A.dim()) if d not in moved] + moved)

@@ -1,4 +1,4 @@
-"""Networks: Module, layers, losses; functional, init and utils beside them."""
+"""Neural networks: Module, layers and losses, and the submodules functional, init and utils."""
 
 from . import functional, grad, init, modules, utils
 from .activation import *  # noqa: F403

@@ -1,4 +1,5 @@
-"""DataParallel on one GPU, and the parts of which PyTorch's is made, for the devices of a session."""
+"""DataParallel on one GPU, and the functions from which PyTorch's DataParallel is made, for the devices of
+a session."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ __all__ = ["DataParallel", "data_parallel", "gather", "parallel_apply", "replica
 
 
 def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = None) -> Any:
-    """The one device that is meant; None where the daemon has no GPU and none is named."""
+    """Returns the one device to use, or None if the daemon has no GPU and the caller names none."""
     named = list(dict.fromkeys(cuda._device.index_of(each) for each in device_ids or ()))
     if not named and device_ids is None and cuda.is_available():
         named = list(range(cuda.device_count()))
@@ -28,10 +29,11 @@ def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = Non
 
 
 class DataParallel(Module):
-    """The module on one GPU: its inputs are moved there. Where the daemon has no GPU the module is called
-    as it is, as PyTorch does. The parameters are `module`'s, so names in state_dict begin with "module.".
+    """Runs a module on one GPU, to which its inputs are moved. If the daemon has no GPU the module is
+    called as it is, as in PyTorch. The parameters are those of `module`, so names in state_dict begin with
+    "module.".
 
-    NotImplementedError for more than one GPU, RuntimeError where parameters are on another device."""
+    NotImplementedError for more than one GPU, RuntimeError if a parameter is on another device."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class DataParallel(Module):
             module.to(place)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """module(*inputs, **kwargs) on the GPU."""
+        """Returns module(*inputs, **kwargs), computed on the GPU."""
         return data_parallel(self.module, inputs, self.device_ids or None, module_kwargs=kwargs)
 
 
@@ -61,7 +63,8 @@ def data_parallel(
     dim: int = 0,
     module_kwargs: Any = None,
 ) -> Any:
-    """module(*inputs, **module_kwargs), with the tensors among these moved to the GPU. As DataParallel."""
+    """Returns module(*inputs, **module_kwargs), with the tensors among the arguments moved to the GPU, as
+    DataParallel does."""
     place = _place("data_parallel", device_ids, output_device)
     given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
     if place is None:
@@ -78,25 +81,26 @@ def data_parallel(
     return module(*given, **named)
 
 
-# ---------------------------------------------------------------- parts
+# ---------------------------------------------------------------- parts of DataParallel
 
 
 def _device(given: Any) -> Any:
-    """A number is a GPU's."""
+    """A number is the index of a GPU."""
     return tt.device(f"cuda:{given}" if isinstance(given, int) else given)
 
 
 def replicate(network: Module, devices: Sequence[Any], detach: bool = False) -> list[Any]:
-    """A copy of the module for each device. The copies' parameters are the module's, moved there: gradients
-    reach the module, unless `detach` is True. The first copy has the module's buffers, and the others
-    copies of them. ValueError without devices."""
+    """Returns a copy of the module for each device. The parameters of the copies are the module's, moved to
+    the device: gradients reach the module unless `detach` is True. The first copy has the module's own
+    buffers, and each further copy has copies of them. ValueError without devices."""
     if not devices:
         raise ValueError("replicate: at least one device is needed")
     return [_copied(network, _device(each), detach, i == 0, {}) for i, each in enumerate(devices)]
 
 
 def _copied(module: Module, place: Any, detach: bool, shares: bool, made: dict[Any, Any]) -> Any:
-    """The module for a device. `made`: the copies of modules and tensors so far, by their ids."""
+    """Returns the copy of the module for a device. `made` contains the copies of modules and tensors so
+    far, by id."""
     if id(module) in made:
         return made[id(module)]
     copy = made[id(module)] = object.__new__(type(module))
@@ -124,10 +128,10 @@ def _copied(module: Module, place: Any, detach: bool, shares: bool, made: dict[A
 
 
 def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
-    """The parts of the inputs for each device, in about equal chunks along `dim`: a tuple of tensors for a
-    tensor; else a list of structures as `inputs`, of tuples, lists, dicts and tensors. Each part has every
-    object that is none of these. Gradients reach the inputs. There are fewer parts where a tensor has fewer
-    rows."""
+    """Returns the parts of the inputs for each device, in chunks of about equal size along `dim`. For a
+    tensor it is a tuple of tensors; for tuples, lists and dicts with tensors in them, a list of structures
+    of the same kind. Any other object is in every part. Gradients reach the inputs. If a tensor has fewer
+    rows than there are devices, there are fewer parts."""
     places = [_device(each) for each in target_gpus]
     if not places:
         raise ValueError("scatter: at least one device is needed")
@@ -145,18 +149,20 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
 
 
 def _structure(obj: Any) -> tuple[Callable[[Any], Any], list[Any]]:
-    """The items of a tuple, list or dict, and what makes such an object of others."""
+    """Returns the items of a tuple, list or dict, and a function that makes an object of the same type from
+    items."""
     if isinstance(obj, dict):
         keys = list(obj)
         return (lambda part: type(obj)(zip(keys, part, strict=True))), list(obj.values())
     kind: Any = type(obj)
-    return getattr(kind, "_make", kind), list(obj)  # namedtuple() makes classes with _make
+    return getattr(kind, "_make", kind), list(obj)  # the classes of namedtuple() have _make
 
 
 def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
-    """The results of several devices as one on `target_device`: tensors one after the other along `dim` (a
-    number as a tensor of one element), in structures as scatter() makes them. ValueError for dicts of
-    different lengths, TypeError for other objects than None, tensors and structures of these."""
+    """Returns the results of several devices as one result on `target_device`: tensors are concatenated
+    along `dim` (a 0-d tensor as a tensor of one element), within structures such as scatter() makes.
+    ValueError for dicts of different lengths, TypeError for objects other than None, tensors and such
+    structures."""
     if not outputs:
         raise ValueError("gather: at least one output is needed")
     first = outputs[0]
@@ -182,9 +188,10 @@ def parallel_apply(
     kwargs_tup: Sequence[Any] | None = None,
     devices: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """The result of each module for its inputs, a tuple or list of arguments or one argument. The calls are
-    made one after the other, without threads: they wait for nothing that the daemon computes. `devices` has
-    no effect: a module computes where its parameters are. ValueError for lists of different lengths."""
+    """Returns the result of each module for its inputs (a tuple or list of arguments, or one argument). The
+    calls are made one after the other, without threads, because they do not wait for the daemon's
+    computations. `devices` has no effect: a module computes where its parameters are. ValueError for lists
+    of different lengths."""
     given = [{}] * len(modules) if kwargs_tup is None else list(kwargs_tup)
     for name, several in (("inputs", inputs), ("kwargs_tup", given), ("devices", devices)):
         if several is not None and len(several) != len(modules):

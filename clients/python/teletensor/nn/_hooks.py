@@ -1,4 +1,4 @@
-"""Hooks of a module: who is called before and after forward, and around its backward."""
+"""The hooks of modules: functions that are called before and after forward, and around backward."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _next_id = itertools.count()
 
 
 class RemovableHandle:
-    """Takes a hook away again: by `remove()` or at the end of a `with` block."""
+    """Removes a hook, by `remove()` or at the end of a `with` block."""
 
     def __init__(self, hooks: OrderedDict[int, Any]) -> None:
         self.id = next(_next_id)
         self._hooks: OrderedDict[int, Any] | None = hooks
 
     def remove(self) -> None:
-        """Ends the hook; a second call does nothing."""
+        """Removes the hook; a second call does nothing."""
         if self._hooks is not None:
             self._hooks.pop(self.id, None)
             self._hooks = None
@@ -43,7 +43,8 @@ class RemovableHandle:
 
 
 class _Same(Function):
-    """Its tensors under new names: a node where a module's gradients pass."""
+    """The identity function, as a node of the graph through which the gradients of a module's inputs or
+    outputs pass."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Any:
@@ -56,7 +57,8 @@ class _Same(Function):
 
 
 def _renamed(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
-    """The values with their tensors renamed, where these are, and their node (None: no gradient)."""
+    """Returns the values with their tensors passed through _Same, the positions of the tensors, and the
+    node (None if no tensor requires grad)."""
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor)]
     if not any(values[i].requires_grad for i in places):
         return values, places, None
@@ -70,7 +72,8 @@ def _renamed(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
 
 
 class _Passage:
-    """One call of a module with backward hooks: its gradients on their way."""
+    """One call of a module with backward hooks: collects the gradients of its outputs and inputs for the
+    hooks."""
 
     def __init__(self, hooks: Hooks, module: Module) -> None:
         self.hooks, self.module = hooks, module
@@ -142,14 +145,14 @@ class _Passage:
 
 
 class Hooks:
-    """The hooks of one module, or of all. Exists only once a first hook was registered."""
+    """The hooks of one module, or of all modules. Created when the first hook is registered."""
 
     def __init__(self) -> None:
         self.backward_before: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
         self.backward_after: OrderedDict[int, tuple[Callable[..., Any]]] = OrderedDict()
         self.before: OrderedDict[int, tuple[Callable[..., Any], bool]] = OrderedDict()
         self.after: OrderedDict[int, tuple[Callable[..., Any], bool, bool]] = OrderedDict()
-        self.compiled: Any = None  # what Module.compile() made of the module
+        self.compiled: Any = None  # the compiled module, after Module.compile()
 
     def __bool__(self) -> bool:
         return bool(self.before or self.after or self.backward_before or self.backward_after
@@ -169,9 +172,9 @@ class Hooks:
         return handle
 
     def call(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """forward with the hooks around it: those of all modules, then the module's own."""
+        """Calls forward with the hooks around it: those for all modules, then the module's own."""
         if self.compiled is not None:
-            compiled, self.compiled = self.compiled, None  # which calls the module itself
+            compiled, self.compiled = self.compiled, None  # the compiled module calls the module itself
             try:
                 return compiled(*args, **kwargs)
             finally:
@@ -213,30 +216,30 @@ class Hooks:
             raise
 
 
-every = Hooks()  # of all modules
+every = Hooks()  # the hooks for all modules
 
 
 def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls `hook(module, args)` before the forward of each module, before the module's own hooks; what
-    it returns (if not None) replaces the arguments."""
+    """Calls `hook(module, args)` before the forward of every module, before the module's own hooks; a
+    result that is not None replaces the arguments."""
     return every.add(every.before, (hook, False), False)
 
 
 def register_module_forward_hook(
     hook: Callable[..., Any], *, with_kwargs: bool = False, always_call: bool = False
 ) -> RemovableHandle:
-    """Calls `hook(module, args, result)`, or with_kwargs `hook(module, args, kwargs, result)`, after the
-    forward of each module; what it returns (if not None) replaces the result."""
+    """Calls `hook(module, args, result)`, or with with_kwargs `hook(module, args, kwargs, result)`, after
+    the forward of every module; a result that is not None replaces the module's result."""
     return every.add(every.after, (hook, with_kwargs, always_call), False)
 
 
 def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls `hook(module, grad_output)` before the backward of each module."""
+    """Calls `hook(module, grad_output)` before the backward of every module."""
     return every.add(every.backward_before, (hook,), False)
 
 
 def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls `hook(module, grad_input, grad_output)` once they are known of each module."""
+    """Calls `hook(module, grad_input, grad_output)` for every module when these gradients are known."""
     return every.add(every.backward_after, (hook,), False)
 
 

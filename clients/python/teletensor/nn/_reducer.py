@@ -1,4 +1,5 @@
-"""The part of DistributedDataParallel that makes the processes' tensors equal."""
+"""The part of DistributedDataParallel that gives all processes the same parameters, buffers and averaged
+gradients."""
 
 from __future__ import annotations
 
@@ -21,25 +22,27 @@ Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 class Reducer:
     """Averages the gradients of a module over the ranks of a group after a backward, in buckets of about
-    `bucket_bytes`. Each forward of the owner sets `armed`, if its backward is to be averaged, or
-    `gathers`, if a later backward is to average its gradients, and clears the other.
+    `bucket_bytes`. Each forward of the module sets one of two flags and clears the other: `armed` if its
+    backward is to average the gradients, and `gathers` if a later backward is to average them.
 
-    Of several Reducers of a parameter the last one to start() averages its gradients; the others refuse
-    to."""
+    If several Reducers have the same parameter, the last one to call start() averages its gradients, and
+    the earlier ones refuse to."""
 
     def __init__(self, module: Module, group: Any, bucket_bytes: int, find_unused: bool) -> None:
         self.armed = self.gathers = False
-        self.hook: Hook | None = None  # averages a bucket in place of the all_reduce
+        self.hook: Hook | None = None  # reduces a bucket instead of the all_reduce
         self.hook_state: Any = None
-        self.active: Any = None  # the ranks that divide sums, where some have joined; else all of them
+        # the number of ranks by which sums are divided if some have joined; None means all ranks
+        self.active: Any = None
         self._module, self._group = module, group
         self._bucket_bytes, self._find_unused = bucket_bytes, find_unused
         self._named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-        self._reached = (False,) * len(self._named)  # by a backward since the last average
-        self._taken: str | None = None  # a parameter that another Reducer averages
+        # whether a backward since the last average reached each parameter
+        self._reached = (False,) * len(self._named)
+        self._taken: str | None = None  # the name of a parameter that another Reducer averages
 
     def start(self) -> None:
-        """From now on this Reducer averages the gradients of its parameters, and no other one does."""
+        """Makes this Reducer, and no other one, average the gradients of its parameters from now on."""
         own = {id(each) for _, each in self._named}
         for other in followers():
             if isinstance(other, Reducer):
@@ -49,8 +52,8 @@ class Reducer:
         follow(self)
 
     def begin_alike(self, buffers: bool) -> None:
-        """All ranks get the parameters of rank 0, and its buffers. RuntimeError that names the first one
-        whose name, shape or dtype differs."""
+        """Copies the parameters of rank 0, and with `buffers` its buffers, to all ranks. RuntimeError names
+        the first one whose name, shape or dtype differs between ranks."""
         named: list[tuple[str, Any]] = list(self._module.named_parameters())
         if buffers:
             named += self._module.named_buffers()
@@ -67,12 +70,12 @@ class Reducer:
         self.broadcast((each.detach() for _, each in named), 0)
 
     def broadcast(self, tensors: Iterable[Any], root: int) -> None:
-        """The tensors of that rank of the group, on all ranks."""
+        """Copies the tensors of rank `root` of the group to all ranks."""
         broadcast_all(tensors, self._group, root, self._bucket_bytes)
 
     def check_parameters(self) -> None:
-        """RuntimeError where another Reducer averages a parameter, where one is not the one that was
-        wrapped, and where it requires grad but did not, or the other way round; with find_unused one may
+        """RuntimeError if another Reducer averages one of the parameters, if a parameter has been replaced
+        since the module was wrapped, or if its requires_grad has changed; with find_unused a parameter may
         have been frozen."""
         if self._taken is not None:
             raise RuntimeError(
@@ -95,19 +98,19 @@ class Reducer:
                 )
 
     def state(self) -> tuple[Any, ...]:
-        """The facts that the next step depends on, for a capture of it."""
+        """The facts on which the next step depends, for a capture of the step."""
         hook = id(self.hook), id(self.hook_state)
         return self.armed, self.gathers, self._reached, self._taken, hook
 
     def set_state(self, state: tuple[Any, ...]) -> None:
-        """The state that a captured step has left."""
+        """Sets the state that a captured step has left."""
         self.armed, self.gathers, self._reached = state[:3]
 
     # ---- autograd's Follower
 
     def follows(self, core: Any) -> bool:
-        """Is the next backward one whose gradients are to be averaged, then or later? Not if it is of
-        another session than the module."""
+        """Returns whether the gradients of the next backward are to be averaged, then or later. This is
+        false if the backward runs in another session than the module's."""
         return (self.armed or self.gathers) and self._named[0][1]._session is core
 
     def gradients_before(self) -> list[int | None]:
@@ -115,7 +118,7 @@ class Reducer:
         return [None if each.grad is None else each.grad._version for _, each in self._named]
 
     def gradients_after(self, before: list[int | None]) -> None:
-        """Averages the gradients, if the backward has reached a parameter of the module and is to."""
+        """Averages the gradients if this backward is to and has reached a parameter of the module."""
         reached = [now != then for now, then in zip(self.gradients_before(), before, strict=True)]
         if not any(reached):
             return
@@ -134,14 +137,15 @@ class Reducer:
             )
 
     def shadow(self) -> None:
-        """Takes part in the averages of the other ranks with gradients of zero. The averages become the
-        gradients of this rank, too."""
+        """Takes part in the averages of the other ranks with gradients of zero. The averages also become
+        the gradients of this rank."""
         for _, each in self._named:
             each.grad = None
         self._average(self._used((False,) * len(self._named)))
 
     def _used(self, reached: tuple[bool, ...]) -> list[Any]:
-        """The parameters that a rank has reached, or all."""
+        """The parameters that the backward of any rank has reached if find_unused; all parameters if
+        not."""
         parameters = [each for _, each in self._named]
         if not self._find_unused:
             return parameters
@@ -150,8 +154,8 @@ class Reducer:
         return [each for each, use in zip(parameters, anywhere.tolist(), strict=True) if use]
 
     def _average(self, used: list[Any]) -> None:
-        """Averages the gradients of these parameters. A hook always gets those of all, in the same
-        buckets."""
+        """Averages the gradients of these parameters. A hook always gets the gradients of all parameters,
+        in the same buckets."""
         chosen = {id(each) for each in used}
         parameters = used if self.hook is None else [each for _, each in self._named]
         with no_grad():
@@ -168,7 +172,7 @@ class Reducer:
                         parameter.grad.copy_(average)
 
     def _begin(self, index: int, bucket: list[Any], last: bool) -> Any:
-        """Begins the average of a bucket's gradients: a Future of it."""
+        """Starts to average the gradients of a bucket; returns a Future of the result."""
         buffer = flat(each.new_zeros(each.shape) if each.grad is None else each.grad for each in bucket)
         if self.hook is not None:
             return self.hook(self.hook_state, GradBucket(index, last, buffer, bucket))
@@ -179,8 +183,8 @@ class Reducer:
         return work.get_future()
 
     def _result(self, future: Any, bucket: list[Any]) -> Any:
-        """The tensor of a hook's Future; TypeError where there is none, RuntimeError for one of another
-        size than the bucket's."""
+        """The tensor of a hook's Future. TypeError if the result is not a tensor, RuntimeError if its size
+        is not the bucket's."""
         name = getattr(self.hook, "__name__", "the hook")
         if not isinstance(future, Future):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Which ways of computing attention are allowed."""
+"""Which implementations of scaled dot-product attention are allowed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["FUSED", "SDPBackend", "allowed_backends", "sdpa_kernel"]
 
 
 class SDPBackend(enum.IntEnum):
-    """Ways to compute attention. MATH makes the matrix of scores; every fused one is the daemon's
-    own way without it, on CPUs and GPUs."""
+    """Implementations of attention. MATH computes the whole matrix of scores; all fused names mean the
+    daemon's own fused implementation, on CPUs and GPUs."""
 
     ERROR = -1
     MATH = 0
@@ -31,8 +31,9 @@ _allowed = ContextVar("sdpa_kernel", default=FUSED | {SDPBackend.MATH})
 def sdpa_kernel(
     backends: list[SDPBackend] | SDPBackend, set_priority: bool = False
 ) -> Restoring:
-    """Within it, scaled_dot_product_attention computes in one of these ways, or raises RuntimeError
-    where none of them can. set_priority changes nothing: a fused way goes first."""
+    """Within this context, scaled_dot_product_attention uses one of these implementations, and raises
+    RuntimeError if none of them can be used. set_priority has no effect: a fused implementation is always
+    preferred."""
     chosen = [backends] if isinstance(backends, SDPBackend) else backends
     if not isinstance(chosen, list):
         raise AssertionError(
@@ -44,5 +45,5 @@ def sdpa_kernel(
 
 
 def allowed_backends() -> frozenset[SDPBackend]:
-    """The ways that are allowed here."""
+    """Returns the implementations that are allowed now."""
     return _allowed.get()

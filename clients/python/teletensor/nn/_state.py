@@ -1,4 +1,4 @@
-"""state_dict and load_state_dict of modules."""
+"""Implements state_dict and load_state_dict of modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["IncompatibleKeys", "load_state", "save_state"]
 
 
 class IncompatibleKeys(NamedTuple):
-    """What load_state_dict found on one side only."""
+    """The keys that load_state_dict found only in the module (missing) or only in the state_dict
+    (unexpected)."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -31,8 +32,8 @@ class IncompatibleKeys(NamedTuple):
 
 
 def _entries(module: Module, prefix: str) -> list[tuple[Module, str, str]]:
-    """(owner, attribute, full name) of everything that belongs into the state, in its order. A
-    module or tensor that is used twice is listed under both names."""
+    """Yields (owner, attribute, full name) of everything that belongs to the state, in its order. A module
+    or tensor that is used twice is listed under both names."""
     own = module.__dict__
     entries = [(module, name, prefix + name) for name in module._parameter_names]
     entries += [(module, name, prefix + name) for name, keep in module._buffer_names.items() if keep]
@@ -43,7 +44,7 @@ def _entries(module: Module, prefix: str) -> list[tuple[Module, str, str]]:
     return entries
 
 
-# The key of get_extra_state's value.
+# The key of the value of get_extra_state.
 EXTRA = "_extra_state"
 
 
@@ -75,14 +76,19 @@ def save_state(
 
 
 def _overrides(module: Module, method: str) -> bool:
+<<<<<<< HEAD
     """Whether the module's class has a method of its own in place of Module's."""
     from .module import Module
 
     return getattr(type(module), method) is not getattr(Module, method)
+=======
+    """Returns whether the module's class overrides this method of Module."""
+    return getattr(type(module), method) is not getattr(tt.nn.Module, method)
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
 
 def _each_module(module: Module, prefix: str) -> list[tuple[Module, str]]:
-    """Modules with their prefixes, those that are used twice under both."""
+    """Yields each module with its prefix; a module that is used twice has both prefixes."""
     found = [(module, prefix)]
     for name in module._module_names:
         below = module.__dict__[name]

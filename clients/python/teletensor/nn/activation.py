@@ -1,5 +1,5 @@
-"""Activations as modules. Each applies the function of the same name in nn.functional to tensors of
-any shape."""
+"""Activation functions as modules. Each module applies the function of the same name in nn.functional to
+tensors of any shape."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class Hardswish(_MaybeInplace):
 
 
 class GELU(Module):
-    """x * Phi(x), or with approximate="tanh" its formula with tanh."""
+    """x * Phi(x), where Phi is the normal distribution function; with approximate="tanh", an approximation
+    with tanh."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -150,7 +151,7 @@ class GELU(Module):
 
 
 class LeakyReLU(Module):
-    """x where x > 0, else negative_slope * x."""
+    """x where x > 0, and negative_slope * x elsewhere."""
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
@@ -165,7 +166,7 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """x where x > 0, else alpha * (exp(x) - 1)."""
+    """x where x > 0, and alpha * (exp(x) - 1) elsewhere."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -187,7 +188,7 @@ class CELU(ELU):
 
 
 class Hardtanh(Module):
-    """x limited to [min_val, max_val]."""
+    """x clamped to [min_val, max_val]."""
 
     def __init__(
         self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
@@ -218,7 +219,7 @@ class ReLU6(Hardtanh):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
+    """log(1 + exp(beta * x)) / beta, and x where beta * x > threshold."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -247,7 +248,7 @@ class Softshrink(Module):
 
 
 class Hardshrink(Module):
-    """x where |x| > lambd, else 0."""
+    """x where |x| > lambd, and 0 elsewhere."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -261,7 +262,7 @@ class Hardshrink(Module):
 
 
 class Threshold(Module):
-    """x where x > threshold, else value."""
+    """x where x > threshold, and value elsewhere."""
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
@@ -278,7 +279,7 @@ class Threshold(Module):
 
 
 class PReLU(Module):
-    """x where x > 0, else weight * x; weight is learned: one element, or one per entry of
+    """x where x > 0, and weight * x elsewhere. The weight is learned: one element, or one for each index of
     dimension 1. Source: He et al. 2015."""
 
     weight: Parameter
@@ -298,7 +299,7 @@ class PReLU(Module):
 
 
 class GLU(Module):
-    """a * sigmoid(b), a and b being the halves of the input along `dim`."""
+    """a * sigmoid(b), where a and b are the halves of the input along `dim`."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -359,7 +360,8 @@ class Softmax2d(Module):
 
 
 class RReLU(Module):
-    """x where x > 0, else x * a: in training a is uniform in [lower, upper), else their mean."""
+    """x where x > 0, and x * a elsewhere: in training a is random, uniform in [lower, upper); in evaluation
+    it is the mean of both."""
 
     def __init__(
         self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False

@@ -1,4 +1,4 @@
-"""Softmax over many classes, the rare ones in clusters."""
+"""AdaptiveLogSoftmaxWithLoss: a softmax over many classes whose rare classes are in clusters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class _Result(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """The log-probability of each sample's class, and minus its mean: classes are sorted by
-    frequency, those from cutoffs[i] to cutoffs[i + 1] share a cluster whose projection has
-    in_features / div_value ** (i + 1) features. Source: Grave et al. 2017."""
+    """Returns the log-probability of each sample's class, and the negative mean of these as the loss.
+    Classes must be sorted by descending frequency; the classes from cutoffs[i] to cutoffs[i + 1] share a
+    cluster whose projection has in_features / div_value ** (i + 1) features. Source: Grave et al. 2017."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             )
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Sets new random initial values."""
         for layer in self.modules():
             if isinstance(layer, Linear):
                 layer.reset_parameters()

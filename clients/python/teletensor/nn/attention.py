@@ -1,4 +1,5 @@
-"""MultiheadAttention and the layers of the Transformer; how attention is computed."""
+"""MultiheadAttention and the layers of the Transformer; the submodule nn.attention selects how attention is
+computed."""
 
 from __future__ import annotations
 
@@ -31,19 +32,19 @@ __all__ = [
 
 
 class NonDynamicallyQuantizableLinear(Linear):
-    """Linear, under the name that PyTorch's repr shows for an attention's output."""
+    """A Linear layer under the name that PyTorch's repr shows for the output projection of attention."""
 
 
 class MultiheadAttention(Module):
-    """Attention of num_heads heads: of query [target, batch, embed_dim] on key [source, batch, kdim]
-    and value [source, batch, vdim] (batch first with batch_first, or without a batch) gives the
-    output of the query's shape and the weights [batch, target, source], averaged over the heads, or
-    [batch, heads, target, source] without average_attn_weights, None without need_weights.
+    """Attention with num_heads heads. From query [target, batch, embed_dim], key [source, batch, kdim] and
+    value [source, batch, vdim] (batch first with batch_first, or without a batch) it computes an output of
+    the query's shape, and the weights: [batch, target, source], averaged over the heads; [batch, heads,
+    target, source] without average_attn_weights; None without need_weights.
 
-    key_padding_mask [batch, source] and attn_mask [target, source] or [batch * heads, target,
-    source] leave out what is True, or are added. bias: in all projections; add_bias_kv: a learned
-    further key and value; add_zero_attn: one of zeros; dropout acts on the weights. Source: Vaswani
-    et al. 2017.
+    key_padding_mask [batch, source] and attn_mask [target, source] or [batch * heads, target, source] are
+    bool masks that exclude positions where they are True, or numbers that are added to the scores. bias:
+    biases in all projections; add_bias_kv: one additional learned key and value; add_zero_attn: one
+    additional key and value of zeros; dropout is applied to the weights. Source: Vaswani et al. 2017.
 
     >>> x = tt.ones(2, 1, 4)
     >>> output, weights = tt.nn.MultiheadAttention(4, 2)(x, x, x)
@@ -143,7 +144,7 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         turned = self.batch_first and query.dim() == 3
         if turned:
-            # What is one tensor stays one: it is projected at once.
+            # A tensor that is passed as several arguments stays one tensor, so that it is projected once.
             seen: dict[int, Tensor] = {}
             query, key, value = (
                 seen.setdefault(id(x), x.transpose(1, 0)) for x in (query, key, value)
@@ -190,7 +191,7 @@ def _activation(activation: _Activation) -> Callable[[Tensor], Tensor]:
 
 
 class _Layer(Module):
-    """What encoder and decoder layers share: self attention and the feed-forward block."""
+    """Base class of encoder and decoder layers: self attention and the feed-forward block."""
 
     def _build(
         self,
@@ -230,7 +231,7 @@ class _Layer(Module):
         return result
 
     def _add(self, number: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
-        """x plus a block of it, normalised before (norm_first) or after."""
+        """Adds the output of a block to x; normalises before the block (norm_first) or after the sum."""
         norm: Module = getattr(self, f"norm{number}")
         dropout: Module = getattr(self, f"dropout{number}")
         result: Tensor
@@ -242,8 +243,8 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Self attention and a feed-forward block (Linear, activation, dropout, Linear), each added to
-    its input and normalised, after the sum or with norm_first before the block. activation is
+    """Self attention and a feed-forward block (Linear, activation, dropout, Linear). The output of each is
+    added to its input and normalised after the sum, or before the block with norm_first. activation is
     "relu", "gelu" or a function. Source: Vaswani et al. 2017."""
 
     self_attn: MultiheadAttention
@@ -292,8 +293,8 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self attention, attention on the encoder's output (`multihead_attn`) and a feed-forward
-    block, else as TransformerEncoderLayer."""
+    """Self attention, attention to the encoder's output (`multihead_attn`) and a feed-forward block; apart
+    from that as TransformerEncoderLayer."""
 
     self_attn: MultiheadAttention
     multihead_attn: MultiheadAttention
@@ -364,8 +365,8 @@ def _clones(layer: Module, count: int) -> ModuleList:
 
 
 class TransformerEncoder(Module):
-    """num_layers copies of a layer, one after the other, then `norm`. enable_nested_tensor and
-    mask_check are accepted and change nothing."""
+    """num_layers copies of a layer, one after the other, and then `norm`. enable_nested_tensor and
+    mask_check are accepted and have no effect."""
 
     def __init__(
         self,
@@ -400,7 +401,7 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """num_layers copies of a layer, one after the other, then `norm`."""
+    """num_layers copies of a layer, one after the other, and then `norm`."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -434,9 +435,9 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """Encoder and decoder of the Transformer: src [source, batch, d_model] and tgt [target, batch,
-    d_model] (batch first with batch_first) give [target, batch, d_model]. All weight matrices begin
-    with Xavier's uniform law. Source: Vaswani et al. 2017."""
+    """The encoder and the decoder of the Transformer: src [source, batch, d_model] and tgt [target, batch,
+    d_model] (batch first with batch_first) give [target, batch, d_model]. All weight matrices are
+    initialised by xavier_uniform_. Source: Vaswani et al. 2017."""
 
     def __init__(
         self,
@@ -518,6 +519,6 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """The mask [sz, sz] to add: -inf where a position would see a later one, else 0."""
+        """An additive mask [sz, sz]: -inf where a position would attend to a later one, and 0 elsewhere."""
         full = tt.full((sz, sz), float("-inf"), dtype=dtype, device=device)
         return tt.triu(full, 1)

@@ -1,4 +1,4 @@
-"""Normalisation with running statistics, or over groups of channels."""
+"""Normalisation layers with running statistics, or over groups of channels."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _NormBase(Module):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Mean 0, variance 1, no batch seen."""
+        """Sets the running mean to 0, the running variance to 1, and the number of batches to 0."""
         if self.track_running_stats:
             assert self.running_mean is not None and self.running_var is not None
             assert self.num_batches_tracked is not None
@@ -70,7 +70,7 @@ class _NormBase(Module):
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """weight = 1, bias = 0, and no running statistics."""
+        """Sets weight = 1 and bias = 0, and resets the running statistics."""
         self.reset_running_stats()
         if self.weight is not None:
             init.ones_(self.weight)
@@ -107,11 +107,11 @@ class _BatchNorm(_NormBase):
             raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
 
     def _count_batch(self) -> float:
-        """Counts a batch of training. Returns the weight of its statistics in the running ones."""
+        """Counts a training batch. Returns the weight of its statistics in the running statistics."""
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             with tt.no_grad():
                 self.num_batches_tracked.add_(1)
-            if self.momentum is None:  # the mean of all batches so far
+            if self.momentum is None:  # the running statistics are the mean over all batches so far
                 return 1.0 / float(self.num_batches_tracked.item())
         return 0.0 if self.momentum is None else self.momentum
 
@@ -133,15 +133,15 @@ class _BatchNorm(_NormBase):
 
 
 class BatchNorm1d(_BatchNorm):
-    """(x - mean) / sqrt(variance + eps) * weight + bias for each channel of [N, C] or [N, C, L]:
-    the batch's mean and variance in training, running ones in evaluation. momentum=None averages
-    all batches. Source: Ioffe, Szegedy 2015."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias for each channel of [N, C] or [N, C, L]. In
+    training, mean and variance are those of the batch; in evaluation, the running ones. momentum=None
+    averages over all batches. Source: Ioffe, Szegedy 2015."""
 
     _ranks = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """BatchNorm1d for [N, C, H, W].
+    """BatchNorm1d for inputs [N, C, H, W].
 
     >>> tt.nn.BatchNorm2d(3)(tt.ones(2, 3, 4, 4)).shape
     teletensor.Size([2, 3, 4, 4])
@@ -151,14 +151,14 @@ class BatchNorm2d(_BatchNorm):
 
 
 class BatchNorm3d(_BatchNorm):
-    """BatchNorm1d for [N, C, D, H, W]."""
+    """BatchNorm1d for inputs [N, C, D, H, W]."""
 
     _ranks = (5,)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm of [N, C, ...] whose mean and variance in training are those of the batches of all
-    processes of `distributed`'s world (or of process_group), which may be of different sizes."""
+    """BatchNorm of inputs [N, C, ...] whose mean and variance in training are those over the batches of all
+    processes of `distributed`'s world (or of process_group). The batches may have different sizes."""
 
     def __init__(
         self,
@@ -193,7 +193,11 @@ class SyncBatchNorm(_BatchNorm):
         x = input.float()
         count = tt.full((1,), float(input.numel() // input.shape[1]), device=input.device)
         sums = tt.cat([x.sum(axes), (x * x).sum(axes), count])
+<<<<<<< HEAD
         sums = distributed.summed(sums, group)  # differentiable
+=======
+        sums = tt.distributed.summed(sums, group)  # this sum is differentiable
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
         channels = input.shape[1]
         total = sums[2 * channels]
         mean = sums[:channels] / total
@@ -208,7 +212,7 @@ class SyncBatchNorm(_BatchNorm):
         return result.to(input.dtype)
 
     def _follow(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
-        """The running statistics, of the unbiased variance."""
+        """Updates the running statistics, with the unbiased variance."""
         assert self.running_mean is not None and self.running_var is not None
         factor = self._count_batch()
         with tt.no_grad():
@@ -218,7 +222,8 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
-        """The module with each BatchNorm in it, or itself, as a SyncBatchNorm of the same parameters."""
+        """Returns the module with each BatchNorm in it (or the module itself) replaced by a SyncBatchNorm
+        with the same parameters."""
         if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
             made = cls(module.num_features, module.eps, module.momentum, module.affine,
                        module.track_running_stats, process_group)
@@ -279,20 +284,21 @@ class InstanceNorm1d(_InstanceNorm):
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """InstanceNorm1d for [N, C, H, W] or [C, H, W]."""
+    """InstanceNorm1d for inputs [N, C, H, W] or [C, H, W]."""
 
     _ranks = (4,)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """InstanceNorm1d for [N, C, D, H, W] or [C, D, H, W]."""
+    """InstanceNorm1d for inputs [N, C, D, H, W] or [C, D, H, W]."""
 
     _ranks = (5,)
 
 
 class GroupNorm(Module):
-    """(x - mean) / sqrt(variance + eps) * weight + bias, mean and variance over each sample's
-    groups of neighbouring channels; weight and bias by channel. Source: Wu, He 2018."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, where mean and variance are those of a group of
+    adjacent channels of one sample; weight and bias have one element for each channel. Source: Wu, He
+    2018."""
 
     weight: Parameter | None
     bias: Parameter | None
@@ -321,7 +327,7 @@ class GroupNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """weight = 1, bias = 0."""
+        """Sets weight = 1 and bias = 0."""
         if self.weight is not None:
             init.ones_(self.weight)
         if self.bias is not None:
@@ -338,8 +344,8 @@ class GroupNorm(Module):
 
 
 class LocalResponseNorm(Module):
-    """x / (k + alpha * mean of x ** 2 over `size` neighbouring channels) ** beta. Source:
-    Krizhevsky et al. 2012."""
+    """x / (k + alpha * mean of x ** 2 over `size` adjacent channels) ** beta. Source: Krizhevsky et al.
+    2012."""
 
     def __init__(
         self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
@@ -358,8 +364,8 @@ class LocalResponseNorm(Module):
 
 
 class CrossMapLRN2d(LocalResponseNorm):
-    """LocalResponseNorm of [N, C, H, W] as PyTorch's older module computes it: the square of
-    channel 0 stays in every sum."""
+    """LocalResponseNorm of [N, C, H, W] as PyTorch's older module computes it: the square of channel 0 is
+    part of every sum."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1) -> None:
         super().__init__(size, alpha, beta, k)

@@ -1,4 +1,4 @@
-"""Modules that hold modules: Sequential, ModuleList, ModuleDict."""
+"""Modules that contain modules: Sequential, ModuleList, ModuleDict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ S = TypeVar("S", bound="_Numbered")
 
 
 class _Numbered(Module):
-    """Submodules named "0", "1", ..."""
+    """Base class of modules whose submodules are named "0", "1", ..."""
 
     def _name_at(self, index: int) -> str:
         index = operator.index(index)
@@ -67,14 +67,14 @@ class _Numbered(Module):
         self._replace_all(modules)
 
     def pop(self, index: int = -1) -> Module:
-        """Takes out and returns the module at `index`."""
+        """Removes and returns the module at `index`."""
         module: Module = self.__dict__[self._name_at(index)]
         del self[index]
         return module
 
 
 class Sequential(_Numbered):
-    """Calls its modules one after the other, each with the previous one's result.
+    """Calls its modules one after the other, each with the result of the previous one.
 
     Takes modules, or one mapping of names to modules.
 
@@ -158,7 +158,7 @@ def _check_times(count: int) -> None:
 
 
 class ModuleList(_Numbered):
-    """A list of modules whose parameters are found; it has no forward."""
+    """A list of modules, which are registered as submodules; it has no forward."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class ModuleList(_Numbered):
         return self.extend(other)
 
     def __repr__(self) -> str:
-        """Equal neighbours are shown once: (0-2): 3 x Linear(...)."""
+        """Equal adjacent modules are shown once: (0-2): 3 x Linear(...)."""
         if len(self) == 0:
             return self._get_name() + "()"
         runs: list[tuple[int, int, str]] = []
@@ -205,7 +205,7 @@ class ModuleList(_Numbered):
 
 
 class ModuleDict(Module):
-    """A dict of modules whose parameters are found, in order of insertion; it has no forward."""
+    """A dict of modules in insertion order, which are registered as submodules; it has no forward."""
 
     def __init__(
         self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None
@@ -238,18 +238,18 @@ class ModuleDict(Module):
         return key in self._module_names
 
     def clear(self) -> None:
-        """Takes out all modules."""
+        """Removes all modules."""
         for key in list(self):
             del self[key]
 
     def pop(self, key: str) -> Module:
-        """Takes out and returns the module called `key`."""
+        """Removes and returns the module called `key`."""
         module = self[key]
         del self[key]
         return module
 
     def keys(self) -> Iterable[str]:
-        """The names."""
+        """The names of the modules."""
         return self._module_names.keys()
 
     def values(self) -> Iterable[Module]:
@@ -261,6 +261,6 @@ class ModuleDict(Module):
         return [(key, self[key]) for key in self]
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Adds modules from a mapping or from pairs; existing names are replaced."""
+        """Adds modules from a mapping or from pairs; modules with the same names are replaced."""
         for key, module in modules.items() if isinstance(modules, Mapping) else modules:
             self[key] = module

@@ -1,4 +1,4 @@
-"""Convolutions and their transposes."""
+"""Convolution layers and transposed convolutions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _ConvNd(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values, uniform in +-1/sqrt(fan-in)."""
+        """Sets new random initial values, uniform in +-1/sqrt(fan-in)."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             fan_in = self.weight.shape[1] * math.prod(self.kernel_size)
@@ -137,7 +137,7 @@ class _Conv(_ConvNd):
         )
 
     def _around(self) -> list[int]:
-        """What F.pad takes for a padding_mode that is not zeros."""
+        """The padding argument of F.pad for a padding_mode other than zeros."""
         edges: list[int] = []
         for d in reversed(range(self._spatial)):
             if self.padding == "same":
@@ -217,7 +217,7 @@ class _ConvTranspose(_ConvNd):
         )
 
     def _extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
-        """The output_padding that gives output_size."""
+        """The output_padding that results in output_size."""
         if output_size is None:
             return self.output_padding
         n = self._spatial

@@ -1,4 +1,4 @@
-"""Distances."""
+"""Distances and similarities of vectors as modules."""
 
 from __future__ import annotations
 

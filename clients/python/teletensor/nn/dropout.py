@@ -1,4 +1,4 @@
-"""Dropout of elements and of whole channels."""
+"""Dropout layers, for single elements and for whole channels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = [
 
 
 class Dropout(Module):
-    """In training each element is zero with probability p, and the others are divided by 1 - p; in
-    evaluation the input itself is returned. Source: Hinton et al. 2012."""
+    """In training, each element is set to zero with probability p and the remaining ones are divided by 1 -
+    p; in evaluation the input itself is returned. Source: Hinton et al. 2012."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Dropout3d(Dropout):
 
 
 class AlphaDropout(Dropout):
-    """Dropout to SELU's negative limit that keeps mean 0 and variance 1. Source: Klambauer et al.
-    2017."""
+    """Dropout that sets elements to SELU's negative limit and keeps mean 0 and variance 1. Source:
+    Klambauer et al. 2017."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training, self.inplace)

@@ -1,4 +1,4 @@
-"""Gradients of convolutions as functions of their own."""
+"""Functions that compute the gradients of convolutions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 
 def _gradient(of: Callable[[Tensor], Tensor], size: Sequence[int], grad_output: Tensor) -> Tensor:
-    """The gradient of a linear function of a tensor of `size`."""
+    """The gradient of a linear function with respect to its argument of shape `size`."""
     recording = tt.is_grad_enabled()
     with tt.enable_grad():
         x = tt.zeros(size, dtype=grad_output.dtype, device=grad_output.device, requires_grad=True)
@@ -27,41 +27,41 @@ def _gradient(of: Callable[[Tensor], Tensor], size: Sequence[int], grad_output: 
 
 def conv1d_input(input_size: Sequence[int], weight: Tensor, grad_output: Tensor, stride: Size = 1,
                  padding: Size = 0, dilation: Size = 1, groups: int = 1) -> Tensor:
-    """The gradient of conv1d for its input, which has `input_size`."""
+    """The gradient of conv1d with respect to its input, which has the shape `input_size`."""
     return _gradient(lambda x: F.conv1d(x, weight, None, stride, padding, dilation, groups),
                      input_size, grad_output)
 
 
 def conv1d_weight(input: Tensor, weight_size: Sequence[int], grad_output: Tensor, stride: Size = 1,
                   padding: Size = 0, dilation: Size = 1, groups: int = 1) -> Tensor:
-    """The gradient of conv1d for its weight, which has `weight_size`."""
+    """The gradient of conv1d with respect to its weight, which has the shape `weight_size`."""
     return _gradient(lambda w: F.conv1d(input, w, None, stride, padding, dilation, groups),
                      weight_size, grad_output)
 
 
 def conv2d_input(input_size: Sequence[int], weight: Tensor, grad_output: Tensor, stride: Size = 1,
                  padding: Size = 0, dilation: Size = 1, groups: int = 1) -> Tensor:
-    """The gradient of conv2d for its input, which has `input_size`."""
+    """The gradient of conv2d with respect to its input, which has the shape `input_size`."""
     return _gradient(lambda x: F.conv2d(x, weight, None, stride, padding, dilation, groups),
                      input_size, grad_output)
 
 
 def conv2d_weight(input: Tensor, weight_size: Sequence[int], grad_output: Tensor, stride: Size = 1,
                   padding: Size = 0, dilation: Size = 1, groups: int = 1) -> Tensor:
-    """The gradient of conv2d for its weight, which has `weight_size`."""
+    """The gradient of conv2d with respect to its weight, which has the shape `weight_size`."""
     return _gradient(lambda w: F.conv2d(input, w, None, stride, padding, dilation, groups),
                      weight_size, grad_output)
 
 
 def conv3d_input(input_size: Sequence[int], weight: Tensor, grad_output: Tensor, stride: Size = 1,
                  padding: Size = 0, dilation: Size = 1, groups: int = 1) -> Tensor:
-    """The gradient of conv3d for its input, which has `input_size`."""
+    """The gradient of conv3d with respect to its input, which has the shape `input_size`."""
     return _gradient(lambda x: F.conv3d(x, weight, None, stride, padding, dilation, groups),
                      input_size, grad_output)
 
 
 def conv3d_weight(input: Tensor, weight_size: Sequence[int], grad_output: Tensor, stride: Size = 1,
                   padding: Size = 0, dilation: Size = 1, groups: int = 1) -> Tensor:
-    """The gradient of conv3d for its weight, which has `weight_size`."""
+    """The gradient of conv3d with respect to its weight, which has the shape `weight_size`."""
     return _gradient(lambda w: F.conv3d(input, w, None, stride, padding, dilation, groups),
                      weight_size, grad_output)

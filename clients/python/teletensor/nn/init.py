@@ -1,5 +1,5 @@
-"""Initial values of parameters. Each function overwrites its tensor, records nothing and returns it;
-random ones draw on the daemon, in the order in which they are called after `manual_seed`."""
+"""Functions that initialise parameters. Each one overwrites its tensor without recording gradients, and
+returns it. Random numbers are drawn on the daemon, in the order of the calls since `manual_seed`."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ __all__ = [
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Uniform in [a, b)."""
+    """Fills the tensor with uniform random numbers in [a, b)."""
     with tt.no_grad():
         return tensor.uniform_(a, b)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normal with the given mean and standard deviation."""
+    """Fills the tensor with normal random numbers with the given mean and standard deviation."""
     with tt.no_grad():
         return tensor.normal_(mean, std)
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """`val` everywhere."""
+    """Fills the tensor with `val`."""
     with tt.no_grad():
         return tensor.fill_(val)
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """1 everywhere."""
+    """Fills the tensor with 1."""
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """0 everywhere."""
+    """Fills the tensor with 0."""
     return constant_(tensor, 0.0)
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """1 on the diagonal of a matrix, 0 elsewhere."""
+    """Fills a matrix with 1 on the diagonal and 0 elsewhere."""
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     with tt.no_grad():
@@ -81,7 +81,8 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def _erfinv(x: Tensor) -> Tensor:
-    """Inverse error function to about 1e-6: Giles 2010, "Approximating the erfinv function"."""
+    """The inverse error function, accurate to about 1e-6: Giles 2010, "Approximating the erfinv
+    function"."""
     w = -tt.log((1.0 - x) * (1.0 + x))
     near, far = w - 2.5, w.sqrt() - 3.0
     small = tt.full_like(x, 2.81022636e-08)
@@ -99,7 +100,8 @@ def _erfinv(x: Tensor) -> Tensor:
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> Tensor:
-    """Normal, but only values within [a, b]: the inverse distribution function of uniform numbers.
+    """Fills the tensor with normal random numbers limited to [a, b], by applying the inverse distribution
+    function to uniform numbers.
     """
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
@@ -119,8 +121,8 @@ def trunc_normal_(
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor by which initial values grow for a nonlinearity: 1 for linear and sigmoid, 5/3 for
-    tanh, sqrt(2) for relu, sqrt(2 / (1 + slope^2)) for leaky_relu, 3/4 for selu."""
+    """The recommended gain for a nonlinearity: 1 for linear and sigmoid, 5/3 for tanh, sqrt(2) for relu,
+    sqrt(2 / (1 + slope^2)) for leaky_relu, 3/4 for selu."""
     if nonlinearity in ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
                         "conv_transpose3d", "sigmoid"):
         return 1.0
@@ -139,7 +141,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
-    """Number of inputs and outputs of one unit: weight is [out, in, kernel...]."""
+    """The number of inputs and of outputs of one unit: weight is [out, in, kernel...]."""
     shape = tuple(tensor.shape)
     if len(shape) < 2:
         raise ValueError(
@@ -150,14 +152,16 @@ def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Uniform in +-gain sqrt(6 / (fan_in + fan_out)). Source: Glorot, Bengio 2010."""
+    """Fills the tensor with uniform random numbers in +-gain sqrt(6 / (fan_in + fan_out)). Source: Glorot,
+    Bengio 2010."""
     fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
     bound = gain * math.sqrt(2.0 / (fan_in + fan_out)) * math.sqrt(3.0)
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out))."""
+    """Fills the tensor with normal random numbers with standard deviation gain sqrt(2 / (fan_in +
+    fan_out))."""
     fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)))
 
@@ -183,7 +187,8 @@ def _nothing_to_fill(tensor: Tensor) -> bool:
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Uniform in +-gain sqrt(3 / fan); `a` is the slope of leaky_relu. Source: He et al. 2015."""
+    """Fills the tensor with uniform random numbers in +-gain sqrt(3 / fan); `a` is the slope of leaky_relu.
+    Source: He et al. 2015."""
     if _nothing_to_fill(tensor):
         return tensor
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
@@ -193,14 +198,15 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Normal with standard deviation gain / sqrt(fan); `a` is the slope of leaky_relu."""
+    """Fills the tensor with normal random numbers with standard deviation gain / sqrt(fan); `a` is the
+    slope of leaky_relu."""
     if _nothing_to_fill(tensor):
         return tensor
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """The identity for convolutions: weight [out, in, kernel...] of 3 to 5 dimensions passes as many
-    channels of each group as it can."""
+    """Fills a weight [out, in, kernel...] of 3 to 5 dimensions so that the convolution is the identity on
+    as many channels of each group as possible."""
     dims = tensor.dim()
     if dims not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
@@ -217,8 +223,8 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
-    """A (half-)orthogonal matrix times gain; dimensions after the first are one. Source: Saxe et al.
-    2013."""
+    """Fills the tensor with a random (semi-)orthogonal matrix times gain; the dimensions after the first
+    are flattened. Source: Saxe et al. 2013."""
     if tensor.dim() < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     if tensor.numel() == 0:
@@ -228,8 +234,13 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
         flat = tt.randn(rows, columns, device=tensor.device)
         if rows < columns:
             flat = flat.t()
+<<<<<<< HEAD
         q, r = linalg.qr(flat)
         # Signs that make the law uniform: Mezzadri 2006.
+=======
+        q, r = tt.linalg.qr(flat)
+        # These signs make the distribution uniform: Mezzadri 2006.
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
         q = q * tt.diagonal(r).sign()
         if rows < columns:
             q = q.t()
@@ -237,8 +248,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
-    """A matrix whose columns have the part `sparsity` of zeros, the rest normal with standard
-    deviation std. Source: Martens 2010."""
+    """Fills a matrix with normal random numbers with standard deviation std, and in each column the
+    fraction `sparsity` with zeros. Source: Martens 2010."""
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     rows, columns = tensor.shape

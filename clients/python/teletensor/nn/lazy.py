@@ -1,4 +1,4 @@
-"""Layers that learn the size of their input from the first one they see."""
+"""Layers that determine their input size from their first input."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ __all__ = [
 ]
 
 class LazyModuleMixin:
-    """Base, beside Module, of modules whose parameters get their shapes from the first input: the first
-    call begins with initialize_parameters(*args, **kwargs), after which the module is a `cls_to_become`
-    (its own class where that is None). A state_dict that is loaded before tells the shapes."""
+    """Base class, together with Module, of modules whose parameters get their shapes from the first input:
+    the first call begins with initialize_parameters(*args, **kwargs), after which the module becomes a
+    `cls_to_become` (or keeps its class if that is None). If a state_dict is loaded earlier, it determines
+    the shapes."""
 
     cls_to_become: type[Module] | None = None
 
@@ -59,13 +60,13 @@ class LazyModuleMixin:
         self._initialize_hook = own.register_forward_pre_hook(_first_call, with_kwargs=True)
 
     def has_uninitialized_params(self) -> bool:
-        """Is a shape still unknown?"""
+        """Returns whether a parameter has an unknown shape."""
         own: Any = self
         names = (*own._parameter_names, *own._buffer_names)
         return any(isinstance(own.__dict__[name], UninitializedTensorMixin) for name in names)
 
     def initialize_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """Gives the parameters their shapes and first values; subclasses define it."""
+        """Gives the parameters their shapes and initial values; subclasses define it."""
         raise NotImplementedError(
             f"initialize_parameters is not implemented for {type(self).__name__}"
         )
@@ -92,11 +93,13 @@ def _first_call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 
 class _Lazy(LazyModuleMixin, Module):
-    """Becomes `_becomes`, made with the size that `_size(input)` tells and the arguments given."""
+    """A lazy module that becomes a `_becomes`, constructed with the given arguments and the size that
+    `_size(input)` returns."""
 
     _becomes: ClassVar[type[Module]]
     _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    _telling: ClassVar[tuple[str, ...]] = ("weight",)  # from which a loaded state tells the size
+    # the parameters whose shapes in a loaded state determine the size
+    _telling: ClassVar[tuple[str, ...]] = ("weight",)
 
     def _prepare(self, arguments: dict[str, Any], absent: tuple[str, ...] = ()) -> None:
         Module.__init__(self)
@@ -119,7 +122,7 @@ class _Lazy(LazyModuleMixin, Module):
     _dim = 1
 
     def initialize_parameters(self, input: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Gives the parameters their shapes and first values."""
+        """Gives the parameters their shapes and initial values."""
         self._become(self._size(input))
 
     def _become(self, size: int) -> None:
@@ -145,16 +148,17 @@ class _Lazy(LazyModuleMixin, Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.has_uninitialized_params():
             self.initialize_parameters(*args, **kwargs)
-        else:  # no parameter of its own
+        else:  # the module does not have such a parameter
             self._become(self._size(args[0]))
         return self(*args, **kwargs)
 
     def reset_parameters(self) -> None:
-        """Draws new initial values, once there are any."""
+        """Sets new random initial values if the parameters have their shapes."""
 
 
 def _take_shapes(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """A state_dict that is loaded tells the shapes; one of a lazy module is left out."""
+    """Takes the shapes from a state_dict that is loaded, unless it is that of a lazy module, whose shapes
+    are unknown."""
     for name in module._telling:
         given = state.get(prefix + name)
         if isinstance(given, Tensor) and not isinstance(given, UninitializedTensorMixin):
@@ -163,7 +167,7 @@ def _take_shapes(module: Any, state: dict[str, Any], prefix: str, *rest: Any) ->
 
 
 class LazyLinear(_Lazy):
-    """Linear with in_features from the first input."""
+    """Linear whose in_features is that of the first input."""
 
     _becomes = Linear
     _dim = -1

@@ -1,4 +1,5 @@
-"""Layers that are a matrix product or only move shapes: Linear, Identity, Flatten, Unflatten."""
+"""Layers that are a matrix product or only change shapes: Linear, Bilinear, Identity, Flatten,
+Unflatten."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ __all__ = ["Bilinear", "Flatten", "Identity", "Linear", "Unflatten"]
 
 
 class Identity(Module):
-    """Returns its input; takes and ignores any arguments."""
+    """Returns its input; accepts and ignores any constructor arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -28,7 +29,7 @@ class Identity(Module):
 class Linear(Module):
     """y = x @ weight.T + bias, for x of shape [..., in_features].
 
-    weight [out_features, in_features] and bias [out_features] begin uniform in
+    weight [out_features, in_features] and bias [out_features] are initialised uniformly in
     (-1/sqrt(in_features), 1/sqrt(in_features)).
 
     >>> tt.nn.Linear(3, 2)(tt.ones(5, 3)).shape
@@ -58,7 +59,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Sets new random initial values."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0.0
@@ -103,7 +104,7 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values, uniform in +-1/sqrt(in1_features)."""
+        """Sets new random initial values, uniform in +-1/sqrt(in1_features)."""
         bound = 1 / math.sqrt(self.in1_features)
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -120,7 +121,7 @@ class Bilinear(Module):
 
 
 class Flatten(Module):
-    """Joins dimensions start_dim to end_dim into one; by default all but the first."""
+    """Merges the dimensions start_dim to end_dim into one; by default all but the first."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()

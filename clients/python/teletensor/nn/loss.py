@@ -1,4 +1,4 @@
-"""Losses as modules: each keeps the options of the function of the same name in nn.functional."""
+"""Losses as modules: each stores the options of the function of the same name in nn.functional."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _WeightedLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """(input - target) ** 2; unequal shapes are an error."""
+    """(input - target) ** 2; unequal shapes raise an error."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, reduction=self.reduction)
@@ -137,10 +137,10 @@ class CrossEntropyLoss(_WeightedLoss):
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
-    """Cross-entropy of the scores that its own Linear layer gives of inputs [N, in_features] or
-    [in_features]: of num_classes classes, for each place of out_features.
+    """The cross-entropy of the scores that a Linear layer of its own computes from inputs [N, in_features]
+    or [in_features]: scores of num_classes classes for each index of out_features.
 
-    `options`, which say how PyTorch cuts the work into pieces, change nothing."""
+    `options`, which in PyTorch choose how the work is divided, have no effect."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Minus the log-probability [N, C, ...] of each sample's class [N, ...] (int64)."""
+    """The negative log-probability [N, C, ...] of each sample's class [N, ...] (int64)."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class BCEWithLogitsLoss(_WeightedLoss):
 
 
 class KLDivLoss(_Loss):
-    """Kullback-Leibler divergence of log-probabilities from a target; reduction may also be
+    """The Kullback-Leibler divergence between a target and log-probabilities; reduction may also be
     "batchmean", which is the mathematical definition."""
 
     def __init__(
@@ -294,7 +294,7 @@ class PoissonNLLLoss(_Loss):
 
 
 class GaussianNLLLoss(_Loss):
-    """Negative log-likelihood under a normal distribution with given variance."""
+    """Negative log-likelihood under a normal distribution with the given variance."""
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -306,7 +306,7 @@ class GaussianNLLLoss(_Loss):
 
 
 class HingeEmbeddingLoss(_Loss):
-    """x where the target is 1, max(0, margin - x) where it is -1."""
+    """x where the target is 1, and max(0, margin - x) where it is -1."""
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ class SoftMarginLoss(_Loss):
 
 
 class CosineEmbeddingLoss(_Loss):
-    """1 - cos(x1, x2) where the target is 1, max(0, cos(x1, x2) - margin) where it is -1."""
+    """1 - cos(x1, x2) where the target is 1, and max(0, cos(x1, x2) - margin) where it is -1."""
 
     def __init__(
         self,
@@ -434,18 +434,19 @@ class TripletMarginWithDistanceLoss(_Loss):
 
 
 class NLLLoss2d(NLLLoss):
-    """NLLLoss of images, by its older name."""
+    """The older name of NLLLoss for images."""
 
 
 class MultiLabelMarginLoss(_Loss):
-    """The margin loss of several classes a sample: targets [N, C] (int64) end at the first -1."""
+    """The margin loss for several classes per sample: the list of classes in each target row [N, C] (int64)
+    ends at the first -1."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)
 
 
 class MultiLabelSoftMarginLoss(_WeightedLoss):
-    """The mean over classes of the binary cross-entropy of scores [N, C] with targets [N, C]."""
+    """The mean over classes of the binary cross-entropy of scores [N, C] and targets [N, C]."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_soft_margin_loss(
@@ -454,7 +455,7 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
 
 
 class MultiMarginLoss(_WeightedLoss):
-    """The margin loss of scores [N, C] with classes [N] (int64)."""
+    """The margin loss of scores [N, C] and classes [N] (int64)."""
 
     def __init__(
         self,
@@ -483,7 +484,7 @@ class MultiMarginLoss(_WeightedLoss):
 
 
 class CTCLoss(_Loss):
-    """Minus the log-probability of targets under all their alignments with log_probs [T, N, C].
+    """The negative log-probability of targets, summed over all their alignments with log_probs [T, N, C].
     Source: Graves et al. 2006."""
 
     def __init__(

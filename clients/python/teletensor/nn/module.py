@@ -1,8 +1,8 @@
 """Module: the base class of networks and their layers.
 
-Parameters, buffers and submodules are ordinary instance attributes; beside them a module keeps the
-*names* of each kind, in order of registration. So reading `self.weight` in forward costs what any
-attribute costs.
+Parameters, buffers and submodules are ordinary instance attributes; in addition a module keeps the *names*
+of each kind in order of registration. Therefore reading `self.weight` in forward costs no more than reading
+any attribute.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ T = TypeVar("T", bound="Module")
 
 
 class _Registered(MutableMapping[str, Any]):
-    """The parameters (buffers, submodules) of a module as a mapping; made anew at each use, so that
-    no cycle of references keeps a model's memory alive."""
+    """The parameters (or buffers, or submodules) of a module as a mapping. It is created at each use, so
+    that no reference cycle keeps the memory of a model alive."""
 
     def __init__(self, attributes: dict[str, Any], names: dict[str, Any]) -> None:
         self._attributes = attributes
@@ -55,7 +55,8 @@ class _Registered(MutableMapping[str, Any]):
 
 
 class Module:
-    """Base class of all networks: keeps parameters, buffers and submodules that are assigned to it.
+    """Base class of all neural networks: it registers parameters, buffers and submodules that are assigned
+    to it.
 
     Subclasses call `super().__init__()` first, assign layers and Parameters as attributes, and
     define `forward`. Calling the module calls `forward`.
@@ -76,7 +77,7 @@ class Module:
     _state_hooks: dict[str, OrderedDict[int, Callable[..., Any]]] | None = None
     _hooks: Hooks | None = None
     _parameter_names: dict[str, Any]
-    _buffer_names: dict[str, bool]  # name -> is it part of state_dict?
+    _buffer_names: dict[str, bool]  # name -> whether the buffer is part of state_dict
     _module_names: dict[str, Any]
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class Module:
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes; every subclass defines it."""
+        """Computes the module's result; every subclass defines it."""
         raise NotImplementedError(
             f'Module [{type(self).__name__}] is missing the required "forward" function'
         )
@@ -122,11 +123,11 @@ class Module:
             raise KeyError(f'{kind} name can\'t be empty string ""')
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Adds a parameter as attribute `name`; None reserves the name (it is left out of
-        `parameters()` and `state_dict()`).
+        """Adds a parameter as attribute `name`; None reserves the name (which `parameters()` and
+        `state_dict()` then leave out).
 
-        Raises TypeError if `param` is not a Parameter, ValueError if it is not a leaf, KeyError if
-        the name is taken, empty or has a dot.
+        TypeError if `param` is not a Parameter, ValueError if it is not a leaf, KeyError if the name is in
+        use, empty or contains a dot.
         """
         if isinstance(param, Tensor) and not isinstance(param, Parameter) or not (
             param is None or isinstance(param, Parameter)
@@ -146,10 +147,10 @@ class Module:
         self.__dict__[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Adds a tensor that is state but no parameter (it moves with `to`, has no gradient). With
-        persistent=False it is left out of `state_dict()`.
+        """Adds a tensor that is part of the state but not a parameter: it moves with `to` and has no
+        gradient. With persistent=False it is left out of `state_dict()`.
 
-        Raises TypeError if it is neither Tensor nor None, KeyError for a bad name.
+        TypeError if it is neither a Tensor nor None, KeyError for an invalid name.
         """
         self._check_new_name("buffer", name, self.__dict__.get("_buffer_names", {}))
         if tensor is not None and not isinstance(tensor, Tensor):
@@ -161,8 +162,8 @@ class Module:
         self.__dict__[name] = tensor
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Adds a submodule as attribute `name`. Raises TypeError if it is neither Module nor None,
-        KeyError for a bad name."""
+        """Adds a submodule as attribute `name`. TypeError if it is neither a Module nor None, KeyError for
+        an invalid name."""
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{type(module).__name__} is not a Module subclass")
         self._check_new_name("module", name, self.__dict__.get("_module_names", {}))
@@ -246,7 +247,7 @@ class Module:
                 yield (f"{module_prefix}.{name}" if module_prefix else name), value
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """The parameters of this module and (with recurse) of all below it, each once."""
+        """The parameters of this module and, with `recurse`, of all modules below it, each once."""
         for _, parameter in self.named_parameters(recurse=recurse):
             yield parameter
 
@@ -257,7 +258,7 @@ class Module:
         return self._named_members("_parameter_names", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """The buffers of this module and (with recurse) of all below it, each once."""
+        """The buffers of this module and, with `recurse`, of all modules below it, each once."""
         for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
 
@@ -282,15 +283,15 @@ class Module:
                 yield name, module
 
     def modules(self) -> Iterator[Module]:
-        """This module and all below it, each once, parents first."""
+        """This module and all modules below it, each once, parents first."""
         for _, module in self.named_modules():
             yield module
 
     def named_modules(
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """Pairs of dotted name and module, this one ("" or `prefix`) first. `memo` holds the ids of
-        modules to leave out."""
+        """Pairs of dotted name and module; the first is this module ("" or `prefix`). `memo` contains the
+        ids of modules to leave out."""
         if memo is None:
             memo = set()
         if id(self) in memo:
@@ -305,7 +306,7 @@ class Module:
                 yield from module.named_modules(memo, below, remove_duplicate)
 
     def get_submodule(self, target: str) -> Module:
-        """The module with the dotted name `target` ("" is this one); AttributeError without it."""
+        """The module with the dotted name `target` ("" is this module); AttributeError if there is none."""
         module: Any = self
         for name in target.split(".") if target else ():
             if name not in module._module_names or module.__dict__[name] is None:
@@ -314,7 +315,7 @@ class Module:
         return module  # type: ignore[no-any-return]
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter with the dotted name `target`; AttributeError without it."""
+        """The parameter with the dotted name `target`; AttributeError if there is none."""
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         value = module.__dict__[name] if name in module._parameter_names else None
@@ -323,7 +324,7 @@ class Module:
         return value
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer with the dotted name `target`; AttributeError without it."""
+        """The buffer with the dotted name `target`; AttributeError if there is none."""
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         value = module.__dict__[name] if name in module._buffer_names else None
@@ -332,8 +333,8 @@ class Module:
         return value
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
-        """Puts a module in the place of the dotted name `target`; with strict there must be one
-        there already. AttributeError where its parent is missing, ValueError for an empty name."""
+        """Replaces the module with the dotted name `target`; unless `strict`, there need not be one yet.
+        AttributeError if its parent does not exist, ValueError for an empty name."""
         path, _, name = target.rpartition(".")
         if not name:
             raise ValueError("Cannot set the submodule without a target name!")
@@ -344,10 +345,11 @@ class Module:
             raise ValueError(f"`{type(module).__name__}` is not a Module")
         setattr(parent, name, module)
 
-    # ---- what is done to all parameters
+    # ---- operations on all parameters
 
     def train(self: T, mode: bool = True) -> T:
-        """Sets training mode (dropout drops) here and below."""
+        """Sets training mode (in which, for example, dropout is active) on this module and all modules
+        below it."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         self.training = mode
@@ -356,17 +358,17 @@ class Module:
         return self
 
     def eval(self: T) -> T:
-        """Sets evaluation mode here and below: train(False)."""
+        """Sets evaluation mode on this module and all modules below it, as train(False)."""
         return self.train(False)
 
     def requires_grad_(self: T, requires_grad: bool = True) -> T:
-        """Says for every parameter whether gradients are recorded."""
+        """Sets requires_grad of every parameter."""
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients of all parameters, or fills them with zero."""
+        """Removes the gradients of all parameters, or fills them with zeros."""
         for parameter in self.parameters():
             gradient = parameter.grad
             if gradient is None:
@@ -379,7 +381,7 @@ class Module:
                 gradient.zero_()
 
     def apply(self: T, fn: Callable[[Module], None]) -> T:
-        """Calls `fn` on every submodule, then on this one."""
+        """Calls `fn` on every submodule, and then on this module."""
         for module in self.children():
             module.apply(fn)
         fn(self)
@@ -414,10 +416,10 @@ class Module:
     @overload
     def to(self: T, tensor: Tensor, non_blocking: bool = ...) -> T: ...
     def to(self: T, *args: Any, **kwargs: Any) -> T:
-        """Moves parameters and buffers to a device; floating-point ones also to a dtype. Takes
-        `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)` or `to(memory_format=...)` (for
-        tensors of 4 and 5 dims); works in place and returns the module. Raises TypeError for a
-        dtype that is neither a floating-point nor a complex one."""
+        """Moves parameters and buffers to a device and casts the floating-point ones to a dtype. Call it as
+        `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)` or `to(memory_format=...)` (for tensors
+        of 4 and 5 dims); it changes the module in place and returns it. TypeError for a dtype that is
+        neither floating-point nor complex."""
         format = kwargs.pop("memory_format", None)
         device, dtype = _parse_to(args, kwargs)
 
@@ -431,18 +433,25 @@ class Module:
         return self._apply(convert)
 
     def share_memory(self: T) -> T:
-        """The module itself: its tensors' memory is the daemon's (`teletensor.publish` shares it)."""
+        """Returns the module itself: the memory of its tensors belongs to the daemon (`teletensor.publish`
+        shares it)."""
         return self
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
+<<<<<<< HEAD
         """Calls of the module run as captured programs, as `teletensor.compile` with these options makes
         them. Copies of the module are not compiled."""
         from ..jit import compile
 
         self._own_hooks().compiled = compile(self, *args, **kwargs)
+=======
+        """Makes calls of the module run as captured programs, as `teletensor.compile` does with these
+        options. Copies of the module are not compiled."""
+        self._own_hooks().compiled = tt.compile(self, *args, **kwargs)
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
     def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
-        """Moves the module to a device without its values."""
+        """Moves the module to a device without copying its values."""
         modules = self.modules() if recurse else iter([self])
         with tt.no_grad():
             for module in modules:
@@ -460,7 +469,7 @@ class Module:
         return self.to(device="cpu")
 
     def cuda(self: T, device: Any = None) -> T:
-        """Moves the module to a GPU of the daemon, given by number or name."""
+        """Moves the module to a GPU of the daemon, given by index or name."""
         if device is None:
             device = "cuda"
         return self.to(device=f"cuda:{device}" if isinstance(device, int) else device)
@@ -490,8 +499,8 @@ class Module:
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Calls `hook(module, args)` before forward; what it returns (if not None) replaces the
-        arguments. With with_kwargs: `hook(module, args, kwargs)` returning (args, kwargs)."""
+        """Calls `hook(module, args)` before forward; a result that is not None replaces the arguments. With
+        with_kwargs it calls `hook(module, args, kwargs)`, which returns (args, kwargs)."""
         hooks = self._own_hooks()
         return hooks.add(hooks.before, (hook, with_kwargs), prepend)
 
@@ -503,9 +512,9 @@ class Module:
         with_kwargs: bool = False,
         always_call: bool = False,
     ) -> RemovableHandle:
-        """Calls `hook(module, args, result)` after forward; what it returns (if not None) replaces
-        the result. With with_kwargs: `hook(module, args, kwargs, result)`. With always_call it is
-        also called, with None as result, when forward raised."""
+        """Calls `hook(module, args, result)` after forward; a result that is not None replaces the module's
+        result. With with_kwargs it calls `hook(module, args, kwargs, result)`. With always_call the hook is
+        also called, with None as result, if forward raised."""
         hooks = self._own_hooks()
         return hooks.add(hooks.after, (hook, with_kwargs, always_call), prepend)
 
@@ -513,7 +522,7 @@ class Module:
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
         """Calls `hook(module, grad_input, grad_output)` when the gradients of the module's positional
-        tensor arguments are known; what it returns (if not None) replaces grad_input."""
+        tensor arguments are known; a result that is not None replaces grad_input."""
         hooks = self._own_hooks()
         return hooks.add(hooks.backward_after, (hook,), prepend)
 
@@ -522,8 +531,8 @@ class Module:
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Calls `hook(module, grad_output)` when the gradients of the module's outputs are known,
-        before its backward; what it returns (if not None) replaces grad_output."""
+        """Calls `hook(module, grad_output)` when the gradients of the module's outputs are known, before
+        its backward; a result that is not None replaces grad_output."""
         hooks = self._own_hooks()
         return hooks.add(hooks.backward_before, (hook,), prepend)
 
@@ -546,18 +555,17 @@ class Module:
         return handle
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Calls hook(module, prefix, keep_vars) before this module's part of state_dict()."""
+        """Calls hook(module, prefix, keep_vars) before state_dict() collects the state of this module."""
         return self._state_hook("save_pre", hook)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Calls hook(module, state_dict, prefix, local_metadata) after it; it may change the
-        dictionary in place."""
+        """Calls hook(module, state_dict, prefix, local_metadata) after state_dict() has collected the
+        state; it may change the dictionary in place."""
         return self._state_hook("save_post", hook)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Calls hook(module, state_dict, prefix, local_metadata, strict, missing_keys,
-        unexpected_keys, error_msgs) before load_state_dict; it may change its copy of the
-        dictionary."""
+        """Calls hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+        error_msgs) before load_state_dict; it may change the dictionary, which is a copy."""
         return self._state_hook("load_pre", hook)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
@@ -565,12 +573,12 @@ class Module:
         return self._state_hook("load_post", hook)
 
     def get_extra_state(self) -> Any:
-        """What state_dict() keeps beside tensors: subclasses that define it define set_extra_state
-        as well."""
+        """Returns state to be stored by state_dict() in addition to tensors. A subclass that defines this
+        also defines set_extra_state."""
         raise RuntimeError("get_extra_state() is not defined by this module")
 
     def set_extra_state(self, state: Any) -> None:
-        """Takes what get_extra_state() gave."""
+        """Restores a result of get_extra_state()."""
         raise RuntimeError("set_extra_state() is not defined by this module")
 
     def state_dict(
@@ -580,8 +588,8 @@ class Module:
         prefix: str = "",
         keep_vars: bool = False,
     ) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by dotted name. They share memory with the module's
-        own (clone them to keep a copy); without keep_vars they are detached."""
+        """Parameters and persistent buffers by dotted name. They share memory with those of the module
+        (clone them to keep a copy); without keep_vars they are detached."""
         return save_state(self, {} if destination is None else destination, prefix, keep_vars)
 
     def load_state_dict(
@@ -589,9 +597,9 @@ class Module:
     ) -> IncompatibleKeys:
         """Copies the values of a state_dict into this module's parameters and buffers.
 
-        With assign the given tensors themselves become the parameters. Raises RuntimeError naming
-        every missing and unexpected key (only if strict) and every shape that differs; then nothing
-        has been copied. Returns the missing and unexpected keys.
+        With `assign` the given tensors themselves become the parameters. RuntimeError names every missing
+        and unexpected key (only if `strict`) and every shape that differs; in that case nothing has been
+        copied. Returns the missing and unexpected keys.
         """
         return load_state(self, state_dict, strict, assign)
 
@@ -601,7 +609,7 @@ class Module:
         return type(self).__name__
 
     def extra_repr(self) -> str:
-        """The layer's own description within repr, for example "p=0.5"."""
+        """The layer's own part of its repr, for example "p=0.5"."""
         return ""
 
     def __repr__(self) -> str:
@@ -630,7 +638,7 @@ def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         raise TypeError(f"to: unexpected argument '{unknown}'")
     for argument in args:
         if isinstance(argument, bool) or argument is None:
-            continue  # non_blocking, or the device of to(None, dtype)
+            continue  # non_blocking, or the device argument of to(None, dtype)
         if isinstance(argument, Tensor):
             tensor = argument
         elif isinstance(argument, tt.dtype):

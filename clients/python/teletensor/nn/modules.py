@@ -1,6 +1,6 @@
-"""PyTorch's paths of the layers: `from teletensor.nn.modules.conv import _ConvNd`.
+"""PyTorch's import paths of the layers: `from teletensor.nn.modules.conv import _ConvNd`.
 
-Each name of `__all__` is a module of what PyTorch's has under that name.
+Each name in `__all__` is a module that contains what PyTorch's module of that name does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
     return parse
 
 
-# What has another name here, or none.
+# Names that differ from those of teletensor's modules, or that these do not have.
 _MORE: dict[str, dict[str, Any]] = {
     "conv": {"_ConvTransposeNd": conv._ConvTranspose},
     "padding": {

@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm."""
+"""The layers LayerNorm and RMSNorm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LayerNorm(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """weight = 1, bias = 0."""
+        """Sets weight = 1 and bias = 0."""
         if self.weight is not None:
             init.ones_(self.weight)
         if self.bias is not None:
@@ -63,8 +63,8 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """x / sqrt(mean(x ** 2) + eps) * weight over the last dimensions, whose sizes are
-    `normalized_shape`; eps defaults to the dtype's. Source: Zhang, Sennrich 2019."""
+    """x / sqrt(mean(x ** 2) + eps) * weight over the last dimensions, whose sizes are `normalized_shape`;
+    eps defaults to the machine epsilon of the dtype. Source: Zhang, Sennrich 2019."""
 
     weight: Parameter | None
 
@@ -90,7 +90,7 @@ class RMSNorm(Module):
         )
 
     def reset_parameters(self) -> None:
-        """weight = 1."""
+        """Sets weight = 1."""
         if self.weight is not None:
             init.ones_(self.weight)
 

@@ -1,4 +1,4 @@
-"""DataParallel, its parts, and DistributedDataParallel in `distributed`'s world."""
+"""DataParallel and its parts, and DistributedDataParallel for the world of `distributed`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ __all__ = [
     "DataParallel", "DistributedDataParallel", "data_parallel", "gather", "parallel_apply", "replicate",
     "scatter",
 ]  # fmt: skip
-__path__: list[str] = []  # modules below it come from _paths.py
+__path__: list[str] = []  # the modules below this one are created by _paths.py
 
 
 class DistributedDataParallel(Module, Joinable):
-    """The module of a process of `distributed`'s world: each backward averages the gradients over all
-    processes. The parameters are `module`'s, so names in state_dict begin with "module.".
+    """Wraps the module of one process of `distributed`'s world: each backward averages the gradients over
+    all processes. The parameters are those of `module`, so names in state_dict begin with "module.".
 
-    All processes begin with the parameters and buffers of rank 0. Gradients travel in buckets of
-    bucket_cap_mb MiB (25), in the reverse order of the parameters, after the backward. The buffers of rank
-    0 are those of all at the first forward and at each one after a forward with gradients, unless
-    broadcast_buffers is False. device_ids: the one GPU that inputs go to. gradient_as_bucket_view,
-    static_graph and check_reduction have no effect.
+    All processes begin with the parameters and buffers of rank 0. Gradients are averaged after the
+    backward, in buckets of bucket_cap_mb MiB (25 by default) in the reverse order of the parameters. The
+    buffers of rank 0 are copied to all ranks at the first forward and at each forward that follows one with
+    gradients, unless broadcast_buffers is False. device_ids: the one GPU to which inputs are moved.
+    gradient_as_bucket_view, static_graph and check_reduction have no effect.
 
-    ValueError before `distributed.init_process_group`, and for a bucket_cap_mb that is not positive;
-    TypeError for what is no Module;
-    RuntimeError for a module without a parameter that requires grad, for one that is or has a
-    DistributedDataParallel, for processes whose parameters differ (the first difference is named), at a
-    forward after parameters were replaced, frozen or wrapped again, and at a backward that does not
-    reach a parameter, unless find_unused_parameters is True: a parameter that no process reaches then
-    keeps its gradient."""
+    ValueError if `distributed.init_process_group` has not been called, and for a bucket_cap_mb that is not
+    positive; TypeError if `module` is not a Module. RuntimeError for a module without a parameter that
+    requires grad, or that is or contains a DistributedDataParallel; if the parameters differ between
+    processes (the first difference is named); at a forward after parameters were replaced, frozen or
+    wrapped again; and at a backward that does not reach a parameter, unless find_unused_parameters is True:
+    then a parameter that no process reaches keeps its gradient."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class DistributedDataParallel(Module, Joinable):
         self._reducer = reducer
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """module(*inputs, **kwargs), on the GPU of device_ids where it is given."""
+        """Returns module(*inputs, **kwargs), computed on the GPU of device_ids if that is given."""
         if self._reducer is not None:
             if _capturing.current is not None:
                 self._tell_capture()
@@ -124,7 +123,8 @@ class DistributedDataParallel(Module, Joinable):
         return self.module(*inputs, **kwargs)
 
     def _tell_capture(self) -> None:
-        """A captured step is for the state that it has found, and leaves the one that it left then."""
+        """Tells a capture that the captured step is valid only for the state of this moment, and what state
+        each call leaves."""
         if self.find_unused_parameters:
             _capturing.refuse(
                 "use a DistributedDataParallel with find_unused_parameters=True, which reads from the "
@@ -152,8 +152,8 @@ class DistributedDataParallel(Module, Joinable):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of the forwards in it are not averaged, as for all but the last of several batches of a
-        step."""
+        """Within this context gradients are not averaged; use it for all but the last of several batches of
+        one step."""
         if _capturing.current is not None:
             self._tell_capture_of_sync()
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
@@ -163,20 +163,21 @@ class DistributedDataParallel(Module, Joinable):
             self.require_backward_grad_sync = before
 
     def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
-        """Calls hook(state, bucket) for each bucket of gradients, in place of their average: it returns a
-        `futures.Future` of the flat tensor that holds the gradients for the optimizer. `bucket` is a
-        `distributed.GradBucket`. All processes register the same hook, before the first backward.
-        `distributed.algorithms.ddp_comm_hooks` has some.
+        """Calls hook(state, bucket) for each bucket of gradients instead of averaging it; the hook returns
+        a `futures.Future` of the flat tensor with the gradients for the optimizer. `bucket` is a
+        `distributed.GradBucket`. All processes must register the same hook before the first backward.
+        `distributed.algorithms.ddp_comm_hooks` has several hooks.
 
-        The hook is called after the backward, without recording. It may read values, for which it waits.
-        An error in it is raised by the backward; the other processes then wait for this one's collectives.
+        The hook is called after the backward, without recording gradients. It may read values, which waits.
+        If it raises an error, the backward raises that error, and the other processes wait for this one's
+        collectives.
 
-        TypeError for a hook that cannot be called, ValueError for one with annotations of other types,
+        TypeError for a hook that is not callable, ValueError if its annotations have other types,
         RuntimeError for a second hook."""
         if not callable(hook):
             raise TypeError(f"Communication hook must be callable, not {type(hook).__name__}.")
         _check_annotations(hook)
-        if self._reducer is None:  # a world of one process: nothing is averaged, and hooks are called
+        if self._reducer is None:  # in a world of one process nothing is averaged, but hooks are called
             self._begin(alike=False)
         assert self._reducer is not None
         if self._reducer.hook is not None:
@@ -191,13 +192,14 @@ class DistributedDataParallel(Module, Joinable):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Join:
-        """A context in which the processes may have different numbers of batches: one that has no more
-        joins, and adds zeros to the averages of the others until all have joined. All then get the
-        parameters of a process that was among the last. Averages are sums divided by the number of all
-        processes, or, with divide_by_initial_world_size=False, of those that have not joined.
+        """A context in which the processes may have different numbers of batches: a process without further
+        batches joins, and contributes zeros to the averages of the remaining ones until all have joined.
+        Then all processes get the parameters of one that was among the last. Averages are sums divided by
+        the number of all processes, or with divide_by_initial_world_size=False by the number of those that
+        have not joined.
 
-        throw_on_early_termination: all raise RuntimeError when one has no more batches. Modules that call
-        collectives themselves, as SyncBatchNorm, need it."""
+        throw_on_early_termination: all processes raise RuntimeError when one has no more batches. Modules
+        that call collectives themselves, such as SyncBatchNorm, need it."""
         return Join(
             [self],
             enable,
@@ -206,7 +208,8 @@ class DistributedDataParallel(Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """For a Join, whose argument divide_by_initial_world_size is that of join()."""
+        """The hook for a Join context, whose argument divide_by_initial_world_size means what it does in
+        join()."""
         self._divides_by_all = kwargs.get("divide_by_initial_world_size", True)
         return _DataParallelJoin(self)
 
@@ -221,8 +224,9 @@ class DistributedDataParallel(Module, Joinable):
         return self.process_group
 
     def _begin_step(self, averages: bool, active: bool) -> bool:
-        """Begins a forward of the ranks that have not joined: buffers of one of them, and how many they
-        are. Returns whether its backward averages."""
+        """Begins a forward of the ranks that have not joined: determines their number, and copies the
+        buffers of one of them to all. Returns whether the backward of this forward averages the
+        gradients."""
         assert self._reducer is not None
         count = tensor([float(averages)], device=self.join_device)
         _distributed.all_reduce(count, group=self.process_group)
@@ -233,7 +237,7 @@ class DistributedDataParallel(Module, Joinable):
         return averages if active else count.item() > 0
 
     def _highest(self, candidate: bool) -> int:
-        """The highest rank that is a candidate."""
+        """The highest rank whose `candidate` is true."""
         rank = tensor([_distributed.get_rank(self.process_group) if candidate else -1])
         _distributed.all_reduce(rank, _distributed.ReduceOp.MAX, self.process_group)
         return int(rank.item())
@@ -262,11 +266,11 @@ class _DataParallelJoin(JoinHook):
 
 
 def _check_annotations(hook: Callable[..., Any]) -> None:
-    """ValueError for a hook that says that it takes or returns something else."""
+    """ValueError for a hook whose annotations name other parameter or result types."""
     try:
         signature = inspect.signature(hook)
     except (TypeError, ValueError):
-        return  # it does not say
+        return  # the hook has no annotation here
     bucket = signature.parameters.get("bucket")
     if bucket is not None and isinstance(bucket.annotation, type):
         if bucket.annotation not in (inspect.Parameter.empty, _distributed.GradBucket):

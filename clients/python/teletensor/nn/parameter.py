@@ -1,4 +1,4 @@
-"""Parameter: a tensor that a Module lists among its parameters."""
+"""Parameter: a tensor that a Module registers as one of its parameters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _UNKNOWN = (
 
 
 class Parameter(Tensor):
-    """A leaf tensor on the memory of `data`, which modules register when it is assigned to them.
+    """A leaf tensor that shares the memory of `data`; modules register it when it is assigned to them.
 
-    `data` defaults to an empty tensor. The history of `data` is left behind (as by `detach()`).
-    Raises TypeError if `data` is no tensor, RuntimeError when requires_grad is True and its dtype is
-    not a floating-point one.
+    `data` defaults to an empty tensor. The parameter is detached from the graph of `data`, as by
+    `detach()`. TypeError if `data` is not a tensor, RuntimeError if requires_grad is True and its dtype is
+    not a floating-point dtype.
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
@@ -59,12 +59,12 @@ class Buffer(Tensor):
 
 
 class UninitializedTensorMixin:
-    """A tensor whose shape is not known yet."""
+    """Base class of tensors whose shape is not known yet."""
 
     _becomes: ClassVar[type]
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        """Gives it memory of this shape, and makes it an ordinary one."""
+        """Allocates memory of this shape and makes the tensor an ordinary one."""
         own: Any = self
         old = own.detach()
         own.data = tt.empty(shape, dtype=dtype or old.dtype, device=device or old.device)
@@ -75,7 +75,7 @@ class UninitializedTensorMixin:
 
     @property
     def shape(self) -> Any:
-        """Not known: RuntimeError."""
+        """RuntimeError: the shape is not known yet."""
         raise RuntimeError(_UNKNOWN.format("shape"))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Modules that hold parameters: ParameterList, ParameterDict."""
+"""Modules that contain parameters: ParameterList, ParameterDict."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _describe(name: Any, value: Any) -> str:
 
 
 class ParameterList(Module):
-    """A list of parameters that are found by `parameters()`; tensors become Parameters, other values
-    are kept as they are."""
+    """A list of parameters, which `parameters()` finds; tensors become Parameters, and other values are
+    kept as they are."""
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
@@ -81,8 +81,8 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """A dict of parameters that are found by `parameters()`, in order of insertion; tensors become
-    Parameters, other values are kept as they are."""
+    """A dict of parameters in insertion order, which `parameters()` finds; tensors become Parameters, and
+    other values are kept as they are."""
 
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()
@@ -121,33 +121,33 @@ class ParameterDict(Module):
         return key in self._keys
 
     def copy(self) -> ParameterDict:
-        """Another dict of the same parameters."""
+        """Another dict with the same parameters."""
         return type(self)({key: self[key] for key in self})
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of key, which becomes `default` if there is none."""
+        """The value of key; if there is none, key is set to `default`."""
         if key not in self._keys:
             self[key] = default
         return self[key]
 
     def clear(self) -> None:
-        """Takes out all parameters."""
+        """Removes all parameters."""
         for key in list(self):
             del self[key]
 
     def pop(self, key: str) -> Any:
-        """Takes out and returns the value of key."""
+        """Removes and returns the value of key."""
         value = self[key]
         del self[key]
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Takes out and returns the last (key, value)."""
+        """Removes and returns the last (key, value)."""
         key = next(reversed(self))
         return key, self.pop(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of key, or default."""
+        """The value of key, or `default` if there is none."""
         return self[key] if key in self else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
@@ -155,7 +155,7 @@ class ParameterDict(Module):
         return type(self)((key, default) for key in keys)
 
     def keys(self) -> Iterable[str]:
-        """The names."""
+        """The names of the parameters."""
         return self._keys.keys()
 
     def values(self) -> Iterable[Any]:
@@ -167,8 +167,8 @@ class ParameterDict(Module):
         return [(key, self[key]) for key in self]
 
     def update(self, parameters: Any) -> None:
-        """Adds parameters from a mapping, another ParameterDict or pairs; existing names are
-        replaced."""
+        """Adds parameters from a mapping, another ParameterDict or pairs; parameters with the same names
+        are replaced."""
         if isinstance(parameters, (Mapping, ParameterDict)):
             parameters = parameters.items()
         elif isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):

@@ -1,4 +1,4 @@
-"""Pooling as modules: each keeps the options of the function of the same name in nn.functional."""
+"""Pooling layers: each stores the options of the function of the same name in nn.functional."""
 
 from __future__ import annotations
 
@@ -116,19 +116,19 @@ class _MaxUnpool(Module):
 
 
 class MaxUnpool1d(_MaxUnpool):
-    """The partial inverse of MaxPool1d: its results at their places, zeros elsewhere."""
+    """The partial inverse of MaxPool1d: puts its results at their indices, and zeros elsewhere."""
 
     _spatial = 1
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """The partial inverse of MaxPool2d: its results at their places, zeros elsewhere."""
+    """The partial inverse of MaxPool2d: puts its results at their indices, and zeros elsewhere."""
 
     _spatial = 2
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """The partial inverse of MaxPool3d: its results at their places, zeros elsewhere."""
+    """The partial inverse of MaxPool3d: puts its results at their indices, and zeros elsewhere."""
 
     _spatial = 3
 
@@ -167,7 +167,7 @@ class AvgPool1d(Module):
 
 class AvgPool2d(Module):
     """The mean of each window of [N, C, H, W]; stride defaults to kernel_size. Sums are divided by
-    divisor_override where it is given."""
+    divisor_override if it is given."""
 
     def __init__(
         self,
@@ -338,19 +338,20 @@ class _AdaptiveMaxPool(Module):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest elements of windows that make the result have output_size elements."""
+    """The largest elements of windows that are chosen so that the result has output_size elements."""
 
     _spatial = 1
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The largest elements of windows that make the result [..., H', W'] have output_size."""
+    """The largest elements of windows that are chosen so that the result [..., H', W'] has output_size."""
 
     _spatial = 2
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The largest elements of windows that make the result [..., D', H', W'] have output_size."""
+    """The largest elements of windows that are chosen so that the result [..., D', H', W'] has
+    output_size."""
 
     _spatial = 3
 
@@ -373,19 +374,20 @@ class _AdaptiveAvgPool(Module):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """Means of windows that make the result have output_size elements."""
+    """The means of windows that are chosen so that the result has output_size elements."""
 
     _spatial = 1
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """Means of windows that make the result [..., H', W'] have output_size; None keeps a size."""
+    """The means of windows that are chosen so that the result [..., H', W'] has output_size; None keeps a
+    size."""
 
     _spatial = 2
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """Means of windows that make the result [..., D', H', W'] have output_size; None keeps a
-    size."""
+    """The means of windows that are chosen so that the result [..., D', H', W'] has output_size; None keeps
+    a size."""
 
     _spatial = 3

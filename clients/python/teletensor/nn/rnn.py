@@ -1,7 +1,7 @@
 """Recurrent networks: RNN, LSTM, GRU and their cells.
 
-Each layer computes the input's part of all time steps in one matrix product, then a step costs two
-or three instructions: the product with the state, and the gates as one op.
+Each layer multiplies the inputs of all time steps by its weights in one matrix product. Each time step then
+costs two or three instructions: the product with the state, and one op for the gates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .utils.rnn import PackedSequence
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNBase", "RNNCell", "RNNCellBase"]
 
-# The tensors of a state: (h,), or (h, c) of an LSTM.
+# The tensors of a state: (h,), or (h, c) for an LSTM.
 _State = tuple[Tensor, ...]
 # (gates of the input, gates of the state, state) -> state
 _Step = Callable[[Tensor, Tensor, _State], _State]
@@ -51,7 +51,7 @@ _MODES: dict[str, tuple[int, _Step]] = {
 
 
 def _like(gates: Tensor, state: _State) -> _State:
-    """A state in the dtype of the gates: they differ under autocast."""
+    """The state in the dtype of the gates, which may differ under autocast."""
     return tuple(tensor.to(gates.dtype) for tensor in state)
 
 
@@ -63,9 +63,9 @@ def _one_direction(
     weights: list[Tensor | None],
     reverse: bool,
 ) -> tuple[Tensor, _State]:
-    """One layer in one direction over input [time, batch, features], or with `sizes` (the batch of
-    each time, which never grows) over [sum of sizes, features]. Returns the hidden states in the
-    input's form, and the last state."""
+    """Runs one layer in one direction over input [time, batch, features], or with `sizes` (the batch size
+    at each time, which never grows) over [sum of sizes, features]. Returns the hidden states in the form of
+    the input, and the last state."""
     w_ih, w_hh, b_ih, b_hh, w_hr = weights
     gates = _ops.linear(input, w_ih, b_ih)
     state = _like(gates, state)
@@ -81,7 +81,7 @@ def _one_direction(
     if sizes is not None:
         state = tuple(tensor[: sizes[0]] for tensor in state)
     outputs: list[Tensor] = []
-    ended: list[_State] = []  # states of sequences that are over, the last ones first
+    ended: list[_State] = []  # the final states of sequences that have ended, the last ones first
     for t, x in enumerate(steps):
         if sizes is not None and t > 0:
             before, now = sizes[t - 1], sizes[t]
@@ -106,9 +106,9 @@ def _one_direction(
 
 
 class RNNBase(Module):
-    """What RNN, LSTM and GRU share: parameters weight_ih_l[k], weight_hh_l[k], bias_ih_l[k],
-    bias_hh_l[k] and, with proj_size, weight_hr_l[k] of layer k, "_reverse" appended for the other
-    direction; all begin uniform in +-1/sqrt(hidden_size)."""
+    """Base class of RNN, LSTM and GRU. Layer k has the parameters weight_ih_l[k], weight_hh_l[k],
+    bias_ih_l[k], bias_hh_l[k] and, with proj_size, weight_hr_l[k]; those of the reverse direction end in
+    "_reverse". All are initialised uniformly in +-1/sqrt(hidden_size)."""
 
     def __init__(
         self,
@@ -197,10 +197,10 @@ class RNNBase(Module):
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
-        """Does nothing: kept for programs that call it."""
+        """Does nothing; it exists for programs that call it."""
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Sets new random initial values."""
         bound = 1.0 / math.sqrt(self.hidden_size)
         for weight in self.parameters():
             init.uniform_(weight, -bound, bound)
@@ -255,7 +255,7 @@ class RNNBase(Module):
     def _run(
         self, input: Tensor, sizes: Sequence[int] | None, state: _State
     ) -> tuple[Tensor, _State]:
-        """All layers over input [time, batch, features] (or packed)."""
+        """Runs all layers over input [time, batch, features] (or packed)."""
         step = _MODES[self.mode][1]
         starts = [list(_ops.unbind(tensor, 0)) for tensor in state]
         ends: list[_State] = []
@@ -337,10 +337,10 @@ class RNNBase(Module):
 
 
 class RNN(RNNBase):
-    """h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu with nonlinearity="relu", over all time
-    steps. input [time, batch, input_size] (batch first with batch_first; without a batch; or a
-    PackedSequence) and hx [layers * directions, batch, hidden_size] (default zeros) give the last
-    layer's states and the last states of all layers.
+    """h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu with nonlinearity="relu", over all time steps. input
+    is [time, batch, input_size] (batch first with batch_first; or without a batch; or a PackedSequence) and
+    hx is [layers * directions, batch, hidden_size] (zeros by default). Returns the states of the last layer
+    at all times, and the last states of all layers.
 
     >>> output, h = tt.nn.RNN(3, 4, num_layers=2)(tt.ones(5, 1, 3))
     >>> output.shape, h.shape
@@ -385,9 +385,9 @@ class RNN(RNNBase):
 
 
 class LSTM(RNNBase):
-    """Long short-term memory: i, f, o = sigmoid and g = tanh of W_ih x + b_ih + W_hh h + b_hh,
-    c = f c + i g, h = o tanh(c), with proj_size h = W_hr h. Takes and gives states as (h, c); else
-    as RNN. Source: Hochreiter, Schmidhuber 1997; Sak et al. 2014."""
+    """Long short-term memory: i, f, o = sigmoid and g = tanh of W_ih x + b_ih + W_hh h + b_hh, c = f c + i
+    g, h = o tanh(c), and with proj_size h = W_hr h. States are passed and returned as (h, c); everything
+    else is as for RNN. Source: Hochreiter, Schmidhuber 1997; Sak et al. 2014."""
 
     def __init__(
         self,
@@ -424,8 +424,8 @@ class LSTM(RNNBase):
 
 
 class GRU(RNNBase):
-    """Gated recurrent units: r, z = sigmoid, n = tanh(W_in x + b_in + r (W_hn h + b_hn)),
-    h = (1 - z) n + z h. Takes and gives what RNN does. Source: Cho et al. 2014."""
+    """Gated recurrent units: r, z = sigmoid, n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h = (1 - z) n + z
+    h. Arguments and results are as for RNN. Source: Cho et al. 2014."""
 
     def __init__(
         self,
@@ -459,8 +459,8 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What the cells share: weight_ih, weight_hh, bias_ih, bias_hh, uniform in
-    +-1/sqrt(hidden_size) at first."""
+    """Base class of the cells, with the parameters weight_ih, weight_hh, bias_ih and bias_hh, initialised
+    uniformly in +-1/sqrt(hidden_size)."""
 
     weight_ih: Parameter
     weight_hh: Parameter
@@ -489,7 +489,7 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Sets new random initial values."""
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0.0
         for weight in self.parameters():
             init.uniform_(weight, -bound, bound)
@@ -524,8 +524,8 @@ class RNNCellBase(Module):
 
 
 class RNNCell(RNNCellBase):
-    """One time step of RNN: input [batch, input_size] and hx [batch, hidden_size] (default zeros)
-    give the new state; both may be without a batch."""
+    """One time step of RNN: input [batch, input_size] and hx [batch, hidden_size] (zeros by default) give
+    the new state; both may have no batch dimension."""
 
     def __init__(
         self,
@@ -547,7 +547,7 @@ class RNNCell(RNNCellBase):
 
 
 class LSTMCell(RNNCellBase):
-    """One time step of LSTM; takes and gives states as (h, c)."""
+    """One time step of LSTM; states are passed and returned as (h, c)."""
 
     def __init__(
         self,
@@ -567,7 +567,7 @@ class LSTMCell(RNNCellBase):
 
 
 class GRUCell(RNNCellBase):
-    """One time step of GRU; takes and gives what RNNCell does."""
+    """One time step of GRU; arguments and results are as for RNNCell."""
 
     def __init__(
         self,

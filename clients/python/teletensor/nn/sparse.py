@@ -1,4 +1,4 @@
-"""Embedding and EmbeddingBag."""
+"""The layers Embedding and EmbeddingBag."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Embedding", "EmbeddingBag"]
 class Embedding(Module):
     """Row `weight[i]` for every index i: indices of shape [...] give [..., embedding_dim].
 
-    weight [num_embeddings, embedding_dim] begins normal(0, 1); the row `padding_idx` begins as
-    zeros and gets no gradient.
+    weight [num_embeddings, embedding_dim] is initialised with standard normal numbers; the row
+    `padding_idx` is initialised with zeros and gets no gradient.
 
     >>> table = tt.nn.Embedding(10, 4, padding_idx=0)
     >>> table(tt.tensor([[1, 5, 0]])).shape
@@ -78,8 +78,8 @@ class Embedding(Module):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Embedding:
-        """An Embedding on the memory of `embeddings` [rows, columns]; with freeze it is not
-        trained."""
+        """Returns an Embedding that uses the memory of `embeddings` [rows, columns]; with `freeze` it is
+        not trained."""
         if embeddings.dim() != 2:
             raise ValueError(
                 f"from_pretrained: 2 dimensions expected, got shape {list(embeddings.shape)}"
@@ -98,7 +98,7 @@ class Embedding(Module):
         )
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Sets new random initial values."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with tt.no_grad():
@@ -129,8 +129,8 @@ class Embedding(Module):
 
 
 class EmbeddingBag(Module):
-    """Sums, means or maxima of bags of rows of weight [num_embeddings, embedding_dim]: input
-    [bags, n], or [n] with offsets, where each bag begins.
+    """Sums, means or maxima of bags of rows of weight [num_embeddings, embedding_dim]: input is [bags, n],
+    or [n] with offsets, which give the start of each bag.
 
     >>> tt.nn.EmbeddingBag(10, 3, mode="sum")(tt.tensor([1, 2, 4, 5]), tt.tensor([0, 3])).shape
     teletensor.Size([2, 3])
@@ -192,8 +192,8 @@ class EmbeddingBag(Module):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> EmbeddingBag:
-        """An EmbeddingBag on the memory of `embeddings` [rows, columns]; with freeze it is not
-        trained."""
+        """Returns an EmbeddingBag that uses the memory of `embeddings` [rows, columns]; with `freeze` it is
+        not trained."""
         if embeddings.dim() != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.shape
@@ -213,7 +213,7 @@ class EmbeddingBag(Module):
         return made
 
     def reset_parameters(self) -> None:
-        """Draws new initial values."""
+        """Sets new random initial values."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with tt.no_grad():

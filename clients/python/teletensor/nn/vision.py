@@ -1,4 +1,4 @@
-"""Padding, upsampling, pixels and windows as modules."""
+"""Layers for padding, upsampling, pixel rearrangement and windows."""
 
 from __future__ import annotations
 
@@ -164,25 +164,25 @@ class _CircularPad(_Pad):
 
 
 class CircularPad1d(_CircularPad):
-    """Pads the last dimension with its other end."""
+    """Pads the last dimension with elements from its other end."""
 
     _spatial = 1
 
 
 class CircularPad2d(_CircularPad):
-    """Pads the last two dimensions with their other ends."""
+    """Pads the last two dimensions with elements from their other ends."""
 
     _spatial = 2
 
 
 class CircularPad3d(_CircularPad):
-    """Pads the last three dimensions with their other ends."""
+    """Pads the last three dimensions with elements from their other ends."""
 
     _spatial = 3
 
 
 class Upsample(Module):
-    """nn.functional.interpolate to `size`, or by scale_factor."""
+    """Applies nn.functional.interpolate, to `size` or by scale_factor."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """Upsample with mode="nearest" for [N, C, H, W]."""
+    """Upsample with mode="nearest" for inputs [N, C, H, W]."""
 
     def __init__(
         self, size: Size | None = None, scale_factor: float | Sequence[float] | None = None
@@ -232,7 +232,7 @@ class UpsamplingNearest2d(Upsample):
 
 
 class UpsamplingBilinear2d(Upsample):
-    """Upsample with mode="bilinear" and align_corners=True for [N, C, H, W]."""
+    """Upsample with mode="bilinear" and align_corners=True for inputs [N, C, H, W]."""
 
     def __init__(
         self, size: Size | None = None, scale_factor: float | Sequence[float] | None = None
@@ -241,7 +241,8 @@ class UpsamplingBilinear2d(Upsample):
 
 
 class PixelShuffle(Module):
-    """[..., C * r * r, H, W] as [..., C, H * r, W * r]. Source: Shi et al. 2016."""
+    """Rearranges [..., C * r * r, H, W] to [..., C, H * r, W * r], r = upscale_factor. Source: Shi et al.
+    2016."""
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -255,7 +256,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """[..., C, H * r, W * r] as [..., C * r * r, H, W]."""
+    """Rearranges [..., C, H * r, W * r] to [..., C * r * r, H, W], r = downscale_factor."""
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -269,7 +270,8 @@ class PixelUnshuffle(Module):
 
 
 class ChannelShuffle(Module):
-    """The channels, seen as [groups, C / groups], in the order [C / groups, groups]."""
+    """Permutes the channels: viewed as [groups, C / groups], they are transposed to [C / groups,
+    groups]."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -305,7 +307,8 @@ class Unfold(Module):
 
 
 class Fold(Module):
-    """The adjoint of Unfold: columns [N, C * KH * KW, windows] added up in [N, C, *output_size]."""
+    """The adjoint of Unfold: the columns [N, C * KH * KW, windows] are added at their positions in [N, C,
+    *output_size]."""
 
     def __init__(
         self,

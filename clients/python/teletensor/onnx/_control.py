@@ -1,4 +1,5 @@
-"""Branches, loops, sequences and optionals: the interpreter runs their graphs node by node."""
+"""ONNX operators for branches, loops, sequences and optionals: the interpreter runs their subgraphs node by
+node."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def scan_of_batch(
     return tuple(tt.stack([on_daemon(each[i]) for each in batch]) for i in range(len(batch[0])))
 
 
-# ---- sequences: lists of values
+# ---- sequences, which are Python lists of values
 
 
 def _place(position: Any, count: int, most: int) -> int:

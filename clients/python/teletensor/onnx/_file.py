@@ -1,6 +1,6 @@
-"""Reads an .onnx file: protobuf messages become the few classes below, with every size checked first.
+"""Reads an .onnx file: converts protobuf messages to the dataclasses below, and checks every size first.
 
-Raises OnnxError for whatever is wrong; nothing is evaluated here.
+Raises OnnxError for every fault of the file; nothing is evaluated here.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ __all__ = [
     "subgraphs",
 ]
 
-MOST_BYTES = 2**31  # of the model file itself: protobuf's own limit
-MOST_DEPTH = 32  # graphs inside of graphs
+MOST_BYTES = 2**31  # the size of the model file itself: protobuf's own limit
+MOST_DEPTH = 32  # the nesting depth of graphs
 MOST_NODES = 2**20
 MOST_DIMS = 32
-MOST_SPARSE = 2**28  # elements of a sparse initializer, which is stored as a dense one
+MOST_SPARSE = 2**28  # the elements of a sparse initializer, which is stored as a dense one
 
-# Number of an element's type in the file: its name here. The last rows are kept in wider types.
+# The number of an element type in the file to its name here. The types in the last rows are stored in wider
+# ones.
 TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string",
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64",
@@ -57,14 +58,14 @@ _BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2}
 
 
 class OnnxError(ValueError):
-    """An ONNX model cannot be read or run: a damaged file, operators that this version does not have,
-    inputs that do not fit, or a node that fails. The text names the file, the node and its operator."""
+    """An ONNX model cannot be read or run: the file is damaged, this version lacks an operator, inputs do
+    not fit, or a node fails. The message names the file, the node and its operator."""
 
 
 @dataclass
 class Stored:
-    """A constant of the file: its type by name, and an array. Elements of bfloat16 and of types of at
-    most 8 bits are their codes, in uint16 and uint8."""
+    """A constant of the file: the name of its type, and an array. Elements of bfloat16 and of types of at
+    most 8 bits are stored as their codes, in uint16 and uint8."""
 
     type: str
     array: np.ndarray[Any, Any]
@@ -72,8 +73,9 @@ class Stored:
 
 @dataclass
 class Value:
-    """An input or output: its type by name ("" where the file has none), the kind of container, and its
-    sizes: a number, the name of a dynamic axis, or None. `shape` is None where the rank is not fixed."""
+    """An input or output: the name of its type ("" if the file has none), the kind of container, and its
+    sizes, each of which is a number, the name of a dynamic axis, or None. `shape` is None if the rank is
+    not fixed."""
 
     name: str
     type: str
@@ -83,8 +85,8 @@ class Value:
 
 @dataclass
 class Node:
-    """One operation. `attributes` holds Python numbers, bytes, lists, Stored and Graph; `references`
-    names the attributes that a function's node takes from its caller."""
+    """One operation. `attributes` contains Python numbers, bytes, lists, Stored and Graph; `references`
+    gives the names of the attributes that a node of a function takes from the function's caller."""
 
     op: str
     domain: str
@@ -94,8 +96,8 @@ class Node:
     attributes: dict[str, Any]
     references: dict[str, str]
     overload: str = ""
-    version: int = 0  # of the operator's set
-    row: Any = None  # of the table of operators; the interpreter sets it
+    version: int = 0  # of the operator set
+    row: Any = None  # the row of the table of operators; the interpreter sets it
 
     def __str__(self) -> str:
         name = self.name or (self.outputs[0] if self.outputs else "")
@@ -104,19 +106,19 @@ class Node:
 
 @dataclass
 class Graph:
-    """Nodes in an order in which they can run, and what is known by name from the beginning."""
+    """Nodes in an order in which they can run, and the values that are known by name from the start."""
 
     name: str
     nodes: list[Node]
     constants: dict[str, Stored]
     inputs: list[Value]
     outputs: list[Value]
-    last: list[list[str]] = field(default_factory=list)  # for each node, the names that it reads last
+    last: list[list[str]] = field(default_factory=list)  # for each node, the names that no later node reads
 
 
 @dataclass
 class Function:
-    """A function of the model's own: nodes with formal inputs, outputs and attributes."""
+    """A function that the model defines: nodes with formal inputs, outputs and attributes."""
 
     graph: Graph
     attributes: dict[str, Any]
@@ -124,7 +126,7 @@ class Function:
 
 @dataclass
 class Model:
-    """What a file holds. `opsets`: the version of each domain's set of operators."""
+    """The contents of a file. `opsets` gives the version of the operator set of each domain."""
 
     graph: Graph
     opsets: dict[str, int]
@@ -175,7 +177,8 @@ def _ints(message: Message, number: int) -> list[int]:
 
 
 class _Reader:
-    """Turns the messages of one file into Model. `folder` is where its external data may lie."""
+    """Converts the messages of one file to a Model. `folder` is the folder to which external data is
+    restricted."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.path.realpath(folder)
@@ -220,7 +223,7 @@ class _Reader:
     def _listed(
         self, message: Message, name: str, kind: str, numpy: np.dtype[Any], bits: int, count: int
     ) -> np.ndarray[Any, Any]:
-        """The elements of a tensor that has them in a field of their own type."""
+        """The elements of a tensor that are in the field for their type."""
         if kind in ("float32", "complex64"):
             array = _numbers(message, 4, "<f4").view(numpy)
         elif kind in ("float64", "complex128"):
@@ -241,7 +244,7 @@ class _Reader:
         return array
 
     def _external(self, name: str, entries: list[Message], size: int) -> bytes:
-        """The bytes of a tensor that lie in a file beside the model's."""
+        """The bytes of a tensor that are in a separate file next to the model file."""
         facts = {entry.text(1): entry.text(2) for entry in entries}
         where = facts.get("location", "")
         path = os.path.realpath(os.path.join(self._folder, where))
@@ -397,7 +400,7 @@ def _size(data: bytes | memoryview) -> bytes:
 
 
 def _spread(codes: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, Any]:
-    """Elements of 2 or 4 bits, from bytes that hold several of them, the first in the lowest bits."""
+    """Unpacks elements of 2 or 4 bits, several of which share a byte, the first in the lowest bits."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return ((codes[:, None] >> shifts) & np.uint8(2**bits - 1)).reshape(-1)[:count]
 
@@ -414,7 +417,7 @@ def subgraphs(node: Node) -> Iterator[Graph]:
 
 
 def all_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph, and of the graphs inside of it."""
+    """The nodes of a graph and of the graphs nested in it."""
     for node in graph.nodes:
         yield node
         for inner in subgraphs(node):
@@ -427,7 +430,8 @@ def _set_versions(graph: Graph, opsets: dict[str, int]) -> None:
 
 
 def _check_order(graph: Graph, outer: set[str], where: str) -> None:
-    """Each name is made once, and before a node reads it: so there is no cycle either."""
+    """Checks that each name is defined once, and before any node that reads it; hence there is no cycle
+    either."""
     known = outer | set(graph.constants) | {value.name for value in graph.inputs}
     made = set(graph.constants) | {value.name for value in graph.inputs}
     for node in graph.nodes:
@@ -450,7 +454,7 @@ def _check_order(graph: Graph, outer: set[str], where: str) -> None:
 
 
 def _check_recursion(functions: dict[tuple[str, str, str], Function]) -> None:
-    """No function calls itself, not through others either."""
+    """Checks that no function calls itself, directly or through other functions."""
     done: set[tuple[str, str, str]] = set()
     for first in functions:
         path, stack = {first}, [(first, iter(_calls(functions, first)))]
@@ -472,7 +476,8 @@ def _check_recursion(functions: dict[tuple[str, str, str], Function]) -> None:
 
 
 def _check_size(model: Model) -> None:
-    """With the functions in place of their calls, the nodes are no more than a file may have."""
+    """Checks that with all function calls expanded, the number of nodes stays within the limit for a
+    file."""
     sizes: dict[tuple[str, str, str], int] = {}
 
     def size(graph: Graph) -> int:
@@ -502,7 +507,8 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def _regular(path: str) -> Iterator[tuple[IO[bytes], int]]:
-    """A regular file and its size. A pipe or a device is refused, and not waited for."""
+    """Opens a regular file; returns it and its size. Refuses pipes and devices instead of waiting for
+    them."""
     with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -511,7 +517,7 @@ def _regular(path: str) -> Iterator[tuple[IO[bytes], int]]:
 
 
 def read(path: str) -> Model:
-    """The model in a file. Raises OnnxError where it is none, OSError where it cannot be read."""
+    """Reads the model in a file. OnnxError if it is not a model, OSError if the file cannot be read."""
     try:
         with _regular(path) as (file, size):
             if size > MOST_BYTES:

@@ -1,6 +1,6 @@
-"""Operators on the host: what computes sizes and indices in most models, in NumPy.
+"""Implementations in NumPy, on the host, of the operators that compute sizes and indices in most models.
 
-Each takes the node, the inputs as arrays (None where one is left out), and the attributes by name.
+Each takes the node, the inputs as arrays (None for an input that is left out), and the attributes by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def count(op: str, inputs: list[Any]) -> int:
-    """How many elements the result of an operator has that may be larger than its inputs."""
+    """The number of elements in the result of an operator whose result may be larger than its inputs."""
     if op == "Range":
         start, limit, delta = (float(v.item()) for v in inputs)
         return (

@@ -1,4 +1,4 @@
-"""Operators on elements, reductions and products of matrices."""
+"""Elementwise ONNX operators, reductions and matrix products."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ for _name, _operator in _OPERATORS.items():
 
 @op("Equal")
 def equal(A: Any, B: Any) -> Any:
-    if isinstance(A, np.ndarray) and A.dtype == object:  # text
+    if isinstance(A, np.ndarray) and A.dtype == object:  # the inputs are strings
         return np.asarray(A == B, bool)
     return tt.eq(on_daemon(A), on_daemon(B))
 
@@ -80,7 +80,7 @@ def mod(A: Tensor, B: Tensor, *, fmod: Any = 0) -> Tensor:
 
 @op("BitShift")
 def bit_shift(X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
-    # 64 bits hold a shifted uint32; a uint64 is shifted as the int64 of the same bits.
+    # A shifted uint32 fits 64 bits; a uint64 is shifted as the int64 with the same bits.
     wide, places = X.to(tt.int64), Y.to(tt.int64)
     if direction == "LEFT":
         return tt.bitwise_left_shift(wide, places).to(X.dtype)
@@ -221,7 +221,7 @@ _by_axis("Hardmax", _hardmax)
 
 def _extreme(function: Callable[..., Tensor], sign: int) -> Callable[..., Tensor]:
     def extreme(x: Tensor, dims: Ints, keep: bool) -> Tensor:
-        if any(x.shape[d] == 0 for d in dims):  # the least, or the largest, number of the type
+        if any(x.shape[d] == 0 for d in dims):  # the smallest or largest number of the type
             least = (
                 -math.inf
                 if x.is_floating_point()
@@ -271,7 +271,7 @@ for _name, _reduction in {
         def reduce(
             data: Tensor, axes: Ints | None = None, *, keepdims: Any = 1, noop_with_empty_axes: Any = 0
         ) -> Tensor:
-            if not axes and noop_with_empty_axes:  # each element is a sum of one
+            if not axes and noop_with_empty_axes:  # each sum has a single element
                 return function(data.unsqueeze(-1), [data.dim()], False).to(data.dtype)
             rank = data.dim()
             for each in axes or ():
@@ -352,7 +352,7 @@ def einsum(*Inputs: Tensor, equation: str) -> Tensor:
     return tt.einsum(equation, *Inputs)
 
 
-# ---- random numbers: of the session's generator, not those of the seed in the file
+# ---- random numbers, which use the session's generator and ignore the seeds in the file
 
 
 def _like_dtype(number: Any, x: Tensor) -> tt.dtype:

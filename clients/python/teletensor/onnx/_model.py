@@ -1,4 +1,4 @@
-"""tt.onnx.load and the model that it gives."""
+"""tt.onnx.load and the model object that it returns."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ __all__ = ["OnnxModel", "load"]
 
 
 class OnnxModel:
-    """A model of an ONNX file, on the daemon: what `tt.onnx.load` gives.
+    """An ONNX model on the daemon: the result of `tt.onnx.load`.
 
-    A call takes the model's inputs, by position or by name, as tensors or what `tt.tensor` takes, and gives
-    its only output, or a tuple of its outputs. Each set of shapes is captured at its first call, as
-    `tt.compile` does, and later calls are one small message. A model that decides by values what it
-    computes next (NonZero, Loop on a condition, sizes that are inputs) runs node by node. The model belongs
-    to the session that was the current one when it was loaded.
+    A call takes the model's inputs, by position or by name, as tensors or as values that `tt.tensor`
+    accepts. It returns the only output, or a tuple of the outputs. Each set of shapes is captured at its
+    first call, as `tt.compile` does, and a later call is one small message. A model in which computed
+    values decide what is computed next (NonZero, Loop on a condition, sizes that are inputs) runs node by
+    node. The model belongs to the session that was the current one when it was loaded.
 
-    `inputs` and `outputs` are the names; `weights` the constants on the daemon by name.
+    `inputs` and `outputs` are the names of the inputs and outputs; `weights` are the constants on the
+    daemon by name.
     """
 
     def __init__(self, interpreter: Interpreter, name: str) -> None:
@@ -45,17 +46,17 @@ class OnnxModel:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the inputs, in their order."""
+        """The names of the inputs, in order."""
         return tuple(v.name for v in self._values)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs, in their order."""
+        """The names of the outputs, in order."""
         return tuple(v.name for v in self._interpreter.model.graph.outputs)
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The constants of more than 1,024 elements, by name: tensors of the session."""
+        """The constants with more than 1,024 elements, by name: tensors of the session."""
         return dict(self._interpreter.weights)
 
     def __repr__(self) -> str:
@@ -66,8 +67,8 @@ class OnnxModel:
         )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """The output, or a tuple of the outputs. Raises OnnxError where an input has another name, dtype or
-        shape than the model declares, and where a node fails; nothing of the session is changed then."""
+        """Returns the output, or a tuple of the outputs. OnnxError if an input has a name, dtype or shape
+        that the model does not declare, and if a node fails; the state of the session is then unchanged."""
         with self._session.as_current():
             given = self._given(args, kwargs)
             if self._captures:
@@ -78,11 +79,11 @@ class OnnxModel:
             return self._interpreter.run(**given)
 
     def save(self, f: Any, /, *examples: Any, **named: Any) -> None:
-        """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client run, for inputs of the
-        shapes and dtypes of these examples; without examples, for the shapes that the model declares.
+        """Writes a file that `tt.jit.load`, `teletensor run` and the C++ client can run, for inputs with
+        the shapes and dtypes of these examples, or without examples for the shapes that the model declares.
 
-        Raises OnnxError where an axis is dynamic and there are no examples, and where the model decides by
-        values what it computes next.
+        OnnxError if an axis is dynamic and there are no examples, and if computed values decide what the
+        model computes next.
         """
         with self._session.as_current():
             if not examples and not named:
@@ -146,8 +147,8 @@ class OnnxModel:
 
 
 def _decides(declared: Value, value: Any) -> bool:
-    """Is it an integer without dimensions from the host? It is a constant of the program, so that it may
-    decide what the model does."""
+    """Returns whether the value is a 0-d integer from the host: it then becomes a constant of the program,
+    so that it may decide what the model computes."""
     return (
         not isinstance(value, Tensor)
         and declared.shape in ([], None)
@@ -171,7 +172,8 @@ def _check_shape(
 
 
 def _tensor(value: Any, declared: str) -> Any:
-    """A tensor; Python's numbers take the declared type. Text is an array of objects."""
+    """Converts a value to a tensor; Python numbers get the declared type, and strings become an array of
+    objects."""
     if isinstance(value, Tensor):
         return value
     if declared == "string":
@@ -202,14 +204,14 @@ def _declared(value: Value) -> str:
 
 
 def load(f: str | os.PathLike[str]) -> OnnxModel:
-    """Reads a model of an .onnx file, with operators of versions 7 to 28 of ONNX's set, and puts its
-    weights on the daemon. Neither ONNX's package nor protobuf's is needed.
+    """Reads a model from an .onnx file with operators of versions 7 to 28 of ONNX's operator set, and puts
+    its weights on the daemon. Needs neither the onnx package nor protobuf.
 
-    Weights in further files are read from the folder of `f` only. A model file has at most 2 GiB, 2^20
-    nodes and graphs nested 32 deep; memory is taken only for what the file really holds.
+    Weights in external files are read from the folder of `f` only. The limits of a model file are 2 GiB,
+    2^20 nodes, and graphs nested 32 deep; memory is allocated only for data that the file really contains.
 
-    Raises OnnxError, a ValueError, for a damaged file, one that leads out of its folder or has a cycle, and
-    for operators that are not supported, all of them at once with their nodes; OSError where a file cannot
+    OnnxError, a ValueError, for a damaged file, a file that refers to files outside of its folder or has a
+    cycle, and for unsupported operators, all of which are listed with their nodes. OSError if a file cannot
     be read.
     """
     path = os.fspath(f)

@@ -1,4 +1,5 @@
-"""Element types that the daemon does not have: floats of at most 8 bits, integers of 2 and 4 bits."""
+"""Element types that the daemon does not have: floating-point numbers of at most 8 bits, integers of 2 and
+4 bits."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from .._core import Tensor
 
 __all__ = ["FLOATS", "INTEGERS", "decoded", "rounded", "wrapped"]
 
-# Name: bits of exponent and mantissa, bias, largest magnitude's code, what lies beyond ("inf", "nan", "").
+# For each type: bits of exponent and of mantissa, bias, code of the largest magnitude, and what follows
+# beyond it ("inf", "nan", or "" for nothing).
 FLOATS: dict[str, tuple[int, int, int, int, str]] = {
     "float8_e4m3fn": (4, 3, 7, 0x7E, "nan"),
     "float8_e4m3fnuz": (4, 3, 8, 0x7F, "nan"),
@@ -36,7 +38,7 @@ def _magnitude(name: str, code: int) -> float:
 
 @functools.cache
 def _values(name: str) -> np.ndarray[Any, Any]:
-    """The value of each code."""
+    """The value of each code of the type."""
     exponent_bits, mantissa_bits, _, largest, beyond = FLOATS[name]
     if name == "float8_e8m0fnu":
         return np.array([_magnitude(name, c) for c in range(255)] + [np.nan], np.float32)
@@ -52,7 +54,7 @@ def _values(name: str) -> np.ndarray[Any, Any]:
 
 
 def decoded(name: str, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The numbers that codes stand for, in float32, int8 or uint8."""
+    """The numbers that the codes represent, in float32, int8 or uint8."""
     if name in FLOATS:
         values: np.ndarray[Any, Any] = _values(name)[codes]
         return values
@@ -63,12 +65,13 @@ def decoded(name: str, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def rounded(x: Tensor, name: str, saturate: bool = True, mode: str = "nearest") -> Any:
-    """`x` rounded to numbers of a narrow float type, in float32. Ties go to the even code. Beyond the
-    largest magnitude: that one if `saturate`, else infinity or NaN, as the type has it."""
+    """`x` rounded to numbers of a narrow floating-point type, in float32. Ties are rounded to the even
+    code. Numbers beyond the largest magnitude become the largest one if `saturate`; if not, infinity or
+    NaN, depending on the type."""
     _, _, _, largest, beyond = FLOATS[name]
     x = x.float()
     grid = [_magnitude(name, code) for code in range(largest + 1)]
-    grid.append(min(2 * grid[-1] - grid[-2], 3.4028234e38))  # beyond the largest
+    grid.append(min(2 * grid[-1] - grid[-2], 3.4028234e38))  # the next number beyond the largest
     steps = np.array(grid, np.float64)
     places = tt.tensor(
         steps if mode == "up" else steps[1:] if mode == "down" else (steps[:-1] + steps[1:]) / 2
@@ -85,12 +88,14 @@ def rounded(x: Tensor, name: str, saturate: bool = True, mode: str = "nearest") 
     found = tt.tensor(np.array([*grid[:-1], out], np.float32))[below]
     found = tt.copysign(found, x) if name != "float8_e8m0fnu" else found
     if name.endswith("uz"):
-        found = found + 0.0  # there is one zero
-    return tt.where(x.isnan(), x if beyond else tt.full_like(x, -0.0), found)  # no NaN: a negative zero
+        found = found + 0.0  # the type has only one zero
+    # the type has no NaN: negative zero represents it
+    return tt.where(x.isnan(), x if beyond else tt.full_like(x, -0.0), found)
 
 
 def wrapped(x: Tensor, name: str) -> Tensor:
-    """`x` as integers of 2 or 4 bits, in int8 or uint8: the lowest bits of the whole number below it."""
+    """`x` converted to integers of 2 or 4 bits, in int8 or uint8: the lowest bits of the next lower
+    integer."""
     bits = INTEGERS[name]
     low = x.to(tt.int32) & (1 << bits) - 1
     if name.startswith("u"):

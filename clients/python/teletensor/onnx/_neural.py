@@ -1,4 +1,4 @@
-"""Normalisations, attention, losses and what else belongs to networks."""
+"""ONNX operators of neural networks: normalisations, attention, losses, detection, training."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def lrn(X: Tensor, *, alpha: Any = 1e-4, beta: Any = 0.75, bias: Any = 1.0, size
 
 
 def _heads(x: Tensor, count: int | None) -> Tensor:
-    """(batch, length, heads * size) as (batch, heads, length, size)."""
+    """Reshapes (batch, length, heads * size) to (batch, heads, length, size)."""
     if x.dim() == 4:
         return x
     if x.dim() != 3 or not count:
@@ -182,7 +182,7 @@ def attention(
     queries, keys = q.shape[2], k.shape[2]
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
 
-    # The bias of each pair: 0 where a query may see a key, minus infinity where not.
+    # The bias of each pair: 0 where a query may attend to a key, and minus infinity elsewhere.
     never = tt.full([], -math.inf, dtype=kind)
     bias = tt.zeros(queries, keys, dtype=kind)
     if attn_mask is not None:
@@ -405,7 +405,7 @@ def non_max_suppression(
     return np.array(found, np.int64).reshape(-1, 3)
 
 
-# ---- steps of training
+# ---- training steps
 
 
 @op("Momentum", domain="ai.onnx.preview.training")

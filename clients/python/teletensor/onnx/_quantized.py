@@ -1,5 +1,5 @@
-"""Quantisation: integers stand for numbers by a scale and a zero point, for all elements, for each slice
-of an axis, or for each block of it."""
+"""Quantisation: integers represent numbers by a scale and a zero point, which apply to all elements, to
+each slice of an axis, or to each block of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._windows import convolution
 
 
 def _laid(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """Scales or zero points in a shape that fits `x`."""
+    """Scales or zero points reshaped so that they broadcast to `x`."""
     if values.dim() == 0 or values.numel() == 1 and values.dim() < 2:
         return values.reshape([])
     axis %= x.dim()
@@ -37,7 +37,7 @@ def _limits(name: str) -> tuple[int, int]:
 
 
 def quantized(x: Tensor, scale: Tensor, zero: Any, name: str, saturate: bool = True) -> Any:
-    """Numbers as integers, or narrow floats, of the type `name`."""
+    """Quantises numbers to integers, or to narrow floating-point numbers, of the type `name`."""
     steps = x / scale
     offset = None if zero is None else _plain(zero).to(steps.dtype)
     if name in FLOATS:
@@ -113,7 +113,7 @@ def dynamic_quantize_linear(x: Tensor) -> Any:
 
 
 def _centred(x: Any, zero: Any, axis: int = 0) -> Tensor:
-    """Integers without their zero point, in int32."""
+    """Integers minus their zero point, in int32."""
     values = on_daemon(x).to(tt.int32)
     if zero is None:
         return values
@@ -158,7 +158,7 @@ def _integer_convolution(
     pads: Ints | None,
     strides: Ints | None,
 ) -> Tensor:
-    """In float64, which holds sums of products of 8-bit integers exactly."""
+    """Computed in float64, which represents sums of products of 8-bit integers exactly."""
     plain, weight = _centred(x, x_zero).double(), _centred(w, w_zero).double()
     return convolution(plain, weight, None, auto_pad, dilations, group, pads, strides)
 

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: a step of a few operations for each element of the sequence."""
+"""The ONNX operators RNN, GRU and LSTM: each element of the sequence is a step of a few operations."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _run(
     step: Step,
     functions: list[list[Callable[[Tensor], Tensor]]],
 ) -> tuple[Tensor, ...]:
-    """All directions of a layer: Y, and the last states. `states` are those at the beginning, or None."""
+    """Runs all directions of a layer; returns Y and the last states. `states` are the initial states, or
+    None."""
     if layout:
         x = x.transpose(0, 1)
         states = [None if s is None else s.transpose(0, 1) for s in states]
@@ -84,7 +85,7 @@ def _run(
         for turn in range(count):
             place = count - 1 - turn if backward else turn
             new = step(x[place], now, d, functions[d])
-            if lengths is not None:  # a sequence that has ended keeps its state and gives zeros
+            if lengths is not None:  # a sequence that has ended keeps its state and outputs zeros
                 on = (place < lengths).unsqueeze(1)
                 rows[place] = tt.where(on, new[0], tt.zeros_like(new[0]))
                 new = [tt.where(on, a, b) for a, b in zip(new, now)]

@@ -1,5 +1,5 @@
-"""Resize, Upsample and GridSample. A resize is, dimension by dimension, a product with a matrix of weights,
-or a choice of elements."""
+"""The ONNX operators Resize, Upsample and GridSample. A resize is computed dimension by dimension: as a
+product with a matrix of weights, or as a selection of elements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _sources(mode: str, count: int, scale: float, have: int, roi: tuple[float, float]) -> Array:
-    """Where each of `count` elements comes from, in places of the input."""
+    """The position in the input from which each of `count` elements is taken."""
     at: Array = np.arange(count, dtype=np.float64)
     whole = scale * have
     if mode == "align_corners":
@@ -68,7 +68,7 @@ def _kernel(mode: str, a: float, distance: Array) -> Array:
 def _weights(
     at: Array, have: int, mode: str, a: float, scale: float, antialias: bool, exclude: bool
 ) -> Array:
-    """The matrix that makes the new elements of the old ones."""
+    """The matrix that computes the new elements from the old ones."""
     shrink = min(scale, 1.0) if antialias else 1.0
     reach = math.ceil((1 if mode == "linear" else 2) / shrink) + 1
     places = np.floor(at)[:, None].astype(np.int64) + np.arange(-reach, reach + 1)

@@ -1,7 +1,8 @@
-"""Runs a model: node after node, by the table of operators, on the daemon and on the host.
+"""The interpreter of a model: runs node after node, by the table of operators, on the daemon and on the
+host.
 
-A value is a Tensor on the daemon, a NumPy array on the host (sizes, indices, small constants and what
-follows from them alone), Narrow, a list (a sequence) or None (an absent optional).
+A value is a Tensor on the daemon, a NumPy array on the host (sizes, indices, small constants and what is
+computed from them alone), a Narrow, a list (a sequence) or None (an absent optional).
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from ._values import (
 
 __all__ = ["Interpreter"]
 
-MOST_ON_HOST = 4096  # elements that an operator on the host takes or makes
-MOST_STEPS = 2**22  # nodes that run in one call, all rounds of loops together
-MOST_CAPTURED = 2**15  # nodes of a call that becomes a program
-# Operators whose result on the host may be larger than what they are given.
+MOST_ON_HOST = 4096  # elements that an operator on the host takes or returns
+MOST_STEPS = 2**22  # nodes that run in one call, including all iterations of loops
+MOST_CAPTURED = 2**15  # nodes in a call that becomes a program
+# Operators whose result on the host may be larger than their inputs.
 _GROWING = frozenset(("ConstantOfShape", "Expand", "Range", "Tile"))
 
 
 class Interpreter:
-    """A model that can run. Its constants of more than MOST_KEPT elements are tensors of the session."""
+    """A model that can run. Its constants with more than MOST_KEPT elements are tensors of the session."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -57,11 +58,11 @@ class Interpreter:
             }
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights by name, for jit.save."""
+        """The weights by name; jit.save reads them."""
         return iter(self.weights.items())
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """None: constants of a model are weights."""
+        """Yields nothing: the constants of a model are weights."""
         return iter(())
 
     # ---- before the first run
@@ -93,7 +94,8 @@ class Interpreter:
         return self.model.functions.get((node.domain, node.op, node.overload))
 
     def _prepare(self, graph: Graph) -> None:
-        """Moves the constants of a graph to where they are used, and notes where each name is used last."""
+        """Moves the constants of a graph to where they are used, and records which node reads each name
+        last."""
         values: dict[str, Any] = {name: constant(stored) for name, stored in graph.constants.items()}
         graph.constants = values
         self.weights |= {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -119,7 +121,7 @@ class Interpreter:
     # ---- a run
 
     def run(self, /, **inputs: Any) -> Any:
-        """The outputs of the model, in their order: the only one, or a list."""
+        """Returns the outputs of the model in order: the only one, or a list."""
         graph = self.model.graph
         self._steps = 0
         types = {value.name: value.type for value in graph.inputs}
@@ -131,7 +133,7 @@ class Interpreter:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def graph(self, graph: Graph, outer: ChainMap[str, Any], inputs: dict[str, Any]) -> list[Any]:
-        """The outputs of a graph in the scope of another."""
+        """Runs a graph in the scope of another one and returns its outputs."""
         self._count(len(graph.nodes) + 1)
         scope = outer.new_child({**graph.constants, **inputs})
         for node, done in zip(graph.nodes, graph.last):
@@ -168,7 +170,7 @@ class Interpreter:
             raise
         except (OnnxError, MemoryError, SessionLostError):
             raise
-        except Exception as error:  # whatever a file brings about: AttributeError, KeyError, ...
+        except Exception as error:  # a faulty file may cause any exception: AttributeError, KeyError, ...
             if isinstance(error, TeletensorError) and type(error) is not TeletensorError:
                 raise
             given = ", ".join(map(_shown, inputs))
@@ -180,7 +182,8 @@ class Interpreter:
         return self.graph(graph, ChainMap(), dict.fromkeys(names) | dict(zip(names, inputs)))
 
     def _on_host(self, node: Node, inputs: list[Any]) -> Any:
-        """The result where all that the node reads is on the host and small; else None."""
+        """Returns the node's result if everything that it reads is on the host and small, and None if
+        not."""
         function = None if node.domain else HOST.get(node.op)
         if (
             function is None
@@ -199,7 +202,7 @@ class Interpreter:
         }
         with np.errstate(all="ignore"):
             found = function(node, *inputs, **attributes)
-        if isinstance(found, (Tensor, Narrow)):  # a type that NumPy has not
+        if isinstance(found, (Tensor, Narrow)):  # a type that NumPy does not have
             return found
         return tuple(map(np.asarray, found)) if isinstance(found, (tuple, list)) else np.asarray(found)
 
@@ -224,13 +227,13 @@ class Interpreter:
 
 
 class Frame:
-    """What an operator with graphs of its own sees of the interpreter."""
+    """The interface of the interpreter to an operator that has subgraphs."""
 
     def __init__(self, interpreter: Interpreter, scope: ChainMap[str, Any]) -> None:
         self._interpreter, self._scope = interpreter, scope
 
     def __call__(self, graph: Graph, *inputs: Any) -> list[Any]:
-        """The outputs of a graph of the node for these inputs."""
+        """Runs a subgraph of the node with these inputs and returns its outputs."""
         names = [value.name for value in graph.inputs]
         if len(names) != len(inputs):
             raise OnnxError(f"graph {graph.name!r} has {len(names)} inputs, {len(inputs)} are given")
@@ -238,7 +241,7 @@ class Frame:
 
 
 def _with_attributes(graph: Graph, given: dict[str, Any]) -> Graph:
-    """A function's graph with the attributes that its caller gives."""
+    """A function's graph with the attributes that its caller passes."""
     nodes = []
     for node in graph.nodes:
         own = {
@@ -251,7 +254,7 @@ def _with_attributes(graph: Graph, given: dict[str, Any]) -> Graph:
 
 
 def _reads(graph: Graph) -> Iterator[str]:
-    """The names that a graph and the graphs inside of it read."""
+    """The names that a graph and the graphs nested in it read."""
     for node in all_nodes(graph):
         yield from node.inputs
         for inner in subgraphs(node):
@@ -281,7 +284,7 @@ def _shown(value: Any) -> str:
 
 
 def _result(value: Any) -> Any:
-    """As the caller gets it: a tensor, or a list of tensors; text stays a NumPy array."""
+    """Converts a result for the caller: a tensor or a list of tensors; strings stay a NumPy array."""
     if isinstance(value, list):
         return [_result(each) for each in value]
     if isinstance(value, Narrow):

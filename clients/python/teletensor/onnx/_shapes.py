@@ -1,4 +1,4 @@
-"""Operators that make, move, pick and convert elements."""
+"""ONNX operators that create, move, select and convert elements."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def identity(input: Any = None) -> Any:
 
 
 def cast(x: Any, to: int, saturate: bool = True, round_mode: str = "up") -> Any:
-    """A tensor, or text, in another element type."""
+    """Converts a tensor, or strings, to another element type."""
     name = type_name(to)
     if name == "string":
         values = host(x)

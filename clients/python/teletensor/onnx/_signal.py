@@ -1,4 +1,4 @@
-"""Fourier transforms and windows."""
+"""ONNX operators for Fourier transforms and windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._values import bounded, dtype, type_name
 
 
 def _transform(x: Tensor, length: int | None, axis: int, inverse: Any, onesided: Any) -> Tensor:
-    """The last dimension of `x` and of the result holds real parts, or real and imaginary ones."""
+    """The last dimension of `x` and of the result contains real parts, or real and imaginary parts."""
     if x.dim() < 2 or x.shape[-1] not in (1, 2):
         raise OnnxError(f"the last size of {list(x.shape)} is neither 1 nor 2")
     signal = x[..., 0] if x.shape[-1] == 1 else tt.complex(x[..., 0], x[..., 1])

@@ -1,9 +1,10 @@
-"""The table of operators: name and first version to a function of a few lines over `tt`.
+"""The table of operators: maps the name and the first version of an operator to a function of a few lines
+over `tt`.
 
-The parameters of such a function are the operator's inputs and attributes, under ONNX's names, so that
-an operator whose attribute has become an input later is one function. What an annotation says decides
-how a value is handed over: `Tensor` on the daemon; `Ints`, a list on the host; `Host`, a NumPy array;
-`str`, text; `Run` and `Node`, the interpreter and the node; `Any`, as it is.
+The parameters of such a function are the operator's inputs and attributes under their ONNX names, so that
+one function also serves if an attribute has become an input in a later version. The annotation determines
+how a value is passed: `Tensor`, on the daemon; `Ints`, a list on the host; `Host`, a NumPy array; `str`, a
+string; `Run` and `Node`, the interpreter and the node; `Any`, unchanged.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ __all__ = ["HOST", "OPS", "Host", "Ints", "Node", "Op", "Run", "find", "op"]
 
 Ints: TypeAlias = list[int]
 Host: TypeAlias = np.ndarray[Any, Any]
-Run: TypeAlias = Any  # _run.Interpreter, which imports the operators
+Run: TypeAlias = Any  # stands for _run.Interpreter, which imports the operators
 
 
 @dataclass
 class Op:
-    """One row. `kinds`: what each parameter's annotation says; `attributes`: what a node may have."""
+    """One row of the table. `kinds` are the annotations of the parameters; `attributes` are the attributes
+    that a node may have."""
 
     function: Callable[..., Any]
     since: int
     kinds: dict[str, str]
     positional: list[str]
-    rest: str | None  # of the parameter that takes all further inputs
+    rest: str | None  # the parameter that takes all further inputs
     attributes: frozenset[str]
     required: frozenset[str]
 
     def check(self, node: Node) -> None:
-        """Raises OnnxError where the node has inputs or attributes that the operator has not."""
+        """OnnxError if the node has inputs or attributes that the operator does not have."""
         if self.rest is None and len(node.inputs) > len(self.positional):
             raise OnnxError(f"{node}: {len(node.inputs)} inputs, at most {len(self.positional)} are known")
         given = set(node.attributes) | set(node.references)
@@ -51,12 +53,12 @@ class Op:
 
 
 OPS: dict[tuple[str, str], list[Op]] = {}
-# The same operators for what is known on the host: sizes, indices, small constants.
+# The same operators for values that are on the host: sizes, indices, small constants.
 HOST: dict[str, Callable[..., Any]] = {}
 
 
 def op(*names: str, since: int = 1, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters a function under these names, from a version of the operator set on."""
+    """Registers a function under these names, from a version of the operator set on."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters.values()
@@ -87,5 +89,5 @@ def op(*names: str, since: int = 1, domain: str = "") -> Callable[[Callable[...,
 
 
 def find(node: Node) -> Op | None:
-    """The row for a node: the newest that is not newer than its version."""
+    """The row for a node: the newest one that is not newer than the node's version."""
     return next((row for row in OPS.get((node.domain, node.op), ()) if row.since <= node.version), None)

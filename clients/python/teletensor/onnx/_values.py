@@ -1,4 +1,4 @@
-"""Values of a running model: dtypes, what is on the daemon and what on the host."""
+"""Values of a running model: their dtypes, and which of them are on the daemon and which on the host."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_KEPT = 1024  # elements of a constant that stays on the host
-MOST_PLACES = 2**26  # elements of a table of places or weights that an operator makes on the host
+MOST_PLACES = 2**26  # elements of a table of positions or weights that an operator creates on the host
 
 
 class NotCaptured(RuntimeError):
-    """No program can stand for the model: a value decides what it does next, or it has too many steps.
-    `node` is the text of the node where that is seen."""
+    """The model cannot become a program: a computed value decides what it computes next, or it has too many
+    steps. `node` is the text of the node at which this was detected."""
 
     node = ""
 
 
 @dataclass
 class Narrow:
-    """Numbers of a type that the daemon does not have, in a tensor of a wider one that holds them exactly:
-    float32 for floats of at most 8 bits, int8 and uint8 for integers of 2 and 4 bits."""
+    """Numbers of a type that the daemon does not have, in a tensor of a wider type that represents them
+    exactly: float32 for floating-point numbers of at most 8 bits, int8 and uint8 for integers of 2 and 4
+    bits."""
 
     type: str
     tensor: Tensor
@@ -46,7 +47,7 @@ def type_name(number: int) -> str:
 
 
 def dtype(name: str) -> tt.dtype:
-    """The dtype of that name. OnnxError: the daemon has none."""
+    """The dtype of that name. OnnxError if the daemon does not have it."""
     if name not in NUMPY and name != "bfloat16":
         raise OnnxError(f"elements of type {name} are not supported here")
     found: tt.dtype = getattr(tt, name)
@@ -68,7 +69,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def constant(stored: Stored) -> Any:
-    """A constant of the file: on the host if it is small, else on the daemon."""
+    """A constant of the file: on the host if it is small, on the daemon if not."""
     if stored.type in NUMPY:
         array = stored.array
         return np.array(array) if array.size <= MOST_KEPT else tt.tensor(array)
@@ -81,7 +82,7 @@ def constant(stored: Stored) -> Any:
 
 
 def bounded(count: int) -> None:
-    """Raises OnnxError where a table on the host would have more than MOST_PLACES elements."""
+    """OnnxError if a table on the host would have more than MOST_PLACES elements."""
     if count > MOST_PLACES:
         raise OnnxError(
             f"a window or a size of it needs a table of {count} elements, at most {MOST_PLACES}"
@@ -89,7 +90,7 @@ def bounded(count: int) -> None:
 
 
 def on_daemon(value: Any) -> Tensor:
-    """A tensor. OnnxError where the value is none."""
+    """The value as a tensor. OnnxError if it is not one."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray) and value.dtype != object:
@@ -99,7 +100,8 @@ def on_daemon(value: Any) -> Tensor:
 
 
 def host(value: Any) -> np.ndarray[Any, Any]:
-    """An array. Waits for the value of a tensor, which a captured call must not do: NotCaptured."""
+    """The value as an array. Waits for the value of a tensor; in a captured call, which must not wait,
+    raises NotCaptured."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, Narrow):

@@ -1,4 +1,4 @@
-"""Convolutions, pools and what else slides a window over the last dimensions."""
+"""ONNX operators that slide a window over the last dimensions: convolutions, pooling, and related ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = nn.functional
 def _sides(
     sizes: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints | None, auto_pad: str
 ) -> tuple[Ints, Ints]:
-    """What is added before and after each dimension."""
+    """The padding at the start and at the end of each dimension."""
     rank = len(sizes)
     if auto_pad in ("NOTSET", ""):
         given = list(pads) if pads else [0] * 2 * rank
@@ -39,7 +39,8 @@ def _sides(
 
 
 def _halves(totals: Ints, auto_pad: str) -> tuple[Ints, Ints]:
-    """The parts of each total before and after; the odd one goes after for SAME_UPPER, else before."""
+    """Splits each total padding into a part at the start and one at the end; an odd element is at the end
+    for SAME_UPPER, and at the start otherwise."""
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
@@ -147,12 +148,13 @@ def causal_conv_with_state(
     return y, whole[:, :, whole.shape[2] - (size - 1) :]
 
 
-# ---- pools
+# ---- pooling
 
 
 class _Windows:
-    """The windows of a pool: for each dimension, which elements each window has. `places[i]` is an array of
-    windows by elements; `inside[i]` says which are in the input, `counted[i]` in it or its padding."""
+    """The windows of a pool: for each dimension, which elements each window has. `places[i]` is an array
+    [windows, elements]; `inside[i]` says which elements are in the input, and `counted[i]` which are in the
+    input or its padding."""
 
     def __init__(
         self,
@@ -190,7 +192,8 @@ class _Windows:
             self.counted.append(at < n + b)
 
     def each(self, arrays: list[Any], combine: Any) -> Any:
-        """One array, windows of all dimensions and then elements of all, of one per dimension."""
+        """Combines one array per dimension into one array: the windows of all dimensions first, then the
+        elements of all."""
         rank = len(arrays)
         bounded(math.prod(a.size for a in arrays))
         shaped = [
@@ -205,7 +208,8 @@ class _Windows:
         return found
 
     def gathered(self, x: Tensor, filler: Any) -> Tensor:
-        """The elements of all windows, (N, C, windows..., elements...); outside of the input, `filler`."""
+        """The elements of all windows, (N, C, windows..., elements...); elements outside of the input are
+        `filler`."""
         rank = len(self.sizes)
         for i, at in enumerate(self.places):
             dim = 2 + 2 * i
@@ -351,7 +355,7 @@ def col2im(
     w = _Windows(image_shape, block_shape, strides, dilations, pads, "NOTSET", False)
     at = w.each([p * math.prod(image_shape[i + 1 :]) for i, p in enumerate(w.places)], np.add)
     inside = w.each(w.inside, np.logical_and)
-    order = (*range(rank, 2 * rank), *range(rank))  # elements of a block first, then blocks
+    order = (*range(rank, 2 * rank), *range(rank))  # the elements of a block first, then the blocks
     places = tt.tensor(np.ascontiguousarray(at.transpose(order)).reshape(-1).astype(np.int64))
     kept = tt.tensor(np.ascontiguousarray(inside.transpose(order)).reshape(-1))
     batch, block = input.shape[0], math.prod(block_shape)
@@ -362,12 +366,12 @@ def col2im(
     )
 
 
-# ---- samples at places between elements
+# ---- samples at positions between elements
 
 
 def _bilinear(x: Tensor, y_at: Tensor, x_at: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """The four neighbours' values and weights for places of (N, points), each (N, C, points) and (N, 1,
-    points); a neighbour outside of the image counts as 0."""
+    """The values and weights of the four neighbouring elements of positions (N, points): (N, C, points) and
+    (N, 1, points) for each; an element outside of the image has the value 0."""
     n, c, h, w = x.shape
     flat = x.reshape(n, c, h * w)
     top, left = y_at.floor(), x_at.floor()

@@ -1,4 +1,5 @@
-"""Optimizers. A step is one instruction per parameter group: the daemon updates the whole list."""
+"""Optimizers. A step is one instruction for each parameter group: the daemon updates the whole list of
+parameters."""
 
 from . import lr_scheduler, swa_utils
 from .adam import Adam, AdamW, SparseAdam

@@ -1,4 +1,4 @@
-"""The skeleton of optimizers whose step is an instruction over lists."""
+"""The base class of optimizers whose step is one instruction over lists of parameters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["ListOptimizer", "check_common", "options", "reals"]
 
 
 def options(**values: Any) -> dict[str, Any]:
-    """The defaults of an optimizer: what was given, without the arguments of its constructor that
-    are no options."""
+    """The defaults of an optimizer: the given arguments, without the arguments of its constructor that are
+    not options."""
     return {key: value for key, value in values.items() if key not in ("self", "params", "__class__")}
 
 
 def check_common(group: dict[str, Any]) -> None:
-    """Raises ValueError for a rate, an epsilon, betas or a decay out of range."""
+    """ValueError for a learning rate, epsilon, betas or weight decay out of range."""
     _check_rate(group["lr"])
     if "eps" in group:
         _check_range("epsilon value", group["eps"], group["eps"] >= 0.0)
@@ -34,19 +34,19 @@ def check_common(group: dict[str, Any]) -> None:
 
 
 def reals(lists: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Lists of parameters, gradients and states in which complex tensors are views of pairs of real
-    numbers: real and imaginary parts are optimized as parameters of their own."""
+    """The lists of parameters, gradients and states, in which complex tensors are replaced by views as
+    pairs of real numbers: their real and imaginary parts are optimized as separate parameters."""
     if not any(parameter.is_complex() for parameter in lists[0]):
         return lists
     return [[tt.view_as_real(x) if x.is_complex() else x for x in each] for each in lists]
 
 
 class ListOptimizer(Optimizer):
-    """Base of optimizers whose step is one op over lists: parameters, gradients and states.
+    """Base class of optimizers whose step is one op over lists of parameters, gradients and states.
 
-    Subclasses say which states there are (`_states`, None for a list that stays empty), how they
-    begin (`_begin`), which numbers a step has (`_advance`: parameters with equal ones share an
-    instruction) and which op it is (`_apply`).
+    Subclasses define which states there are (`_states`; None for a list that stays empty), their initial
+    values (`_begin`), the numbers of a step (`_advance`; parameters with equal numbers share an
+    instruction), and the op (`_apply`).
     """
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -65,20 +65,21 @@ class ListOptimizer(Optimizer):
     def _apply(self, group: dict[str, Any], lists: list[list[Tensor]], numbers: Any) -> None:
         raise NotImplementedError
 
-    # ---- steps that the daemon may leave out
+    # ---- steps that the daemon may skip
 
-    # Is the number of steps all that a left-out step would get wrong?
+    # Whether a skipped step affects nothing but the number of steps.
     counts_only = True
-    # 0-d tensors on the daemon: is this step left out? how many were so far?
+    # 0-d tensors on the daemon: whether the current step is skipped, and how many steps were skipped so
+    # far.
     _skip: Tensor | float = 0
     _skipped: Tensor | None = None
 
     def can_skip(self) -> bool:
-        """Can step_unless() leave out a step without a read?"""
+        """Returns whether step_unless() can skip a step without waiting for a value."""
         return self.counts_only
 
     def step_unless(self, found_inf: Tensor) -> Any:
-        """step(), which the daemon leaves out if found_inf (0-d) is not 0. Nothing is read back."""
+        """Runs step(), which the daemon skips if found_inf (0-d) is not 0. Does not wait for any value."""
         self._skip = found_inf
         try:
             return self.step()
@@ -90,11 +91,11 @@ class ListOptimizer(Optimizer):
             )
 
     def _count(self, step: int) -> Any:
-        """The number of this step as an operand: without those that were left out."""
+        """The number of this step as an operand; skipped steps are not counted."""
         return step if self._skipped is None else step - self._skipped
 
     def _settle(self) -> None:
-        """Brings the numbers in the state up to date: reads how many steps were left out."""
+        """Updates the step numbers in the state: waits for the number of skipped steps."""
         if self._skipped is not None:
             skipped, self._skipped = int(self._skipped.item()), None
             for state in self.state.values():
@@ -102,18 +103,18 @@ class ListOptimizer(Optimizer):
                     state["step"] = int(state["step"]) - skipped
 
     def state_dict(self) -> dict[str, Any]:
-        """As Optimizer's. Reads a number back after steps that the daemon may have left out."""
+        """As Optimizer.state_dict. Waits for a number if the daemon may have skipped steps."""
         self._settle()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As Optimizer's."""
+        """As Optimizer.load_state_dict."""
         self._skipped = None
         super().load_state_dict(state_dict)
 
     def _update(self, group: dict[str, Any]) -> None:
         if self._skipped is not None and not all(self.state[p] for p in group["params"]):
-            self._settle()  # counts of what begins now have no left-out steps
+            self._settle()  # so that skipped steps of the past do not count for the loaded state
         names = self._states(group)
         kept = [(i, name) for i, name in enumerate(names, 2) if name is not None]
         calls: dict[Hashable, list[list[Tensor]]] = {}

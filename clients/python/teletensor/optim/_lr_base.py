@@ -1,4 +1,4 @@
-"""LRScheduler: what all schedules share."""
+"""LRScheduler: the base class of learning rate schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _copy(rate: Any) -> Any:
 
 
 def set_rate(group: dict[str, Any], rate: Any) -> None:
-    """Writes a group's rate; a tensor keeps its identity."""
+    """Sets a group's learning rate; a rate that is a tensor is overwritten in place."""
     if isinstance(group["lr"], Tensor):
         with tt.no_grad():
             group["lr"].copy_(rate) if isinstance(rate, Tensor) else group["lr"].fill_(rate)
@@ -27,7 +27,7 @@ def set_rate(group: dict[str, Any], rate: Any) -> None:
 
 
 def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
-    """One value for each group: a list or tuple of them, or one value for all."""
+    """One value for each group, from a list or tuple of them or from one value for all."""
     count = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):
         return [value] * count
@@ -38,10 +38,10 @@ def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
 
 
 class LRScheduler:
-    """Base class. Subclasses define `get_lr()`, which gives the rates of all groups for epoch
-    `self.last_epoch`, usually from the rates that stand there.
+    """Base class of schedules. Subclasses define `get_lr()`, which returns the learning rates of all groups
+    for epoch `self.last_epoch`, usually computed from the present rates.
 
-    last_epoch=-1 begins a run; another number resumes one whose groups have "initial_lr".
+    last_epoch=-1 starts a new run; any other number resumes a run whose groups have "initial_lr".
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -65,11 +65,11 @@ class LRScheduler:
         self._initial = False
 
     def get_lr(self) -> list[float]:
-        """The rates of all groups for `self.last_epoch`."""
+        """The learning rates of all groups for `self.last_epoch`."""
         raise NotImplementedError
 
     def get_last_lr(self) -> list[float]:
-        """The rates that stand since the last step()."""
+        """The learning rates that the last step() has set."""
         return self._last_lr
 
     @property
@@ -82,7 +82,7 @@ class LRScheduler:
         self._last_lr: list[float] = self._rates
 
     def step(self, epoch: float | None = None) -> None:
-        """Goes on by one epoch, or to the given one."""
+        """Advances by one epoch, or to the given epoch."""
         if _capturing.current is not None:
             _capturing.on_call(lambda: self.step(epoch))
             with _capturing.repeated:
@@ -106,7 +106,7 @@ class LRScheduler:
             self._step_to(epoch)
 
     def _step_to(self, epoch: float) -> None:
-        """Rates that follow from those before are found by going there from the start."""
+        """Rates that depend on their predecessors are found by advancing from the first epoch."""
         target = int(epoch)
         self.last_epoch = 0
         for group, rate in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
@@ -117,7 +117,7 @@ class LRScheduler:
             self._write(self.get_lr())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and functions, as plain values."""
+        """The schedule's state as plain values, without the optimizer and without functions."""
         return {
             key: list(value) if isinstance(value, list) else value
             for key, value in self.__dict__.items()
@@ -125,7 +125,7 @@ class LRScheduler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state_dict()."""
+        """Restores the state from a state_dict()."""
         self.__dict__.update(state_dict)
 
 

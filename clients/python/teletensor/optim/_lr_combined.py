@@ -1,4 +1,4 @@
-"""Schedules made of schedules: SequentialLR, ChainedScheduler."""
+"""Schedules made from other schedules: SequentialLR, ChainedScheduler."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["ChainedScheduler", "SequentialLR"]
 
 
 class _Combined(LRScheduler):
-    """Keeps the schedulers' states under "_schedulers"."""
+    """Base class that keeps the states of the schedulers under "_schedulers"."""
 
     _schedulers: list[LRScheduler]
 
     def state_dict(self) -> dict[str, Any]:
-        """The schedulers' states under "_schedulers"."""
+        """The schedule's state, with the states of the schedulers under "_schedulers"."""
         state = super().state_dict()
         state["_schedulers"] = [scheduler.state_dict() for scheduler in self._schedulers]
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state_dict()."""
+        """Restores the state from a state_dict()."""
         state = dict(state_dict)
         for scheduler, saved in zip(self._schedulers, state.pop("_schedulers"), strict=True):
             scheduler.load_state_dict(saved)
@@ -32,7 +32,7 @@ class _Combined(LRScheduler):
 
 
 class SequentialLR(_Combined):
-    """Each scheduler in turn: the next one begins at each milestone."""
+    """Uses one scheduler after the other: at each milestone the next one begins."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class SequentialLR(_Combined):
         self._schedulers = list(schedulers)
         self._milestones = list(milestones)
         self.last_epoch = last_epoch + 1
-        # Each scheduler's construction changed the rates; begin again with the first one.
+        # The construction of each scheduler changed the rates; restore the initial ones for the first
+        # scheduler.
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"]
         for scheduler in self._schedulers:
@@ -77,8 +78,8 @@ class SequentialLR(_Combined):
 
 
 class ChainedScheduler(_Combined):
-    """All schedulers at each step, one after the other, each on the rates that the last one left.
-    They belong to one optimizer; ReduceLROnPlateau is not possible here."""
+    """Steps all schedulers at each step, one after the other; each changes the rates that the previous one
+    left. They must have the same optimizer; ReduceLROnPlateau is not supported."""
 
     def __init__(
         self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None

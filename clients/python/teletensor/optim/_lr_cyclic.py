@@ -1,5 +1,4 @@
-"""Rates that go up and down within a run: CyclicLR, OneCycleLR. Both may move the momentum against
-the rate."""
+"""Cyclic learning rates: CyclicLR, OneCycleLR. Both can move the momentum in the opposite direction."""
 
 from __future__ import annotations
 
@@ -44,10 +43,11 @@ class _WithMomentum(LRScheduler):
 
 
 class CyclicLR(_WithMomentum):
-    """From base_lr to max_lr in step_size_up batches and back in step_size_down, again and again.
-    The height of cycle n is scaled by 1 ("triangular"), 1 / 2^(n-1) ("triangular2"), gamma^batches
-    ("exp_range"), or scale_fn of the cycle or the batch (scale_mode "cycle", "iterations"). Momentum
-    goes the other way, between max_momentum and base_momentum. Source: Smith 2015."""
+    """Raises the rate from base_lr to max_lr in step_size_up batches and lowers it again in step_size_down
+    batches, repeatedly. The amplitude of cycle n is scaled by 1 ("triangular"), 1 / 2^(n-1)
+    ("triangular2"), gamma^batches ("exp_range"), or by scale_fn of the cycle or of the batch (scale_mode
+    "cycle" or "iterations"). Momentum moves in the opposite direction, between max_momentum and
+    base_momentum. Source: Smith 2015."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class CyclicLR(_WithMomentum):
         self.base_lrs = base_lrs
 
     def scale_fn(self, x: float) -> float:
-        """The factor of a cycle's height."""
+        """The factor of the amplitude of a cycle."""
         if self._scale_fn is not None:
             return self._scale_fn(x)
         if self.mode == "triangular":
@@ -114,11 +114,11 @@ class CyclicLR(_WithMomentum):
 
 
 class OneCycleLR(_WithMomentum):
-    """Up from max_lr / div_factor to max_lr in the first pct_start of all steps, then down to the
-    first rate divided by final_div_factor; with three_phase down to the first rate in as many steps
-    as it went up, and to the last one in the rest. anneal_strategy is "cos" or "linear". Momentum
-    goes the other way, between max_momentum and base_momentum. Called once per batch. Source: Smith,
-    Topin 2017."""
+    """Raises the rate from max_lr / div_factor to max_lr in the first pct_start of all steps, then lowers
+    it to the initial rate divided by final_div_factor. With three_phase it is first lowered to the initial
+    rate in as many steps as it was raised, and to the final rate in the remaining steps. anneal_strategy is
+    "cos" or "linear". Momentum moves in the opposite direction, between max_momentum and base_momentum.
+    Call step() once per batch. Source: Smith, Topin 2017."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class OneCycleLR(_WithMomentum):
             )
         self.total_steps = total_steps
         self.anneal_strategy = anneal_strategy
-        # Per phase: its last step, then rate and momentum at its start and end.
+        # For each phase: its last step, then the rate and the momentum at its start and end.
         up = (
             pct_start * total_steps - 1,
             "initial_lr",

@@ -1,4 +1,4 @@
-"""Adam, AdamW and SparseAdam."""
+"""The optimizers Adam, AdamW and SparseAdam."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ class Adam(ListOptimizer):
     """Adam: with m = beta1 m + (1 - beta1) g and v = beta2 v + (1 - beta2) g^2,
     p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Source: Kingma, Ba 2014.
 
-    weight_decay * p is added to g, or with decoupled_weight_decay p shrinks by lr * weight_decay
-    (Loshchilov, Hutter 2017). amsgrad uses the largest v so far (Reddi et al. 2018); maximize
-    negates g. State: "step" (a number), "exp_avg", "exp_avg_sq", with amsgrad "max_exp_avg_sq".
-    `lr` may be a 0-d tensor. foreach, capturable, differentiable and fused are accepted and change
-    nothing.
+    weight_decay * p is added to g; with decoupled_weight_decay p is instead reduced by lr * weight_decay *
+    p (Loshchilov, Hutter 2017). amsgrad uses the largest v so far (Reddi et al. 2018); maximize negates g.
+    State: "step" (a number), "exp_avg", "exp_avg_sq", and with amsgrad "max_exp_avg_sq". `lr` may be a 0-d
+    tensor. foreach, capturable, differentiable and fused are accepted and have no effect.
     """
 
     def __init__(
@@ -104,8 +103,8 @@ class AdamW(Adam):
 
 
 class SparseAdam(ListOptimizer):
-    """Adam that leaves the rows (along dimension 0) alone whose gradient is zero, states and all: those
-    of an embedding that a batch did not look up. Gradients are dense here, also of `sparse=True`.
+    """Adam that does not change rows (along dimension 0) whose gradient is zero, nor their states: those of
+    an embedding that a batch did not look up. Gradients are dense, even with `sparse=True`.
 
     State: "step" (a number), "exp_avg", "exp_avg_sq".
     """

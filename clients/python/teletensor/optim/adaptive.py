@@ -1,6 +1,6 @@
-"""Optimizers that scale each element's step by the gradients it has had: Adamax, NAdam, RAdam,
-Adagrad, Adadelta, RMSprop. foreach, fused, capturable and differentiable are accepted by all and
-change nothing; `lr` may be a 0-d tensor; maximize negates the gradients."""
+"""Optimizers that scale the step of each element by its past gradients: Adamax, NAdam, RAdam, Adagrad,
+Adadelta, RMSprop. All accept foreach, fused, capturable and differentiable without effect; `lr` may be a
+0-d tensor; maximize negates the gradients."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Adamax(ListOptimizer):
 
 
 class NAdam(ListOptimizer):
-    """Adam with Nesterov's momentum, which grows from step to step:
-    mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2). Source: Dozat 2016.
-    State: "step", "mu_product" (numbers), "exp_avg", "exp_avg_sq"."""
+    """Adam with Nesterov's momentum, which grows from step to step: mu_t = beta1 (1 - 0.96^(t
+    momentum_decay) / 2). Source: Dozat 2016. State: "step" and "mu_product" (numbers), "exp_avg",
+    "exp_avg_sq"."""
 
     counts_only = False
 
@@ -113,8 +113,8 @@ class NAdam(ListOptimizer):
 
 
 class RAdam(ListOptimizer):
-    """Adam that leaves the second moment out until enough gradients have made it reliable, and
-    weighs it afterwards. Source: Liu et al. 2019. State: "step", "exp_avg", "exp_avg_sq"."""
+    """Adam that omits the second moment until it is based on enough gradients, and rectifies it afterwards.
+    Source: Liu et al. 2019. State: "step", "exp_avg", "exp_avg_sq"."""
 
     def __init__(
         self,
@@ -155,8 +155,8 @@ class RAdam(ListOptimizer):
 
 
 class Adagrad(ListOptimizer):
-    """s += g^2, p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps). Source: Duchi et al. 2011.
-    State: "step", "sum", which begins as initial_accumulator_value."""
+    """s += g^2, p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps). Source: Duchi et al. 2011. State:
+    "step" and "sum", whose initial value is initial_accumulator_value."""
 
     def __init__(
         self,
@@ -253,10 +253,10 @@ class Adadelta(ListOptimizer):
 
 
 class RMSprop(ListOptimizer):
-    """v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps); centered subtracts the square of
-    the average of g from v; with momentum the buffer b = momentum b + g / (sqrt(v) + eps) is
-    followed. Source: Hinton 2012; Graves 2013. State: "step", "square_avg", with momentum
-    "momentum_buffer", with centered "grad_avg"."""
+    """v = alpha v + (1 - alpha) g^2, p -= lr g / (sqrt(v) + eps). `centered` subtracts the square of the
+    average of g from v; with momentum, p -= lr b with the buffer b = momentum b + g / (sqrt(v) + eps).
+    Source: Hinton 2012; Graves 2013. State: "step", "square_avg", with momentum "momentum_buffer", with
+    centered "grad_avg"."""
 
     def __init__(
         self,

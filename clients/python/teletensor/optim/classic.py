@@ -1,5 +1,5 @@
-"""Optimizers that follow signs or average what they visit: Rprop and ASGD. foreach, capturable and
-differentiable are accepted and change nothing; maximize negates the gradients."""
+"""The optimizers Rprop, which uses the signs of gradients, and ASGD, which averages the parameters.
+foreach, capturable and differentiable are accepted and have no effect; maximize negates the gradients."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Params = Iterable[Tensor] | Iterable[dict[str, Any]]
 
 
 class Rprop(ListOptimizer):
-    """Each element moves by a step size of its own against the sign of its gradient; the size grows
-    by etas[1] while the sign stays, shrinks by etas[0] when it turns, within step_sizes. Source:
-    Riedmiller, Braun 1993. State: "step", "prev" (the gradient before), "step_size"."""
+    """Each element has its own step size and moves by it against the sign of its gradient. The size is
+    multiplied by etas[1] if the sign is the same as in the previous step and by etas[0] if it has changed,
+    and stays within step_sizes. Source: Riedmiller, Braun 1993. State: "step", "prev" (the previous
+    gradient), "step_size"."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class Rprop(ListOptimizer):
 
 
 class ASGD(ListOptimizer):
-    """Averaged SGD: p shrinks by lambd * eta and moves by -eta g; eta = lr / (1 + lambd lr t)^alpha;
-    from step t0 on "ax" is the average of all p. Source: Polyak, Juditsky 1992.
-    State: "step", "eta", "mu" (numbers), "ax"."""
+    """Averaged SGD: p is reduced by lambd * eta * p and then by eta * g, where eta = lr / (1 + lambd lr
+    t)^alpha; from step t0 on, "ax" is the average of all p. Source: Polyak, Juditsky 1992. State: "step",
+    "eta" and "mu" (numbers), "ax"."""
 
     counts_only = False
 

@@ -1,4 +1,4 @@
-"""L-BFGS."""
+"""The optimizer LBFGS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LBFGS"]
 
 
 class _Point(NamedTuple):
-    """The function along the search line: at step t, its value, gradient and slope."""
+    """A point on the search line: the step t, and the function's value, gradient and slope there."""
 
     t: float
     value: float
@@ -23,8 +23,8 @@ class _Point(NamedTuple):
 
 
 def _cubic_minimum(a: _Point, b: _Point, low: float, high: float) -> float:
-    """Where the cubic through two points with their slopes is least, within [low, high]. Source:
-    Nocedal, Wright 2006, eq. 3.59."""
+    """The minimum, within [low, high], of the cubic through two points with their slopes. Source: Nocedal,
+    Wright 2006, eq. 3.59."""
     if a.t > b.t:
         a, b = b, a
     d1 = a.slope + b.slope - 3 * (a.value - b.value) / (a.t - b.t)
@@ -48,7 +48,7 @@ def _strong_wolfe(
     c1: float = 1e-4,
     c2: float = 0.9,
 ) -> tuple[_Point, int]:
-    """A point that satisfies the strong Wolfe conditions, and the number of evaluations. Source:
+    """Returns a point that satisfies the strong Wolfe conditions, and the number of evaluations. Source:
     Nocedal, Wright 2006, algorithms 3.5 and 3.6, with the safeguards of minFunc."""
 
     def too_high(point: _Point) -> bool:
@@ -79,7 +79,7 @@ def _strong_wolfe(
         if (right - left) * direction_norm < tolerance:
             break
         t = _cubic_minimum(bracket[0], bracket[1], left, right)
-        # A step close to an end makes little progress: at the second time it is moved inside.
+        # A step close to an end makes little progress: the second such step is moved inwards.
         margin = 0.1 * (right - left)
         if min(right - t, t - left) < margin:
             if stuck or t >= right or t <= left:
@@ -106,20 +106,20 @@ def _strong_wolfe(
 
 
 def _flat(x: Tensor) -> Tensor:
-    """A vector of its numbers, of the real and imaginary parts where they are complex."""
+    """The elements as a vector; those of a complex tensor as their real and imaginary parts."""
     flat: Tensor = (tt.view_as_real(x) if x.is_complex() else x).reshape(-1)
     return flat
 
 
 class LBFGS(Optimizer):
-    """Limited-memory BFGS: `step(closure)` makes up to max_iter iterations along directions that
-    the last history_size changes of the gradient give. Source: Nocedal, Wright 2006, algorithm 7.5.
+    """Limited-memory BFGS: `step(closure)` makes up to max_iter iterations in directions that are computed
+    from the last history_size changes of the gradient. Source: Nocedal, Wright 2006, algorithm 7.5.
 
-    The closure zeroes the gradients, computes the loss, calls backward and returns the loss; it is
-    called up to max_eval times (max_iter * 5 / 4) a step. line_search_fn is None (steps of lr) or
-    "strong_wolfe". An iteration reads the numbers that decide how it goes on: the loss, the
-    directional derivative, norms. There is one parameter group. State, on the first parameter:
-    "func_evals", "n_iter" and PyTorch's other names.
+    The closure zeroes the gradients, computes the loss, calls backward and returns the loss; it is called
+    up to max_eval times (max_iter * 5 / 4 by default) per step. line_search_fn is None (steps of length lr)
+    or "strong_wolfe". Each iteration waits for the numbers that decide how it continues: the loss, the
+    directional derivative, norms. Only one parameter group is allowed. The state, of the first parameter,
+    has "func_evals", "n_iter" and PyTorch's other names.
     """
 
     _needs_whole = True
@@ -177,7 +177,7 @@ class LBFGS(Optimizer):
             begin = end
 
     def _direction(self, state: dict[str, Any], gradient: Tensor, history: int) -> Tensor:
-        """The two-loop recursion, after taking in the change since the last iteration."""
+        """The two-loop recursion, after adding the change since the previous iteration to the history."""
         change = gradient - state["prev_flat_grad"]
         step = state["d"] * state["t"]
         curvature = (change * step).sum()
@@ -203,7 +203,7 @@ class LBFGS(Optimizer):
         return direction
 
     def step(self, closure: Callable[[], Any]) -> Any:
-        """One optimization step of several iterations; returns the closure's first result."""
+        """Makes one optimization step of several iterations; returns the first result of the closure."""
         group = self.param_groups[0]
         sign = -1.0 if group["maximize"] else 1.0
 

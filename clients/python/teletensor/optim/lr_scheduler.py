@@ -1,6 +1,6 @@
-"""Learning rates as functions of the number of epochs (or of whatever `step()` counts).
+"""Schedules of learning rates as functions of the number of epochs (or of whatever `step()` counts).
 
-A scheduler writes `group["lr"]` of its optimizer; call `step()` after the optimizer's.
+A scheduler sets `group["lr"]` of its optimizer; call its `step()` after the optimizer's.
 
 >>> optimizer = tt.optim.SGD([tt.nn.Parameter(tt.ones(1))], lr=0.5)
 >>> scheduler = tt.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
@@ -44,11 +44,11 @@ __all__ = [
 
 
 class _LRScheduler(LRScheduler):
-    """LRScheduler, as programs from before PyTorch 2.0 name it to derive from it."""
+    """LRScheduler under its name before PyTorch 2.0, for programs that derive from it."""
 
 
 class LambdaLR(LRScheduler):
-    """initial rate * lr_lambda(epoch); one function, or one per group."""
+    """The initial rate times lr_lambda(epoch); there is one function, or one for each group."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LambdaLR):
-    """previous rate * lr_lambda(epoch)."""
+    """The previous rate times lr_lambda(epoch)."""
 
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0 or self._initial:
@@ -129,7 +129,7 @@ class ExponentialLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """initial rate * factor for the first total_iters epochs."""
+    """The initial rate times factor in the first total_iters epochs, and the initial rate afterwards."""
 
     def __init__(
         self,
@@ -153,7 +153,8 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """initial rate times a factor that goes from start_factor to end_factor in total_iters epochs.
+    """The initial rate times a factor that changes linearly from start_factor to end_factor in total_iters
+    epochs.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class LinearLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """initial rate * (1 - epoch / total_iters) ** power, 0 afterwards."""
+    """The initial rate times (1 - epoch / total_iters) ** power, and 0 afterwards."""
 
     def __init__(
         self,
@@ -206,9 +207,9 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """From the initial rate to eta_min along half a cosine of T_max epochs, and back. Source:
-    Loshchilov, Hutter 2016 (without restarts); the recursion is PyTorch's, so that other changes of
-    the rate are kept."""
+    """Lowers the rate from its initial value to eta_min along half a cosine of T_max epochs, and raises it
+    again. Source: Loshchilov, Hutter 2016 (without restarts); computed by PyTorch's recursion, so that
+    other changes of the rate are preserved."""
 
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
@@ -233,8 +234,9 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Half a cosine from the initial rate to eta_min in T_0 epochs, then from the start again, each
-    period T_mult times as long: T_cur epochs of T_i have passed. Source: Loshchilov, Hutter 2016."""
+    """Lowers the rate from its initial value to eta_min along half a cosine of T_0 epochs, and then
+    restarts; each period is T_mult times as long as the previous one. T_cur epochs of the present period of
+    T_i epochs have passed. Source: Loshchilov, Hutter 2016."""
 
     def __init__(
         self,
@@ -254,7 +256,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _step_to(self, epoch: float) -> None:
-        """Also between two epochs: the cosine of this very place."""
+        """The epoch may be a fraction: the rate is that of the exact position on the cosine."""
         if epoch < 0:
             raise ValueError(f"Expected non-negative epoch, but got {epoch}")
         self.last_epoch = epoch  # type: ignore[assignment]
@@ -275,12 +277,13 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Multiplies the rate by `factor` when the value given to step() has not become better for more
-    than `patience` epochs.
+    """Multiplies the rate by `factor` if the value given to step() has not improved for more than
+    `patience` epochs.
 
-    Better means below best * (1 - threshold) with mode "min" and threshold_mode "rel", below
-    best - threshold with "abs", and above with mode "max". After a reduction `cooldown` epochs do
-    not count; rates stay above min_lr, changes up to eps are not made.
+    An improvement is a value below best * (1 - threshold) with mode "min" and threshold_mode "rel", below
+    best - threshold with "abs", and above the corresponding bounds with mode "max". After a reduction,
+    `cooldown` epochs are not counted; rates stay at or above min_lr, and reductions of at most eps are not
+    made.
     """
 
     needs_metrics = True
@@ -329,7 +332,7 @@ class ReduceLROnPlateau(LRScheduler):
         return value > limit if self.mode == "max" else value < limit
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Takes the epoch's value: a number, or a 0-d tensor, which is read back."""
+        """Records the value of the epoch: a number, or a 0-d tensor, whose value is waited for."""
         value = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._better(value):

@@ -1,5 +1,5 @@
-"""Optimizers that look at a gradient as a matrix: Adafactor and Muon. Their steps are a few
-instructions for each parameter; nothing is read back."""
+"""Optimizers that treat a gradient as a matrix: Adafactor and Muon. A step is a few instructions for each
+parameter, and does not wait for any value."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Params = Iterable[Tensor] | Iterable[dict[str, Any]]
 
 
 class Adafactor(Optimizer):
-    """Adam whose second moments are kept as row and column means of matrices. Source: Shazeer, Stern
-    2018, as PyTorch does it. State: "step", "row_var" and "col_var", or "variance" of vectors."""
+    """Adam whose second moments are stored as the row and column means of matrices. Source: Shazeer, Stern
+    2018, in PyTorch's variant. State: "step", "row_var" and "col_var", or "variance" for vectors."""
 
     _needs_whole = True
 
@@ -87,7 +87,7 @@ class Adafactor(Optimizer):
         p.sub_(update * (alpha / limit))
 
 
-# What Muon's learning rate is multiplied with for a matrix of a rows and b columns, by adjust_lr_fn.
+# The factor of Muon's learning rate for a matrix of a rows and b columns, by adjust_lr_fn.
 _RATE_OF_SHAPE: dict[str | None, Callable[[int, int], float]] = {
     None: lambda a, b: math.sqrt(max(1, a / b)),
     "original": lambda a, b: math.sqrt(max(1, a / b)),
@@ -97,8 +97,8 @@ _RATE_OF_SHAPE: dict[str | None, Callable[[int, int], float]] = {
 
 
 class Muon(Optimizer):
-    """Momentum whose update is made orthogonal by Newton-Schulz steps, of matrices only. Source: Jordan
-    2024, as PyTorch does it. State: "momentum_buffer"."""
+    """Momentum whose update is orthogonalised by Newton-Schulz iterations; for matrices only. Source:
+    Jordan 2024, in PyTorch's variant. State: "momentum_buffer"."""
 
     _needs_whole = True
 
@@ -151,7 +151,7 @@ class Muon(Optimizer):
 
 
 def _orthogonal(g: Tensor, group: dict[str, Any]) -> Tensor:
-    """The orthogonal matrix nearest to g, about (in bfloat16)."""
+    """An approximation of the orthogonal matrix closest to g, computed in bfloat16."""
     a, b, c = group["ns_coefficients"]
     x = g.to(tt.bfloat16)
     turned = g.shape[0] > g.shape[1]

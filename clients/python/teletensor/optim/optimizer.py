@@ -1,4 +1,5 @@
-"""Optimizer: parameter groups, state, and their dictionary form (PyTorch's layout)."""
+"""Optimizer: the base class of optimizers, with parameter groups, state, and their dictionary form (in
+PyTorch's layout)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ __all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer
 _HOOKS = ("step_pre", "step_post", "state_pre", "state_post", "load_pre", "load_post")
 
 
-# Those of every optimizer.
+# The hooks of all optimizers.
 _shared: dict[str, OrderedDict[int, Callable[..., Any]]] = {
     "step_pre": OrderedDict(), "step_post": OrderedDict()}
 
@@ -27,23 +28,24 @@ def _register_shared(kind: str, hook: Callable[..., Any]) -> RemovableHandle:
     return handle
 
 
-# As no_grad(), and Ctrl-C comes when all parameters have had the step.
+# Does not record gradients, as no_grad(), and defers Ctrl-C until all parameters have been updated.
 _UPDATE = _core.Uninterrupted(recording=False)
 
 
 def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls hook(optimizer, args, kwargs) before every optimizer's step() and its own hooks; it may
-    return new (args, kwargs)."""
+    """Calls hook(optimizer, args, kwargs) before the step() of every optimizer, and before the optimizer's
+    own hooks; it may return new (args, kwargs)."""
     return _register_shared("step_pre", hook)
 
 
 def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls hook(optimizer, args, kwargs) after every optimizer's step() and its own hooks."""
+    """Calls hook(optimizer, args, kwargs) after the step() of every optimizer, and after the optimizer's
+    own hooks."""
     return _register_shared("step_post", hook)
 
 
 def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step() that counts itself and calls the hooks around it."""
+    """Wraps step() so that it counts its calls and calls the hooks."""
 
     @functools.wraps(step)
     def wrapper(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -73,22 +75,23 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _State(defaultdict[Any, Any]):
-    """An optimizer's state. Other than a plain dictionary it may be held weakly: so does a captured step,
-    which keeps no state alive that was replaced."""
+    """The state of an optimizer. Unlike a plain dictionary it supports weak references: a captured step
+    uses one, so that it does not keep a replaced state alive."""
 
 
 class Optimizer:
-    """Base class: keeps `param_groups` (dicts with "params" and the options of each group) and
-    `state` (one dict per parameter).
+    """Base class of optimizers, with `param_groups` (dicts with "params" and the options of each group) and
+    `state` (one dict for each parameter).
 
-    `params` is an iterable of tensors or of groups; options that a group lacks come from
-    `defaults`. Subclasses define `_update(group)`. Raises TypeError for anything that is not an
-    iterable of tensors, ValueError for an empty list, a tensor that is no leaf, or a parameter in
-    two groups. Pairs of name and tensor are taken as well; the names are kept as "param_names".
+    `params` is an iterable of tensors or of groups; options that a group does not have are taken from
+    `defaults`. Subclasses define `_update(group)`. TypeError for anything that is not an iterable of
+    tensors; ValueError for an empty list, a tensor that is not a leaf, or a parameter that is in two
+    groups. Pairs of name and tensor are accepted too; the names are stored as "param_names".
     """
 
-    _steps = 0  # counts step(); schedulers look at it
-    _needs_whole = False  # a part of a parameter gives another update than the whole one does
+    _steps = 0  # the number of calls of step(), which schedulers read
+    # whether the update of a part of a parameter differs from that part of the whole update
+    _needs_whole = False
     _hooks: dict[str, OrderedDict[int, Callable[..., Any]]] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -168,15 +171,15 @@ class Optimizer:
         self.param_groups.append(group)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Raises ValueError for options out of range."""
+        """ValueError for options out of range."""
 
     def _update(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
     @_with_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates the parameters that have a gradient. `closure`, if given, is called first, with
-        gradients recorded, and its result is returned. Reads nothing back."""
+        """Updates the parameters that have a gradient. `closure`, if given, is called first, with gradients
+        recorded, and its result is returned. Does not wait for any value."""
         loss = None
         if closure is not None:
             with tt.enable_grad():
@@ -187,7 +190,7 @@ class Optimizer:
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients of all parameters, or fills them with zero."""
+        """Removes the gradients of all parameters, or fills them with zeros."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if set_to_none:
@@ -202,7 +205,7 @@ class Optimizer:
     # ---- hooks
 
     def _call(self, kind: str, state: Any = None) -> Any:
-        """Calls the hooks of a kind, handing `state` from one to the next."""
+        """Calls the hooks of a kind; each gets the `state` that the previous one returned."""
         for hook in list(self._hooks[kind].values()) if self._hooks else ():
             changed = hook(self) if state is None else hook(self, state)
             if changed is not None and state is not None:
@@ -238,14 +241,14 @@ class Optimizer:
     def register_state_dict_post_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Calls hook(optimizer, state_dict) after state_dict(); it may return another one."""
+        """Calls hook(optimizer, state_dict) after state_dict(); it may return another dictionary."""
         return self._register("state_post", hook, prepend)
 
     def register_load_state_dict_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Calls hook(optimizer, state_dict) before load_state_dict() with a shallow copy of the
-        dictionary; it may return another one."""
+        """Calls hook(optimizer, state_dict) before load_state_dict() with a shallow copy of the dictionary;
+        it may return another dictionary."""
         return self._register("load_pre", hook, prepend)
 
     def register_load_state_dict_post_hook(
@@ -257,9 +260,9 @@ class Optimizer:
     # ---- dictionary form
 
     def state_dict(self) -> dict[str, Any]:
-        """{"state": {number: {...}}, "param_groups": [{..., "params": [numbers]}]}, parameters
-        being numbered across the groups. The tensors are the optimizer's own. What else the program
-        keeps in `state` goes along as it is."""
+        """Returns {"state": {number: {...}}, "param_groups": [{..., "params": [numbers]}]}, where
+        parameters are numbered across the groups. The tensors are the optimizer's own, not copies. Other
+        entries that the program keeps in `state` are included unchanged."""
         self._call("state_pre")
         numbers: dict[int, int] = {}
         groups = []
@@ -279,8 +282,8 @@ class Optimizer:
         return whole
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes over options and (copies of) the state of a state_dict, also of PyTorch's if its
-        tensors were converted by `from_torch`. Raises ValueError if groups do not fit."""
+        """Restores options and (copies of) the state from a state_dict, which may be PyTorch's if its
+        tensors were converted by `from_torch`. ValueError if the groups do not fit."""
         state_dict = self._call("load_pre", dict(state_dict))
         groups, saved = self.param_groups, list(state_dict["param_groups"])
         if len(groups) != len(saved):
@@ -295,7 +298,7 @@ class Optimizer:
             parameters.update(zip(old["params"], group["params"], strict=True))
         state: defaultdict[Any, Any] = _State(dict)
         for number, values in state_dict["state"].items():
-            # Dictionaries that went through JSON have their numbers as text.
+            # In dictionaries that were stored as JSON the numbers are strings.
             text = isinstance(number, str) and number not in parameters and number.isdigit()
             key = int(number) if text else number
             if key not in parameters and not isinstance(key, int):
@@ -318,7 +321,7 @@ class Optimizer:
             return value
         if name == "step":
             return int(value.item())
-        if name in ("mu_product", "eta", "mu"):  # numbers here, 0-d tensors in PyTorch
+        if name in ("mu_product", "eta", "mu"):  # these are numbers here, but 0-d tensors in PyTorch
             return float(value.item())
         with tt.no_grad():
             moved = value.detach().to(parameter.device)
@@ -335,7 +338,7 @@ class Optimizer:
 
 
 def _check_rate(lr: float | Tensor) -> None:
-    """Raises ValueError for a negative rate, or a tensor of more than one element."""
+    """ValueError for a negative rate, or a tensor with more than one element."""
     if not isinstance(lr, Tensor):
         _check_range("learning rate", lr, lr >= 0.0)
     elif lr.numel() != 1:
@@ -343,6 +346,6 @@ def _check_rate(lr: float | Tensor) -> None:
 
 
 def _check_range(name: str, value: Any, valid: bool) -> None:
-    """Raises ValueError("Invalid NAME: VALUE") unless valid."""
+    """ValueError("Invalid NAME: VALUE") unless valid."""
     if not valid:
         raise ValueError(f"Invalid {name}: {value}")

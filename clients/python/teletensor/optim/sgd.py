@@ -1,4 +1,4 @@
-"""SGD."""
+"""The optimizer SGD."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["SGD"]
 
 
 class SGD(ListOptimizer):
-    """Stochastic gradient descent: p -= lr * d, where d is g + weight_decay * p (g negated with
-    maximize) or, with momentum, the buffer b = momentum * b + (1 - dampening) * d (at the first
-    step b = d), or with nesterov d + momentum * b. Source: Sutskever et al. 2013.
+    """Stochastic gradient descent: p -= lr * d, where d is g + weight_decay * p (with maximize, g is
+    negated). With momentum, d is replaced by the buffer b = momentum * b + (1 - dampening) * d (at the
+    first step b = d), or with nesterov by d + momentum * b. Source: Sutskever et al. 2013.
 
-    State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach,
-    differentiable and fused are accepted and change nothing.
+    State: "momentum_buffer", only with momentum. `lr` may be a 0-d tensor. foreach, differentiable and
+    fused are accepted and have no effect.
 
     >>> w = tt.nn.Parameter(tt.tensor([1.0]))
     >>> optimizer = tt.optim.SGD([w], lr=0.5)
@@ -85,7 +85,8 @@ class SGD(ListOptimizer):
             self._step(group, params, grads, buffers)
 
     def can_skip(self) -> bool:
-        """As ListOptimizer's: with dampening the first step is not like the others."""
+        """As ListOptimizer.can_skip; false with dampening, because then the first step differs from later
+        ones."""
         return not any(group["dampening"] for group in self.param_groups)
 
     def _step(

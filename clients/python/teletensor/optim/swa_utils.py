@@ -1,5 +1,5 @@
-"""Averages of a model's weights over its training: AveragedModel (equal weights, or exponential
-ones), a schedule for it, and the batch norm statistics of the average."""
+"""Averages of a model's weights during training: AveragedModel (equal or exponential weights), a learning
+rate schedule, and the batch norm statistics of the averaged model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _check_decay(decay: float) -> None:
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> _MultiAverage:
-    """A function of lists of averages and parameters: average = decay * average + (1 - decay) *
+    """Returns a function of lists of averages and parameters: average = decay * average + (1 - decay) *
     parameter, in place."""
     _check_decay(decay)
 
@@ -49,7 +49,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> _MultiAverage:
 
 
 def get_swa_multi_avg_fn() -> _MultiAverage:
-    """A function of lists of averages and parameters and the number n of values in the average:
+    """Returns a function of lists of averages and parameters and the number n of values in the average:
     average += (parameter - average) / (n + 1), in place."""
 
     def swa_update(averages: list[Tensor], parameters: list[Tensor], number: Any) -> None:
@@ -61,7 +61,7 @@ def get_swa_multi_avg_fn() -> _MultiAverage:
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> _Average:
-    """get_ema_multi_avg_fn for one parameter; returns the new average."""
+    """As get_ema_multi_avg_fn for one parameter; the function returns the new average."""
     _check_decay(decay)
 
     def ema_update(average: Tensor, parameter: Tensor, _: Any) -> Tensor:
@@ -73,7 +73,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> _Average:
 
 
 def get_swa_avg_fn() -> _Average:
-    """get_swa_multi_avg_fn for one parameter; returns the new average."""
+    """As get_swa_multi_avg_fn for one parameter; the function returns the new average."""
 
     def swa_update(average: Tensor, parameter: Tensor, number: Any) -> Tensor:
         with tt.no_grad():
@@ -84,10 +84,10 @@ def get_swa_avg_fn() -> _Average:
 
 
 class AveragedModel(Module):
-    """A copy of a model (`module`) whose parameters are averages of the model's; calling it calls
-    the copy. `update_parameters(model)` takes a value in: the first as it is, later ones by avg_fn
-    or multi_avg_fn (default: equal weights). Buffers are copied, or averaged with use_buffers.
-    Source: Izmailov et al. 2018.
+    """A copy of a model (`module`) whose parameters are averages of the model's; calling it calls the copy.
+    `update_parameters(model)` adds the present parameters to the average: the first values are copied,
+    later ones are combined by avg_fn or multi_avg_fn (by default with equal weights). Buffers are copied,
+    or averaged with use_buffers. Source: Izmailov et al. 2018.
 
     >>> model = tt.nn.Linear(1, 1)
     >>> ema = tt.optim.swa_utils.AveragedModel(
@@ -117,19 +117,19 @@ class AveragedModel(Module):
         self.avg_fn = avg_fn
         self.multi_avg_fn = multi_avg_fn
         self.use_buffers = use_buffers
-        # What n_averaged holds, as far as known here: no step needs to read it.
+        # The value of n_averaged as the client knows it, so that no step needs to read it.
         self._count: int | None = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As Module's."""
+        """As Module.load_state_dict."""
         self._count = None
         return super().load_state_dict(*args, **kwargs)
 
     def update_parameters(self, model: Module) -> None:
-        """Takes the model's present parameters into the average. Reads nothing back."""
+        """Adds the present parameters of the model to the average. Does not wait for any value."""
         if self._count is None:
             self._count = int(self.n_averaged.item())
         mine: list[Tensor] = list(self.module.parameters())
@@ -161,8 +161,8 @@ class AveragedModel(Module):
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """One pass over the loader's batches (or first elements of batches) in which every batch norm
-    of the model takes the average of all batches as its running statistics."""
+    """Makes one pass over the batches of the loader (or the first elements of batches), in which every
+    batch norm of the model sets its running statistics to the average over all batches."""
     momenta: dict[Any, Any] = {}
     module: Any
     for module in model.modules():
@@ -185,8 +185,8 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
 
 class SWALR(LRScheduler):
-    """From the rates that stand to swa_lr within anneal_epochs, along half a cosine ("cos") or a
-    line ("linear"); then swa_lr."""
+    """Changes the rates from their present values to swa_lr in anneal_epochs epochs, along half a cosine
+    ("cos") or a line ("linear"), and then keeps swa_lr."""
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
-"""Windows of signals: M values, symmetric, or with sym=False those of M + 1 without the last.
+"""Windows of signals: M values, symmetric, or with sym=False a symmetric window of M + 1 values without the
+last.
 
-Each is computed in double precision by the client, then rounded to dtype (the default one). ValueError for
-a negative M, a dtype that is not of real floating-point numbers and parameters out of range.
+Each window is computed in double precision by the client, and then rounded to dtype (the default dtype if
+none is given). ValueError for a negative M, for a dtype that is not a real floating-point dtype, and for
+parameters out of range.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def _positive(name: str, what: str, value: float) -> None:
 def bartlett(
     M: int, *, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """1 - |2 k / (n - 1) - 1|: a triangle."""
+    """A triangle: 1 - |2 k / (n - 1) - 1|."""
     return _window(
         "bartlett", M, sym, lambda k, n: 1 - np.abs(2 * k / (n - 1) - 1), dtype, device, requires_grad
     )
@@ -84,7 +86,7 @@ def exponential(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """exp(-|k - center| / tau); the center is the middle unless sym is False and it is given."""
+    """exp(-|k - center| / tau); center defaults to the middle, and can be given only if sym is False."""
     _positive("exponential", "Tau", tau)
     if sym and center is not None:
         raise ValueError("signal.windows.exponential: Center must be None for symmetric windows")

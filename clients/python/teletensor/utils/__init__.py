@@ -1,4 +1,4 @@
-"""Utilities beside the tensor library: data, checkpoints of activations, DLPack, a table of a model."""
+"""Utilities: data loading, checkpoints of activations, DLPack, a summary table of a model."""
 
 from . import checkpoint, data, dlpack
 from ._summary import summary

@@ -1,7 +1,7 @@
-"""Nested containers taken apart and put together again, as `torch.utils._pytree` does it.
+"""Flattens nested containers to their leaves and rebuilds them, as `torch.utils._pytree` does.
 
-Containers are tuples, named tuples, lists, dicts, OrderedDicts, defaultdicts, deques and what
-`register_pytree_node` names; all else, None too, is a leaf. Dicts keep their order.
+Containers are tuples, named tuples, lists, dicts, OrderedDicts, defaultdicts, deques and the classes that
+`register_pytree_node` adds; every other object, including None, is a leaf. Dicts keep their order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Node(NamedTuple):
 
 @dataclass(frozen=True)
 class SequenceKey:
-    """A place in a tuple, list or deque."""
+    """An index of a tuple, list or deque."""
 
     idx: int
 
@@ -40,7 +40,7 @@ class SequenceKey:
         return f"[{self.idx!r}]"
 
     def get(self, sequence: Any) -> Any:
-        """What is there."""
+        """The element at this index."""
         return sequence[self.idx]
 
 
@@ -54,7 +54,7 @@ class MappingKey:
         return f"[{self.key!r}]"
 
     def get(self, mapping: Any) -> Any:
-        """What is there."""
+        """The value of this key."""
         return mapping[self.key]
 
 
@@ -68,12 +68,13 @@ class GetAttrKey:
         return f".{self.name}"
 
     def get(self, obj: Any) -> Any:
-        """What is there."""
+        """The value of this attribute."""
         return getattr(obj, self.name)
 
 
 class TreeSpec:
-    """The structure of a tree without its leaves. Two are equal where type, context and children are."""
+    """The structure of a tree without its leaves. Two structures are equal if their types, contexts and
+    children are."""
 
     def __init__(self, type: Any, context: Any = None, children_specs: Iterable[TreeSpec] = ()) -> None:
         self.type, self.context, self._children = type, context, list(children_specs)
@@ -82,24 +83,24 @@ class TreeSpec:
         self.num_children = len(self._children)
 
     def is_leaf(self) -> bool:
-        """Is it a leaf?"""
+        """Returns whether the structure is a leaf."""
         return self.type is None
 
     def children(self) -> list[TreeSpec]:
-        """The structures below it."""
+        """The structures of the children."""
         return list(self._children)
 
     def child(self, index: int) -> TreeSpec:
-        """One of them."""
+        """The structure of one child."""
         return self._children[index]
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """tree_unflatten(leaves, self)."""
+        """As tree_unflatten(leaves, self)."""
         return tree_unflatten(leaves, self)
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """The branches of a tree at this structure's leaves. ValueError where it has another one above
-        them."""
+        """The subtrees of a tree at the positions of this structure's leaves. ValueError if the tree has
+        another structure above them."""
         if self.is_leaf():
             return [tree]
         if _kind(tree) is not self.type:
@@ -120,7 +121,7 @@ class TreeSpec:
         ]
 
     def _in_order(self, tree: Any, context: Any) -> tuple[Any, list[Any]]:
-        """A dict's values in the order of this structure's keys, where it has the same ones."""
+        """A dict's values in the order of this structure's keys, if it has the same keys."""
         keys = self.context[1] if self.type is defaultdict else self.context
         if set(keys) != set(tree):
             return context, list(tree.values())
@@ -148,22 +149,22 @@ def LeafSpec() -> TreeSpec:
 
 
 def is_namedtuple_class(cls: type) -> bool:
-    """Is it a class of named tuples?"""
+    """Returns whether this is a class of named tuples."""
     fields = getattr(cls, "_fields", None) if isinstance(cls, type) and issubclass(cls, tuple) else None
     return isinstance(fields, tuple) and all(isinstance(field, str) for field in fields)
 
 
 def is_namedtuple_instance(obj: Any) -> bool:
-    """Is it a named tuple?"""
+    """Returns whether this is a named tuple."""
     return is_namedtuple_class(type(obj))
 
 
 def is_namedtuple(obj: Any) -> bool:
-    """Is it a named tuple, or a class of them?"""
+    """Returns whether this is a named tuple or a class of named tuples."""
     return is_namedtuple_class(obj if isinstance(obj, type) else type(obj))
 
 
-_NAMED = tuple[Any, ...]  # the kind of all named tuples; the context is their class
+_NAMED = tuple[Any, ...]  # the type of all named tuples; the context is their class
 _DICTS = (dict, OrderedDict, defaultdict)
 _NODES: dict[Any, _Node] = {
     tuple: _Node(lambda t: (t, None), lambda leaves, _: tuple(leaves), None),
@@ -196,10 +197,11 @@ def register_pytree_node(
     from_dumpable_context: Any = None,
     flatten_with_keys_fn: Callable[[Any], tuple[Any, Any]] | None = None,
 ) -> None:
-    """Objects of exactly that class are containers: flatten_fn(x) gives their branches and a context,
-    unflatten_fn(branches, context) makes another one. ValueError for a class that is known already.
+    """Makes instances of exactly this class containers: flatten_fn(x) returns their children and a context,
+    and unflatten_fn(children, context) creates an instance. ValueError for a class that is already
+    registered.
 
-    What has to do with the serialization of structures, which is not there, has no effect."""
+    The parameters for the serialization of structures, which is not supported, have no effect."""
     if cls in _NODES:
         raise ValueError(f"{cls} is already registered as pytree node.")
     _NODES[cls] = _Node(flatten_fn, unflatten_fn, flatten_with_keys_fn)
@@ -213,7 +215,7 @@ def _register_pytree_node(
     maybe_from_str_fn: Any = None,
     **options: Any,
 ) -> None:
-    """register_pytree_node, under an older name."""
+    """The older name of register_pytree_node."""
     register_pytree_node(cls, flatten_fn, unflatten_fn, **options)
 
 
@@ -223,7 +225,7 @@ def _kind(tree: Any) -> Any:
 
 
 def tree_is_leaf(tree: Any, is_leaf: _IsLeaf = None) -> bool:
-    """Is it no container, or a leaf by is_leaf(tree)?"""
+    """Returns whether the tree is not a container, or is a leaf according to is_leaf(tree)."""
     return (is_leaf is not None and is_leaf(tree)) or _kind(tree) is None
 
 
@@ -237,7 +239,7 @@ def _flatten(tree: Any, leaves: list[Any], is_leaf: _IsLeaf) -> TreeSpec:
 
 
 def tree_flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], TreeSpec]:
-    """The leaves, and the structure that tree_unflatten wants. Where is_leaf(x) is true, x is a leaf.
+    """The leaves, and the structure for tree_unflatten. An object for which is_leaf(x) is true is a leaf.
 
     >>> leaves, spec = tt.utils._pytree.tree_flatten({"a": [1, 2], "b": (3,)})
     >>> leaves, tt.utils._pytree.tree_unflatten([4, 5, 6], spec)
@@ -249,7 +251,7 @@ def tree_flatten(tree: Any, is_leaf: _IsLeaf = None) -> tuple[list[Any], TreeSpe
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
-    """A tree of that structure with these leaves. ValueError where their number is another."""
+    """The tree with that structure and these leaves. ValueError if there are too few or too many leaves."""
     if not isinstance(treespec, TreeSpec):
         raise TypeError(
             f"tree_unflatten(leaves, treespec): Expected `treespec` to be instance of TreeSpec but got "
@@ -272,28 +274,28 @@ def _unflatten(leaves: Iterator[Any], spec: TreeSpec) -> Any:
 
 
 def tree_leaves(tree: Any, is_leaf: _IsLeaf = None) -> list[Any]:
-    """The leaves."""
+    """The leaves of a tree."""
     return tree_flatten(tree, is_leaf)[0]
 
 
 def tree_iter(tree: Any, is_leaf: _IsLeaf = None) -> Iterator[Any]:
-    """The leaves, one by one."""
+    """Iterates over the leaves of a tree."""
     return iter(tree_leaves(tree, is_leaf))
 
 
 def tree_structure(tree: Any, is_leaf: _IsLeaf = None) -> TreeSpec:
-    """The structure."""
+    """The structure of a tree."""
     return tree_flatten(tree, is_leaf)[1]
 
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: _IsLeaf = None) -> Any:
-    """A tree of func(leaf, *branches), with the branches of the others at the same place."""
+    """The tree of func(leaf, *subtrees), with the subtrees of the further trees at the same position."""
     leaves, spec = tree_flatten(tree, is_leaf)
     return spec.unflatten(map(func, leaves, *(spec.flatten_up_to(rest) for rest in rests)))
 
 
 def tree_map_(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: _IsLeaf = None) -> Any:
-    """Calls func as tree_map does; the tree itself."""
+    """Calls func as tree_map does; returns the tree itself."""
     leaves, spec = tree_flatten(tree, is_leaf)
     for each in zip(leaves, *(spec.flatten_up_to(rest) for rest in rests), strict=True):
         func(*each)
@@ -308,40 +310,40 @@ def _only(kinds: Any, func: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def tree_map_only(
     type_or_types_or_pred: Any, func: Any = None, tree: Any = None, *, is_leaf: _IsLeaf = None
 ) -> Any:
-    """tree_map for leaves of these types (or for which the function given first is true)."""
+    """As tree_map, for leaves of these types (or for which the function given first is true)."""
     return tree_map(_only(type_or_types_or_pred, func), tree, is_leaf=is_leaf)
 
 
 def tree_map_only_(type_or_types_or_pred: Any, func: Any, tree: Any, is_leaf: _IsLeaf = None) -> Any:
-    """tree_map_ for leaves of these types."""
+    """As tree_map_, for leaves of these types."""
     return tree_map_(_only(type_or_types_or_pred, func), tree, is_leaf=is_leaf)
 
 
 def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: _IsLeaf = None) -> bool:
-    """Is pred true of all leaves?"""
+    """Returns whether pred is true of all leaves."""
     return all(map(pred, tree_leaves(tree, is_leaf)))
 
 
 def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: _IsLeaf = None) -> bool:
-    """Is pred true of a leaf?"""
+    """Returns whether pred is true of any leaf."""
     return any(map(pred, tree_leaves(tree, is_leaf)))
 
 
 def tree_all_only(
     type_or_types: Any, pred: Callable[[Any], bool], tree: Any, is_leaf: _IsLeaf = None
 ) -> bool:
-    """Is pred true of all leaves of these types?"""
+    """Returns whether pred is true of all leaves of these types."""
     return all(pred(x) for x in tree_leaves(tree, is_leaf) if isinstance(x, type_or_types))
 
 
 def tree_any_only(
     type_or_types: Any, pred: Callable[[Any], bool], tree: Any, is_leaf: _IsLeaf = None
 ) -> bool:
-    """Is pred true of a leaf of these types?"""
+    """Returns whether pred is true of any leaf of these types."""
     return any(pred(x) for x in tree_leaves(tree, is_leaf) if isinstance(x, type_or_types))
 
 
-# ---------------------------------------------------------------- with the leaves' places
+# ---------------------------------------------------------------- with the paths of the leaves
 
 
 def _with_keys(kind: Any, tree: Any) -> Iterable[tuple[Any, Any]]:
@@ -369,19 +371,19 @@ def _paths(tree: Any, path: tuple[Any, ...], is_leaf: _IsLeaf) -> Iterator[tuple
 
 
 def tree_leaves_with_path(tree: Any, is_leaf: _IsLeaf = None) -> list[tuple[tuple[Any, ...], Any]]:
-    """The leaves, each with the keys that lead there."""
+    """The leaves, each with its path: the keys that lead to it."""
     return list(_paths(tree, (), is_leaf))
 
 
 def tree_flatten_with_path(
     tree: Any, is_leaf: _IsLeaf = None
 ) -> tuple[list[tuple[tuple[Any, ...], Any]], TreeSpec]:
-    """tree_leaves_with_path, and the structure."""
+    """The result of tree_leaves_with_path, and the structure."""
     return tree_leaves_with_path(tree, is_leaf), tree_structure(tree, is_leaf)
 
 
 def tree_map_with_path(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: _IsLeaf = None) -> Any:
-    """A tree of func(keys, leaf, *branches)."""
+    """The tree of func(path, leaf, *subtrees)."""
     found, spec = tree_flatten_with_path(tree, is_leaf)
     return spec.unflatten(
         func(path, leaf, *branches)
@@ -390,12 +392,12 @@ def tree_map_with_path(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf
 
 
 def keystr(kp: Iterable[Any]) -> str:
-    """The keys as text: "['a'][0].x"."""
+    """A path as text: "['a'][0].x"."""
     return "".join(map(str, kp))
 
 
 def key_get(obj: Any, kp: Iterable[Any]) -> Any:
-    """What the keys lead to."""
+    """The object at the end of a path."""
     for key in kp:
         obj = key.get(obj)
     return obj

@@ -1,4 +1,4 @@
-"""A table of a model's modules: what each returns and how many parameters it has."""
+"""A table of a model's modules: the shapes that each returns and its number of parameters."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["ModuleRow", "Summary", "summary"]
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """One module of a model."""
+    """The row of one module of a model."""
 
-    name: str  # its path from the model, "" for the model itself
-    kind: str  # of which class it is
-    depth: int  # how many modules it lies inside of
-    outputs: tuple[tuple[int, ...], ...]  # shapes of the tensors that its first call returned
-    parameters: int  # in it and the modules inside of it, each counted once
-    trainable: int  # of those, how many have requires_grad
-    calls: int  # of its forward
+    name: str  # its path within the model, "" for the model itself
+    kind: str  # the name of its class
+    depth: int  # its nesting depth in the model
+    outputs: tuple[tuple[int, ...], ...]  # the shapes of the tensors that its first call returned
+    parameters: int  # the number of parameters in it and in its submodules, each counted once
+    trainable: int  # the number of those that have requires_grad
+    calls: int  # the number of calls of its forward
 
     @property
     def text(self) -> tuple[str, str, str, str]:
-        """What the table shows: the module, its output shapes, its parameters, its calls."""
+        """The columns of the table: the module, its output shapes, its parameters, its calls."""
         label = f"{self.name.rpartition('.')[2]}: {self.kind}" if self.depth else self.kind
         shapes = ", ".join(str(list(shape)) for shape in self.outputs)
         return ("  " * self.depth + label, shapes, f"{self.parameters:,}" if self.parameters else "",
@@ -39,9 +39,10 @@ class ModuleRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `summary` has found; printed, or last in a cell of a notebook, it is a table."""
+    """The result of `summary`; it is shown as a table if it is printed or is the last value of a notebook
+    cell."""
 
-    rows: tuple[ModuleRow, ...]  # the model first, then its modules in their order
+    rows: tuple[ModuleRow, ...]  # the model first, then its modules in order
     parameters: int
     trainable: int
     parameter_bytes: int
@@ -70,7 +71,7 @@ class Summary:
 
 def _modules(model: Module, name: str, depth: int, most: int | None,
              seen: set[int]) -> Iterator[tuple[str, int, Module]]:
-    """Modules down to a depth, a shared one at its first place."""
+    """The modules down to a depth; a shared module is listed at its first position."""
     if id(model) in seen:
         return
     seen.add(id(model))
@@ -86,7 +87,8 @@ def _shapes(result: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _zeros(model: Module, input_size: Any, dtypes: Any, device: Any) -> list[Tensor]:
-    """Inputs of these sizes, on the device of the model's first parameter unless another is given."""
+    """Zeros of these sizes as inputs, on the device of the model's first parameter unless a device is
+    given."""
     sizes = [input_size] if all(isinstance(n, int) for n in input_size) else list(input_size)
     kinds = [default_dtype()] * len(sizes) if dtypes is None else list(dtypes)
     if len(kinds) != len(sizes):
@@ -99,7 +101,8 @@ def _zeros(model: Module, input_size: Any, dtypes: Any, device: Any) -> list[Ten
 
 def _call(model: Module, modules: list[Module], inputs: Sequence[Any],
           kwargs: dict[str, Any]) -> tuple[dict[int, Any], dict[int, int]]:
-    """Runs the model as in evaluation, without gradients; output shapes and numbers of calls by module."""
+    """Runs the model in evaluation mode without gradients; returns the output shapes and the number of
+    calls for each module."""
     outputs: dict[int, Any] = {}
     calls: dict[int, int] = {}
 
@@ -123,12 +126,13 @@ def _call(model: Module, modules: list[Module], inputs: Sequence[Any],
 
 def summary(model: Module, input_size: Any = None, input_data: Any = None, *, depth: int | None = 3,
             dtypes: Sequence[Any] | None = None, device: Any = None, **kwargs: Any) -> Summary:
-    """A table of the model's modules, down to `depth` levels (None: all).
+    """Returns a table of the model's modules, down to `depth` levels (None for all).
 
-    With input_size (a shape with the batch, or several of them) the model is called with zeros of these
-    shapes and `dtypes`, with input_data (a tensor, or a sequence of arguments) with these; kwargs go to the
-    model as well. The call is one of evaluation without gradients: buffers, modes and random numbers are
-    afterwards what they were. Without inputs the table has no shapes. ValueError: both are given.
+    With input_size (a shape including the batch, or several shapes) the model is called with zeros of these
+    shapes and `dtypes`; with input_data (a tensor, or a sequence of arguments) it is called with that;
+    kwargs are passed to the model as well. The call is made in evaluation mode without gradients, and
+    restores buffers, modes and the random generator. Without inputs the table has no shapes. ValueError if
+    both are given.
 
     >>> model = tt.nn.Sequential(tt.nn.Linear(4, 8), tt.nn.ReLU(), tt.nn.Linear(8, 2))
     >>> print(tt.utils.summary(model, (1, 4)))

@@ -1,7 +1,8 @@
-"""Times of statements: `Timer(...).timeit()`, measurements, and tables that compare them.
+"""Measures the times of statements: `Timer(...).timeit()`, measurements, and tables that compare them.
 
 A statement only issues work; the clock of a Timer waits until the daemon has computed it, as PyTorch's
-waits for a GPU. The time of a run includes its part of the one round trip with which a block of runs ends.
+clock waits for a GPU. The time of a run includes its share of the one round trip with which a block of runs
+ends.
 """
 
 from __future__ import annotations
@@ -24,25 +25,27 @@ _NAMES = {"ns": "nanosecond", "us": "microsecond", "ms": "millisecond", "s": "se
 
 
 def timer() -> float:
-    """Seconds of a clock, once the daemon has computed what was issued in the current session."""
+    """Reads a clock in seconds, after the daemon has computed everything that was issued in the current
+    session."""
     if way() is not None:
         current_session().synchronize()
     return time.perf_counter()
 
 
 def select_unit(t: float) -> tuple[str, float]:
-    """The unit in which so many seconds are read best, and its seconds: ("us", 1e-06)."""
+    """The unit in which a time of t seconds is best read, and the length of the unit in seconds: ("us",
+    1e-06)."""
     return next((unit for unit in reversed(_UNITS) if t >= unit[1]), _UNITS[0])
 
 
 def unit_to_english(u: str) -> str:
-    """Its name: "microsecond"."""
+    """The English name of a unit: "microsecond"."""
     return _NAMES[u]
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """What was measured."""
+    """The description of what was measured."""
 
     stmt: str
     setup: str
@@ -55,14 +58,15 @@ class TaskSpec:
 
     @property
     def title(self) -> str:
-        """The label, with the statement or the sub-label behind it."""
+        """The label (or the statement), followed by the sub-label if there is one."""
         head = self.label or self.stmt
         return f"{head}: {self.sub_label}" if self.sub_label else head
 
 
 @dataclasses.dataclass
 class Measurement:
-    """Times of runs of a statement: `number_per_run` runs took each of `raw_times`, in seconds."""
+    """The times of a statement's runs: each block of `number_per_run` runs took one of `raw_times`, in
+    seconds."""
 
     number_per_run: int
     raw_times: list[float]
@@ -71,22 +75,22 @@ class Measurement:
 
     @property
     def times(self) -> list[float]:
-        """Seconds of one run, for each block of runs."""
+        """The seconds per run, for each block of runs."""
         return [t / self.number_per_run for t in self.raw_times]
 
     @property
     def mean(self) -> float:
-        """Their mean. ValueError without times."""
+        """The mean of the times. ValueError without times."""
         return statistics.fmean(self._some())
 
     @property
     def median(self) -> float:
-        """Their median. ValueError without times."""
+        """The median of the times. ValueError without times."""
         return statistics.median(self._some())
 
     @property
     def iqr(self) -> float:
-        """The distance between their quartiles; 0 for one."""
+        """The interquartile range of the times; 0 for a single time."""
         times = self._some()
         if len(times) == 1:
             return 0.0
@@ -95,12 +99,12 @@ class Measurement:
 
     @property
     def has_warnings(self) -> bool:
-        """Do the quartiles lie more than 10 % of the median apart?"""
+        """Returns whether the interquartile range exceeds 10 % of the median."""
         return self.iqr > 0.1 * self.median
 
     @property
     def title(self) -> str:
-        """Of the task."""
+        """The title of the task."""
         return self.task_spec.title
 
     def _some(self) -> list[float]:
@@ -110,7 +114,7 @@ class Measurement:
 
     @staticmethod
     def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
-        """One for each task, with the times of all of it."""
+        """Merges the measurements of the same task: one measurement for each task, with all its times."""
         found: dict[TaskSpec, Measurement] = {}
         for each in measurements:
             known = found.setdefault(each.task_spec, Measurement(1, [], each.task_spec, each.metadata))
@@ -135,10 +139,10 @@ class Measurement:
 
 
 class Timer:
-    """Measures a statement of Python, given as text with the names of `globals`.
+    """Measures a Python statement, given as text, with `globals` as its global names.
 
-    `label`, `sub_label` and `description` are what Compare arranges measurements by. `num_threads` is kept
-    for its tables: the daemon's threads are set where it is started. `timer` may be another clock.
+    Compare arranges measurements by `label`, `sub_label` and `description`. `num_threads` is only shown in
+    its tables: the number of the daemon's threads is set when it is started. `timer` may be another clock.
 
     >>> from teletensor.utils import benchmark
     >>> x = tt.ones(100)
@@ -167,16 +171,16 @@ class Timer:
         return Measurement(number, raw, self._task_spec)
 
     def timeit(self, number: int = 1_000_000) -> Measurement:
-        """One block of so many runs, after a hundredth as many that are not measured."""
+        """Measures one block of `number` runs, after a hundredth as many that are not measured."""
         self._timer.timeit(max(number // 100, 2))
         return self._measured(number, [max(self._timer.timeit(number), 1e-9)])
 
     def repeat(self, repeat: int = -1, number: int = -1) -> None:
-        """Raises NotImplementedError, as PyTorch's does: use blocked_autorange()."""
+        """NotImplementedError, as in PyTorch: use blocked_autorange()."""
         raise NotImplementedError("See `Timer.blocked_autorange.`")
 
     def _overhead(self) -> float:
-        """Seconds of a block that runs nothing, once something was issued that the clock waits for."""
+        """The seconds of an empty block, with something issued for which the clock waits."""
         clock = self._timer.timer  # type: ignore[attr-defined]
         begin = clock()
         if clock is timer and way() is not None:
@@ -184,7 +188,7 @@ class Timer:
         return float(clock() - begin)
 
     def _block(self, min_run_time: float) -> int:
-        """So many runs that the clock and the round trip are 1 % of a block's time or less."""
+        """The number of runs for which the clock and the round trip take at most 1 % of a block's time."""
         overhead = statistics.median(self._overhead() for _ in range(5))
         number = 1
         while True:
@@ -195,16 +199,16 @@ class Timer:
 
     def blocked_autorange(self, callback: Callable[[int, float], Any] | None = None,
                           min_run_time: float = 0.2) -> Measurement:
-        """Blocks of runs, each much longer than the clock's own cost, until they took min_run_time
-        seconds. callback(number, seconds) is called after each."""
+        """Measures blocks of runs, each much longer than the clock's own cost, until they have taken
+        min_run_time seconds. callback(number, seconds) is called after each block."""
         number = self._block(min_run_time)
         return self._until(number, callback, min_run_time, lambda times: True, min_run_time)
 
     def adaptive_autorange(self, threshold: float = 0.1, *, min_run_time: float = 0.01,
                            max_run_time: float = 10.0,
                            callback: Callable[[int, float], Any] | None = None) -> Measurement:
-        """As blocked_autorange, until the quartiles lie less than threshold medians apart, or for
-        max_run_time seconds."""
+        """As blocked_autorange, until the interquartile range is less than threshold times the median, or
+        for max_run_time seconds."""
         def steady(times: list[float]) -> bool:
             found = self._measured(1, times)
             return len(times) >= 4 and found.iqr < threshold * found.median
@@ -226,7 +230,8 @@ class Timer:
 
 
 class Compare:
-    """A table of measurements: labels are tables, sub-labels rows, descriptions columns."""
+    """A table of measurements: one table for each label, with a row for each sub-label and a column for
+    each description."""
 
     def __init__(self, results: Sequence[Measurement]) -> None:
         self._results: list[Measurement] = []
@@ -235,26 +240,26 @@ class Compare:
         self.extend_results(results)
 
     def extend_results(self, results: Sequence[Measurement]) -> None:
-        """Adds more of them. ValueError for anything else."""
+        """Adds measurements. ValueError for anything that is not a measurement."""
         for each in results:
             if not isinstance(each, Measurement):
                 raise ValueError(f"Expected an instance of `Measurement`, got {type(each)} instead.")
         self._results += results
 
     def trim_significant_figures(self) -> None:
-        """Shows three significant figures of each time."""
+        """Shows three significant digits of each time."""
         self._trimmed = True
 
     def highlight_warnings(self) -> None:
-        """Marks what varied much with "(!)"."""
+        """Marks times that varied much with "(!)"."""
         self._highlighted = True
 
     def colorize(self, rowwise: bool = False) -> None:
-        """Raises NotImplementedError: the table is plain text."""
+        """NotImplementedError: the table is plain text."""
         raise NotImplementedError("Compare.colorize: the table is plain text, without colours")
 
     def print(self) -> None:
-        """Prints it."""
+        """Prints the table."""
         print(str(self))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: less memory for a second forward during backward."""
+"""Gradient checkpointing: saves memory by a second forward during backward."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "set_checkp
 
 CheckpointError = RuntimeError
 
-# Functions that make the context managers around second calls, the outermost first.
+# Functions that create the context managers for second calls, the outermost first.
 _around: contextvars.ContextVar[tuple[Callable[[], Any], ...]] = contextvars.ContextVar(
     "around", default=())
 
 
 def _surrounded(manager: Callable[[], Any]) -> Restoring:
-    """The second call of a function that is checkpointed within it happens in a context `manager()`."""
+    """Within it, the second call of a checkpointed function runs in a context `manager()`."""
     return _within((*_around.get(), manager))
 
 
@@ -43,12 +43,12 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
                context_fn: Callable[[], tuple[Any, Any]] | None = None,
                determinism_check: str = "default", debug: bool = False,
                preserve_rng_state: bool = True, early_stop: bool = True, **kwargs: Any) -> Any:
-    """function(*args, **kwargs), keeping nothing of what its backward needs but the arguments: the
-    backward calls the function a second time, when it comes to it.
+    """Returns function(*args, **kwargs), and keeps only the arguments of what its backward needs: the
+    backward calls the function a second time when it reaches it.
 
-    Random numbers are the same in both calls, unless preserve_rng_state is False. Both forms of
-    use_reentrant do the same here: gradients reach arguments and captured parameters, and
-    autograd.grad works. context_fn gives two context managers, for the first and the second call.
+    Random numbers are the same in both calls, unless preserve_rng_state is False. Both values of
+    use_reentrant have the same effect: gradients reach arguments and captured parameters, and autograd.grad
+    works. context_fn returns two context managers, for the first and the second call.
     """
     if use_reentrant and context_fn is not None:
         raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
@@ -83,8 +83,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool | N
 
 def checkpoint_sequential(functions: Any, segments: int, input: Any,
                           use_reentrant: bool | None = None, **kwargs: Any) -> Any:
-    """Calls a sequence of modules or functions one on the other's result, in `segments` parts that are
-    checkpointed (the last one is not)."""
+    """Calls a sequence of modules or functions, each on the result of the previous one, in `segments`
+    parts, which are checkpointed except for the last one."""
     preserve = kwargs.pop("preserve_rng_state", True)
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
@@ -110,11 +110,11 @@ def checkpoint_sequential(functions: Any, segments: int, input: Any,
 
 @contextlib.contextmanager
 def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
-    """Accepted: the second call of a function always goes to its end."""
+    """Accepted without effect: the second call of a function always runs to its end."""
     yield
 
 
 @contextlib.contextmanager
 def set_checkpoint_debug_enabled(enabled: bool | None) -> Iterator[None]:
-    """Accepted: the backward says where the two calls differ."""
+    """Accepted without effect: the backward always reports where the two calls differ."""
     yield

@@ -1,4 +1,4 @@
-"""Exchange by DLPack, under PyTorch's names."""
+"""Exchange of tensors through DLPack, under PyTorch's names."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["from_dlpack", "to_dlpack"]
 
 
 def to_dlpack(tensor: Any) -> Any:
-    """A capsule with the tensor's values, downloaded to this machine."""
+    """Returns a capsule with the tensor's values, which are downloaded to this machine."""
     return tensor.__dlpack__()

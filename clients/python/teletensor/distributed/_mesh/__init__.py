@@ -1,4 +1,4 @@
-"""One program that drives the sessions of several ranks: `connect_mesh`."""
+"""Meshes: one program that drives the sessions of several ranks (`connect_mesh`)."""
 
 from ._mesh import Mesh, connect_mesh
 from ._per_rank import PerRank

@@ -1,4 +1,4 @@
-"""Captured functions of a mesh: one call a rank."""
+"""Captured functions of a mesh, of which one call is one command for each rank."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ __all__ = ["MeshCompiled"]
 
 class MeshCompiled:
     """A function that each rank captures at its first call, as `teletensor.compile` does, and then runs as
-    one command of its session. `Mesh.compile` returns it.
+    one command of its session. Created by `Mesh.compile`.
 
-    Called in the code of a rank it runs on this rank. Elsewhere it runs on all ranks, with each rank's own
-    one of each PerRank among the arguments, and returns a PerRank of the results."""
+    If it is called in the code of a rank it runs on this rank. Otherwise it runs on all ranks, each of
+    which gets its own element of every PerRank among the arguments, and returns a PerRank of the
+    results."""
 
     def __init__(self, mesh: Mesh, function: Callable[..., Any], name: str | None = None) -> None:
         functools.update_wrapper(self, function, updated=())
@@ -41,10 +42,10 @@ class MeshCompiled:
         )
 
     def repeat(self, n: int, *args: Any, data: Any = None) -> Iterator[PerRank]:
-        """Runs it n times on all ranks, and gives the outputs of each round as a PerRank: tensors, and
-        numbers for those of 0 dimensions. `data` and the arguments are as those of `Compiled.repeat`, with
-        each rank's own one of each PerRank. A message to a rank starts up to 64 rounds, whose outputs are
-        sent while later rounds run."""
+        """Runs the function n times on all ranks, and yields the outputs of each iteration as a PerRank:
+        tensors, and numbers for 0-d tensors. `data` and the arguments are those of `Compiled.repeat`, where
+        each rank gets its own element of every PerRank. One message to a rank starts up to 64 iterations,
+        whose outputs are sent while later ones run."""
         parts = []
         for rank in self._mesh:
             with rank.as_current():
@@ -55,7 +56,7 @@ class MeshCompiled:
                 )
         before: list[Iterator[Any]] | None = None
         while True:
-            # All ranks' rounds are issued before one is read.
+            # the iterations of all ranks are issued before the outputs of one are read
             issued = self._mesh._each(lambda index: next(parts[index], None))
             if before is not None:
                 yield from self._outputs(before)

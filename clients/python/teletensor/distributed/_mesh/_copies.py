@@ -22,7 +22,7 @@ __all__ = ["copied", "replicated"]
 
 
 def copied(value: Any, rank: Rank) -> Any:
-    """`Rank.copy`."""
+    """Implements `Rank.copy`."""
 
     def move(x: Tensor) -> Tensor:
         there = moved(x, rank)
@@ -33,7 +33,8 @@ def copied(value: Any, rank: Rank) -> Any:
 
 
 def replicated(mesh: Mesh, value: Any) -> PerRank:
-    """`Mesh.replicate` of one thing: rank 0 has the value itself if all of its tensors are there."""
+    """Implements `Mesh.replicate` for one object: rank 0 has the object itself if all its tensors are
+    there."""
     first = mesh[0]
     tensors: list[Tensor] = []
     elsewhere = False
@@ -57,14 +58,14 @@ def replicated(mesh: Mesh, value: Any) -> PerRank:
 
 
 def _receiver(tensors: list[Tensor], rank: Rank) -> Callable[[Tensor], Tensor]:
-    """Gives these tensors of rank 0 on that rank, one after the other: the order of every copy's
-    tensors."""
+    """A function that returns these tensors of rank 0 on the given rank one after the other, in the order
+    in which a copy asks for its tensors."""
     rest = iter(tensors)
     return lambda _: _broadcast(next(rest), rank)
 
 
 def _broadcast(x: Tensor, rank: Rank) -> Tensor:
-    """Rank 0's tensor on that rank."""
+    """Returns the tensor of rank 0 on the given rank."""
     world: ProcessGroup = rank.session._world
     if world.rank() == 0:
         if world.size() > 1:

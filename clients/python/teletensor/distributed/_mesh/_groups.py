@@ -1,4 +1,5 @@
-"""The groups of a mesh: which rank has issued what, so that no read waits for lines that come later."""
+"""The groups of a mesh: records which rank has issued which collectives, so that no read waits for lines of
+the program that have not run yet."""
 
 from __future__ import annotations
 
@@ -15,28 +16,28 @@ __all__ = ["Groups"]
 class Groups:
     """The groups of all ranks of a mesh, by name and by rank in the group.
 
-    One thread issues the ranks one after the other, except `during_threads`. It refuses a wait in a session
-    whose rank has issued a collective that another rank of the group has not: that rank's lines come later,
-    and the wait would never end."""
+    One thread issues the ranks one after the other, except within `during_threads`. This class refuses a
+    wait in a session whose rank has issued a collective that another rank of the group has not: the lines
+    of the other rank run later, and the wait would never end."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, dict[int, ProcessGroup]] = {}
         self._threads = 0
 
     def add(self, group: ProcessGroup) -> None:
-        """A rank of the mesh is in this group from now on."""
+        """Registers a rank of the mesh as a member of this group."""
         group._mesh = self
         self._ranks.setdefault(group._name, {})[group.rank()] = group
 
     def remove(self, group: ProcessGroup) -> None:
-        """A rank has left the group."""
+        """Unregisters a rank that has left the group."""
         ranks = self._ranks.get(group._name, {})
         ranks.pop(group.rank(), None)
         if not ranks:
             self._ranks.pop(group._name, None)
 
     def meet(self, group: ProcessGroup) -> None:
-        """A rank's barrier: it waits only where other threads issue the other ranks."""
+        """The barrier of one rank: it waits only if other threads issue the other ranks."""
         if self._threads or group._session is None:
             meet(group)
             return
@@ -44,7 +45,7 @@ class Groups:
             group.issue("all_reduce", group._zero, False)
 
     def watch(self, session: Session) -> None:
-        """Refuses waits in this session that would never end."""
+        """Makes waits in this session that would never end raise an error."""
         groups, core = weakref.ref(self), weakref.ref(session)
 
         def before_wait() -> None:
@@ -56,7 +57,7 @@ class Groups:
 
     @contextlib.contextmanager
     def during_threads(self) -> Iterator[None]:
-        """Waits are not refused in it."""
+        """A context in which waits are not refused."""
         self._threads += 1
         try:
             yield
@@ -64,7 +65,7 @@ class Groups:
             self._threads -= 1
 
     def even(self) -> bool:
-        """Have all ranks issued the same collectives?"""
+        """Returns whether all ranks have issued the same collectives."""
         return not any(
             _missing(group, ranks)
             for ranks in list(self._ranks.values())
@@ -72,14 +73,16 @@ class Groups:
         )
 
     def begin_again(self) -> None:
-        """Ends the groups, with all that waits in them, and begins them anew; the objects stay."""
+        """Ends the groups, with all collectives that wait in them, and creates them again; the group
+        objects stay the same."""
         self.leave()
         for group in self._all():
             group.join()
 
     def leave(self) -> None:
-        """Ends the groups, with all that waits in them, until begin_again()."""
-        # A rank that has issued more may have no room for a command until others have left.
+        """Ends the groups, with all collectives that wait in them, until begin_again()."""
+        # A rank that has issued more collectives may have no room for a command until other ranks have
+        # left.
         for group in sorted(self._all(), key=lambda group: group.calls):
             group.leave()
 
@@ -87,12 +90,12 @@ class Groups:
         return [group for ranks in self._ranks.values() for group in ranks.values()]
 
     def finish(self) -> None:
-        """What is synchronized after it has also been received."""
+        """Makes a later synchronize() also wait until everything sent has been received."""
         for group in self._all():
             group._finish()
 
     def received(self) -> bool:
-        """Have receives been issued for all sends?"""
+        """Returns whether receives have been issued for all sends."""
         return all(
             sum(other.sent_to[group.rank()] for other in ranks.values())
             <= sum(group.received_from.values())
@@ -101,7 +104,7 @@ class Groups:
         )
 
     def end(self) -> None:
-        """All ranks leave all groups."""
+        """Makes all ranks leave all groups."""
         for group in self._all():
             group._sent = False
             group._leave()
@@ -119,7 +122,7 @@ class Groups:
 
 
 def _missing(group: ProcessGroup, ranks: dict[int, ProcessGroup]) -> str:
-    """What another rank has still to issue for the collectives and receives of this one; "" for nothing."""
+    """What another rank has yet to issue for the collectives and receives of this rank; "" for nothing."""
     own = group.rank()
     for rank in range(group.size()):
         other = ranks.get(rank)

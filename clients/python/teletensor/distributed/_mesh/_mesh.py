@@ -28,16 +28,17 @@ from ._threads import in_threads
 
 __all__ = ["Mesh", "connect_mesh"]
 
-_MEET_SECONDS = 30.0  # in which the daemons of a new mesh find each other
-_DEVICE = re.compile(r"(.*[^/])/(cpu|(?:cuda|sim):\d+)")  # behind an address; not the host of "tls://"
+_MEET_SECONDS = 30.0  # seconds that the daemons of a new mesh have to find each other
+# a device after an address; it must not match the host of "tls://"
+_DEVICE = re.compile(r"(.*[^/])/(cpu|(?:cuda|sim):\d+)")
 
 
 class Mesh:
-    """Sessions on one or several daemons, each a rank, whose lines one program writes. `connect_mesh`
-    makes it.
+    """Several sessions on one or several daemons, each of which is a rank, driven by one program. Created
+    by `connect_mesh`.
 
-    `mesh[i]` is rank i (`Rank`), `mesh["dp"]` the groups along that dimension: a PerRank of
-    `device_mesh.DeviceMesh`. `len` and iteration are over ranks. `with mesh:` closes it."""
+    `mesh[i]` is rank i (a `Rank`), and `mesh["dp"]` the groups along that dimension: a PerRank of
+    `device_mesh.DeviceMesh`. `len` and iteration are over the ranks. `with mesh:` closes it."""
 
     def __init__(
         self,
@@ -53,7 +54,8 @@ class Mesh:
         self._closed = self._dropped = False
         self._groups = Groups()
         self._timeout = timeout
-        # A rank that joins a group anew ends what an earlier program of this mesh has left open there.
+        # The same name as before: a rank that joins a group again ends what an earlier program of this mesh
+        # has left unfinished there.
         title = f"mesh {name or secrets.token_hex(8)}"
         worlds = [self._group(title, rank, timeout) for rank in self]
         for rank in self:
@@ -73,7 +75,7 @@ class Mesh:
         return ProcessGroup(title, "gloo", range(len(self)), rank.index, timeout, session)
 
     def _meet(self, title: str) -> None:
-        """RankLostError if the daemons do not know each other."""
+        """RankLostError if the daemons are not connected to each other."""
         if len(self) == 1:
             return
         groups = [self._group(f"{title} meets", rank, _MEET_SECONDS) for rank in self]
@@ -112,7 +114,7 @@ class Mesh:
 
     @property
     def device_mesh(self) -> PerRank:
-        """A `device_mesh.DeviceMesh` on each rank, with the mesh's shape and names."""
+        """A `device_mesh.DeviceMesh` on each rank, with the shape and names of the mesh."""
         if self._dimensions is None:
             from ..device_mesh import init_device_mesh
 
@@ -134,19 +136,21 @@ class Mesh:
 
     @property
     def taken_over(self) -> bool:
-        """Had all of its sessions been there, with an earlier program?"""
+        """Returns whether all sessions of the mesh existed already and were taken over from an earlier
+        program."""
         return all(rank.session.taken_over for rank in self)
 
     # ---- running code
 
     def run(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> PerRank:
-        """Calls f once for each rank, in turn, as the rank's own code: tensors that it makes are the
-        rank's, and collectives are this rank's. Nothing waits; the daemons work side by side.
-        Each rank gets its own one of a PerRank among the arguments. Returns a PerRank of the results.
+        """Calls f once for each rank in turn, as the code of that rank: tensors that it creates belong to
+        the rank, and collectives are called by the rank. Nothing waits; the daemons compute in parallel.
+        Each rank gets its own element of every PerRank among the arguments. Returns a PerRank of the
+        results.
 
-        A line of f that waits for a value is refused (RuntimeError) after a collective that the later
-        ranks have not issued yet: read after run(), or use spawn(). An error of f is raised with its rank;
-        collectives that not all ranks have issued then end with RankLostError."""
+        A line of f that waits for a value after a collective that later ranks have not issued yet is
+        refused (RuntimeError): read the value after run(), or use spawn(). An error of f is raised with its
+        rank; collectives that not all ranks have issued then end with RankLostError."""
         return self._each(lambda index: f(*of_rank(args, index), **of_rank(kwargs, index)))
 
     def _each(self, f: Callable[[int], Any]) -> PerRank:
@@ -163,8 +167,8 @@ class Mesh:
         return PerRank(self, results)
 
     def _raised(self, error: Exception, rank: Rank) -> None:
-        """Names the rank in an error, and forgets what other ranks know of it: one error of a rank may be
-        a late error of all."""
+        """Adds the rank to an error, and clears the errors of other ranks, because one error of a rank may
+        cause late errors in all."""
         named(error, rank)
         if not isinstance(error, SessionLostError) and self._groups.even():
             for each in self:
@@ -172,15 +176,15 @@ class Mesh:
                     each.session.clear_errors()
 
     def spawn(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> PerRank:
-        """Calls f on each rank in a thread of its own, as a program of its own would: lines of f may wait
-        for other ranks. Each rank gets its own one of a PerRank among the arguments. Returns a PerRank of
-        the results when all have ended.
+        """Calls f on each rank in a separate thread, like a separate program: lines of f may wait for other
+        ranks. Each rank gets its own element of every PerRank among the arguments. Returns a PerRank of the
+        results when all calls have ended.
 
-        The first error of a rank is raised, with the rank; the other ranks are stopped, and what they had
-        queued is dropped. NotImplementedError for ranks on different devices."""
+        The first error of a rank is raised, with the rank; the remaining ranks are stopped, and their
+        queued commands are cancelled. NotImplementedError for ranks on different devices."""
         self._check()
         devices = {str(rank.device): rank.device for rank in self}
-        if len(devices) > 1:  # which one is the default is the same for all threads
+        if len(devices) > 1:  # the default device is the same in all threads
             raise NotImplementedError(
                 f"mesh.spawn: the ranks are on {', '.join(devices)}: it needs them on one device, and "
                 "mesh.run does not"
@@ -188,26 +192,27 @@ class Mesh:
         with self._together(), self._groups.during_threads(), contextlib.ExitStack() as stack:
             for device in devices.values():
                 if device.type != "cpu":
-                    with self[0].session.as_current():  # whose daemon has the device
+                    with self[0].session.as_current():  # the session whose daemon has the device
                         stack.enter_context(device)
             return PerRank(self, in_threads(self, f, args, kwargs, self._stop))
 
     def _stop(self) -> None:
-        """Ends what threads wait for."""
+        """Ends everything for which the threads wait."""
         self._drop()
         self._groups.leave()
 
     def compile(self, function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
-        """A function that each rank runs as a captured program (`teletensor.compile`). Called outside of a
-        rank's code it runs on all ranks, as run() does; `repeat(n, ...)` runs it n times. Also a
-        decorator. It reads no value, and the modules that it uses are PerRank."""
+        """Returns a function that each rank runs as a captured program (`teletensor.compile`). If it is
+        called outside of a rank's code it runs on all ranks, as run() does; `repeat(n, ...)` runs it n
+        times. Also a decorator. The function must not read values, and the modules that it uses are
+        PerRank."""
         if function is None:
             return functools.partial(self.compile, name=name)
         return MeshCompiled(self, function, name)
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """After an exception in it, what the ranks have not issued alike is ended."""
+        """A context that, after an exception in it, ends the collectives that not all ranks have issued."""
         try:
             yield
         except BaseException as error:
@@ -220,10 +225,11 @@ class Mesh:
     # ---- tensors and modules
 
     def replicate(self, *values: Any) -> Any:
-        """A PerRank of copies of a tensor, a module, an optimizer, or of a tuple of these; of several
-        arguments a tuple of PerRank. The tensors go to rank 0 if they are not there, and from rank 0 to all
-        others by the daemons. Rank 0 has the object itself if its tensors are there. What several objects
-        share, as a module and its optimizer do, the copies on a rank share."""
+        """Returns a PerRank of copies of a tensor, a module, an optimizer, or of a tuple of these; for
+        several arguments, a tuple of PerRank. The tensors are sent to rank 0 if they are not there, and
+        from rank 0 to all ranks through the daemons. Rank 0 has the object itself if its tensors are there.
+        If objects share a tensor, as a module and its optimizer do, the copies on each rank share it
+        too."""
         self._check()
         with self._together():
             if len(values) == 1:
@@ -232,8 +238,9 @@ class Mesh:
         return tuple(PerRank(self, [own[i] for own in each]) for i in range(len(values)))
 
     def shard(self, value: Any, dim: int = 0) -> Any:
-        """A PerRank of the parts along `dim` of a tensor or NumPy array, whose size there is a multiple of
-        the number of ranks (ValueError); of a tuple or list a tuple of PerRank."""
+        """Returns a PerRank of the parts along `dim` of a tensor or NumPy array, whose size in that
+        dimension must be a multiple of the number of ranks (ValueError); for a tuple or list, returns a
+        tuple of PerRank."""
         self._check()
         if isinstance(value, (tuple, list)):
             return tuple(self.shard(each, dim) for each in value)
@@ -258,19 +265,19 @@ class Mesh:
             return tensor(value, device=rank.device)
 
     def keep(self, name: str, value: Any) -> None:
-        """Session.keep on each rank: of a PerRank each rank keeps its own one, for the next program that
-        connects by the mesh's name."""
+        """Calls Session.keep on each rank, with the rank's own element of a PerRank, for the next program
+        that connects by the mesh's name."""
         self._each(lambda index: self[index].session.keep(name, of_rank(value, index)))
 
     def kept(self) -> PerRank:
-        """A PerRank of what the ranks keep, by name: Session.kept."""
+        """A PerRank of the tensors that the ranks keep, by name: Session.kept."""
         return PerRank(self, [rank.session.kept() for rank in self])
 
     # ---- all sessions together
 
     def synchronize(self) -> None:
-        """Waits until all that was issued on all ranks has run. The first late error is raised, with its
-        rank; the others are forgotten."""
+        """Waits until everything that was issued on all ranks has run. The first late error is raised, with
+        its rank; all further ones are cleared."""
         self._check()
         for rank in self:
             try:
@@ -280,8 +287,8 @@ class Mesh:
                 raise
 
     def cancel(self) -> None:
-        """Drops what is queued on all ranks: Session.cancel on each. Tensors are as they last were, and the
-        groups of the mesh begin anew."""
+        """Cancels the queued commands of all ranks: Session.cancel on each. Tensors keep their last values,
+        and the groups of the mesh are created again."""
         self._check()
         self._drop()
         self._begin_again()
@@ -293,8 +300,8 @@ class Mesh:
                 rank.session.cancel()
 
     def begin_again(self) -> None:
-        """Ends the groups of the mesh, with collectives that still wait, and begins them anew: after a
-        RankLostError. Late errors of the ranks are forgotten, tensors are as they were."""
+        """Ends the groups of the mesh, with collectives that still wait, and creates them again; call it
+        after a RankLostError. Late errors of the ranks are cleared, and tensors are not changed."""
         self._check()
         self._begin_again()
 
@@ -310,17 +317,18 @@ class Mesh:
     def _check(self) -> None:
         if self._closed:
             raise SessionLostError(f"{self._title()} is closed", "closed")
-        if self._dropped and current_rank(self) is None:  # an exception has come before the end of that
+        # an exception has interrupted the previous cleanup
+        if self._dropped and current_rank(self) is None:
             self._begin_again()
 
     def close(self) -> None:
-        """Ends all sessions. The first late error that no read has raised is raised."""
+        """Ends all sessions. Raises the first late error that has not been raised yet."""
         if self._closed:
             return
         self._closed = True
         errors: list[BaseException] = []
-        # A rank whose sends have not been received ends the transfers of the others when it leaves: all
-        # transfers end first, if they can.
+        # A rank that leaves ends the transfers of other ranks whose data it has not received: so all
+        # transfers are completed first, if that is possible.
         whole = not self._dropped and self._groups.even() and self._groups.received()
         with self._groups.during_threads():
             if whole:
@@ -344,7 +352,7 @@ class Mesh:
                 errors.append(error)
 
     def detach(self) -> None:
-        """Leaves all sessions on their daemons, for a program that connects by the mesh's name."""
+        """Leaves all sessions on their daemons, for a later program that connects by the mesh's name."""
         if self._closed:
             return
         self._closed = True
@@ -377,21 +385,21 @@ def connect_mesh(
     cert: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
     timeout: Any = None,
 ) -> Mesh:
-    """One session for each address, as the ranks of one group, for this program to drive all of them.
+    """Opens one session for each address, as the ranks of one group that this program drives.
 
-    An address is one for `connect`, with a device behind a slash where the rank's tensors are not to be
-    on the CPU: "box2:7420/cuda:1". It may come several times: several ranks of one daemon. Different
-    daemons have been told of each other (docs/distributed.md). `names` are those of the dimensions of the
-    mesh and `shape` their sizes, whose product is the number of ranks; for one dimension it is not
-    needed.
+    An address has the form for `connect`, followed by a slash and a device if the rank's tensors should not
+    be on the CPU: "box2:7420/cuda:1". It may occur several times, for several ranks on one daemon.
+    Different daemons must be connected to each other (docs/distributed.md). `names` are the names of the
+    mesh's dimensions and `shape` their sizes, whose product is the number of ranks; for one dimension it
+    can be left out.
 
-    `name`: where this user has a mesh of this name on these daemons, its sessions are taken over, and
-    what they keep is in `Mesh.kept()`. A mesh with a name outlives its program; `Mesh.close` ends it.
-    `token`, `memory`, `ca` and `cert` are those of `connect`, the same for all. `timeout`: of each
-    collective, a timedelta or seconds, 30 minutes by default.
+    `name`: if this user has a mesh of this name on these daemons, its sessions are taken over, and the
+    tensors that they keep are in `Mesh.kept()`. A mesh with a name outlives its program; `Mesh.close` ends
+    it. `token`, `memory`, `ca` and `cert` are those of `connect`, the same for all sessions. `timeout`: for
+    each collective, a timedelta or seconds, 30 minutes by default.
 
-    ValueError for a shape that does not fit, errors as `connect`, RankLostError where daemons have not
-    been told of each other."""
+    ValueError for a shape that does not fit, the errors of `connect`, and RankLostError if daemons are not
+    connected to each other."""
     if isinstance(addresses, str) or not addresses:
         raise ValueError("connect_mesh: addresses is a list of one address for each rank")
     names = (names,) if isinstance(names, str) else tuple(names)

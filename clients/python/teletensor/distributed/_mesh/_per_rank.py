@@ -1,4 +1,4 @@
-"""PerRank: one object that stands for an object on each rank."""
+"""PerRank: one object that stands for a separate object on each rank."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["PerRank"]
 
 
 class PerRank(Sequence[Any]):
-    """An object of each rank of a mesh: `values[i]` is that of rank i, and `len` and iteration are over
-    ranks.
+    """One object for each rank of a mesh: `values[i]` is that of rank i, and `len` and iteration are over
+    the ranks.
 
     In the code of a rank (mesh.run, mesh.spawn, mesh.compile) its attributes and calls are those of the
-    rank's own object, which `here` is. As an argument of mesh.run, spawn and compile each rank gets its own
-    one. RuntimeError for `here`, attributes and calls outside of a rank's code."""
+    rank's own object, `here`. If it is an argument of mesh.run, spawn or compile, each rank gets its own
+    object. RuntimeError for `here`, attributes and calls outside of a rank's code."""
 
     def __init__(self, mesh: Mesh, values: Iterable[Any]) -> None:
         self._mesh, self._values = mesh, tuple(values)
 
     @property
     def here(self) -> Any:
-        """The object of the rank whose code runs."""
+        """The object of the rank whose code is running."""
         rank = current_rank(self._mesh)
         if rank is None:
             raise RuntimeError(
@@ -59,7 +59,8 @@ class PerRank(Sequence[Any]):
 
 
 def of_rank(value: Any, index: int) -> Any:
-    """An argument as rank `index` gets it, also within tuples, lists and dicts."""
+    """An argument with every PerRank, also within tuples, lists and dicts, replaced by its element for rank
+    `index`."""
     if isinstance(value, PerRank):
         return value[index]
     if type(value) in (tuple, list):

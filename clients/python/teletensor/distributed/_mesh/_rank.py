@@ -1,4 +1,4 @@
-"""A rank of a mesh: a session, and a device of its daemon."""
+"""Rank: a session of a mesh, and a device of its daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Rank"]
 
 
 class Rank(Place):
-    """`mesh[i]`. `x.to(mesh[i])` is the tensor in the session of this rank."""
+    """A rank of a mesh, `mesh[i]`. `x.to(mesh[i])` is the tensor in the session of this rank."""
 
     def __init__(self, mesh: Mesh, index: int, session: Session, device: _core.device) -> None:
         self.mesh, self.index, self.session, self.device = mesh, index, session, device
@@ -27,16 +27,16 @@ class Rank(Place):
         return f"<rank {self.index} of {self.mesh._title()}: {self.device} at {self.session.address}>"
 
     def as_current(self) -> contextlib.AbstractContextManager[Any]:
-        """Within it lines are this rank's: tensors are made in its session and on its device, and
-        collectives are this rank's."""
+        """A context whose lines are those of this rank: tensors are created in its session and on its
+        device, and collectives are called by this rank."""
         if self.device.type == "cpu":
             return self.session.as_current()
         return _on(self)
 
     def copy(self, value: Any) -> Any:
-        """A copy of a tensor, module, optimizer, or of a tuple, list or dict with such things, whose
-        tensors are on this rank. Tensors of other ranks go from daemon to daemon, others by this
-        program."""
+        """A copy of a tensor, module, optimizer, or of a tuple, list or dict of these, with its tensors on
+        this rank. Tensors of other ranks are sent from daemon to daemon, and all further tensors through
+        this program."""
         from ._copies import copied
 
         return copied(value, self)
@@ -52,7 +52,7 @@ def _on(rank: Rank) -> Any:
 
 
 def current_rank(mesh: Mesh) -> Rank | None:
-    """The rank whose lines this thread runs: of the innermost session of a `with`."""
+    """The rank whose lines this thread is running: that of the innermost session of a `with`."""
     stack = _sessions()
     if not stack:
         return None
@@ -60,9 +60,9 @@ def current_rank(mesh: Mesh) -> Rank | None:
 
 
 def named(error: BaseException, rank: Rank) -> None:
-    """Names the rank in the error's text, if that names none."""
+    """Adds the rank to the error's message, if the message does not name one."""
     text = error.args[0] if error.args and isinstance(error.args[0], str) else ""
     if (
         text and not re.search(r"\brank \d", text) and not isinstance(error, KeyError)
-    ):  # whose text is a key
+    ):  # errors whose text is a key
         error.args = (f"rank {rank.index}: {text}", *error.args[1:])

@@ -1,4 +1,4 @@
-"""A thread for each rank of a mesh."""
+"""Runs a function in one thread for each rank of a mesh."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["in_threads"]
 
 
 class _Stopped(BaseException):
-    """Raised in the thread of a rank, after another rank has failed or Ctrl-C."""
+    """Raised in the thread of a rank after another rank has failed, or after Ctrl-C."""
 
 
 class _Stoppable:
-    """The threads that may be stopped: each at most once, and only while it runs the rank's code. There is
-    no lock, because a thread that is stopped between taking and releasing one would keep it."""
+    """The threads that may be stopped: each at most once, and only while it runs the code of a rank. No
+    lock is used, because a thread that is stopped while it holds a lock would keep it."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
@@ -32,25 +32,26 @@ class _Stoppable:
         self._stopping = False
 
     def begin(self) -> None:
-        """This thread may be stopped from now on."""
+        """Allows this thread to be stopped from now on."""
         self._running.add(threading.get_ident())
 
     def end(self) -> None:
-        """This thread is not stopped any more: an exception that was under way is raised in here."""
+        """Forbids this thread to be stopped from now on: a pending exception is raised in this method."""
         thread = threading.get_ident()
         while True:
             try:
                 self._ended.add(thread)
                 while self._stopping:
                     time.sleep(0.001)
-                for _ in range(100):  # the interpreter raises what is under way at the end of a round
+                # the interpreter raises a pending exception at the end of an iteration
+                for _ in range(100):
                     pass
                 return
             except _Stopped:
                 pass
 
     def stop(self) -> None:
-        """Stops them."""
+        """Stops the threads."""
         self._stopping = True
         for thread in tuple(self._running):
             if thread not in self._ended:
@@ -67,8 +68,9 @@ def in_threads(
     kwargs: dict[str, Any],
     stop: Callable[[], None],
 ) -> list[Any]:
-    """The results of f on the ranks, each called in a thread. After the first error of a rank, or Ctrl-C,
-    the threads are stopped; stop() ends what they wait for. That error is raised when all have ended."""
+    """Calls f on the ranks, each in a thread; returns the results. After the first error of a rank, or
+    Ctrl-C, the threads are stopped; stop() ends everything for which they wait. The error is raised when
+    all threads have ended."""
     results: list[Any] = [None] * len(mesh)
     ended: queue.SimpleQueue[tuple[Rank, BaseException | None]] = queue.SimpleQueue()
 

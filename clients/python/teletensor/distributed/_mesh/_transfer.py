@@ -1,4 +1,4 @@
-"""`x.to(mesh[1])`: a tensor goes from one session to another, from daemon to daemon, with its gradient.
+"""`x.to(mesh[1])`: moves a tensor from one session to another, from daemon to daemon, with its gradient.
 
 In the second session the result is the output of a node whose backward sends the gradient to the first
 session. `autograd._elsewhere` continues the backward there.
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["moved", "upload"]
 
-_TAG = (1 << 31) - 1  # of transfers, so that the program's own sends do not meet them
+_TAG = (1 << 31) - 1  # the tag of transfers, which differs from those of the program's own sends
 
 
 def moved(x: Tensor, rank: Rank) -> Tensor:
-    """The tensor on that rank; itself if it is there. ValueError for a tensor of a session that is not of
-    the mesh and requires grad."""
+    """Returns the tensor on that rank; the tensor itself if it is already there. ValueError for a tensor
+    that requires grad and whose session is not in the mesh."""
     session = owner_of(x._session)
     if session is rank.session:
         return x if x.device == rank.device else ops["to_device"](x, rank.device)
@@ -47,7 +47,7 @@ def moved(x: Tensor, rank: Rank) -> Tensor:
 
 
 def upload(x: Tensor, rank: Rank) -> Tensor:
-    """A tensor of any session, by way of this program."""
+    """Sends a tensor of any session to the rank through this program."""
     from ..._convert import tensor
 
     values = x.detach().numpy()
@@ -56,7 +56,7 @@ def upload(x: Tensor, rank: Rank) -> Tensor:
 
 
 def _sent(x: Tensor, source: Rank, target: Rank) -> Tensor:
-    """The tensor on the target, without history."""
+    """Returns the tensor on the target rank, without history."""
     here, there = _world(source), _world(target)
     x = x.detach()
     here._sent = True
@@ -74,7 +74,7 @@ def _world(rank: Rank) -> ProcessGroup:
 
 
 class _Origin:
-    """Keeps the tensor that was moved, which is of another session than the node."""
+    """Holds the tensor that was moved, which belongs to another session than the node."""
 
     def __init__(self, x: Tensor) -> None:
         self.tensor = x

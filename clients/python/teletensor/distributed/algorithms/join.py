@@ -1,7 +1,7 @@
-"""Join: ranks of a group may have different numbers of inputs.
+"""Join: allows the ranks of a group to have different numbers of inputs.
 
-A rank that has no more inputs joins: it takes part in the collectives of the others, with nothing of its
-own, until all have joined.
+A rank that has no more inputs joins: it takes part in the collectives of the remaining ranks, without
+contributing data, until all ranks have joined.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from .. import Work, all_reduce, get_rank
 
 __all__ = ["Join", "JoinHook", "Joinable"]
 
-_MANY = 1000  # steps that a rank has joined before it warns
+_MANY = 1000  # the number of steps after which a rank that has joined warns
 
 
 class JoinHook:
-    """The part of a Joinable that a rank runs once it has joined."""
+    """The code of a Joinable that a rank runs after it has joined."""
 
     def main_hook(self) -> None:
         """Called once for each step of the ranks that have not joined: calls the collectives that the
         Joinable calls in a step."""
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Called once when all ranks have joined. is_last_joiner: is this rank one of the last?"""
+        """Called once when all ranks have joined. is_last_joiner says whether this rank was among the last
+        to join."""
 
 
 class _Config(NamedTuple):
-    """The options of the Join that a Joinable is in."""
+    """The options of the Join context in which a Joinable is used."""
 
     enable: bool = False
     throws: bool = False
@@ -47,12 +48,12 @@ class Joinable(abc.ABC):
 
     @abc.abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """The hook for a Join, which gets the keyword arguments of the Join."""
+        """Returns the hook for a Join context, whose keyword arguments it gets."""
 
     @property
     @abc.abstractmethod
     def join_device(self) -> Any:
-        """The device of the tensors of the Join's own collectives."""
+        """The device of the tensors of the Join context's own collectives."""
 
     @property
     @abc.abstractmethod
@@ -61,12 +62,13 @@ class Joinable(abc.ABC):
 
 
 class Join:
-    """A context in which the ranks may have different numbers of steps. All ranks of the group enter it.
+    """A context in which the ranks may have different numbers of steps. All ranks of the group must enter
+    it.
 
-    joinables: whose hooks are called, in this order; the first one tells the others of each step. enable:
-    False for a context that does nothing. throw_on_early_termination: when a rank has no more inputs,
-    all raise RuntimeError, in place of joining. **kwargs: for the hooks; DistributedDataParallel's has
-    divide_by_initial_world_size.
+    joinables: the objects whose hooks are called, in this order; the first one announces each step to the
+    other ranks. enable: False for a context without effect. throw_on_early_termination: if a rank has no
+    more inputs, all ranks raise RuntimeError instead of joining. **kwargs: passed to the hooks; that of
+    DistributedDataParallel has divide_by_initial_world_size.
 
     ValueError without joinables, or for joinables of several groups."""
 
@@ -120,11 +122,11 @@ class Join:
 
     @staticmethod
     def notify_join_context(joinable: Joinable) -> Work | None:
-        """Tells ranks that have joined that this one has another step. A Joinable calls it before the
-        collectives of the step. Returns the Work whose result is the number of ranks that have not joined,
-        for the first joinable of an enabled Join; None else.
+        """Tells the ranks that have joined that this rank has another step. A Joinable calls it before the
+        collectives of the step. For the first joinable of an enabled Join it returns the Work whose result
+        is the number of ranks that have not joined; in all other cases it returns None.
 
-        RuntimeError where a rank has no more inputs and throw_on_early_termination is set."""
+        RuntimeError if a rank has no more inputs and throw_on_early_termination is set."""
         if not hasattr(joinable, "_join_config"):
             raise RuntimeError(
                 f"{type(joinable).__name__} does not call Joinable.__init__() in its constructor"

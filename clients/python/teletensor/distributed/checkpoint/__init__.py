@@ -1,6 +1,7 @@
-"""torch.distributed.checkpoint: the state of a program whose tensors are divided among ranks, in a folder.
+"""The interface of torch.distributed.checkpoint: stores the state of a program whose tensors are divided
+among ranks in a folder.
 
-docs/distributed.md describes it.
+See docs/distributed.md.
 """
 
 from ... import _absent

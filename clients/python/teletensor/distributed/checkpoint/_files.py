@@ -1,7 +1,8 @@
-"""A folder with the tensors of several ranks: each rank's own file, and an index of what lies where.
+"""A folder with the tensors of several ranks: one file for each rank, and an index of the contents of all
+files.
 
-A save writes its files beside those of the save before, under new names. The index is replaced at the end,
-and the former files are removed then: a folder always has one whole checkpoint.
+A save writes its files under new names next to those of the previous save. At the end the index is
+replaced, and then the previous files are removed: so the folder always contains one complete checkpoint.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ _KIND = "teletensor checkpoint 1"
 
 
 class CheckpointException(Exception):
-    """A rank could not save or load: the message has each such rank's error. All ranks raise it."""
+    """A rank could not save or load. The message contains the error of each such rank; all ranks raise this
+    exception."""
 
 
 class _Ranks:
-    """The ranks that save or load together; a program without a world is one."""
+    """The ranks that save or load together; a program without a world counts as one rank."""
 
     def __init__(self, group: Any) -> None:
         self.group = found(group) if is_initialized() or group is not None else None
@@ -43,14 +45,15 @@ class _Ranks:
         self.size = 1 if self.group is None else self.group.size()
 
     def every(self, value: Any) -> list[Any]:
-        """The values of all ranks."""
+        """Returns the values of all ranks."""
         values: list[Any] = [value] * self.size
         if self.group is not None:
             all_gather_object(values, value, self.group)
         return values
 
     def together(self, what: str, act: Callable[[], Any]) -> list[Any]:
-        """The results of act() on all ranks. When it fails on one rank, all raise CheckpointException."""
+        """Returns the results of act() on all ranks. If it fails on any rank, all ranks raise
+        CheckpointException."""
         result, error = None, ""
         try:
             result = act()
@@ -64,7 +67,7 @@ class _Ranks:
 
 
 class _Part(NamedTuple):
-    """A part of a tensor in a file: `rows` rows of dimension `dim`, beginning with row `begin`."""
+    """A part of a tensor in a file: `rows` rows of dimension `dim`, starting with row `begin`."""
 
     file: str
     dim: int
@@ -73,7 +76,7 @@ class _Part(NamedTuple):
 
 
 def _leaves(tree: Any, prefix: str, found_leaves: dict[str, Any]) -> dict[str, Any]:
-    """The tensors and other values of nested dicts, by their keys joined by dots."""
+    """The tensors and other values in nested dicts, by their keys joined by dots."""
     for key, value in tree.items():
         if not isinstance(key, (str, int)):
             raise TypeError(
@@ -98,15 +101,17 @@ def _folder(checkpoint_id: Any) -> str:
 def save(
     state_dict: Mapping[str, Any], *, checkpoint_id: Any = None, process_group: Any = None
 ) -> None:
-    """Writes a state_dict, whose values may be dicts again, to the folder `checkpoint_id`. All ranks of the
-    group (or the world) reach this folder; it is created if it does not exist. All ranks call this function
-    with the same names. Each rank writes its shards to a file of its own; other tensors and values are
-    those of rank 0. A former checkpoint in the folder stays whole until the new one is complete.
+    """Writes a state_dict, whose values may be nested dicts, to the folder `checkpoint_id`. All ranks of
+    the group (or the world) must have access to this folder; it is created if it does not exist. All ranks
+    call this function with the same names. Each rank writes its shards to a file of its own; all other
+    tensors and values are taken from rank 0. A previous checkpoint in the folder stays complete until the
+    new one is.
 
     Shards are recognised in model.state_dict() of a sharded module, and in the result of
-    get_optimizer_state_dict. The tensors of an optimizer's own state_dict() do not say that they are parts.
+    get_optimizer_state_dict. The tensors in an optimizer's own state_dict() are not marked as parts.
 
-    CheckpointException on all ranks where one cannot write, or has another dtype, shape or other names."""
+    CheckpointException on all ranks if one of them cannot write, or has a different dtype, shape or set of
+    names."""
     folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
     tokens: list[Any] = [secrets.token_hex(6) if ranks.rank == 0 else ""]
     if ranks.group is not None:
@@ -140,7 +145,7 @@ def save(
 
 
 def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
-    """The description of a value of this rank. "part": the part of a tensor that this rank writes."""
+    """The description of a value of this rank. "part" is the part of a tensor that this rank writes."""
     if isinstance(value, ShardedParameter):
         sharding = value.sharding
         part = [file, sharding.dim, sharding.begin, sharding.rows]
@@ -154,7 +159,7 @@ def _entry(value: Any, file: str, rank: int) -> dict[str, Any]:
 
 
 def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
-    """The index's entries of those of all ranks. ValueError where they do not fit."""
+    """Merges the entries of all ranks into those of the index. ValueError if they do not fit together."""
     entries: dict[str, Any] = {}
     for rank, theirs in enumerate(every):
         if list(theirs) != list(every[0]):
@@ -171,7 +176,7 @@ def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
                 f"{name} is {facts[0]} on rank 0, and {facts[different[0]]} on rank {different[0]}"
             )
         parts = [theirs[name]["part"] for theirs in every if theirs[name]["part"]]
-        # Ranks of several groups may have the same rows.
+        # Ranks of different groups may have the same rows.
         once = {tuple(part[1:]): part for part in reversed(parts)}
         entries[name] = {
             "shape": first["shape"],
@@ -182,7 +187,7 @@ def _joined(every: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sync(path: str) -> None:
-    """Waits until the disk has the file, which then survives a crash of the machine."""
+    """Waits until the file is on the disk, so that it survives a crash of the machine."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -191,7 +196,7 @@ def _sync(path: str) -> None:
 
 
 def _clean(folder: str, token: str) -> None:
-    """Removes the files of former checkpoints."""
+    """Removes the files of previous checkpoints."""
     for name in os.listdir(folder):
         pieces = name.split(".")
         if (
@@ -208,11 +213,11 @@ def load(
 ) -> None:
     """Reads a checkpoint of `save` into the tensors of a state_dict, in place; other values are replaced.
     The number of ranks may differ from that of the save: each rank reads the rows of its own shards, and
-    all ranks read whole tensors. Names that only the checkpoint has are ignored. All ranks of the group
+    all ranks read whole tensors. Names that are only in the checkpoint are ignored. All ranks of the group
     (or the world) call this function.
 
-    CheckpointException on all ranks, with nothing changed, where on one a name is missing, a shape or dtype
-    differs, or a file is missing or damaged."""
+    CheckpointException on all ranks, with nothing changed, if on any rank a name is missing, a shape or
+    dtype differs, or a file is missing or damaged."""
     folder, ranks = _folder(checkpoint_id), _Ranks(process_group)
     read: list[tuple[Tensor, Tensor]] = []
     objects: list[tuple[str, Any]] = []
@@ -265,7 +270,7 @@ class _Files:
 
     def __init__(self, folder: str, opened: ExitStack) -> None:
         self._folder, self._opened = folder, opened
-        self._read_files: dict[str, dict[str, Any]] = {}  # by name: what lies in the file
+        self._read_files: dict[str, dict[str, Any]] = {}  # by name of the file, its contents
 
     def tensor(self, name: str, like: Tensor, entry: dict[str, Any]) -> Tensor:
         """The values in the checkpoint for the tensor `like`."""

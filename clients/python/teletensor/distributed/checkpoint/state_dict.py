@@ -1,5 +1,5 @@
-"""torch.distributed.checkpoint.state_dict: the state of sharded modules and of their optimizers, as whole
-tensors or as this rank's parts."""
+"""The interface of torch.distributed.checkpoint.state_dict: the state of sharded modules and their
+optimizers, as whole tensors or as the parts of this rank."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ __all__ = [
 
 @dataclass
 class StateDictOptions:
-    """How the functions of this module return and take states.
+    """How the functions of this module return and accept states.
 
-    full_state_dict: whole tensors in place of this rank's shards. All ranks call the function.
-    cpu_offload: on the CPU; of whole tensors only rank 0 of the world gets any, the others an empty dict.
-    ignore_frozen_params: without parameters that do not require grad.
-    strict: load_state_dict's.
-    broadcast_from_rank0: rank 0 of the world gives the whole tensors; what the others give does not count.
-        Needs full_state_dict."""
+    full_state_dict: whole tensors instead of this rank's shards. All ranks must call the function.
+    cpu_offload: tensors on the CPU; whole tensors are returned on rank 0 of the world only, and all other
+        ranks get an empty dict.
+    ignore_frozen_params: leaves out parameters that do not require grad.
+    strict: the argument of load_state_dict.
+    broadcast_from_rank0: rank 0 of the world passes the whole tensors; those of all other ranks are
+        ignored. Requires full_state_dict."""
 
     full_state_dict: bool = False
     cpu_offload: bool = False
@@ -49,7 +50,7 @@ def _checked(options: StateDictOptions | None) -> StateDictOptions:
 
 
 def _names(model: Module) -> dict[int, list[str]]:
-    """The names of each parameter, by its id."""
+    """The names of each parameter, by the id of the parameter."""
     found_names: dict[int, list[str]] = {}
     for name, parameter in _parameters(model):
         found_names.setdefault(id(parameter), []).append(name)
@@ -61,7 +62,8 @@ def _parameters(model: Module) -> list[tuple[str, Any]]:
 
 
 def _shown(value: Any, options: StateDictOptions, sharded: ShardedParameter | None) -> Any:
-    """A tensor in the form that `options` ask for. `sharded`: the parameter that is divided as it is."""
+    """A tensor in the form that `options` select. `sharded` is the parameter that is divided in the same
+    way."""
     if not isinstance(value, Tensor):
         return value
     if sharded is not None and options.full_state_dict:
@@ -79,7 +81,7 @@ def _is_told(options: StateDictOptions) -> bool:
 def get_model_state_dict(
     model: Module, *, options: StateDictOptions | None = None
 ) -> dict[str, Any]:
-    """model.state_dict(), with shards or, by options.full_state_dict, whole tensors."""
+    """Returns model.state_dict(), with shards or, with options.full_state_dict, with whole tensors."""
     options = _checked(options)
     frozen = {name for name, p in _parameters(model) if not p.requires_grad}
     state: dict[str, Any] = {}
@@ -93,8 +95,8 @@ def get_model_state_dict(
 def set_model_state_dict(
     model: Module, model_state_dict: Mapping[str, Any], *, options: StateDictOptions | None = None
 ) -> Any:
-    """model.load_state_dict() of the result of get_model_state_dict with the same options. Returns the
-    missing and the unexpected keys. Errors as load_state_dict's, before anything is changed."""
+    """Calls model.load_state_dict() with the result of get_model_state_dict with the same options. Returns
+    the missing and the unexpected keys. Raises the errors of load_state_dict before anything is changed."""
     options = _checked(options)
     if not options.full_state_dict:
         return model.load_state_dict(model_state_dict, strict=options.strict)
@@ -122,7 +124,7 @@ def _part(name: str, value: Tensor, parameter: ShardedParameter) -> Tensor:
 
 
 def _from_rank0(state: dict[str, Any], devices: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of rank 0, on all ranks, on these devices."""
+    """The entries of rank 0 on all ranks, on these devices."""
     names: list[Any] = [list(state)]
     broadcast_object_list(names, 0)
     result: dict[str, Any] = {}
@@ -165,9 +167,9 @@ def get_optimizer_state_dict(
     *,
     options: StateDictOptions | None = None,
 ) -> dict[str, Any]:
-    """The state of optimizers of the model's parameters, with the parameters' names in place of numbers.
-    ValueError for an optimizer of other parameters. NotImplementedError for full_state_dict and state that
-    has neither its parameter's shape nor a single element."""
+    """Returns the state of optimizers of the model's parameters, with the names of the parameters in place
+    of numbers. ValueError for an optimizer of other parameters. NotImplementedError for full_state_dict if
+    a state has neither the shape of its parameter nor a single element."""
     options = _checked(options)
     names = _names(model)
     whole: dict[str, Any] = {"state": {}, "param_groups": []}
@@ -217,8 +219,8 @@ def set_optimizer_state_dict(
     *,
     options: StateDictOptions | None = None,
 ) -> None:
-    """Takes over what get_optimizer_state_dict returned with the same options, for optimizers of the same
-    parameters in the same groups. ValueError where a group or a parameter is missing."""
+    """Restores the result of get_optimizer_state_dict with the same options, for optimizers of the same
+    parameters in the same groups. ValueError if a group or a parameter is missing."""
     options = _checked(options)
     names = _names(model)
     given = dict(optim_state_dict)
@@ -279,7 +281,7 @@ def get_state_dict(
     *,
     options: StateDictOptions | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(get_model_state_dict, get_optimizer_state_dict)."""
+    """Returns (get_model_state_dict(), get_optimizer_state_dict())."""
     model_state = get_model_state_dict(model, options=options)
     return model_state, get_optimizer_state_dict(model, optimizers, options=options)
 
@@ -292,7 +294,7 @@ def set_state_dict(
     optim_state_dict: Mapping[str, Any],
     options: StateDictOptions | None = None,
 ) -> Any:
-    """set_optimizer_state_dict, then set_model_state_dict, whose result it returns."""
+    """Calls set_optimizer_state_dict and then set_model_state_dict, whose result it returns."""
     with no_grad():
         set_optimizer_state_dict(model, optimizers, optim_state_dict, options=options)
         return set_model_state_dict(model, model_state_dict, options=options)

@@ -1,6 +1,6 @@
-"""torch.distributed.fsdp: modules whose parameters are divided among the ranks, by fully_shard.
+"""The interface of torch.distributed.fsdp: modules whose parameters fully_shard divides among the ranks.
 
-docs/distributed.md describes it.
+See docs/distributed.md.
 """
 
 from typing import Any

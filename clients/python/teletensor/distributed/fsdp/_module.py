@@ -1,4 +1,4 @@
-"""fully_shard, and what a module can do once it is sharded."""
+"""fully_shard, and the methods of a sharded module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UnshardHandle:
 
 
 class FSDPModule:
-    """A module that `fully_shard` has sharded. The module's class is made a subclass of it."""
+    """A module that `fully_shard` has sharded, whose class becomes a subclass of this one."""
 
     _fsdp_group: Group
 
@@ -43,9 +43,9 @@ class FSDPModule:
         )
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Gathers the parameters of this module, without those of sharded modules in it, and makes them
-        its attributes until reshard(). All ranks call it. With async_op they become the attributes by
-        wait() of the handle that is returned, or in the next forward."""
+        """Gathers the parameters of this module, without those of sharded submodules, and makes them its
+        attributes until reshard(). All ranks call it. With async_op they become the attributes by wait() of
+        the returned handle, or in the next forward."""
         self._fsdp_group.gather()
         handle = UnshardHandle(self._fsdp_group)
         if async_op:
@@ -54,52 +54,56 @@ class FSDPModule:
         return None
 
     def reshard(self) -> None:
-        """Releases the gathered parameters of this module, without those of sharded modules in it. The
-        shards are its attributes again."""
+        """Releases the gathered parameters of this module, without those of sharded submodules. The shards
+        become its attributes again."""
         self._fsdp_group.reshard()
 
     def reset_iter_state(self) -> None:
-        """Reshards this module and those in it, and drops gradients that were to be averaged later."""
+        """Reshards this module and its submodules, and discards gradients that were to be averaged
+        later."""
         for group in _groups(self, True):
             group.reset()
 
     def set_requires_gradient_sync(
         self, requires_gradient_sync: bool, *, recurse: bool = True
     ) -> None:
-        """Whether backwards average the gradients. Without it they add up as whole tensors on this rank,
-        until a backward with it averages the sums."""
+        """Sets whether a backward averages the gradients. If not, they are accumulated as whole tensors on
+        this rank, until a backward averages the sums."""
         for group in _groups(self, recurse):
             group.syncs = bool(requires_gradient_sync)
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
-        """Whether backwards average the shards' gradients over the ranks that have the same shards, where
-        the mesh has two dimensions. Without it they add up until a backward with it."""
+        """Sets whether a backward averages the gradients of the shards over the ranks that have the same
+        shards, for a mesh of two dimensions. If not, they are accumulated until a backward averages
+        them."""
         for group in _groups(self, recurse):
             group.syncs_replicas = bool(requires_all_reduce)
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
-        """Whether a forward releases the gathered parameters at its end."""
+        """Sets whether a forward releases the gathered parameters at its end."""
         for group in _groups(self, recurse):
             group.reshards = bool(reshard_after_forward)
 
     def set_reshard_after_backward(
         self, reshard_after_backward: bool, *, recurse: bool = True
     ) -> None:
-        """Whether a backward releases the gathered parameters at its end. Kept parameters are gathered
-        again after an optimizer has changed the shards."""
+        """Sets whether a backward releases the gathered parameters at its end. Parameters that are kept are
+        gathered again after an optimizer has changed the shards."""
         for group in _groups(self, recurse):
             group.reshards_after_backward = bool(reshard_after_backward)
 
     def set_modules_to_forward_prefetch(self, modules: list[FSDPModule]) -> None:
-        """Each forward of this module begins to gather the parameters of these as well."""
+        """Makes each forward of this module also start to gather the parameters of these modules."""
         self._fsdp_group.next_forward = _groups_of(modules)
 
     def set_modules_to_backward_prefetch(self, modules: list[FSDPModule]) -> None:
-        """Each backward of this module begins to gather what the backwards of these read as well."""
+        """Makes each backward of this module also start to gather the parameters that the backward of these
+        modules needs."""
         self._fsdp_group.next_backward = _groups_of(modules)
 
     def set_gradient_divide_factor(self, factor: float) -> None:
-        """Divides the sums of gradients over the ranks by this, in place of the number of ranks."""
+        """Sets the number by which the sums of gradients over the ranks are divided, instead of the number
+        of ranks."""
         if not factor > 0:
             raise ValueError(
                 f"set_gradient_divide_factor: a positive number is expected, not {factor}"
@@ -111,23 +115,23 @@ class FSDPModule:
     def set_reduce_scatter_unused_params(
         self, reduce_scatter_unused_params: bool, *, recurse: bool = True
     ) -> None:
-        """Whether parameters that a backward of this rank does not reach take part in the averages with
-        zeros, as it is needed where the ranks use different parameters."""
+        """Sets whether parameters that the backward of this rank does not reach take part in the averages
+        with zeros, which is necessary if the ranks use different parameters."""
         for group in _groups(self, recurse):
             group.averages_unused = bool(reduce_scatter_unused_params)
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Accepted: the gradients of each backward are there for the lines after it."""
+        """Accepted without effect: the gradients of each backward are available to later lines."""
 
     def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
-        """Accepted: a backward gathers only parameters that it reads."""
+        """Accepted without effect: a backward gathers only the parameters that it needs."""
 
     def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
-        """Accepted."""
+        """Accepted without effect."""
 
 
 def _parts(module: Any) -> list[Any]:
-    """The sharded modules of a module, itself first where it is one."""
+    """The sharded modules in a module, including the module itself if it is sharded, which comes first."""
     return [each for each in module.modules() if isinstance(each, FSDPModule)]
 
 
@@ -152,26 +156,26 @@ def fully_shard(
     offload_policy: OffloadPolicy = OffloadPolicy(),  # noqa: B008
     ignored_params: set[Parameter] | None = None,
 ) -> Any:
-    """Divides every parameter of the module among the ranks. Each rank then has a part of it, of its
-    gradient, and of the state of an optimizer that is made afterwards. Returns the module itself, which is
-    an FSDPModule from now on.
+    """Divides every parameter of the module among the ranks. Each rank then has a part of the parameter, of
+    its gradient, and of the state of an optimizer that is created later. Returns the module itself, which
+    becomes an FSDPModule.
 
-    A forward gathers the parameters and releases them at its end. The backward gathers those that it reads
-    again, and gives each shard its part of the gradients' average over the ranks. Parameters of modules in
-    it that are sharded already are left to those: shard the blocks of a model first, then the model. All
-    ranks call it with equal parameters; the forwards and backwards of all ranks call the same modules in
-    the same order.
+    A forward gathers the parameters and releases them at its end. The backward gathers those that it needs
+    again, and gives each shard its part of the gradients' average over the ranks. Parameters of submodules
+    that are already sharded stay with these: shard the blocks of a model first, and then the model. All
+    ranks call this function with equal parameters; the forwards and backwards of all ranks call the same
+    modules in the same order.
 
     module: a Module, or a list of Modules whose parameters are gathered together.
-    mesh: the ranks: a ProcessGroup or a DeviceMesh; None: all processes. In a DeviceMesh of two dimensions
-        the ranks along the second one divide the parameters, and ranks along the first one have the same
-        shards.
-    reshard_after_forward: whether a forward releases the gathered parameters at its end. None: only in
-        modules that are inside another sharded module.
-    shard_placement_fn: called with each parameter; returns an object whose `dim` is the dimension that is
-        divided, or None for dimension 0. Another dimension has to be divisible by the number of ranks.
-    mp_policy: dtypes of gathered parameters, arguments, results and averages.
-    ignored_params: parameters that are left as they are; their gradients are not averaged.
+    mesh: the ranks, as a ProcessGroup or a DeviceMesh; None means all processes. In a DeviceMesh of two
+        dimensions the ranks along the second one divide the parameters, and the ranks along the first
+        one have the same shards.
+    reshard_after_forward: whether a forward releases the gathered parameters at its end. None means only
+        in modules that are inside another sharded module.
+    shard_placement_fn: called with each parameter; returns an object whose `dim` is the dimension to be
+        divided, or None for dimension 0. Any other dimension must be divisible by the number of ranks.
+    mp_policy: the dtypes of gathered parameters, arguments, results and averages.
+    ignored_params: parameters that are not changed; their gradients are not averaged.
 
     ValueError for a ModuleList or ModuleDict, a parameter without dimensions or of a lazy module, a
     placement that does not fit, and a parameter or module that is sharded already;
@@ -210,7 +214,8 @@ def fully_shard(
 
 
 def _attach_state(group: Group, shard: ShardedParameter, owner: Module, attribute: str) -> None:
-    """The owner's state_dict has the shard, which knows how to gather, also while it is gathered."""
+    """Makes the owner's state_dict contain the shard, even while the parameter is gathered; the shard has
+    the method to gather it."""
 
     def after_save(module: Module, state: dict[str, Any], prefix: str, _: Any) -> None:
         if state.get(prefix + attribute) is not shard:
@@ -235,7 +240,7 @@ def _class_of(kind: type) -> type:
 
 
 def _ranks_of(mesh: Any) -> tuple[ProcessGroup, ProcessGroup | None]:
-    """The ranks that divide the parameters, and those that have the same shards."""
+    """The group of ranks that divide the parameters, and the group of ranks that have the same shards."""
     if mesh is None or isinstance(mesh, ProcessGroup):
         return found(mesh), None
     if mesh == GroupMember.NON_GROUP_MEMBER:
@@ -265,8 +270,9 @@ def _check_options(reshard_after_forward: Any, offload_policy: Any) -> None:
 def _own_parameters(
     modules: list[Any], ignored: set[Parameter]
 ) -> list[tuple[Parameter, str, list[tuple[Module, str]]]]:
-    """The parameters of these modules without those of sharded modules in them: each once, with all modules
-    that have it. ValueError for one that is sharded already, or that a sharded module outside has."""
+    """The parameters of these modules without those of sharded submodules, each once, with all modules that
+    have it. ValueError for a parameter that is already sharded, or that a sharded module outside of these
+    has too."""
     found: dict[int, tuple[Parameter, str, list[tuple[Module, str]]]] = {}
     left_out = {id(each) for each in ignored}
     seen: set[int] = set()
@@ -297,7 +303,7 @@ def _own_parameters(
 
 
 def _dimension(parameter: Parameter, name: str, placement_fn: Any, ranks: int) -> int:
-    """Along which the parameter is divided."""
+    """The dimension along which the parameter is divided."""
     if isinstance(parameter, UninitializedTensorMixin):
         raise ValueError(
             f"fully_shard: call the lazy module of parameter {name} once before it is sharded"
@@ -325,8 +331,8 @@ def _dimension(parameter: Parameter, name: str, placement_fn: Any, ranks: int) -
 
 
 def register_fsdp_forward_method(module: Any, method_name: str) -> None:
-    """Calls of module.<method_name> gather the parameters as calls of the module do. Nothing happens where
-    the module is no FSDPModule. AttributeError where it has no such method."""
+    """Makes calls of module.<method_name> gather the parameters as calls of the module do. Has no effect if
+    the module is not an FSDPModule. AttributeError if it does not have such a method."""
     method = getattr(module, method_name)
     if not isinstance(module, FSDPModule):
         return

@@ -1,4 +1,4 @@
-"""Options of fully_shard: dtypes, and the place of shards."""
+"""The options of fully_shard: dtypes, and where the shards are stored."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ __all__ = ["CPUOffloadPolicy", "MixedPrecisionPolicy", "OffloadPolicy"]
 
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:
-    """The dtypes of a module that fully_shard has sharded. The shards and the optimizer keep theirs.
+    """The dtypes of a module that fully_shard has sharded. The shards and the optimizer keep their own
+    dtypes.
 
-    param_dtype: of the gathered parameters, and so of the computation. None: as the shards.
-    reduce_dtype: of the gradients while they are averaged, or collected without an average. None: as the
-        shards.
-    output_dtype: the floating-point tensors that the forward returns are cast to it. None: not at all.
+    param_dtype: the dtype of the gathered parameters, and hence of the computation. None means that of
+        the shards.
+    reduce_dtype: the dtype of the gradients while they are averaged, or accumulated without averaging.
+        None means that of the shards.
+    output_dtype: the dtype to which floating-point results of the forward are cast. None means no cast.
     cast_forward_inputs: whether the floating-point arguments of the forward are cast to param_dtype."""
 
     param_dtype: Any = None
@@ -31,7 +33,7 @@ class OffloadPolicy:
 
 @dataclass
 class CPUOffloadPolicy(OffloadPolicy):
-    """fully_shard refuses it with NotImplementedError: the daemon itself moves tensors that nothing uses
-    from the device to host memory and to disk when room is needed."""
+    """fully_shard refuses this policy with NotImplementedError: the daemon itself moves unused tensors from
+    the device to host memory and to disk when memory is needed."""
 
     pin_memory: bool = True

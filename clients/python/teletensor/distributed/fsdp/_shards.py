@@ -17,9 +17,9 @@ __all__ = ["ShardedParameter", "Sharding", "alias", "gradient_norms", "place", "
 
 
 class Sharding:
-    """How a parameter of `shape` is divided among the ranks of a group: along `dim`, as chunk() does it.
-    The last ranks may have fewer rows, or none. Between ranks the parts have equal sizes, the smaller ones
-    with zeros at the end."""
+    """How a parameter of shape `shape` is divided among the ranks of a group: along `dim`, as chunk() does.
+    The last ranks may have fewer rows, or none. In transfers between ranks all parts have the same size;
+    smaller ones are padded with zeros."""
 
     def __init__(self, group: ProcessGroup, shape: tuple[int, ...], dim: int) -> None:
         self.group, self.shape, self.dim = group, shape, dim
@@ -30,18 +30,18 @@ class Sharding:
         self._padded = (*shape[:dim], self.chunk, *shape[dim + 1 :])
 
     def part(self, whole: Tensor) -> Tensor:
-        """This rank's part of the whole tensor, as a copy."""
+        """A copy of this rank's part of the whole tensor."""
         return whole.detach().narrow(self.dim, self.begin, self.rows).clone()
 
     def gather(self, part: Tensor) -> Tensor:
-        """The whole tensor of the ranks' parts, without history. All ranks call it."""
+        """The whole tensor from the parts of the ranks, without history. All ranks call it."""
         with no_grad():
             sent = self._filled(part.detach(), self.chunk)
             whole = gathered(sent, self.group).to(part.device).movedim(0, self.dim)
             return self._joined(whole).narrow(self.dim, 0, self.shape[self.dim])
 
     def scatter(self, whole: Tensor, op: ReduceOp) -> Tensor:
-        """This rank's part of the sum, or the average, of the ranks' whole tensors. All ranks call it."""
+        """This rank's part of the sum or average of the ranks' whole tensors. All ranks call it."""
         with no_grad():
             ranks = self.group.size()
             filled = self._filled(whole.detach(), self.chunk * ranks)
@@ -58,24 +58,24 @@ class Sharding:
         return ops["cat"]([x, zeros], self.dim)
 
     def _joined(self, x: Tensor) -> Tensor:
-        """[..., ranks, chunk, ...] as one dimension."""
+        """Reshapes [..., ranks, chunk, ...] so that these two dimensions become one."""
         rows = self.group.size() * self.chunk
         return x.reshape(*self.shape[: self.dim], rows, *self.shape[self.dim + 1 :])
 
 
 class ShardedParameter(Parameter):
-    """This rank's part of a parameter: an ordinary leaf tensor, with a gradient of its own shape. A module
-    of fully_shard has them as its parameters."""
+    """This rank's part of a parameter: an ordinary leaf tensor, whose gradient has the shape of the part.
+    These are the parameters of a module of fully_shard."""
 
     sharding: Sharding
     name: str
 
     def full_tensor(self) -> Tensor:
-        """The whole parameter, of its global shape, as a new tensor without history. All ranks call it."""
+        """The whole parameter with its global shape, as a new tensor without history. All ranks call it."""
         return self.sharding.gather(self)
 
     def to_local(self) -> Tensor:
-        """This rank's part, on the same memory, without history."""
+        """This rank's part, sharing its memory, without history."""
         return self.detach()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
@@ -86,7 +86,7 @@ class ShardedParameter(Parameter):
 
 
 def sharded(parameter: Parameter, name: str, sharding: Sharding) -> ShardedParameter:
-    """This rank's part as a parameter, with that part of the gradient."""
+    """Returns this rank's part as a parameter, with the corresponding part of the gradient."""
     made = ShardedParameter(sharding.part(parameter), parameter.requires_grad)
     made.sharding, made.name = sharding, name
     if parameter.grad is not None:
@@ -95,20 +95,21 @@ def sharded(parameter: Parameter, name: str, sharding: Sharding) -> ShardedParam
 
 
 def alias(part: Tensor, like: ShardedParameter, name: str) -> ShardedParameter:
-    """A tensor that is divided as a parameter is, under another name and without history, on its memory."""
+    """A tensor that is divided like a parameter and shares the memory of `part`, under another name and
+    without history."""
     made = ShardedParameter(part.detach(), False)
     made.sharding, made.name = like.sharding, name
     return made
 
 
 def place(owners: list[tuple[Module, str]], tensor: Tensor) -> None:
-    """Makes it the attribute of the modules under these names."""
+    """Makes the tensor the attribute with these names of the modules."""
     for module, name in owners:
         module.__dict__[name] = tensor
 
 
 def gradient_norms(parameters: Iterable[ShardedParameter], norm_type: float) -> list[Tensor]:
-    """For each group of ranks the norm of the whole gradients that its ranks have in parts."""
+    """For each group of ranks, the norm of the whole gradients of which its ranks have parts."""
     by_group: dict[int, list[ShardedParameter]] = {}
     for each in parameters:
         by_group.setdefault(id(each.sharding.group), []).append(each)

@@ -1,10 +1,10 @@
-"""The work of a module of fully_shard around its forward and backward.
+"""Implements the forward and backward of a module of fully_shard.
 
-A forward gathers the parameters and runs with them as the module's attributes. When an operation saves a
-gathered parameter for the backward, only a note is kept: the number of the parameter, and shape, strides
-and offset in it. The backward gathers the parameter again when it reads the saved value. The gathered
-parameters are results of one tape node, whose backward averages the gradients and gives each shard its
-part.
+A forward gathers the parameters and runs with them as attributes of the module. When an operation saves a
+gathered parameter for the backward, only a reference is kept: the index of the parameter, and the shape,
+strides and offset of the part. The backward gathers the parameter again when it reads the saved value. The
+gathered parameters are the results of one tape node, whose backward averages the gradients and gives each
+shard its part.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["Group", "Owned"]
 
 
 class Owned(NamedTuple):
-    """A parameter, and the modules that have it with its name there."""
+    """A parameter, and the modules that have it, with its name in each."""
 
     parameter: ShardedParameter
     owners: list[tuple[Module, str]]
 
 
 class _Whole(NamedTuple):
-    """A gathered parameter, with the value of the shard that it was gathered from."""
+    """A gathered parameter, with the version of the shard from which it was gathered."""
 
     tensor: Tensor | None
-    shard: Tensor  # another name of it
+    shard: Tensor  # an alias of the shard
     version: int
 
     def is_of(self, shard: Tensor) -> bool:
@@ -49,7 +49,7 @@ class _Whole(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    """A note in place of a value that an operation has saved: a part of a gathered parameter."""
+    """A reference that replaces a value that an operation has saved: a part of a gathered parameter."""
 
     number: int
     whole: _Whole  # without its tensor
@@ -73,7 +73,8 @@ class _Gathered(Function):
 
 
 class _Begins(Function):
-    """The arguments of a module without a trained parameter: its backward ends with theirs."""
+    """The identity of the arguments of a module without trained parameters: their backward is the end of
+    the module's backward."""
 
     @staticmethod
     def forward(ctx: Any, group: Group, *tensors: Tensor) -> Any:
@@ -88,7 +89,7 @@ class _Begins(Function):
 
 
 class _Notes(saved_tensors_hooks):
-    """Within it, what operations save of the gathered parameters is noted instead of kept."""
+    """A context in which references replace the parts of gathered parameters that operations save."""
 
     def __init__(self, group: Group, wholes: list[_Whole]) -> None:
         bare = [each._replace(tensor=None) for each in wholes]
@@ -119,26 +120,30 @@ class Group:
         reshards: bool | None,
     ) -> None:
         self.owned, self.policy = owned, policy
-        self.replicas = replicas  # ranks that have the same shards, of other parts of the batch
-        self.reshards = reshards  # after a forward; None: if the module is in another sharded one
+        self.replicas = replicas  # the ranks that have the same shards and other parts of the batch
+        # whether a forward reshards; None: only if the module is in another sharded module
+        self.reshards = reshards
         self.nested = False
         self.reshards_after_backward = self.syncs = self.syncs_replicas = True
         self.averages_unused = False
-        self.divisor: float | None = None  # of the sums of gradients; None: the number of ranks
-        self.next_forward: list[Group] = []  # groups that are gathered early
+        # the divisor of the sums of gradients; None means the number of ranks
+        self.divisor: float | None = None
+        self.next_forward: list[Group] = []  # groups whose parameters are gathered early
         self.next_backward: list[Group] = []
-        self.depth = 0  # of calls
-        self._placed: list[Tensor] = [each.parameter for each in owned]  # the attributes of the modules
-        self._wholes: dict[int, _Whole] = {}  # what is gathered now
-        self.noted: set[int] = set()  # parameters of which a backward wants parts
+        self.depth = 0  # the nesting depth of calls
+        # the present attributes of the modules
+        self._placed: list[Tensor] = [each.parameter for each in owned]
+        self._wholes: dict[int, _Whole] = {}  # the parameters that are gathered now
+        self.noted: set[int] = set()  # the parameters of which a backward needs parts
         self._in_backward = False
-        self._pending: dict[int, Tensor] = {}  # gradients that no rank has averaged yet
-        self._scattered: dict[int, Tensor] = {}  # averaged, but not over replicas
+        self._pending: dict[int, Tensor] = {}  # gradients that have not been averaged over the ranks yet
+        # gradients that have been averaged, but not over the replicas
+        self._scattered: dict[int, Tensor] = {}
 
     # ---- the parameters
 
     def trained(self) -> list[int]:
-        """The numbers of the parameters that require grad."""
+        """The indices of the parameters that require grad."""
         return [i for i, each in enumerate(self.owned) if each.parameter.requires_grad]
 
     def whole(self, number: int) -> Tensor:
@@ -158,7 +163,7 @@ class Group:
         return found
 
     def gather(self) -> list[Tensor]:
-        """All parameters. RuntimeError where one was replaced since fully_shard."""
+        """All parameters, gathered. RuntimeError if a parameter was replaced since fully_shard."""
         for (parameter, owners), placed in zip(self.owned, self._placed, strict=True):
             for module, name in owners:
                 if module.__dict__.get(name) is not placed:
@@ -169,7 +174,7 @@ class Group:
         return [self.whole(i) for i in range(len(self.owned))]
 
     def recorded(self) -> list[Tensor]:
-        """All parameters, those that require grad with a history that leads to their shards."""
+        """All parameters, gathered; those that require grad have a history that leads to their shards."""
         found = self.gather()
         trained = self.trained()
         if trained and is_grad_enabled():
@@ -179,18 +184,18 @@ class Group:
         return found
 
     def show(self, tensors: list[Tensor]) -> None:
-        """Makes these the attributes of the modules."""
+        """Makes these tensors the attributes of the modules."""
         for (_, owners), tensor in zip(self.owned, tensors, strict=True):
             place(owners, tensor)
         self._placed = tensors
 
     def reshard(self) -> None:
-        """Releases the gathered parameters; the shards are the attributes of the modules again."""
+        """Releases the gathered parameters; the shards become the attributes of the modules again."""
         self._wholes.clear()
         self.show([each.parameter for each in self.owned])
 
     def reset(self) -> None:
-        """As after fully_shard: gradients that were to be averaged later are gone."""
+        """Restores the state after fully_shard: gradients that were to be averaged later are discarded."""
         self.reshard()
         self._pending.clear()
         self._scattered.clear()
@@ -199,7 +204,7 @@ class Group:
     # ---- a forward
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """function(*args, **kwargs) with the gathered parameters."""
+        """Returns function(*args, **kwargs), called with the gathered parameters."""
         policy = self.policy
         if policy.cast_forward_inputs and policy.param_dtype is not None:
             args, kwargs = _cast((args, kwargs), policy.param_dtype)
@@ -223,8 +228,8 @@ class Group:
         return _cast(result, policy.output_dtype)
 
     def _showing(self, tensors: list[Tensor]) -> Restoring:
-        """Within it, these are the attributes of the modules. The end of the outermost one reshards, where
-        forwards are to."""
+        """A context in which these tensors are the attributes of the modules. At the end of the outermost
+        one the parameters are resharded, if forwards are to do so."""
 
         def apply() -> None:
             self.depth += 1
@@ -250,7 +255,8 @@ class Group:
         return unflatten(leaves, structure)
 
     def _again(self) -> Restoring:
-        """Around a second call, by the backward, of a checkpointed function in the module's forward."""
+        """A context for a second call, by the backward, of a checkpointed function in the module's
+        forward."""
         found = [each.detach() for each in self.gather()]
         for i in self.trained():
             found[i].requires_grad_()
@@ -259,7 +265,7 @@ class Group:
     # ---- a backward
 
     def saved(self, saved: _Saved) -> Tensor:
-        """The value that an operation had saved. RuntimeError if the shard was written since."""
+        """The value that an operation had saved. RuntimeError if the shard was overwritten since."""
         parameter = self.owned[saved.number].parameter
         if not saved.whole.is_of(parameter):
             raise RuntimeError(
@@ -276,13 +282,14 @@ class Group:
         return self.whole(saved.number).as_strided(*saved.geometry)
 
     def end_backward(self) -> None:
-        """The backward has run all operations of the forward."""
+        """Called when the backward has run all operations of the forward."""
         self._in_backward = False
         if self.reshards_after_backward and self.depth == 0:
             self.reshard()
 
     def average(self, gradients: Any) -> list[Any]:
-        """The shards' parts of the averaged gradients of the trained parameters, None for those without."""
+        """The parts of the averaged gradients that belong to the shards of the trained parameters; None for
+        those without a gradient."""
         trained = self.trained()
         with no_grad():
             for i, gradient in zip(trained, gradients, strict=True):
@@ -322,7 +329,7 @@ class Group:
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
-    """The tree with its floating-point tensors in that dtype; as it is where dtype is None."""
+    """The tree with its floating-point tensors cast to that dtype; unchanged if dtype is None."""
 
     def cast(leaf: Any) -> Any:
         return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

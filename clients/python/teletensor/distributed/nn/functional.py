@@ -1,8 +1,8 @@
-"""Collectives with gradients: they return new tensors, and a backward through them is a collective again.
+"""Differentiable collectives: they return new tensors, and a backward through them calls collectives again.
 
-All ranks of the group call backward through the same ones, in the same order: the gradient of a sum is the
-sum of the gradients, that of a gather is a scatter. Minima, maxima and products of ranks have no gradients
-here: an operand that requires grad is refused.
+All ranks of the group must call backward through the same collectives in the same order: the gradient of a
+sum is the sum of the gradients, and that of a gather is a scatter. Minima, maxima and products over ranks
+are not differentiable here: an operand that requires grad is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = [
 
 
 def _linear(name: str, op: ReduceOp, *tensors: Any) -> None:
-    """NotImplementedError for a reduction whose gradient is no collective, where one is wanted."""
+    """NotImplementedError for a reduction whose gradient is not a collective, if an operand requires
+    grad."""
     if op not in (ReduceOp.SUM, ReduceOp.AVG) and any(each.requires_grad for each in tensors):
         raise NotImplementedError(
             f"distributed.nn.functional.{name} has gradients for ReduceOp.SUM and AVG, not for {op}: "
@@ -52,8 +53,8 @@ class _AllReduce(Function):
 
 
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None) -> Any:
-    """The tensors of all ranks as one. NotImplementedError for an operand that requires grad and an op
-    other than SUM and AVG."""
+    """The tensors of all ranks, reduced to one. NotImplementedError for an operand that requires grad and
+    an op other than SUM and AVG."""
     _linear("all_reduce", op, tensor)
     return _AllReduce.apply(found(group), op, tensor)
 
@@ -72,7 +73,8 @@ class _Broadcast(Function):
 
 
 def broadcast(tensor: Any, src: int, group: Any = None) -> Any:
-    """The tensor of rank src. Its gradient there is the sum of the ranks' gradients, and zero elsewhere."""
+    """The tensor of rank src. On rank src its gradient is the sum of the ranks' gradients, and on all other
+    ranks it is zero."""
     own = found(group)
     return _Broadcast.apply(own, root_of("src", src, None, own), tensor)
 
@@ -92,7 +94,8 @@ class _Reduce(Function):
 
 
 def reduce(tensor: Any, dst: int, op: ReduceOp = ReduceOp.SUM, group: Any = None) -> Any:
-    """The tensors of all ranks as one on rank dst, and zeros elsewhere. Errors as all_reduce."""
+    """The tensors of all ranks reduced to one on rank dst, and zeros on all other ranks. Raises the errors
+    of all_reduce."""
     _linear("reduce", op, tensor)
     own = found(group)
     return _Reduce.apply(own, root_of("dst", dst, None, own), op, tensor)
@@ -116,7 +119,8 @@ class _Gather(Function):
 
 
 def gather(tensor: Any, dst: int = 0, group: Any = None) -> tuple[Any, ...]:
-    """The tensors of all ranks, on rank dst, and zeros elsewhere. All have the same shape."""
+    """The tensors of all ranks on rank dst, and zeros on all other ranks. All tensors have the same
+    shape."""
     own = found(group)
     check(tensor, "tensor", own)
     found_rows: tuple[Any, ...] = _Gather.apply(own, root_of("dst", dst, None, own), tensor)
@@ -138,8 +142,8 @@ class _Scatter(Function):
 
 
 def scatter(tensors: Any, src: int = 0, group: Any = None) -> Any:
-    """The tensor for this rank in rank src's list, which has one for each rank. The other ranks give a list
-    of tensors of the same shapes and dtypes, whose values do not count."""
+    """The tensor for this rank in the list of rank src, which has one for each rank. The other ranks pass a
+    list of tensors with the same shapes and dtypes, whose values are ignored."""
     own = found(group)
     rows = listed(tensors, "tensors", own)
     alike(rows, "tensors")
@@ -160,7 +164,7 @@ class _AllGather(Function):
 
 
 def all_gather(tensor: Any, group: Any = None) -> tuple[Any, ...]:
-    """The tensors of all ranks, which have the same shape."""
+    """The tensors of all ranks, which must have the same shape."""
     own = found(group)
     check(tensor, "tensor", own)
     rows: tuple[Any, ...] = _AllGather.apply(own, tensor)
@@ -184,8 +188,8 @@ class _ReduceScatter(Function):
 def reduce_scatter(
     output: Any, input_list: Any, op: ReduceOp = ReduceOp.SUM, group: Any = None
 ) -> Any:
-    """The ranks' tensors at this rank's place in input_list, as one, in the shape of `output`, which stays
-    as it is. Errors as all_reduce."""
+    """Reduces the tensors at this rank's index in the input_list of all ranks; the result has the shape of
+    `output`, which is not changed. Raises the errors of all_reduce."""
     own = found(group)
     rows = listed(input_list, "input_list", own)
     alike([output, *rows], "output and input_list")
@@ -207,8 +211,8 @@ class _AllToAll(Function):
 
 
 def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None) -> tuple[Any, ...]:
-    """The tensors for this rank in the ranks' input lists, in the shapes of the output list, whose tensors
-    stay as they are."""
+    """The tensors for this rank in the input lists of all ranks, with the shapes of the output list, whose
+    tensors are not changed."""
     own = found(group)
     targets = listed(output_tensor_list, "output_tensor_list", own)
     sources = listed(input_tensor_list, "input_tensor_list", own)
@@ -236,8 +240,8 @@ def all_to_all_single(
     input_split_sizes: Any = None,
     group: Any = None,
 ) -> Any:
-    """As all_to_all, of the parts of one tensor along dimension 0: equal ones, or of the sizes that are
-    given. `output` has the result's shape and stays as it is."""
+    """As all_to_all, for the parts of one tensor along dimension 0: parts of equal size, or of the given
+    sizes. `output` has the shape of the result and is not changed."""
     own = found(group)
     shape = tuple(output.shape)
     return _AllToAllSingle.apply(own, shape, output_split_sizes, input_split_sizes, input)
@@ -261,8 +265,8 @@ class _Send(Function):
 
 
 def send(tensor: Any, dst: int, group: Any = None, tag: int = 0) -> Any:
-    """Sends the tensor to rank dst. Returns a zero whose backward receives the tensor's gradient from
-    there: add it to this rank's loss, or call its backward()."""
+    """Sends the tensor to rank dst. Returns a zero whose backward receives the tensor's gradient from rank
+    dst: add it to this rank's loss, or call its backward()."""
     own = found(group)
     check(tensor, "tensor", own)
     return _Send.apply(own, root_of("dst", dst, None, own), tag, tensor)
@@ -283,8 +287,8 @@ class _Recv(Function):
 
 
 def recv(tensor: Any, src: int, group: Any = None, tag: int = 0) -> Any:
-    """The tensor that rank src sends by send(), new, of the dtype and shape of `tensor`. Where `tensor`
-    requires grad, so does the result, and its backward sends the gradient back to src."""
+    """The tensor that rank src sends by send(), as a new tensor with the dtype and shape of `tensor`. If
+    `tensor` requires grad, the result does too, and its backward sends the gradient back to src."""
     own = found(group)
     check(tensor, "tensor", own)
     return _Recv.apply(own, root_of("src", src, None, own), tag, tensor)

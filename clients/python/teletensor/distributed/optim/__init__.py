@@ -1,4 +1,4 @@
-"""torch.distributed.optim: an optimizer whose state is divided among the ranks."""
+"""The interface of torch.distributed.optim: an optimizer whose state is divided among the ranks."""
 
 from ... import _absent
 from ._zero import ZeroRedundancyOptimizer

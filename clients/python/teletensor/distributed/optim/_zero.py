@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer: each rank keeps the optimizer's state of a part of the parameters.
+"""ZeroRedundancyOptimizer: each rank keeps the optimizer state of a part of the parameters.
 
 As described in Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 2019 (arXiv:1910.02054), stage 1.
@@ -22,16 +22,16 @@ _BUCKET_BYTES = 25 * 2**20
 
 
 class ZeroRedundancyOptimizer(Optimizer, Joinable):
-    """An optimizer of class `optimizer_class` for a part of the parameters on each rank: step() updates
-    this rank's, and then all ranks get those of the others. All ranks have the same parameters in the same
-    order, and gradients that are equal where it matters, as DistributedDataParallel makes them.
+    """An optimizer of class `optimizer_class` for a part of the parameters on each rank: step() updates the
+    parameters of this rank, and then all ranks receive those of the other ranks. All ranks must have the
+    same parameters in the same order, with equal gradients, as DistributedDataParallel provides them.
 
-    Each group's parameters, the largest first, go to the rank that has the fewest elements so far. A
-    parameter is never divided. **defaults are the options of optimizer_class; `param_groups` has all
-    parameters, and options that are changed there count at the next step. parameters_as_bucket_view
-    has no effect.
+    The parameters of each group are assigned, the largest first, to the rank that has the fewest elements
+    so far. A parameter is never divided. **defaults are the options of optimizer_class; `param_groups`
+    contains all parameters, and options that are changed there take effect at the next step.
+    parameters_as_bucket_view has no effect.
 
-    NotImplementedError for overlap_with_ddp; TypeError where optimizer_class is no Optimizer."""
+    NotImplementedError for overlap_with_ddp; TypeError if optimizer_class is not an Optimizer class."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.process_group = found_group(process_group)
         self.world_size, self.rank = get_world_size(process_group), get_rank(process_group)
         self.parameters_as_bucket_view = parameters_as_bucket_view
-        self._sizes = [0] * self.world_size  # elements, by rank
+        self._sizes = [0] * self.world_size  # the number of elements, by rank
         self._shards: list[list[list[Tensor]]] = []  # by group and rank
-        self._consolidated: list[dict[Any, Any]] | None = None  # the state of each rank's optimizer
+        self._consolidated: list[dict[Any, Any]] | None = None  # the state of the optimizer of each rank
         self.optim: Optimizer | None = None
         Joinable.__init__(self)
         Optimizer.__init__(self, params, defaults)
@@ -68,7 +68,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return {**given, "params": self._shards[i][self.rank]}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As Optimizer.add_param_group. All ranks add the same groups."""
+        """As Optimizer.add_param_group. All ranks must add the same groups."""
         super().add_param_group(param_group)
         shards: list[list[Tensor]] = [[] for _ in range(self.world_size)]
         for each in sorted(self.param_groups[-1]["params"], key=lambda p: -p.numel()):
@@ -81,8 +81,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             _copy_options(self.optim.param_groups, self.param_groups)
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Updates this rank's parameters, and takes those of the others. Returns the closure's result;
-        **kwargs are for the step() of optimizer_class."""
+        """Updates the parameters of this rank, and receives those of the other ranks. Returns the closure's
+        result; **kwargs are passed to the step() of optimizer_class."""
         Join.notify_join_context(self)
         return self._step(closure, **kwargs)
 
@@ -101,7 +101,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # ---- dictionary form
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Brings the state of all ranks to the rank `to` of the group, whose state_dict() has it until
+        """Sends the state of all ranks to the rank `to` of the group, whose state_dict() contains it until
         the next step. All ranks call it."""
         assert self.optim is not None
         _copy_options(self.param_groups, self.optim.param_groups)
@@ -111,7 +111,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._consolidated = found
 
     def _numbers(self, rank: int) -> list[int]:
-        """The numbers across all groups of a rank's parameters, in the order of its optimizer."""
+        """The numbers, counted across all groups, of a rank's parameters, in the order of its optimizer."""
         numbers: dict[int, int] = {}
         for every in self.param_groups:
             for each in every["params"]:
@@ -119,8 +119,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return [numbers[id(each)] for shards in self._shards for each in shards[rank]]
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the plain optimizer_class for all parameters, on the rank that
-        `consolidate_state_dict` has named. RuntimeError on others, and after a step."""
+        """The state of a plain optimizer_class for all parameters, on the rank that was given to
+        `consolidate_state_dict`. RuntimeError on all other ranks, and after a step."""
         if self._consolidated is None:
             raise RuntimeError(
                 "Optimizer state has not been consolidated on this rank. Please call "
@@ -135,8 +135,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return {**whole, "state": dict(sorted(state.items()))}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes over the options, and of the state what belongs to this rank's parameters. `state_dict` is
-        one of state_dict(), or of the plain optimizer_class. All ranks load the same."""
+        """Restores the options, and the part of the state that belongs to this rank's parameters.
+        `state_dict` is a result of state_dict(), or that of a plain optimizer_class. All ranks must load
+        the same."""
         assert self.optim is not None
         super().load_state_dict({**state_dict, "state": {}})
         names = [str(number) for saved in state_dict["param_groups"] for number in saved["params"]]
@@ -153,9 +154,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # ---- ranks with different numbers of inputs
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """A rank that has joined still updates its parameters. Their gradients are those that
-        DistributedDataParallel leaves there, which comes before this optimizer in the Join's list. Each
-        forward of the others is followed by one step() before their next forward."""
+        """Makes a rank that has joined continue to update its parameters. Their gradients are those that
+        DistributedDataParallel leaves there, which must precede this optimizer in the list of the Join. The
+        remaining ranks must call step() once after each forward, before their next forward."""
         return _ZeroJoin(self)
 
     @property
@@ -165,7 +166,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     @property
     def join_process_group(self) -> Any:
-        """The group whose ranks have the state."""
+        """The group whose ranks share the state."""
         return self.process_group
 
 
@@ -178,6 +179,6 @@ class _ZeroJoin(JoinHook):
 
 
 def _copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> None:
-    """Copies all of each group but its parameters."""
+    """Copies all options of each group, but not its parameters."""
     for given, group in zip(source, target, strict=True):
         group.update({key: given[key] for key in given if key not in ("params", "param_names")})

@@ -1,4 +1,4 @@
-"""torch.distributed.tensor: tensors that the ranks of a DeviceMesh hold parts of."""
+"""The interface of torch.distributed.tensor: tensors of which each rank of a DeviceMesh has a part."""
 
 from ... import _absent
 from ..device_mesh import DeviceMesh, init_device_mesh

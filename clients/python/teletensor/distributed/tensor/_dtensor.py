@@ -1,4 +1,4 @@
-"""DTensor: this rank's part of a tensor, and where the other parts are."""
+"""DTensor: this rank's part of a tensor, and the distribution of all parts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["DTensor", "distribute_tensor"]
 
 
 class DTensor:
-    """A tensor in parts, of which each rank of a DeviceMesh has one. `from_local` and `distribute_tensor`
-    make it; all ranks do the same with it, in the same order.
+    """A tensor in parts, of which each rank of a DeviceMesh has one. Created by `from_local` and
+    `distribute_tensor`; all ranks must call the same operations on it in the same order.
 
-    It is no Tensor: it has `redistribute`, `full_tensor`, `to_local`, sums and differences of equally
-    placed ones, and products with numbers. Any other operation raises NotImplementedError that names it:
-    use to_local(), and from_local() for the result."""
+    It is not a Tensor: it supports `redistribute`, `full_tensor`, `to_local`, sums and differences of
+    DTensors with the same placements, and products with numbers. Any other operation raises
+    NotImplementedError with its name: use to_local(), and from_local() for the result."""
 
     def __init__(self, local: Tensor, layout: Layout) -> None:
         self._local, self._layout = local, layout
@@ -46,10 +46,10 @@ class DTensor:
         shape: Sequence[int] | None = None,
         stride: Any = None,
     ) -> DTensor:
-        """The tensor whose part on this rank is `local_tensor`, with its history. Replicate without
-        placements. `shape`: of the whole tensor, where the parts of a Shard differ; without it they are
-        equal. run_check=True gives all ranks of a Replicate those of the first; stride has no effect.
-        ValueError where the part is not of the size that `shape` says."""
+        """Returns the tensor whose part on this rank is `local_tensor`, with its history. Without
+        placements it is Replicate. `shape` is the shape of the whole tensor, which is needed if the parts
+        of a Shard have different sizes. run_check=True copies the values of the first rank of a Replicate
+        to all ranks; stride has no effect. ValueError if the size of the part does not match `shape`."""
         placed = listed(placements, device_mesh, local_tensor.dim())
         whole = list(local_tensor.shape) if shape is None else list(shape)
         if shape is None:
@@ -69,7 +69,7 @@ class DTensor:
                         _d.broadcast(local_tensor, group=device_mesh.get_group(dim), group_src=0)
         return DTensor(local_tensor, layout)
 
-    # ---- what it is
+    # ---- properties
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -78,7 +78,7 @@ class DTensor:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """A placement for each dimension of the mesh."""
+        """The placement for each dimension of the mesh."""
         return self._layout.placements
 
     @property
@@ -115,7 +115,7 @@ class DTensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Does this rank's part require grad?"""
+        """Returns whether this rank's part requires grad."""
         return self._local.requires_grad
 
     def requires_grad_(self, requires_grad: bool = True) -> DTensor:
@@ -125,7 +125,7 @@ class DTensor:
 
     @property
     def grad(self) -> DTensor | None:
-        """The gradient, whole where this tensor is Partial; None before a backward."""
+        """The gradient, which is Replicate if this tensor is Partial; None before a backward."""
         found = self._local.grad
         return None if found is None else DTensor(found, self._gradient())
 
@@ -133,7 +133,7 @@ class DTensor:
         return self._layout.placed(for_gradients(self.placements))
 
     def detach(self) -> DTensor:
-        """Without history."""
+        """Returns the tensor without history."""
         return DTensor(self._local.detach(), self._layout)
 
     def __repr__(self) -> str:
@@ -151,8 +151,8 @@ class DTensor:
         *,
         async_op: bool = False,
     ) -> DTensor:
-        """The same tensor with these placements, by collectives. async_op makes no difference. ValueError
-        for another mesh, RuntimeError from Replicate to Partial."""
+        """Returns the same tensor with these placements, computed by collectives. async_op has no effect.
+        ValueError for another mesh, RuntimeError from Replicate to Partial."""
         if device_mesh is not None and device_mesh != self.device_mesh:
             raise NotImplementedError("Cross device mesh comm not supported yet!")
         if placements is None:
@@ -169,16 +169,16 @@ class DTensor:
         return DTensor(redistributed(self._local, self._layout, then), then)
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
-        """This rank's part. `grad_placements`: how its gradient comes, as where a later line uses the
-        whole tensor for a part of a result, Partial; by default as this tensor is placed, whole where it
-        is Partial."""
+        """Returns this rank's part. `grad_placements` says how its gradient is distributed, for example
+        Partial if later lines use the whole tensor to compute a part of a result; by default it is
+        distributed like this tensor, and Replicate if this tensor is Partial."""
         if grad_placements is None:
             return self._local
         gradient = self._layout.placed(listed(grad_placements, self.device_mesh, self.ndim))
         return redistributed(self._local, self._layout, self._layout, gradient)
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
-        """The whole tensor. `grad_placements` as to_local."""
+        """Returns the whole tensor. `grad_placements` is as for to_local."""
         whole = [Replicate()] * self.device_mesh.ndim
         return self.redistribute(placements=whole).to_local(grad_placements=grad_placements)
 
@@ -233,9 +233,9 @@ def distribute_tensor(
     *,
     src_data_rank: int | None = 0,
 ) -> DTensor:
-    """The tensor in parts, as a leaf. Its values are those of the first rank along each dimension of the
-    mesh; with src_data_rank=None those of each rank, which are then the same. The mesh of all ranks and
-    Replicate where they are not given. RuntimeError for a tensor with history."""
+    """Returns the tensor in parts, as a leaf. Its values are those of the first rank along each dimension
+    of the mesh; with src_data_rank=None those of each rank, which must then be equal. The defaults are the
+    mesh of all ranks and Replicate. RuntimeError for a tensor with history."""
     if not tensor.is_leaf:
         raise RuntimeError(
             "`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf tensor!"

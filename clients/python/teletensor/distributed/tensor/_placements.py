@@ -1,4 +1,4 @@
-"""Placements: what each rank along a dimension of a mesh has of a tensor."""
+"""Placements: which part of a tensor each rank along a dimension of a mesh has."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["Layout", "Partial", "Placement", "Replicate", "Shard", "for_gradient
 
 
 class Placement:
-    """It says which part of a tensor each rank along a dimension of a mesh has: `Shard`, `Replicate` or
+    """Says which part of a tensor each rank along a dimension of a mesh has: `Shard`, `Replicate` or
     `Partial`."""
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Is it a Shard (of that dimension, where one is given)?"""
+        """Returns whether it is a Shard (of that dimension, if one is given)."""
         return isinstance(self, Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
-        """Is it Replicate?"""
+        """Returns whether it is Replicate."""
         return isinstance(self, Replicate)
 
     def is_partial(self) -> bool:
-        """Is it Partial?"""
+        """Returns whether it is Partial."""
         return isinstance(self, Partial)
 
     def __hash__(self) -> int:
@@ -35,8 +35,8 @@ class Placement:
 
 
 class Shard(Placement):
-    """A part along dimension `dim`, as `Tensor.chunk` makes them: the first ranks have equal ones, the
-    last may have less, or none."""
+    """Each rank has a part along dimension `dim`, as `Tensor.chunk` makes them: the first ranks have parts
+    of equal size, and the last ones may have smaller parts, or none."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -46,15 +46,15 @@ class Shard(Placement):
 
 
 class Replicate(Placement):
-    """The whole tensor."""
+    """Each rank has the whole tensor."""
 
     def __repr__(self) -> str:
         return "Replicate()"
 
 
 class Partial(Placement):
-    """A summand: the tensor is the sum ("sum") or the average ("avg") over the ranks. ValueError for
-    another reduction."""
+    """Each rank has a summand: the tensor is the sum ("sum") or the average ("avg") over the ranks.
+    ValueError for another reduction."""
 
     def __init__(self, reduce_op: str = "sum") -> None:
         if reduce_op not in ("sum", "avg"):
@@ -71,18 +71,19 @@ class Partial(Placement):
 
 
 class Layout(NamedTuple):
-    """Where the parts of a tensor of this shape are: a placement for each dimension of the mesh."""
+    """The distribution of a tensor of this shape: a placement for each dimension of the mesh."""
 
     mesh: DeviceMesh
     placements: tuple[Placement, ...]
     shape: tuple[int, ...]
 
     def placed(self, placements: Sequence[Placement]) -> Layout:
-        """The same tensor otherwise."""
+        """The same tensor with other placements."""
         return Layout(self.mesh, tuple(placements), self.shape)
 
     def local_shape(self, upto: int | None = None) -> list[int]:
-        """The shape of this rank's part; `upto`: only the first dimensions of the mesh have divided it."""
+        """The shape of this rank's part; with `upto`, after division by only the first dimensions of the
+        mesh."""
         shape = list(self.shape)
         where = coordinate(self.mesh)
         for dim, placement in enumerate(self.placements[:upto]):
@@ -92,7 +93,7 @@ class Layout(NamedTuple):
 
 
 def coordinate(mesh: DeviceMesh) -> list[int]:
-    """This rank's place. RuntimeError for a rank that is not in the mesh."""
+    """This rank's coordinate in the mesh. RuntimeError for a rank that is not in the mesh."""
     where = mesh.get_coordinate()
     if where is None:
         raise RuntimeError(f"rank {mesh.get_rank()} is not in {mesh!r}, and has no part of its tensors")
@@ -106,9 +107,9 @@ def sizes(size: int, parts: int) -> list[int]:
 
 
 def listed(placements: Any, mesh: DeviceMesh, dims: int) -> tuple[Placement, ...]:
-    """A placement for each dimension of the mesh, with Shard's dimensions from 0 on. Replicate where none
-    are given. ValueError for another number, IndexError for a dimension that a tensor of `dims`
-    dimensions has not."""
+    """A placement for each dimension of the mesh, in which the dimensions of Shard are counted from 0;
+    Replicate if none are given. ValueError for a wrong number of placements, IndexError for a dimension
+    that a tensor of `dims` dimensions does not have."""
     given = [Replicate()] * mesh.ndim if placements is None else list(placements)
     if len(given) != mesh.ndim:
         raise ValueError(
@@ -128,5 +129,5 @@ def listed(placements: Any, mesh: DeviceMesh, dims: int) -> tuple[Placement, ...
 
 
 def for_gradients(placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """The placements of a tensor's gradient: it is whole if the tensor is a sum."""
+    """The placements of a tensor's gradient: where the tensor is Partial, its gradient is Replicate."""
     return tuple(Replicate() if isinstance(each, Partial) else each for each in placements)

@@ -1,4 +1,5 @@
-"""From one layout to another one, by collectives, with gradients: a backward goes the other way."""
+"""Conversion from one layout to another by differentiable collectives; a backward converts in the opposite
+direction."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ __all__ = ["redistributed"]
 
 
 def redistributed(local: Tensor, now: Layout, then: Layout, gradient: Layout | None = None) -> Tensor:
-    """This rank's part of the tensor in the layout `then`. `gradient`: the layout in which its gradient
-    comes; by default that of `then`, whole where `then` is a sum."""
+    """This rank's part of the tensor in the layout `then`. `gradient` is the layout of its gradient; by
+    default that of `then`, with Replicate where `then` is Partial."""
     gradient = then.placed(for_gradients(then.placements)) if gradient is None else gradient
     result: Tensor = _Redistribute.apply(now, then, gradient, local)
     return result
@@ -34,7 +35,7 @@ class _Redistribute(Function):
 
 def _moved(x: Tensor, now: Layout, then: Layout) -> Tensor:
     changed = [dim for dim in range(now.mesh.ndim) if now.placements[dim] != then.placements[dim]]
-    # A part of a part: what later dimensions have divided is put together first.
+    # If a part is divided again, the divisions by later dimensions of the mesh are undone first.
     if len(changed) == 1 and not any(
         isinstance(each, Shard) for each in now.placements[changed[0] + 1 :]
     ):
@@ -59,13 +60,13 @@ def _moved(x: Tensor, now: Layout, then: Layout) -> Tensor:
 
 
 def _step(x: Tensor, now: Layout, then: Layout, dim: int) -> Tensor:
-    """Along one dimension of the mesh."""
+    """Converts the placement along one dimension of the mesh."""
     source, target = now.placements[dim], then.placements[dim]
     if source == target:
         return x
     group, count = now.mesh.get_group(dim), now.mesh.size(dim)
     place = coordinate(now.mesh)[dim]
-    whole = now.local_shape(dim)  # as all later dimensions of the mesh have the whole of it
+    whole = now.local_shape(dim)  # undivided by later dimensions of the mesh
     if isinstance(source, Replicate):
         if isinstance(target, Shard):
             return _chunks(x, target.dim, count)[place].contiguous()
@@ -88,7 +89,7 @@ def _step(x: Tensor, now: Layout, then: Layout, dim: int) -> Tensor:
     parts = sizes(whole[source.dim], count)
     if isinstance(target, Shard):
         return _exchanged(x, source.dim, target.dim, now, dim)
-    if isinstance(target, Partial):  # zeros but for the own part
+    if isinstance(target, Partial):  # zeros except for the own part
         around = [list(x.shape), list(x.shape)]
         around[0][source.dim], around[1][source.dim] = sum(parts[:place]), sum(parts[place + 1 :])
         before, after = (ops["full"](0, shape, x.dtype, x.device) for shape in around)
@@ -103,7 +104,7 @@ def _step(x: Tensor, now: Layout, then: Layout, dim: int) -> Tensor:
 
 
 def _exchanged(x: Tensor, source: int, target: int, now: Layout, dim: int) -> Tensor:
-    """From parts along one dimension of the tensor to parts along another one."""
+    """Converts parts along one dimension of the tensor to parts along another one."""
     group, count, place = now.mesh.get_group(dim), now.mesh.size(dim), coordinate(now.mesh)[dim]
     whole = now.local_shape(dim)
     theirs, mine = sizes(whole[source], count), sizes(whole[target], count)[place]

@@ -1,4 +1,5 @@
-"""Arguments that are one number or one per spatial dimension, and inputs without a batch."""
+"""Arguments that are one number or one number for each spatial dimension, and inputs without a batch
+dimension."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Size = int | Sequence[int]
 
 
 def sizes(name: str, argument: str, value: Any, count: int) -> tuple[int, ...]:
-    """`count` integers; a single one (also in a list) is repeated."""
+    """Returns `count` integers; a single one (also in a list) is repeated."""
     if isinstance(value, int) and not isinstance(value, bool):
         return (value,) * count
     try:
@@ -35,8 +36,8 @@ def sizes(name: str, argument: str, value: Any, count: int) -> tuple[int, ...]:
 def batched(
     name: str, input: Tensor, spatial: int, run: Callable[[Tensor], Any], lead: int = 1
 ) -> Any:
-    """run(input) for an input with a batch, channels (`lead` of them) and `spatial` dimensions;
-    without a batch one is added and taken away again from every result."""
+    """Calls run on an input with a batch dimension, `lead` channel dimensions and `spatial` dimensions. If
+    input has no batch dimension, one is added, and removed again from every result."""
     rank = input.dim()
     if rank == spatial + lead + 1:
         return run(input)

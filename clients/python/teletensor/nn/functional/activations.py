@@ -64,8 +64,8 @@ def relu_(input: Tensor) -> Tensor:
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """x * Phi(x), Phi being the normal distribution's; approximate="tanh" uses the formula
-    0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Source: Hendrycks, Gimpel 2016."""
+    """x * Phi(x), where Phi is the normal distribution function; approximate="tanh" computes 0.5 x (1 +
+    tanh(sqrt(2/pi) (x + 0.044715 x^3))). Source: Hendrycks, Gimpel 2016."""
     return _ops.gelu(input, approximate)
 
 
@@ -85,12 +85,12 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """x where x > 0, else negative_slope * x."""
+    """x where x > 0, and negative_slope * x elsewhere."""
     return _into(input, _ops.leaky_relu(input, negative_slope), inplace)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x where x > 0, else alpha * (exp(x) - 1)."""
+    """x where x > 0, and alpha * (exp(x) - 1) elsewhere."""
     return _into(input, _ops.elu(input, alpha), inplace)
 
 
@@ -108,12 +108,12 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
+    """log(1 + exp(beta * x)) / beta, and x where beta * x > threshold."""
     return _ops.softplus(input, beta, threshold)
 
 
 def logsigmoid(input: Tensor) -> Tensor:
-    """log(sigmoid(x)), without overflow."""
+    """log(sigmoid(x)), computed without overflow."""
     return _ops.logsigmoid(input)
 
 
@@ -125,7 +125,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
-    """x limited to [min_val, max_val]."""
+    """x clamped to [min_val, max_val]."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
     return _into(input, _ops.hardtanh(input, min_val, max_val), inplace)
@@ -165,17 +165,18 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """x where |x| > lambd, else 0."""
+    """x where |x| > lambd, and 0 elsewhere."""
     return _ops.where(input.abs() <= lambd, tt.zeros_like(input), input)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """value where x <= threshold, else x."""
+    """value where x <= threshold, and x elsewhere."""
     return _into(input, tt.where(input <= threshold, tt.full_like(input, value), input), inplace)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """x where x > 0, else weight * x; weight has one element, or one per entry of dimension 1."""
+    """x where x > 0, and weight * x elsewhere; weight has one element, or one for each index of dimension
+    1."""
     if weight.dim() > 1:
         raise RuntimeError(
             f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.dim()}"
@@ -194,7 +195,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """a * sigmoid(b), a and b being the halves of the input along `dim`."""
+    """a * sigmoid(b), where a and b are the halves of the input along `dim`."""
     size = input.shape[dim]
     if size % 2:
         raise RuntimeError(f"glu: dimension {dim} has odd size {size}")
@@ -212,7 +213,7 @@ def _implicit_dim(name: str, rank: int) -> int:
 def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Tensor:
-    """exp(x) / sum(exp(x)) along `dim`; the input is cast to dtype before."""
+    """exp(x) / sum(exp(x)) along `dim`; the input is first cast to dtype if one is given."""
     if dim is None:
         dim = _implicit_dim("softmax", input.dim())
     return _ops.softmax(input, dim, dtype)
@@ -246,8 +247,8 @@ def rrelu(
     training: bool = False,
     inplace: bool = False,
 ) -> Tensor:
-    """x where x > 0, else x * a: in training a is uniform in [lower, upper) for each element, else
-    their mean. Source: Xu et al. 2015."""
+    """x where x > 0, and x * a elsewhere. In training a is random for each element, uniform in [lower,
+    upper); in evaluation it is the mean of both. Source: Xu et al. 2015."""
     if lower > upper:
         raise RuntimeError(
             f"rrelu: lower bound should be less than or equal to the upper bound, got {lower} and "
@@ -263,10 +264,11 @@ def rrelu(
 def gumbel_softmax(
     logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
-    """A sample of the Gumbel-softmax distribution along `dim`; hard: a one-hot vector with the
-    gradient of the soft sample. Source: Jang, Gu, Poole 2017."""
+    """A sample of the Gumbel-softmax distribution along `dim`. With `hard` it is a one-hot vector that has
+    the gradient of the soft sample. Source: Jang, Gu, Poole 2017."""
     uniform = tt.rand(tuple(logits.shape), dtype=logits.dtype, device=logits.device)
-    gumbels = -tt.log(-tt.log1p(-uniform))  # of numbers in (0, 1]: finite but for one in 2^24
+    # The logarithms are of numbers in (0, 1]: the results are finite except for one in 2^24.
+    gumbels = -tt.log(-tt.log1p(-uniform))
     soft = _ops.softmax((logits + gumbels) / tau, dim)
     if not hard:
         return soft

@@ -11,7 +11,8 @@ __all__ = ["multi_head_attention_forward"]
 
 
 def _additive(mask: Tensor | None, name: str, dtype: tt.dtype) -> Tensor | None:
-    """A mask to be added: where a bool one is True (left out), -inf."""
+    """Returns the mask as numbers that are added to the scores: a bool mask becomes -inf where it is True
+    (excluded)."""
     if mask is None:
         return None
     if mask.dtype == tt.bool:
@@ -29,7 +30,8 @@ def _check_shapes(
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
 ) -> bool:
-    """Is there a batch? Raises AssertionError for ranks that do not fit."""
+    """Returns whether the inputs have a batch dimension. Raises AssertionError for ranks that do not fit
+    together."""
     if query.dim() not in (2, 3):
         raise AssertionError(
             f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D "
@@ -61,7 +63,8 @@ def _project(
     weights: tuple[Tensor | None, Tensor | None, Tensor | None],
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """query, key and value times their weights; one product where they are one tensor."""
+    """Returns query, key and value times their weights; computes one product if they are the same
+    tensor."""
     size = query.shape[-1]
     if weight is not None and query is key and key is value:
         q, k, v = _ops.linear(query, weight, bias).chunk(3, -1)
@@ -82,7 +85,7 @@ def _project(
 
 
 def _one_more(mask: Tensor | None) -> Tensor | None:
-    """A mask with a further key that is seen."""
+    """Returns the mask extended by one more key that is not masked."""
     if mask is None:
         return None
     zeros = tt.zeros((*mask.shape[:-1], 1), dtype=mask.dtype, device=mask.device)
@@ -116,9 +119,9 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """nn.MultiheadAttention with its parameters as arguments, for inputs [time, batch, features] or
-    without a batch. static_k and static_v [batch * heads, time, head size] replace what would be
-    computed of key and value. Source: Vaswani et al. 2017."""
+    """nn.MultiheadAttention with its parameters as arguments, for inputs [time, batch, features] or without
+    a batch dimension. static_k and static_v [batch * heads, time, head size] replace the projections of key
+    and value. Source: Vaswani et al. 2017."""
     from . import dropout, scaled_dot_product_attention
 
     batched = _check_shapes(query, key, value, key_padding_mask, attn_mask)
@@ -139,7 +142,7 @@ def multi_head_attention_forward(
         )
     padding = _additive(key_padding_mask, "key_padding_mask", query.dtype)
     if is_causal and padding is None and not need_weights:
-        mask = None  # the kernel makes its own
+        mask = None  # the kernel computes the causal mask itself
     else:
         mask = _additive(attn_mask, "attn_mask", query.dtype)
         is_causal = False

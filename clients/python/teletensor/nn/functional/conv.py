@@ -1,4 +1,4 @@
-"""Convolutions of one to three dimensions and their transposes."""
+"""Convolutions and transposed convolutions in one to three dimensions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ __all__ = [
 def _convolution(
     input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any
 ) -> Tensor:
-    """The convolution; of complex tensors by three real ones (Gauss), as in PyTorch."""
+    """The convolution; for complex tensors it is computed from three real convolutions (Gauss), as in
+    PyTorch."""
     if not (weight.is_complex() or input.is_complex()):
         return _ops.convolution(input, weight, bias, *settings)
     for name, other in (("weight", weight), ("bias", bias)):
@@ -72,7 +73,7 @@ def _conv(
         total = [d * (k - 1) for d, k in zip(gaps, weight.shape[2:], strict=True)]
         edges = tuple(t // 2 for t in total)
         more = [t % 2 for t in total]
-        if any(more):  # one more element after than before
+        if any(more):  # one more element of padding at the end than at the start
             around = [n for m in reversed(more) for n in (0, m)]
             input = _ops.constant_pad_nd(input, 0, around)
     zeros = (0,) * spatial
@@ -94,9 +95,9 @@ def conv1d(
     dilation: Size = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation: input [N, C, L] (or [C, L]), weight [O, C / groups, K] and bias [O] give
-    [N, O, L']. padding is added on both sides, or "valid" (none), or "same" (the result has the
-    input's length; stride 1)."""
+    """Cross-correlation: input [N, C, L] (or [C, L]), weight [O, C / groups, K] and bias [O] give [N, O,
+    L']. padding is the number of zeros that are added on both sides, or "valid" (none), or "same" (the
+    result has the input's length; requires stride 1)."""
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -109,8 +110,9 @@ def conv2d(
     dilation: Size = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation: input [N, C, H, W] (or [C, H, W]), weight [O, C / groups, KH, KW] and
-    bias [O] give [N, O, H', W']. padding is added on both sides, or "valid", or "same"."""
+    """Cross-correlation: input [N, C, H, W] (or [C, H, W]), weight [O, C / groups, KH, KW] and bias [O]
+    give [N, O, H', W']. padding is the number of zeros that are added on both sides, or "valid", or
+    "same"."""
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -123,8 +125,8 @@ def conv3d(
     dilation: Size = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation: input [N, C, D, H, W] (or [C, D, H, W]), weight [O, C / groups, KD, KH,
-    KW] and bias [O] give [N, O, D', H', W']. padding as conv2d's."""
+    """Cross-correlation: input [N, C, D, H, W] (or [C, D, H, W]), weight [O, C / groups, KD, KH, KW] and
+    bias [O] give [N, O, D', H', W']. padding is as for conv2d."""
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -185,7 +187,8 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """The adjoint of conv2d, weight [C, O / groups, KH, KW]; sizes as conv_transpose1d's."""
+    """The adjoint of conv2d with weight [C, O / groups, KH, KW]; sizes are computed as for
+    conv_transpose1d."""
     return _conv_transpose(
         2, input, weight, bias, stride, padding, output_padding, groups, dilation
     )
@@ -201,15 +204,16 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """The adjoint of conv3d, weight [C, O / groups, KD, KH, KW]; sizes as conv_transpose1d's."""
+    """The adjoint of conv3d with weight [C, O / groups, KD, KH, KW]; sizes are computed as for
+    conv_transpose1d."""
     return _conv_transpose(
         3, input, weight, bias, stride, padding, output_padding, groups, dilation
     )
 
 
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
-    """conv1d whose batch is in the middle: input [L, N, C], weight [K, C, O] and bias [O] give
-    [L + 2 * pad - K + 1, N, O]."""
+    """conv1d with the batch as the middle dimension: input [L, N, C], weight [K, C, O] and bias [O] give [L
+    + 2 * pad - K + 1, N, O]."""
     for name, value, rank, dims in (("input", input, 3, "time, batch, in_channel"),
                                     ("weight", weight, 3, "kernel_width, in_channels, out_channels"),
                                     ("bias", bias, 1, "out_channels")):

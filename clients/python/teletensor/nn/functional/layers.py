@@ -28,8 +28,8 @@ __all__ = [
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias: x [..., in], weight [out, in], bias [out] give [..., out]. A weight [in], with a
-    bias of no dimensions, gives [...]."""
+    """x @ weight.T + bias: x [..., in], weight [out, in] and bias [out] give [..., out]. A weight of shape
+    [in] with a 0-d bias gives [...]."""
     if weight.dim() == 1 and (bias is None or bias.dim() == 0):
         result: Tensor = tt.matmul(input, weight)
         return result if bias is None else result + bias
@@ -39,8 +39,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def bilinear(
     input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """y[..., k] = x1 @ weight[k] @ x2 + bias[k]: x1 [..., in1], x2 [..., in2], weight [out, in1,
-    in2], bias [out] give [..., out]."""
+    """y[..., k] = x1 @ weight[k] @ x2 + bias[k]: x1 [..., in1], x2 [..., in2], weight [out, in1, in2] and
+    bias [out] give [..., out]."""
     shapes = (tuple(input1.shape), tuple(input2.shape), tuple(weight.shape))
     if weight.dim() != 3 or shapes[0][:-1] != shapes[1][:-1] or (
         (shapes[0][-1:], shapes[1][-1:]) != (shapes[2][1:2], shapes[2][2:3])
@@ -63,7 +63,7 @@ def bilinear(
 
 
 def _limit_rows(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> None:
-    """Rows that are looked up and longer than max_norm are shortened to it, in place."""
+    """Scales rows that are looked up and whose norm exceeds max_norm down to max_norm, in place."""
     with tt.no_grad():
         places = indices.reshape((-1,))
         rows = tt.index_select(weight.detach(), 0, places)
@@ -81,7 +81,7 @@ def _row(name: str, padding_idx: int | None, rows: int) -> int | None:
 
 
 def _by_frequency(taken: Tensor, indices: Tensor, rows: int) -> Tensor:
-    """`taken` itself, whose gradient is divided by how often each index occurs."""
+    """Returns `taken`, with its gradient divided by the number of occurrences of each index."""
     places = indices.reshape((-1,)).to(tt.int64)
     counts = tt.zeros(rows, dtype=taken.dtype, device=taken.device)
     counts = counts.index_add(0, places, tt.ones_like(places).to(taken.dtype))
@@ -99,13 +99,13 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Row weight[i] for every index i: input [...] of int32 or int64 and weight [rows, columns]
-    give [..., columns]. The row padding_idx gets no gradient. An index outside of the rows is an
-    IndexError when a result is read.
+    """Row weight[i] for every index i: input [...] of int32 or int64 and weight [rows, columns] give [...,
+    columns]. The row padding_idx gets no gradient. An index out of range raises IndexError when a result is
+    read.
 
-    Rows longer than max_norm (in the norm_type-norm) are shortened in place before. With
-    scale_grad_by_freq the gradient of a row is divided by its occurrences. Gradients are dense,
-    also with sparse.
+    Rows whose norm_type-norm exceeds max_norm are first scaled down in place. With scale_grad_by_freq the
+    gradient of a row is divided by the number of its occurrences. Gradients are dense even if `sparse` is
+    set.
     """
     rows = weight.shape[0] if weight.dim() else 0
     padding = _row("embedding", padding_idx, rows)
@@ -130,11 +130,11 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Sums, means or maxima of bags of rows of weight [rows, columns]: [bags, columns].
+    """Sums, means or maxima of bags of rows of weight [rows, columns]: the result is [bags, columns].
 
-    input [bags, n], or [n] with offsets, where each bag begins (with include_last_offset also
-    where the last ends). per_sample_weights multiply the rows (mode "sum"). Rows padding_idx count
-    nothing.
+    input is [bags, n], or [n] with offsets, which give the start of each bag (with include_last_offset also
+    the end of the last one). per_sample_weights multiply the rows (mode "sum" only). The row padding_idx is
+    left out of the bags.
     """
     name = "embedding_bag"
     if mode not in ("sum", "mean", "max"):
@@ -175,7 +175,7 @@ def embedding_bag(
         taken = _by_frequency(taken, input, weight.shape[0])
     kept = None if padding is None else input != padding
     if weight.dtype in (tt.float16, tt.bfloat16) and mode != "max":
-        taken = taken.to(tt.float32)  # what is summed up is rounded once
+        taken = taken.to(tt.float32)  # so that sums are rounded once, at the end
         if per_sample_weights is not None:
             per_sample_weights = per_sample_weights.to(tt.float32)
     if per_sample_weights is not None:
@@ -212,7 +212,7 @@ def embedding_bag(
 
 
 def _bags(taken: Tensor, kept: Tensor | None, mode: str) -> Tensor:
-    """Bags of equal length: [bags, n, columns]."""
+    """Reduces bags of equal length: `taken` is [bags, n, columns]."""
     if mode == "max":
         if taken.shape[1] == 0:
             return taken.sum(1)
@@ -234,7 +234,8 @@ def _bags(taken: Tensor, kept: Tensor | None, mode: str) -> Tensor:
 
 
 def _largest(taken: Tensor, kept: Tensor | None, bag: Tensor, bags: int) -> Tensor:
-    """Maxima of bags of any length: of equal elements the first, of which the gradient is."""
+    """The maxima of bags of different lengths; if elements are equal, the gradient goes to the first
+    one."""
     count, columns = taken.shape[0], taken.shape[1]
     empty = tt.zeros((bags, columns), dtype=taken.dtype, device=taken.device)
     if count == 0 or bags == 0:
@@ -268,8 +269,8 @@ def _check_probability(p: float) -> None:
 def dropout(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Each element is zero with probability p, and the others are divided by 1 - p. With
-    training=False the input itself is returned. Raises ValueError for p outside of [0, 1]."""
+    """Each element is set to zero with probability p, and the remaining ones are divided by 1 - p. With
+    training=False the input itself is returned. ValueError for p outside of [0, 1]."""
     _check_probability(p)
     if not training:
         return input
@@ -278,7 +279,8 @@ def dropout(
 
 
 def _noise(input: Tensor, p: float, lead: int) -> Tensor:
-    """1 with probability 1 - p, else 0; one for each entry of the first `lead` dimensions."""
+    """1 with probability 1 - p, and 0 otherwise; one number for each index of the first `lead`
+    dimensions."""
     shape = (*input.shape[:lead], *([1] * (input.dim() - lead)))
     return (tt.rand(shape, device=input.device) >= p).to(input.dtype)
 
@@ -313,23 +315,24 @@ def _feature_dropout(
 def dropout1d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Whole channels of [N, C, L] (or [C, L]) are zero with probability p, the others divided by
-    1 - p."""
+    """Whole channels of [N, C, L] (or [C, L]) are set to zero with probability p, and the remaining ones
+    are divided by 1 - p."""
     return _feature_dropout("dropout1d", input, p, training, inplace, (2, 3))
 
 
 def dropout2d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Whole channels of [N, C, H, W] are zero with probability p, the others divided by 1 - p."""
+    """Whole channels of [N, C, H, W] are set to zero with probability p, and the remaining ones are divided
+    by 1 - p."""
     return _feature_dropout("dropout2d", input, p, training, inplace, (3, 4))
 
 
 def dropout3d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Whole channels of [N, C, D, H, W] (or [C, D, H, W]) are zero with probability p, the others
-    divided by 1 - p."""
+    """Whole channels of [N, C, D, H, W] (or [C, D, H, W]) are set to zero with probability p, and the
+    remaining ones are divided by 1 - p."""
     return _feature_dropout("dropout3d", input, p, training, inplace, (4, 5))
 
 
@@ -340,7 +343,7 @@ def _alpha(input: Tensor, p: float, training: bool, inplace: bool, lead: int) ->
     if p == 1:
         result = input * 0
     else:
-        # What SELU saturates at, and the affine map that keeps mean and variance.
+        # The negative limit of SELU, and the affine map that keeps the mean and the variance.
         alpha = 1.7580993408473766
         a = 1 / math.sqrt((alpha * alpha * p + 1) * (1 - p))
         noise = _noise(input, p, lead)
@@ -351,8 +354,8 @@ def _alpha(input: Tensor, p: float, training: bool, inplace: bool, lead: int) ->
 def alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
-    """Elements are set to SELU's negative limit with probability p, then all are scaled so that
-    mean 0 and variance 1 remain. Source: Klambauer et al. 2017."""
+    """Elements are set to SELU's negative limit with probability p, and then all elements are transformed
+    so that the mean stays 0 and the variance 1. Source: Klambauer et al. 2017."""
     return _alpha(input, p, training, inplace, input.dim())
 
 
@@ -372,8 +375,8 @@ def feature_alpha_dropout(
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 zeros of shape [..., num_classes] with a one at each index; num_classes=-1 reads the
-    largest index back first."""
+    """int64 zeros of shape [..., num_classes] with a one at each index. num_classes=-1 first waits for the
+    largest index."""
     return tt.one_hot(tensor, num_classes)
 
 
@@ -393,13 +396,13 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """p-norm of x1 - x2 + eps along the last dimension."""
+    """The p-norm of x1 - x2 + eps along the last dimension."""
     return tt.norm(x1 - x2 + eps, p, -1, keepdim=keepdim)
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
-    """The p-norm distances between the rows of input [N, M]: N (N - 1) / 2 of them, those of row 0
-    to rows 1, 2, ... first."""
+    """The p-norm distances between the rows of input [N, M]: a vector of N (N - 1) / 2 distances, first
+    those from row 0 to rows 1, 2, ..."""
     if input.dim() != 2:
         raise RuntimeError(
             f"pdist only supports 2D tensors, got: {input.dim()}D of shape {list(input.shape)}"
@@ -416,13 +419,13 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
 
 
 def _pairs(input: Tensor, p: float) -> Tensor:
-    """Distances of all pairs i < j, in order."""
+    """The distances of all pairs i < j, in order."""
     rows = input.shape[0]
     k = tt.arange(rows * (rows - 1) // 2, device=input.device)
     wide = 2 * rows - 1
     i = tt.floor((wide - tt.sqrt((wide * wide - 8 * k).to(tt.float64))) / 2).to(tt.int64)
     begin: Callable[[Tensor], Tensor] = lambda n: n * (wide - n) // 2  # noqa: E731
-    i = i - (begin(i) > k).to(tt.int64)  # the root was rounded
+    i = i - (begin(i) > k).to(tt.int64)  # corrects the rounding of the square root
     i = i + (begin(i + 1) <= k).to(tt.int64)
     j = k - begin(i) + i + 1
     return tt.norm(tt.index_select(input, 0, i) - tt.index_select(input, 0, j), p, -1)

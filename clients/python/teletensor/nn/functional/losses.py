@@ -1,5 +1,5 @@
-"""Losses as functions. `reduction` is "mean" (default), "sum" or "none" throughout; anything else is
-a ValueError. Shapes of input and target are equal unless a docstring says otherwise."""
+"""Losses as functions. `reduction` is "mean" (default), "sum" or "none"; any other value raises ValueError.
+Input and target have equal shapes unless a docstring says otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
 
 
 def _legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """What PyTorch's two older arguments mean where one is given."""
+    """The reduction that PyTorch's two older arguments stand for, if one of them is given."""
     if size_average is None and reduce is None:
         return reduction
     warnings.warn(
@@ -61,7 +61,7 @@ def _legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> s
 
 
 def _pair(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The two broadcast against each other, with PyTorch's warning where that changes a shape."""
+    """Returns the two broadcast together, with PyTorch's warning if that changes a shape."""
     if tuple(input.shape) == tuple(target.shape):
         return input, target
     warnings.warn(
@@ -75,7 +75,8 @@ def _pair(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weighted(loss: Tensor, weight: Tensor, reduction: str, by_weight: bool) -> Tensor:
-    """`loss` of each element times its weight; "mean" is over the weights, or the elements."""
+    """`loss` of each element times its weight; "mean" divides by the sum of the weights if `by_weight`, and
+    by the number of elements if not."""
     if tuple(weight.shape) != tuple(loss.shape):
         raise ValueError("Weights and input must have the same size.")
     if reduction == "mean" and by_weight:
@@ -91,7 +92,7 @@ def mse_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """(input - target) ** 2; with weight (of the input's shape) the weighted mean.
+    """(input - target) ** 2; with weight (of the input's shape) the mean is weighted.
 
     >>> tt.nn.functional.mse_loss(tt.tensor([1.0, 5.0]), tt.tensor([1.0, 2.0])).item()
     4.5
@@ -111,7 +112,7 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """|input - target|; with weight (of the input's shape) the weighted mean."""
+    """|input - target|; with weight (of the input's shape) the mean is weighted."""
     reduction = _legacy(size_average, reduce, reduction)
     x, y = _pair(input, target)
     if x.dtype.is_complex or y.dtype.is_complex:
@@ -130,7 +131,7 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:
-    """With d = |input - target|: 0.5 d^2 / beta where d < beta, else d - 0.5 beta."""
+    """With d = |input - target|: 0.5 d^2 / beta where d < beta, and d - 0.5 beta elsewhere."""
     reduction = _legacy(size_average, reduce, reduction)
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
@@ -147,8 +148,8 @@ def huber_loss(
     delta: float = 1.0,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """With d = |input - target|: 0.5 d^2 where d <= delta, else delta (d - 0.5 delta); times weight
-    (of the input's shape)."""
+    """With d = |input - target|: 0.5 d^2 where d <= delta, and delta (d - 0.5 delta) elsewhere; times
+    weight (of the input's shape)."""
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     x, y = _pair(input, target)
@@ -176,9 +177,9 @@ def nll_loss(
 ) -> Tensor:
     """-weight[t] * input[t] for the class t of each sample.
 
-    input [N, C, ...] or [C] holds log-probabilities, target [N, ...] or [] the classes (int64),
-    weight [C]. Samples whose class is ignore_index count nothing; "mean" divides by the sum of the
-    weights of the others.
+    input [N, C, ...] or [C] contains log-probabilities, target [N, ...] or [] the classes (int64), weight
+    [C] the weights of the classes. Samples whose class is ignore_index are ignored; "mean" divides by the
+    sum of the weights of the remaining samples.
     """
     reduction = _legacy(size_average, reduce, reduction)
     _check_batch(input, target)
@@ -195,11 +196,11 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """nll_loss(log_softmax(input, 1), target): input [N, C, ...] or [C] holds scores.
+    """nll_loss(log_softmax(input, 1), target): input [N, C, ...] or [C] contains scores.
 
-    target holds classes (int64, shape [N, ...] or []) or, with input's own shape and a
-    floating-point dtype, probabilities of the classes. label_smoothing in [0, 1] mixes the target
-    with the uniform distribution (Szegedy et al. 2015).
+    target contains classes (int64, shape [N, ...] or []) or probabilities of the classes (a floating-point
+    dtype and input's shape). label_smoothing in [0, 1] mixes the target with the uniform distribution
+    (Szegedy et al. 2015).
     """
     reduction = _legacy(size_average, reduce, reduction)
     _check_batch(input, target)
@@ -214,8 +215,8 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """-(t log x + (1 - t) log(1 - x)) * weight for probabilities x; the logarithms are limited to
-    -100 from below."""
+    """-(t log x + (1 - t) log(1 - x)) * weight for probabilities x; the logarithms are clamped to at least
+    -100."""
     reduction = _legacy(size_average, reduce, reduction)
     return _ops.binary_cross_entropy(input, target, weight, reduction)
 
@@ -229,15 +230,15 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """binary_cross_entropy of sigmoid(input), computed without overflow; the first term is
-    multiplied by pos_weight."""
+    """binary_cross_entropy of sigmoid(input), computed without overflow; the first term is multiplied by
+    pos_weight."""
     reduction = _legacy(size_average, reduce, reduction)
     if tuple(input.shape) != tuple(target.shape):
         raise ValueError(
             f"binary_cross_entropy_with_logits: input {list(input.shape)} and target "
             f"{list(target.shape)} must have the same size"
         )
-    if input.dtype in (tt.float16, tt.bfloat16):  # rounded once
+    if input.dtype in (tt.float16, tt.bfloat16):  # so that the result is rounded once
         return _ops.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
     for name, one in (("weight", weight), ("pos_weight", pos_weight)):
         if one is not None and tt.broadcast_shapes(one.shape, input.shape) != tuple(input.shape):
@@ -245,7 +246,7 @@ def binary_cross_entropy_with_logits(
                 f"binary_cross_entropy_with_logits: {name} of shape {list(one.shape)} does not "
                 f"broadcast to the input's shape {list(input.shape)}"
             )
-    # The same from elementwise ops: their loops are vectors, the op's are not.
+    # The same value from elementwise ops, whose loops are vectorised, which those of the op are not.
     likely = _ops.logsigmoid(input)
     if pos_weight is None:
         loss = (1 - target) * input - likely
@@ -262,8 +263,8 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """target * (log(target) - input), 0 where target is 0; input holds log-probabilities, with
-    log_target target does too. "batchmean" divides the sum by the first size."""
+    """target * (log(target) - input), and 0 where target is 0; input contains log-probabilities, and so
+    does target with log_target. "batchmean" divides the sum by the size of the first dimension."""
     reduction = _legacy(size_average, reduce, reduction)
     if input._shape != target._shape:
         input, target = tt.broadcast_tensors(input, target)
@@ -283,7 +284,7 @@ def poisson_nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """exp(input) - target * input (log_input), or input - target * log(input + eps); with full,
+    """exp(input) - target * input (log_input), or input - target * log(input + eps); with `full`,
     Stirling's term target log(target) - target + 0.5 log(2 pi target) is added where target > 1."""
     reduction = _legacy(size_average, reduce, reduction)
     if log_input:
@@ -306,9 +307,9 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """0.5 (log(v) + (input - target)^2 / v) with v = max(var, eps); with full, 0.5 log(2 pi) is
-    added. var broadcasts to input. The gradient of v is var's also where it is limited, so that a
-    variance below eps can grow again."""
+    """0.5 (log(v) + (input - target)^2 / v) with v = max(var, eps); with `full`, 0.5 log(2 pi) is added.
+    var broadcasts to input. The gradient with respect to v is passed to var even where it is clamped, so
+    that a variance below eps can grow again."""
     if not isinstance(var, Tensor):
         if var < 0:
             raise ValueError("var has negative entry/entries")
@@ -338,7 +339,7 @@ def hinge_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """x where the target is 1, max(0, margin - x) where it is -1."""
+    """x where the target is 1, and max(0, margin - x) where it is -1."""
     reduction = _legacy(size_average, reduce, reduction)
     zero = tt.zeros_like(input)
     apart = tt.where(target != 1, (margin - input).clamp(min=0), zero)
@@ -386,8 +387,8 @@ def cosine_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """1 - cos(x1, x2) where the target is 1, max(0, cos(x1, x2) - margin) where it is -1; inputs
-    [N, D] or [D], target [N] or []."""
+    """1 - cos(x1, x2) where the target is 1, and max(0, cos(x1, x2) - margin) where it is -1; inputs are
+    [N, D] or [D], target is [N] or []."""
     reduction = _legacy(size_average, reduce, reduction)
     if target.dim() > 1:
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
@@ -417,9 +418,9 @@ def triplet_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d being the p-norm of the
-    difference plus eps along the last dimension; with swap the smaller of d(anchor, negative) and
-    d(positive, negative) is taken."""
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is the p-norm of the difference
+    plus eps along the last dimension; with `swap`, d(anchor, negative) is replaced by the smaller of it and
+    d(positive, negative)."""
     reduction = _legacy(size_average, reduce, reduction)
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
@@ -446,8 +447,8 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin) for any distance d (default: that
-    of pairwise_distance); swap as triplet_margin_loss's."""
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin) for any distance d (default:
+    pairwise_distance); `swap` is as in triplet_margin_loss."""
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
     if not anchor.dim() == positive.dim() == negative.dim():
@@ -471,8 +472,8 @@ def multilabel_soft_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The mean over classes (the last dimension) of -(t log s(x) + (1 - t) log(1 - s(x))) * weight,
-    s being the sigmoid."""
+    """The mean over classes (the last dimension) of -(t log s(x) + (1 - t) log(1 - s(x))) * weight, where s
+    is the sigmoid."""
     reduction = _legacy(size_average, reduce, reduction)
     loss = -(target * _ops.logsigmoid(input) + (1 - target) * _ops.logsigmoid(-input))
     if weight is not None:
@@ -481,7 +482,7 @@ def multilabel_soft_margin_loss(
 
 
 def _rows(name: str, input: Tensor, target: Tensor, many: bool) -> tuple[Tensor, Tensor]:
-    """input as [N, C], target as [N, C] (`many`) or [N]."""
+    """Returns input as [N, C], and target as [N, C] (`many`) or [N]."""
     if input.dim() == 0:
         input = input.reshape((1,))
         target = target.reshape((1,) if many else ())
@@ -510,8 +511,8 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The sum over classes j other than t of max(0, margin - x[t] + x[j]) ** p * weight[t] / C:
-    input [N, C] or [C], target [N] or [] (int64)."""
+    """The sum over the classes j other than t of max(0, margin - x[t] + x[j]) ** p * weight[t] / C: input
+    is [N, C] or [C], target is [N] or [] (int64)."""
     reduction = _legacy(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
@@ -541,8 +542,9 @@ def multilabel_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The sum over classes t of the target and j outside of it of max(0, 1 - (x[t] - x[j])) / C:
-    input and target [N, C] or [C], the target's classes (int64) end at the first -1."""
+    """The sum over the classes t of the target, and over the classes j that are not in the target, of
+    max(0, 1 - (x[t] - x[j])) / C: input and target are [N, C] or [C]; the list of classes in target (int64)
+    ends at the first -1."""
     reduction = _legacy(size_average, reduce, reduction)
     x, places = _rows("multilabel_margin_loss", input, target, True)
     valid = tt.cumsum((places < 0).to(tt.int64), 1) == 0
@@ -564,12 +566,12 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Minus the log-probability of the target under all its alignments.
+    """The negative log-probability of the target, summed over all its alignments.
 
-    log_probs [T, N, C] (or [T, C]) holds log-probabilities, targets [N, S] (or all targets, one
-    after the other) the classes, the lengths [N] (or []) how much of each counts. Class `blank`
-    separates. "mean" divides each loss by its target's length first. With zero_infinity a target
-    that cannot be aligned counts nothing. Source: Graves et al. 2006.
+    log_probs [T, N, C] (or [T, C]) contains log-probabilities, targets [N, S] (or all targets concatenated)
+    the classes; the lengths [N] (or []) say how many elements of each are valid. Class `blank` separates
+    the classes. "mean" first divides each loss by the length of its target. With zero_infinity, a target
+    that cannot be aligned has a loss of zero. Source: Graves et al. 2006.
     """
     if log_probs.dim() not in (2, 3):
         raise RuntimeError(
@@ -609,9 +611,9 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     options: object = None,
 ) -> Tensor:
-    """cross_entropy of linear(input, linear_weight, linear_bias): input [N, in] or [in], weight
-    [C, in], or [C, ..., in] for a loss of more dimensions. `options`, which say how PyTorch cuts
-    the work into pieces, change nothing."""
+    """cross_entropy of linear(input, linear_weight, linear_bias): input is [N, in] or [in], weight [C, in],
+    or [C, ..., in] for a loss with more dimensions. `options`, which in PyTorch choose how the work is
+    divided, have no effect."""
     if input.dim() not in (1, 2) or linear_weight.dim() < 2 or (
         linear_weight.dim() > 2 and input.dim() == 1
     ):

@@ -1,4 +1,5 @@
-"""Normalisations: batch, group, instance, layer, RMS, local response, and vectors of length one."""
+"""Normalisations: batch, group, instance, layer, RMS and local response normalisation, and normalisation of
+vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ __all__ = [
     "rms_norm",
 ]
 
-# Distance from 1 to the next larger number.
+# The distance from 1 to the next larger number of each dtype.
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
@@ -31,7 +32,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions, whose sizes are
-    normalized_shape (also weight's and bias's shape); the variance is the biased one."""
+    normalized_shape (which is also the shape of weight and bias); the variance is the biased one."""
     return _ops.layer_norm(input, weight, bias, normalized_shape, eps)[0]
 
 
@@ -41,8 +42,8 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """x / sqrt(mean(x ** 2) + eps) * weight over the last dimensions, whose sizes are
-    normalized_shape; eps defaults to the dtype's."""
+    """x / sqrt(mean(x ** 2) + eps) * weight over the last dimensions, whose sizes are normalized_shape; eps
+    defaults to the machine epsilon of the dtype."""
     sizes = tuple(normalized_shape)
     if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
         raise RuntimeError(
@@ -92,7 +93,7 @@ def _by_channel(stat: Tensor, rank: int) -> Tensor:
 
 
 def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x * scale + shift in one pass, in the dtype of x."""
+    """Computes x * scale + shift in one pass, in the dtype of x."""
     result = tt.addcmul(shift, x, scale)
     return result if result.dtype == x.dtype else result.to(x.dtype)
 
@@ -109,8 +110,8 @@ def batch_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias for each channel of x [N, C, ...].
 
-    training: mean and variance are the batch's (the biased variance), and the running ones move
-    towards them by `momentum` (the variance towards the unbiased one), in place. Otherwise the
+    If `training`, mean and variance are those of the batch (with the biased variance), and the running ones
+    are updated in place with the weight `momentum` (the variance with the unbiased variance). If not, the
     running ones are used. Source: Ioffe, Szegedy 2015.
     """
     if input.dim() == 1 and input.numel() == 0:
@@ -164,8 +165,8 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """batch_norm with statistics for each sample by itself; the running ones move towards their
-    mean over the batch. Source: Ulyanov et al. 2016."""
+    """batch_norm with separate statistics for each sample; the running ones are updated with their mean
+    over the batch. Source: Ulyanov et al. 2016."""
     _check_channels("instance_norm", input)
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
@@ -198,7 +199,7 @@ def instance_norm(
 
 
 def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x * weight + bias by channel."""
+    """x * weight + bias for each channel."""
     rank = x.dim()
     if weight is not None and bias is not None:
         return _affine(x, _by_channel(weight, rank), _by_channel(bias, rank))
@@ -214,8 +215,8 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) over each sample's groups of neighbouring channels, then
-    weight and bias [C] by channel. Source: Wu, He 2018."""
+    """(x - mean) / sqrt(variance + eps), with the mean and variance of a group of adjacent channels of one
+    sample, and then weight and bias [C] for each channel. Source: Wu, He 2018."""
     _check_channels("group_norm", input)
     batch, channels = input.shape[:2]
     if channels < 1:
@@ -248,8 +249,8 @@ def group_norm(
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """x / (k + alpha * mean of x ** 2 over `size` neighbouring channels) ** beta; channels outside
-    count as zeros. Source: Krizhevsky et al. 2012."""
+    """x / (k + alpha * mean of x ** 2 over `size` adjacent channels) ** beta; channels out of range count
+    as zeros. Source: Krizhevsky et al. 2012."""
     if input.dim() < 3:
         raise ValueError(
             f"Expected 3D or higher dimensionality                          input "
@@ -268,7 +269,7 @@ def normalize(
     input: Tensor, p: float = 2.0, dim: int | Sequence[int] | None = 1, eps: float = 1e-12,
     out: Tensor | None = None,
 ) -> Tensor:
-    """x / max(p-norm of x along dim (dims; None: all), eps)."""
+    """x / max(p-norm of x along dim, eps); dim may be several dims, or None for all."""
     norm = tt.norm(input, p, dim, keepdim=True)
     result = input / norm.clamp(min=eps)
     return result if out is None else out.copy_(result)

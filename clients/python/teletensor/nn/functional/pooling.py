@@ -1,4 +1,4 @@
-"""Pooling: the largest element or the mean of windows over the last one to three dimensions."""
+"""Pooling: the maximum or the mean of windows over the last one to three dimensions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def max_pool1d_with_indices(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> _Pair:
-    """max_pool1d, and the places of the largest elements."""
+    """max_pool1d, and the indices of the largest elements."""
     return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -87,7 +87,7 @@ def max_pool2d_with_indices(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> _Pair:
-    """max_pool2d, and the places of the largest elements in the plane, seen as a vector."""
+    """max_pool2d, and the indices of the largest elements in the flattened plane."""
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -100,7 +100,7 @@ def max_pool3d_with_indices(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> _Pair:
-    """max_pool3d, and the places of the largest elements in the volume, seen as a vector."""
+    """max_pool3d, and the indices of the largest elements in the flattened volume."""
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -113,8 +113,8 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window of input [N, C, L] or [C, L]; stride defaults to
-    kernel_size. With return_indices also its place. With ceil_mode a last window may end outside."""
+    """The largest element of each window of input [N, C, L] or [C, L]; stride defaults to kernel_size. With
+    return_indices also its index. With ceil_mode the last window may extend beyond the input."""
     pair = _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode)
     return pair if return_indices else pair[0]
 
@@ -129,7 +129,8 @@ def max_pool2d(
     return_indices: bool = False,
 ) -> Any:
     """The largest element of each window of input [N, C, H, W] or [C, H, W]; stride defaults to
-    kernel_size. With return_indices also its place. With ceil_mode a last window may end outside."""
+    kernel_size. With return_indices also its index. With ceil_mode the last window may extend beyond the
+    input."""
     pair = _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode)
     return pair if return_indices else pair[0]
 
@@ -143,9 +144,9 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window of input [N, C, D, H, W] or [C, D, H, W]; stride defaults
-    to kernel_size. With return_indices also its place. With ceil_mode a last window may end
-    outside."""
+    """The largest element of each window of input [N, C, D, H, W] or [C, D, H, W]; stride defaults to
+    kernel_size. With return_indices also its index. With ceil_mode the last window may extend beyond the
+    input."""
     pair = _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode)
     return pair if return_indices else pair[0]
 
@@ -206,7 +207,7 @@ def max_unpool1d(
     padding: Size = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """The partial inverse of max_pool1d: its results at their places, zeros elsewhere."""
+    """The partial inverse of max_pool1d: puts its results at their indices, and zeros elsewhere."""
     return _unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -218,7 +219,7 @@ def max_unpool2d(
     padding: Size = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """The partial inverse of max_pool2d: its results at their places, zeros elsewhere."""
+    """The partial inverse of max_pool2d: puts its results at their indices, and zeros elsewhere."""
     return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -230,7 +231,7 @@ def max_unpool3d(
     padding: Size = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """The partial inverse of max_pool3d: its results at their places, zeros elsewhere."""
+    """The partial inverse of max_pool3d: puts its results at their indices, and zeros elsewhere."""
     return _unpool(3, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -281,8 +282,8 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window of input [N, C, H, W] or [C, H, W]; stride defaults to kernel_size.
-    Sums are divided by divisor_override where it is given."""
+    """The mean of each window of input [N, C, H, W] or [C, H, W]; stride defaults to kernel_size. Sums are
+    divided by divisor_override if it is given."""
     return _avg_pool(
         2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
@@ -297,15 +298,15 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window of input [N, C, D, H, W] or [C, D, H, W]; stride defaults to
-    kernel_size. Sums are divided by divisor_override where it is given."""
+    """The mean of each window of input [N, C, D, H, W] or [C, D, H, W]; stride defaults to kernel_size.
+    Sums are divided by divisor_override if it is given."""
     return _avg_pool(
         3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
 
 
 def _output(name: str, input: Tensor, output_size: Any, spatial: int) -> tuple[int, ...]:
-    """None stands for the input's own size."""
+    """The output size for each dimension; None means the input's own size."""
     if isinstance(output_size, int) or output_size is None:
         output_size = (output_size,) * spatial
     wanted = tuple(output_size)
@@ -328,18 +329,19 @@ def _adaptive_avg(spatial: int, input: Tensor, output_size: Any) -> Tensor:
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """Means of windows that make the result have output_size elements."""
+    """The means of windows that are chosen so that the result has output_size elements."""
     return _adaptive_avg(1, input, output_size)
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Means of windows that make the result [..., H', W'] have output_size; None keeps a size."""
+    """The means of windows that are chosen so that the result [..., H', W'] has output_size; None keeps a
+    size."""
     return _adaptive_avg(2, input, output_size)
 
 
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
-    """Means of windows that make the result [..., D', H', W'] have output_size; None keeps a
-    size."""
+    """The means of windows that are chosen so that the result [..., D', H', W'] has output_size; None keeps
+    a size."""
     return _adaptive_avg(3, input, output_size)
 
 
@@ -353,38 +355,39 @@ def _adaptive_max(spatial: int, input: Tensor, output_size: Any) -> _Pair:
 def adaptive_max_pool1d_with_indices(
     input: Tensor, output_size: Any, return_indices: bool = False
 ) -> _Pair:
-    """adaptive_max_pool1d, and the places of the largest elements."""
+    """adaptive_max_pool1d, and the indices of the largest elements."""
     return _adaptive_max(1, input, output_size)
 
 
 def adaptive_max_pool2d_with_indices(
     input: Tensor, output_size: Any, return_indices: bool = False
 ) -> _Pair:
-    """adaptive_max_pool2d, and the places of the largest elements."""
+    """adaptive_max_pool2d, and the indices of the largest elements."""
     return _adaptive_max(2, input, output_size)
 
 
 def adaptive_max_pool3d_with_indices(
     input: Tensor, output_size: Any, return_indices: bool = False
 ) -> _Pair:
-    """adaptive_max_pool3d, and the places of the largest elements."""
+    """adaptive_max_pool3d, and the indices of the largest elements."""
     return _adaptive_max(3, input, output_size)
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest elements of windows that make the result have output_size elements."""
+    """The largest elements of windows that are chosen so that the result has output_size elements."""
     pair = _adaptive_max(1, input, output_size)
     return pair if return_indices else pair[0]
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest elements of windows that make the result [..., H', W'] have output_size."""
+    """The largest elements of windows that are chosen so that the result [..., H', W'] has output_size."""
     pair = _adaptive_max(2, input, output_size)
     return pair if return_indices else pair[0]
 
 
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest elements of windows that make the result [..., D', H', W'] have output_size."""
+    """The largest elements of windows that are chosen so that the result [..., D', H', W'] has
+    output_size."""
     pair = _adaptive_max(3, input, output_size)
     return pair if return_indices else pair[0]
 
@@ -432,7 +435,7 @@ def fractional_max_pool2d_with_indices(
     return_indices: bool = False,
     _random_samples: Tensor | None = None,
 ) -> _Pair:
-    """fractional_max_pool2d, and the places of the largest elements."""
+    """fractional_max_pool2d, and the indices of the largest elements."""
     return _fractional(2, input, kernel_size, output_size, output_ratio, _random_samples)
 
 
@@ -444,7 +447,7 @@ def fractional_max_pool3d_with_indices(
     return_indices: bool = False,
     _random_samples: Tensor | None = None,
 ) -> _Pair:
-    """fractional_max_pool3d, and the places of the largest elements."""
+    """fractional_max_pool3d, and the indices of the largest elements."""
     return _fractional(3, input, kernel_size, output_size, output_ratio, _random_samples)
 
 
@@ -456,7 +459,7 @@ def fractional_max_pool2d(
     return_indices: bool = False,
     _random_samples: Tensor | None = None,
 ) -> Any:
-    """The largest elements of windows at pseudo-random distances, so that the result has
+    """The largest elements of windows at pseudo-random distances, chosen so that the result has
     output_size, or the input's size times output_ratio. Source: Graham 2014."""
     pair = _fractional(2, input, kernel_size, output_size, output_ratio, _random_samples)
     return pair if return_indices else pair[0]

@@ -27,7 +27,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _group(query: Tensor, key: Tensor, value: Tensor) -> int:
-    """How many heads of the query share one of key and value."""
+    """Returns how many heads of the query share one head of key and value."""
     heads, shared = query.shape[-3], key.shape[-3] if key.dim() > 2 else 0
     if value.dim() < 3 or shared == 0 or heads % shared:
         raise RuntimeError(
@@ -43,7 +43,8 @@ def _group(query: Tensor, key: Tensor, value: Tensor) -> int:
 
 
 def _split_heads(mask: Tensor, query: Tensor, key: Tensor, group: int) -> Tensor:
-    """The mask with a dimension of groups before the one of the heads that share, as the scores have."""
+    """Returns the mask with a separate dimension for the heads that share a key and value, like the
+    scores."""
     if mask.dim() < 3:
         return mask
     if mask.shape[-3] == 1:
@@ -58,7 +59,7 @@ def _misfit(mask: Tensor, scores: tuple[int, ...]) -> RuntimeError:
 
 
 def _additive(mask: Tensor, scores: tuple[int, ...], dtype: tt.dtype) -> Tensor:
-    """The mask as numbers that are added to the scores, of their rank."""
+    """Returns the mask as numbers to be added to the scores, with the rank of the scores."""
     if mask.dtype != tt.bool and not mask.dtype.is_floating_point:
         raise RuntimeError(f"{_NAME}: attn_mask must be of bool or of floats, got {mask.dtype}")
     shape = (1,) * (len(scores) - mask.dim()) + tuple(mask.shape)
@@ -80,14 +81,14 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(query @ key.T * scale + mask) @ value, without the whole matrix of scores.
+    """softmax(query @ key.T * scale + mask) @ value, computed without storing the matrix of scores.
 
-    query [..., L, E], key [..., S, E], value [..., S, V] give [..., L, V]; scale defaults to
-    1/sqrt(E). attn_mask broadcasts to [..., L, S]: True (bool) takes part, numbers are added; a
-    row that sees nothing gives zeros. is_causal lets position i see 0..i and excludes a mask.
-    enable_gqa: several heads (dimension -3) of the query share one of key and value. Scores of
-    16-bit tensors are float32. With dropout the matrix is made. Source: Vaswani et al.
-    2017; Dao et al. 2022.
+    query [..., L, E], key [..., S, E] and value [..., S, V] give [..., L, V]; scale defaults to 1/sqrt(E).
+    attn_mask broadcasts to [..., L, S]: a bool mask is True where a key is used, and numbers are added to
+    the scores; a row without any key gives zeros. is_causal lets position i attend to positions 0..i and
+    cannot be combined with a mask. enable_gqa: several heads (dimension -3) of the query share one head of
+    key and value. The scores of 16-bit tensors are computed in float32. With dropout the matrix of scores
+    is stored. Source: Vaswani et al. 2017; Dao et al. 2022.
     """
     _check(query, key, value)
     if is_causal and attn_mask is not None:
@@ -116,7 +117,7 @@ def _attend(
     is_causal: bool,
     scale: float,
 ) -> Tensor:
-    """The same of heads that broadcast with each other."""
+    """Attention without the matrix of scores, for heads that broadcast together."""
     lead = tt.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     query, key, value = (x.expand(*lead, *x.shape[-2:]) for x in (query, key, value))
     scores = (*lead, query.shape[-2], key.shape[-2])
@@ -147,9 +148,9 @@ def _with_scores(
     scale: float,
     shape: tuple[int, ...],
 ) -> Tensor:
-    """The same with the matrix of scores."""
+    """Attention with the matrix of scores."""
     scores = tt.matmul(query * scale, key.transpose(-2, -1))
-    seen = None  # rows that see anything
+    seen = None  # True for rows that attend to at least one key
     if mask is not None:
         mask = _additive(mask, shape, query.dtype)
         seen = (mask > float("-inf")).any(-1, keepdim=True)

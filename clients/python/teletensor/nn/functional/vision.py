@@ -33,7 +33,7 @@ __all__ = [
 
 
 def _places(mode: str, size: int, before: int, after: int, like: Tensor) -> Tensor:
-    """Where each element of a padded dimension comes from."""
+    """The index of the source of each element of a padded dimension."""
     index = tt.arange(-before, size + after, device=like.device)
     if mode == "replicate":
         return index.clamp(0, size - 1)
@@ -44,12 +44,12 @@ def _places(mode: str, size: int, before: int, after: int, like: Tensor) -> Tens
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """input with pad[0] elements before and pad[1] after its last dimension, pad[2] and pad[3] for
-    the one before, and so on; negative numbers cut.
+    """Pads input with pad[0] elements at the start and pad[1] at the end of its last dimension, pad[2] and
+    pad[3] for the second to last, and so on; negative numbers remove elements.
 
-    mode "constant" fills with `value` (0); "reflect" mirrors without repeating the edge,
-    "replicate" repeats the edge, "circular" continues with the other end: these take input of 2 to
-    5 dimensions and pad the last 1 to 3.
+    mode "constant" fills with `value` (0 by default); "reflect" mirrors without repeating the edge;
+    "replicate" repeats the edge; "circular" continues with the elements of the other end. The last three
+    take input of 2 to 5 dimensions and pad the last 1 to 3.
     """
     edges = [operator.index(p) for p in pad]
     if mode == "constant":
@@ -91,7 +91,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         if before or after:
             places[dim] = _places(mode, size, before, after, input)
     dims = sorted(places)
-    if len(dims) > 1 and dims[-1] - dims[0] == len(dims) - 1:  # neighbours: in one pass
+    if len(dims) > 1 and dims[-1] - dims[0] == len(dims) - 1:  # adjacent dimensions are padded in one pass
         columns = [places[d].view([-1] + [1] * (dims[-1] - d)) for d in dims]
         return _ops.index(input, columns, dims)
     for dim in dims:
@@ -113,11 +113,11 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """input [N, C, ...] with its 1 to 3 spatial dimensions resized to `size`, or by scale_factor.
+    """Resizes the 1 to 3 spatial dimensions of input [N, C, ...] to `size`, or by scale_factor.
 
-    mode: nearest, nearest-exact, linear (3-d input), bilinear and bicubic (4-d), trilinear (5-d),
-    area (means). align_corners: the corner elements keep their places, else the corners of the
-    corner elements do. antialias: for bilinear and bicubic, when the result is smaller.
+    mode is nearest, nearest-exact, linear (3-d input), bilinear or bicubic (4-d), trilinear (5-d), or area
+    (means). With align_corners the centres of the corner elements stay in place, without it the outer
+    corners of these elements do. antialias applies to bilinear and bicubic if the result is smaller.
     """
     spatial = input.dim() - 2
     if mode not in ("nearest", "nearest-exact", "area", *_SPATIAL):
@@ -209,7 +209,7 @@ def upsample(
     mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """interpolate, by its older name."""
+    """The older name of interpolate."""
     warnings.warn(
         "`nn.functional.upsample` is deprecated. Use `nn.functional.interpolate` instead.",
         stacklevel=2,
@@ -220,7 +220,7 @@ def upsample(
 def upsample_nearest(
     input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> Tensor:
-    """interpolate with mode="nearest"."""
+    """As interpolate with mode="nearest"."""
     warnings.warn(
         "`nn.functional.upsample_nearest` is deprecated. Use `nn.functional.interpolate` instead.",
         stacklevel=2,
@@ -231,7 +231,7 @@ def upsample_nearest(
 def upsample_bilinear(
     input: Tensor, size: Size | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> Tensor:
-    """interpolate with mode="bilinear" and align_corners=True."""
+    """As interpolate with mode="bilinear" and align_corners=True."""
     warnings.warn(
         "`nn.functional.upsample_bilinear` is deprecated. Use `nn.functional.interpolate` instead.",
         stacklevel=2,
@@ -243,8 +243,8 @@ def upsample_bilinear(
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """The places in [-1, 1] that affine maps theta [N, 2, 3] (or [N, 3, 4]) send the elements of
-    an output of `size` [N, C, H, W] (or [N, C, D, H, W]) to: a grid for grid_sample."""
+    """A grid for grid_sample: the positions in [-1, 1] to which the affine maps theta [N, 2, 3] (or [N, 3,
+    4]) send the elements of an output of `size` [N, C, H, W] (or [N, C, D, H, W])."""
     if not theta.dtype.is_floating_point:
         raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
     spatial = len(size) - 2
@@ -289,7 +289,7 @@ def _reflect(x: Tensor, low2: int, high2: int) -> Tensor:
 
 
 def _source(x: Tensor, size: int, padding_mode: str, align: bool) -> Tensor:
-    """A coordinate in [-1, 1] as a place among `size` elements."""
+    """Converts a coordinate in [-1, 1] to a position among `size` elements."""
     place = (x + 1) / 2 * (size - 1) if align else ((x + 1) * size - 1) / 2
     return _bounded(place, size, padding_mode, align)
 
@@ -304,7 +304,7 @@ def _bounded(place: Tensor, size: int, padding_mode: str, align: bool) -> Tensor
 
 
 def _rows(input: Tensor) -> Tensor:
-    """The channels of every place as a row, one sample after the other, and a row of zeros."""
+    """The channels of each position as a row, one sample after the other, and then a row of zeros."""
     batch, channels = input.shape[:2]
     places = input.reshape((batch, channels, -1)).transpose(1, 2).reshape((-1, channels))
     zeros = tt.zeros((1, channels), dtype=input.dtype, device=input.device)
@@ -313,7 +313,8 @@ def _rows(input: Tensor) -> Tensor:
 
 
 def _take(rows: Tensor, places: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """The rows at whole places (one tensor [N, ...] a dimension); zeros outside."""
+    """The rows at integer positions (one tensor [N, ...] for each dimension); zeros for positions out of
+    range."""
     inside, index = None, None
     for place, size in zip(places, shape, strict=True):
         fits = (place >= 0) & (place < size)
@@ -329,7 +330,7 @@ def _take(rows: Tensor, places: Sequence[Tensor], shape: Sequence[int]) -> Tenso
 
 
 def _channels_first(rows: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The rows at places of sizes [N, ...] as [N, C, ...]."""
+    """Rearranges rows at positions of sizes [N, ...] to [N, C, ...]."""
     result: Tensor = rows.reshape((sizes[0], -1, rows.shape[1])).transpose(1, 2)
     return result.reshape((sizes[0], rows.shape[1], *sizes[1:]))
 
@@ -353,12 +354,13 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """input [N, C, H, W] (or [N, C, D, H, W]) at the places grid [N, H', W', 2] (x, y; or [N, D',
-    H', W', 3] x, y, z), where -1 and 1 are the input's ends: [N, C, H', W'].
+    """Samples input [N, C, H, W] (or [N, C, D, H, W]) at the positions in grid, of shape [N, H', W', 2] (x,
+    y) or [N, D', H', W', 3] (x, y, z), where -1 and 1 are the ends of the input: the result is [N, C, H',
+    W'] or [N, C, D', H', W'].
 
-    mode: bilinear, nearest, or bicubic (4-d). Outside of the input are zeros, its border, or its
-    reflection. align_corners: -1 and 1 are the centres of the corner elements, else their outer
-    corners.
+    mode is bilinear, nearest, or bicubic (4-d). padding_mode says what is outside of the input: zeros, its
+    border, or its reflection. With align_corners, -1 and 1 are the centres of the corner elements; without
+    it, their outer corners.
     """
     if mode not in ("bilinear", "nearest", "bicubic"):
         raise ValueError(
@@ -435,7 +437,8 @@ def _bicubic(
                 _bounded(low[d] + (step - 1), shape[d], padding_mode, align)
                 for d, step in enumerate((i, j))
             ]
-            # Reflected places lie on elements, or half-way where there is one element.
+            # Reflected positions are on elements, or half-way between two if a dimension has only one
+            # element.
             term = _take(flat, [tt.floor(a) for a in at], shape) * weights[1][j].reshape((-1, 1))
             row = term if row is None else row + term
         assert row is not None
@@ -449,7 +452,7 @@ def _bicubic(
 
 
 def _parts(function: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
-    """A real linear function of the real and of the imaginary parts."""
+    """Applies a real linear function to the real and to the imaginary part."""
     return tt.complex(function(_ops.real(input)), function(_ops.imag(input)))
 
 
@@ -481,8 +484,8 @@ def fold(
     padding: Size = 0,
     stride: Size = 1,
 ) -> Tensor:
-    """The adjoint of unfold: columns [N, C * KH * KW, windows] added up at their places in
-    [N, C, *output_size]."""
+    """The adjoint of unfold: the columns [N, C * KH * KW, windows] are added at their positions in [N, C,
+    *output_size]."""
     options = [
         sizes("fold", name, value, 2)
         for name, value in (
@@ -504,7 +507,7 @@ def fold(
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """[..., C * r * r, H, W] as [..., C, H * r, W * r], r = upscale_factor. Source: Shi et al.
+    """Rearranges [..., C * r * r, H, W] to [..., C, H * r, W * r], r = upscale_factor. Source: Shi et al.
     2016."""
     shape, r = tuple(input.shape), upscale_factor
     if len(shape) < 3:
@@ -526,7 +529,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """[..., C, H * r, W * r] as [..., C * r * r, H, W], r = downscale_factor."""
+    """Rearranges [..., C, H * r, W * r] to [..., C * r * r, H, W], r = downscale_factor."""
     shape, r = tuple(input.shape), downscale_factor
     if len(shape) < 3:
         raise RuntimeError(
@@ -546,8 +549,8 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """The channels (dimension 1), seen as [groups, C / groups], in the order [C / groups,
-    groups]."""
+    """Permutes the channels (dimension 1): viewed as [groups, C / groups], they are transposed to [C /
+    groups, groups]."""
     shape = tuple(input.shape)
     if len(shape) < 3:
         raise RuntimeError(

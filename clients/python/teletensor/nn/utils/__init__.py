@@ -1,4 +1,5 @@
-"""What is done to gradients and parameters of a model; `rnn` packs sequences of unequal lengths."""
+"""Operations on the gradients and parameters of a model; the submodule `rnn` packs sequences of unequal
+lengths."""
 
 from . import parametrizations, parametrize, prune, rnn
 from ._fusion import *  # noqa: F403

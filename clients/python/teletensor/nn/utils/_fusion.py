@@ -1,4 +1,5 @@
-"""A normalisation of known statistics folded into the layer before it; layers without first values."""
+"""Fuses a batch norm in eval mode with the layer before it, and constructs layers without initialising
+them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def fuse_conv_bn_weights(
     conv_w: Tensor, conv_b: Tensor | None, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float,
     bn_w: Tensor | None, bn_b: Tensor | None, transpose: bool = False,
 ) -> tuple[Parameter, Parameter]:  # fmt: skip
-    """Weight and bias of a convolution that does what a convolution and a batch norm in eval mode do."""
+    """The weight and bias of one convolution that computes what a convolution followed by a batch norm in
+    eval mode computes."""
     scale = tt.rsqrt(bn_rv + bn_eps)
     if bn_w is not None:
         scale = bn_w * scale
@@ -48,7 +50,8 @@ def _fused(layer: Any, bn: Any, transpose: bool) -> Any:
 
 
 def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
-    """One convolution for a convolution and the batch norm after it, both in eval mode."""
+    """Returns one convolution that replaces a convolution and the batch norm after it, both in eval
+    mode."""
     return _fused(conv, bn, transpose)
 
 
@@ -56,17 +59,19 @@ def fuse_linear_bn_weights(
     linear_w: Tensor, linear_b: Tensor | None, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float,
     bn_w: Tensor | None, bn_b: Tensor | None,
 ) -> tuple[Parameter, Parameter]:  # fmt: skip
-    """As fuse_conv_bn_weights, of a Linear."""
+    """As fuse_conv_bn_weights, for a Linear layer."""
     return fuse_conv_bn_weights(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
 
 
 def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
-    """One Linear for a Linear and the batch norm after it, both in eval mode."""
+    """Returns one Linear layer that replaces a Linear layer and the batch norm after it, both in eval
+    mode."""
     return _fused(linear, bn, False)
 
 
 def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Any:
-    """A module of this class; its device may be given. (First values cost no time here.)"""
+    """Constructs a module of this class, on a device if one is given. Initialisation is not skipped,
+    because it takes no time here."""
     if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
         raise RuntimeError(f"Expected a Module; got {module_cls}")
     if "device" not in inspect.signature(module_cls).parameters:

@@ -1,5 +1,5 @@
-"""weight_norm and spectral_norm as hooks before forward: the older forms, which programs and saved
-states still use. `parametrizations` has the newer ones."""
+"""weight_norm and spectral_norm implemented by forward pre-hooks: the older forms, which programs and saved
+states still use. The newer ones are in `parametrizations`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Module)
 
 
 class _Hook(ABC):
-    """Computes the parameter `name` from others before each forward."""
+    """A hook that computes the parameter `name` from other parameters before each forward."""
 
     title = ""
     suffixes: tuple[str, ...] = ()
@@ -30,13 +30,14 @@ class _Hook(ABC):
 
     @abstractmethod
     def weight(self, module: Module, training: bool) -> Tensor:
-        """The parameter as it is now; in training, what it is made from may be brought up to date."""
+        """Returns the present value of the parameter; in training this may update the buffers from which it
+        is computed."""
 
     def __call__(self, module: Module, args: Any) -> None:
         setattr(module, self.name, self.weight(module, module.training))
 
     def add(self, module: Module) -> None:
-        """Takes its place among the module's hooks; RuntimeError where one like it has it."""
+        """Registers the hook; RuntimeError if the module has such a hook for the same parameter already."""
         if _find(module, type(self), self.name) is not None:
             raise RuntimeError(
                 f"Cannot register two {self.title} hooks on the same parameter {self.name}"
@@ -44,7 +45,7 @@ class _Hook(ABC):
         module.register_forward_pre_hook(self)
 
     def remove(self, module: Module) -> None:
-        """Makes the weight, as it is now, a parameter again."""
+        """Replaces the computed weight by a parameter with its present value."""
         with tt.no_grad():
             weight = self.weight(module, False)
         for name in (self.name, *(f"{self.name}_{suffix}" for suffix in self.suffixes)):
@@ -65,7 +66,7 @@ def _own_parameter(module: Module, name: str, title: str) -> Parameter:
 
 
 def _find(module: Module, kind: type[_Hook], name: str) -> tuple[int, _Hook] | None:
-    """That hook among those before forward, and its key."""
+    """The hook of this type among the module's forward pre-hooks, and its key."""
     for key, (hook, _) in module._own_hooks().before.items():
         if isinstance(hook, kind) and hook.name == name:
             return key, hook
@@ -99,9 +100,9 @@ class WeightNorm(_Hook):
 
 
 def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
-    """Gives `module` parameters name_g (length, for each index of `dim`; None: one for all) and
-    name_v (direction) in place of `name`, which is made of them before each forward. RuntimeError
-    where it has them already. Source: Salimans, Kingma 2016."""
+    """Replaces the parameter `name` of the module by two parameters from which it is computed before each
+    forward: name_g, the norm (for each index of `dim`, or a single one if it is None), and name_v, the
+    direction. RuntimeError if weight_norm was already applied. Source: Salimans, Kingma 2016."""
     hook = WeightNorm(name, dim)
     hook.add(module)
     weight = _own_parameter(module, name, "WeightNorm")
@@ -113,12 +114,13 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
 
 
 def remove_weight_norm(module: M, name: str = "weight") -> M:
-    """Makes `name` a parameter again. ValueError where weight_norm() was not applied to it."""
+    """Makes `name` a parameter again. ValueError if weight_norm() was not applied to it."""
     return _remove(module, WeightNorm, name)
 
 
 class SpectralNorm(_Hook):
-    """weight = weight_orig / sigma, its largest singular value as power iteration knows it."""
+    """weight = weight_orig / sigma, where sigma is its largest singular value as estimated by power
+    iteration."""
 
     title = "spectral_norm"
     suffixes = ("u", "v", "orig")
@@ -144,7 +146,7 @@ class SpectralNorm(_Hook):
                 for _ in range(self.n_power_iterations):
                     v.copy_(F.normalize(tt.mv(matrix.t(), u), dim=0, eps=self.eps))
                     u.copy_(F.normalize(tt.mv(matrix, v), dim=0, eps=self.eps))
-                u, v = u.clone(), v.clone()  # the next forward writes into the buffers
+                u, v = u.clone(), v.clone()  # copies, because the next forward overwrites the buffers
         return weight / tt.dot(u, tt.mv(matrix, v))
 
 
@@ -155,10 +157,10 @@ def spectral_norm(
     eps: float = 1e-12,
     dim: int | None = None,
 ) -> M:
-    """Divides the parameter `name` by its largest singular value before each forward; in training
-    mode `n_power_iterations` of power iteration come first. `module` gets name_orig (the
-    parameter), name_u and name_v (buffers). dim: of the outputs (0; of transposed convolutions 1).
-    RuntimeError where it has them already. Source: Miyato et al. 2018."""
+    """Divides the parameter `name` by its largest singular value before each forward; in training mode
+    after `n_power_iterations` steps of power iteration. The module gets name_orig (a parameter), name_u and
+    name_v (buffers). dim is the dimension of the outputs (0 by default; 1 for transposed convolutions).
+    RuntimeError if spectral_norm was already applied. Source: Miyato et al. 2018."""
     if dim is None:
         transposed = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
         dim = 1 if isinstance(module, transposed) else 0
@@ -176,5 +178,5 @@ def spectral_norm(
 
 
 def remove_spectral_norm(module: M, name: str = "weight") -> M:
-    """Makes `name` a parameter again. ValueError where spectral_norm() was not applied to it."""
+    """Makes `name` a parameter again. ValueError if spectral_norm() was not applied to it."""
     return _remove(module, SpectralNorm, name)

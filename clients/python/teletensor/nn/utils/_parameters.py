@@ -1,4 +1,4 @@
-"""Helpers over parameters: gradient clipping, parameters as one vector."""
+"""Functions of all parameters of a model: gradient clipping, and conversion to and from one vector."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def get_total_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """The norm of all elements of all tensors together, a 0-d tensor. error_if_nonfinite reads it
-    back and raises RuntimeError if it is infinite or NaN."""
+    """The norm of all elements of all tensors, a 0-d tensor. error_if_nonfinite waits for it and raises
+    RuntimeError if it is infinite or NaN."""
     tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     norms = [tt.norm(tensor, float(norm_type)) for tensor in tensors]
     return _norm_of_all(norms, float(norm_type), error_if_nonfinite)
@@ -58,7 +58,7 @@ def clip_grads_with_norm_(
     total_norm: Tensor,
     foreach: bool | None = None,
 ) -> None:
-    """Scales all gradients, in place, by max_norm / total_norm where that is less than 1."""
+    """Multiplies all gradients in place by max_norm / total_norm if that is less than 1."""
     with tt.no_grad():
         scale = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
         for gradient in _gradients(parameters):
@@ -72,10 +72,10 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scales all gradients, in place, so that their common norm is at most max_norm; returns the
-    norm from before as a 0-d tensor. Nothing is read back unless error_if_nonfinite is set. For
-    parameters of `distributed.fsdp.fully_shard` the norm is that of the whole gradients, and all
-    ranks call this function.
+    """Scales all gradients in place so that their total norm is at most max_norm; returns the norm before
+    scaling as a 0-d tensor. Does not wait for any value unless error_if_nonfinite is set. For parameters of
+    `distributed.fsdp.fully_shard` the norm is that of the unsharded gradients, and all ranks must call this
+    function.
 
     >>> w = tt.nn.Parameter(tt.zeros(2))
     >>> (w * tt.tensor([3.0, 4.0])).sum().backward()
@@ -99,20 +99,20 @@ def clip_grad_norm_(
 def clip_grad_value_(
     parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
 ) -> None:
-    """Limits every element of all gradients, in place, to [-clip_value, clip_value]."""
+    """Clamps every element of all gradients in place to [-clip_value, clip_value]."""
     with tt.no_grad():
         for gradient in _gradients(parameters):
             gradient.clamp_(-float(clip_value), float(clip_value))
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """All elements of all parameters in one dimension, one parameter after the other."""
+    """The elements of all parameters in one vector, one parameter after the other."""
     return tt.cat([parameter.reshape(-1) for parameter in parameters])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Copies the elements of `vec`, as parameters_to_vector lays them out, into the parameters.
-    Raises ValueError, before anything is written, if the number of elements differs."""
+    """Copies the elements of `vec`, in the order of parameters_to_vector, into the parameters. ValueError
+    if the number of elements differs; in that case nothing has been written."""
     parameters = list(parameters)
     expected = sum(parameter.numel() for parameter in parameters)
     if vec.dim() != 1 or vec.numel() != expected:

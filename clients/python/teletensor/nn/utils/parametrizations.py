@@ -1,4 +1,4 @@
-"""Parametrizations in use: orthogonal, spectral_norm, weight_norm."""
+"""Ready-made parametrizations: orthogonal, spectral_norm, weight_norm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
 
 def _norm_except(v: Tensor, dim: int) -> Tensor:
-    """The norm over all dimensions but one; over all of them for dim -1."""
+    """The norm over all dimensions but one, or over all dimensions if dim is -1."""
     if dim == -1:
         return v.norm()
     dims = [d for d in range(v.dim()) if d != dim % v.dim()]
@@ -35,9 +35,9 @@ class _WeightNorm(Module):
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
-    """weight = g * v / |v|: length and direction as parameters of their own (original0 and
-    original1), the length for each index of `dim` (None: one for all). Source: Salimans, Kingma
-    2016."""
+    """Parametrizes weight = g * v / |v|, with the norm (original0) and the direction (original1) as
+    separate parameters; there is one norm for each index of `dim`, or a single one if it is None. Source:
+    Salimans, Kingma 2016."""
     return parametrize.register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
 
@@ -100,8 +100,9 @@ def spectral_norm(
     eps: float = 1e-12,
     dim: int | None = None,
 ) -> Module:
-    """weight divided by its largest singular value, which power iteration follows from use to use in
-    training. `dim` is that of the outputs. Source: Miyato et al. 2018."""
+    """Parametrizes weight as the original divided by its largest singular value, whose estimate power
+    iteration improves at each use in training. `dim` is the dimension of the outputs. Source: Miyato et al.
+    2018."""
     weight: Any = getattr(module, name, None)
     if not isinstance(weight, Tensor):
         raise ValueError(f"Module '{module}' has no parameter or buffer with name '{name}'")
@@ -139,8 +140,13 @@ class _Orthogonal(Module):
         n, k = x.size(-2), x.size(-1)
         if self.orthogonal_map == "householder":
             below = x.tril(-1)
+<<<<<<< HEAD
             q = linalg.householder_product(below, 2.0 / (1.0 + (below * below).sum(-2)))
             # Signs are on the diagonal: they are not learned.
+=======
+            q = tt.linalg.householder_product(below, 2.0 / (1.0 + (below * below).sum(-2)))
+            # The signs are on the diagonal; they are not learned.
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
             q = q * x.detach().diagonal(dim1=-2, dim2=-1).trunc().unsqueeze(-2)
         else:
             below = F.pad(x.tril(), (0, n - k))
@@ -175,8 +181,8 @@ class _Orthogonal(Module):
             return reflectors.mT if transposed else reflectors
 
     def _rebase(self, value: Tensor, q: Tensor) -> Tensor:
-        """Takes the orthogonal matrix next to q (of one completed to a square) as what to multiply
-        with, from which the original is the distance: none."""
+        """Sets the base to the orthogonal matrix closest to q (completed to a square matrix). The original
+        is the difference from the base, so the returned original stands for no difference."""
         n, k = q.size(-2), q.size(-1)
         if n != k:
             rest = tt.randn(*q.shape[:-2], n, n - k, dtype=q.dtype, device=q.device)
@@ -199,11 +205,13 @@ def orthogonal(
     *,
     use_trivialization: bool = True,
 ) -> Module:
-    """A matrix (or a batch) whose columns, or rows where it is wide, are orthonormal at every step.
+    """Parametrizes a matrix (or a batch of matrices) so that its columns, or its rows if it is wide, are
+    always orthonormal.
 
     orthogonal_map: "matrix_exp" or "cayley" of a skew matrix, or a "householder" product; None chooses
-    matrix_exp for square and complex ones, householder for others. use_trivialization multiplies with
-    a fixed orthogonal matrix ("base"), which an assignment changes. Source: Lezcano-Casado 2019.
+    matrix_exp for square and complex matrices, and householder for all other ones. use_trivialization
+    multiplies the result by a fixed orthogonal matrix ("base"), which an assignment to the parameter
+    changes. Source: Lezcano-Casado 2019.
     """
     weight: Any = getattr(module, name, None)
     if not isinstance(weight, Tensor):

@@ -1,5 +1,5 @@
-"""Parameters that are computed of others at each use: register_parametrization puts modules between
-a parameter and its name."""
+"""Parameters that are computed from other parameters at each use: register_parametrization inserts modules
+between a parameter and its name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _caching = 0
 
 
 def cached() -> Restoring:
-    """Within the block every parametrized tensor is computed once."""
+    """Context in which every parametrized tensor is computed only once."""
     def put(depth: int) -> None:
         global _caching
         _caching = depth
@@ -40,8 +40,8 @@ def cached() -> Restoring:
 
 
 class ParametrizationList(ModuleList):
-    """The modules between an original tensor (`original`, or `original0`, `original1`, ... where
-    the first module takes several) and what the module's attribute gives."""
+    """The modules that compute the value of a parametrized attribute from its original tensors (`original`,
+    or `original0`, `original1`, ... if the first module takes several)."""
 
     def __init__(
         self, modules: Sequence[Module], original: Tensor | Parameter, unsafe: bool = False
@@ -97,14 +97,14 @@ class ParametrizationList(ModuleList):
             self.register_buffer(name, tensor)
 
     def originals(self) -> list[Tensor]:
-        """The tensors that all is computed of."""
+        """The tensors from which the value is computed."""
         if self.is_tensor:
             return [self.__dict__["original"]]
         return [self.__dict__[f"original{i}"] for i in range(self.ntensors)]
 
     def right_inverse(self, value: Tensor) -> None:
-        """Changes the originals so that the attribute becomes `value`. Raises RuntimeError where a
-        module has no right_inverse."""
+        """Changes the originals so that the attribute becomes `value`. RuntimeError if one of the modules
+        has no right_inverse."""
         with tt.no_grad():
             new: Any = value
             for module in reversed(list(self)):
@@ -127,7 +127,7 @@ class ParametrizationList(ModuleList):
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Has the module a parametrized tensor (of that name)?"""
+    """Returns whether the module has a parametrized tensor (with that name, if one is given)."""
     lists = module.__dict__.get("parametrizations")
     if not isinstance(lists, ModuleDict):
         return False
@@ -152,7 +152,8 @@ def _attribute(name: str) -> property:
 
 
 def _check_further(parametrization: Module, before: ParametrizationList) -> None:
-    """ValueError unless forward and right_inverse keep the shape and the dtype of what is there."""
+    """ValueError unless forward and right_inverse of a further parametrization keep the shape and the
+    dtype."""
     with tt.no_grad():
         value = before()
         found = [("a parametrization", parametrization(value))]
@@ -171,11 +172,11 @@ def _check_further(parametrization: Module, before: ParametrizationList) -> None
 def register_parametrization(
     module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False
 ) -> Module:
-    """From now on `module.tensor_name` is parametrization(original); more than one are applied one
-    after the other. The original becomes "parametrizations.<name>.original" of state_dict(). A
-    right_inverse of the parametrization finds the first original, and what an assignment means.
-    Raises ValueError for a name that is no tensor of the module, or (unless unsafe) where shape or
-    dtype would change."""
+    """Makes `module.tensor_name` the result of parametrization(original); several parametrizations are
+    applied one after the other. The original is "parametrizations.<name>.original" in state_dict(). A
+    right_inverse of the parametrization computes the original from the initial value and from assigned
+    values. ValueError if the module has no tensor of this name, or (unless `unsafe`) if the shape or dtype
+    would change."""
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
         before = module.__dict__["parametrizations"][tensor_name]
@@ -202,16 +203,16 @@ def register_parametrization(
 
 
 def type_before_parametrizations(module: Module) -> type[Module]:
-    """The class that the module had before its first parametrization."""
+    """The class of the module before its first parametrization."""
     return type(module).__mro__[1] if is_parametrized(module) else type(module)
 
 
 def transfer_parametrizations_and_params(
     from_module: Module, to_module: Module, tensor_name: str | None = None
 ) -> Module:
-    """Gives to_module the parametrizations of from_module, all or those of one tensor, and their
-    originals: both modules then share these. Returns to_module, which stays as it is where
-    from_module has none; KeyError for a tensor that is not parametrized."""
+    """Makes to_module share parametrizations of from_module and their originals: all of them, or those of
+    one tensor. Returns to_module, which stays unchanged if from_module has none; KeyError for a tensor that
+    is not parametrized."""
     if not is_parametrized(from_module):
         return to_module
     lists = from_module.__dict__["parametrizations"]
@@ -232,7 +233,7 @@ def transfer_parametrizations_and_params(
 def remove_parametrizations(
     module: Module, tensor_name: str, leave_parametrized: bool = True
 ) -> Module:
-    """Makes the tensor an ordinary one again: with its present value, or the original's."""
+    """Makes the tensor an ordinary one again, with its present value or with the value of the original."""
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {module} does not have a parametrization on {tensor_name}")
     lists = module.__dict__["parametrizations"]

@@ -1,5 +1,5 @@
-"""Pruning: parameters of which a mask leaves some elements 0. The parameter becomes name_orig, the mask
-the buffer name_mask; name is their product, computed again before each forward."""
+"""Pruning: masks that set elements of parameters to 0. The parameter is renamed to name_orig, the mask is
+the buffer name_mask, and `name` is their product, which is computed before each forward."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ M = TypeVar("M", bound=Module)
 
 
 class BasePruningMethod(ABC):
-    """A way to choose a mask. Subclasses define compute_mask and PRUNING_TYPE: which part of a tensor
-    that was pruned before they see ("unstructured": the elements left, "structured": the channels left
-    along their `dim`, "global": all of it)."""
+    """Base class of the ways to choose a mask. Subclasses define compute_mask, and PRUNING_TYPE: which part
+    of an already pruned tensor they consider ("unstructured": the remaining elements; "structured": the
+    remaining channels along their `dim`; "global": the whole tensor)."""
 
     PRUNING_TYPE = ""
     _tensor_name: str
 
     @abstractmethod
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """The mask for a tensor (or its importance scores), within default_mask."""
+        """The mask for a tensor (or for its importance scores), restricted to default_mask."""
 
     def __call__(self, module: Module, inputs: Any) -> None:
         setattr(module, self._tensor_name, self.apply_mask(module))
 
     def apply_mask(self, module: Module) -> Tensor:
-        """The parameter times its mask."""
+        """The parameter multiplied by its mask."""
         original: Tensor = getattr(module, self._tensor_name + "_orig")
         mask: Tensor = getattr(module, self._tensor_name + "_mask")
         return mask.to(original.dtype) * original
@@ -47,7 +47,7 @@ class BasePruningMethod(ABC):
     def prune(
         self, t: Tensor, default_mask: Tensor | None = None, importance_scores: Tensor | None = None
     ) -> Tensor:
-        """t with what this method prunes set to 0, without any module."""
+        """Returns t with the elements that this method prunes set to 0; needs no module."""
         scores = t if importance_scores is None else importance_scores
         _check_scores(scores, t, "tensor t")
         return t * self.compute_mask(scores, tt.ones_like(t) if default_mask is None else default_mask)
@@ -57,8 +57,9 @@ class BasePruningMethod(ABC):
         cls, module: Module, name: str, *args: Any, importance_scores: Tensor | None = None,
         **kwargs: Any,
     ) -> BasePruningMethod:
-        """Prunes module.name by a method made with the other arguments, on top of what was pruned
-        before. Returns the method, or the container of all. Nothing changes where it raises."""
+        """Prunes module.name by a method that is constructed with the remaining arguments, in addition to
+        earlier pruning. Returns the method, or the container of all methods. If it raises an error, nothing
+        has changed."""
         method: BasePruningMethod = cls(*args, **kwargs)
         method._tensor_name = name
         earlier = _find(module, name)
@@ -83,7 +84,7 @@ class BasePruningMethod(ABC):
         return method
 
     def remove(self, module: Module) -> None:
-        """Makes the pruned tensor, as it is now, a parameter again."""
+        """Replaces the pruned tensor by a parameter with its present value."""
         name = self._tensor_name
         original = module._parameters[name + "_orig"]
         original.data = self.apply_mask(module).detach()
@@ -93,7 +94,7 @@ class BasePruningMethod(ABC):
 
 
 class PruningContainer(BasePruningMethod):
-    """Methods that prune one tensor after each other."""
+    """Several methods that prune one tensor, one after the other."""
 
     def __init__(self, *args: BasePruningMethod) -> None:
         self._pruning_methods: tuple[BasePruningMethod, ...] = ()
@@ -103,7 +104,8 @@ class PruningContainer(BasePruningMethod):
             self.add_pruning_method(method)
 
     def add_pruning_method(self, method: BasePruningMethod) -> None:
-        """Adds a method of the same tensor. TypeError, ValueError for what is none."""
+        """Adds a method. TypeError if it is not a pruning method, ValueError if it prunes another
+        tensor."""
         if not isinstance(method, BasePruningMethod):
             raise TypeError(f"{type(method)} is not a BasePruningMethod subclass")
         if self._tensor_name != method._tensor_name:
@@ -123,7 +125,7 @@ class PruningContainer(BasePruningMethod):
         return self._pruning_methods[index]
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """The mask of the last method, computed on what the mask until now leaves."""
+        """The mask of the last method, computed on the elements that the earlier masks leave."""
         method = self._pruning_methods[-1]
         if method.PRUNING_TYPE == "unstructured":
             part: Any = default_mask == 1
@@ -146,7 +148,7 @@ class PruningContainer(BasePruningMethod):
 
 
 class Identity(BasePruningMethod):
-    """Prunes nothing, but makes the parameter a pruned one."""
+    """Prunes nothing, but puts the parameter into the form of a pruned one."""
 
     PRUNING_TYPE = "unstructured"
 
@@ -155,7 +157,7 @@ class Identity(BasePruningMethod):
 
 
 class _Amount(BasePruningMethod):
-    """Prunes a number of units, or a share of them."""
+    """Base class of methods that prune a number or a fraction of the units."""
 
     _share: bool
 
@@ -171,7 +173,7 @@ class _Amount(BasePruningMethod):
         self.amount: float = amount
 
     def _count(self, units: int) -> int:
-        """How many of the units are pruned. ValueError where there are fewer."""
+        """The number of units to prune. ValueError if there are fewer units."""
         if self._share:
             return round(self.amount * units)
         if self.amount > units:
@@ -187,7 +189,7 @@ class _Unstructured(_Amount):
 
     @abstractmethod
     def _scores(self, t: Tensor) -> Tensor:
-        """The elements with the least are pruned."""
+        """Importance scores: the elements with the lowest scores are pruned."""
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         count = self._count(t.numel())
@@ -198,14 +200,14 @@ class _Unstructured(_Amount):
 
 
 class RandomUnstructured(_Unstructured):
-    """Prunes elements by chance."""
+    """Prunes randomly chosen elements."""
 
     def _scores(self, t: Tensor) -> Tensor:
         return tt.rand_like(t)
 
 
 class L1Unstructured(_Unstructured):
-    """Prunes the elements of the smallest size."""
+    """Prunes the elements with the smallest absolute values."""
 
     def _scores(self, t: Tensor) -> Tensor:
         return t.abs()
@@ -220,7 +222,7 @@ class _Structured(_Amount):
 
     @abstractmethod
     def _scores(self, t: Tensor, dim: int) -> Tensor:
-        """One for each channel: those with the least are pruned."""
+        """One importance score for each channel: the channels with the lowest scores are pruned."""
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         if t.dim() <= 1:
@@ -238,7 +240,7 @@ class _Structured(_Amount):
 
 
 class RandomStructured(_Structured):
-    """Prunes channels along `dim` by chance."""
+    """Prunes randomly chosen channels along `dim`."""
 
     def _scores(self, t: Tensor, dim: int) -> Tensor:
         return tt.rand(t.shape[dim], device=t.device)
@@ -261,7 +263,7 @@ class LnStructured(_Structured):
 
 
 class CustomFromMask(BasePruningMethod):
-    """Prunes where `mask` is 0."""
+    """Prunes the elements where `mask` is 0."""
 
     PRUNING_TYPE = "global"
 
@@ -287,7 +289,8 @@ def _dim_of(t: Tensor, dim: int) -> int:
 
 
 def _find(module: Module, name: str | None) -> tuple[int, BasePruningMethod] | None:
-    """What prunes a tensor of the module (that one, if named), and its key among the hooks."""
+    """The pruning method of a tensor of the module (of the named one, if a name is given), and its key
+    among the hooks."""
     for key, (hook, _) in module._own_hooks().before.items():
         if isinstance(hook, BasePruningMethod) and name in (None, hook._tensor_name):
             return key, hook
@@ -295,13 +298,13 @@ def _find(module: Module, name: str | None) -> tuple[int, BasePruningMethod] | N
 
 
 def identity(module: M, name: str) -> M:
-    """Identity, applied to module.name."""
+    """Applies Identity to module.name."""
     Identity.apply(module, name)
     return module
 
 
 def random_unstructured(module: M, name: str, amount: float) -> M:
-    """RandomUnstructured, applied to module.name."""
+    """Applies RandomUnstructured to module.name."""
     RandomUnstructured.apply(module, name, amount)
     return module
 
@@ -309,13 +312,13 @@ def random_unstructured(module: M, name: str, amount: float) -> M:
 def l1_unstructured(
     module: M, name: str, amount: float, importance_scores: Tensor | None = None
 ) -> M:
-    """L1Unstructured, applied to module.name: by its own elements, or by scores."""
+    """Applies L1Unstructured to module.name, by its own elements or by importance scores."""
     L1Unstructured.apply(module, name, amount, importance_scores=importance_scores)
     return module
 
 
 def random_structured(module: M, name: str, amount: float, dim: int) -> M:
-    """RandomStructured, applied to module.name."""
+    """Applies RandomStructured to module.name."""
     RandomStructured.apply(module, name, amount, dim)
     return module
 
@@ -324,13 +327,13 @@ def ln_structured(
     module: M, name: str, amount: float, n: float | str, dim: int,
     importance_scores: Tensor | None = None,
 ) -> M:  # fmt: skip
-    """LnStructured, applied to module.name: by its own channels, or by scores."""
+    """Applies LnStructured to module.name, by its own channels or by importance scores."""
     LnStructured.apply(module, name, amount, n, dim, importance_scores=importance_scores)
     return module
 
 
 def custom_from_mask(module: M, name: str, mask: Tensor) -> M:
-    """CustomFromMask, applied to module.name."""
+    """Applies CustomFromMask to module.name."""
     CustomFromMask.apply(module, name, mask)
     return module
 
@@ -341,7 +344,7 @@ def global_unstructured(
     importance_scores: dict[tuple[Module, str], Tensor] | None = None,
     **kwargs: Any,
 ) -> None:
-    """Prunes several tensors, pairs of module and name, as if they were one."""
+    """Prunes several tensors, given as pairs of module and name, as if they were one tensor."""
     if not isinstance(parameters, Iterable):
         raise TypeError("global_unstructured(): parameters is not an Iterable")
     if importance_scores is not None and not isinstance(importance_scores, dict):
@@ -369,7 +372,7 @@ def global_unstructured(
 
 
 def remove(module: M, name: str) -> M:
-    """Makes the pruned tensor, as it is now, a parameter again. ValueError where it was not pruned."""
+    """Replaces the pruned tensor by a parameter with its present value. ValueError if it was not pruned."""
     found = _find(module, name)
     if found is None:
         raise ValueError(
@@ -381,5 +384,5 @@ def remove(module: M, name: str) -> M:
 
 
 def is_pruned(module: Module) -> bool:
-    """Is a tensor of the module, or of one within it, pruned?"""
+    """Returns whether a tensor of the module, or of a submodule, is pruned."""
     return any(_find(each, None) is not None for each in module.modules())

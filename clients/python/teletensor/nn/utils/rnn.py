@@ -1,7 +1,8 @@
-"""Sequences of unequal lengths: padded to one tensor, or packed without the padding.
+"""Sequences of unequal lengths: padded to one tensor, or packed without padding.
 
-A PackedSequence holds, time by time, the elements of all sequences that are that long, longest
-sequence first: `data` [sum of lengths, ...] and `batch_sizes`, how many there are at each time.
+A PackedSequence contains, time step by time step, the elements of all sequences that have this time step,
+longest sequence first: `data` [sum of lengths, ...], and `batch_sizes`, the number of elements at each time
+step.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class _Packed(NamedTuple):
 
 
 class PackedSequence(_Packed):
-    """data, batch_sizes, and where the sequences were sorted the two permutations (into the sorted
-    order and back). Made by pack_sequence and pack_padded_sequence."""
+    """The packed data and batch_sizes and, if the sequences were sorted, the two permutations (into the
+    sorted order and back). Created by pack_sequence and pack_padded_sequence."""
 
     known_sizes: list[int] | None = None
 
@@ -51,13 +52,14 @@ class PackedSequence(_Packed):
         return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
 
     def sizes(self) -> list[int]:
-        """batch_sizes as numbers; read back only if this object was made by hand."""
+        """batch_sizes as Python numbers; waits for them only if the caller constructed this object
+        directly."""
         if self.known_sizes is None:
             self.known_sizes = [int(size) for size in self.batch_sizes.tolist()]
         return self.known_sizes
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """The data on another device or in another dtype."""
+        """A PackedSequence with the data on another device or in another dtype."""
         data = self.data.to(*args, **kwargs)
         if data is self.data:
             return self
@@ -70,48 +72,48 @@ class PackedSequence(_Packed):
         return packed
 
     def cpu(self) -> PackedSequence:
-        """The data on the daemon's CPU."""
+        """A PackedSequence with the data on the daemon's CPU."""
         return self.to("cpu")
 
     def cuda(self, device: Any = 0) -> PackedSequence:
-        """The data on the daemon's GPU."""
+        """A PackedSequence with the data on a GPU of the daemon."""
         return self.to(f"cuda:{device}" if isinstance(device, int) else device)
 
     def double(self) -> PackedSequence:
-        """The data as float64."""
+        """A PackedSequence with the data as float64."""
         return self.to(tt.float64)
 
     def float(self) -> PackedSequence:
-        """The data as float32."""
+        """A PackedSequence with the data as float32."""
         return self.to(tt.float32)
 
     def half(self) -> PackedSequence:
-        """The data as float16."""
+        """A PackedSequence with the data as float16."""
         return self.to(tt.float16)
 
     def long(self) -> PackedSequence:
-        """The data as int64."""
+        """A PackedSequence with the data as int64."""
         return self.to(tt.int64)
 
     def int(self) -> PackedSequence:
-        """The data as int32."""
+        """A PackedSequence with the data as int32."""
         return self.to(tt.int32)
 
     def short(self) -> PackedSequence:
-        """The data as int16."""
+        """A PackedSequence with the data as int16."""
         return self.to(tt.int16)
 
     def char(self) -> PackedSequence:
-        """The data as int8."""
+        """A PackedSequence with the data as int8."""
         return self.to(tt.int8)
 
     def byte(self) -> PackedSequence:
-        """The data as uint8."""
+        """A PackedSequence with the data as uint8."""
         return self.to(tt.uint8)
 
     @property
     def is_cuda(self) -> bool:
-        """Is the data on a GPU?"""
+        """Returns whether the data is on a GPU."""
         return bool(self.data.is_cuda)
 
 
@@ -128,7 +130,7 @@ def _numbers(lengths: Tensor | Sequence[int]) -> list[int]:
 
 
 def _places(sizes: Sequence[int], batch: int) -> np.ndarray[Any, Any]:
-    """Rows of [time * batch] that a packed sequence has, in its order."""
+    """The rows of [time * batch] that a packed sequence contains, in its order."""
     return np.concatenate([t * batch + np.arange(size) for t, size in enumerate(sizes)])
 
 
@@ -138,9 +140,9 @@ def pack_padded_sequence(
     batch_first: bool = False,
     enforce_sorted: bool = True,
 ) -> PackedSequence:
-    """Packs input [time, batch, ...] (batch first with batch_first) whose sequences have these
-    lengths. They must be sorted, longest first, unless enforce_sorted is False. lengths as numbers
-    spare a round trip."""
+    """Packs input [time, batch, ...] (batch first with batch_first) whose sequences have these lengths.
+    They must be sorted, longest first, unless enforce_sorted is False. Lengths that are Python numbers
+    avoid a round trip to the daemon."""
     numbers = _numbers(lengths)
     batch = input.shape[0 if batch_first else 1]
     if len(numbers) != batch:
@@ -193,8 +195,8 @@ def pad_packed_sequence(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The inverse of pack_padded_sequence: the padded tensor, of total_length or as long as the
-    longest, and the lengths, in the order before packing."""
+    """The inverse of pack_padded_sequence. Returns the padded tensor, whose length is total_length or that
+    of the longest sequence, and the lengths, in the order before packing."""
     sizes = sequence.sizes()
     length = len(sizes)
     if total_length is not None:
@@ -224,8 +226,8 @@ def pad_sequence(
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Tensor:
-    """Sequences [length, ...] as one tensor [longest, count, ...] (count first with batch_first),
-    filled up at their "right" or "left" end."""
+    """Stacks sequences [length, ...] to one tensor [longest, count, ...] (count first with batch_first),
+    padded at the "right" or "left" end."""
     if not isinstance(sequences, Iterable):
         raise RuntimeError(
             "pad_sequence: Expected iterable for input sequences, but got arg of type: "
@@ -261,7 +263,8 @@ def unpad_sequence(
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
-    """Packs sequences [length, ...]; longest first unless enforce_sorted is False."""
+    """Packs sequences [length, ...], which must be sorted, longest first, unless enforce_sorted is
+    False."""
     lengths = [int(sequence.shape[0]) for sequence in sequences]
     return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 

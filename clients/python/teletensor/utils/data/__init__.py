@@ -1,4 +1,4 @@
-"""Datasets, samplers and DataLoader."""
+"""Datasets, samplers and DataLoader, as in torch.utils.data."""
 
 from ._workers import WorkerInfo, get_worker_info
 from .collate import default_collate, default_convert

@@ -1,4 +1,4 @@
-"""Batches of a dataset: made in the process that iterates, or in a worker."""
+"""Makes the batches of a dataset, in the process that iterates or in a worker."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ __all__ = ["Fetcher", "Recipe"]
 
 @dataclass
 class Recipe:
-    """What a DataLoader says of its batches."""
+    """How a DataLoader makes its batches."""
 
     dataset: Any
-    stream: bool  # the dataset is iterated, not indexed
+    stream: bool  # whether the dataset is iterated, not indexed
     collate: Callable[[Any], Any] | None
-    batched: bool  # else samples come one by one
-    batch_size: int  # of a stream
-    drop_last: bool  # of a stream
+    batched: bool  # if false, samples are returned one by one
+    batch_size: int  # for a stream
+    drop_last: bool  # for a stream
 
 
 class Fetcher:
-    """One iteration: called with the indices of a batch (of a stream: None) it makes that batch.
+    """One iteration over a dataset: called with the indices of a batch (None for a stream) it makes that
+    batch.
 
-    Raises StopIteration, also when called again, where a stream has no batch more. `make` as in
-    default_collate, where no collate_fn is given.
+    StopIteration, also at later calls, if a stream has no further batch. `make` is that of default_collate,
+    and is used if no collate_fn is given.
     """
 
     def __init__(self, recipe: Recipe, make: Make = tensor_of) -> None:
@@ -49,7 +50,7 @@ class Fetcher:
         return self._collate(_samples(recipe.dataset, indices)) if batch is None else batch
 
     def _next(self) -> Any:
-        """A sample of the stream, or a list of them."""
+        """The next sample of the stream, or a list of the next samples."""
         recipe = self._recipe
         if self._ended or self._stream is None:
             raise StopIteration

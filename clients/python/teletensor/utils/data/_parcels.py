@@ -1,8 +1,8 @@
-"""What a DataLoader and its worker processes send each other: pickles, in which tensors are host arrays.
+"""The messages between a DataLoader and its worker processes: pickles, in which tensors are host arrays.
 
-Pickles go between a program and processes that it has started, over pipes of its own; nothing that comes
-from a file or from a daemon is read as one. With cloudpickle, classes and functions that no other process
-can import (of a notebook, of a script, of a function) travel as their code.
+Pickles are sent only between a program and processes that it has started, over its own pipes; data from a
+file or from a daemon are never unpickled. With cloudpickle, classes and functions that other processes
+cannot import (because they are defined in a notebook, a script or a function) are sent as code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["HostTensor", "Parcel", "loads", "write"]
 
 
 class HostTensor:
-    """A tensor to be made where the batch arrives: by then it is one."""
+    """A tensor in a message, which becomes a tensor in the process that receives the batch."""
 
     def __init__(self, dtype: str, array: np.ndarray[Any, Any]) -> None:
         if not isinstance(getattr(tt, dtype, None), tt.dtype):
@@ -38,8 +38,8 @@ class HostTensor:
 
 
 def write(value: Any, file: io.BytesIO, by_value: bool = True) -> None:
-    """Appends the pickle of `value`; by_value: classes and functions that cannot be imported as code, where
-    there is cloudpickle. Raises what the value's parts raise where they cannot be pickled."""
+    """Appends the pickle of `value`. by_value: classes and functions that cannot be imported are pickled as
+    code if cloudpickle is installed. Raises the errors of objects that cannot be pickled."""
     _pickler_type(by_value)(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
 
 
@@ -47,8 +47,8 @@ loads = pickle.loads
 
 
 class Parcel:
-    """A value for a worker: pickled when the worker's process starts, read when the worker opens it. A
-    worker that is forked from the program has the value itself."""
+    """A value for a worker: it is pickled when the worker's process starts, and unpickled when the worker
+    opens it. A worker that is forked from the program has the value itself."""
 
     def __init__(self, value: Any, packed: bytes | None = None) -> None:
         self._value, self._packed = value, packed
@@ -65,7 +65,7 @@ class Parcel:
         return Parcel, (None, file.getvalue())
 
     def open(self) -> Any:
-        """The value."""
+        """Returns the value."""
         return self._value if self._packed is None else loads(self._packed)
 
 
@@ -96,7 +96,8 @@ def _pickler_type(by_value: bool) -> Any:
     base: Any = pickle.Pickler if cloudpickle is None else cloudpickle.Pickler
 
     class Pickler(base):  # type: ignore[misc]
-        """Tensors as arrays, synchronized objects of multiprocessing; PyTorch's tensors by value."""
+        """Pickles tensors as arrays, synchronized objects of multiprocessing, and PyTorch's tensors by
+        value."""
 
         @property
         def dispatch_table(self) -> Any:
@@ -113,8 +114,8 @@ def _pickler_type(by_value: bool) -> Any:
 
 
 def _of_multiprocessing() -> dict[Any, Any]:
-    """How connections, shared numbers and the like are pickled. (PyTorch's entries, which share memory as
-    long as the sender lives, stay out.)"""
+    """How connections, shared numbers and similar objects are pickled. (PyTorch's entries, which share
+    memory only while the sender lives, are left out.)"""
     table = ForkingPickler(io.BytesIO()).dispatch_table
     return {kind: how for kind, how in table.items() if not kind.__module__.startswith("torch")}
 

@@ -1,4 +1,5 @@
-"""Random orders, drawn in the notebook: they decide what is sent, so they cannot wait for the daemon.
+"""Random orders of samples, which are drawn by the client: they decide what is sent, so they cannot wait
+for the daemon.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ __all__ = ["numpy_generator"]
 
 
 def numpy_generator(generator: Any = None) -> np.random.Generator:
-    """A NumPy generator: the given one; one seeded by the given number; or one that follows from
-    the given `teletensor.Generator`, None: that of `teletensor.manual_seed`, and moves its stream
-    on by one ordinal."""
+    """Returns a NumPy generator: the given one, one that is seeded by the given number, or one that is
+    derived from the given `teletensor.Generator` (None: that of `teletensor.manual_seed`), whose stream is
+    advanced by one position."""
     if generator is None:
         generator = tt.default_generator
     if isinstance(generator, tt.Generator):

@@ -1,10 +1,10 @@
-"""Worker processes of a DataLoader: they make batches, whose tensors are host arrays on their way to the
+"""The worker processes of a DataLoader: they make batches, whose tensors are sent as host arrays to the
 process that iterates.
 
 A worker is forked from multiprocessing's fork server, which has no connections, so that no lock is held in
-it by a thread of the program. It does not import the program's `__main__`:
-what it needs of it comes as code (_parcels.py). It talks to the program by one pipe of its own, so that one
-worker's death, at whatever place, breaks nothing of the others.
+it by a thread of the program. It does not import the program's `__main__`: what it needs from there is sent
+as code (_parcels.py). It communicates with the program through a separate pipe, so that the death of one
+worker, at any point, does not affect the pipes of other workers.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _FORKED = (
     "multiprocessing_context out"
 )
 _HEAD = struct.Struct("<qq")  # epoch, task
-_PATIENCE = 1.0  # seconds in which workers end by themselves, or by SIGTERM
-_WATCH = 1.0  # seconds between looks at the parent, where another process holds its pipe open
+_PATIENCE = 1.0  # seconds within which workers must end by themselves, or after SIGTERM
+_WATCH = 1.0  # seconds between checks of the parent, in case another process keeps the pipe open
 _naming = threading.Lock()
 
 
 class WorkerInfo(NamedTuple):
-    """What get_worker_info tells a dataset: the worker's number, how many there are, its seed, and
-    its copy of the dataset."""
+    """The result of get_worker_info in a worker: its number, the number of workers, its seed, and its copy
+    of the dataset."""
 
     id: int
     num_workers: int
@@ -60,35 +60,35 @@ _info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """In a worker of a DataLoader: what it is. Elsewhere None."""
+    """Returns information about the worker in a worker of a DataLoader, and None elsewhere."""
     return _info
 
 
 class _End:
-    """The worker's stream has no more batches."""
+    """The worker's stream has no further batches."""
 
 
 class _Text(str):
-    """Of a KeyError, which shows the repr() of what it was made of."""
+    """The text of a KeyError, which shows the repr() of its argument."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 class Failure(NamedTuple):
-    """An exception of a worker, as it travels."""
+    """An exception of a worker in the form in which it is sent."""
 
     worker: int
-    kind: type[BaseException] | None  # where it can travel
+    kind: type[BaseException] | None  # None if the type cannot be sent
     name: str
     text: str
 
     def reraise(self) -> None:
-        """Raises it, of its own type, with the worker's traceback in its text."""
+        """Raises an exception of the same type, with the worker's traceback in its message."""
         text = f"Caught {self.name} in DataLoader worker process {self.worker}.\nOriginal {self.text}"
         try:
             error = (self.kind or RuntimeError)(_Text(text))
-        except Exception:  # an exception that takes other arguments
+        except Exception:  # the type takes other arguments
             error = RuntimeError(text)
         raise error
 
@@ -97,19 +97,20 @@ class Failure(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a worker is told before it opens its parcel."""
+    """The settings that a worker gets before it opens its parcel."""
 
     worker: int
     num_workers: int
     base_seed: int
     forked: bool
-    way: Any  # to the daemon
-    dtype: str  # the default one
+    way: Any  # the way to the daemon
+    dtype: str  # the default dtype
     environment: dict[str, str]
 
 
 def _work(settings: Settings, parcel: Parcel, pipe: connection.Connection, others: list[Any]) -> None:
-    """What a worker does: (epoch, task, indices) come in, messages go out; until the pipe is closed."""
+    """The main function of a worker: receives (epoch, task, indices) and sends messages, until the pipe is
+    closed."""
     signal.signal(signal.SIGINT, _leave_to_parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     for other in others:
@@ -129,7 +130,7 @@ def _leave_to_parent(number: int, frame: Any) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Ends this process, whatever it does, when the program that started it is gone."""
+    """Ends this process, whatever it does, when the program that started it has ended."""
     program = multiprocessing.parent_process()
     while program is not None and program.is_alive() and os.getppid() == parent:
         program.join(_WATCH)
@@ -137,8 +138,8 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _send(pipe: connection.Connection, results: queue.SimpleQueue[Any]) -> None:
-    """Writes what is done, while the next batch is made."""
-    with contextlib.suppress(OSError):  # nobody reads any more: the other thread ends
+    """Sends finished batches while the next one is being made."""
+    with contextlib.suppress(OSError):  # the pipe is closed at the other end: the other thread ends
         while True:
             pipe.send_bytes(results.get())
 
@@ -172,7 +173,7 @@ def _serve(
 
 
 def _begin(settings: Settings, parcel: Parcel) -> Recipe:
-    """Makes this process a worker: seeds, session, dataset."""
+    """Initialises a worker: seeds, session, dataset."""
     global _info
     worker, seed = settings.worker, settings.base_seed + settings.worker
     if settings.forked:
@@ -201,7 +202,7 @@ def numpy_seed(base_seed: int, worker: int) -> np.ndarray[Any, Any]:
 
 
 def _tell_torch(info: WorkerInfo) -> None:
-    """What a worker of PyTorch's loader has: PyTorch's streams divide their samples by its WorkerInfo."""
+    """Sets PyTorch's WorkerInfo too, by which PyTorch's iterable datasets divide their samples."""
     import torch
     from torch.utils.data._utils import worker
 
@@ -217,7 +218,7 @@ def _failure(worker: int) -> Failure:
 
 
 def _message(settings: Settings, epoch: int, task: int, outcome: Any) -> memoryview:
-    """A batch, or a failure, as it travels; or why it cannot."""
+    """The message for a batch or a failure; or for the reason why it cannot be sent."""
 
     def packed(value: Any) -> memoryview:
         file = io.BytesIO()
@@ -236,7 +237,7 @@ def _message(settings: Settings, epoch: int, task: int, outcome: Any) -> memoryv
 
 
 class Pool:
-    """Workers of one loader, which serve one Epoch at a time."""
+    """The workers of one loader, which serve one Epoch at a time."""
 
     def __init__(
         self,
@@ -253,11 +254,12 @@ class Pool:
             context = multiprocessing.get_context(context or "forkserver")
         forked = context.get_start_method() == "fork"
         if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload([__name__])  # imported once, not by each worker
+            # imported once in the fork server, not by each worker
+            context.set_forkserver_preload([__name__])
         self.timeout = timeout
         self.ahead = prefetch * count
         self.epoch = -1
-        self.closed = ""  # why
+        self.closed = ""  # the reason why the pool is closed
         self._pid = os.getpid()
         self._pipes: list[connection.Connection] = []
         self._processes: list[Any] = []
@@ -284,11 +286,11 @@ class Pool:
 
     @property
     def count(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return len(self._pipes)
 
     def give(self, worker: int, task: Any) -> None:
-        """Sends a worker (epoch, number, indices)."""
+        """Sends (epoch, number, indices) to a worker."""
         if self.closed:
             raise RuntimeError(self.closed)
         try:
@@ -297,7 +299,7 @@ class Pool:
             self._died(worker)
 
     def take(self) -> tuple[int, int, Any]:
-        """(epoch, number, message) of the task that is done next. RuntimeError where a worker has died, or
+        """Returns (epoch, number, message) of the next finished task. RuntimeError if a worker has died, or
         after `timeout` seconds."""
         if self.closed:
             raise RuntimeError(self.closed)
@@ -336,7 +338,7 @@ class Pool:
         self.closed = self.closed or why or "interrupted"
         processes, self._processes = self._processes, []
         for pipe in self._pipes:
-            pipe.close()  # ends a worker that waits, or when its batch is done
+            pipe.close()  # ends a worker that is waiting, or that has finished its batch
         if self._pid != os.getpid():
             return
         for end in (None, "terminate", "kill"):
@@ -354,7 +356,7 @@ class Pool:
 
 @contextlib.contextmanager
 def _starting(forked: bool) -> Iterator[None]:
-    """A process that starts within it does not hear of Ctrl-C before it is ready to, and does not import
+    """A context in which a started process ignores Ctrl-C until it is ready for it, and does not import
     this program's `__main__`, which may be a notebook or a script without a guard."""
     with _naming:
         main = sys.modules["__main__"]
@@ -369,15 +371,15 @@ def _starting(forked: bool) -> Iterator[None]:
 
 
 class Epoch:
-    """One iteration over the batches that a pool makes of `tasks`, in their order unless in_order is False.
-    A failure of a worker is such a batch."""
+    """One iteration over the batches that a pool makes for `tasks`, in their order unless in_order is
+    False. A failure of a worker takes the place of a batch."""
 
     def __init__(self, pool: Pool, tasks: Iterator[Any], in_order: bool) -> None:
         pool.epoch += 1
         self._pool, self._tasks, self._number, self._in_order = pool, tasks, pool.epoch, in_order
         self._turns = itertools.cycle(range(pool.count))
         self._active = set(range(pool.count))
-        self._owners: dict[int, int] = {}  # task -> worker, of what has not been handed out
+        self._owners: dict[int, int] = {}  # task -> worker, for tasks whose batch has not been returned
         self._ready: dict[int, Any] = {}  # task -> message
         self._sent = 0
         for _ in range(pool.ahead):
@@ -416,7 +418,7 @@ class Epoch:
         raise StopIteration
 
     def _done(self) -> int:
-        """The task that is handed out next; waits for it."""
+        """The next task whose batch is to be returned; waits for it."""
         while True:
             handed = self._ready if self._ready and not self._in_order else self._owners
             wanted: int = next(iter(handed))

@@ -1,4 +1,5 @@
-"""default_collate and default_convert: lists of samples as one batch, samples as tensors."""
+"""default_collate and default_convert: combine lists of samples to one batch, and convert samples to
+tensors."""
 
 from __future__ import annotations
 
@@ -16,19 +17,19 @@ from ..._tensor import Tensor
 
 __all__ = ["default_collate", "default_convert", "is_torch"]
 
-# (name of a dtype, array) -> what stands for the tensor in a batch.
+# (name of a dtype, array) -> the object that represents the tensor in a batch
 Make = Callable[[str, np.ndarray[Any, Any]], Any]
 
 
 def default_collate(batch: Sequence[Any], *, make: Make = tensor_of) -> Any:
-    """Samples of the same structure as one structure of batches.
+    """Combines samples of the same structure to one structure of batches.
 
-    Tensors, PyTorch's tensors and NumPy arrays of equal shapes are stacked into a tensor with a new first
-    dimension, numbers become a 1-d tensor (floats float64, ints int64, bools bool), text and bytes stay as
-    they are; mappings, named tuples, tuples (as lists) and lists are collated element by element. Raises
+    Tensors, PyTorch's tensors and NumPy arrays of equal shapes are stacked to a tensor with a new first
+    dimension; numbers become a 1-d tensor (floats float64, ints int64, bools bool); text and bytes are
+    unchanged; mappings, named tuples, tuples (as lists) and lists are collated element by element.
     TypeError for other types, RuntimeError for arrays of different shapes and sequences of unequal lengths.
 
-    `make` is what makes a tensor of (name of the dtype, NumPy array).
+    `make` creates a tensor from (name of the dtype, NumPy array).
     """
     first = batch[0]
     if isinstance(first, Tensor):
@@ -57,8 +58,8 @@ def default_collate(batch: Sequence[Any], *, make: Make = tensor_of) -> Any:
 
 
 def default_convert(data: Any, *, make: Make = tensor_of) -> Any:
-    """NumPy arrays and numbers and PyTorch's tensors in a sample as tensors, within mappings and sequences
-    too; all else as it is. `make` as in default_collate."""
+    """Converts NumPy arrays and numbers and PyTorch's tensors in a sample to tensors, also within mappings
+    and sequences; all other objects are unchanged. `make` is as in default_collate."""
     if isinstance(data, (np.ndarray, np.generic)):
         return data if data.dtype.kind in "USO" else _made(np.asarray(data), make)
     if is_torch(data):
@@ -71,7 +72,7 @@ def default_convert(data: Any, *, make: Make = tensor_of) -> Any:
 
 
 def is_torch(value: Any) -> bool:
-    """Whether it is a tensor of PyTorch's."""
+    """Returns whether the object is a PyTorch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -90,7 +91,7 @@ def _made(array: np.ndarray[Any, Any], make: Make) -> Any:
 
 
 def _stacked(batch: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """A new first dimension for arrays of one shape."""
+    """The arrays, which have the same shape, stacked along a new first dimension."""
     arrays = [np.asarray(each) for each in batch]
     _check_shapes([list(array.shape) for array in arrays])
     return np.stack(arrays)
@@ -113,7 +114,8 @@ def _check_shapes(shapes: list[list[int]]) -> None:
 
 
 def _like_mapping(sample: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    """A mapping of the sample's type with these values; a dict where the type does not make one."""
+    """A mapping of the sample's type with these values; a dict if the type cannot be constructed from
+    them."""
     try:
         if isinstance(sample, MutableMapping):
             clone = copy.copy(sample)
@@ -125,8 +127,8 @@ def _like_mapping(sample: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
 
 
 def _like_sequence(sample: Sequence[Any], values: list[Any]) -> Any:
-    """A sequence of the sample's type with these values; a list for tuples, and where the type does not
-    make one."""
+    """A sequence of the sample's type with these values; a list for tuples, and if the type cannot be
+    constructed from them."""
     if isinstance(sample, tuple):
         return type(sample)(*values) if hasattr(sample, "_fields") else values
     try:

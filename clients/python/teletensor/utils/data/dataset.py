@@ -1,4 +1,4 @@
-"""Datasets: what can be indexed or iterated for samples."""
+"""Datasets: objects that are indexed or iterated for samples."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ T_co = TypeVar("T_co", covariant=True)
 class Dataset(Generic[T_co]):
     """Maps an index to a sample: subclasses define `__getitem__`, and `__len__` for samplers.
 
-    A subclass may define `gather(indices)`, which returns a whole collated batch at once, or None
-    where it cannot; DataLoader uses it when no collate_fn was given.
+    A subclass may define `gather(indices)`, which returns a whole collated batch at once, or None if it
+    cannot; DataLoader uses it if no collate_fn is given.
     """
 
     def __getitem__(self, index: Any) -> T_co:
         raise NotImplementedError("Subclasses of Dataset should implement __getitem__.")
 
     def gather(self, indices: Sequence[int]) -> Any:
-        """The collated batch of these samples, or None: collate them one by one."""
+        """Returns the collated batch of these samples, or None if they must be collated one by one."""
         return None
 
     def __add__(self, other: Dataset[Any]) -> ConcatDataset:
@@ -52,10 +52,11 @@ class IterableDataset(Dataset[T_co]):
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """Sample i is (tensors[0][i], tensors[1][i], ...); the first sizes are equal.
+    """Sample i is (tensors[0][i], tensors[1][i], ...); the first dimensions of the tensors must have the
+    same size.
 
-    A batch is one `index_select` per tensor, on the daemon. Raises ValueError for sizes that
-    differ or no tensors.
+    A batch is one `index_select` per tensor, on the daemon. ValueError for sizes that differ, or without
+    tensors.
     """
 
     def __init__(self, *tensors: Tensor) -> None:
@@ -73,7 +74,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         return int(self.tensors[0].shape[0])
 
     def gather(self, indices: Sequence[int]) -> list[Tensor] | None:
-        """[tensors[0][indices], ...], copies; indices that follow each other are one slice."""
+        """Copies [tensors[0][indices], ...]; consecutive indices are read as one slice."""
         if type(self).__getitem__ is not TensorDataset.__getitem__:
             return None  # a subclass changes the samples
         if min(indices) < 0 or max(indices) >= len(self):
@@ -131,7 +132,7 @@ class ConcatDataset(Dataset[Any]):
 
 
 class StackDataset(Dataset[Any]):
-    """Sample i is the samples i of several datasets of one length: a tuple, or a dict where they
+    """Sample i consists of the samples i of several datasets of the same length: a tuple, or a dict if they
     are given by name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -171,7 +172,7 @@ class ChainDataset(IterableDataset[Any]):
 
 
 def _gather(dataset: Any, indices: Sequence[int]) -> Any:
-    """dataset.gather, also for objects that merely look like datasets."""
+    """Calls dataset.gather, also for objects that are not Datasets but have its methods."""
     gather = getattr(dataset, "gather", None)
     return gather(indices) if gather is not None and indices else None
 
@@ -179,9 +180,9 @@ def _gather(dataset: Any, indices: Sequence[int]) -> Any:
 def random_split(
     dataset: Dataset[T_co], lengths: Sequence[int | float], generator: Any = None
 ) -> list[Subset[T_co]]:
-    """Disjoint random subsets. `lengths` are numbers of samples that sum up to the size, or
-    fractions that sum up to 1 (what rounding leaves over goes to the subsets in turn). `generator`
-    is None (follows manual_seed), a number, a `teletensor.Generator` or a NumPy generator."""
+    """Returns disjoint random subsets. `lengths` are numbers of samples that add up to the size, or
+    fractions that add up to 1 (samples that remain after rounding are given to the subsets in turn).
+    `generator` is None (follows manual_seed), a number, a `teletensor.Generator` or a NumPy generator."""
     size = len(dataset)  # type: ignore[arg-type]
     total = sum(lengths)
     if math.isclose(total, 1) and total <= 1:

@@ -1,4 +1,4 @@
-"""DistributedSampler: each of several processes gets its own part of a dataset."""
+"""DistributedSampler, which gives each of several processes its own part of a dataset."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ __all__ = ["DistributedSampler"]
 
 
 class DistributedSampler(Sampler[int]):
-    """The indices of process `rank` of `num_replicas`: every num_replicas-th of all, in an order that
-    follows from seed and epoch (shuffle), the same in each process.
+    """Yields the indices for process `rank` of `num_replicas`: every num_replicas-th index of an order that
+    is determined by seed and epoch (shuffle) and is the same in each process.
 
-    Where the number of samples is no multiple of num_replicas, the first ones are repeated, or with
-    drop_last the last ones left out. Without num_replicas and rank they are those of
-    `teletensor.distributed`, whose group must have been made. ValueError where it has not, and for a rank
-    outside.
+    If the number of samples is not a multiple of num_replicas, the first samples are repeated, or with
+    drop_last the last ones are left out. Without num_replicas and rank, those of `teletensor.distributed`
+    are used, whose group must exist. ValueError if it does not, and for a rank out of range.
 
     >>> data = list(range(5))
     >>> [list(tt.utils.data.DistributedSampler(data, 2, rank, shuffle=False)) for rank in (0, 1)]
@@ -65,5 +64,5 @@ class DistributedSampler(Sampler[int]):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Another order in each epoch: call it before each with its number."""
+        """Sets the number of the epoch, which changes the order: call it before each epoch."""
         self.epoch = epoch

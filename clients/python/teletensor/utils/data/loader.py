@@ -1,4 +1,4 @@
-"""DataLoader."""
+"""DataLoader, which iterates over the batches of a dataset."""
 
 from __future__ import annotations
 
@@ -21,33 +21,36 @@ __all__ = ["DataLoader"]
 class DataLoader:
     """Iterates over batches of a dataset.
 
-    With batch_size=None samples come one by one. `shuffle` draws a new order for each iteration; it
-    follows `teletensor.manual_seed`, or `generator` (a number, a `teletensor.Generator` or a NumPy
-    generator). `sampler` yields indices, `batch_sampler` lists of indices. Without collate_fn,
-    batches are made by default_collate, or by the dataset's `gather` where it has one
-    (TensorDataset: one instruction per tensor, on the daemon; workers have nothing to do there).
+    With batch_size=None samples are returned one by one. `shuffle` draws a new order for each iteration,
+    which follows `teletensor.manual_seed`, or `generator` (a number, a `teletensor.Generator` or a NumPy
+    generator). `sampler` yields indices, and `batch_sampler` lists of indices. Without collate_fn, batches
+    are made by default_collate, or by the dataset's `gather` if it has one (TensorDataset: one instruction
+    per tensor on the daemon, for which workers are not needed).
 
-    num_workers processes make the batches, each up to prefetch_factor ahead (2 unless given): dataset,
-    collate_fn and worker_init_fn run there. A worker uses no tensor's memory of this process: tensors in
-    the dataset reach it as copies, those that it makes live in a session that it opens for itself, and
-    tensors of its batches come here as arrays and are tensors of this process' session again, uploaded one
-    batch ahead. Samples of NumPy arrays, numbers or PyTorch's tensors need no session there.
+    num_workers processes make the batches, each of them up to prefetch_factor batches ahead (2 by default):
+    dataset, collate_fn and worker_init_fn run there. A worker does not share the memory of tensors with
+    this process: it gets copies of the tensors in the dataset, and creates its own tensors in a session
+    that it opens. The tensors of its batches are sent to this process as arrays and become tensors of this
+    process's session, uploaded one batch ahead. A worker whose samples are NumPy arrays, numbers or
+    PyTorch's tensors needs no session.
 
-    Workers come from a fork server and do not run `__main__` again. What can be imported is sent to them by
-    name; classes and functions of notebooks, scripts and functions as code, where cloudpickle is installed.
-    multiprocessing_context="fork" shares this process' memory with them and sends nothing; such workers
-    make no tensors, and a lock that another thread holds is never released in them.
+    Workers are started by a fork server and do not run `__main__` again. Objects that can be imported are
+    sent to them by name; classes and functions of notebooks, scripts and functions are sent as code if
+    cloudpickle is installed. multiprocessing_context="fork" shares this process's memory with them and
+    sends nothing; such workers cannot create tensors, and in them a lock that another thread holds is never
+    released.
 
-    Each worker draws from generators of its own: `random`, NumPy's and teletensor's are seeded by a base
-    seed, drawn by `generator` for each iteration, plus the worker's number (NumPy's: derived from both), as
-    PyTorch's workers are. worker_init_fn(number) is called in each worker first; get_worker_info() tells an
-    IterableDataset which part is its own. persistent_workers keeps the processes for the next iteration;
-    timeout (seconds, 0: none) limits the wait for a batch; in_order=False hands out batches as they are
-    done. pin_memory is accepted and changes nothing: uploads are staged by the transport.
+    Each worker has its own random generators: `random`, NumPy's and teletensor's are seeded by a base seed,
+    which `generator` draws for each iteration, plus the worker's number (NumPy's is derived from both), as
+    in PyTorch. worker_init_fn(number) is called first in each worker; get_worker_info() tells an
+    IterableDataset which part of the samples to return. persistent_workers keeps the processes for the next
+    iteration; timeout (seconds, 0 for none) limits the wait for a batch; in_order=False returns batches in
+    the order in which they are finished. pin_memory is accepted without effect: the transport stages
+    uploads.
 
-    An exception in a worker is raised here, of its own type and with its traceback in the text, in the
-    place of its batch; the next one can still be asked for. RuntimeError where a worker dies, with its pid
-    and exit code or signal, and after `timeout`. TypeError for what cannot be sent to workers.
+    An exception in a worker is raised here in place of its batch, with its own type and with its traceback
+    in the message; the next batch can still be requested. RuntimeError if a worker dies, with its pid and
+    exit code or signal, and after `timeout`. TypeError for objects that cannot be sent to workers.
 
     >>> data = tt.utils.data.TensorDataset(tt.arange(5), tt.arange(5) * 10)
     >>> for x, y in tt.utils.data.DataLoader(data, batch_size=2):
@@ -56,7 +59,7 @@ class DataLoader:
     [2, 3] [20, 30]
     [4] [40]
 
-    Raises ValueError for options that exclude each other.
+    ValueError for options that exclude each other.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         if self._pool is not None and not self._pool.closed:
             return _Ahead(Epoch(self._pool, self._tasks(), self.in_order))
-        # Drawn before the order, also without workers: the order does not depend on their number.
+        # Drawn before the order, even without workers, so that the order does not depend on their number.
         base_seed = int(numpy_generator(self.generator).integers(2**63 - max(self.num_workers, 1)))
         if not self.num_workers:
             return map(Fetcher(self._recipe), self._tasks())
@@ -188,7 +191,7 @@ class DataLoader:
         )
 
     def _tasks(self) -> Iterator[Any]:
-        """The indices of each batch, or of each sample; of a stream None, without an end."""
+        """The indices of each batch, or of each sample; for a stream an endless sequence of None."""
         if self._iterable:
             return itertools.repeat(None)
         return iter(self.sampler or () if self.batch_sampler is None else self.batch_sampler)
@@ -205,8 +208,8 @@ class DataLoader:
 
 
 class _Ahead:
-    """The batches of an epoch, made one more than was asked for, so that its upload runs while the caller
-    works with this one."""
+    """The batches of an epoch, of which one more is made than was requested, so that its upload runs while
+    the caller works with the present one."""
 
     def __init__(self, epoch: Epoch) -> None:
         self._epoch: Epoch | None = epoch
@@ -220,7 +223,7 @@ class _Ahead:
             try:
                 self._made.append(next(self._epoch))
             except StopIteration:
-                self._epoch = None  # and with it the workers, unless they are persistent
+                self._epoch = None  # this also ends the workers, unless they are persistent
         if not self._made:
             raise StopIteration
         batch = self._made.popleft()

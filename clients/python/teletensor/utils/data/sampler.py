@@ -1,4 +1,4 @@
-"""Samplers: which samples come, and in which order."""
+"""Samplers: which samples are used, and in which order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Sampler(Generic[T_co]):
-    """Yields indices; subclasses define `__iter__`, and `__len__` where they know it."""
+    """Yields indices; subclasses define `__iter__`, and `__len__` if they know their number."""
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError
@@ -44,8 +44,8 @@ class SequentialSampler(Sampler[int]):
 class RandomSampler(Sampler[int]):
     """A new random order at each iteration; with replacement each index is drawn independently.
 
-    num_samples defaults to all. `generator` is None (follows `teletensor.manual_seed`), a number
-    (each iteration then gives the same order), a `teletensor.Generator` or a NumPy generator.
+    num_samples defaults to the size of the dataset. `generator` is None (follows `teletensor.manual_seed`),
+    a number (then each iteration has the same order), a `teletensor.Generator` or a NumPy generator.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """How many indices an iteration yields."""
+        """The number of indices that an iteration yields."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -100,7 +100,7 @@ class SubsetRandomSampler(Sampler[int]):
 
 
 class WeightedRandomSampler(Sampler[int]):
-    """Index i with a probability proportional to weights[i]."""
+    """Yields index i with a probability proportional to weights[i]."""
 
     def __init__(
         self,
@@ -139,7 +139,8 @@ class WeightedRandomSampler(Sampler[int]):
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Lists of batch_size indices of another sampler; the last may be shorter unless drop_last."""
+    """Yields lists of batch_size indices of another sampler; the last list may be shorter unless
+    drop_last."""
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:

@@ -1,4 +1,4 @@
-"""Hooks for DistributedDataParallel.register_comm_hook, which average the gradients in other ways."""
+"""Hooks for DistributedDataParallel.register_comm_hook, which replace the averaging of the gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HOOKS = {
 
 
 def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: Any = None) -> None:
-    """model.register_comm_hook of the hook of that name."""
+    """Calls model.register_comm_hook with the hook of that name."""
     if comm_hook_type not in _HOOKS:
         raise ValueError(f"comm_hook_type is a DDPCommHookType, not {comm_hook_type!r}")
     model.register_comm_hook(state, _HOOKS[comm_hook_type])

@@ -1,6 +1,6 @@
-"""Hooks that average gradients, as they are or as 16-bit numbers.
+"""Hooks that average gradients unchanged or as 16-bit numbers.
 
-Their state is the process group, None for the world.
+The state of these hooks is the process group, or None for the world.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Hook = Callable[[Any, GradBucket], Future[Tensor]]
 
 
 def _averaged(tensor: Tensor, group: Any) -> Future[Tensor]:
-    """A Future of the tensor, which becomes its average over the ranks."""
+    """Averages the tensor over the ranks, in place; returns a Future of it."""
     work: Any = all_reduce(tensor, ReduceOp.AVG, group, async_op=True)
     future: Future[list[Tensor]] = work.get_future()
     return future.then(lambda done: done.value()[0])
@@ -58,10 +58,12 @@ def _wrapper(hook: Hook, dtype: Any) -> Hook:
 
 
 def fp16_compress_wrapper(hook: Hook) -> Hook:
-    """The hook, which gets the gradients as float16; its result becomes the gradients' dtype again."""
+    """Wraps a hook so that it gets the gradients as float16; its result is cast back to the dtype of the
+    gradients."""
     return _wrapper(hook, _core.float16)
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
-    """The hook, which gets the gradients as bfloat16; its result becomes the gradients' dtype again."""
+    """Wraps a hook so that it gets the gradients as bfloat16; its result is cast back to the dtype of the
+    gradients."""
     return _wrapper(hook, _core.bfloat16)

@@ -1,7 +1,8 @@
-"""post_localSGD_hook: averages of all ranks for some steps, then of the ranks of a smaller group.
+"""post_localSGD_hook: averages gradients over all ranks for some steps, and then over the ranks of a
+smaller group.
 
-Parameters are to be averaged over all ranks from time to time then, which the hook does not do. As
-described in Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2018 (arXiv:1808.07217).
+From then on the program must average the parameters over all ranks from time to time; the hook does not do
+so. As described in Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", 2018 (arXiv:1808.07217).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
 
 class PostLocalSGDState:
-    """State of the hook: gradients are averaged over `process_group` (None: the world) until
-    `start_localSGD_iter` steps are done, then over `subgroup`, or not at all without
+    """The state of the hook: gradients are averaged over `process_group` (None for the world) until
+    `start_localSGD_iter` steps are done, and then over `subgroup`, or not at all without
     `post_local_gradient_allreduce`.
 
-    ValueError where `subgroup` is None but needed: make one by `distributed.new_group`."""
+    ValueError if `subgroup` is None but needed: create one by `distributed.new_group`."""
 
     def __init__(
         self,
@@ -42,12 +43,12 @@ class PostLocalSGDState:
         self.iter = 0
 
     def maybe_increase_iter(self, bucket: GradBucket) -> None:
-        """Counts a step with its last bucket."""
+        """Counts a step when its last bucket is processed."""
         self.iter += bucket.is_last()
 
 
 def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future[Tensor]:
-    """Averages the gradients over the group that the number of steps asks for."""
+    """Averages the gradients over the group that the number of steps selects."""
     _capturing.refuse("run post_localSGD_hook, whose state counts the steps")
     local = state.iter >= state.start_localSGD_iter
     state.maybe_increase_iter(bucket)

@@ -1,4 +1,4 @@
-"""PowerSGD: gradients as products of two thin matrices, which are all that travels.
+"""PowerSGD: approximates gradients by products of two thin matrices, so that only these are sent.
 
 As described in Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 Optimization", 2019 (arXiv:1905.13727).
@@ -25,19 +25,19 @@ _LOG = logging.getLogger(__name__)
 
 
 class PowerSGDState:
-    """Options of the hooks and what they remember from step to step.
+    """The options of the hooks, and the data that they keep from step to step.
 
-    process_group: None for the world. matrix_approximation_rank: columns of the two matrices; more are
-    nearer to the gradient. start_powerSGD_iter: until then gradients are averaged as they are.
-    min_compression_rate: a gradient whose matrices are not smaller by this factor travels as it is.
-    use_error_feedback: what compression lost is added to the next step's gradients. warm_start: a step
-    begins with the matrices of the previous step. orthogonalization_epsilon: added to the norm of each
-    column; with 0 columns are made orthonormal by a QR decomposition. random_seed: of the first matrices.
-    compression_stats_logging_frequency: steps between two lines of the log.
-    batch_tensors_with_same_shape has no effect.
+    process_group: None for the world. matrix_approximation_rank: the number of columns of the two matrices;
+    more columns approximate the gradient better. start_powerSGD_iter: the step before which gradients are
+    averaged without compression. min_compression_rate: a gradient whose matrices are not smaller by this
+    factor is sent uncompressed. use_error_feedback: the error of the compression is added to the gradients
+    of the next step. warm_start: a step starts with the matrices of the previous step.
+    orthogonalization_epsilon: added to the norm of each column; with 0, columns are orthonormalised by a QR
+    decomposition. random_seed: for the first matrices. compression_stats_logging_frequency: the number of
+    steps between two log messages. batch_tensors_with_same_shape has no effect.
 
-    ValueError for error feedback or warm start with a start_powerSGD_iter below 2, as in PyTorch.
-    `pickle` keeps all but the group."""
+    ValueError for error feedback or warm start with a start_powerSGD_iter below 2, as in PyTorch. Pickling
+    keeps everything except the group."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PowerSGDState:
         self.orthogonalization_epsilon = orthogonalization_epsilon
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.rng = np.random.RandomState(random_seed)
-        self.error_dict: dict[int, Tensor] = {}  # by the bucket's index, as the next
+        self.error_dict: dict[int, Tensor] = {}  # by the index of the bucket, as is the next one
         self.q_memory_dict: dict[int, list[Tensor]] = {}
         self.iter = 0
         self.total_numel_before_compression = 0
@@ -83,11 +83,11 @@ class PowerSGDState:
         vars(self).update(state)
 
     def maybe_increase_iter(self, bucket: GradBucket) -> None:
-        """Counts a step with its last bucket."""
+        """Counts a step when its last bucket is processed."""
         self.iter += bucket.is_last()
 
     def compression_stats(self) -> tuple[float, int, int]:
-        """The rate so far, and the numbers of elements before and after compression."""
+        """The compression rate so far, and the numbers of elements before and after compression."""
         before, after = self.total_numel_before_compression, self.total_numel_after_compression
         return (before / after if after else 0, before, after)
 
@@ -100,14 +100,19 @@ class PowerSGDState:
             self.next_stats_report = self.iter + self.compression_stats_logging_frequency
 
     def _first_qs(self, shapes: list[tuple[int, int]], like: Tensor) -> list[Tensor]:
+<<<<<<< HEAD
         """Random matrices, the same on all ranks and others at each step."""
         with random.fork_rng():
+=======
+        """Random matrices, which are the same on all ranks and different at each step."""
+        with tt.random.fork_rng():
+>>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
             tt.manual_seed(int(self.rng.randint(1_000_000_000)))
             return [tt.randn(*shape, dtype=like.dtype).to(like.device) for shape in shapes]
 
 
 def _orthonormal(matrix: Tensor, epsilon: float) -> Tensor:
-    """Its columns made orthonormal, in at least float32."""
+    """The matrix with its columns orthonormalised, computed in at least float32."""
     wide = matrix.float() if matrix.element_size() < 4 else matrix
     if epsilon == 0:
         return linalg.qr(wide)[0].to(matrix.dtype)
@@ -120,7 +125,7 @@ def _orthonormal(matrix: Tensor, epsilon: float) -> Tensor:
 
 
 def _sums(matrices: list[Tensor], group: Any, op: ReduceOp) -> list[Tensor]:
-    """The matrices' sums (or averages) over the ranks, which travel together."""
+    """The sums (or averages) over the ranks of the matrices, which are sent together."""
     if not matrices:
         return []
     buffer = flat(matrices)
@@ -129,7 +134,7 @@ def _sums(matrices: list[Tensor], group: Any, op: ReduceOp) -> list[Tensor]:
 
 
 def _low_rank(state: PowerSGDState, index: int, matrices: list[Tensor]) -> list[Tensor]:
-    """Products P Q^T of low rank that are near to the averages of the matrices over the ranks."""
+    """Low-rank products P Q^T that approximate the averages of the matrices over the ranks."""
     group, epsilon = state.process_group, state.orthogonalization_epsilon
     remembered = state.q_memory_dict.get(index) if state.warm_start else None
     if remembered is None:
@@ -145,7 +150,7 @@ def _low_rank(state: PowerSGDState, index: int, matrices: list[Tensor]) -> list[
 
 
 def _with_error(state: PowerSGDState, index: int, gradients: Tensor) -> Tensor:
-    """The gradients, and what compression lost of the step before."""
+    """The gradients, plus the error of the compression in the previous step."""
     error = state.error_dict.get(index) if state.use_error_feedback else None
     return gradients if error is None else gradients + error
 
@@ -160,15 +165,16 @@ def _finish(state: PowerSGDState, bucket: GradBucket, wanted: Tensor, found: Ten
 
 
 def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
-    """Compresses the gradient of each parameter for itself, as a matrix of its first dimension and all
-    others; those of one dimension, and those that would not become smaller, are averaged as they are."""
+    """Compresses the gradient of each parameter separately, as a matrix of its first dimension and all
+    further ones; one-dimensional gradients, and those that would not become smaller, are averaged
+    uncompressed."""
     _capturing.refuse("run powerSGD_hook, whose state changes at each step")
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)
         return allreduce_hook(state.process_group, bucket)
     wanted = _with_error(state, bucket.index(), bucket.buffer())
     gradients = parts_of(wanted, bucket.parameters())
-    matrices: dict[int, Tensor] = {}  # by the gradient's position
+    matrices: dict[int, Tensor] = {}  # by the index of the gradient
     for i, gradient in enumerate(gradients):
         before = after = gradient.numel()
         if gradient.dim() > 1:
@@ -187,8 +193,8 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
 
 
 def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
-    """Compresses all gradients of the bucket together, as one square matrix: less work than powerSGD_hook,
-    and farther from the gradients."""
+    """Compresses all gradients of the bucket together, as one square matrix: this needs less work than
+    powerSGD_hook and approximates the gradients less well."""
     _capturing.refuse("run batched_powerSGD_hook, whose state changes at each step")
     if state.iter < state.start_powerSGD_iter:
         state.maybe_increase_iter(bucket)

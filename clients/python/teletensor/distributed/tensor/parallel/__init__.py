@@ -1,4 +1,5 @@
-"""torch.distributed.tensor.parallel: modules whose parameters and activations the ranks have parts of."""
+"""The interface of torch.distributed.tensor.parallel: modules whose parameters and activations are divided
+among the ranks."""
 
 from .... import _absent
 from ._plan import parallelize_module

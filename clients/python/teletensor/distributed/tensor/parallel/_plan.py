@@ -1,4 +1,4 @@
-"""parallelize_module: styles for the modules of a network."""
+"""parallelize_module: applies styles of parallelism to the modules of a network."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def parallelize_module(
     *,
     src_data_rank: int | None = 0,
 ) -> Any:
-    """Applies a ParallelStyle to the module, or, of a dict, styles to the submodules whose paths it has
-    ("layers.*.w1" with the wildcards of fnmatch; a path that fits none is warned of). Works in place,
-    returns the module. The parameters become this rank's parts of rank 0's ones (of each rank's own ones
-    with src_data_rank=None), so names stay and optimizers need nothing else. All ranks of the mesh, which
-    has one dimension, call it.
+    """Applies a ParallelStyle to the module, or, if the plan is a dict, applies styles to the submodules
+    whose paths match its keys ("layers.*.w1" with the wildcards of fnmatch; a key that matches nothing
+    causes a warning). Works in place and returns the module. The parameters become this rank's parts of the
+    parameters of rank 0 (of each rank's own parameters with src_data_rank=None), so names stay the same and
+    optimizers need no change. All ranks of the mesh, which must have one dimension, call it.
 
-    ValueError for a mesh of several dimensions: give the slice, mesh["tp"]. TypeError for another
+    ValueError for a mesh of several dimensions: use a slice such as mesh["tp"]. TypeError for another
     plan."""
     mesh = DeviceMesh("cpu", list(range(get_world_size()))) if device_mesh is None else device_mesh
     if mesh.ndim != 1:

@@ -1,4 +1,4 @@
-"""Styles that convert a module's inputs and outputs."""
+"""Styles that convert the inputs and outputs of a module."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def _all_placed(
 
 
 class PrepareModuleInput(ParallelStyle):
-    """Makes DTensors of the module's inputs, which are as `input_layouts` says (None: left as it is), and
-    redistributes them to `desired_input_layouts`; those of keyword arguments by dicts of names. The
-    module gets DTensors, or Tensors with use_local_output=True. ValueError for lists of different
-    lengths."""
+    """Converts the inputs of the module to DTensors with the placements in `input_layouts` (None: the input
+    is not converted), and redistributes them to `desired_input_layouts`; for keyword arguments there are
+    dicts by name. The module gets DTensors, or Tensors with use_local_output=True. ValueError for lists of
+    different lengths."""
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class PrepareModuleInput(ParallelStyle):
 
 
 class PrepareModuleOutput(ParallelStyle):
-    """Redistributes the module's outputs, which are as `output_layouts` says, to
-    `desired_output_layouts`: Tensors, or DTensors with use_local_output=False. ValueError for lists of
-    different lengths."""
+    """Redistributes the outputs of the module, whose placements are `output_layouts`, to
+    `desired_output_layouts`, as Tensors, or as DTensors with use_local_output=False. ValueError for lists
+    of different lengths."""
 
     def __init__(
         self, *, output_layouts: Any, desired_output_layouts: Any, use_local_output: bool = True
@@ -134,7 +134,7 @@ class PrepareModuleOutput(ParallelStyle):
 
 
 class PrepareModuleInputOutput(ParallelStyle):
-    """PrepareModuleInput and PrepareModuleOutput together."""
+    """Combines PrepareModuleInput and PrepareModuleOutput."""
 
     def __init__(
         self,

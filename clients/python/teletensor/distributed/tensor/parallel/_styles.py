@@ -1,4 +1,5 @@
-"""Styles that divide a module's parameters: by functional collectives before and behind its forward."""
+"""Styles that divide the parameters of a module, with differentiable collectives before and after its
+forward."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ __all__ = ["ColwiseParallel", "ParallelStyle", "RowwiseParallel", "SequenceParal
 
 
 class ParallelStyle(ABC):
-    """How a module is divided among the ranks; `_apply(module, device_mesh)` does it."""
+    """A way to divide a module among the ranks, which is implemented by `_apply(module, device_mesh)`."""
 
     src_data_rank: int | None = 0
 
@@ -28,7 +29,8 @@ class ParallelStyle(ABC):
 
 
 def as_dtensor(value: Any, mesh: DeviceMesh, placement: Placement, what: Any) -> DTensor:
-    """A tensor of this rank as the part that the placement says. ValueError for what is no tensor."""
+    """The DTensor whose part on this rank is the tensor, with this placement. ValueError if the value is
+    not a tensor."""
     if isinstance(value, DTensor):
         return value
     if not isinstance(value, Tensor):
@@ -37,7 +39,7 @@ def as_dtensor(value: Any, mesh: DeviceMesh, placement: Placement, what: Any) ->
 
 
 def _divide(module: Any, mesh: DeviceMesh, name: str, placement: Placement, source: int | None) -> None:
-    """A parameter becomes this rank's part of it."""
+    """Replaces a parameter by this rank's part of it."""
     parameter = getattr(module, name, None)
     if parameter is not None:
         part = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=source)
@@ -45,7 +47,7 @@ def _divide(module: Any, mesh: DeviceMesh, name: str, placement: Placement, sour
 
 
 def _sum_gradient(parameter: Any, mesh: DeviceMesh) -> None:
-    """Each rank computes a summand of the gradient of a parameter that all have."""
+    """Sums the gradient of a parameter that all ranks have, because each rank computes a summand of it."""
 
     def whole(gradient: Tensor) -> Tensor:
         with no_grad():
@@ -63,9 +65,10 @@ def _output(result: DTensor, layout: Placement, local: bool) -> Any:
 
 
 class ColwiseParallel(ParallelStyle):
-    """Divides a Linear by its outputs, an Embedding by its features. The input is whole on all ranks, or
-    as `input_layouts` says; the output is a part along the last dimension, or as `output_layouts` says: a
-    Tensor, or a DTensor with use_local_output=False. NotImplementedError for other modules."""
+    """Divides a Linear by its outputs and an Embedding by its features. The input is the whole tensor on
+    all ranks, or has the placement `input_layouts`; the output is a part along the last dimension, or has
+    the placement `output_layouts`. It is a Tensor, or a DTensor with use_local_output=False.
+    NotImplementedError for other modules."""
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class ColwiseParallel(ParallelStyle):
         given = as_dtensor(inputs[0], mesh, self.input_layouts[0], module).redistribute(
             placements=[Replicate()]
         )
-        # Each rank computes the gradient of its part of the outputs alone.
+        # Each rank computes only the gradient from its part of the outputs.
         whole = (
             given.to_local(grad_placements=[Partial()])
             if given.dtype.is_floating_point
@@ -113,10 +116,10 @@ class ColwiseParallel(ParallelStyle):
 
 
 class RowwiseParallel(ParallelStyle):
-    """Divides a Linear by its inputs, an Embedding by its rows. The input of a Linear is a part along the
-    last dimension, that of an Embedding whole, or as `input_layouts` says; the output is whole on all
-    ranks, or as `output_layouts` says. NotImplementedError for other modules and for an Embedding with
-    padding_idx or max_norm."""
+    """Divides a Linear by its inputs and an Embedding by its rows. The input of a Linear is a part along
+    the last dimension and that of an Embedding the whole tensor, or has the placement `input_layouts`; the
+    output is the whole tensor on all ranks, or has the placement `output_layouts`. NotImplementedError for
+    other modules, and for an Embedding with padding_idx or max_norm."""
 
     def __init__(
         self,
@@ -153,7 +156,8 @@ class RowwiseParallel(ParallelStyle):
     def _linear(self, mesh: DeviceMesh, module: Any, x: Any) -> Any:
         given = as_dtensor(x, mesh, self.input_layouts[0], module)
         if not isinstance(x, DTensor) and given.placements[0] == Shard(given.ndim - 1):
-            part = given.to_local()  # as the layer before has left it, which knows how long the whole is
+            # the result of the previous layer, which knows the size of the whole tensor
+            part = given.to_local()
         else:
             part = given.redistribute(placements=[Shard(-1)]).to_local()
         product = DTensor.from_local(F.linear(part, module.weight), mesh, [Partial()])
@@ -166,7 +170,7 @@ class RowwiseParallel(ParallelStyle):
         whole = DTensor.from_local(bias, mesh)
         if then[0] == Shard(product.ndim - 1):
             bias = whole.redistribute(placements=[Shard(0)]).to_local()
-        elif not isinstance(then[0], Replicate):  # each rank has a summand of its gradient
+        elif not isinstance(then[0], Replicate):  # each rank computes a summand of the gradient
             bias = whole.to_local(grad_placements=[Partial()])
             bias = bias / mesh.size() if isinstance(then[0], Partial) else bias
         added = DTensor.from_local(local + bias, mesh, then, shape=product.shape)
@@ -187,8 +191,8 @@ class RowwiseParallel(ParallelStyle):
 
 
 class SequenceParallel(ParallelStyle):
-    """The parameters stay whole (LayerNorm, Dropout, RMSNorm); input and output are parts along
-    `sequence_dim`. The parameters' gradients are summed over the ranks. The output is a DTensor, or a
+    """The parameters are not divided (LayerNorm, Dropout, RMSNorm); input and output are parts along
+    `sequence_dim`. The gradients of the parameters are summed over the ranks. The output is a DTensor, or a
     Tensor with use_local_output=True."""
 
     def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
