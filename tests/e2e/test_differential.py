@@ -11,6 +11,6 @@ def test_one_answer_however_a_function_is_run(part, tmp_path):
         for way in differential.check(number, tmp_path, cuts=2):
             ways[way] = ways.get(way, 0) + 1
     assert ways["cuts"] + ways.get("refused", 0) == 12 and ways["cuts"] >= 9
-    # What has control flow is scripted only.
+    # Functions with control flow are only scripted.
     assert ways["captured"] + ways.get("scripted with control flow", 0) >= 11
     assert ways["captured"] >= 4 and ways["loaded"] >= 1 and ways["scripted"] >= 2

@@ -102,7 +102,7 @@ def fake(path):
 
 
 def find(folder, cwd, python=sys.executable, **environ):
-    """What a program in the folder `cwd` would start: (path or "", text of the error)."""
+    """Returns the daemon that a program in the folder `cwd` would start: (path or "", text of the error)."""
     env = environment(folder) | {"PATH": "/usr/bin:/bin", **environ}
     for name in {"TELETENSORD", "PYTHONPATH"} - set(environ):
         env.pop(name, None)
@@ -167,13 +167,13 @@ def test_a_daemon_that_others_can_replace(folder, bare, tmp_path):
         mode = what.stat().st_mode
         for write in (0o002, 0o020):
             what.chmod(mode | write)
-            os.chown(what, -1, 12345)  # a group of others
+            os.chown(what, -1, 12345)  # a group with other users
             found, error = find(folder, tmp_path, bare, PATH=search)
             assert found == "", what
             assert f"other users can write to {what}" in error and "set TELETENSORD" in error
             assert find(folder, tmp_path, bare, PATH=search, TELETENSORD=str(place))[0] == str(place)
             what.chmod(mode)
-    place.parent.parent.chmod(0o1777)  # as /tmp: nobody can replace what others own
+    place.parent.parent.chmod(0o1777)  # as /tmp: users cannot replace files of other users
     assert find(folder, tmp_path, bare, PATH=search)[0] == str(place)
 
 

@@ -1,6 +1,5 @@
-"""Peers that abuse HTTP/2: gRPC 1.51 has had no security update since 2022. SECURITY.md says what each of
-these may cost the daemon alone; behind the shipped nginx it costs nothing that counts. Throughout, a
-neighbour's session goes on: it reads a value after every batch of frames."""
+"""Peers that abuse HTTP/2: gRPC 1.51 has had no security update since 2022. SECURITY.md has the cost of each
+attack. Meanwhile another session continues: it reads a value after every batch of frames."""
 
 import os
 import socket
@@ -141,7 +140,7 @@ def empty_data(peer):
 
 
 def odd_headers(peer):
-    """Those of CVE-2023-1428, which ended later versions of gRPC by abort()."""
+    """The headers of CVE-2023-1428, which made later versions of gRPC abort()."""
     odd = [request(RUN, te="x" * 100), request(RUN, scheme="xyz"), request(RUN, [("grpclb_client_stats", "x")]),
            request(RUN, [("te", "")]), request(RUN, [("grpc-timeout", "9" * 100)]),
            request(RUN, [("grpc-encoding", "?")]),
@@ -222,7 +221,7 @@ def test_alone(daemon, tt, name):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_behind_nginx(front, tt, name):
-    """The same by somebody who has a certificate, from an address of their own."""
+    """The same attack by a peer with a certificate, from its own address."""
     context = http2.tls(front.authority, front.authority.issue("mallory"))
 
     def peer(**how):
@@ -245,7 +244,8 @@ def test_without_a_certificate_nothing_comes_through(front):
 
 
 def test_a_reader_that_does_not_read(daemons, tt):
-    """HTTP/2's window is closed: what it asked for waits where it lies, and nobody else waits for it."""
+    """The peer's HTTP/2 window is closed: its requested values wait in their storage, and no other session
+    waits for them."""
     daemon = daemons()  # whose memory still moves after no attack
     with tt.connect(daemon.unix), Raw(daemon.tcp) as raw:
         slow = raw.session()

@@ -215,7 +215,7 @@ def test_names_of_files(start_daemon, tt, path, told):
 
 
 def test_reports_of_a_hostile_client(start_daemon, tt):
-    """Lines of commands that it never issued are not kept, and take no room from others."""
+    """Lines of commands that a client never issued are not kept, and take no room from other lines."""
     from teletensor._protowire import decode, encode, integers
     from teletensor._transport import CallError
     daemon = start_daemon()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 @pytest.fixture
 def disks(tmp_path):
-    """Of the daemons a and b."""
+    """The steps of the daemons a and b."""
     made = {}
     for name in OTHER:
         (tmp_path / name).mkdir()
