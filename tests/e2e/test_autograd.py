@@ -204,7 +204,7 @@ def test_wrong_gradients_are_refused(tt):
     with pytest.raises(ZeroDivisionError):
         returning(lambda g: 1 / 0)
     x = tt.ones(2, requires_grad=True)
-    (x * 2).sum().backward()  # the session goes on
+    (x * 2).sum().backward()  # the session continues
     assert x.grad.tolist() == [2.0, 2.0]
 
 

@@ -1,4 +1,5 @@
-"""Random functions give one answer however they are run (tests/fuzz/differential.py runs thousands)."""
+"""Random functions give one result in every way of running them (tests/fuzz/differential.py runs
+thousands)."""
 
 import pytest
 from fuzz import differential

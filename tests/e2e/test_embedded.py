@@ -1,4 +1,5 @@
-"""Without an address: a daemon of the user's own, spawned, shared, gone after its last client."""
+"""Without an address a program uses a daemon of its user, which is started, shared, and ended after its last
+client."""
 
 import fcntl
 import os
@@ -94,7 +95,7 @@ PACKAGE = pathlib.Path(teletensor.__file__).parent
 
 
 def fake(path):
-    """A daemon of another user: it says that it was run, and ends."""
+    """A program of another user in the place of a daemon: it reports that it was run, and ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\ntouch {path}.run\n")
     path.chmod(0o755)
@@ -225,7 +226,8 @@ def silent(folder, body):
     ("exit 7", r"did not start \(exit 7\)"),
 ])
 def test_a_daemon_that_does_not_become_ready(folder, body, text, monkeypatch):
-    """connect() raises, ends the daemon, and gives the lock back, which other programs of the user wait for."""
+    """connect() raises, ends the daemon, and releases the lock, for which other programs of the user
+    wait."""
     program = silent(folder, body)
     monkeypatch.setattr(_daemon, "START_SECONDS", 0.3)
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)

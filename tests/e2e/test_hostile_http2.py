@@ -1,5 +1,6 @@
 """Peers that abuse HTTP/2: gRPC 1.51 has had no security update since 2022. SECURITY.md has the cost of each
-attack. Meanwhile another session continues: it reads a value after every batch of frames."""
+attack on a daemon without a proxy; with the shipped nginx in front the cost is negligible. Meanwhile another
+session continues: it reads a value after every batch of frames."""
 
 import os
 import socket
@@ -29,8 +30,8 @@ from support.raw import Raw
 
 MIB = 1 << 20
 RUN, HELLO = "/teletensor.v1.Compute/Run", "/teletensor.v1.Compute/Hello"
-# Of resident memory, at any moment of an attack. Alone: what gRPC was seen to take at most (200 MiB),
-# doubled; it bounds half-sent things by its quota of 256 MiB.
+# Bounds of resident memory at any moment of an attack. Without a proxy the bound is twice the measured
+# maximum of gRPC (200 MiB), which bounds partial messages by its quota of 256 MiB.
 ALONE, BEHIND = 512 * MIB, 48 * MIB
 CHUNK = 16384
 
@@ -44,7 +45,7 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-# Each takes a Peer and yields after every batch.
+# Each function takes a Peer and yields after every batch.
 
 def rapid_reset(path):
     def attack(peer):
@@ -94,7 +95,7 @@ def endless_string(peer):
 
 
 def hpack_bomb(peer):
-    """A byte that stands for 3,900, a million times."""
+    """A byte that expands to 3,900, sent a million times."""
     peer.call(1, request(RUN) + field("x-bomb", "y" * 3900, indexed=True), flags=0)
     for _ in range(16):
         for _ in range(4):
@@ -123,7 +124,7 @@ def flood(kind, payload, flags=0, stream=0):
 
 
 def half_a_message(peer):
-    """Declared 512 MiB; 40 MiB come, whatever the window allows."""
+    """A message is declared as 512 MiB; 40 MiB are sent, whatever the window allows."""
     peer.call(1, request(HELLO))
     peer.send(DATA, 0, 1, message(b"", declared=512 * MIB))
     for _ in range(40):
@@ -233,7 +234,7 @@ def test_behind_nginx(front, tt, name):
 
 
 def test_without_a_certificate_nothing_comes_through(front):
-    """nginx answers such calls itself."""
+    """nginx answers such calls without the daemon."""
     context = http2.tls(front.authority)
     before = descriptors(front.daemon.pid)
     for stream in range(1, 21, 2):
