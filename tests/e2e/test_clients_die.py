@@ -80,7 +80,7 @@ def test_killed_while_computing(daemon):
 
 
 def test_a_client_that_stops_reading(daemon, tt):
-    """A stopped process (SIGSTOP) keeps nobody waiting."""
+    """A stopped process (SIGSTOP) does not make other clients wait."""
     process = client("""
         x = tt.ones(8192)
         print("reading", flush=True)
@@ -176,7 +176,7 @@ def test_interrupt_twice_and_go_on(daemon):
 
 
 def test_an_uncaught_interrupt_ends_the_program(daemon):
-    """What was queued is not waited for at exit."""
+    """The exit does not wait for queued work."""
     process = client("""
         x = tt.randn(1000, 1000)
         (x @ x).sum().item()
@@ -211,7 +211,7 @@ def test_a_handler_of_ones_own_stays(daemon):
 
 
 def test_fork(daemon):
-    """The child's tensors raise one clear error and its exit does nothing; the parent goes on."""
+    """The child's tensors raise one clear error and its exit does nothing; the parent continues."""
     process = client("""
         x = tt.ones(5)
         x.sum().item()

@@ -119,7 +119,7 @@ def test_in_a_cycle(daemon, tt, sessions):
 
 
 def test_a_name_is_left_for_the_next_one(daemon, tt, sessions):
-    """The session ends after all commands that were issued earlier."""
+    """The session is left to the next program with all commands that were issued earlier."""
     own = tt.current_session().name
     s = tt.connect(daemon.unix, name="exp")
     with s.as_current():

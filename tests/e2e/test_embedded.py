@@ -95,7 +95,7 @@ PACKAGE = pathlib.Path(teletensor.__file__).parent
 
 
 def fake(path):
-    """A program of another user in the place of a daemon: it reports that it was run, and ends."""
+    """A fake daemon that records that it was run, and ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\ntouch {path}.run\n")
     path.chmod(0o755)

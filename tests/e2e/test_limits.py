@@ -141,7 +141,7 @@ def test_time_for_programs(start_daemon, tt):
             try:
                 assert called(held[-1], x).tolist() == [float("inf")] * 2
             except tt.OutOfMemoryError as error:
-                assert "session_plan_ms" in str(error)  # another limit would stay, and this would go on
+                assert "session_plan_ms" in str(error)  # otherwise this loop would not end
             used, most = limit_of(s, "plan_ms")
         assert most == 100
         with pytest.raises(tt.OutOfMemoryError, match=refusal):

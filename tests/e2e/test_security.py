@@ -445,7 +445,7 @@ def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
         done = make(*words)
         assert done.returncode == 1 and str(path) in done.stderr and "Traceback" not in done.stderr
         assert path.read_text(encoding="ascii") == text
-        assert len(json.loads(cli(daemon, "token", "list", "--json").stdout)) == count  # no unknown name
+        assert len(json.loads(cli(daemon, "token", "list", "--json").stdout)) == count
     bad = make(*first[:4], "a b:user", "--output", str(tmp_path / "none"))
     assert bad.returncode == 1 and not (tmp_path / "none").exists()
     worse = make(*second[:5], "a b", *second[6:-1], str(tmp_path / "none"))

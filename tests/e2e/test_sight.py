@@ -316,7 +316,7 @@ def test_a_reason_in_any_script(start_daemon, tt, each_transport, reason, told):
 
 
 def test_memory_names_shapes_and_dtypes(start_daemon, tt):
-    """Lines of results, of uploads and constants, and of writes into views."""
+    """The table has shapes and dtypes of results, of uploads and constants, and of writes into views."""
     import numpy as np
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:

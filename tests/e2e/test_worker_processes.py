@@ -82,7 +82,7 @@ def test_a_program_without_a_guard(shared_daemon, tmp_path, how):
 
 
 def test_without_cloudpickle(shared_daemon, tmp_path):
-    """Objects that can be imported are sent by name; for others the error says what to do."""
+    """Objects that can be imported are sent by name; for all other objects the error says what to do."""
     (tmp_path / "cloudpickle.py").write_text("raise ImportError('hidden')")
     code = f"""
 import sys
