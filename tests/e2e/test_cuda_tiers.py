@@ -248,7 +248,7 @@ def test_a_restart_brings_back_what_had_moved(start, tt):
 
 
 class Copies:
-    """What the driver was asked to copy between host and device, in pieces of more than 64 KiB."""
+    """The copies between host and device that the driver was asked for, in pieces of more than 64 KiB."""
 
     def __init__(self, folder):
         self.path = folder / "copies"

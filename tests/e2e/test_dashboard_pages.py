@@ -46,7 +46,8 @@ def house(start_daemon, new_token, tmp_path, tt):
 
 
 def faults(browser):
-    """What axe-core finds in light, in dark mode, and on a phone, where the page must not scroll sideways."""
+    """The findings of axe-core in light mode, in dark mode, and on a phone, where the page must not scroll
+    sideways."""
     found = []
     for screen in ({}, {"dark": True}, PHONE):
         browser.emulate(**screen)

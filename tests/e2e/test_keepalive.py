@@ -30,7 +30,8 @@ class Way:
 
     @property
     def attached(self):
-        """As (the client, the daemon) think; None: the daemon has no session."""
+        """The state of the session as the pair (client, daemon) sees it; None if the daemon has no
+        session."""
         with Raw(self.daemon.unix) as raw:
             daemon = [s.attached for s in raw.sessions()]
         return self.session._transport._keeper.attached, daemon[0] if daemon else None

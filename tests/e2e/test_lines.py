@@ -24,7 +24,8 @@ def tensors(daemon, session):
 
 
 def line_of(daemon, session, elements):
-    """The line of the tensor of so many elements, as an operator is told it; None: there is no such tensor."""
+    """The source line of the tensor with that number of elements, as an operator sees it; None if there is
+    no such tensor."""
     return next((t["site"] for t in tensors(daemon, session) if t["shape"] == [elements]), None)
 
 

@@ -590,7 +590,8 @@ def test_convert_a_checkpoint(tt, tmp_path, capsys):
         "raw": b"\0\xff",
         "args": argparse.Namespace(path=pathlib.Path("data"), dtype=tt.float16),
     }
-    # What safetensors cannot hold, a tensor whose copy would be larger than the file, the file itself.
+    # Refused conversions: contents that safetensors cannot hold, a tensor whose copy would be larger than
+    # the file, the file itself.
     for obj, said in (
         (bytearray(b"x"), "the object is bytearray"),
         ({(1, 2): 3}, "a key of the dict is tuple"),

@@ -20,14 +20,14 @@ from repository import files, relative
 # The largest number of marks in 100 lines of prose, by top-level folder; "." is the files of the root.
 # A bound is only ever lowered.
 BOUNDS = {
-    ".": 10.8,
+    ".": 0.5,
     "clients": 5.3,
     "deploy": 9.1,
-    "docs": 9.1,
+    "docs": 0.5,
     "engine": 8.8,
     "proto": 5.5,
-    "server": 9.8,
-    "tests": 8.7,
+    "server": 9.6,
+    "tests": 3.9,
 }
 # C++ headers whose first comment is still missing or a fragment. This number is only ever lowered.
 MAX_HEADERS_WITHOUT_PURPOSE = 29
@@ -50,12 +50,14 @@ MARKS = {
     "others": re.compile(r"\b(?:of|by|to|from|for|than|with|beside) others\b|\bothers'|\bthe ones\b"),
     "behind for later": re.compile(
         r"\b(?:com(?:es?|ing)|came|go(?:es)?|issued|sent|read|runs?|ran|waits?|queued) behind\b"
-        r"|\b(?:of|from) before\b"),
-    "who without a noun": re.compile(r"(?<!those )(?<!ones )\bwho (?:has|have|comes?|waits?|lacks?|is there)\b"),
+        r"|\b(?:of|from) before\b(?! (?:an?|the|that|this|it)\b)"),
+    "who without a noun": re.compile(
+        r"(?:^|[,;:(]|\b(?:to|of|by|for|from|and|or|as|than|with)) ?who (?:has|have|comes?|waits?|lacks?|is there)\b"),
     "moving house": re.compile(
         r"\b(?:hand(?:s|ed)? over|giv(?:es?|en) way|go(?:es)? on|went on|put(?:s)? up|lies? there|stands? there)\b"),
     "coined word": re.compile(
-        r"\b(?:strands?|pumps?|movers?|heritage|turnstiles?|sings?|sung|commons|neighbours?|breathes?|house-?keeping)\b",
+        r"\b(?:strands?|pumps?|movers?|heritage|turnstiles?|sings?|sung|commons|breathes?|house-?keeping"
+        r"|(?<!nearest )neighbours?)\b",
         re.I),
 }
 CODE = re.compile(r"`[^`]*`|\b[\w/-]+\.(?:cc|cuh?|h|py|md|proto|pml)\b|\w+(?:::|_)[\w:]*|\w+\(\)")
@@ -91,12 +93,13 @@ def python_lines(text: str) -> Iterator[Line]:
 
 
 def markdown_lines(text: str) -> Iterator[Line]:
+    """Lines and cells of tables; headings are titles and not sentences."""
     code = False
     for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith("```"):
             code = not code
-        elif not code:
-            yield from (Line(number, cell.strip(" #*->")) for cell in line.split("|"))
+        elif not code and not line.startswith("#"):
+            yield from (Line(number, cell.strip(" *->")) for cell in line.split("|"))
 
 
 READERS = {".py": python_lines, ".md": markdown_lines, **dict.fromkeys(CPP, cpp_lines)}
@@ -202,6 +205,8 @@ def test_a_bad_sentence_has_its_mark(mark, text):
     "What is the largest frame? The limit is in `limits.h`.",
     "Describes the handles that strip() returned, once each of them has an id.",
     "Another session that waits longer runs first.",
+    "The user who has used the least is served first; nearest neighbours are constant.",
+    "The file has the counter from before that call.",
     "The file behind the mapping is removed.",
     "`pump_` and strand_owner keep their names; so does `engine/session/pump.cc`.",
     "Of these, only the first is used.",
@@ -233,6 +238,6 @@ def test_each_kind_of_file_is_read():
     read = sorted(line for line in python_lines(python) if line.text)
     assert read == [(1, "Nobody."), (3, "Whose."), (5, "Of the x")]
     page = "# Title\n```sh\n# Of a\n```\n| a | Nobody |\n"
-    assert [line for line in markdown_lines(page) if line.text] == [(1, "Title"), (5, "a"), (5, "Nobody")]
+    assert [line for line in markdown_lines(page) if line.text] == [(5, "a"), (5, "Nobody")]
     split = list(paragraphs([Line(3, "Of"), Line(4, "a device."), Line(9, "Next.")]))
     assert split == [(3, "Of a device."), (9, "Next.")]
