@@ -102,7 +102,7 @@ def token_of(daemon: Daemon, user: str, role: str = "user") -> str:
 def start(folder: Path, name: str, daemon: Daemon, token: str) -> subprocess.Popen[bytes]:
     (folder / name).write_text(PROGRAMS[name].lstrip(), encoding="utf-8")
     environment = {**os.environ, "TELETENSOR_ADDRESS": daemon.tcp, "TELETENSOR_TOKEN": token}
-    # Its lines are told as "train.py:7", without the folder.
+    # The daemon reports its lines as "train.py:7", without the folder.
     run = f"import sys; sys.argv = [{name!r}]; exec(compile(open({name!r}).read(), {name!r}, 'exec'))"
     return subprocess.Popen([sys.executable, "-c", run], cwd=folder, env=environment,
                             stdout=subprocess.DEVNULL)

@@ -67,19 +67,20 @@ def page(module_name: str, title: str) -> str:
 
 
 def public_names(module: types.ModuleType) -> list[str]:
-    """What the module exports for a person, but other modules, in the order of the alphabet."""
+    """The public names that the module exports, without modules, in alphabetical order."""
     return sorted((name for name in module.__all__
                    if name[0] != "_" and not isinstance(getattr(module, name), types.ModuleType)),
                   key=lambda name: (name.lower(), name))
 
 
 def operator_of(name: str) -> str:
-    """The public operator that a function of `teletensor` is, also in place (`exp_`); "": none."""
+    """The public operator that a function of `teletensor` corresponds to, also in place (`exp_`); "" if
+    there is none."""
     return next((op for op in (name, name.removesuffix("_")) if op in OPS), "")
 
 
 def anchor(name: str) -> str:
-    """A name as the end of an address; capitals and small letters differ."""
+    """A name as an anchor of a page; capitals and small letters differ."""
     return f"name-{name}"
 
 
@@ -116,12 +117,12 @@ def methods(owner: type) -> list[str]:
 
 
 def inherited(owner: type, name: str) -> bool:
-    """Whether a base has the name too, where its documentation is."""
+    """Returns whether a base class has the name too, with its documentation."""
     return any(hasattr(base, name) for base in owner.__mro__[1:])
 
 
 def signature(value: Any, bound: bool = False) -> str:
-    """Names and defaults of the parameters; "(...)" where Python does not know them."""
+    """Names and defaults of the parameters; "(...)" if Python does not know them."""
     if isinstance(value, OP):
         found = OPS.get(value.__name__)
         return "(" + re.sub(r"^\w+\(|\) -> .*$", "", found["signature"]) + ")" if found else "(...)"

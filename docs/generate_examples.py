@@ -22,7 +22,7 @@ LARGEST = 16  # elements of an example's operand
 
 
 def call_text(call, arguments, keywords):
-    """The call as a user writes it, from the row's way of calling; None where it has no short form."""
+    """The call as a user writes it, from the row's form of the call; None if it has no short form."""
     kind, cells = call.__qualname__.split(".")[0], call.__closure__
     if not cells or len(cells) != 1 or not isinstance(cells[0].cell_contents, str):
         return None
@@ -99,7 +99,7 @@ def example(row):
 
 
 def run(lines, tt):
-    """What the last line gives, as text."""
+    """The value of the last line, as text."""
     space = {"tt": tt}
     for line in lines[:-1]:
         exec(line, space)

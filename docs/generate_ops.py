@@ -71,7 +71,8 @@ SHORT = {
 }
 
 
-# Why an op has no kernel on GPUs, by the start of its name; else nobody has written one yet.
+# The reason why an op has no kernel on GPUs, by the start of its name; ops without a row here could have
+# one.
 ON_HOST = {
     "LAPACK": ("linalg_", "geqrf"),
     "FFT": ("fft_",),
@@ -79,7 +80,7 @@ ON_HOST = {
 
 
 def gpu_paths() -> dict[str, str]:
-    """How each op runs on a GPU, as the daemon says it."""
+    """How each op runs on a GPU, as the daemon reports it."""
     told = subprocess.run([find_daemon(), "--gpu-paths"], capture_output=True, text=True, check=True)
     paths = dict(line.split() for line in told.stdout.splitlines())
     for op, path in paths.items():
@@ -90,7 +91,7 @@ def gpu_paths() -> dict[str, str]:
 
 
 def matrix(ops: list) -> list[str]:
-    """Which op takes which dtype on which device, and how it runs on GPUs."""
+    """The dtypes of each op on each device, and how the op runs on GPUs."""
     found = json.loads(SUPPORT.read_text(encoding="utf-8"))
     paths = gpu_paths()
     device = [path for path in paths.values() if path != "view"]

@@ -46,7 +46,7 @@ CATALOG = {op["name"]: op for op in _core.catalog()}
 
 
 def plain(annotation: Any) -> str:
-    """The annotation if every name in it is known in a stub, else Any."""
+    """The annotation if every name in it is known in a stub, otherwise Any."""
     if annotation is inspect.Parameter.empty:
         return "Any"
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "Any")
@@ -97,7 +97,7 @@ def from_native(name: str, function: Any) -> str:
 
 
 def split(parameters: str) -> list[str]:
-    """At the commas outside brackets."""
+    """Splits the text at commas outside of brackets."""
     out, depth = [""], 0
     for c in parameters:
         depth += (c in "([{") - (c in ")]}")

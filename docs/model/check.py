@@ -26,7 +26,7 @@ DEPTH, FEW_STATES = "-m100000", "-w18"  # -w: as a power of two, the size of the
 
 
 class Bounds(NamedTuple):
-    """How much may happen in a run; sessions.pml says what each number is."""
+    """The bounds of a run; sessions.pml describes each number."""
 
     leases: int = 1
     ops: int = 2
@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What Spin has found; `broken`: the property that does not hold, "" where all hold."""
+    """The result of Spin; `broken` is the property that does not hold, "" if all hold."""
 
     broken: str
     states: int
@@ -62,7 +62,7 @@ LARGE = (Bounds(cuts=2, late=1), Bounds(cuts=1, crashes=1, snaps=1),
          Bounds(leases=2, ops=1, drains=1, crashes=1), Bounds(leases=2, ops=1, drains=1, snaps=1),
          Bounds(leases=2, cuts=1), Bounds(leases=3, ops=1))
 
-# A decision of the protocol that the definition undoes, bounds, and the property that then does not hold.
+# A definition that removes a decision of the protocol, bounds, and the property that then does not hold.
 MUTATIONS = {
     "LATE_CLOSE": (Bounds(leases=2, ops=1), "NO_FENCED_FRAME"),
     "TOKEN_NOT_FENCED": (Bounds(leases=2, ops=1, cuts=1), "NO_FENCED_FRAME"),
@@ -78,7 +78,7 @@ MUTATIONS = {
 
 
 def run(command: Sequence[str | Path], folder: Path, **environment: str) -> str:
-    """Its output; RuntimeError where it fails."""
+    """Runs the command and returns its output; raises RuntimeError if it fails."""
     done = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
@@ -87,7 +87,7 @@ def run(command: Sequence[str | Path], folder: Path, **environment: str) -> str:
 
 
 def compiled(folder: Path, definitions: Sequence[str], flags: Sequence[str]) -> None:
-    """The checker of these definitions, as `pan` in the folder."""
+    """Compiles the checker with these definitions, as `pan` in the folder."""
     for file in HERE.glob("*.pml"):
         (folder / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     run(["spin", *definitions, "-a", "sessions.pml"], folder)
@@ -95,7 +95,7 @@ def compiled(folder: Path, definitions: Sequence[str], flags: Sequence[str]) -> 
 
 
 def number(pattern: str, text: str) -> float:
-    """Of a line of the checker's report."""
+    """The number in a line of the checker's report."""
     found = re.search(pattern, text)
     return float(found.group(1)) if found else 0.0
 
@@ -116,7 +116,7 @@ def steps_of(folder: Path, definitions: Sequence[str]) -> tuple[str, list[str]]:
 
 def check(bounds: Bounds, mutations: Sequence[str] = (), flags: Sequence[str] = QUICK,
           arguments: Sequence[str] = ()) -> Outcome:
-    """All runs within the bounds."""
+    """Searches all runs within the bounds."""
     definitions = [*bounds.definitions, *(f"-D{each}" for each in mutations)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -141,9 +141,9 @@ MOST_MARKS, MOST_EVENTS, LEASES = 12, 24, 8
 
 
 class Event(NamedTuple):
-    """Of one session, in the daemon's log: of `attached` the last command that had come and, where frames
-    go again as if for the first time, the last one that had run; of `snapshot` and `restored` the last one
-    in it."""
+    """An event of one session in the daemon's log. For `attached` the numbers are the last command that had
+    arrived and, if frames are replayed, the last command that had run; for `snapshot` and `restored` the
+    last command in the snapshot."""
 
     what: str
     upto: int = 0
@@ -151,8 +151,8 @@ class Event(NamedTuple):
 
 
 def events(lives: Iterable[Sequence[str]], session: str) -> list[Event]:
-    """What the logs of a daemon's lives tell of the session of this name, until it is closed or gone. Each
-    life but the last has ended by a drain, which the log says, or by kill -9."""
+    """The events of the session of this name in the logs of successive daemons, until it is closed or lost.
+    Each daemon but the last has ended by a drain, which the log reports, or by kill -9."""
     found: list[Event] = []
     named = f'session="{session}"'
     for lines in lives:
@@ -198,7 +198,7 @@ class Replayer:
         self._folder.cleanup()
 
     def accepts(self, trace: Sequence[Event]) -> bool:
-        """True where a run of the model has these events in this order."""
+        """Returns true if a run of the model has these events in this order."""
         lines = encoded(trace)
         folder = Path(self._folder.name)
         (folder / "trace").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -209,8 +209,8 @@ class Replayer:
 
 
 def encoded(trace: Sequence[Event]) -> list[str]:
-    """For trace.pml: numbers of commands become their ranks among those that the trace has, since a frame
-    of the model may stand for many commands; a trace with too many of them is cut short."""
+    """Converts events for trace.pml: numbers of commands become their ranks among the numbers in the trace,
+    because a frame of the model may stand for many commands; a trace with too many of them is cut."""
     marks: set[int] = {0}
     most, opened = 0, 0
     for each in trace[:MOST_EVENTS]:

@@ -29,12 +29,12 @@
 #define DRAINS 0
 #endif
 #ifndef SNAPS
-#define SNAPS 1 /* snapshots that a client or the clock asks for */
+#define SNAPS 1 /* snapshots requested by a client or a timer */
 #endif
 #ifndef ROOM
-#define ROOM 1 /* 0: a client may find no room for frames that have run */
+#define ROOM 1 /* 0: a client may lack room for frames that have run */
 #endif
-#define WIRE 2 /* messages under way in one direction of a stream */
+#define WIRE 2 /* messages in flight in one direction of a stream */
 #define NONE 9
 #ifdef TRACE
 #define FETCHES(seq) false /* no value is in the log */
@@ -60,8 +60,8 @@
 /* ---- properties ------------------------------------------------------------------------------ */
 mtype = { EXACTLY_ONCE, NO_FENCED_FRAME, RIGHT_CLIENTS_GO_ON, TOLD_ONCE, LOST_FOR_A_REASON,
   ONE_FILE, ONE_SESSION, DELIVERED_OR_TOLD };
-hidden byte i; /* of loops within one transition */
-hidden mtype broken; /* the property that an assertion has found not to hold */
+hidden byte i; /* counter of loops within one transition */
+hidden mtype broken; /* the property that an assertion found violated */
 #ifdef TRACE
 #define CHECK(property, holds) skip
 #else
@@ -75,17 +75,17 @@ typedef Client {
   mtype phase = ABSENT;
   byte lease;     /* the token */
   byte attach;
-  byte base;      /* commands up to here are of clients before */
+  byte base;      /* commands up to here belong to earlier clients */
   byte issued;    /* the last command */
   byte next;      /* the frame that this stream sends next */
   byte progress;  /* the last Progress message that was read (progress_upto) */
   byte completed; /* commands that have run, as far as the client knows */
   byte ran;       /* the same for this life of the daemon (ran_upto) */
-  byte replay;    /* commands up to here were told before a replay (replay_upto) */
+  byte replay;    /* results up to here were received before a replay (replay_upto) */
   byte dropped;   /* frames up to here are not kept any more (dropped_upto) */
   byte ack[MAX + 1]; /* ack_upto of each frame; a frame keeps its bytes */
   byte got;       /* values that were read, a bit for each command */
-  bit slot;       /* of its stream */
+  bit slot;       /* index of its stream */
   bit shed        /* it had no room for a frame that had run */
 };
 Client c[2];
@@ -94,32 +94,40 @@ Client c[2];
 mtype = { FREE, CALLED, JOINED, ENDING };
 typedef Stream {
   mtype state = FREE; /* on the daemon's side */
-  bit heard;          /* the client still reads it */
-  bit cut;            /* no more bytes get into it, and its end comes without a word */
+  bit heard;          /* true while the client reads it */
+  bit cut;            /* accepts no more bytes, and ends without a status */
   byte lease, attach
 };
-Stream st[4]; /* of client i: 2 i and 2 i + 1 */
+Stream st[4]; /* client i has streams 2 i and 2 i + 1 */
 chan up[4] = [WIRE] of { byte };                       /* a frame: the number of its command */
 chan down[4] = [WIRE] of { byte, byte, byte, byte }; /* Progress: number, completed, value, snapshot */
 #define OWN(i) (2 * (i) + c[i].slot)
 #define OTHER(i) (2 * (i) + 1 - c[i].slot)
-bit hello[2];   /* Hello with take_over is under way */
-byte asks[2];   /* Attach with this counter is under way; 0: none */
-byte asks_late[2]; /* the same, of a client that has given it up */
+bit hello[2];   /* a Hello with take_over is in flight */
+byte asks[2];   /* counter of the Attach in flight; 0 if there is none */
+byte asks_late[2]; /* counter of an Attach in flight that its client has abandoned */
 mtype = { NO_ANSWER, CONTINUE, REPLAY, ROLLBACK, TAKEN, UNKNOWN };
 mtype answer[2] = NO_ANSWER; /* to the client's last Attach */
-byte answered[2];            /* received_upto of it */
+byte answered[2];            /* received_upto in that answer */
 
 /* ---- the daemon ------------------------------------------------------------------------------ */
 bit running = 1, closed;
 byte leases;          /* numbers given so far */
-byte holder;          /* the lease in the table; 0: none */
+byte holder;          /* the lease in the table; 0 if there is none */
 byte owner[LEASES + 1];
+<<<<<<< HEAD
 bit taken[LEASES + 1];  /* tombstones of this life (Leases::remember_ending) */
 bit was_taken[LEASES + 1]; /* the same in any life; for LOST_FOR_A_REASON */
 bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
 
 /* server/session/lease.h: of the lease that has the session */
+=======
+bit taken[LEASES + 1];  /* records of retired leases of this daemon (Leases::bury) */
+bit was_taken[LEASES + 1]; /* the same for all daemons; for LOST_FOR_A_REASON */
+bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
+
+/* server/lease.h: state of the lease that has the session */
+>>>>>>> 270acb3f2b2fbaf87805d8a28b3d6a22c9b790dc
 byte attach;
 bit awaited, restored;
 byte stream = NONE; /* its stream */
@@ -127,15 +135,19 @@ bit named;       /* it has a file (file_) */
 /* server/session/outbox.h */
 byte received, told, number, sender, written, valued;
 bit greet, tell_written;
-byte again;         /* the first value that is sent again; 0: none */
-byte kept[MAX + 1]; /* the number of the message that has told a value; 0: none, or acknowledged */
+byte again;         /* the first value that is sent again; 0 if there is none */
+byte kept[MAX + 1]; /* number of the message with a value; 0 if there is none or it is acknowledged */
 /* engine/session/session.h */
 byte accepted, completed; /* commands that are consumed, and that have run */
 byte pending, pending_of; /* a frame that is not consumed, and the lease that sent it */
 byte made_by[MAX + 1];    /* the lease whose client issued a command */
-bit still, held;          /* the session stands still for a snapshot; for good, in a drain */
+bit still, held;          /* the session is paused for a snapshot; permanently, in a drain */
 
+<<<<<<< HEAD
 /* server/session/leases.cc: a session on its way from a client to the next */
+=======
+/* server/leases.cc: a take-over in progress */
+>>>>>>> 270acb3f2b2fbaf87805d8a28b3d6a22c9b790dc
 mtype = { NOT, RETIRED, ASKED, ANSWERED };
 mtype taking = NOT;
 byte taker, from, start;
@@ -143,22 +155,22 @@ byte taker, from, start;
 /* server/state/recovery.cc: one snapshot at a time */
 mtype = { NO_JOB, WANTED, PICTURED, WRITING, FILED };
 mtype job = NO_JOB;
-bit last_job;   /* of a drain */
-bit handed_on;  /* the lease of the job has handed its file on */
-bit new_hands;  /* the session's next client waits for a snapshot of its own */
+bit last_job;   /* the job of a drain */
+bit handed_on;  /* the job's lease has transferred its file to the next client */
+bit new_hands;  /* the session's next client waits for a new snapshot */
 bit draining;
 typedef Image { byte lease, upto, attach, number; byte kept[MAX + 1] };
 Image picture, file;
 bit on_disk, fresh;
 
-/* what is left of each fault */
+/* remaining number of each fault */
 byte cuts = CUTS, late = LATE, crashes = CRASHES, drains = DRAINS, snaps = SNAPS;
-bit went_down; /* a life has ended other than by a whole drain: a session may be unknown */
+bit went_down; /* a daemon has ended without a complete drain: a session may be unknown */
 
 inline forget(which) { do :: up[which]?_ :: empty(up[which]) -> break od }
 inline unread(which) { do :: down[which]?_,_,_,_ :: empty(down[which]) -> break od }
 
-/* The first value that is kept, from `seq` on; 0: none. */
+/* The first kept value from `seq` on; 0 if there is none. */
 inline first_kept(seq) {
   again = seq;
   do
@@ -188,7 +200,7 @@ inline rewind(upto, counter) {
   tell_written = (written != 0)
 }
 
-/* Lease::end and the end of a life: nothing of the daemon's memory is left */
+/* Lease::end and the end of a daemon: its memory is lost */
 inline life_ends() {
   running = 0; closed = 0; holder = 0; attach = 0; awaited = 0; restored = 0; stream = NONE;
   named = 0;
@@ -214,7 +226,7 @@ inline life_ends() {
   :: i < 2 ->
     asks_late[i] = 0; hello[i] = 0;
     if :: c[i].phase == GREETING -> c[i].phase = LOST :: else fi;
-    if :: asks[i] != 0 -> asks[i] = 0; c[i].phase = AWAY :: else fi; /* it hears UNAVAILABLE */
+    if :: asks[i] != 0 -> asks[i] = 0; c[i].phase = AWAY :: else fi; /* the client gets UNAVAILABLE */
     i++
   :: else -> break
   od;
@@ -238,7 +250,7 @@ inline drop_stream(me) {
   st[OWN(me)].heard = 0; unread(OWN(me)); st[OWN(me)].cut = 1
 }
 
-/* Keeper._lose: the session is over, and the program is told why */
+/* Keeper._lose: the session has ended, and the program gets the reason */
 inline lose(me) {
   c[me].phase = LOST; c[me].lease = 0; c[me].attach = 0; c[me].base = 0; c[me].issued = 0;
   c[me].next = 0; c[me].progress = 0; c[me].completed = 0; c[me].ran = 0; c[me].replay = 0;
@@ -277,7 +289,7 @@ end:
       c[me].phase = SERVED }
   :: d_step { c[me].phase == OPENING && !running -> c[me].phase = AWAY }
 
-  /* Session::take_frame: a new command in a frame of its own, or one that goes again */
+  /* Session::take_frame: a new command in its own frame, or a frame that is sent again */
   :: d_step { c[me].phase == SERVED && !st[OWN(me)].cut && st[OWN(me)].state != ENDING &&
       nfull(up[OWN(me)]) &&
       (c[me].next <= c[me].issued || (c[me].issued < c[me].base + OPS && c[me].issued < MAX && MAY_ISSUE(c[me].issued + 1))) ->
@@ -296,7 +308,7 @@ end:
   :: d_step { c[me].phase == SERVED && nempty(down[OWN(me)]) ->
       down[OWN(me)]?got_number,got_completed,got_value,seen_snapshot;
       if
-      :: got_number <= c[me].progress -> skip /* it came before */
+      :: got_number <= c[me].progress -> skip /* it had already arrived */
       :: else ->
         c[me].progress = got_number;
         if :: got_completed > c[me].completed -> c[me].completed = got_completed :: else fi;
@@ -318,7 +330,7 @@ end:
   :: d_step { !ROOM && MAY_SHED && c[me].phase == SERVED && c[me].dropped < c[me].ran ->
       c[me].dropped++; c[me].shed = 1 }
 
-  /* Keeper._serve: the stream has ended without a word; what is unread may be lost */
+  /* Keeper._serve: the stream has ended without a status; unread messages may be lost */
   :: d_step { c[me].phase == SERVED && st[OWN(me)].cut -> drop_stream(me); c[me].phase = AWAY }
   /* ... or with the word "taken" */
   :: d_step { c[me].phase == SERVED && st[OWN(me)].state == ENDING && !st[OWN(me)].cut ->
@@ -332,9 +344,9 @@ end:
   :: d_step { late > 0 && c[me].phase == ATTACHING && asks_late[me] == 0 ->
       late--; asks_late[me] = asks[me]; asks[me] = 0; answer[me] = NO_ANSWER; answered[me] = 0;
       c[me].phase = AWAY }
-  /* Keeper._again: what Attach has answered */
+  /* Keeper._again: the answer to Attach */
   :: d_step { c[me].phase == ATTACHING && answer[me] == CONTINUE ->
-      CHECK(EXACTLY_ONCE, answered[me] >= c[me].ran); /* Session::take_up has only what has not run */
+      CHECK(EXACTLY_ONCE, answered[me] >= c[me].ran); /* Session::take_up has only commands that have not run */
       c[me].next = answered[me] + 1; c[me].phase = OPENING; answer[me] = NO_ANSWER; answered[me] = 0 }
   :: d_step { c[me].phase == ATTACHING && answer[me] == REPLAY ->
       c[me].next = answered[me] + 1; c[me].replay = c[me].completed; c[me].ran = 0;
@@ -359,7 +371,7 @@ inline join(s) {
   :: st[s].lease == holder && !restored && st[s].attach == attach && awaited ->
     st[s].state = JOINED; stream = s; awaited = 0
   :: taken[st[s].lease] -> st[s].state = ENDING
-  :: else -> /* an earlier life had the lease, or nobody hears what becomes of an older call */
+  :: else -> /* an earlier daemon had the lease, or the client no longer reads an older call */
     CHECK(RIGHT_CLIENTS_GO_ON, (went_down || was_taken[st[s].lease]) && st[s].lease != holder || !st[s].heard);
     st[s].cut = 1; st[s].state = FREE
   fi
@@ -371,7 +383,7 @@ inline submit(s) {
 #ifdef FENCE_ENDS_EARLY
   :: st[s].lease == holder && stream != s -> skip
 #elif !defined(STREAM_NOT_FENCED)
-  :: stream != s -> skip /* fenced (run_now_): the client sends it on its own stream */
+  :: stream != s -> skip /* fenced (run_now_): the client sends the frame on its new stream */
 #endif
 #ifdef LATE_CLOSE
   :: st[s].lease != holder && !(taking != NOT && st[s].lease == from) -> skip
@@ -441,7 +453,7 @@ end:
       (st[stream].cut || nfull(down[stream])) ->
       s = stream; progress_of(s); s = 0 }
 
-  /* RunStream::OnCancel and Lease::detach: the daemon hears that the connection is cut */
+  /* RunStream::OnCancel and Lease::detach: the daemon notices that the connection is cut */
 #define HEARS(x) (running && st[x].cut && st[x].state != FREE)
   :: d_step { HEARS(0) -> st[0].state = FREE; forget(0); if :: stream == 0 -> stream = NONE :: else fi }
   :: d_step { HEARS(1) -> st[1].state = FREE; forget(1); if :: stream == 1 -> stream = NONE :: else fi }
@@ -463,7 +475,7 @@ inline attach_of(me, counter) {
   :: else ->
     CHECK(NO_FENCED_FRAME, owner[holder] == me);
     if
-    :: counter <= attach -> /* FAILED_PRECONDITION: it comes late */
+    :: counter <= attach -> /* FAILED_PRECONDITION: the call arrives late */
       CHECK(RIGHT_CLIENTS_GO_ON, counter != c[me].attach); reply = NO_ANSWER
     :: counter > attach && c[me].completed > completed &&
         (c[me].dropped + 1 > received + 1) -> reply = ROLLBACK
@@ -481,7 +493,7 @@ inline attach_of(me, counter) {
   reply = 0
 }
 
-/* Leases::open, or Leases::hand_over: a new lease, whose outbox begins behind `upto` */
+/* Leases::open, or Leases::hand_over: a new lease, whose outbox begins after `upto` */
 inline begin_lease(me, upto) {
   leases++; holder = leases; owner[holder] = me;
   attach = 1; awaited = 1; restored = 0; stream = NONE;
@@ -513,7 +525,7 @@ end:
   :: d_step { running && asks_late[1] != 0 && MAY_ATTACH(1, asks_late[1]) ->
       me = 1; attach_of(me, asks_late[1]); me = 0 }
 
-  /* Leases::take_over, where nobody has the name: open() */
+  /* Leases::take_over if no lease has the name: open() */
 #ifdef TWO_AT_ONCE
 #define SEIZED false
 #else
@@ -527,16 +539,16 @@ end:
       MAY(OPENED, 0, 0) ->
       NOTE(OPENED, 0, 0);
       CHECK(ONE_SESSION, taking == NOT); me = 1; accepted = 0; completed = 0; begin_lease(me, 0); me = 0 }
-  /* ... and where a lease has it: retire(). Its streams are told; what they have read goes on. */
+  /* ... and if a lease has it: retire(). Its streams end; frames that they have read continue. */
   :: d_step { running && !closed && !SEIZED && holder != 0 && (hello[0] || hello[1]) && leases < LEASES &&
       MAY(GIVEN_UP, 0, 0) ->
       NOTE(GIVEN_UP, 0, 0);
       taker = (hello[0] -> 0 : 1);
       hello[taker] = 0; taking = RETIRED; from = holder; taken[holder] = 1; was_taken[holder] = 1; holder = 0;
       if :: stream != NONE -> st[stream].state = ENDING :: else fi }
-  /* Leases::inherit: Lease::close has waited for those inside, the engine is asked */
+  /* Leases::inherit: Lease::close has waited for calls in progress, the engine is asked */
   :: d_step { running && taking == RETIRED -> taking = ASKED }
-  /* engine::Session::hand_over: the frame that came last is consumed. A snapshot that waits is cancelled. */
+  /* engine::Session::hand_over: the last received frame is consumed. A waiting snapshot is cancelled. */
   :: d_step { running && taking == ASKED && pending == 0 && !still ->
       taking = ANSWERED; start = accepted; fenced[from] = 1;
       if :: job == WANTED -> job = NO_JOB :: else fi }
@@ -558,12 +570,12 @@ end:
 proctype Engine() {
 end:
   do
-  /* Session::pump: the front consumes a frame */
+  /* Session::pump: the front end consumes a frame */
   :: d_step { running && pending != 0 && !held && !still ->
       CHECK(RIGHT_CLIENTS_GO_ON, pending == accepted + 1);
       CHECK(NO_FENCED_FRAME, !fenced[pending_of]);
       accepted++; made_by[accepted] = pending_of; pending = 0; pending_of = 0 }
-  /* lanes: the next command has stream; its client has the value that it computes by itself */
+  /* lanes: the next command has run; its client expects the value that it computes by itself */
   :: d_step { running && completed < accepted ->
       completed++;
       CHECK(EXACTLY_ONCE, holder == 0 || c[owner[holder]].phase == LOST || completed <= c[owner[holder]].base ||
@@ -577,14 +589,14 @@ end:
 proctype Recovery() {
 end:
   do
-  /* Recovery::snapshot: a client or the clock wants one */
+  /* Recovery::snapshot: a client or a timer requests one */
   :: d_step { running && !draining && (holder != 0 || taking == RETIRED) && job == NO_JOB && snaps > 0 &&
       MAY_SNAP ->
       snaps--; job = WANTED; handed_on = 0 }
-  /* ... or the session has come into new hands */
+  /* ... or the session was taken over */
   :: d_step { running && !draining && holder != 0 && job == NO_JOB && new_hands ->
       new_hands = 0; job = WANTED; handed_on = 0 }
-  /* engine::Session::take_image and Lease::save: everything has run. Outbox::seal numbers what waits. */
+  /* engine::Session::take_image and Lease::save: everything has run. Outbox::seal numbers waiting results. */
   :: d_step { running && job == WANTED && still && completed == accepted ->
       do
       :: valued < completed ->
@@ -606,7 +618,7 @@ end:
       written = picture.upto; tell_written = 1
 #endif
       }
-  /* Recovery::write: the writer has looked whether it is wanted */
+  /* Recovery::write: the writer has checked whether the snapshot is still needed */
   :: d_step { running && job == PICTURED ->
 #ifndef FILE_NOT_HANDED_ON
       if :: handed_on -> job = NO_JOB; handed_on = 0; clear_image(picture) :: else ->
@@ -614,11 +626,11 @@ end:
       if :: true ->
 #endif
         job = WRITING; fresh = !named fi }
-  /* SessionStore::write: the file has its name, behind fsync */
+  /* SessionStore::write: the file gets its name, after fsync */
   :: d_step { running && job == WRITING ->
       CHECK(ONE_FILE, !(fresh && on_disk));
       copy_image(file, picture); on_disk = 1; job = FILED }
-  /* Lease::set_file: who has the session is told, or the file is not wanted any more */
+  /* Lease::set_file: the session's lease is informed, or the file is no longer needed */
   :: d_step { running && job == FILED && (handed_on || MAY(SNAPSHOT, picture.upto, 0)) ->
       if
       :: !handed_on -> NOTE(SNAPSHOT, picture.upto, 0); named = 1; written = picture.upto; tell_written = 1
@@ -634,18 +646,18 @@ end:
   :: d_step { running && held && job == NO_JOB && MAY(DRAINED, 0, 0) ->
       NOTE(DRAINED, 0, 0); life_ends() }
 
-  /* Recovery::drain: Leases::close and settle, then a snapshot after which the session stands still */
+  /* Recovery::drain: Leases::close and settle, then a snapshot after which the session stays paused */
   :: d_step { running && drains > 0 && MAY_DRAIN && !closed && holder != 0 -> drains--; closed = 1 }
   :: d_step { running && closed && taking == NOT && holder != 0 && job == NO_JOB && !draining ->
       draining = 1; last_job = 1; job = WANTED; handed_on = 0; new_hands = 0 }
-  /* ... whose time runs out: the session goes back to its file, or is lost */
+  /* ... whose time ends: the session is restored from its older file, or is lost */
   :: d_step { running && closed && crashes > 0 && MAY(DRAINED, 0, 0) ->
       NOTE(DRAINED, 0, 0); crashes--; went_down = 1; life_ends() }
 
   /* kill -9 */
   :: d_step { running && crashes > 0 && MAY(CRASHED, 0, 0) ->
       NOTE(CRASHED, 0, 0); crashes--; went_down = 1; life_ends() }
-  /* the next life: Recovery::restore, Leases::restore, Lease::restore, Outbox::restore */
+  /* the next daemon: Recovery::restore, Leases::restore, Lease::restore, Outbox::restore */
   :: d_step { !running && (!on_disk || MAY(RESTORED, file.upto, 0)) ->
       running = 1;
       if
@@ -676,7 +688,7 @@ end:
   od
 }
 
-/* A client that has issued all its commands, and knows that all have run, and has each value. */
+/* Whether a client has issued all its commands, knows that all have run, and has each value. */
 #define ALL_GOT(x) (c[x].phase == SERVED && c[x].issued == (c[x].base + OPS < MAX -> c[x].base + OPS : MAX) && \
   c[x].completed == c[x].issued && \
   (!FETCHES(c[x].issued) || (c[x].got & (1 << c[x].issued)) != 0) && \
@@ -688,9 +700,9 @@ init {
 #ifdef TRACE
     read_trace();
 #endif
-    /* The search begins with the last one. */
+    /* The search begins with the last option. */
     run Network(); run Recovery(); run Table(); run Client_(0); run Client_(1); run Streams(); run Engine()
   }
-  /* Nothing more can happen. */
+  /* No transition is possible any more. */
   timeout -> CHECK(DELIVERED_OR_TOLD, (ALL_GOT(0) || TOLD(0)) && (ALL_GOT(1) || TOLD(1)))
 }

@@ -1,4 +1,5 @@
-"""Mixed precision without PyTorch at hand: what is cast, what a left-out step leaves, what is read."""
+"""Mixed precision without PyTorch: which operands are cast, the effect of a skipped step, and which values
+are read."""
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_left_out_step_changes_nothing(tt, kind):
 
 
 def test_a_parameter_that_joins_after_a_left_out_step(tt):
-    """Its bias correction begins with its own first step."""
+    """The bias correction of a parameter begins with its own first step."""
     def run(poison):
         a, b = tt.nn.Parameter(tt.ones(2)), tt.nn.Parameter(tt.ones(2))
         optimizer = tt.optim.Adam([a, b], lr=0.1)

@@ -1,4 +1,5 @@
-"""Detach and attach by hand: what comes twice runs once, results wait, older streams are fenced."""
+"""Detaching and attaching by direct calls: a frame that arrives twice runs once, results wait, older streams
+are fenced."""
 
 import contextlib
 
@@ -145,7 +146,7 @@ def test_idle_is_who_completes_nothing(start_daemon, tt):
             worker.kill()
             worker.wait()
             wait_until(lambda: not any(s.attached for s in raw.sessions()), what="detached")
-            for i in range(2):  # two leases of sessions without work, one after the other
+            for i in range(2):  # the leases of two idle sessions, one after the other
                 idle = raw.session(session_name=f"idle {i}")
                 idle.cut()
                 wait_until(lambda i=i: f"idle {i}" not in names(), what="an idle session's end")
@@ -201,7 +202,8 @@ def test_a_broken_frame_ends_the_session(raw):
 
 
 def test_detached_sessions_make_room_for_new_ones(start_daemon):
-    """Only those whose client has had its time to come back: here none, so the new one is refused."""
+    """Only sessions whose clients have had time to reconnect may be evicted: here there are none, so the new
+    session is refused."""
     with Raw(start_daemon("--lease", "60", "--max-sessions", "2").unix) as raw:
         a, b = raw.session(), raw.session()
         a.cut()

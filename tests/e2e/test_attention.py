@@ -1,4 +1,4 @@
-"""Attention without its score matrix against the composed form."""
+"""Attention without a stored score matrix, compared with the composed form."""
 
 import math
 
@@ -23,7 +23,7 @@ def composed(tt, q, k, v, mask):
 
 
 def masks(tt, case):
-    """By name, what is given and the mask of the composed form."""
+    """For each name, the arguments of attention and the mask of the composed form."""
     (*lead, length), keys = case[:2]
     rng = np.random.default_rng(length * keys)
     seen = rng.random((length, keys)) < 0.5
@@ -111,7 +111,7 @@ def test_heads_of_one_product_are_read_where_they_lie(tt):
     sdpa = tt.nn.functional.scaled_dot_product_attention
     strided, packed = sdpa(q, k, v), sdpa(q.contiguous(), k.contiguous(), v.contiguous())
     np.testing.assert_allclose(strided.numpy(), packed.numpy(), rtol=1e-6, atol=1e-6)
-    # The heads lie side by side again: what follows needs no copy.
+    # The heads are contiguous again, so later operations need no copy.
     assert strided.transpose(1, 2).is_contiguous() and packed.is_contiguous()
     scores = q.numpy() @ np.swapaxes(k.numpy(), -1, -2) / math.sqrt(8)
     weights = np.exp(scores - scores.max(-1, keepdims=True))

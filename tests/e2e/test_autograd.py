@@ -1,4 +1,4 @@
-"""Functions, hooks, checkpoints, anomaly mode, streams: backwards that pass through Python."""
+"""Functions, hooks, checkpoints, anomaly mode and streams: backwards that call Python code."""
 
 import math
 import threading
@@ -204,7 +204,7 @@ def test_wrong_gradients_are_refused(tt):
     with pytest.raises(ZeroDivisionError):
         returning(lambda g: 1 / 0)
     x = tt.ones(2, requires_grad=True)
-    (x * 2).sum().backward()  # the session goes on
+    (x * 2).sum().backward()  # the session continues
     assert x.grad.tolist() == [2.0, 2.0]
 
 
@@ -287,7 +287,7 @@ def test_hook_after_accumulation(tt):
 
 
 def test_an_optimizer_step_in_the_backward(tt):
-    """The use of post-accumulate hooks: no gradient is kept beyond its step."""
+    """A post-accumulate hook can free each gradient after its step."""
     layers = [tt.nn.Linear(4, 4) for _ in range(3)]
     for p in [p for layer in layers for p in layer.parameters()]:
         def step(p):
@@ -381,7 +381,7 @@ def test_checkpoint_sequential(tt):
 
 
 def test_checkpoint_needs_less_memory(tt, shared_daemon):
-    """What the daemon holds between forward and backward, measured there."""
+    """The bytes that the daemon holds between forward and backward, measured on the daemon."""
     from teletensor.utils.checkpoint import checkpoint
 
     def held(wrap):
@@ -570,8 +570,8 @@ def test_gradcheck_of_complex_functions(tt):
 
 
 def test_gradient_retained_by_a_view_that_was_written(tt):
-    """One of several views, written without a record: a backward still retains its gradient, by
-    create_graph as without; assigning one is refused, as every use of such a view."""
+    """A backward retains the gradient of a view that was written without recording, with and without
+    create_graph; assigning its gradient is refused, as every use of such a view is."""
     for create_graph in (False, True):
         x = tt.ones(2, 1, 3).requires_grad_()
         view = x.unbind(0)[0]
@@ -587,7 +587,8 @@ def test_gradient_retained_by_a_view_that_was_written(tt):
 
 @pytest.mark.parametrize("looks", [False, True])
 def test_who_looks_at_a_view_gets_the_same_gradients(tt, looks):
-    """Its node is made again when it is looked at, in the client and in the daemon, which run nodes in that order."""
+    """The node of a view is made again when the view is used, in the client and in the daemon, which run
+    nodes in that order."""
     a, b = tt.tensor([1.0, 2, 3], requires_grad=True), tt.tensor([[0.5], [1.0]], requires_grad=True)
     view = a[0:1]
     with tt.no_grad():

@@ -1,4 +1,5 @@
-"""Hostile and broken clients: each gets a clear error, nobody else notices, no byte stays behind.
+"""Hostile and broken clients: each gets a clear error, other sessions are not affected, and all memory is
+freed.
 
 Spoken over raw gRPC with protoc's classes, as no right client would.
 """
@@ -133,7 +134,7 @@ def test_places_beyond_memory(raw, form, last):
 
 
 def test_results_counted_wrongly(raw):
-    """The server counts ids itself: the disagreement shows at the latest with the next frame."""
+    """The server counts ids itself, so a disagreement is found at the latest with the next frame."""
     session = raw.session()
     session.run(session.constant([1.0, 2.0]), session.command(op=1, arguments=[2], made=3))
     session.run(session.constant([1.0]))
@@ -180,7 +181,7 @@ def test_released_handle(raw):
 
 
 def test_handle_of_another_session(raw):
-    """Ids are a session's own: the neighbour's name nothing here."""
+    """Ids belong to one session: the ids of another session are unknown here."""
     first, second = raw.session(), raw.session()
     first.run(*[first.constant([float(i)]) for i in range(20)], first.fetch(20))
     assert np.frombuffer(first.fetched().data, np.float32).tolist() == [19.0]

@@ -1,6 +1,6 @@
-"""The bits of a result depend on the instruction, its operands and the machine only: the same random
-programs, cut into frames at random points, on one lane and on four, with little memory, beside a busy
-neighbour, give equal bytes."""
+"""The bits of a result depend only on the instruction, its operands and the machine: the same random
+programs, cut into frames at random points, on one lane and on four, with little memory, next to another busy
+session, give equal bytes."""
 
 import contextlib
 import random
@@ -56,8 +56,8 @@ def build(seed):
 
 
 def run(tt, steps, cut, device="cpu", crowd=False):
-    """The bytes of every result; cut(i) says whether to wait after step i. With `crowd` none runs
-    before all have come, so that the daemon sees whole windows."""
+    """The bytes of every result; cut(i) says whether to wait after step i. With `crowd` no step runs before
+    all have arrived, so that the daemon sees complete windows."""
     made = []
     with held(tt, tt.current_session()) if crowd else contextlib.nullcontext():
         for i, (op, operands, p) in enumerate(steps):
@@ -105,7 +105,7 @@ def one_way(tt, daemon, seed, cuts, memory=0, **options):
 
 
 def busy(daemon, stop):
-    """A neighbour on the same daemon."""
+    """Runs another session on the same daemon."""
     import teletensor
     with teletensor.connect(daemon.unix):
         x = teletensor.ones(300, 300)
@@ -146,7 +146,7 @@ def test_equal_bytes_beside_a_busy_neighbour(daemons, tt):
 
 
 def test_many_systems_at_once(tt):
-    """Lanes share a batch of systems, and each has the answer that it has alone."""
+    """Lanes share a batch of systems, and each system has the same solution as alone."""
     rng = np.random.default_rng(5)
     a, b = rng.normal(size=(3, 4, 4)) + 4 * np.eye(4), rng.normal(size=(20000, 3, 4, 4))
     wanted = np.linalg.solve(a, b)

@@ -1,4 +1,4 @@
-"""Budgets of users: what all their sessions may have together."""
+"""Budgets of users: the maximum memory of all their sessions together."""
 
 import subprocess
 import sys
@@ -70,7 +70,7 @@ def test_sessions_of_a_user_are_counted(start_daemon, tt):
 
 
 def test_users_of_the_config_file(start_daemon, tt, tmp_path):
-    """A user's own limits, and memory that is kept for it while others fill the box."""
+    """A user's own limits, and memory that is guaranteed to the user while other users fill the box."""
     config = tmp_path / "teletensord.toml"
     config.write_text("""
 host_memory = "96MiB"

@@ -1,4 +1,4 @@
-"""Collectives in captured functions: what is computed, what waits, and what goes wrong."""
+"""Collectives in captured functions: results, waits and errors."""
 
 import signal
 
@@ -10,7 +10,7 @@ from support.ranks import start, start_rank, told, wait_in_collective
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
-# A rank that has come to a line tells the others by `said`.
+# A rank reports with `said` that it has reached a line.
 STORE = 'store = dist.FileStore({path!r}, N); said = lambda key: store.set(key, "yes"); hear = store.get\n'
 
 

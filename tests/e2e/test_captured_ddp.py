@@ -93,7 +93,7 @@ tell(*found)
     check(found)
 
 
-# What decides about the average is asked at each call.
+# The settings that decide about the average are checked at each call.
 def test_a_state_that_has_changed_is_another_program(start_daemon):
     found = told(start(start_daemon().unix, 2, BEGIN + """
 first, second, lines, captured = both(rounds=2)

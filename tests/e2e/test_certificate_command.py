@@ -1,4 +1,4 @@
-"""`teletensor cert`: what it makes, makes again, and refuses."""
+"""`teletensor cert`: the files that it makes, replaces and refuses to replace."""
 
 import subprocess
 import sys

@@ -14,7 +14,7 @@ from support.tls import Authority
 
 
 class Files:
-    """What a daemon was given, and how it is renewed."""
+    """The certificate files of a daemon, and their renewal."""
 
     def __init__(self, folder, authority, client_ca=None):
         folder.mkdir()
@@ -61,7 +61,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(start_daemon, tt, autho
             assert tt.ones(2).tolist() == [1.0, 1.0]
         with pytest.raises(tt.SessionLostError):
             tt.connect(address, token=token, ca=authority.ca)
-        with before:  # connections that were there go on
+        with before:  # existing connections continue
             assert kept.sum().item() == 4.0
     assert "event=certificates_taken version=2" in daemon.log
 
@@ -152,7 +152,7 @@ def test_names_of_certificates_are_users(start_daemon, tt, authority, tmp_path):
         assert tt.ones(2).tolist() == [1.0, 1.0]
         assert owners() == ["alice"]
     wait_until(lambda: owners() == [], what="the session is gone")
-    # A token says more than a certificate; a bad one is not forgiven.
+    # A token takes precedence over a certificate; an invalid token is refused.
     with tt.connect(address, token=token_of(daemon, "bob"), ca=authority.ca, cert=authority.issue("alice")):
         assert owners() == ["bob"]
     with pytest.raises(tt.RefusedError, match="token"):

@@ -1,4 +1,4 @@
-"""Clients that die, stall, fork or are interrupted: their memory comes back, nothing hangs."""
+"""Clients that die, stall, fork or are interrupted: their memory is freed and nothing hangs."""
 
 import gc
 import os
@@ -22,14 +22,14 @@ def daemon(start_daemon):
 
 
 def memory_returns(daemon):
-    """Used bytes fall to zero, with nothing but the client's death to bring that about."""
+    """Waits until the used bytes fall to zero, which only the client's death can cause."""
     with Raw(daemon.unix) as raw:
         wait_until(lambda: not any(raw.used().values()) and not raw.sessions(),
                    what="memory and session of the dead client gone")
 
 
 def works(daemon, commands):
-    """Waits until so many more commands of the one session have run."""
+    """Waits until the given number of further commands of the one session have run."""
     with Raw(daemon.unix) as raw:
         before = raw.sessions()[0].completed_upto
         wait_until(lambda: raw.sessions()[0].completed_upto >= before + commands, what="the client is at work")
@@ -80,7 +80,7 @@ def test_killed_while_computing(daemon):
 
 
 def test_a_client_that_stops_reading(daemon, tt):
-    """A stopped process (SIGSTOP) keeps nobody waiting."""
+    """A stopped process (SIGSTOP) does not make other clients wait."""
     process = client("""
         x = tt.ones(8192)
         print("reading", flush=True)
@@ -101,7 +101,7 @@ def test_a_client_that_stops_reading(daemon, tt):
     memory_returns(daemon)
 
 
-# What Ctrl-C meets. Each is work for minutes.
+# Work that Ctrl-C interrupts. Each kind would take minutes.
 INTERRUPTED = {
     "waiting for a value": "for i in range(3000): y = (y @ x) / 100\n    y.sum().item()",
     "issuing": "while True: y = (y @ x) / 100",
@@ -176,7 +176,7 @@ def test_interrupt_twice_and_go_on(daemon):
 
 
 def test_an_uncaught_interrupt_ends_the_program(daemon):
-    """What was queued is not waited for at exit."""
+    """The exit does not wait for queued work."""
     process = client("""
         x = tt.randn(1000, 1000)
         (x @ x).sum().item()
@@ -211,7 +211,7 @@ def test_a_handler_of_ones_own_stays(daemon):
 
 
 def test_fork(daemon):
-    """The child's tensors raise one clear error and its exit does nothing; the parent goes on."""
+    """The child's tensors raise one clear error and its exit does nothing; the parent continues."""
     process = client("""
         x = tt.ones(5)
         x.sum().item()
@@ -239,7 +239,7 @@ def test_fork(daemon):
 
 
 def test_a_process_that_has_only_imported_may_fork(start_daemon):
-    """Parent, children and a grandchild: each is a client of its own, and none is left behind."""
+    """Parent, children and a grandchild are separate clients, and none of their sessions remains."""
     daemon = start_daemon()
     program = """
 import multiprocessing, os, sys
@@ -271,7 +271,7 @@ os.waitpid(child, 0)
 work(0)
 """
     done = subprocess.run([sys.executable, "-c", program, daemon.unix], capture_output=True, text=True, timeout=HANG)
-    # A client may say there that it waits for a busy daemon.
+    # The client may report there that it waits for a busy daemon.
     assert done.returncode == 0 and "Error" not in done.stderr, done.stderr
     found = sorted(line.split() for line in done.stdout.splitlines())
     assert [(int(n), float(g), float(s)) for n, g, s, _ in found] == [(n, n * 2000.0, n * 1000.0)

@@ -1,4 +1,5 @@
-"""The calendar jumps under a daemon, forward and back: what waits or expires goes by steady clocks, but tokens."""
+"""The system clock jumps forward and back while a daemon runs: waits and leases use monotonic clocks, tokens
+the system clock."""
 
 import socket
 import subprocess
@@ -24,14 +25,15 @@ def calendar(tmp_path):
 
 
 def age(daemon):
-    """Of the canary's last right answer, in seconds."""
+    """The age of the health probe's last right answer, in seconds."""
     return samples(ask(daemon.http, "/metrics").text)["teletensor_canary_age_seconds", ()]
 
 
 @pytest.mark.parametrize("jump", [400 * DAY, -HOUR])
 def test_nobody_expires(start_daemon, tt, calendar, jump):
-    """Sessions stay, attached or not; snapshots by the clock, the canary and transfers go on, there and back;
-    a daemon that is shut down with the clock off is the same after it."""
+    """Sessions stay, attached or detached; periodic snapshots, the health probe and transfers in both
+    directions continue. A daemon that is shut down while the clock is wrong restores the same sessions
+    afterwards."""
     daemon = start_daemon("--lease", "300", "--restart", "120", "--snapshot-every", "0.2", "--http", "127.0.0.1:0",
                           env=calendar.environment)
     data = np.arange(1 << 20, dtype=np.int64)
@@ -56,7 +58,7 @@ def test_nobody_expires(start_daemon, tt, calendar, jump):
         here.synchronize()
         calendar.jump(jump)
         assert daemon.terminate() == 0
-        daemon.restart()  # the file says still how far the clock is off
+        daemon.restart()  # the file still has the offset of the clock
         np.testing.assert_array_equal(x.numpy(), data)
         calendar.good()
         with tt.connect(daemon.unix, name="left", fresh=True) as again:
@@ -67,8 +69,9 @@ def test_nobody_expires(start_daemon, tt, calendar, jump):
 
 @pytest.mark.parametrize("jump", [DAY, -DAY])
 def test_what_is_to_end_ends(start_daemon, calendar, jump):
-    """A lease is over when its time has passed, not tomorrow. So it is with handshakes and silent peers after a jump
-    forward; after one back gRPC's own timers wait as much longer (docs/operating.md)."""
+    """A lease ends after its own time, whatever the system clock says. The same holds for handshakes and
+    silent peers after a jump forward; after a jump back gRPC's own timers wait as much longer
+    (docs/operating.md)."""
     daemon = start_daemon("--lease", "1", env=calendar.environment)
     process = client("x = tt.ones(1000); s.synchronize(); print('holds', flush=True); time.sleep(600)", daemon.unix)
     wait_line(process, "holds")

@@ -1,4 +1,4 @@
-"""A small message must not become a large one: compressed messages are refused before they are unpacked."""
+"""A small message must not become a large one: compressed messages are refused without decompression."""
 
 import gzip
 import os
@@ -36,7 +36,7 @@ def forget_the_most(daemon):
 
 @pytest.fixture
 def bounded(daemon, tt):
-    """What the test does costs the daemon no memory and no session that is there."""
+    """The test costs the daemon no memory and none of its sessions."""
     with tt.connect(daemon.unix) as session:
         x = tt.arange(1000)
         assert x.sum().item() == 499_500

@@ -1,4 +1,4 @@
-"""What stands in the way of a connection is said with its cure, by connect() and by `teletensor doctor`."""
+"""The cause of a failed connection is reported with its fix, by connect() and by `teletensor doctor`."""
 
 import contextlib
 import os
@@ -113,7 +113,7 @@ def test_a_socket_that_is_not_there(refused, tmp_path):
 
 
 def test_a_daemon_that_is_about_to_start_is_waited_for(start_daemon, tt, monkeypatch):
-    """Without a clock: it starts while the client pauses for the third time."""
+    """The daemon starts while the client pauses for the third time; the test uses no clock."""
     daemon = start_daemon()
     daemon.kill()
     pauses = []
@@ -205,7 +205,7 @@ def test_a_port_of_something_else(refused):
                     connection.recv(4096)
     for said, words, silent in (
             (b"SSH-2.0-OpenSSH_9.2\r\n", ["another program", "SSH-2.0"], False),
-            # An overloaded daemon does the same, so that a call under way is waited for.
+            # An overloaded daemon does the same, so the client waits for a call in progress.
             (b"", ["another program", "closes the connection without an answer", "overloaded"], True)):
         with socket.create_server(("127.0.0.1", 0)) as server:
             threading.Thread(target=answer, args=(server, said), daemon=True).start()
@@ -322,7 +322,7 @@ def test_silence_is_told_and_waited_for(tt, monkeypatch, caplog):
 
 
 def test_a_cause_that_is_certain_ends_the_wait(tt, monkeypatch):
-    """What gRPC is busy with does not matter: the cause is looked for after a moment of silence."""
+    """The cause is looked for after a moment of silence, whatever gRPC does at that time."""
     monkeypatch.setattr(_transport, "_SILENCE", 0.01)
     release = threading.Event()
 

@@ -38,7 +38,7 @@ def test_nobody_answers(tmp_path):
 
 
 def test_tls_and_a_token(start_daemon, tmp_path):
-    """As the Python client: by the same variables, and by TLS where the address says so."""
+    """The C++ client uses the same variables as the Python client, and TLS for the same addresses."""
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.issue("server")
     daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key))
@@ -56,7 +56,8 @@ def test_tls_and_a_token(start_daemon, tmp_path):
 
 
 def test_a_cut_connection_changes_nothing(start_daemon):
-    """The stream dies again and again; the client attaches again, and every loss is what it was."""
+    """The stream is cut repeatedly; the client attaches again, and every loss equals that of an uncut
+    run."""
     daemon = start_daemon()
     whole = run("train", daemon.unix, "600")
     assert whole.returncode == 0, whole.stderr

@@ -1,4 +1,4 @@
-"""GPUs, behind the fake driver (tests/support/fake_cuda): a real daemon, a real client, devices cuda:0, ...
+"""GPUs over the fake driver (tests/support/fake_cuda): a real daemon, a real client, devices cuda:0, ...
 
 Nothing here computes on a GPU: what is shown is that the daemon's own part (memory, order, copies,
 errors, the loss of a device) does what it should.
@@ -91,8 +91,8 @@ def test_gradients_meet_on_their_device(start):
 
 
 def counts(daemon):
-    """What a daemon that has ended says of cuda:0: instructions and loops as kernels, instructions on the
-    host, kernels compiled, read, refused."""
+    """The counts for cuda:0 in the log of a daemon that has ended: instructions and loops as kernels,
+    instructions on the host, kernels compiled, read, refused."""
     daemon.terminate()
     wait_until(lambda: "refused" in daemon.log, what="the last word of the device")
     line = next(x for x in daemon.log.splitlines() if "cuda:0: " in x and "refused" in x)
@@ -194,8 +194,8 @@ def convolutions(tt, device):
     return [y.double().tolist() for y in made]
 
 
-# Of each dtype nine results of ten, the gradients by image and weight. Not the library's: the one whose
-# output_padding is a whole stride.
+# For each dtype the library computes nine results of ten, and the gradients with respect to image and
+# weight. The exception is the one whose output_padding is a whole stride.
 @pytest.mark.parametrize(("options", "wanted"), [({}, 44), ({"dnn": "none"}, 0), ({"dnn": "refuse"}, 0)])
 def test_convolutions_are_the_librarys_where_there_is_one(start, options, wanted):
     words = "cuDNN 9.19" if options.get("dnn") != "none" else "convolutions by kernels of our own"
@@ -232,7 +232,7 @@ def test_memory_is_a_budget(start):
                      "quota of 32.0 MiB", "free on the device 28.0 MiB", "4.0 MiB made at"):
             assert part in text, text
         assert kept.sum().item() == 1 << 20
-        # What is freed can be used again, also in other sizes.
+        # Freed memory can be used again, also in other sizes.
         for size in (3 << 20, 5 << 20, 6 << 20, 2 << 20, 6 << 20):
             x = tt.ones(size, device="cuda:0")
             assert x[-1].item() == 1.0
@@ -354,7 +354,7 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
         control(what)
         with pytest.raises(tt.DeviceLostError, match=f"DEVICE_LOST: cuda:0.*{text}"):
             (there * 2).sum().item()
-        # Readiness has fallen when the client knows.
+        # Readiness has already failed when the client gets the error.
         reply = ask(daemon.http, "/readyz")
         assert reply.status == 503 and "DEVICE_LOST: cuda:0" in reply.text, reply.text
         assert (here + 1).sum().item() == 10.0

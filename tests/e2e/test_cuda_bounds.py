@@ -1,5 +1,6 @@
-"""What a storage on a device knows of its integers: indices known to lie inside are not looked at, and whoever
-writes them forgets. (A bound that outlived a write would be an access beyond a tensor's end.)"""
+"""Bounds of integers that are kept for a storage on a device: indices that are known to be in range are not
+checked, and a write to the storage removes its bounds. (A bound that survived a write would allow an access
+beyond a tensor's end.)"""
 
 import re
 
@@ -49,7 +50,7 @@ def test_indices_that_are_known_are_not_looked_at(device):
     for places in (tt.tensor([3, 49, 0], device="cuda"), tt.tensor([3, 49, 0]).to("cuda")):
         assert pick(places, [3, 49, 0]) == 1
         assert pick(places[1:], [49, 0]) == 1
-    made = places.flip(0)  # an op's: nothing is known at first
+    made = places.flip(0)  # the result of an op, whose numbers are unknown at first
     assert pick(made[1:], [49, 3]) == 2 and pick(made, [0, 49, 3]) == 2
     assert pick(made, [0, 49, 3]) == 1 and pick(made[1:], [49, 3]) == 1
     places[0] = 7
@@ -92,7 +93,7 @@ def one_of_many_names(tt, x):
 
 
 def by_itself(tt, x):
-    """Its own numbers are the places: they are looked at, and proven, and then overwritten."""
+    """The tensor's own numbers are the indices: they are checked, become known, and are then overwritten."""
     x %= SMALL
     x.index_copy_(0, x, tt.full(x.shape, 77, device="cuda"))
 
@@ -173,7 +174,7 @@ def test_what_takes_over_a_storage_knows_nothing_of_it(device):
 
 
 def test_halves_of_numbers_make_others(device):
-    """What holds of numbers holds of no tensor that is put together from parts of them."""
+    """A tensor that is put together from parts of checked tensors has no bounds."""
     tt, launches, _ = device
     table = tt.arange(float(SIZE)).reshape(SIZE, 1).to("cuda")
     halves = tt.tensor([1, 2, 3, 4]).view(tt.int32)[::2]

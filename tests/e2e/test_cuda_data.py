@@ -1,4 +1,5 @@
-"""What depends on the data stays on the GPU (the fake one): masks, sets, bins, searches, long scans.
+"""Operations whose sizes depend on the data stay on the GPU (the fake one): masks, sets, bins, searches,
+long scans.
 
 Sizes that the data decide are counted there and read as a number; nothing else comes to the host.
 """

@@ -175,7 +175,7 @@ def test_a_device_that_is_lost_is_told(start, tmp_path, what, patience, cause):
 
 
 def test_sessions_beside_each_other(start):
-    """Memory goes from one to the other while both have tasks gathered."""
+    """Memory passes from one session to the other while both have collected tasks."""
     import teletensor as tt
 
     daemon = start("--device-memory", "2MiB", memory=64)

@@ -1,6 +1,5 @@
-"""What trains on a GPU without the host: models over the fake driver, forward, backward and optimizer,
-eager and captured. Its kernels compute nothing here (compile=empty): the question is only which way each
-instruction goes. That their texts compute what the CPU does is shown op by op (backend_cuda_test).
+"""Models that train on a GPU without the host, over the fake driver: forward, backward and optimizer, eager
+and captured.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""Sessions on one GPU, behind the fake driver: a stream each, which wait for each other where memory goes from
-one to the other, and nowhere else. The fake driver runs streams late and in any order that events allow.
+"""Sessions on one GPU, over the fake driver: each has a stream, and streams wait for each other only if
+memory passes from one session to another.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ def test_sessions_that_share_a_gpu_get_the_bits_of_one_alone(start_daemon):
     daemon = start_daemon(*flags, env=environment)
 
     def work(seed, rounds=5):
-        """A sum over tensors of changing sizes, whose memory other sessions had a moment ago."""
+        """A sum over tensors of changing sizes, whose memory belonged to other sessions a moment ago."""
         random, total = np.random.default_rng(seed), 0.0
         for _ in range(rounds):
             size = int(random.integers(1, 4)) << 17
@@ -90,7 +90,7 @@ def test_time_of_the_device_is_charged(start_daemon):
 
 
 def test_what_a_gpu_does_is_told(start_daemon):
-    """In /metrics, by `teletensor memory` and `top`, and to the dashboard."""
+    """The GPU's figures appear in /metrics, in `teletensor memory` and `top`, and in the dashboard."""
     import teletensor as tt
 
     flags, environment = fake("--http", "127.0.0.1:0")
@@ -127,7 +127,7 @@ def test_what_a_gpu_does_is_told(start_daemon):
 
 
 def command(daemon, *words):
-    """What a command of the CLI prints."""
+    """Returns the output of a command of the CLI."""
     done = subprocess.run([sys.executable, "-m", "teletensor.cli", *words, "--address", daemon.unix],
                           capture_output=True, text=True, timeout=60, check=True)
     return done.stdout

@@ -1,5 +1,5 @@
-"""A GPU's memory that is short, behind the fake driver: tensors of idle sessions, and of the session itself, move to
-the host and on to the disk, and come back before they are used."""
+"""Short GPU memory, over the fake driver: tensors of idle sessions, and of the session itself, move to the
+host and on to the disk, and are read back before they are used."""
 
 import contextlib
 import re
@@ -34,7 +34,7 @@ def numbers(seed, count=TWO):
 
 
 def empty(daemon):
-    """Nothing is left on the device, on the host, or in files."""
+    """Checks that no memory remains on the device, on the host, or in files."""
     with Raw(daemon.unix) as raw:
         wait_until(lambda: raw.used()["cuda:0"] == 0 and raw.used()["cpu"] < MIB // 4, what="the memory is back")
 
@@ -103,7 +103,8 @@ def test_idle_sessions_give_way(start, tt):
 
 
 def test_moves_run_beside_what_others_compute(start, tt, tmp_path):
-    """While what moves away stands still on its way, its room is waited for, and everybody else computes."""
+    """While the copy of a tensor to the host is held up, allocations wait for its room, and all other
+    sessions compute."""
     control = Control(tmp_path)
     daemon = start(control=control.path)
     with tt.connect(daemon.unix) as idle, tt.connect(daemon.unix) as short, tt.connect(daemon.unix) as busy:
@@ -161,7 +162,7 @@ def test_sessions_of_four_times_the_devices_memory(start, tt):
 
 
 def test_two_large_jobs_at_once(start, tt):
-    """Neither fits beside the other; both end, with the right numbers."""
+    """The two jobs do not fit at the same time; both end with the right numbers."""
     daemon = start()
 
     def work(start_at):
@@ -228,7 +229,8 @@ def test_published_tensors_stay(start, tt):
 
 
 def test_a_restart_brings_back_what_had_moved(start, tt):
-    """Of a session with more than the device holds, written where it is."""
+    """The snapshot of a session with more tensors than the device holds is written from wherever they
+    are."""
     daemon = start("--lease", "120", "--restart", "60", "--drain", "60")
     with tt.connect(daemon.unix, name="moved").as_current() as session:
         for i in range(7):
@@ -246,7 +248,7 @@ def test_a_restart_brings_back_what_had_moved(start, tt):
 
 
 class Copies:
-    """What the driver was asked to copy between host and device, in pieces of more than 64 KiB."""
+    """The copies between host and device that the driver was asked for, in pieces of more than 64 KiB."""
 
     def __init__(self, folder):
         self.path = folder / "copies"
@@ -292,7 +294,8 @@ def test_what_moves_is_copied_straight(start, tt, tmp_path, locks):
 
 
 def test_blocks_that_are_kept_give_way(start, tt):
-    """What was locked is not locked again and is free for others; half of the host's memory at most."""
+    """A locked block is reused by other sessions without locking it again; at most half of the host's memory
+    is locked."""
     daemon = start("--host-memory", "32MiB", "--disk-memory", "1GiB", "--http", "127.0.0.1:0")
     with tt.connect(daemon.unix) as session:
         held = [tt.full((TWO,), float(i), device="cuda") for i in range(16)]
@@ -342,7 +345,7 @@ def in_flight(tt, daemon, control, copies):
 
 
 def test_a_session_that_ends_while_it_is_copied(start, tt, tmp_path):
-    """Its block is nobody's before the copy has ended."""
+    """The block of a copy is not reused before the copy has ended."""
     control, copies = Control(tmp_path), Copies(tmp_path)
     daemon = start(control=control.path, copies=copies.path)
     with tt.connect(daemon.unix) as other:
@@ -429,7 +432,8 @@ def test_what_has_moved_is_on_the_device_that_comes_back(start, tt, tmp_path):
 
 
 def test_sessions_that_end_while_they_wait(start, tt):
-    """By an interrupt, by closing: nobody waits for ever, and nothing is left."""
+    """A wait ends by an interrupt and by closing the session: no session waits forever, and no memory
+    remains."""
     daemon = start()
     with tt.connect(daemon.unix) as steady:
         with steady.as_current():

@@ -1,4 +1,4 @@
-"""The connection dies behind every frame, and in the middle of some (`make chaos`: of all)."""
+"""The connection is cut after every frame, and in the middle of some frames (`make chaos`: of all)."""
 
 import pytest
 from support.cut import cut_run, whole_run
@@ -18,7 +18,7 @@ def test_cut_in_the_stream(start_daemon, tt):
 
 @pytest.mark.timeout(1800)
 def test_cut_at_every_frame_boundary(start_daemon, tt):
-    """Of either direction, from the first frame behind Hello to the last."""
+    """Cuts in both directions, from the first frame after Hello to the last."""
     daemon = start_daemon("--lease", "0")
     wanted, _, frames = whole_run(tt, daemon)
     assert frames > 20

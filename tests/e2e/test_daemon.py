@@ -69,7 +69,8 @@ def test_second_daemon_does_not_steal_the_socket(start_daemon):
 
 
 def test_daemons_that_start_at_once_on_one_socket(tmp_path, tt):
-    """One has it, with its socket for shared memory; the others say which process that is. None removes another's."""
+    """One daemon has the socket and the socket for shared memory; the others report its process. None
+    removes the files of another daemon."""
     path = str(tmp_path / "s")
     for _ in range(8):
         crowd = [subprocess.Popen([binary(), "--listen", "", "--socket", path, "--state-dir", "", "--cuda-driver", ""],
@@ -221,7 +222,8 @@ def test_cli_serve(tmp_path):
     ["snapshot", "--", "-5"], ["drain", "--seconds", "nan"], ["token", "create", "bob", "--days", "-1"],
     ["token", "create", "bob", "--days", "99999999999"]])
 def test_cli_numbers_out_of_range(words):
-    """A wrong use, said before anybody is asked: 2^64 + 1 would be another session's number."""
+    """A wrong argument is refused before any daemon is called: 2^64 + 1 would be another session's
+    number."""
     done = cli(*words, TELETENSOR_ADDRESS="127.0.0.1:1")
     assert done.returncode == 2 and "number from" in done.stderr and "Traceback" not in done.stderr
 

@@ -46,7 +46,8 @@ def house(start_daemon, new_token, tmp_path, tt):
 
 
 def faults(browser):
-    """What axe-core finds in light, in dark mode, and on a phone, where the page must not scroll sideways."""
+    """The findings of axe-core in light mode, in dark mode, and on a phone, where the page must not scroll
+    sideways."""
     found = []
     for screen in ({}, {"dark": True}, PHONE):
         browser.emulate(**screen)
@@ -215,7 +216,7 @@ def test_charts_show_what_was_before_the_page_came(house, browser):
     assert browser.script("return document.getElementById('range-3600').ariaPressed") == "true"
     ticks = browser.script("return Chart.getChart('memory-chart').scales.x.ticks.map(t => [t.value, t.label])")
     assert len(ticks) in (6, 7) and all(value % 600_000 == 0 and ":" in label for value, label in ticks)
-    # The same colour beside the name in the table and at the chart, for whoever looks.
+    # The user has the same colour in the table and in the chart, in every browser.
     marks = browser.script("return ['#users tr[data-key=\"alice\"] .mark', '#memory-legend .mark']"
                            ".map(s => getComputedStyle(document.querySelector(s)).backgroundColor)")
     assert marks[0] == marks[1]

@@ -46,7 +46,7 @@ def test_shuffle_follows_manual_seed(tt, data, dataset):
 
 
 def test_a_generator_of_teletensors_own(tt, data, dataset):
-    """As PyTorch's: each order moves it on, and it has nothing to do with manual_seed."""
+    """As in PyTorch, each shuffle advances the generator, independently of manual_seed."""
     def orders(seed):
         own = tt.Generator().manual_seed(seed)
         loader = data.DataLoader(dataset, 3, shuffle=True, generator=own)

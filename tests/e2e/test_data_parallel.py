@@ -94,7 +94,8 @@ tell(same, own, text, [[p.numel() for p in shards[R]] for shards in c._shards])
 
 
 def test_ranks_with_fewer_batches_join(start_daemon):
-    """All end with the weights that one process has which adds the batches of those that have one."""
+    """All ranks end with the weights of one process that adds the batches of the ranks that still have
+    one."""
     found = told(start(start_daemon().unix, 3, NET + """
 import copy
 results = []
@@ -242,7 +243,7 @@ REFUSED = {
 
 
 def test_what_is_refused(start_daemon):
-    """Each is an error of its line on every rank, and the world goes on."""
+    """Each is an error at its line on every rank, and the world continues to work."""
     found = told(start(start_daemon().unix, 2, NET + f"""
 ZeRO = dist.optim.ZeroRedundancyOptimizer
 def takes_a_tensor(state, bucket: tt.Tensor): pass

@@ -1,4 +1,4 @@
-"""The demo as a program of its own, against a daemon that somebody else has started."""
+"""Runs the demo as a separate program against a daemon that is already running."""
 
 import os
 import re

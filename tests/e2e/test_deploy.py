@@ -1,4 +1,4 @@
-"""What deploy/ ships, as far as one box can try it: nginx in front, the unit, the manifests."""
+"""The files of deploy/, as far as one box can test them: nginx in front, the systemd unit, the manifests."""
 
 import json
 import os

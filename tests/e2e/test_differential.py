@@ -1,4 +1,5 @@
-"""Random functions give one answer however they are run (tests/fuzz/differential.py runs thousands)."""
+"""Random functions give one result in every way of running them (tests/fuzz/differential.py runs
+thousands)."""
 
 import pytest
 from fuzz import differential
@@ -11,6 +12,6 @@ def test_one_answer_however_a_function_is_run(part, tmp_path):
         for way in differential.check(number, tmp_path, cuts=2):
             ways[way] = ways.get(way, 0) + 1
     assert ways["cuts"] + ways.get("refused", 0) == 12 and ways["cuts"] >= 9
-    # What has control flow is scripted only.
+    # Functions with control flow are only scripted.
     assert ways["captured"] + ways.get("scripted with control flow", 0) >= 11
     assert ways["captured"] >= 4 and ways["loaded"] >= 1 and ways["scripted"] >= 2

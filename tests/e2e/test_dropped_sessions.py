@@ -28,7 +28,7 @@ def tt(daemon):
 
 @pytest.fixture
 def sessions(daemon):
-    """sessions(): the names of those on the daemon that an own connection sees."""
+    """sessions(): the names of the daemon's sessions, seen by a separate connection."""
     with Raw(daemon.unix) as raw:
         yield lambda: {s.name for s in raw.sessions()}
 
@@ -119,7 +119,7 @@ def test_in_a_cycle(daemon, tt, sessions):
 
 
 def test_a_name_is_left_for_the_next_one(daemon, tt, sessions):
-    """With all that was issued before."""
+    """The session is left to the next program with all commands that were issued earlier."""
     own = tt.current_session().name
     s = tt.connect(daemon.unix, name="exp")
     with s.as_current():
@@ -164,7 +164,7 @@ def test_at_the_end_of_the_program(daemon, tt, sessions):
 
 
 def test_a_thread_at_work_when_the_program_ends(daemon, tt, sessions):
-    """No session is opened behind the exit handler, by a thread or by a handler that comes later."""
+    """No session is opened after the exit handler, by a thread or by a handler that runs later."""
     own = tt.current_session().name
     for _ in range(3):
         program = client("""

@@ -1,5 +1,5 @@
-"""Views of another dtype share the memory: in windows, captured functions, files, other sessions and after restarts.
-Their values and gradients beside PyTorch: tests/peers/test_dtype_views_torch.py."""
+"""Views of another dtype share the memory: in windows, captured functions, files, other sessions and after
+restarts. tests/peers/test_dtype_views_torch.py compares their values and gradients with PyTorch."""
 
 import io
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def crowd(tt):
-    """The queue fills behind these, so that what follows is planned as windows."""
+    """The queue fills after these operations, so that later ones are planned as windows."""
     x = tt.ones(600, 600)
     tt.synchronize()
     return x @ x @ x @ x
@@ -76,7 +76,7 @@ def test_a_part_of_an_element_is_read_and_not_written(tt):
 
 
 def test_bools_are_not_shared(tt):
-    """Kernels rely on 0 and 1."""
+    """A bool read from other bytes is 0 or 1, on which kernels rely."""
     x = tt.tensor([0, 1, 2, 255], dtype=tt.uint8)
     b = x.view(tt.bool)
     assert b.tolist() == [False, True, True, True] and b.view(tt.uint8).tolist() == [0, 1, 1, 1]
@@ -86,7 +86,7 @@ def test_bools_are_not_shared(tt):
 
 
 def test_ranks_at_the_limit(tt):
-    """The history of a complex view goes by way of its parts, with a dimension more."""
+    """The history of a complex view uses the view of its parts, with one more dimension."""
     x = tt.ones(2, requires_grad=True)
     z = tt.view_as_complex(x * 1)
     with pytest.raises(RuntimeError, match=".*complex one has rank 12; .* above the limit of 12"):

@@ -1,4 +1,5 @@
-"""Without an address: a daemon of the user's own, spawned, shared, gone after its last client."""
+"""Without an address a program uses a daemon of its user, which is started, shared, and ended after its last
+client."""
 
 import fcntl
 import os
@@ -94,7 +95,7 @@ PACKAGE = pathlib.Path(teletensor.__file__).parent
 
 
 def fake(path):
-    """A daemon of another user: it says that it was run, and ends."""
+    """A fake daemon that records that it was run, and ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\ntouch {path}.run\n")
     path.chmod(0o755)
@@ -102,7 +103,7 @@ def fake(path):
 
 
 def find(folder, cwd, python=sys.executable, **environ):
-    """What a program in the folder `cwd` would start: (path or "", text of the error)."""
+    """Returns the daemon that a program in the folder `cwd` would start: (path or "", text of the error)."""
     env = environment(folder) | {"PATH": "/usr/bin:/bin", **environ}
     for name in {"TELETENSORD", "PYTHONPATH"} - set(environ):
         env.pop(name, None)
@@ -167,13 +168,13 @@ def test_a_daemon_that_others_can_replace(folder, bare, tmp_path):
         mode = what.stat().st_mode
         for write in (0o002, 0o020):
             what.chmod(mode | write)
-            os.chown(what, -1, 12345)  # a group of others
+            os.chown(what, -1, 12345)  # a group with other users
             found, error = find(folder, tmp_path, bare, PATH=search)
             assert found == "", what
             assert f"other users can write to {what}" in error and "set TELETENSORD" in error
             assert find(folder, tmp_path, bare, PATH=search, TELETENSORD=str(place))[0] == str(place)
             what.chmod(mode)
-    place.parent.parent.chmod(0o1777)  # as /tmp: nobody can replace what others own
+    place.parent.parent.chmod(0o1777)  # as /tmp: users cannot replace files of other users
     assert find(folder, tmp_path, bare, PATH=search)[0] == str(place)
 
 
@@ -225,7 +226,8 @@ def silent(folder, body):
     ("exit 7", r"did not start \(exit 7\)"),
 ])
 def test_a_daemon_that_does_not_become_ready(folder, body, text, monkeypatch):
-    """connect() raises, ends the daemon, and gives the lock back, which other programs of the user wait for."""
+    """connect() raises, ends the daemon, and releases the lock, for which other programs of the user
+    wait."""
     program = silent(folder, body)
     monkeypatch.setattr(_daemon, "START_SECONDS", 0.3)
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)

@@ -1,4 +1,4 @@
-"""The example programs, as programs of their own against a daemon that somebody else has started."""
+"""Runs the example programs as separate programs against a daemon that is already running."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""How a program ends: its status after a late error, and what an uncaught exception leaves queued."""
+"""The end of a program: its exit status after a late error, and the queued work after an uncaught
+exception."""
 
 import os
 import secrets
@@ -75,7 +76,7 @@ def test_an_exception_that_was_caught_drops_nothing(shared_daemon):
 
 
 def test_a_named_session_keeps_its_queue(shared_daemon):
-    """The next program of that name goes on with it, whatever ended this one."""
+    """The next program of that name continues with the session, whatever ended the first one."""
     done = run("""
         s = connect(name="goes-on")
         s.__enter__()

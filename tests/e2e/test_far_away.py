@@ -1,4 +1,4 @@
-"""A daemon that is far away: lines wait for nobody, and a bad network costs time alone."""
+"""A slow network: lines do not wait, and a bad network costs only time."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ def daemon(start_daemon):
 
 
 def train(tt, steps, read=lambda step, loss: None):
-    """Its parameters, `steps` later."""
+    """The parameters of a model after `steps` training steps."""
     tt.manual_seed(3)
     x = tt.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(64, 4))
     net = tt.nn.Sequential(tt.nn.Linear(4, 16), tt.nn.Tanh(), tt.nn.Dropout(0.1), tt.nn.Linear(16, 2))

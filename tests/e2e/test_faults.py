@@ -1,4 +1,4 @@
-"""Faults of the box that take long, or a daemon of their own (docs/faults.md)."""
+"""Faults of the box that take long, or need their own daemon (docs/faults.md)."""
 
 import concurrent.futures
 import contextlib
@@ -58,7 +58,8 @@ def test_guessed_handles(start_daemon, tt):
 
 @pytest.mark.skipif(SANITIZED, reason="UBSan looks at an object through a pipe: without one it is none")
 def test_no_more_descriptors(start_daemon, tt):
-    """Who is there works on; who comes gets an error or waits, and comes in once there is room."""
+    """Existing sessions continue to work; a new client gets an error or waits, and connects once descriptors
+    are free."""
     daemon = start_daemon("--lease", "0")
     with tt.connect(daemon.unix) as s, s.as_current():
         x = tt.ones(10)
@@ -87,7 +88,8 @@ def test_no_more_descriptors(start_daemon, tt):
 
 
 def test_the_system_has_no_memory(start_daemon, tt):
-    """Less than the daemon was told: what does not fit is out of memory as if a budget had said so."""
+    """The system has less memory than the daemon was configured for: an allocation that does not fit is out
+    of memory as if a budget had refused it."""
     daemon = start_daemon("--host-memory", "4GiB")
     large = np.arange(4 << 20, dtype=np.float32)
     with tt.connect(daemon.unix) as session:
@@ -109,7 +111,8 @@ def test_the_system_has_no_memory(start_daemon, tt):
 
 
 def test_a_thousand_idle_sessions(start_daemon, tt):
-    """What each costs; one more than there may be is refused; the rest do not notice."""
+    """The cost of each idle session; one session above the maximum is refused, and the rest are not
+    affected."""
     most = 1000
     daemon = start_daemon("--max-sessions", str(most + 1), "--lease", "600")
     with tt.connect(daemon.unix):
@@ -134,7 +137,8 @@ def test_a_thousand_idle_sessions(start_daemon, tt):
 
 
 def test_nobody_learns_what_others_have(start_daemon, tt):
-    """Equal bytes are sent, held and counted each time: whether somebody has them already does not show."""
+    """Equal bytes are sent, stored and counted each time: a client cannot observe whether another session
+    already has them."""
     daemon = start_daemon()
     data = np.random.default_rng(3).integers(0, 256, 4 << 20, np.uint8)
     proxy = Proxy(daemon.socket)
@@ -153,8 +157,8 @@ def test_nobody_learns_what_others_have(start_daemon, tt):
 
 
 def test_threads_that_write_one_tensor(start_daemon, tt):
-    """Streams of one session are one: each write is there once, and a gradient is that of the values with which its
-    forward was computed, whoever has written since (docs/differences.md)."""
+    """The threads of a session share one stream: each write happens once, and a gradient uses the values
+    with which its forward was computed, whichever thread has written since (docs/differences.md)."""
     daemon = start_daemon()
     with tt.connect(daemon.unix) as session:
         w = tt.ones((), dtype=tt.float64)

@@ -1,4 +1,5 @@
-"""The disk is full, fails or is slow: nothing is lost that need not be, and all goes on once there is room."""
+"""The disk is full, fails or is slow: only data that cannot be written is lost, and everything continues
+once there is room."""
 
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def disk(tmp_path):
 
 @pytest.mark.parametrize("after", [0, 100_000, 3 * MIB])
 def test_nothing_moves_to_a_full_disk(start_daemon, tt, disk, after):
-    """Tensors stay where they are; what does not fit fails as out of memory, until there is room."""
+    """Tensors stay in memory; allocations that do not fit fail as out of memory, until there is room."""
     daemon = start_daemon("--host-memory", "48MiB", "--disk-memory", "1GiB", env=disk.environment)
     data = np.random.default_rng(1).random(4 * MIB, np.float32)
     disk.full("spill", after=after)
@@ -66,7 +67,7 @@ def test_a_snapshot_that_does_not_fit_leaves_the_older_one(start_daemon, tt, dis
         assert {f.name: f.stat().st_size for f in daemon.state.iterdir()} == before
         w.add_(1)
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
-        daemon.crash()  # goes on from the older one
+        daemon.crash()  # continues from the older one
         np.testing.assert_array_equal(w.numpy(), data * 2 + 1)
         disk.good()
         s.snapshot()
@@ -76,7 +77,8 @@ def test_a_snapshot_that_does_not_fit_leaves_the_older_one(start_daemon, tt, dis
 
 
 def test_a_full_disk_at_a_drain(start_daemon, tt, disk):
-    """Who has an older file goes on from it, without a loss; who has none is told what happened."""
+    """A session with an older file continues from it, without a loss; the client of a session without one
+    gets the reason."""
     daemon = start_daemon(*KEEPS, env=disk.environment)
     with tt.connect(daemon.unix, name="old") as old, tt.connect(daemon.unix, name="new") as new:
         with old.as_current():
@@ -100,7 +102,8 @@ def test_a_full_disk_at_a_drain(start_daemon, tt, disk):
 
 
 def test_what_there_is_room_for_is_kept_at_a_drain(start_daemon, tt, disk):
-    """Smaller sessions are whole; of the one that is too large what fits is kept, the rest is lost by name."""
+    """Smaller sessions are complete; the tensors of a too large session are kept as far as they fit, and
+    each lost one is named."""
     daemon = start_daemon(*KEEPS, env=disk.environment)
     data = np.random.default_rng(5).random((3, MIB // 4))  # 2 MiB each
     with tt.connect(daemon.unix, name="large") as large, tt.connect(daemon.unix, name="less") as less, \

@@ -1,5 +1,5 @@
-"""Faults of distributed training, each behind the invariants on every daemon: links that are cut or silent,
-programs and daemons that are killed or stopped, calls that do not fit together, interrupts."""
+"""Faults of distributed training, with the invariants checked on every daemon afterwards: links that are cut
+or silent, programs and daemons that are killed or stopped, calls that do not match, interrupts."""
 
 import random
 import signal
@@ -123,7 +123,7 @@ tell(text, values, tt.ones(3).sum().item())
 
 @pytest.mark.parametrize("victim, line", (("program 0", 0), ("program 2", 5), ("daemon a", 3), ("daemon c", 0)))
 def test_a_kill_at_some_step(start_daemon, victim, line):
-    """The survivors have an error that names who is gone; their sessions still work."""
+    """The other ranks get an error that names the lost rank; their sessions still work."""
     daemons = start_daemons(start_daemon, 3, "--rank-grace", "0.3", "--peer-patience", "1")
     processes = start(addresses(daemons), 3, training(1_000_000, synchronous=True))
     kind, which = victim.split()

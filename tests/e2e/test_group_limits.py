@@ -1,5 +1,5 @@
-"""What is short or strange around a group: memory, descriptors, the calendar, strangers at the door,
-certificates, programs that come twice."""
+"""Limits around a group: memory, descriptors, a jumping system clock, unknown callers, certificates,
+programs that start twice."""
 
 import contextlib
 import functools

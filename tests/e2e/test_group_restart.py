@@ -71,7 +71,7 @@ def start_ranks(addresses, count, program, go_on):
 
 
 def wanted_of(addresses, count, program, go_on):
-    """What the ranks tell without a restart."""
+    """The results of the ranks without a restart."""
     go_on.touch()
     found = told(start_ranks(addresses, count, program, go_on))
     go_on.unlink()

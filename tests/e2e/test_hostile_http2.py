@@ -1,6 +1,6 @@
-"""Peers that abuse HTTP/2: gRPC 1.51 has had no security update since 2022. SECURITY.md says what each of
-these may cost the daemon alone; behind the shipped nginx it costs nothing that counts. Throughout, a
-neighbour's session goes on: it reads a value after every batch of frames."""
+"""Peers that abuse HTTP/2: gRPC 1.51 has had no security update since 2022. SECURITY.md has the cost of each
+attack on a daemon without a proxy; with the shipped nginx in front the cost is negligible. Meanwhile another
+session continues: it reads a value after every batch of frames."""
 
 import os
 import socket
@@ -30,8 +30,8 @@ from support.raw import Raw
 
 MIB = 1 << 20
 RUN, HELLO = "/teletensor.v1.Compute/Run", "/teletensor.v1.Compute/Hello"
-# Of resident memory, at any moment of an attack. Alone: what gRPC was seen to take at most (200 MiB),
-# doubled; it bounds half-sent things by its quota of 256 MiB.
+# Bounds of resident memory at any moment of an attack. Without a proxy the bound is twice the measured
+# maximum of gRPC (200 MiB), which bounds partial messages by its quota of 256 MiB.
 ALONE, BEHIND = 512 * MIB, 48 * MIB
 CHUNK = 16384
 
@@ -45,7 +45,7 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-# Each takes a Peer and yields after every batch.
+# Each function takes a Peer and yields after every batch.
 
 def rapid_reset(path):
     def attack(peer):
@@ -95,7 +95,7 @@ def endless_string(peer):
 
 
 def hpack_bomb(peer):
-    """A byte that stands for 3,900, a million times."""
+    """A byte that expands to 3,900, sent a million times."""
     peer.call(1, request(RUN) + field("x-bomb", "y" * 3900, indexed=True), flags=0)
     for _ in range(16):
         for _ in range(4):
@@ -124,7 +124,7 @@ def flood(kind, payload, flags=0, stream=0):
 
 
 def half_a_message(peer):
-    """Declared 512 MiB; 40 MiB come, whatever the window allows."""
+    """A message is declared as 512 MiB; 40 MiB are sent, whatever the window allows."""
     peer.call(1, request(HELLO))
     peer.send(DATA, 0, 1, message(b"", declared=512 * MIB))
     for _ in range(40):
@@ -141,7 +141,7 @@ def empty_data(peer):
 
 
 def odd_headers(peer):
-    """Those of CVE-2023-1428, which ended later versions of gRPC by abort()."""
+    """The headers of CVE-2023-1428, which made later versions of gRPC abort()."""
     odd = [request(RUN, te="x" * 100), request(RUN, scheme="xyz"), request(RUN, [("grpclb_client_stats", "x")]),
            request(RUN, [("te", "")]), request(RUN, [("grpc-timeout", "9" * 100)]),
            request(RUN, [("grpc-encoding", "?")]),
@@ -222,7 +222,7 @@ def test_alone(daemon, tt, name):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_behind_nginx(front, tt, name):
-    """The same by somebody who has a certificate, from an address of their own."""
+    """The same attack by a peer with a certificate, from its own address."""
     context = http2.tls(front.authority, front.authority.issue("mallory"))
 
     def peer(**how):
@@ -234,7 +234,7 @@ def test_behind_nginx(front, tt, name):
 
 
 def test_without_a_certificate_nothing_comes_through(front):
-    """nginx answers such calls itself."""
+    """nginx answers such calls without the daemon."""
     context = http2.tls(front.authority)
     before = descriptors(front.daemon.pid)
     for stream in range(1, 21, 2):
@@ -245,7 +245,8 @@ def test_without_a_certificate_nothing_comes_through(front):
 
 
 def test_a_reader_that_does_not_read(daemons, tt):
-    """HTTP/2's window is closed: what it asked for waits where it lies, and nobody else waits for it."""
+    """The peer's HTTP/2 window is closed: its requested values wait in their storage, and no other session
+    waits for them."""
     daemon = daemons()  # whose memory still moves after no attack
     with tt.connect(daemon.unix), Raw(daemon.tcp) as raw:
         slow = raw.session()

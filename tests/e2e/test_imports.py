@@ -49,7 +49,7 @@ def test_an_import_error_and_the_first_one_works(shared_daemon, each_transport, 
 
 
 def test_without_the_finder(shared_daemon):
-    """A host that restores sys.meta_path as well; NumPy says the same in such a process."""
+    """A host program that restores sys.meta_path as well; NumPy reports the same in such a process."""
     done = run("""
         finders = [f for f in sys.meta_path if not type(f).__module__.startswith("teletensor")]
         s = tt.connect(address)
@@ -77,7 +77,8 @@ def test_reload_is_no_second_import(shared_daemon):
 @pytest.mark.parametrize("patch", ["_thread.start_new_thread = lambda *a, **k: 0",
                                    "_thread.start_new_thread = Fake().start"])
 def test_patched_threads(shared_daemon, patch):
-    """gevent and eventlet put their own functions there; their threads stop while another one waits."""
+    """gevent and eventlet replace the functions of threads; their threads stop while another thread
+    waits."""
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(f"""
         import _thread
         class Fake:

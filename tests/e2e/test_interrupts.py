@@ -1,5 +1,5 @@
-"""Signals whose handlers raise, Ctrl-C among them: wherever they come, nothing is lost and nothing stays
-on. What was issued before Ctrl-C still runs; a second one, or cancel(), drops it."""
+"""Signals whose handlers raise, such as Ctrl-C: wherever they arrive, nothing is lost and no mode remains
+set. Commands issued before Ctrl-C still run; a second one, or cancel(), drops them."""
 
 import contextlib
 import gc
@@ -18,12 +18,13 @@ from support.clients import client, finish, wait_asleep, wait_line
 from support.daemon import wait_until
 from support.trip import Trip, nothing
 
-# Of each operation, transport and address, by chance; `make chaos` takes all of them.
+# Interrupted places are chosen at random for each operation, transport and address; `make chaos` runs all of
+# them.
 PLACES = int(os.environ.get("TELETENSOR_INTERRUPT_PLACES", "8"))
 
 
 class Quit(Exception):
-    """What the handler of SIGUSR1 raises."""
+    """The exception that the handler of SIGUSR1 raises."""
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def tt(each_transport, address):
 
 
 class Operations:
-    """What is interrupted, each with what takes back what it leaves when nothing comes."""
+    """The interrupted operations, each with a function that cleans up if no signal arrives."""
 
     def __init__(self, tt, address, folder):
         self.tt, self.address, self.folder = tt, address, folder
@@ -163,7 +164,7 @@ class Operations:
             file.unlink()
 
     def state(self):
-        """What is the same afterwards."""
+        """The state that must be the same after an interrupt."""
         from teletensor import _capturing, _convert, _core, _session
         from teletensor.autograd import forward_ad, graph
         from teletensor.nn import _sdpa_backends

@@ -64,7 +64,7 @@ def test_a_training_step_goes_on_where_it_was(make):
 
 
 def test_a_loaded_step_repeats_on_the_daemon():
-    """Two groups of parameters: two counts of steps, which go on by themselves."""
+    """Two groups of parameters have two counts of steps, which advance without arguments."""
     tt.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     opt = tt.optim.Adam([{"params": net[0].parameters(), "lr": 0.1}, {"params": net[1].parameters()}])

@@ -36,7 +36,7 @@ CASES = [chain, views, writes, numbers]
 
 
 def derivatives(function, arguments, order=3):
-    """Of the sum of squares of all that it gives, up to that order."""
+    """Derivatives of the sum of squares of all results, up to that order."""
     given = [a.detach().clone().requires_grad_() for a in arguments]
     value = sum((each * each).sum() for each in function(*given))
     out = [value]

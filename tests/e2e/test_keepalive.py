@@ -1,4 +1,4 @@
-"""Networks that drop everything without a word, and clients whose pings do not keep to the rules."""
+"""Networks that drop all packets silently, and clients whose pings violate the rules."""
 
 import concurrent.futures
 import contextlib
@@ -30,15 +30,17 @@ class Way:
 
     @property
     def attached(self):
-        """As (the client, the daemon) think; None: the daemon has no session."""
+        """The state of the session as the pair (client, daemon) sees it; None if the daemon has no
+        session."""
         with Raw(self.daemon.unix) as raw:
             daemon = [s.attached for s in raw.sessions()]
         return self.session._transport._keeper.attached, daemon[0] if daemon else None
 
 
 def test_a_network_that_swallows_everything(start_daemon, tt, monkeypatch):
-    """Both sides notice by themselves. When it is back before the lease is over, the client goes on, and
-    nothing ran twice. Else the session ends and its memory is back; the client is told, and can begin anew."""
+    """Both sides notice the loss by themselves. If the network works again before the lease ends, the client
+    continues, and no command runs twice. Otherwise the session ends and its memory is freed; the client gets
+    an error and can open a new session."""
     back, gone = [], []
     with contextlib.ExitStack() as end, concurrent.futures.ThreadPoolExecutor(4) as pool:
         for transport in ("native", "grpcio"):
@@ -68,8 +70,8 @@ def test_a_network_that_swallows_everything(start_daemon, tt, monkeypatch):
 
 
 def pings(peer, pause, most):
-    """Sends them until the other side has enough, at most so many, each so long after the one before has been
-    acknowledged: for the other side there is no less between them."""
+    """Sends pings until the other side refuses them, at most the given number, each the given time after the
+    previous one was acknowledged, so that the interval at the other side is never shorter."""
     for _ in range(most):
         before = peer.seen[PING]
         peer.send(PING, 0, 0, b"12345678")
@@ -81,7 +83,8 @@ def pings(peer, pause, most):
 
 
 def test_pings_that_are_too_many(start_daemon, tt):
-    """GOAWAY (11: ENHANCE_YOUR_CALM); a neighbour does not notice. One in 2 s may come, ours come in 10."""
+    """The connection ends with GOAWAY (11: ENHANCE_YOUR_CALM); another session is not affected. One ping in
+    2 s is allowed, and the client sends one in 10 s."""
     daemon = start_daemon()
     with tt.connect(daemon.unix) as session, Peer(daemon.tcp) as rude, Peer(daemon.tcp) as polite:
         x = tt.arange(4)

@@ -222,7 +222,7 @@ def test_a_burst_of_failures_is_one_exception(small):
     assert [g.tolist() for g in good] == [[float(i)] * 3 for i in range(100)]
     tt.synchronize()
     assert tt.current_session().errors() == []
-    with pytest.raises(tt.OutOfMemoryError):  # whoever reads what failed is told so, however often
+    with pytest.raises(tt.OutOfMemoryError):  # each read of a failed tensor raises the error again
         failing[-1].sum().item()
     with pytest.raises(tt.OutOfMemoryError):
         failing[-1].sum().item()

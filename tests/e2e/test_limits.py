@@ -1,5 +1,5 @@
-"""What a client can make grow beside bytes: each limit is reached, told, and not there any more once
-there is less."""
+"""Resources of a session other than bytes: each limit is reached and reported, and no longer applies once
+the use is below it."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def functions(tt, count, steps=1):
 
 
 def called(f, x):
-    """What it returns where it runs as a program: from its second call on."""
+    """The result when it runs as a program, which is from its second call on."""
     f(x)
     return f(x)
 
@@ -51,7 +51,7 @@ def test_tensors_of_a_session(start_daemon, tt):
         with pytest.raises(tt.OutOfMemoryError, match="session_handles"):
             (one + 1).item()
         assert one.item() == 1.0
-    with tt.connect(s.address) as other:  # it was given back
+    with tt.connect(s.address) as other:  # the quota was released
         assert len([tt.ones(1) for _ in range(100)]) == 100
         other.synchronize()
 
@@ -141,7 +141,7 @@ def test_time_for_programs(start_daemon, tt):
             try:
                 assert called(held[-1], x).tolist() == [float("inf")] * 2
             except tt.OutOfMemoryError as error:
-                assert "session_plan_ms" in str(error)  # another limit would stay, and this would go on
+                assert "session_plan_ms" in str(error)  # otherwise this loop would not end
             used, most = limit_of(s, "plan_ms")
         assert most == 100
         with pytest.raises(tt.OutOfMemoryError, match=refusal):
@@ -159,7 +159,8 @@ def test_time_for_programs(start_daemon, tt):
 
 
 def test_no_time_to_check_a_program(start_daemon, tt):
-    """It is legal, and it is not run: neither results nor what it was to write; nobody else notices."""
+    """The program is valid but is not run: it gives no results and writes nothing; other sessions are not
+    affected."""
     daemon = start_daemon("--session-plan-ms", "1")
     with tt.connect(daemon.unix) as other, tt.connect(daemon.unix) as s:
         x, total = tt.ones(2), tt.zeros(2)
@@ -184,7 +185,7 @@ def test_no_time_to_check_a_program(start_daemon, tt):
 
 
 def test_a_program_of_too_many_items(start_daemon, tt):
-    """An error of its line; the session goes on."""
+    """The excess is an error at its line; the session continues."""
     with tt.connect(start_daemon().unix):
         x = tt.ones(2)
         (f,) = functions(tt, 1, steps=17_000)
@@ -285,7 +286,7 @@ def test_what_makes_no_sense_is_refused_at_start(tmp_path, line):
 
 
 def test_a_restored_session_has_its_own_limits(start_daemon, tt):
-    """What its client was told holds, though the next daemon is told less."""
+    """The client's limit remains valid, although the next daemon is configured with a lower one."""
     daemon = start_daemon("--restart", "120", env={"TELETENSOR_SESSION_PROGRAMS": "6"})
     with tt.connect(daemon.unix) as s:
         x = tt.ones(2)

@@ -24,7 +24,8 @@ def tensors(daemon, session):
 
 
 def line_of(daemon, session, elements):
-    """The line of the tensor of so many elements, as an operator is told it; None: there is no such tensor."""
+    """The source line of the tensor with that number of elements, as an operator sees it; None if there is
+    no such tensor."""
     return next((t["site"] for t in tensors(daemon, session) if t["shape"] == [elements]), None)
 
 
@@ -215,7 +216,7 @@ def test_names_of_files(start_daemon, tt, path, told):
 
 
 def test_reports_of_a_hostile_client(start_daemon, tt):
-    """Lines of commands that it never issued are not kept, and take no room from others."""
+    """Lines of commands that a client never issued are not kept, and take no room from other lines."""
     from teletensor._protowire import decode, encode, integers
     from teletensor._transport import CallError
     daemon = start_daemon()

@@ -1,4 +1,4 @@
-"""A session that is lost: what replaces it, what it says of itself, and what a person is told."""
+"""A lost session: its replacement, its state, and the messages to the user."""
 
 import contextlib
 import logging
@@ -111,7 +111,8 @@ def test_a_session_tells_its_state(daemon, tt):
 
 
 def test_reconnecting(daemon, tt, caplog):
-    """The state while there is no connection, and one line when it is back after more than a second."""
+    """The state while there is no connection, and one log line when it is restored after more than a
+    second."""
     with contextlib.closing(Proxy(daemon.socket)) as proxy:
         s = tt.connect(proxy.address)
         with s.as_current():
@@ -142,7 +143,7 @@ LOST = """
 
 
 def test_a_lost_session_is_told_once(daemon, tt):
-    """On stderr, where the program has set up no logging."""
+    """The message is on stderr if the program has set up no logging."""
     for silence in ("", "import logging; logging.getLogger('teletensor').setLevel(logging.ERROR)\n"):
         program = client(silence + "if True:" + LOST, daemon.unix)
         number = int(wait_line(program, "id").split()[1])

@@ -21,7 +21,7 @@ RANDOM = np.random.default_rng(3)
 
 @pytest.fixture(scope="module")
 def daemons():
-    """Two that know each other; afterwards nothing of the tests is left on them."""
+    """Two daemons that are peers; nothing of the tests remains on them afterwards."""
     running = start_daemons(Daemon, 2)
     yield running
     gc.collect()
@@ -113,7 +113,7 @@ def test_threads_of_other_ranks_are_stopped_whatever_they_do(mesh):
         if dist.get_rank() == 3:
             raise ZeroDivisionError("nothing")
         while dist.get_rank() == 0:
-            pass  # neither waits nor issues
+            pass  # does not wait or issue commands
         x = tt.ones(1)
         while dist.get_rank() == 1:
             x += 1

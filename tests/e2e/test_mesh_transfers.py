@@ -1,4 +1,4 @@
-"""Tensors that go from rank to rank of a mesh, with their gradients; pipelines."""
+"""Tensors that are sent from rank to rank of a mesh, with their gradients; pipelines."""
 
 import gc
 
@@ -14,7 +14,7 @@ from teletensor.distributed.pipelining import PipelineStage, Schedule1F1B, Sched
 
 @pytest.fixture(scope="module")
 def daemons():
-    """Two that know each other; afterwards nothing of the tests is left on them."""
+    """Two daemons that are peers; nothing of the tests remains on them afterwards."""
     running = start_daemons(Daemon, 2)
     yield running
     gc.collect()
@@ -45,7 +45,7 @@ def test_values_and_dtypes(mesh):
     assert on(mesh[2], np.zeros((0, 3))).t().to(device=mesh[0]).shape == (3, 0)
     view = on(mesh[0], np.arange(12.0)).reshape(3, 4)[:, 1::2]
     sent = view.to(mesh[1])
-    view += 1  # what was sent is what it was then
+    view += 1  # the receiver has the value at the time of the send
     assert sent.tolist() == [[1, 3], [5, 7], [9, 11]]
 
 
@@ -66,7 +66,7 @@ def test_a_backward_goes_on_in_the_sessions_that_the_tensor_came_from(mesh):
     c = on(mesh[2], [5.0, 6.0], requires_grad=True)
 
     def loss(to, a, b, c):
-        first = (a * a).sin()  # forks, and meets again in the session that it began in
+        first = (a * a).sin()  # branches, and joins again in the session in which it began
         second = to(first, 1) * b
         third = (to(second, 2) + to(a, 2)).exp() * c
         return (to(third, 0) * first + to(to(second, 2), 0)).sum()

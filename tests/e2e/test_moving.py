@@ -1,4 +1,4 @@
-"""Sessions that move from daemon to daemon: nothing is lost, whatever fails on the way."""
+"""Sessions that move from daemon to daemon: nothing is lost, whatever fails during the move."""
 
 import functools
 import json
@@ -38,7 +38,7 @@ def pair(start_daemon):
 
 
 def test_a_session_moves_and_its_program_goes_on(pair, tt, each_transport, caplog):
-    """In the middle of a step: names, flags, the tape, what is kept, answers that are not read yet."""
+    """A move in the middle of a step keeps names, flags, the tape, kept tensors and unread answers."""
     with tt.connect(pair.a.unix, name="exp").as_current() as s:
         base = tt.arange(12, dtype=tt.float32).reshape(3, 4).clone()
         w = tt.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -112,7 +112,7 @@ def test_who_asks_for_the_name_is_sent_on(pair, tt):
 
 
 def test_a_training_that_moves_ten_times_has_the_same_bits(pair, tmp_path):
-    """With cuts of the link in each move, and the source and the target killed in turn."""
+    """Moves with cuts of the link in each move, and with the source and the target killed in turn."""
     rounds, go_on = 2000, tmp_path / "go_on"
     wanted = digest(trainer(pair.a, 1, rounds))
     process = trainer(pair.a, 1, rounds, go_on=go_on)
@@ -132,7 +132,8 @@ def test_a_training_that_moves_ten_times_has_the_same_bits(pair, tmp_path):
 
 @pytest.mark.parametrize("victim", ["a", "b"])
 def test_a_kill_between_any_two_messages_leaves_one_owner(pair, tt, victim):
-    """The link ends behind the n-th frame of a move, and one of the two daemons is killed and started again."""
+    """The link ends after the n-th frame of a move, and one of the two daemons is killed and started
+    again."""
     with tt.connect(pair.a.unix, name="exp").as_current() as s:
         x, total, outcomes = tt.ones(300_000), 1.0, set()
         for n in (1, 2, 3, 4, 6, 8, 10, 13, 17):
@@ -189,7 +190,7 @@ def test_refusals_change_nothing(start_daemon, tt):
 
 
 def test_a_users_token_goes_along(start_daemon, new_token, tt):
-    """As a hash, with the role of a user. Another user cannot move the session."""
+    """The token moves as a hash, with the role of a user. Another user cannot move the session."""
     from teletensor._credentials import credentials_of
 
     pair = Pair(functools.partial(start_daemon, anonymous=False))
@@ -213,7 +214,8 @@ def test_a_users_token_goes_along(start_daemon, new_token, tt):
 
 
 def test_a_token_is_good_where_its_session_may_arrive(start_daemon, new_token, tt):
-    """The link ends behind each frame of a move: the client may come before the target hears that the move is on."""
+    """The link ends after each frame of a move: the client may connect before the target learns that the
+    move is committed."""
     pair = Pair(functools.partial(start_daemon, anonymous=False))
     try:
         for n in (*range(14, 22), 1000):  # the last messages of a move, and no cut
@@ -271,7 +273,7 @@ def test_a_session_with_a_group_stays(pair, tt):
 
 
 def test_a_move_waits_for_the_connection(pair, tt):
-    """For as long as its command says, and no longer than its command is there."""
+    """A move waits for a connection as long as its command says, and only while the command runs."""
     with tt.connect(pair.a.unix, name="exp").as_current() as s:
         x = tt.ones(3)
         s.synchronize()

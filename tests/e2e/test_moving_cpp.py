@@ -47,7 +47,7 @@ def move_at(pair, process, line, source):
 
 
 def test_a_training_that_moves_there_and_back_has_the_same_losses(start_daemon):
-    """With the link cut in each move, and the daemon that has the session then killed after each."""
+    """The link is cut in each move, and afterwards the daemon that has the session is killed."""
     pair = Pair(start_daemon)
     try:
         wanted = losses(train(pair.a.unix))

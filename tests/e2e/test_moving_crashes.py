@@ -1,4 +1,5 @@
-"""Either daemon ends at any step of a move that a file keeps, and a disk that is full: the session is whole on one."""
+"""Either daemon ends at any step of a move that changes a file, or the disk is full: the session is complete
+on one daemon."""
 
 import threading
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 @pytest.fixture
 def disks(tmp_path):
-    """Of the daemons a and b."""
+    """The steps of the daemons a and b."""
     made = {}
     for name in OTHER:
         (tmp_path / name).mkdir()
@@ -36,7 +37,7 @@ def said(daemon, event):
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_kill_at_any_change_of_a_file_leaves_one_owner(pair, disks, tt, side):
-    """In front of the n-th write, sync, renaming or removal of a move, for each n that there is."""
+    """A kill before the n-th write, sync, renaming or removal of a file in a move, for each n."""
     with tt.connect(pair.a.unix, name="exp").as_current() as s:
         x, total, kills, outcomes = tt.ones(1000), 1.0, 0, []
         s.keep("x", x)
@@ -100,7 +101,7 @@ def test_a_disk_that_takes_nothing_leaves_the_session_where_it_was(pair, disks, 
 
 
 def test_a_token_waits_for_room_on_the_disk(start_daemon, disks, new_token, tt):
-    """Its session is the target's by then: it arrives once the token can be kept."""
+    """The session already belongs to the target: it arrives once the token can be stored."""
     def start(*flags):
         name = flags[flags.index("--peer-name") + 1]
         return start_daemon(*flags, env=disks[name].environment, anonymous=False)

@@ -1,4 +1,4 @@
-"""Named sessions: a kernel restarts, and its tensors are where it left them."""
+"""Named sessions: after the restart of a kernel its tensors are still in the session."""
 
 import contextlib
 import os
@@ -162,7 +162,8 @@ def test_keep_replaces_and_drops(daemon, tt):
 
 
 def test_taken_over_in_the_middle_of_work(daemon, tt):
-    """What the old client had sent runs to its end; the new one goes on behind it."""
+    """Commands that the old client had sent run to their end; the commands of the new client run after
+    them."""
     a = tt.connect(daemon.unix, name="n")
     with a.as_current():
         x = tt.zeros(200_000)
@@ -198,7 +199,8 @@ def test_a_late_error_of_the_old_client_is_told_to_the_new_one(daemon, tt):
 
 
 def test_what_the_client_before_has_mapped(daemon, tt):
-    """Its process looks at it as long as it likes; the session has the memory back when it ends."""
+    """The old process keeps its mapped array as long as it likes; the session gets the memory back when the
+    process ends."""
     before = python(
         """
         with tt.connect(os.environ["TT_TEST_ADDRESS"], name="n"):
@@ -227,7 +229,8 @@ def test_what_the_client_before_has_mapped(daemon, tt):
 
 
 def test_two_take_it_at_once(daemon, tt):
-    """Again and again: at any moment one has it, nobody hangs, and the tensor is whole."""
+    """Repeated take-overs: at any moment one client has the session, no client hangs, and the tensor is
+    complete."""
     first = tt.connect(daemon.unix, name="n")
     with first.as_current():
         first.keep("x", tt.zeros(10))
@@ -247,7 +250,7 @@ def test_two_take_it_at_once(daemon, tt):
                 try:
                     with s.as_current():
                         x = s.kept()["x"]
-                        for _ in range(100):  # frames under way when the other one comes
+                        for _ in range(100):  # frames in flight when the other client connects
                             x += 1.0
                         values = x.tolist()
                         assert values == [values[0]] * 10
@@ -298,7 +301,7 @@ def test_interrupt_from_another_client(daemon, tt):
 
 
 def test_by_hand(daemon):
-    """Hello with take_over: the old token is dead, numbers go on."""
+    """Hello with take_over: the old token is invalid, and command numbers continue."""
     with Raw(daemon.unix) as raw:
         s = raw.session(session_name="n", take_over=True)
         assert not s.reply.taken_over
@@ -324,7 +327,7 @@ def test_by_hand(daemon):
 
 
 def test_nobody_in_particular_takes_nothing(daemon, tt):
-    """On loopback without a token anybody may connect: names of sessions open nothing there."""
+    """On loopback without a token every user may connect, so names of sessions find nothing there."""
     with tt.connect(daemon.tcp, name="mine") as a:
         a.keep("secret", tt.ones(3))
         a.synchronize()

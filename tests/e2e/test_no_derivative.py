@@ -1,5 +1,5 @@
-"""Functions whose derivative is not implemented say so: their results require grad, and a backward through
-them raises. None becomes a constant without a word."""
+"""Functions whose derivative is not implemented report that: their results require grad, and a backward
+through them raises. None of them silently becomes a constant."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_backward_raises(tt, name, call, value):
     with tt.no_grad():
         assert not first(call(tt, x)).requires_grad
     assert not first(call(tt, x.detach())).requires_grad
-    assert result.sum().item() == result.sum().item()  # the session goes on
+    assert result.sum().item() == result.sum().item()  # the session continues
 
 
 @WAYS

@@ -1,6 +1,6 @@
-"""Each allocation of what a stream or a call brings fails, one after the other: an error or the right value, never a
-wrong one, and nobody waits for ever. Computing never ends the process. Where nothing can be said any more another
-request does, and the next process has what was written down."""
+"""Each allocation for a stream or a call fails, one after the other: the result is an error or the right
+value, never a wrong one, and no caller waits forever. Computing never ends the process. If no error can be
+reported any more, another request ends the process, and the next process has the written sessions."""
 
 import threading
 
@@ -10,7 +10,7 @@ from support.daemon import HANG, wait_until
 from support.faults import Memory
 from teletensor._admin import Admin
 
-MOST = 25  # allocations of each other request: so many of them in even steps
+MOST = 25  # tested allocations of each other request, in even steps
 
 
 def compute(tt, session):
@@ -45,7 +45,7 @@ def begin(tt, session):
 
 
 def take_over(tt, session):
-    """The session comes back with what it keeps; where it was lost on the way it is a new one."""
+    """The session is restored with its kept tensors; if it was lost during the test it is a new one."""
     other = tt.connect(session.address, name="taken")
     kept = other.kept()
     right = not kept or kept["x"].tolist() == [1.0] * 3
@@ -85,7 +85,7 @@ FEW = {begin: 8, take_over: 8}  # a third of what a Hello allocates ends the dae
 
 
 def goes_on(tt, daemon):
-    """Who is new computes; else the daemon has ended."""
+    """A new client computes, or the daemon has ended."""
     try:
         with tt.connect(daemon.unix) as other:
             return compute(tt, other)
@@ -132,7 +132,8 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
         failed += memory.end()
         if not goes_on(tt, daemon):
             ended += 1
-            # By what escaped; g++ 12 does not always say which exception that was.
+            # Why the process ended, by the escaped exception; g++ 12 does not always report which exception
+            # that was.
             wait_until(lambda: "terminate called" in daemon.log, what="its last words")
             daemon.restart()
             with tt.connect(daemon.unix, name="written", fresh=True) as again:

@@ -14,7 +14,7 @@ VARIES = "varies"  # the tag of a cell whose output differs from run to run
 
 
 def printed(notebook):
-    """What each cell has printed, without those whose output varies."""
+    """The printed output of each cell, except cells whose output varies."""
     return {
         cell["id"]: [output.get("text") or output["data"].get("text/plain") for output in cell["outputs"]]
         for cell in notebook["cells"]

@@ -1,4 +1,4 @@
-"""Arrays that are made of tensors: read-only, unless a copy is asked for."""
+"""Arrays made from tensors are read-only, unless a copy is requested."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""ONNX models: they compute what NumPy computes, become programs, and what is wrong with a file, an input or a
-node is one error that says so."""
+"""ONNX models compute what NumPy computes and become programs; a fault of a file, an input or a node is one
+error that describes it."""
 
 import os
 import subprocess
@@ -119,7 +119,7 @@ def test_a_dynamic_axis_has_one_size(tt, load):
 
 
 def test_sizes_fold_on_the_host(load):
-    """A chain from Shape to Reshape, as exporters write it: nothing of it is a step of the program."""
+    """A chain from Shape to Reshape, as exporters write it, adds no step to the program."""
     nodes = [files.node("Shape", "x", "s"), files.node("Gather", "s zero", "n", axis=0),
              files.node("Unsqueeze", "n axis", "n1"), files.node("Concat", "n1 rest", "to", axis=0),
              files.node("Reshape", "x to", "y")]
@@ -321,7 +321,8 @@ def test_a_failing_node_is_named(tt, load):
 
 @pytest.mark.parametrize("op", ["ConstantOfShape", "Range", "Tile"])
 def test_sizes_without_bounds_take_no_memory_here(tt, load, op):
-    """2^46 elements: the daemon refuses them, the client makes none, and the session goes on."""
+    """The model asks for 2^46 elements: the daemon refuses them, the client allocates none, and the session
+    continues."""
     big = files.tensor("big", np.array([2**46]))
     zero, one = files.tensor("zero", np.array(0)), files.tensor("one", np.array(1))
     inputs = {"ConstantOfShape": "big", "Range": "zero big one"}.get(op, "zero1 big")
@@ -343,7 +344,7 @@ def test_a_file_cut_at_every_byte(tt, load):
 
 
 def test_files_that_are_not_what_they_say(tt):
-    """As tests/fuzz/onnx_files.py, a little: `make fuzz` goes on for minutes."""
+    """Runs tests/fuzz/onnx_files.py briefly; `make fuzz` runs it for minutes."""
     tried, ran = fuzz.run(seed=1, count=400)
     assert tried == 400 and 0 < ran < tried
 

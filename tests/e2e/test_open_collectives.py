@@ -1,4 +1,5 @@
-"""Collectives that other ranks have not come to: later lines run, and only what reads the result waits."""
+"""Collectives that other ranks have not called yet: later lines run, and only lines that read the result
+wait."""
 
 import signal
 
@@ -9,7 +10,7 @@ from support.ranks import start, start_rank, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
-# A rank that has come to a line tells the others by `said`.
+# A rank reports with `said` that it has reached a line.
 STORE = 'store = dist.FileStore({path!r}, N); said = lambda key: store.set(key, "yes"); hear = store.get\n'
 
 

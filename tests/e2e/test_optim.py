@@ -268,7 +268,7 @@ def test_training_needs_no_more_memory_with_time(tt):
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         used += [m["used"] for m in tt.current_session().memory() if m["device"] == "cpu"]
-    # What the last lines released may be counted still: a few KB of one step.
+    # Memory that the last lines released may still be counted: a few KB of one step.
     assert max(used[4:]) < max(used[:4]) + 8192
 
 

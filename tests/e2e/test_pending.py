@@ -1,5 +1,5 @@
-"""Tensors whose sizes depend on data: there at once, made at the first use of their shape, and a program
-cannot tell but by its waits."""
+"""Tensors whose sizes depend on data are returned at once and made at the first use of their shape; a
+program sees the difference only in its waits."""
 
 import gc
 import inspect
@@ -157,7 +157,7 @@ def test_writes_elsewhere_wait_for_nothing(tt):
     other[0] = 5
     assert waits(tt) == before
     del found
-    x.add_(1)  # nobody is left who could see it
+    x.add_(1)  # no other reference could observe it
     assert waits(tt) == before
 
 
@@ -206,7 +206,8 @@ def test_a_failed_producer(tt):
 
 
 def test_operands_are_not_taken_back(tt):
-    """x gets its last good value when the error is raised; what was computed of the failed one has none."""
+    """x gets its last good value when the error is raised; results computed from the failed value have
+    none."""
     x, m = tt.tensor([4, 6]), tt.tensor([True, False])
     x //= tt.tensor([0, 1])
     found = x[m]
@@ -243,7 +244,7 @@ def test_an_unresolved_one_can_go(tt):
 
 
 def test_operands_are_not_held_without_limit(tt):
-    """The oldest is made when 64 MiB would be held, or 256 tensors."""
+    """The oldest pending tensor is made when 64 MiB or 256 tensors would be held."""
     small = tt.tensor(X)
     before = waits(tt)
     keep = [small[small > i % 3] for i in range(300)]

@@ -59,7 +59,7 @@ else:
 
 @pytest.mark.parametrize("end", ("s.close()", "pass", "dist.destroy_process_group()"))
 def test_a_sender_may_end_before_its_receiver_comes(start_daemon, tmp_path, end):
-    """PyTorch's first example: a process that has sent has nothing more to do."""
+    """PyTorch's first example: a process ends right after its send."""
     daemon, ends = start_daemon(), tmp_path / "ends"
     processes = start(daemon.unix, 2, f"""
 if R == 0:

@@ -1,4 +1,5 @@
-"""The state directory belongs to the daemon's user alone, whatever the umask, or the daemon does not use it."""
+"""The state directory belongs to the daemon's user only, whatever the umask; otherwise the daemon does not
+use it."""
 
 import os
 import shutil
@@ -22,7 +23,7 @@ def create_token(state, who="root:admin"):
 
 
 def refusal(*flags):
-    """What a daemon with these flags says instead of "ready"."""
+    """The message of a daemon with these flags that does not become ready."""
     done = subprocess.run([binary(), "--listen", "", "--cuda-driver", "", *flags], capture_output=True, text=True,
                           timeout=60)
     assert done.returncode == 1 and not done.stdout, (done.stdout, done.stderr)
@@ -52,7 +53,7 @@ def test_nothing_is_open_to_others(umask, tmp_path, tt):
             assert proxy.stat().st_mode & 0o777 == 0o660
             s.detach()
         daemon.drain()
-        daemon.restart()  # what it has made itself, it takes
+        daemon.restart()  # it uses files that it has made itself
         with tt.connect(daemon.unix, name="exp") as s:
             assert s.taken_over
             s.close()

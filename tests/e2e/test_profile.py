@@ -1,4 +1,4 @@
-"""Session.profile(): what ran, when, for which line of the program."""
+"""Session.profile(): the work that ran, its times, and the line of the program."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""What programs written for PyTorch name beside ops: result types, memory formats, older constructors,
-constants, DLPack."""
+"""Names other than ops that programs written for PyTorch use: result types, memory formats, older
+constructors, constants, DLPack."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""PyTorch's module paths that come with their first use, and what the modules below them do."""
+"""PyTorch's module paths that are loaded at their first use, and the functions of the modules below them."""
 
 import hashlib
 import importlib

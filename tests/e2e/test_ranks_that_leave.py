@@ -1,4 +1,4 @@
-"""Ranks that end before the others: what the other ranks send to each other still arrives."""
+"""Ranks that end early: messages between the other ranks still arrive."""
 
 import pytest
 from support.clients import finish

@@ -1,4 +1,4 @@
-"""Another configuration comes by a restart: sessions go on under it, and a bad one changes nothing."""
+"""A restart applies a new configuration: sessions continue under it, and an invalid one changes nothing."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize("bad", ["user_memory = 4M", "user_memory = -1", "no_such_setting = 1", "[[["])
 def test_a_bad_file_changes_nothing(start_daemon, tt, tmp_path, bad):
-    """The daemon that runs never looks at it; the next one says what is wrong, touches nothing, and does not start."""
+    """The running daemon never reads the file again; the next daemon reports the error, changes nothing, and
+    does not start."""
     file = tmp_path / "teletensord.toml"
     file.write_text('session_memory = "16MiB"\n', encoding="utf-8")
     daemon = start_daemon("--config", str(file), "--restart", "120")
@@ -32,8 +33,8 @@ def test_a_bad_file_changes_nothing(start_daemon, tt, tmp_path, bad):
 
 @pytest.mark.parametrize("setting", ["user_memory", "session_memory"])
 def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
-    """The session comes back with all that it has, and gets nothing more until it has less than the quota; what it
-    had may be read, released and taken over. With the old quota it has the old room."""
+    """The session is restored with all of its tensors, and gets no more memory until it uses less than the
+    quota; its tensors can be read, released and taken over. With the old quota it has the old room."""
     file = tmp_path / "teletensord.toml"
     file.write_text(f'{setting} = "64MiB"\n', encoding="utf-8")
     daemon = start_daemon("--config", str(file), "--restart", "120")
@@ -76,7 +77,7 @@ def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
 
 
 def test_a_quota_below_what_is_kept_and_a_disk(start_daemon, tt, tmp_path):
-    """What is over the quota moves there, when room is wanted."""
+    """The excess over the quota is spilled to the disk when room is needed."""
     file = tmp_path / "teletensord.toml"
     file.write_text('session_memory = "64MiB"\n', encoding="utf-8")
     daemon = start_daemon("--config", str(file), "--restart", "120", "--disk-memory", "256MiB")

@@ -1,4 +1,4 @@
-"""What a captured program makes again instead of keeping it: equal bits, less memory."""
+"""Values that a captured program computes again instead of keeping them: equal bits, less memory."""
 
 import random
 
@@ -20,7 +20,8 @@ def matrix(rng, *shape):
 
 
 def most_held(call):
-    """Bytes, over what is there before. The least of several calls: what one leaves may be given back late."""
+    """The additional bytes of a call. The minimum of several calls is used, because a call's memory may be
+    freed late."""
     session = tt.current_session()
     admin = Admin(session._transport)
     used, peaks = [], []

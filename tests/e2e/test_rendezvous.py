@@ -1,4 +1,5 @@
-"""`teletensor launch --rdzv-backend c10d`: launchers of several machines agree on their numbers by a store."""
+"""`teletensor launch --rdzv-backend c10d`: launchers of several machines agree on their node ranks through a
+store."""
 
 import json
 import os
@@ -61,7 +62,7 @@ def store_of(launch, id="job"):
 
 
 def waiting(launch, count, id="job"):
-    """Waits until so many launchers are in the open round."""
+    """Waits until the given number of launchers are in the open round."""
     store = store_of(launch, id)
     wait_until(lambda: len(_rendezvous._members(store, f"round {store.add('round', 0)}")[1]) == count,
                what=f"{count} launchers wait")
@@ -97,7 +98,8 @@ def test_all_begin_again(launch):
 
 
 def test_a_killed_launcher_is_not_waited_for(launch):
-    """Its place in the list voids the round; the others meet in the next one."""
+    """The place of a killed launcher in the list makes the round invalid; the other launchers meet in the
+    next round."""
     dead = launch("--nnodes", "2")
     waiting(launch, 1)
     dead.kill()

@@ -1,4 +1,5 @@
-"""The daemon's resident memory: bounded by --host-memory and a constant, and given back when it is free."""
+"""The daemon's resident memory: bounded by --host-memory and a constant, and returned to the system when it
+is free."""
 
 import gc
 import time
@@ -9,7 +10,7 @@ from support.daemon import SANITIZED
 
 MIB = 1 << 20
 
-# What docs/operating.md states that the process needs beside --host-memory, for one small session.
+# The memory beyond --host-memory that docs/operating.md states for the process, for one small session.
 BESIDE = 400 * MIB
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="a sanitizer keeps freed memory")
@@ -28,7 +29,7 @@ def fill(tt, total, each):
 
 
 def test_bounded_whatever_the_sizes(start_daemon, tt):
-    """Memory of one size that is free makes room for another size."""
+    """Free memory of one size is used for allocations of another size."""
     daemon = start_daemon("--host-memory", "640MiB")
     with tt.connect(daemon.unix) as s:
         for each in (64 * 1024, 15 * MIB, 8 * MIB, 5 * MIB, 3 * MIB, 5 * MIB // 4):

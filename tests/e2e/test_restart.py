@@ -1,4 +1,4 @@
-"""The daemon is restarted, and its sessions are where they were."""
+"""The daemon is restarted and restores its sessions."""
 
 import contextlib
 import re
@@ -28,7 +28,8 @@ def daemon(start_daemon):
 
 
 def test_named_tensors_are_there_after_a_restart(daemon, tt):
-    """Views share memory, gradients and flags are there, a program can be called, the quota stays."""
+    """After a restart views share memory, gradients and flags are kept, a program can be called, and the
+    quota is unchanged."""
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         base = tt.arange(12, dtype=tt.float32).reshape(3, 4).clone()
         w = tt.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -59,7 +60,8 @@ def test_named_tensors_are_there_after_a_restart(daemon, tt):
 
 
 def test_three_training_clients_do_not_notice(daemon, tmp_path):
-    """Restarted again and again under them: the bits of losses and weights are those of whole runs."""
+    """The daemon is restarted repeatedly while three clients train: the bits of losses and weights equal
+    those of uninterrupted runs."""
     rounds, go_on = 400, tmp_path / "go_on"
     wanted = [digest(trainer(daemon, seed, rounds)) for seed in (1, 2, 3)]
     clients = [trainer(daemon, seed, rounds, go_on=go_on) for seed in (1, 2, 3)]
@@ -76,7 +78,7 @@ def test_three_training_clients_do_not_notice(daemon, tmp_path):
 
 
 def test_a_session_that_is_older_than_its_client_says_so(daemon, tt, monkeypatch):
-    """kill -9 behind work that the client knows to have happened: an error, never a wrong value."""
+    """kill -9 after work that the client knows to have happened: an error, never a wrong value."""
     monkeypatch.setenv("TELETENSOR_REPLAY", "0")
     s = tt.connect(daemon.unix, name="exp")
     with s.as_current():
@@ -125,7 +127,7 @@ def test_a_damaged_file_costs_its_session_alone(daemon, tt):
 
 
 def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
-    """A second signal ends the waiting for work that goes on; sessions at rest are written before."""
+    """A second signal ends the wait for running work; idle sessions have been written by then."""
     daemon = start_daemon(*FLAGS[:4], "--drain", "300", "--lanes", "1")
     with tt.connect(daemon.unix, name="rest").as_current() as rest:
         rest.keep("w", tt.ones(10))
@@ -152,8 +154,9 @@ def test_what_is_not_written_in_time_is_lost_by_name(start_daemon, tt):
 
 
 def test_sessions_at_rest_are_written_while_every_lane_is_inside_a_kernel(start_daemon, tt):
-    """A factorization cannot be interrupted, and the health probe waits for a lane as well: neither is waited for
-    before the sessions at rest are written. Readiness is false at once, and the process ends without the kernels."""
+    """A factorization cannot be interrupted, and the health probe waits for a lane as well: the daemon waits
+    for neither before it writes idle sessions. Readiness is false at once, and the process ends without the
+    kernels."""
     daemon = start_daemon(*FLAGS[:4], "--drain", "300", "--lanes", "2", "--http", "127.0.0.1:0")
     with tt.connect(daemon.unix, name="rest").as_current() as rest:
         rest.keep("w", tt.ones(10))
@@ -190,7 +193,7 @@ def test_sessions_at_rest_are_written_while_every_lane_is_inside_a_kernel(start_
 
 
 def test_an_http_peer_that_trickles_does_not_delay_the_end(start_daemon, tt):
-    """A request without a token whose header lines come for ever, and one whose answer is never read."""
+    """An HTTP request without a token whose header lines never end, and one whose answer is never read."""
     daemon = start_daemon(*FLAGS, "--http", "127.0.0.1:0")
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         s.keep("w", tt.ones(10))
@@ -226,7 +229,7 @@ def test_an_http_peer_that_trickles_does_not_delay_the_end(start_daemon, tt):
 
 
 def test_the_disk_is_full(start_daemon, tt):
-    """What does not fit is lost by itself; the rest is kept."""
+    """Tensors that do not fit are lost individually; the rest is kept."""
     import resource
 
     daemon = start_daemon(*FLAGS)

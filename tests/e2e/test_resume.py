@@ -1,4 +1,4 @@
-"""A connection that is cut anywhere costs nothing but time: the same process attaches again by itself."""
+"""A cut of the connection at any place costs only time: the same process attaches again by itself."""
 
 import contextlib
 import random
@@ -34,7 +34,7 @@ def nothing_left(daemon):
 
 
 def test_cut_once_at_every_frame(daemon, tt):
-    """Behind the n-th HTTP/2 frame of either direction, for every n."""
+    """A cut after the n-th HTTP/2 frame of either direction, for every n."""
     wanted = run(tt, daemon.unix)
     n, cuts = 1, 0
     while True:
@@ -54,7 +54,7 @@ def test_cut_once_at_every_frame(daemon, tt):
 
 @pytest.mark.usefixtures("each_transport")
 def test_closed_while_nobody_can_be_reached(daemon, tt):
-    """The daemon hears of it once it can, and does not wait for the lease."""
+    """The daemon learns of the end once it can be reached, and does not wait for the lease."""
     proxy = Proxy(daemon.socket)
     with contextlib.closing(proxy):
         session = tt.connect(proxy.address)
@@ -106,7 +106,7 @@ def test_cut_at_random_bytes_again_and_again(daemon, tt):
 
 
 def test_a_question_is_cut(daemon, tt):
-    """published() asks a call of its own, whose answer never comes; it asks again."""
+    """published() makes a separate call, whose answer never arrives; the client repeats it."""
     proxy = Proxy(daemon.socket)
     with contextlib.closing(proxy), tt.connect(daemon.unix) as one, tt.connect(proxy.address) as two:
         with one.as_current():

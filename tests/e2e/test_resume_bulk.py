@@ -1,4 +1,4 @@
-"""A bulk transfer that is cut goes on from where it was: the same bytes, few of them sent twice."""
+"""A bulk transfer that is cut continues where it was: the same bytes, few of them sent twice."""
 
 import contextlib
 import random
@@ -12,8 +12,8 @@ from support.proxy import Proxy
 from support.raw import SERVICE, Raw, metadata, nothing
 
 MIB = 1 << 20
-# What may be on its way when the connection dies: a chunk of which the end is missing, and what lies in
-# the buffers of two sockets and of HTTP/2's flow control.
+# The bytes that may be in flight when the connection is cut: an incomplete chunk, and the contents of the
+# buffers of two sockets and of HTTP/2's flow control.
 IN_FLIGHT = 6 * MIB
 
 
@@ -24,7 +24,7 @@ def daemon(start_daemon):
 
 @contextlib.contextmanager
 def proxied(tt, daemon):
-    """A session whose connection can be cut; nothing of it is left afterwards."""
+    """A session whose connection can be cut; none of its memory remains afterwards."""
     proxy = Proxy(daemon.socket)
     with contextlib.closing(proxy), tt.connect(proxy.address) as s:
         yield proxy, s
@@ -97,7 +97,7 @@ def test_uploads_of_several_threads_do_not_mix(daemon, tt):
 
 
 class Cut:
-    """An upload by hand: `sent` bytes of it, then the call is cut."""
+    """An upload by direct calls: `sent` bytes are sent, then the call is cut."""
 
     def __init__(self, raw, token, key, size, sent, at=0):
         self.raw, self.token, self.key = raw, token, key
@@ -128,7 +128,7 @@ def test_what_has_come_is_told_kept_and_given_up(daemon):
         wait_until(lambda: sum(raw.used().values()) >= MIB, what="memory of the upload")
         first.cut()
         wait_until(lambda: first.staged().received == 1000, what="its bytes")
-        # In the wrong place, or as another upload: refused, and nothing is lost.
+        # A chunk at a wrong offset, or of another upload, is refused, and nothing is lost.
         for at, size in ((999, MIB), (1001, MIB), (1000, MIB + 1)):
             wrong = Cut(raw, s.token, 7, size, 10, at=at)
             with pytest.raises(grpc.RpcError) as caught:
@@ -136,7 +136,7 @@ def test_what_has_come_is_told_kept_and_given_up(daemon):
             wrong.more.set()
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert first.staged().received == 1000
-        # Who asks has the word: a stream that still sends is fenced.
+        # The Staged call fences a stream that still sends.
         late = Cut(raw, s.token, 7, MIB, 24, at=1000)
         wait_until(lambda: first.staged().received == 1024, what="the bytes that came then")
         late.more.set()
@@ -160,7 +160,7 @@ def test_a_lost_reply_is_not_an_upload_again(daemon):
 
 
 def test_what_was_cut_makes_room_for_what_is_sent(start_daemon):
-    """Half an upload counts; its session's next one has the room all the same."""
+    """The memory of half an upload is charged; the session's next upload gets that room if it needs it."""
     daemon = start_daemon("--lease", "60", "--host-memory", "64MiB")
     with Raw(daemon.unix) as raw:
         s = raw.session(lease_seconds=60)

@@ -1,4 +1,5 @@
-"""kill -9 behind a snapshot: what ran since runs again, bit for bit, or the session says how far back it is."""
+"""kill -9 after a snapshot: later work runs again, bit for bit, or the session reports how far back it
+is."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def daemon(start_daemon):
 
 
 def test_what_ran_since_the_snapshot_runs_again(daemon, tt, each_transport):
-    """Values that were read before are not read twice, and nothing has happened twice."""
+    """Values that were read before the crash are not delivered twice, and no command has run twice."""
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         w = tt.arange(6, dtype=tt.float32)
         s.keep("w", w)
@@ -60,7 +61,8 @@ def test_random_numbers_and_large_downloads_are_the_same_again(daemon, tt):
 
 @pytest.mark.parametrize("what", ["error", "upload", "publish", "room"])
 def test_what_would_not_happen_again_is_a_rollback(start_daemon, tt, monkeypatch, what):
-    """Out of memory, bytes that this client has not kept, other sessions' tensors, too many frames."""
+    """Causes of a rollback: out of memory, uploaded bytes that the client has not kept, tensors of other
+    sessions, too many frames."""
     if what == "room":
         monkeypatch.setenv("TELETENSOR_REPLAY", "2000")
     daemon = start_daemon(*FLAGS, "--session-memory", "64MiB")
@@ -97,7 +99,8 @@ def test_what_would_not_happen_again_is_a_rollback(start_daemon, tt, monkeypatch
 
 
 def test_until_it_is_accepted(start_daemon, tt, tmp_path, monkeypatch):
-    """Looking, saving and closing; everything else raises with both numbers. Then the session goes on."""
+    """Reading, saving and closing are possible; every other use raises an error with both numbers. After
+    accept_rollback() the session continues."""
     monkeypatch.setenv("TELETENSOR_REPLAY", "0")
     daemon = start_daemon(*FLAGS)
     s = tt.connect(daemon.unix)  # has no name of its own

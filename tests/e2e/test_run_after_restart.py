@@ -13,7 +13,7 @@ FLAGS = ("--lease", "120", "--restart", "60", "--drain", "60")
 
 
 def between(session, monkeypatch, act):
-    """Calls act() once, behind the next Attach."""
+    """Calls act() once, after the next Attach."""
     transport, acts = session._transport, [act]
     attach = transport.attach
 
@@ -28,7 +28,7 @@ def between(session, monkeypatch, act):
 
 @pytest.mark.parametrize("written_before", [True, False])
 def test_the_client_attaches_again(start_daemon, tt, monkeypatch, written_before):
-    """The file may have the attach counter of before that Attach, or its own."""
+    """The file has the attach counter from before that Attach, or the counter of that Attach."""
     daemon = start_daemon(*FLAGS)
     proxy = Proxy(daemon.socket)
     with tt.connect(proxy.address, name="exp").as_current() as s:
@@ -53,7 +53,8 @@ def test_the_client_attaches_again(start_daemon, tt, monkeypatch, written_before
 
 
 def test_values_of_before_are_told_again(start_daemon):
-    """Also where the file has the counter of that Attach: a Run call without one would not be told them."""
+    """Also if the file has the counter of that Attach: a Run call without another Attach would not get the
+    values."""
     daemon = start_daemon(*FLAGS)
     with Raw(daemon.unix) as raw:
         s = raw.session()

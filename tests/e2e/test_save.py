@@ -111,7 +111,7 @@ def test_objects_that_json_lacks(tt, tmp_path):
 
 
 def test_the_format_of_the_arrays_is_in_the_metadata(tt, tmp_path):
-    """transformers reads no file without it."""
+    """transformers refuses files without this metadata entry."""
     for given, there in ((None, {"format": "pt"}), ({"made": "here"}, {"format": "pt", "made": "here"}),
                          ({"format": "np"}, {"format": "np"})):
         tt.save({"w": tt.ones(2)}, tmp_path / "x", given)
@@ -199,7 +199,7 @@ def test_damaged_files(tt, tmp_path, raw, text):
 
 
 def test_files_that_are_something_else(tt):
-    """As tests/fuzz/saved_files.py, a little: `make fuzz` goes on for minutes."""
+    """Runs tests/fuzz/saved_files.py briefly; `make fuzz` runs it for minutes."""
     tried, read = saved_files.run(seed=1, count=600)
     assert tried == 600 and read > 10
 

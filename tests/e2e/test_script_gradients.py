@@ -1,4 +1,4 @@
-"""Gradients of scripted functions: through branches and loops whose way is known on the daemon alone."""
+"""Gradients of scripted functions: through branches and loops whose path only the daemon knows."""
 
 import io
 from functools import partial
@@ -64,7 +64,8 @@ def over(x, n):
 
 
 def infects(x, w):
-    """What a round makes of w has a gradient in the next, though it began as a number."""
+    """A value that a round computes from w has a gradient in the next round, although it began as a
+    number."""
     total = tt.zeros(2)
     n = tt.ones(())
     while n < 5:
@@ -74,7 +75,7 @@ def infects(x, w):
 
 
 def dies_out(x, w):
-    """0 * inf is nowhere: what is not on the way has no part in it."""
+    """There is no 0 * inf: a branch that was not taken does not contribute."""
     root = (x * 0).sqrt()
     y = x
     if root.sum() < 1:
@@ -116,7 +117,7 @@ def test_as_the_function_itself(function, given):
 def second(function, *given):
     """A penalty on the gradients: its value, and what it adds to them."""
     inputs = [tt.tensor(v, dtype=tt.float64, requires_grad=True) for v in given]
-    loss = function(*[t * 1.5 for t in inputs])  # the gradients go on to where they came from
+    loss = function(*[t * 1.5 for t in inputs])  # the gradients reach their sources
     loss = loss[0] if isinstance(loss, tuple) else loss
     firsts = tt.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
     penalty = sum(((g * g).sum() for g in firsts if g is not None), tt.zeros(()))
@@ -336,7 +337,7 @@ def test_a_loop_that_records_too_much_is_out_of_memory(start_daemon):
         loss = tt.jit.script(endless)(x, tt.ones(1 << 18))
         with pytest.raises(tt.OutOfMemoryError):
             loss.item()
-        assert tt.ones(4).sum().item() == 4  # the session goes on
+        assert tt.ones(4).sum().item() == 4  # the session continues
 
 
 @pytest.mark.parametrize("rounds", [0, 3])

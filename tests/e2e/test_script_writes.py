@@ -15,7 +15,7 @@ def value_of(value):
 
 
 def same_as_python(function, *arguments):
-    """The scripted function's results, and what it leaves in its arguments, for two calls of one program."""
+    """The results of the scripted function, and its arguments afterwards, for two calls of one program."""
     scripted = tt.jit.script(function)
     for _ in range(2):
         mine = [a.clone() if isinstance(a, tt.Tensor) else a for a in arguments]
@@ -395,7 +395,7 @@ def item_of_a_list(x):
     (result_of_a_branch, 5, "another variable's tensor"), (condition_writes, 1, "the condition of this loop writes"),
     (item_of_a_list, 2, "only variables and elements of tensors")])
 def test_what_is_refused(function, line, text):
-    """What a program could not do as Python does it is an error with a place, not another value."""
+    """A construct that a program cannot run as Python does is an error with a place, not another value."""
     first = function.__code__.co_firstlineno + line
     with tt.no_grad(), pytest.raises(tt.jit.ScriptError, match=rf"test_script_writes.py:{first}.*{text}"):
         tt.jit.script(function)(X().clone())

@@ -26,7 +26,7 @@ def test_sdist_alone(tmp_path, start_daemon):
         names = contents.getnames()
     assert not [name for name in names if name.endswith("_test.cc") or "/build/" in name]
     place = tmp_path / "installed"
-    # Unoptimised: what is tested is that everything is there.
+    # The build is unoptimised: the test checks only that all files are present.
     environment = {**os.environ, "CXXFLAGS": "-O0", "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation",

@@ -1,5 +1,5 @@
-"""Who may reach a daemon and do what: TLS, tokens, roles, sockets, and secrets that stay secret.
-SECURITY.md names these tests."""
+"""Access to a daemon: TLS, tokens, roles, sockets, and secrets that stay secret. SECURITY.md names these
+tests."""
 
 import contextlib
 import http.client
@@ -57,7 +57,7 @@ def test_off_loopback_needs_tls_and_a_token(authority, tmp_path):
         assert "token" in refuses_to_start(*state, *other, *tls_flags(authority), flag, "192.0.2.1:0")
     made = subprocess.run([binary(), *state, "--create-token", "alice:admin"], capture_output=True, text=True)
     assert made.returncode == 0 and made.stdout.startswith("tt_") and len(made.stdout.strip()) == 67
-    # Now only the address is wrong: it is nobody's here.
+    # Now only the address is wrong: no user has the right to it here.
     assert "cannot listen" in refuses_to_start(*state, *tls_flags(authority), "--listen", "192.0.2.1:0")
 
 
@@ -167,7 +167,8 @@ def test_every_method_is_refused_without_a_token(start_daemon, authority):
         code = call(channel, name, client_streams, server_streams, metrics)
         may = name.endswith(("Compute/Describe", "Admin/Memory"))
         assert code == (grpc.StatusCode.OK if may else grpc.StatusCode.PERMISSION_DENIED), (name, code)
-    # Not ours: health says nothing but that it serves; reflection is for callers of this machine.
+    # These services are not our own: health says only that the daemon serves; reflection is for callers on
+    # this machine.
     health = "/grpc.health.v1.Health/Check"
     assert call(channel, health, False, False) == grpc.StatusCode.OK
     for version in ("v1alpha", "v1"):
@@ -218,7 +219,7 @@ def test_users_and_admins(start_daemon, tt, authority):
 
 
 def test_loopback_needs_a_token(start_daemon, tt):
-    """From the start, before there is any."""
+    """Callers are refused from the start, before a token exists."""
     daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
     with pytest.raises(tt.RefusedError, match="token"):
         tt.connect(daemon.tcp)
@@ -305,13 +306,14 @@ def test_by_default_there_is_the_socket_alone(tmp_path, tt):
 
 
 def test_the_dashboards_address_has_a_token_of_this_run(start_daemon, tt):
-    """As Jupyter's: on stdout alone, kept nowhere, of HTTP alone, and of no use after a restart."""
+    """The token is like Jupyter's: only on stdout, stored nowhere, valid only for HTTP, and invalid after a
+    restart."""
     daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
     address, _, secret = daemon.url.partition("/#token=")
     assert address == "http://" + daemon.http and len(secret) == 67
     with tt.connect(daemon.unix, name="seen") as s:
         state = ask(daemon.http, "/api/state", token=secret)
-        assert state.status == 200 and "seen" in state.text  # as an admin, others' names are seen
+        assert state.status == 200 and "seen" in state.text  # as an admin, names of other users are visible
         done = ask(daemon.http, "/api/kill", method="POST", body={"session": s.id}, token=secret)
         assert done.status == 200
     with pytest.raises(tt.RefusedError, match="unknown"):
@@ -337,7 +339,7 @@ def test_a_port_that_is_taken_names_who_has_it(start_daemon, tmp_path):
 
 
 def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
-    """Everybody comes through it, so nobody is known there without a token."""
+    """All callers use the proxy's socket, so a caller without a token has no identity there."""
     path = tmp_path / "proxy.sock"
     daemon = start_daemon("--proxy-socket", str(path))
     assert os.stat(path).st_mode & 0o777 == 0o660
@@ -352,7 +354,8 @@ def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
 
 
 def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
-    """Also on health pages nothing but TLS is spoken. On loopback HTTP stays plain, for a monitor beside the daemon."""
+    """Only TLS is accepted, also for health pages. On loopback HTTP stays plain, for a monitor on the same
+    machine."""
     plain = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0", anonymous=False)
     plain_token = token_of(plain, "alice")
     assert ask(plain.http, "/metrics").status == 401
@@ -398,7 +401,7 @@ def test_tokens_are_kept_as_hashes(start_daemon):
 
 
 def test_a_damaged_token_file_lets_nobody_in(start_daemon, tt):
-    """A name that no user has would be in logs and on terminals."""
+    """A name that is no valid user name would be written to logs and terminals."""
     daemon = start_daemon()
     token = token_of(daemon, "alice")
     with tt.connect(daemon.tcp, token=token):
@@ -422,7 +425,8 @@ def test_a_token_file_that_others_can_read_is_refused(start_daemon):
 
 
 def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
-    """By the daemon and by a client, whatever the umask; what is there is never written over."""
+    """Token files are written by the daemon and by a client with mode 0600, whatever the umask; an existing
+    file is never overwritten."""
     daemon = start_daemon(anonymous=False)
     state, made, later = f"{daemon.folder}/state", tmp_path / "alice", tmp_path / "bob"
 
@@ -441,7 +445,7 @@ def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
         done = make(*words)
         assert done.returncode == 1 and str(path) in done.stderr and "Traceback" not in done.stderr
         assert path.read_text(encoding="ascii") == text
-        assert len(json.loads(cli(daemon, "token", "list", "--json").stdout)) == count  # none that nobody knows
+        assert len(json.loads(cli(daemon, "token", "list", "--json").stdout)) == count
     bad = make(*first[:4], "a b:user", "--output", str(tmp_path / "none"))
     assert bad.returncode == 1 and not (tmp_path / "none").exists()
     worse = make(*second[:5], "a b", *second[6:-1], str(tmp_path / "none"))
@@ -466,7 +470,7 @@ def test_a_clients_token_file_that_others_can_read(start_daemon, tmp_path):
 
 
 def test_tokens_are_found_nowhere(start_daemon, tt, authority, monkeypatch):
-    """A canary token through everything that can go wrong; then every place where text comes out."""
+    """A marked token passes through every error path; then every text output is searched for it."""
     daemon = start_daemon(*tls_flags(authority), "--http", "127.0.0.1:0", "--log-level", "trace",
                           "--slow-ms", "50", env={"GRPC_TRACE": "all", "GRPC_VERBOSITY": "debug"})
     address, secret = "tls://" + daemon.tcp, token_of(daemon, "canary", "admin")
@@ -506,7 +510,7 @@ def test_tokens_are_found_nowhere(start_daemon, tt, authority, monkeypatch):
 
 
 def test_no_token_on_a_command_line():
-    """It would stand in the process list."""
+    """A token on the command line would be visible in the process list."""
     for words in (["sessions", "--token", "x"], ["bench", "--token=x"]):
         done = subprocess.run([sys.executable, "-m", "teletensor.cli", *words], capture_output=True, text=True)
         assert done.returncode == 2 and "unrecognized" in done.stderr

@@ -146,7 +146,7 @@ def test_memory_is_the_sessions_and_comes_back(tt):
     a = tt.shared_empty(4 * MIB)
     shared = 16 * MIB if tt.current_session().shares else 0
     assert used(tt) - start == shared
-    for _ in range(10):  # a tensor that nobody has any more is forgotten
+    for _ in range(10):  # a tensor without references is forgotten
         x = tt.from_numpy(a)
         x.sum().item()
     assert used(tt) - start <= shared + 3 * 16 * MIB

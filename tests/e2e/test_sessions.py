@@ -63,7 +63,8 @@ def test_threads_of_one_session(tt):
 
 
 def test_threads_of_one_session_while_garbage_is_collected(tt):
-    """A collection in the middle of a call runs other threads: no command of theirs may come between."""
+    """A garbage collection in the middle of a call runs other threads: none of their commands may come in
+    between."""
     interval, threshold = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(1e-5)
     gc.set_threshold(7, 2, 2)
@@ -205,7 +206,8 @@ def test_tensor_copies_its_array(tt):
 
 
 def test_a_retained_name_that_has_gone(tt):
-    """The daemon hears of it before the backward, which else would make one .grad too many."""
+    """The client tells the daemon of the flag before the backward, which would otherwise make one .grad too
+    many."""
     x = tt.ones(3, requires_grad=True)
     y = x * 2
     y.retain_grad()
@@ -253,7 +255,7 @@ def test_operands_of_two_sessions(shared_daemon, tt):
 
 
 def test_use_after_close_says_so(start_daemon, tt):
-    """Not that the daemon ended it: this program did."""
+    """The error does not say that the daemon ended the session: this program did."""
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:
         x = tt.ones(3)

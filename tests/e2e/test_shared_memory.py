@@ -1,4 +1,5 @@
-"""Memory that the daemon shares with clients of its machine: who sees what, who pays, who lets go."""
+"""Memory that the daemon shares with clients on its machine: visibility of writes, accounting, and
+release."""
 
 import gc
 import mmap
@@ -23,7 +24,7 @@ def used(session):
 
 @pytest.fixture(autouse=True)
 def before():
-    """What earlier tests have left to be collected is not this test's."""
+    """Garbage of earlier tests is collected first, because it does not belong to this test."""
     gc.collect()
     mapped.before = 0
     mapped.before = mapped()
@@ -218,7 +219,8 @@ def test_a_killed_client_lets_go(start_daemon):
         assert sum(raw.used().values()) >= 32 * MIB
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        # The session lives on (its lease is ten minutes), what its client looked at does not.
+        # The session stays (its lease is ten minutes), but the memory that its client had mapped is
+        # released.
         wait_until(lambda: sum(raw.used().values()) < MIB, what="the memory is back")
         assert raw.sessions()
     process.stdout.close()
@@ -379,7 +381,7 @@ def test_large_arrays_go_by_shared_memory(session):
 
 
 def test_the_way_of_uploads_goes_by_itself(session):
-    """It is the daemon that ends it, and the client that notices."""
+    """The daemon ends the memory, and the client notices it."""
     tt = session.tt
     values = np.arange(2 * MIB, dtype=np.float32)
     before = used(session)
@@ -402,7 +404,7 @@ def test_a_small_quota_keeps_no_way(start_daemon):
 
 
 def test_requests_ahead_of_replies(start_daemon):
-    """Each is answered, in order; what is wrong in one of them ends the upload and nothing else."""
+    """Each request is answered, in order; a wrong request ends only the upload."""
     import teletensor as tt
 
     daemon = start_daemon()

@@ -25,7 +25,7 @@ def files(daemon):
 
 
 def both_see(tt, a, w, b, v):
-    """What either session writes, the other reads."""
+    """Each session reads the writes of the other one."""
     before = w.numpy().copy()
     with a.as_current():
         w.add_(1)
@@ -39,7 +39,8 @@ def both_see(tt, a, w, b, v):
 
 @pytest.mark.parametrize("device", ["cpu", "sim:0"])
 def test_shared_again_after_a_drain(start_daemon, tt, device):
-    """One memory, the names, who may, who wrote what; charged once; gone with the last who holds it."""
+    """A restart keeps one memory, the names, the rights and the publisher; the tensor is charged once and
+    freed with its last user."""
     daemon = start_daemon(*FLAGS, "--sim-devices", "1")
     data = np.random.default_rng(1).integers(-9999, 9999, (300, 400)).astype(np.float32)
     with tt.connect(daemon.unix) as a, tt.connect(daemon.unix) as b:
@@ -61,7 +62,7 @@ def test_shared_again_after_a_drain(start_daemon, tt, device):
                 read.add_(1)
         used = sum(m["device_used"] for m in a.memory())
         assert used < 2 * data.nbytes, "one storage, not one for each session"
-        with tt.connect(daemon.unix) as c, c.as_current():  # found by name, by who comes later
+        with tt.connect(daemon.unix) as c, c.as_current():  # found by name, by a later session
             x = tt.published("w")
             both_see(tt, a, w, c, x)
             with pytest.raises(RuntimeError, match="another session"):
@@ -83,7 +84,8 @@ def test_shared_again_after_a_drain(start_daemon, tt, device):
 
 
 def test_writers_that_never_wait_count_to_the_sum(daemon):
-    """Restarted again and again under two processes that add to one tensor: each addition is there once."""
+    """The daemon is restarted repeatedly under two processes that add to one tensor: each addition happens
+    once."""
     n = 3000
     owner = client("""
         w = tt.zeros(1000)
@@ -123,7 +125,8 @@ def test_writers_that_never_wait_count_to_the_sum(daemon):
 
 @pytest.mark.parametrize("ends", ["closed", "gone"])
 def test_a_holder_whose_publisher_is_not_there(daemon, tt, ends):
-    """The publisher has ended, or its session's file is not there: who has the tensor keeps it."""
+    """If the publisher has ended, or its session's file is missing, a session that has the tensor keeps
+    it."""
     with tt.connect(daemon.unix) as b:
         a = tt.connect(daemon.unix)
         with a.as_current():
@@ -157,7 +160,8 @@ def test_a_holder_whose_publisher_is_not_there(daemon, tt, ends):
 
 
 def test_after_a_crash_all_holders_have_one_state(daemon, tt):
-    """The last that was written. Who has done nothing since goes on; who has, is told how far it went back."""
+    """After a crash all sessions have the last written state. A session that has done nothing since
+    continues; a session that has done something is told how far it was rolled back."""
     with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b, \
             tt.connect(daemon.unix, name="c") as c:
         with a.as_current():
@@ -196,7 +200,7 @@ def test_after_a_crash_all_holders_have_one_state(daemon, tt):
 
 
 def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):
-    """Written for whichever holder is written, and read back as the newest."""
+    """The tensor is written with each session that has it, and the newest state is read back."""
     with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b:
         with a.as_current():
             w = tt.zeros(70_000)
@@ -221,7 +225,8 @@ def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):
 
 
 def test_a_snapshot_beside_writers_is_one_state(daemon, tt):
-    """Written down while another session writes it: a whole instruction's contents."""
+    """The tensor is written while another session writes to it: the file has the contents after a whole
+    instruction."""
     owner = tt.connect(daemon.unix, name="owner")
     with owner.as_current():
         w = tt.zeros(1_000_000)
@@ -248,7 +253,8 @@ def test_a_snapshot_beside_writers_is_one_state(daemon, tt):
 
 
 def test_no_room_on_the_disk_at_a_drain(start_daemon, tt, tmp_path):
-    """What was published cannot be written: its users are told so, by its line; the rest of them is whole."""
+    """A published tensor cannot be written: its users get an error with its line; the rest of their sessions
+    is complete."""
     disk = Disk(tmp_path)
     daemon = start_daemon(*FLAGS, env=disk.environment)
     with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b:

@@ -1,4 +1,4 @@
-"""Published tensors: what other sessions see, may do, and pay."""
+"""Published tensors: visibility to other sessions, permissions and accounting."""
 
 import json
 import os
@@ -119,9 +119,9 @@ def test_read_only(pair):
 
         with pytest.raises(RuntimeError, match="read-only"):
             step(v)
-        assert (v * 2).tolist() == [2.0] * 3  # the session goes on
+        assert (v * 2).tolist() == [2.0] * 3  # the session continues
     with a.as_current():
-        w += 1  # whose it is may
+        w += 1  # the publisher may
         a.synchronize()
     assert v.tolist() == [2.0] * 3
 
@@ -147,7 +147,7 @@ def test_freed_with_its_last_holder(start_daemon):
                 again = tt.published("w")
             assert used(b) == before, "charged once, to the publisher"
             assert used(a) >= size
-        # The publisher has ended; the tensor and its name stay with who holds it.
+        # The publisher has ended; the tensor and its name stay while a session uses the tensor.
         with b.as_current():
             v += 1
             assert again[0].item() == 4.0
@@ -171,7 +171,7 @@ def test_a_published_temporary_stays_until_it_is_withdrawn(pair):
         del p
         a.synchronize()
     with b.as_current():
-        for _ in range(2):  # nobody else holds it in between
+        for _ in range(2):  # no other session holds it in between
             assert tt.published("temporary").tolist() == [3.0, 3.0]
             assert tt.published("parameter").tolist() == [0.0] * 3
             b.synchronize()
@@ -302,7 +302,8 @@ def test_names(pair, start_daemon):
 
 
 def test_a_failed_write_did_not_happen(pair):
-    """It fails before its first store, in the session that issued it; nobody else hears of it."""
+    """The write fails before its first store, only in the session that issued it; other sessions see no
+    error."""
     tt, a, b = pair
     with a.as_current():
         w = tt.arange(4)
@@ -444,7 +445,7 @@ def test_kept_in_a_session_that_is_taken_over(start_daemon):
 
 
 def test_users_and_rights(start_daemon):
-    """Nothing of one user is another's, unless it was granted."""
+    """A user cannot use tensors of another user, unless this was granted."""
     import teletensor as tt
 
     daemon = start_daemon()

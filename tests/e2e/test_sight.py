@@ -1,4 +1,4 @@
-"""Who holds what: the operator's calls and commands, /metrics, health, the slow log."""
+"""The operator's view of resources: calls and commands, /metrics, health, the slow log."""
 
 import getpass
 import json
@@ -259,7 +259,8 @@ def test_interrupt_of_another(start_daemon, tt):
 
 
 def test_users_see_sums_of_others(start_daemon, tt):
-    """On loopback TCP nobody is known: no admin, and another user's session is as good as none."""
+    """On loopback TCP a caller has no identity: it is no admin, and another user's session is answered as if
+    it did not exist."""
     daemon = start_daemon()
     with tt.connect(daemon.unix, name="secret project") as s:
         kept = tt.ones(MIB)
@@ -315,7 +316,7 @@ def test_a_reason_in_any_script(start_daemon, tt, each_transport, reason, told):
 
 
 def test_memory_names_shapes_and_dtypes(start_daemon, tt):
-    """Of results, of what was uploaded or sent in a command, and of what a view was written into."""
+    """The table has shapes and dtypes of results, of uploads and constants, and of writes into views."""
     import numpy as np
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:

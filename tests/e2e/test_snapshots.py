@@ -1,4 +1,4 @@
-"""Snapshots on demand and from time to time; what a drain keeps and says."""
+"""Snapshots on request and at intervals; the sessions that a drain keeps, and its report."""
 
 import getpass
 import json
@@ -22,7 +22,7 @@ def cli(daemon, command, *arguments):
 
 
 def test_a_snapshot_is_there_after_a_crash(start_daemon, tt, each_transport):
-    """All that was issued before the call is in it, also what was still queued."""
+    """The snapshot has all commands that were issued before the call, also queued ones."""
     daemon = start_daemon(*FLAGS)
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         w = tt.zeros(1000)
@@ -40,7 +40,7 @@ def test_a_snapshot_is_there_after_a_crash(start_daemon, tt, each_transport):
 
 
 def test_snapshots_while_another_thread_works(start_daemon, tt):
-    """Each one has what came before it, whole instructions, and the work goes on beside."""
+    """Each snapshot has all earlier commands, as whole instructions, and the work continues meanwhile."""
     daemon = start_daemon(*FLAGS)
     with tt.connect(daemon.unix, name="exp").as_current() as s:
         a, b = tt.zeros(50_000), tt.zeros(50_000)
@@ -169,7 +169,7 @@ def test_commands(start_daemon, tt):
 
 
 def test_a_drain_ends_at_its_time(start_daemon, tt):
-    """A session that does not come to rest is lost by name; the one at rest is valid."""
+    """A session that does not become idle is lost with an error that names it; the idle session is kept."""
     daemon = start_daemon(*FLAGS, "--lanes", "1")
     with tt.connect(daemon.unix, name="rest").as_current() as rest:
         rest.keep("w", tt.arange(10))

@@ -1,4 +1,4 @@
-"""Who connects to the daemon's own UNIX socket: the kernel says it (SO_PEERCRED)."""
+"""Users of the machine on the daemon's own UNIX socket: the kernel identifies them (SO_PEERCRED)."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def act(uid, code, daemon):
 
 
 def reachable(daemon, mode):
-    """The folder of a test is closed to others; what an administrator may have changed."""
+    """Opens the folder of a test to other users, as an administrator may have done."""
     os.chmod(daemon.folder, 0o755)
     if mode:
         os.chmod(daemon.socket, mode)

@@ -1,4 +1,4 @@
-"""The stores of tt.distributed: what they keep, who waits, and files that are damaged."""
+"""The stores of tt.distributed: their contents, waiting calls, and damaged files."""
 
 import datetime
 import os

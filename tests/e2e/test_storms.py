@@ -41,7 +41,8 @@ def half_a_greeting():
 
 @pytest.mark.timeout(1800)
 def test_half_open_handshakes(start_daemon, tt, tmp_path):
-    """Who is there works on by the same connection, who is new comes in, and all of them are closed."""
+    """Existing clients continue on their connections, new clients can connect, and all silent connections
+    are closed."""
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.issue("server")
     daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key), "--http", "127.0.0.1:0")
@@ -75,7 +76,7 @@ def test_half_open_handshakes(start_daemon, tt, tmp_path):
 
 @pytest.mark.timeout(1800)
 def test_a_storm_of_connections(start_daemon, tt):
-    """They come, say nothing or rubbish, and go: nothing of them stays."""
+    """Connections that send nothing or garbage and end leave nothing behind."""
     daemon = start_daemon("--lease", "60")
     host, port = daemon.tcp.split(":")
     ways = ((socket.AF_UNIX, daemon.socket), (socket.AF_INET, (host, int(port))))

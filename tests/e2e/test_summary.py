@@ -1,4 +1,4 @@
-"""The table of a model's modules."""
+"""tt.utils.summary, the table of a model's modules."""
 
 import pytest
 

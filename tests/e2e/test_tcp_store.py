@@ -1,4 +1,4 @@
-"""TCPStore and the daemon's Store service: who meets whom, limits, cuts, restarts, hostile callers."""
+"""TCPStore and the daemon's Store service: names of stores, limits, cuts, restarts, hostile callers."""
 
 import contextlib
 import datetime
@@ -41,7 +41,7 @@ def process(code, *arguments):
 
 
 def test_processes_meet(daemon):
-    """The master waits for all; each waits for the keys of the others."""
+    """The master waits for all processes; each process waits for the keys of the others."""
     code = """
 rank = int(sys.argv[1])
 store = dist.TCPStore("127.0.0.1", 4711, 3, rank == 0, timeout=60)

@@ -8,7 +8,7 @@ import pytest
 
 
 class Mark:
-    """What tests see the end of."""
+    """An object whose destruction the tests observe."""
 
 
 def test_any_attribute(tt):

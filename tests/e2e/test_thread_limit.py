@@ -1,4 +1,5 @@
-"""A daemon whose user may have few threads: it starts or says why not, and what it has started it ends well."""
+"""A daemon whose user may have few threads: it starts, or reports why it cannot, and it ends all threads
+that it has started."""
 
 import os
 import signal
@@ -63,7 +64,7 @@ def folder():
 
 @pytest.fixture(name="threads")
 def threads_of_a_daemon(folder):
-    """How many one has when it is ready."""
+    """The number of threads of a daemon that is ready."""
     free = Limited(folder, FREE)
     assert free.ready
     found = free.threads()
@@ -87,7 +88,7 @@ def test_a_thread_that_is_refused_at_the_start_is_one_line(folder, threads):
 
 
 def test_at_its_limit_it_writes_sessions(folder, tt):
-    """Nothing that SIGTERM brings about needs another thread."""
+    """The work after SIGTERM needs no new thread."""
     daemon = Limited(folder, FREE)
     with tt.connect("unix:" + daemon.socket, name="exp").as_current() as s:
         s.keep("w", tt.ones(10))

@@ -1,4 +1,4 @@
-"""Memory that is short moves to the disk, and comes back before it is used."""
+"""Short memory is spilled to the disk, and tensors are read back before they are used."""
 
 import contextlib
 import json
@@ -100,7 +100,7 @@ def test_uploads_and_calls_find_room(start_daemon, tt):
 
 
 def test_a_session_larger_than_the_memory(start_daemon, tt):
-    """It moves its own tensors, those that it used longest ago first."""
+    """A session spills its own tensors, the least recently used first."""
     daemon = start_daemon(*flags("32MiB"))
     with tt.connect(daemon.unix) as s:
         rows = [tt.full((EIGHT // 2,), float(k)) for k in range(24)]  # 96 MiB
@@ -201,7 +201,8 @@ def test_kept_tensors_move_last(start_daemon, tt):
 
 
 def test_two_large_jobs_alternate(start_daemon, tt):
-    """Each needs 70 % of the memory: they take turns, and nobody's bytes go back and forth all the time."""
+    """Each job needs 70 % of the memory: they take turns, and tensors do not move back and forth all the
+    time."""
     daemon = start_daemon(*flags(), "--http", "127.0.0.1:0")
     rounds, results = 60, {}
 
@@ -250,7 +251,8 @@ def test_sessions_that_wait_can_be_interrupted_and_closed(start_daemon, tt):
 
 
 def test_sessions_whose_tensors_are_on_the_disk_survive_a_restart(start_daemon, tt):
-    """More than the memory holds: written down from the disk, and moved there again."""
+    """A session with more tensors than memory is written from the disk, and its tensors are spilled again
+    after the restart."""
     daemon = start_daemon(*flags(), "--lease", "120", "--restart", "60", "--drain", "60")
     random = np.random.default_rng(3)
     data = [[random.random(EIGHT, np.float32) for _ in range(3)] for _ in range(4)]
@@ -328,7 +330,8 @@ def test_without_a_disk_nothing_moves(start_daemon, tt):
 
 
 def test_results_that_fit_one_by_one_but_not_together(start_daemon, tt):
-    """Made by one loop, they need room for all of them at once: others of the session move away for that."""
+    """The results of one fused loop need room at the same time: other tensors of the session are spilled for
+    them."""
     daemon = start_daemon("--session-memory", "4MiB", "--host-memory", "6MiB", "--disk-memory", "64MiB")
     numbers = np.arange(1 << 16)
     with tt.connect(daemon.unix) as s, s.as_current():

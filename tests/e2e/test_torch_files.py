@@ -1,5 +1,5 @@
-"""Files of torch.save, made by hand (support/torch_files.py): what is read of them, and that nothing else is.
-Files that PyTorch itself has written: tests/peers/test_saved_torch.py."""
+"""Files of torch.save, built by support/torch_files.py: the contents that are read, and that all others are
+refused. tests/peers/test_saved_torch.py has files that PyTorch itself has written."""
 
 import argparse
 import io
@@ -469,7 +469,7 @@ def test_every_cut(tt, write):
 
 
 def test_files_that_are_something_else(tt):
-    """As tests/fuzz/torch_files.py, a little: `make fuzz` goes on for minutes."""
+    """Runs tests/fuzz/torch_files.py briefly; `make fuzz` runs it for minutes."""
     tried, read = fuzz.run(seed=1, count=1500)
     assert tried == 1500 and read > 30
 
@@ -590,7 +590,8 @@ def test_convert_a_checkpoint(tt, tmp_path, capsys):
         "raw": b"\0\xff",
         "args": argparse.Namespace(path=pathlib.Path("data"), dtype=tt.float16),
     }
-    # What safetensors cannot hold, a tensor whose copy would be larger than the file, the file itself.
+    # Refused conversions: contents that safetensors cannot hold, a tensor whose copy would be larger than
+    # the file, the file itself.
     for obj, said in (
         (bytearray(b"x"), "the object is bytearray"),
         ({(1, 2): 3}, "a key of the dict is tuple"),

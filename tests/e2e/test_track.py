@@ -1,4 +1,4 @@
-"""What a program sees of its queue: track(), queued(), waits by line, the hint at reads in a loop."""
+"""A program's view of its queue: track(), queued(), waits by line, and the hint about reads in a loop."""
 
 import logging
 import sys

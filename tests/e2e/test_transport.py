@@ -1,4 +1,4 @@
-"""The two transports of the Python client: which one is taken, and what only the native one can."""
+"""The two transports of the Python client: which one is chosen, and the functions of the native one."""
 
 import pytest
 from support.clients import client, finish, wait_line
@@ -31,7 +31,7 @@ def test_which_one_is_taken(tt, shared_daemon, monkeypatch):
 
 
 def test_an_instruction_leaves_while_python_computes(start_daemon, monkeypatch):
-    """Frames are written by a thread that does not need the GIL, which this client never lets go."""
+    """A thread that does not need the GIL writes frames; this client never releases the GIL."""
     monkeypatch.setenv("TELETENSOR_TRANSPORT", "native")
     daemon = start_daemon()
     process = client("""
@@ -52,7 +52,7 @@ def test_an_instruction_leaves_while_python_computes(start_daemon, monkeypatch):
 
 
 def test_two_threads_read(each_transport, tt):
-    """One of them does the stream's work while the other waits, and hands it on."""
+    """One of the waiting threads does the stream's I/O while the other waits, and passes the task on."""
     import threading
 
     ones, got = tt.ones(4), {}
@@ -69,7 +69,8 @@ def test_two_threads_read(each_transport, tt):
 
 
 def test_many_instructions_without_a_read(each_transport, tt):
-    """More than the credits allow at once: whoever issues reads what gives them back."""
+    """A program issues more than the credits allow at once: the issuing thread itself reads the messages
+    that return credits."""
     x = tt.zeros(())
     for _ in range(60_000):
         x = x + 1

@@ -1,4 +1,4 @@
-"""Two clients at once: one floods, the other is served right and meanwhile."""
+"""Two clients at once: one floods its queue, and the other gets right results meanwhile."""
 
 import numpy as np
 import pytest

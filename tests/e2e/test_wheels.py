@@ -21,7 +21,7 @@ print(tt.ones(3).sum())
 assert tt.current_session().transport == "native"
 """
 
-# What every platform of the manylinux family has.
+# Libraries that every platform of the manylinux family has.
 ALLOWED = {"libc", "libm", "libmvec", "libdl", "libpthread", "librt", "libstdc++", "libgcc_s", "libz"}
 
 

@@ -82,7 +82,7 @@ def test_a_program_without_a_guard(shared_daemon, tmp_path, how):
 
 
 def test_without_cloudpickle(shared_daemon, tmp_path):
-    """What can be imported is sent all the same; for the rest the error names the cure."""
+    """Objects that can be imported are sent by name; for all other objects the error says what to do."""
     (tmp_path / "cloudpickle.py").write_text("raise ImportError('hidden')")
     code = f"""
 import sys
@@ -173,7 +173,8 @@ def test_workers_end_with_their_program(shared_daemon, options, slow):
 
 @pytest.mark.parametrize("options", [{}, {"multiprocessing_context": "fork"}])
 def test_control_c(shared_daemon, options):
-    """Of the whole group of processes, as a terminal sends it, while the program waits for a batch."""
+    """Ctrl-C of the whole group of processes, as a terminal sends it, while the program waits for a
+    batch."""
     process = client(loading(shared_daemon, "i < 4 or time.sleep(600)", **options).replace("AFTER", """
             for batch in batches:
                 print("at", batch[1].item(), flush=True)

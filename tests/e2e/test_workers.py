@@ -108,7 +108,7 @@ def test_kinds_of_tensors_that_travel(tt):
 
 
 def test_seeds(tt):
-    """Those of PyTorch's workers: a base seed and the worker's number."""
+    """The seeds follow PyTorch's rule: a base seed plus the worker's number."""
     def draws(generator=None, **options):
         return [tuple(v.item() for v in batch)
                 for batch in loader(tt, datasets.Draws(6), num_workers=2, generator=generator, **options)]
@@ -131,7 +131,7 @@ def test_seeds(tt):
     assert draws(tt.Generator().manual_seed(5)) == again != draws(own)
     stay = loader(tt, datasets.Draws(2), num_workers=1, persistent_workers=True, generator=7)
     rows = [tuple(v.item() for v in batch) for _ in range(2) for batch in stay]
-    assert len({row[1] for row in rows}) == 1 and len({row[3] for row in rows}) == 4  # they go on
+    assert len({row[1] for row in rows}) == 1 and len({row[3] for row in rows}) == 4  # they continue
 
 
 def test_the_order_does_not_depend_on_workers(tt):
@@ -167,7 +167,8 @@ def test_a_dataset_on_the_daemon_needs_no_workers(tt):
     (KeyError("no sample"), KeyError), (datasets.Own("no sample"), datasets.Own),
     (datasets.Choosy("no sample", 2), RuntimeError), (StopIteration("no sample"), StopIteration)])
 def test_an_exception_of_a_worker(tt, error, kind):
-    """It has its type and its traceback, comes in the place of its batch, and the next one can be had."""
+    """The error of a worker has its type and traceback, is raised in place of its batch, and the next batch
+    is still available."""
     batches = iter(loader(tt, datasets.Raising(5, error), num_workers=2))
     assert [next(batches)["y"].item() for _ in range(2)] == [0, 1]
     with pytest.raises(kind) as caught:

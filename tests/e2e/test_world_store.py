@@ -41,7 +41,8 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("method", ("tcp://127.0.0.1:4711", "file://{folder}/world", "env://"))
 def test_the_store_of_a_world(start_daemon, tmp_path, monkeypatch, method):
-    """It is there without a store being given, twice, and the second world finds nothing of the first."""
+    """The world's store exists without a given store, for two worlds in turn, and the second world finds no
+    keys of the first."""
     daemon = start_daemon()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "4712")
