@@ -115,19 +115,11 @@ bit running = 1, closed;
 byte leases;          /* numbers given so far */
 byte holder;          /* the lease in the table; 0 if there is none */
 byte owner[LEASES + 1];
-<<<<<<< HEAD
-bit taken[LEASES + 1];  /* tombstones of this life (Leases::remember_ending) */
-bit was_taken[LEASES + 1]; /* the same in any life; for LOST_FOR_A_REASON */
-bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
-
-/* server/session/lease.h: of the lease that has the session */
-=======
-bit taken[LEASES + 1];  /* records of retired leases of this daemon (Leases::bury) */
+bit taken[LEASES + 1];  /* records of retired leases of this daemon (Leases::remember_ending) */
 bit was_taken[LEASES + 1]; /* the same for all daemons; for LOST_FOR_A_REASON */
 bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
 
-/* server/lease.h: state of the lease that has the session */
->>>>>>> 270acb3f2b2fbaf87805d8a28b3d6a22c9b790dc
+/* server/session/lease.h: state of the lease that has the session */
 byte attach;
 bit awaited, restored;
 byte stream = NONE; /* its stream */
@@ -143,11 +135,7 @@ byte pending, pending_of; /* a frame that is not consumed, and the lease that se
 byte made_by[MAX + 1];    /* the lease whose client issued a command */
 bit still, held;          /* the session is paused for a snapshot; permanently, in a drain */
 
-<<<<<<< HEAD
-/* server/session/leases.cc: a session on its way from a client to the next */
-=======
-/* server/leases.cc: a take-over in progress */
->>>>>>> 270acb3f2b2fbaf87805d8a28b3d6a22c9b790dc
+/* server/session/leases.cc: a take-over in progress */
 mtype = { NOT, RETIRED, ASKED, ANSWERED };
 mtype taking = NOT;
 byte taker, from, start;

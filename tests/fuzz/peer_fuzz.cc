@@ -141,11 +141,7 @@ class World {
     return status;
   }
 
-<<<<<<< HEAD
-  // As server/peer/peer.cc when a peer breaks the protocol: the link begins anew for both.
-=======
-  // As server/peer.cc does if a peer violates the protocol: the link is restarted for both.
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+  // As server/peer/peer.cc does if a peer violates the protocol: the link is restarted for both.
   void break_link(const std::string& why) {
     lose(0, 1, why);
     lose(1, 0, why);

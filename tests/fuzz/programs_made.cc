@@ -76,25 +76,15 @@ View ProgramBuilder::literal(DType dtype, std::string bytes, const core::Dims& s
   return view;
 }
 
-<<<<<<< HEAD
 const View& ProgramBuilder::pick(const Scope& scope) {
-  // What came last is read more often, so that chains grow.
-=======
-const View& ProgramMaker::pick(const Scope& scope) {
   // Recent values are used more often, so that long chains occur.
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
   const std::size_t n = scope.views.size();
   return scope.views[random_.one_in(2) ? random_.below(n)
                                        : n - 1 - random_.below(std::min<std::size_t>(n, 3))];
 }
 
-<<<<<<< HEAD
-// Of the same value, another part or order.
-View ProgramBuilder::any_view(const View& view) {
-=======
 // A view of another part, or in another order, of the same value.
-View ProgramMaker::any_view(const View& view) {
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+View ProgramBuilder::any_view(const View& view) {
   View out = view;
   core::Dims shape = view.geometry.shape, strides = view.geometry.strides;
   const int rank = view.geometry.rank();
@@ -249,13 +239,8 @@ void ProgramBuilder::unary(Block& block, Scope& scope, const char* name, const V
   block.steps.push_back(std::move(step));
 }
 
-<<<<<<< HEAD
-// if condition: two ways that give tensors of one type.
-void ProgramBuilder::branch(Block& block, Scope& scope) {
-=======
 // An if with a condition: both branches return tensors of the same type.
-void ProgramMaker::branch(Block& block, Scope& scope) {
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+void ProgramBuilder::branch(Block& block, Scope& scope) {
   View condition = literal(DType::kBool, std::string(1, static_cast<char>(random_.below(2))), {});
   if (random_.one_in(2)) {
     unary(block, scope, "any", pick(scope));
@@ -290,13 +275,8 @@ void ProgramMaker::branch(Block& block, Scope& scope) {
   block.steps.push_back(std::move(step));
 }
 
-<<<<<<< HEAD
-// A counter that goes to a few, and one more tensor that changes in each round.
-void ProgramBuilder::loop(Block& block, Scope& scope) {
-=======
 // A counter that runs to a small limit, and one more tensor that changes in each iteration.
-void ProgramMaker::loop(Block& block, Scope& scope) {
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+void ProgramBuilder::loop(Block& block, Scope& scope) {
   View x = pick(scope);
   if (!x.geometry.contiguous() || x.geometry.offset != 0 ||
       x.geometry.numel() != program_.values[x.value].elements) {

@@ -12,7 +12,6 @@ POSIX = "posix"  # <name.h> and <sys/name.h>
 CLIENT = [STD]
 ABSL = [STD, POSIX, "absl/"]
 
-<<<<<<< HEAD
 # What a file of the daemon may include from the engine and from Debian's packages.
 ENGINE = ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h",
           "engine/memory/block_file.h", "engine/runtime/fabric.h", "engine/collective/link.h"]
@@ -31,12 +30,8 @@ ROOMS = {
     "net": ["base", "access", "session", "stream", "rendezvous", "peer", "admin"],
 }
 
-# folder -> (project headers it may include, by prefix; other headers it may include).
-# The longest matching folder counts. A folder may always include its own headers.
-=======
 # folder -> (project headers that it may include, by prefix; other headers that it may include). The longest
 # matching folder applies. A folder may always include its own headers.
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 LAYERS = {
     "engine/core": ([], CLIENT),
     "engine/program": (["engine/core/"], CLIENT),

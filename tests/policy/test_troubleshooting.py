@@ -21,13 +21,8 @@ CONNECT = {
     "_transport": {"_hello", "open_transport"},
 }
 CAUSES = ("Fault", "Absent", "Silent")  # classes of _reach
-<<<<<<< HEAD
-# Where the daemon refuses a Hello, and the codes that mean it.
-REFUSALS = ["access/auth.cc", "access/rights.cc", "session/leases.cc", "session/codec.cc", "stream/service.cc"]
-=======
 # The files in which the daemon refuses a Hello, and the codes that they use.
-REFUSALS = ["auth.cc", "rights.cc", "leases.cc", "codec.cc", "service.cc"]
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+REFUSALS = ["access/auth.cc", "access/rights.cc", "session/leases.cc", "session/codec.cc", "stream/service.cc"]
 REFUSAL = re.compile(
     r"Status\(\s*(?:core::)?(?:Code::)?k(?:Unauthenticated|ResourceExhausted|FailedPrecondition),(.*?)\);$",
     re.M | re.S)

@@ -141,17 +141,17 @@ newaxis = None
 
 
 def get_default_dtype() -> dtype:
-    """The dtype of new floating-point tensors."""
+    """Returns the dtype that new floating-point tensors have by default."""
     return _core.default_dtype()
 
 
 def set_default_dtype(d: dtype) -> None:
-    """Sets the dtype of new floating-point tensors."""
+    """Sets the dtype that new floating-point tensors have by default."""
     _core.set_default_dtype(d)
 
 
 def set_default_device(place: _Any) -> None:
-    """Sets the device of new tensors; None: the CPU."""
+    """Sets the device of new tensors; None resets it to the CPU."""
     from . import _convert
 
     place = device("cpu" if place is None else place)
@@ -159,25 +159,27 @@ def set_default_device(place: _Any) -> None:
 
 
 def is_autocast_enabled(device_type: str | None = None) -> _Any:
-    """Is autocast on in this thread, for a type of device or for any?"""
+    """Returns whether autocast is enabled in this thread: for `device_type`, or for any device type without
+    it."""
     on = [_core.autocast_state(place == "cuda")[0] for place in ("cpu", "cuda")]
     return True in on if device_type is None else on[device_type == "cuda"]
 
 
 def get_autocast_dtype(device_type: str) -> dtype:
-    """The dtype that autocast chooses for matrix products on a type of device."""
+    """Returns the dtype to which autocast casts the operands of matrix products on this type of device."""
     chosen: dtype = _core.autocast_state(device_type == "cuda")[1]
     return chosen
 
 
 def _fill_namespace() -> list[str]:
-    """Catalog ops as functions, where no Python function has the name."""
+    """Exports the ops of the catalog as functions, except those whose name a Python function has
+    already."""
     names = []
     space = globals()
     for entry in _core.catalog():
         name = entry["name"]
         if not entry["internal"] and name not in space and not entry["mutates"] and (
-                not name.startswith("special_")):  # tt.special has them
+                not name.startswith("special_")):  # these are in tt.special
             space[name] = _core.ops[name]
             names.append(name)
     for alias, name in {"concat": "cat", "concatenate": "cat", "multiply": "mul",

@@ -37,13 +37,8 @@ def exporting(space: MutableMapping[str, Any]) -> str:
 def attach(space: MutableMapping[str, Any], names: Iterable[str]) -> None:
     """Replaces the functions of a module's namespace that are written in Python by their wrapped forms."""
     for name in names:
-<<<<<<< HEAD
-        if type(function := space[name]) is FunctionType:  # of a wrapped one isfunction() is true, too
-            space[name] = checked(function, exporting(space))
-=======
         if type(function := space[name]) is FunctionType:  # isfunction() is also true of a wrapped function
-            space[name] = checked(function, space["__name__"])
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+            space[name] = checked(function, exporting(space))
 
 
 def named(home: str, name: str) -> Any:

@@ -14,13 +14,8 @@ def set_default_tensor_type(t: Any) -> None:
     """Sets the dtype and device of new tensors by the name of an older tensor type: `FloatTensor`,
     "torch.cuda.HalfTensor", ...
 
-<<<<<<< HEAD
-    AttributeError for a name that is none, TypeError for one that is not of floating-point numbers."""
-    from . import _api as tt
-=======
     AttributeError for an unknown name, TypeError for a type that is not floating-point."""
-    import teletensor as tt
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    from . import _api as tt
 
     try:
         kind = tensor_type(t)

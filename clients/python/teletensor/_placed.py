@@ -58,13 +58,8 @@ class InDaemon(AsStored):
         return made.requires_grad_() if requires_grad else made
 
     def parameter(self, tensor: Any, requires_grad: bool) -> Any:
-<<<<<<< HEAD
-        """A parameter on the tensor's memory."""
-        return Parameter(tensor, requires_grad)
-=======
         """A parameter that uses the memory of the tensor."""
-        return tt.nn.Parameter(tensor, requires_grad)
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+        return Parameter(tensor, requires_grad)
 
     def _device(self, storage: Storage) -> Any:
         """The device that map_location chooses; None means the default device."""

@@ -145,14 +145,8 @@ def _withdraw(session: Session, name: str) -> None:
 
 
 def listed_in(session: Session) -> list[dict[str, Any]]:
-<<<<<<< HEAD
-    """published() without a name, for one session."""
-    from . import _api as tt
-=======
     """Implements published() without a name for one session."""
-    import teletensor as tt
-
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    from . import _api as tt
     from ._arrays import DTYPES
 
     dtypes = {dtype.number: dtype for dtype in (getattr(tt, name) for name in DTYPES)}

@@ -65,33 +65,18 @@ irfftn = _many("irfftn", _FLOATING, "The inverse of rfftn.")
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: DType | None = None, device: Any = None) -> Array:
-<<<<<<< HEAD
-    """The frequencies of fft's results for n samples with distance d."""
+    """The frequencies of the results of fft for n samples at a distance of d."""
     return wrap(_fft.fftfreq(n, d, dtype=dtype or default_float(), device=device))
 
 
 def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DType | None = None, device: Any = None) -> Array:
-    """The frequencies of rfft's results for n samples with distance d."""
+    """The frequencies of the results of rfft for n samples at a distance of d."""
     return wrap(_fft.rfftfreq(n, d, dtype=dtype or default_float(), device=device))
 
 
 def fftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:
-    """Frequency 0 moved to the middle."""
-    return wrap(_fft.fftshift(unwrap(x, "fftshift"), dim=axes))
-=======
-    """The frequencies of the results of fft for n samples at a distance of d."""
-    return wrap(tt.fft.fftfreq(n, d, dtype=dtype or default_float(), device=device))
-
-
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DType | None = None, device: Any = None) -> Array:
-    """The frequencies of the results of rfft for n samples at a distance of d."""
-    return wrap(tt.fft.rfftfreq(n, d, dtype=dtype or default_float(), device=device))
-
-
-def fftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:
     """Moves frequency 0 to the middle."""
-    return wrap(tt.fft.fftshift(unwrap(x, "fftshift"), dim=axes))
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    return wrap(_fft.fftshift(unwrap(x, "fftshift"), dim=axes))
 
 
 def ifftshift(x: Array, /, *, axes: int | Sequence[int] | None = None) -> Array:

@@ -94,45 +94,25 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Array:
 
 
 def eigh(x: Array, /) -> EighResult:
-<<<<<<< HEAD
-    """Eigenvalues (ascending) and eigenvectors (columns) of each symmetric or Hermitian matrix."""
-    values, vectors = _linalg.eigh(_matrix(x, "eigh"))
-=======
     """The eigenvalues (ascending) and eigenvectors (columns) of each symmetric or Hermitian matrix."""
-    values, vectors = tt.linalg.eigh(_matrix(x, "eigh"))
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    values, vectors = _linalg.eigh(_matrix(x, "eigh"))
     return EighResult(wrap(values), wrap(vectors))
 
 
 def eigvalsh(x: Array, /) -> Array:
-<<<<<<< HEAD
-    """Eigenvalues (ascending) of each symmetric or Hermitian matrix."""
+    """The eigenvalues (ascending) of each symmetric or Hermitian matrix."""
     return wrap(_linalg.eigvalsh(_matrix(x, "eigvalsh")))
 
 
 def eig(x: Array, /) -> EigResult:
-    """Complex eigenvalues and eigenvectors (columns) of each square matrix."""
-    values, vectors = _linalg.eig(_matrix(x, "eig"))
-=======
-    """The eigenvalues (ascending) of each symmetric or Hermitian matrix."""
-    return wrap(tt.linalg.eigvalsh(_matrix(x, "eigvalsh")))
-
-
-def eig(x: Array, /) -> EigResult:
     """The complex eigenvalues and eigenvectors (columns) of each square matrix."""
-    values, vectors = tt.linalg.eig(_matrix(x, "eig"))
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    values, vectors = _linalg.eig(_matrix(x, "eig"))
     return EigResult(wrap(values), wrap(vectors))
 
 
 def eigvals(x: Array, /) -> Array:
-<<<<<<< HEAD
-    """Complex eigenvalues of each square matrix."""
-    return wrap(_linalg.eigvals(_matrix(x, "eigvals")))
-=======
     """The complex eigenvalues of each square matrix."""
-    return wrap(tt.linalg.eigvals(_matrix(x, "eigvals")))
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    return wrap(_linalg.eigvals(_matrix(x, "eigvals")))
 
 
 def inv(x: Array, /) -> Array:
@@ -147,13 +127,8 @@ def matrix_norm(x: Array, /, *, keepdims: builtins.bool = False, ord: Any = "fro
 
 
 def matrix_power(x: Array, n: int, /) -> Array:
-<<<<<<< HEAD
-    """Each square matrix to an integer power."""
-    return wrap(_linalg.matrix_power(_matrix(x, "matrix_power"), n))
-=======
     """Raises each square matrix to an integer power."""
-    return wrap(tt.linalg.matrix_power(_matrix(x, "matrix_power"), n))
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    return wrap(_linalg.matrix_power(_matrix(x, "matrix_power"), n))
 
 
 def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
@@ -192,13 +167,8 @@ def outer(x1: Array, x2: Array, /) -> Array:
 
 
 def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
-<<<<<<< HEAD
-    """x = Q @ R with orthonormal columns of Q and upper triangular R."""
-    q, r = _linalg.qr(_matrix(x, "qr"), mode)
-=======
     """The factors of x = Q @ R: Q has orthonormal columns and R is upper triangular."""
-    q, r = tt.linalg.qr(_matrix(x, "qr"), mode)
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    q, r = _linalg.qr(_matrix(x, "qr"), mode)
     return QRResult(wrap(q), wrap(r))
 
 
@@ -225,24 +195,14 @@ def solve(x1: Array, x2: Array, /) -> Array:
 
 
 def svd(x: Array, /, *, full_matrices: builtins.bool = True) -> SVDResult:
-<<<<<<< HEAD
-    """x = U @ diag(S) @ Vh, singular values in descending order."""
-    u, s, vh = _linalg.svd(_matrix(x, "svd"), full_matrices=full_matrices)
-=======
     """The factors of x = U @ diag(S) @ Vh, with the singular values in descending order."""
-    u, s, vh = tt.linalg.svd(_matrix(x, "svd"), full_matrices=full_matrices)
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    u, s, vh = _linalg.svd(_matrix(x, "svd"), full_matrices=full_matrices)
     return SVDResult(wrap(u), wrap(s), wrap(vh))
 
 
 def svdvals(x: Array, /) -> Array:
-<<<<<<< HEAD
-    """Singular values of each matrix, descending."""
-    return wrap(_linalg.svdvals(_matrix(x, "svdvals")))
-=======
     """The singular values of each matrix in descending order."""
-    return wrap(tt.linalg.svdvals(_matrix(x, "svdvals")))
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    return wrap(_linalg.svdvals(_matrix(x, "svdvals")))
 
 
 def trace(x: Array, /, *, offset: int = 0, dtype: DType | None = None) -> Array:

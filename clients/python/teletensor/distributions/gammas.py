@@ -103,13 +103,8 @@ class Gamma(Distribution):
         return result
 
     def cdf(self, value: Any) -> Tensor:
-<<<<<<< HEAD
-        """The probability of a smaller value."""
-        result: Tensor = special.gammainc(
-=======
         """The probability that a sample is at most the value."""
-        result: Tensor = tt.special.gammainc(
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+        result: Tensor = special.gammainc(
             self.concentration, self.rate * self._at(value, self.rate)
         )
         return result

@@ -233,24 +233,14 @@ class LowRankMultivariateNormal(Distribution):
 
     @property
     def scale_tril(self) -> Tensor:
-<<<<<<< HEAD
-        """The covariance's lower Cholesky factor."""
-        result: Tensor = linalg.cholesky(self.covariance_matrix)
-=======
         """The lower Cholesky factor of the covariance."""
-        result: Tensor = tt.linalg.cholesky(self.covariance_matrix)
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+        result: Tensor = linalg.cholesky(self.covariance_matrix)
         return result
 
     @property
     def precision_matrix(self) -> Tensor:
-<<<<<<< HEAD
-        """The inverse of the covariance."""
-        half = linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
-=======
         """The inverse of the covariance matrix."""
-        half = tt.linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+        half = linalg.solve_triangular(self._capacitance(), self._scaled(), upper=False)
         return self.cov_diag.reciprocal().diag_embed() - half.mT @ half
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:

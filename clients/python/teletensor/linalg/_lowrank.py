@@ -11,13 +11,8 @@ __all__ = ["pca_lowrank", "svd_lowrank"]
 
 
 def _basis(A: Tensor, q: int, niter: int) -> Tensor:
-<<<<<<< HEAD
-    """(..., m, q) orthonormal columns whose span holds almost all of the range of A."""
-    Q: Tensor = qr(A @ tt.randn(A.shape[-1], q, dtype=A.dtype, device=A.device)).Q
-=======
     """Returns (..., m, q) orthonormal columns whose span approximates the range of A."""
-    Q: Tensor = tt.linalg.qr(A @ tt.randn(A.shape[-1], q, dtype=A.dtype, device=A.device)).Q
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+    Q: Tensor = qr(A @ tt.randn(A.shape[-1], q, dtype=A.dtype, device=A.device)).Q
     for _ in range(niter):
         Q = qr(A.mH @ Q).Q
         Q = qr(A @ Q).Q

@@ -76,15 +76,10 @@ def save_state(
 
 
 def _overrides(module: Module, method: str) -> bool:
-<<<<<<< HEAD
-    """Whether the module's class has a method of its own in place of Module's."""
+    """Returns whether the module's class overrides this method of Module."""
     from .module import Module
 
     return getattr(type(module), method) is not getattr(Module, method)
-=======
-    """Returns whether the module's class overrides this method of Module."""
-    return getattr(type(module), method) is not getattr(tt.nn.Module, method)
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
 
 def _each_module(module: Module, prefix: str) -> list[tuple[Module, str]]:

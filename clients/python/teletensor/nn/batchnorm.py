@@ -193,11 +193,7 @@ class SyncBatchNorm(_BatchNorm):
         x = input.float()
         count = tt.full((1,), float(input.numel() // input.shape[1]), device=input.device)
         sums = tt.cat([x.sum(axes), (x * x).sum(axes), count])
-<<<<<<< HEAD
-        sums = distributed.summed(sums, group)  # differentiable
-=======
-        sums = tt.distributed.summed(sums, group)  # this sum is differentiable
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+        sums = distributed.summed(sums, group)  # this sum is differentiable
         channels = input.shape[1]
         total = sums[2 * channels]
         mean = sums[:channels] / total

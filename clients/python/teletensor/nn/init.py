@@ -234,13 +234,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
         flat = tt.randn(rows, columns, device=tensor.device)
         if rows < columns:
             flat = flat.t()
-<<<<<<< HEAD
         q, r = linalg.qr(flat)
-        # Signs that make the law uniform: Mezzadri 2006.
-=======
-        q, r = tt.linalg.qr(flat)
         # These signs make the distribution uniform: Mezzadri 2006.
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
         q = q * tt.diagonal(r).sign()
         if rows < columns:
             q = q.t()

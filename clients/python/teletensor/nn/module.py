@@ -438,17 +438,11 @@ class Module:
         return self
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-<<<<<<< HEAD
-        """Calls of the module run as captured programs, as `teletensor.compile` with these options makes
-        them. Copies of the module are not compiled."""
+        """Makes calls of the module run as captured programs, as `teletensor.compile` does with these
+        options. Copies of the module are not compiled."""
         from ..jit import compile
 
         self._own_hooks().compiled = compile(self, *args, **kwargs)
-=======
-        """Makes calls of the module run as captured programs, as `teletensor.compile` does with these
-        options. Copies of the module are not compiled."""
-        self._own_hooks().compiled = tt.compile(self, *args, **kwargs)
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
 
     def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
         """Moves the module to a device without copying its values."""

@@ -140,13 +140,8 @@ class _Orthogonal(Module):
         n, k = x.size(-2), x.size(-1)
         if self.orthogonal_map == "householder":
             below = x.tril(-1)
-<<<<<<< HEAD
             q = linalg.householder_product(below, 2.0 / (1.0 + (below * below).sum(-2)))
-            # Signs are on the diagonal: they are not learned.
-=======
-            q = tt.linalg.householder_product(below, 2.0 / (1.0 + (below * below).sum(-2)))
             # The signs are on the diagonal; they are not learned.
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
             q = q * x.detach().diagonal(dim1=-2, dim2=-1).trunc().unsqueeze(-2)
         else:
             below = F.pad(x.tril(), (0, n - k))

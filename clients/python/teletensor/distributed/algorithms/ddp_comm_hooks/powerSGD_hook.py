@@ -100,13 +100,8 @@ class PowerSGDState:
             self.next_stats_report = self.iter + self.compression_stats_logging_frequency
 
     def _first_qs(self, shapes: list[tuple[int, int]], like: Tensor) -> list[Tensor]:
-<<<<<<< HEAD
-        """Random matrices, the same on all ranks and others at each step."""
-        with random.fork_rng():
-=======
         """Random matrices, which are the same on all ranks and different at each step."""
-        with tt.random.fork_rng():
->>>>>>> deb2a9412d94641b450e805ff18f15a0a8a96b73
+        with random.fork_rng():
             tt.manual_seed(int(self.rng.randint(1_000_000_000)))
             return [tt.randn(*shape, dtype=like.dtype).to(like.device) for shape in shapes]
 
