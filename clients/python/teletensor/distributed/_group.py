@@ -73,9 +73,9 @@ class ProcessGroup:
         self._sent = False  # whether the daemon may hold data that this rank has sent
         self._mesh: MeshGroups | None = None  # the groups of the mesh if the session is a rank of one
         self.calls = 0  # the number of collectives that this rank has issued
-        # the number of tensors, by rank in the group
+        # the number of tensors sent, by the receiver's rank in the group
         self.sent_to: collections.Counter[int] = collections.Counter()
-        # the key -1 stands for any rank
+        # the number of receives, by the sender's rank in the group (-1: any rank)
         self.received_from: collections.Counter[int] = collections.Counter()
         if session is not None:
             _capturing.refuse("make a group of processes")

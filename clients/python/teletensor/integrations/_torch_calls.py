@@ -180,7 +180,7 @@ class Calls(Reductions):
             with self._posting:
                 before = self._posted[: self._posted.index(posted)]
                 self._posted.remove(posted)
-            # earlier receives that may match the same tensor come first
+            # an earlier receive that may match the same tensor must begin first
             for earlier_source, earlier_tag, earlier in before:
                 if earlier_tag == tag and (earlier_source == source or -1 in (earlier_source, source)):
                     earlier.begin()
