@@ -338,7 +338,7 @@ def _answer(connection: socket.socket, said: bytes) -> bytes:
 
 
 def _is_settings(said: bytes) -> bool:
-    """Returns whether this is the first frame of HTTP/2."""
+    """Returns whether an answer is the frame with which an HTTP/2 connection begins."""
     return len(said) >= _FRAME and said[3] == _SETTINGS and said[5:_FRAME] == bytes(4)
 
 

@@ -52,7 +52,7 @@ class Values:
         self._shared.append(tensor)
 
     def may_be_shared(self, tensor: Tensor) -> bool:
-        """Returns whether it is such a tensor, or a view of one."""
+        """Returns whether the tensor is a marked result of a branch or a loop, or a view of one."""
         return any(_core.one_storage(tensor, each) for each in self._shared)
 
     # ---- containers

@@ -156,7 +156,8 @@ class Calls(Reductions):
     # ---------------------------------------------------------------- from one rank to another
 
     def send(self, tensors: list[Any], to: int, tag: int) -> Work:
-        """Its Work ends when the daemon has the tensor, which it keeps for the receiver."""
+        """Sends a tensor to a rank. The Work ends when the daemon has the tensor, which it keeps for the
+        receiver."""
         check([one(tensors, "send")], "send")
         member = self._reached("send", to)
         work = Work(f"{self.name()}:send", tensors)
