@@ -1,6 +1,6 @@
 #!/bin/sh
-# ASan and UBSan over the unit tests and over the daemon in the end-to-end tests (the client is not
-# instrumented); TSan over the tests of stream, session and pool. `sanitize.sh address` or `thread` runs
+# Runs ASan and UBSan on the unit tests and on the daemon in the end-to-end tests (the client is not
+# instrumented), and TSan on the tests of stream, session and pool. `sanitize.sh address` or `thread` runs
 # one of the two, `sanitize.sh ops` the op tester against the daemon under ASan (the better part of an
 # hour).
 set -u
