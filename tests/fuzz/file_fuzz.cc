@@ -131,7 +131,7 @@ bool read_config(const std::string& bytes, const std::string& folder) {
   for (const auto& [user, set] : config.users) {
     if (!server::good_user(user) || !(set.weight > 0)) fail("a user that cannot be");
   }
-  // for example a million threads, or a time that no clock can represent
+  // Values that must be refused, such as a million threads or a time that no clock can represent.
   if (config.lanes > 1024 || config.max_sessions < 1 || !(config.drain_seconds < 1e8)) {
     fail("a number that cannot be");
   }

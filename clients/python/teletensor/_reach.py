@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "fault_of", "steps"]
 
-_SECONDS = 1.5  # for each step: a lost packet is sent again after a second
+# the time limit of each step, which allows for a lost packet that is sent again after a second
+_SECONDS = 1.5
 _MOST_NAMES = 8  # the maximum number of a certificate's names in a message
 _FRAME = 9  # the length of an HTTP/2 frame header
 _SETTINGS = 4  # the frame type SETTINGS of HTTP/2

@@ -97,7 +97,8 @@ class Sharing:
         try:
             made: _core.Tensor = memory.upload(
                 self._address, core, dtype, device, shape, at, array.nbytes)
-        except SessionLostError:  # or it is being moved: the stream then finds its new address
+        # the session is lost or is being moved: then the stream finds its new address
+        except SessionLostError:
             return None
         return made
 

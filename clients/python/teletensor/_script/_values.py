@@ -22,7 +22,7 @@ class Values:
     """The facts about the values of one compilation."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, Tensor] = {}  # by id
+        self._numbers: dict[int, Tensor] = {}  # tensors that stand for numbers, by id
         self._shared: list[Tensor] = []
         # containers by id: first those from outside of the call, then those of each block
         self._outside: list[dict[int, Any]] = [{}]

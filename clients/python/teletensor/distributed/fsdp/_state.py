@@ -52,7 +52,7 @@ class _Saved(NamedTuple):
     """A reference that replaces a value that an operation has saved: a part of a gathered parameter."""
 
     number: int
-    whole: _Whole  # without its tensor
+    whole: _Whole  # the gathered parameter, with its tensor removed
     geometry: tuple[Any, ...]  # shape, strides, offset
 
 
