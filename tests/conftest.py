@@ -1,4 +1,4 @@
-"""Fixtures of all folders: a daemon of a test's own, one shared daemon, a connected session."""
+"""Fixtures for all test folders: a daemon for one test, a shared daemon, a connected session."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ from support.daemon import Daemon
 
 
 def pytest_collection_modifyitems(items):
-    """Files with a test of a long limit begin first, then those with many tests. Workers take whole files in this
-    order: a long one that began last would run alone, after everything else."""
+    """Files with a test that has a long time limit begin first, then those with many tests. Workers take
+    whole files in this order: a long file that began last would run alone after all other files."""
     tests, limits = Counter(item.path for item in items), Counter()
     for item in items:
         for mark in item.iter_markers("timeout"):
@@ -25,15 +25,16 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def default_device():
-    """With $TELETENSOR_TEST_DEVICE ("cuda:0") tests make their tensors there (tests/gpu)."""
+    """With $TELETENSOR_TEST_DEVICE ("cuda:0") the tests create their tensors on that device (tests/gpu)."""
     name = os.environ.get("TELETENSOR_TEST_DEVICE")
     if not name:
         yield
         return
     from teletensor import _convert, _core, backends
 
-    backends.cudnn.allow_tf32 = False  # convolutions of float32 are compared as such
-    _convert._default_device[0] = _core.device(name)  # set_default_device asks a session whether it is there
+    backends.cudnn.allow_tf32 = False  # convolutions of float32 are compared without TF32
+    # set_default_device would ask a session whether the device exists
+    _convert._default_device[0] = _core.device(name)
     yield
     backends.cudnn.allow_tf32 = True
     _convert._default_device[0] = _core.device("cpu")
@@ -41,7 +42,8 @@ def default_device():
 
 @pytest.fixture
 def start_daemon():
-    """start_daemon(*flags): a daemon of this test alone, ended with it and checked. Keywords are Daemon's."""
+    """Returns start_daemon(*flags), which starts a daemon for this test only; it is ended and checked at
+    the end of the test. Keywords are those of Daemon."""
     running = []
 
     def start(*flags, **keywords):
@@ -55,7 +57,8 @@ def start_daemon():
 
 @pytest.fixture
 def invariants(start_daemon):
-    """What holds after any fault (support/invariants.py), on the daemons that the test has not ended."""
+    """Checks the conditions that must hold after any fault (support/invariants.py), on the daemons that the
+    test has not ended."""
     from support.invariants import hold
 
     yield
@@ -66,7 +69,7 @@ def invariants(start_daemon):
 
 @pytest.fixture(scope="session")
 def shared_daemon():
-    """One daemon with a simulated device for tests that leave nothing behind."""
+    """One daemon with a simulated device, for tests that leave nothing behind."""
     daemon = Daemon("--sim-devices", "2")
     yield daemon
     problem = daemon.stop()
@@ -75,7 +78,7 @@ def shared_daemon():
 
 @pytest.fixture(params=["native", "grpcio"])
 def each_transport(request, monkeypatch):
-    """The test runs with either transport of the Python client, and so do clients that it starts."""
+    """Runs the test with each transport of the Python client, which the clients that it starts use too."""
     if request.param == "native":
         from teletensor import _native, _transport
         try:

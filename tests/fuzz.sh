@@ -1,10 +1,12 @@
 #!/bin/sh
-# Everything random, longer than the unit tests do it: names and tape in process against their
-# specification, and (a fiftieth) through a daemon against PyTorch; as many functions run in every way
-# (one by one, in windows, captured, scripted, from a file) for the same bits; hostile frames and hostile
-# programs against the engine, hostile daemons and hostile calls of stores, and files that are not what they say against everything that reads one, for
-# SECONDS_EACH; KERNEL_CALLS calls of the kernels of all ops with hostile operands, and as many of those
-# that read and write by index; frames and programs as long again guided by coverage, which goes on from what it found before.
+# Runs all fuzzers for longer than the unit tests do: names and the tape, in one process against their
+# specification, and (a fiftieth of the programs) with a daemon against PyTorch; the same number of random
+# functions in every way (line by line, in windows, captured, scripted, from a file), which must give the
+# same bits; for SECONDS_EACH each, hostile frames and programs against the engine, hostile daemons, hostile
+# calls of stores, and damaged files against everything that reads a file; KERNEL_CALLS calls of the kernels
+# of all ops with hostile operands, and the same number for the ops that read and write by index; and then
+# frames and programs for the same time again, guided by coverage, which continues from the corpus of
+# earlier runs.
 set -eu
 cd "$(dirname "$0")/.."
 tests=build/release/tests

@@ -1,10 +1,10 @@
 """Runs test stages one after the other and counts their cases: run_all.py STAGE...
 
-Stages: unit (gtest executables through ctest), and the pytest folders policy, e2e, ops, peers.
-Every stage runs whatever happened before it. The last line is `N passed, N failed`; the exit status
-is 0 only when something ran and nothing failed. A crash, a time-out or a missing stage counts as a
-failed case. Skipped cases are listed with their reasons above the last line; one that is not in
-tests/skips.txt counts as failed.
+Stages: unit (gtest executables through ctest), and the pytest folders policy, e2e, ops, peers. Every stage
+runs, whatever happened in earlier ones. The last line is `N passed, N failed`; the exit status is 0 only if
+something ran and nothing failed. A crash, a timeout or a missing stage counts as a failed case. Skipped
+cases are listed with their reasons above the last line; one that is not in tests/skips.txt counts as
+failed.
 """
 
 import fnmatch
@@ -20,13 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("TELETENSOR_BUILD", ROOT / "build" / "release"))
 RESULTS = ROOT / "build" / "results"
 SKIPS = ROOT / "tests" / "skips.txt"
-JOBS = str(min(os.cpu_count() or 1, 4))  # programs, or files of a folder, side by side
-# Seconds; they end a hang. A machine may be busy, and CI ends the whole run after 90 minutes itself.
+# the number of programs, or of files in a folder, that run at the same time
+JOBS = str(min(os.cpu_count() or 1, 4))
+# Seconds, which only end a hang. A machine may be busy, and CI ends the whole run after 90 minutes.
 LIMITS = {"unit": 3600, "policy": 1800, "e2e": 7200, "ops": 5400, "peers": 5400}
 
 
 def run(command: list[str], limit: int) -> int:
-    """The exit status; 124 when the command ran past `limit` seconds and was ended."""
+    """Runs a command; returns its exit status, or 124 if it ran longer than `limit` seconds and was
+    ended."""
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
     try:
         return process.wait(timeout=limit)
@@ -39,7 +41,7 @@ def run(command: list[str], limit: int) -> int:
 
 @dataclass
 class Cases:
-    """What became of the cases of a stage; `skipped`: (case, reason)."""
+    """The results of the cases in a stage; `skipped` contains (case, reason)."""
 
     passed: int = 0
     failed: int = 0
@@ -52,7 +54,7 @@ class Cases:
 
 
 def read_cases(path: Path) -> Cases:
-    """The cases of a JUnit file as gtest and pytest write it."""
+    """Reads the cases from a JUnit file of gtest or pytest."""
     found = Cases()
     for case in ElementTree.parse(path).iter("testcase"):
         skip = case.find("skipped")
@@ -67,7 +69,8 @@ def read_cases(path: Path) -> Cases:
 
 
 def reason_of(skip: ElementTree.Element) -> str:
-    """pytest gives the reason of a skipped module in the element's text, gtest behind the file."""
+    """The reason of a skip. For a skipped module pytest writes it into the text of the element; gtest
+    writes it after the name of the file."""
     message = skip.get("message", "")
     if message == "collection skipped":
         message = (skip.text or "").rpartition("Skipped: ")[2].rstrip("')\"")
@@ -75,7 +78,7 @@ def reason_of(skip: ElementTree.Element) -> str:
 
 
 def unexpected(skipped: list[tuple[str, str]], allowed: str) -> list[tuple[str, str]]:
-    """Those of the skipped cases that no line of skips.txt's text names."""
+    """The skipped cases that no line in the text of skips.txt names."""
     patterns = [line.split(" | ", 1) for line in allowed.splitlines()
                 if line.strip() and not line.startswith("#")]
     return [(case, reason) for case, reason in skipped
@@ -100,9 +103,9 @@ def run_unit() -> Cases:
         try:
             cases = read_cases(report)
         except (FileNotFoundError, ElementTree.ParseError):
-            cases = Cases(passed=int(good))  # a program that writes no report is one case
+            cases = Cases(passed=int(good))  # a program that writes no report counts as one case
         if not good and cases.failed == 0:
-            cases.failed = 1  # it crashed after its last case, or ran out of time
+            cases.failed = 1  # it crashed after its last case, or exceeded the time limit
         found.add(cases)
     found.failed = found.failed or int(status != 0)
     return found
@@ -112,8 +115,8 @@ def run_pytest(stage: str) -> Cases:
     report = RESULTS / f"{stage}.xml"
     status = run([sys.executable, "-m", "pytest", "-q", f"tests/{stage}", f"--junitxml={report}",
                   "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
-                  "--no-loadscope-reorder",  # tests/conftest.py has put the files in order
-                  "--max-worker-restart", "0"],  # after a crash xdist waits for ever
+                  "--no-loadscope-reorder",  # tests/conftest.py has already ordered the files
+                  "--max-worker-restart", "0"],  # without this, xdist waits for ever after a crash
                  LIMITS[stage])
     try:
         found = read_cases(report)

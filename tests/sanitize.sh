@@ -1,6 +1,6 @@
 #!/bin/sh
-# ASan and UBSan over the unit tests and over the daemon in the end-to-end tests (the client is not
-# instrumented); TSan over the tests of stream, session and pool. `sanitize.sh address` or `thread` runs
+# Runs ASan and UBSan on the unit tests and on the daemon in the end-to-end tests (the client is not
+# instrumented), and TSan on the tests of stream, session and pool. `sanitize.sh address` or `thread` runs
 # one of the two, `sanitize.sh ops` the op tester against the daemon under ASan (the better part of an
 # hour).
 set -u
@@ -23,12 +23,13 @@ if [ "$only" != thread ]; then
     exit $status
   fi
   ctest --preset asan -L '^unit$' || status=1
-  # These two build packages and start no daemon of the sanitizers.
+  # These two files build packages and start no daemon with sanitizers.
   pytest tests/e2e --ignore=tests/e2e/test_sdist.py --ignore=tests/e2e/test_wheels.py
 fi
 if [ "$only" != address ]; then
   build tsan || exit 1
-  # Copies inside libgrpc look like races; to find and suppress each makes an upload last minutes.
+  # TSan reports races in copies that libgrpc makes; finding and suppressing each report makes an upload
+  # last minutes.
   export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:second_deadlock_stack=1
   TSAN_OPTIONS=$TSAN_OPTIONS:ignore_noninstrumented_modules=1
   ctest --preset tsan -R '^(memory|runtime|session|client|server)_test$' || status=1

@@ -131,7 +131,7 @@ bool read_config(const std::string& bytes, const std::string& folder) {
   for (const auto& [user, set] : config.users) {
     if (!server::good_user(user) || !(set.weight > 0)) fail("a user that cannot be");
   }
-  // for example a million threads, or a time that no clock can represent
+  // Values that must be refused, such as a million threads or a time that no clock can represent.
   if (config.lanes > 1024 || config.max_sessions < 1 || !(config.drain_seconds < 1e8)) {
     fail("a number that cannot be");
   }
@@ -225,7 +225,7 @@ bool read_saved(const std::string& bytes, const std::string& folder) {
         static_cast<std::uint64_t>(*count) * core::size_of(entry.dtype) != entry.bytes.size()) {
       fail("a tensor of another size than its shape");
     }
-    // reads the bytes, to check that they exist
+    // reads all bytes, so that a sanitizer detects missing ones
     for (const char byte : entry.bytes) sum += static_cast<unsigned char>(byte);
   }
   return sum != ~std::uint64_t{0};

@@ -229,7 +229,7 @@ class Call {
   }
 
  private:
-  // Random factors from the tables above, or for fewer dimensions.
+  // One entry of the table above, in some cases with one more dimension or a changed size.
   Dims factors() {
     const std::vector<Dims>& all = hostile_sizes();
     Dims sizes = all[static_cast<std::size_t>(dice_.below(static_cast<std::int64_t>(all.size())))];
@@ -310,7 +310,7 @@ class Call {
         Dims shape = small_shape(slots_.size() > 1 ? &slots_[0].layout.geometry.shape : nullptr);
         const bool names_places = list || p.name == "index" || p.name == "indices";
         if (hostile && (names_places || dice_.chance(50)) && part < parts.size()) {
-          // one large dimension for each operand, at different positions
+          // each operand gets one large dimension, at a position of its own
           shape = Dims(parts.size(), 1);
           shape[part] = parts[part];
           ++part;
@@ -412,7 +412,7 @@ class Call {
     return true;
   }
 
-  // In place if the graph allows it, chosen at random.
+  // Decides at random whether the op runs in place, if the graph allows it.
   bool overwrites() {
     if (op_.inplace == ops::Inplace::kTemporary || slots_.empty() || slots_[0].absent ||
         slots_[0].is_number || !dice_.chance(40)) {
@@ -468,7 +468,8 @@ class Call {
   std::vector<TensorArg> in_, out_;
 };
 
-// A signal handler: the time is over, or the program has crashed.
+// Handles SIGALRM (a call runs too long) and memory faults: prints how to repeat the call, and
+// exits.
 void told(int signal) {
   const std::string text = "kernel_fuzz" + current_flags + " --seed " +
                            std::to_string(current_seed) + " (" + current_op + "): " +

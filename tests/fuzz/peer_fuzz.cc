@@ -521,9 +521,8 @@ class Match {
   }
 
   Dice dice_;
-  const std::uint64_t calm_ = 16ull
-                              // of this number of messages about seven are changed
-                              << dice_.below(5);
+  // About seven of this number of messages are changed.
+  const std::uint64_t calm_ = 16ull << dice_.below(5);
   runtime::testing::Box box_{256u << 20};
   memory::PoolHandle pool_{memory::Pool::create(box_.devices.at(0).pool(), 1, 0)};
   Sums adder_{pool_};

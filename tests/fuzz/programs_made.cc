@@ -275,7 +275,8 @@ void ProgramBuilder::branch(Block& block, Scope& scope) {
   block.steps.push_back(std::move(step));
 }
 
-// A counter that runs to a small limit, and one more tensor that changes in each iteration.
+// Makes a loop with a counter that runs to a small limit, and one more tensor that changes in each
+// iteration.
 void ProgramBuilder::loop(Block& block, Scope& scope) {
   View x = pick(scope);
   if (!x.geometry.contiguous() || x.geometry.offset != 0 ||

@@ -36,7 +36,7 @@ class Box:
 
 
 def is_loss(error):
-    """Returns whether after this error no tensor of the daemon's sessions can be used any more."""
+    """Returns whether the error means that the device or the session is lost."""
     import teletensor as tt
 
     return isinstance(error, (tt.DeviceLostError, tt.SessionLostError))

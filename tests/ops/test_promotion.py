@@ -8,7 +8,7 @@ import pytest
 from arrays import ALL, COMPLEX, FLOATS, INTS, NUMPY
 
 EVERY = (*ALL, *COMPLEX)
-NUMBERS = {"bool": True, "i64": 3, "f32": 2.5, "c64": 1.5j}  # by the dtype that they have by default
+NUMBERS = {"bool": True, "i64": 3, "f32": 2.5, "c64": 1.5j}  # Python numbers, by their default dtype
 
 
 def category(dtype):

@@ -101,7 +101,7 @@ def test_dropout(lib, dtype):
     assert abs((a == 0).mean() - 0.25) < 0.02
     assert np.allclose(a[a != 0], 1 / 0.75, rtol=1e-2 if dtype in ("f16", "bf16") else 1e-6)
     y.sum().backward()
-    assert np.array_equal(lib.numpy(x.grad), lib.numpy(y))  # the same mask
+    assert np.array_equal(lib.numpy(x.grad), lib.numpy(y))  # forward and backward use the same mask
     assert np.array_equal(lib.numpy(f.dropout(x, 0.25, training=False)), lib.numpy(x))
     assert not lib.numpy(f.dropout(x, 1.0, training=True)).any()
     assert np.array_equal(lib.numpy(f.dropout(x, 0.0, training=True)), lib.numpy(x))

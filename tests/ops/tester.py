@@ -173,7 +173,7 @@ def check_inplace(lib, case):
     return difference(lib.numpy(after), want, dtype, case.row.tolerance, case.row.exact)
 
 
-def rank(dtype):  # of its category
+def rank(dtype):  # the rank of the dtype's category
     """The rank of a dtype's category, bool < integers < floats < complex, which in-place casts must not
     lower."""
     return 0 if dtype == "bool" else 3 if dtype in COMPLEX else 2 if dtype in FLOATS else 1

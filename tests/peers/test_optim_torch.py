@@ -42,7 +42,8 @@ def advance(m, optimizer, params, steps, first=0):
         for i, p in enumerate(params):
             g = rng.standard_normal(tuple(p.shape))
             g[np.abs(g) < 0.3] = 0
-            # The last one begins later, so its bias corrections are those of other steps.
+            # The last parameter gets its first gradient later, so its bias corrections are those of earlier
+            # steps.
             late = i == 3 and step < 2
             p.grad = None if late else m.tensor(g).to(p.dtype)
         optimizer.step()

@@ -320,7 +320,7 @@ def collectives(t, place):
         d.gather(x, z, 0)
         yield y.tolist(), z[0].tolist()
         outs = [t.zeros(4)]
-        # gloo does not have it in some builds
+        # some builds of gloo do not have all_to_all
         d.all_to_all(outs, [x]) if t.__name__ != "torch" else outs[0].copy_(x)
         yield outs[0].tolist()
         for wrong in (lambda: d.send(x, 0), lambda: d.new_group([1]),

@@ -1,5 +1,5 @@
-"""REINFORCE (Williams 1992) for a cart with a pole, as in PyTorch's example; the physics of the cart
-(Barto, Sutton, Anderson 1983) are implemented here in a few lines.
+"""Trains a cart to balance a pole by REINFORCE (Williams 1992), as in PyTorch's example.
+The physics of the cart (Barto, Sutton, Anderson 1983) are implemented here in a few lines.
 
     python clients/python/examples/reinforce.py [--address HOST:PORT]
 """

@@ -1,5 +1,5 @@
-"""Predicts sine waves by an LSTM: PyTorch's example "time sequence prediction", trained by LBFGS with a
-closure. Two LSTMCells read a wave step by step; after its end they are fed their own predictions.
+"""Predicts sine waves by an LSTM trained by LBFGS: PyTorch's example "time sequence prediction".
+Two LSTMCells read a wave step by step; after its end they are fed their own predictions.
 
     python clients/python/examples/sine_lstm.py [--address HOST:PORT] [--steps 8]
 """

@@ -29,7 +29,8 @@ START_SECONDS = 20.0  # the time within which an embedded daemon must report tha
 _BINARY = "teletensord"
 _BUILT = pathlib.PurePath("build", "release", "bin", _BINARY)
 _WHEEL = pathlib.PurePath("teletensord", "bin", _BINARY)  # the package that the `daemon` extra installs
-_PACKAGE = pathlib.PurePath("clients", "python", "teletensor")  # in a checkout
+# the package's folder in a checkout of the repository
+_PACKAGE = pathlib.PurePath("clients", "python", "teletensor")
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _LINKS = 40  # the maximum number of symbolic links on the way to one file, as in Linux
 

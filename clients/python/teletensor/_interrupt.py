@@ -46,7 +46,7 @@ _MOST_IDLE = 4  # the maximum number of idle worker threads
 _PYTHONS = signal.default_int_handler  # raises KeyboardInterrupt
 _OWN = "teletensor-"  # prefix of the names of this package's threads
 _watched: dict[int, weakref.ref[Session]] = {}
-# reentrant: a finalizer may run while it is held, and may be the first to need the threads
+# reentrant, because a finalizer that needs the threads may run while it is held
 _lock = threading.RLock()
 
 # put() of these queues is one native call: a signal cannot interrupt it in the middle.

@@ -98,7 +98,7 @@ class _Watch(threading.Thread):
                 return
             try:
                 self._handle.update(_shown(session))
-            # the daemon or the frontend cannot be reached any more: the last state stays on display
+            # if the daemon or the frontend cannot be reached any more, the last state stays on display
             except Exception:
                 return
             if session.closed:

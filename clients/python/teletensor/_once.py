@@ -40,7 +40,7 @@ class _FirstImport(MetaPathFinder, Loader):
         return ModuleSpec(name, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system then uses the module that it finds under the name instead of the new one.
+        # The import system then uses the module of the first import, which is put into sys.modules again.
         del sys.modules[module.__name__]
         for name, known in self._modules.items():
             sys.modules.setdefault(name, known)

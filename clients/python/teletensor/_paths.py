@@ -145,7 +145,7 @@ class _Finder(MetaPathFinder, Loader):
             return None
         if rest in TABLE or rest.startswith(_AS_TORCH + "."):
             return ModuleSpec(name, self, is_package=True)
-        # importlib.util.find_spec(), which only asks whether a module exists, gets None.
+        # importlib.util.find_spec() only asks whether a module exists: it gets None, and not an error.
         asks = sys._getframe(1).f_back
         imported = asks is not None and asks.f_code.co_name == "_find_and_load_unlocked"
         if imported and not rest.rpartition(".")[2].startswith("_"):
@@ -157,7 +157,7 @@ class _Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__.removeprefix(_PACKAGE + ".")
         if path.startswith(_AS_TORCH):
-            # The import system then uses the module that it finds under the name instead of the new one.
+            # The import system uses the module in sys.modules instead of the new one.
             sys.modules[module.__name__] = _imported(path.removeprefix(_AS_TORCH + "."))
             return
         names: dict[str, Any] = {}

@@ -87,7 +87,7 @@ class Profile(_core.Scope):
         self._offset = 0  # the daemon's clock minus this one's, in ns
         self._trip: int | None = None
 
-    # Enters the `with` block; Scope calls it.
+    # Called by Scope when the `with` block is entered.
     def _save(self) -> None:
         if self._begin:
             raise RuntimeError("a profile is of one block; session.profile() makes another")

@@ -92,7 +92,7 @@ class _Bar(threading.Thread):
     def run(self) -> None:
         if self._over.wait(PATIENCE):
             return
-        # a terminal or frontend that is no longer reachable must not abort a transfer
+        # errors of the bar (a closed terminal or notebook frontend) must not abort a transfer
         with suppress(Exception):
             self._draw()
             while not self._over.wait(_PAUSE):

@@ -127,7 +127,8 @@ def _undo(session: Session, before: dict[str, Held | None]) -> None:
         else:
             core.publish(name, *held)
     core.wait_completed()
-    # The program gets the first error; withdrawing a name that was not published yet causes another one.
+    # The program gets the error of publish(); withdrawing a name that was not published would cause
+    # another.
     core.clear_pending()
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fault", "fault_of", "steps"]
 
-_SECONDS = 1.5  # for each step: a lost packet is sent again after a second
+# the time limit of each step, which allows for a lost packet that is sent again after a second
+_SECONDS = 1.5
 _MOST_NAMES = 8  # the maximum number of a certificate's names in a message
 _FRAME = 9  # the length of an HTTP/2 frame header
 _SETTINGS = 4  # the frame type SETTINGS of HTTP/2
@@ -338,7 +339,7 @@ def _answer(connection: socket.socket, said: bytes) -> bytes:
 
 
 def _is_settings(said: bytes) -> bool:
-    """Returns whether this is the first frame of HTTP/2."""
+    """Returns whether an answer is the frame with which an HTTP/2 connection begins."""
     return len(said) >= _FRAME and said[3] == _SETTINGS and said[5:_FRAME] == bytes(4)
 
 

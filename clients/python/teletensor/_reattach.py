@@ -195,7 +195,7 @@ class Keeper:
                     self._lose(core, refusal)
                     return False
                 del core
-                # limits the attempts if two daemons refer to each other
+                # the pause grows, in case two daemons refer the client to each other
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if attached.replay is None:

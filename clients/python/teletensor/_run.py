@@ -47,7 +47,7 @@ def _value(text: str) -> Any:
             array = np.load(text, allow_pickle=False)
         except OSError:
             raise
-        # the exception depends on what is damaged: EOFError, TokenError, MemoryError, ...
+        # numpy.load raises various exceptions for a damaged file: EOFError, TokenError, MemoryError, ...
         except Exception as error:
             raise ValueError(f"{text} is no .npy file that can be read: {_line(error)}") from None
         return tensor(array)

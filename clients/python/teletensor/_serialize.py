@@ -260,7 +260,7 @@ class _Source:
 
     def tree(self, maker: AsStored) -> Any:
         """The object in the file, or in the files to which it refers, with tensors created by `maker`."""
-        # the length of a safetensors header has zero bytes
+        # a safetensors file begins with the length of its header, which has zero bytes
         if self._start[:1] == b"{" and b"\0" not in self._start[:8]:
             return self._shards(maker)
         return self._object(maker)

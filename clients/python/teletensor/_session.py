@@ -190,7 +190,7 @@ class Session(_core.Scope):
         """Whether the session was closed."""
         return self._closed
 
-    # Enters `with session:`; Scope calls it.
+    # Called by Scope when a `with session:` block is entered.
     def _save(self) -> int:
         if self._closed:
             raise SessionLostError(
@@ -342,7 +342,7 @@ class Session(_core.Scope):
         """
         if self._rolled_back is None and self._core.over and not self._closed:
             try:
-                # issues nothing; in a session that is over it raises the reason
+                # keep() issues no command here: it only raises the error if the session is over
                 self._core.keep("rollback", None)
             except SessionLostError as lost:
                 if lost.reason == "rollback":
@@ -560,7 +560,7 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
                 transport = open_transport(place, credentials)
                 transport.restarting = _is_away(credentials)
                 session = Session(transport, asked, quota, made)
-                # this process may not have noticed yet that the session was taken over
+                # the earlier session may have been taken over without this process having noticed it
                 if earlier is not None:
                     earlier._asked = ""
         session._owned = 1
@@ -589,7 +589,7 @@ def beside() -> Session:
 
 def _check_threads() -> None:
     """Refuses greenlets in place of threads: all of them would block while one waits in native code."""
-    # the name does not exist in Python 3.13
+    # threading._start_new_thread does not exist in Python 3.13
     start = getattr(threading, "_start_new_thread", _thread.start_new_thread)
     if not (isinstance(start, types.BuiltinFunctionType)
             and isinstance(_thread.start_new_thread, types.BuiltinFunctionType)):
@@ -774,14 +774,14 @@ def _close_all() -> None:
     _over = "the program is at its end, where no session is opened any more"
     _notices.over()
     refuse(_over)
-    # Set after an uncaught exception, and in an interactive interpreter after each exception that it has
-    # printed.
+    # sys.last_value is set after an uncaught exception; an interactive interpreter sets it for each
+    # exception.
     failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
     for session in _all_open():
         try:
             if session._core.interrupt_pending and not session._named:
                 session.cancel()  # the results are not needed, because they end with the session
-            # close() would end the session, but a later program can take it over by its name
+            # a named session is not closed, so that a later program can take it over
             if session._named:
                 try:
                     session._core.raise_pending()

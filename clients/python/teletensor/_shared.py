@@ -14,13 +14,12 @@ from ._errors import OutOfMemoryError, SessionLostError, TeletensorError
 
 __all__ = ["Sharing", "memory_of"]
 
-# bytes; smaller data are faster in a message, and the daemon does not share memory for them
+# in bytes: smaller data is sent faster in a message, and the daemon does not share memory for it
 _LEAST = 1 << 20
 _LEAST_SENT = 4 << 20  # the minimum bytes of an upload through shared memory
-# bytes of the shared memory through which an upload is sent; creating it costs as much time as sending 10
-# MiB
+# bytes of the shared memory through which uploads are sent; creating it takes as long as sending 10 MiB
 _WAY = 2 << 20
-# bytes of quota from which on that memory may be kept for a second for the next upload
+# only with a larger quota is that memory kept for a second for the next upload
 _KEPT_OF = 64 * _WAY
 _MOST = 128  # the maximum number of arrays at a time: each needs a file descriptor of this process
 
@@ -98,7 +97,8 @@ class Sharing:
         try:
             made: _core.Tensor = memory.upload(
                 self._address, core, dtype, device, shape, at, array.nbytes)
-        except SessionLostError:  # or it is being moved: the stream then finds its new address
+        # the session is lost or is being moved: then the stream finds its new address
+        except SessionLostError:
             return None
         return made
 

@@ -58,7 +58,7 @@ class SiteReporter:
         if core is not None and self._transport.ended is None and not self._transport.away:
             with contextlib.suppress(CallError):
                 self.report(core, _LAST)
-                # these commands run later in a session that stays on the daemon
+                # commands that have not run yet, but will if the session stays on the daemon
                 queued = range(core.completed_upto + 1, core.last_seq + 1)
                 self._tell(core, queued[-_QUEUED:], _LAST)
 

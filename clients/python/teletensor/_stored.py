@@ -88,7 +88,7 @@ class Stored:
 
     @property
     def repeats(self) -> bool:
-        """Whether it has more elements than its storage."""
+        """Whether the tensor has more elements than its storage."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize > self.storage.nbytes
 
 

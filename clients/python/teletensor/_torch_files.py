@@ -140,7 +140,7 @@ class _Names:
 
 
 def _fits_storage(parts: tuple[Any, ...]) -> bool:
-    """Returns whether these are the parts of a storage's persistent id."""
+    """Returns whether a tuple has the parts of a storage's persistent id."""
     return (list(map(type, parts)) == [str, Global, str, str, int]
             and parts[0] == "storage" and is_count(parts[4])
             and (parts[1].name.rpartition(".")[2] in _STORAGES or parts[1].name == _UNTYPED))

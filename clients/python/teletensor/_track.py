@@ -122,7 +122,7 @@ class _Drawer(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        # a terminal or frontend that is no longer reachable must not abort the loop
+        # errors of the bar (a closed terminal or notebook frontend) must not abort the loop
         with contextlib.suppress(Exception):
             while not self._stopped.wait(_PAUSE):
                 self._bar.show(self._follower.look(), self._follower.issued)

@@ -106,7 +106,7 @@ class Greeting:
     start: Message | None = None  # the state of a session that was taken over
     session_id: int = 0
     sites_seconds: float = 0.0
-    # for access to the session's memory by a process on the daemon's machine
+    # how a process on the daemon's machine can map the session's memory
     share: _core.ShareAddress | None = None
     snapshots: bool = False  # whether snapshots of the session are written regularly
     restart: float = 0.0  # seconds to wait for a daemon that has ended without notice
@@ -290,8 +290,8 @@ class Transport(ABC):
         keeper = self._keeper
         if keeper is None or not keeper.keeps or not error.end.cut or tries > _TRIES:
             return False
-        # The reader of the stream notices a broken connection at about the same time. A session that is
-        # being moved rests for seconds.
+        # Gives the stream's reader time to notice the broken connection too. A session that is being moved
+        # is unavailable for seconds.
         time.sleep(min(0.02 * (1 + tries), 0.5) if error.word == "resting" else 0.02)
         return keeper.wait(self._lease)
 
@@ -302,7 +302,7 @@ class Transport(ABC):
             request = encode([(1, key), (2, int(give_up))])
             reply = decode(self.unary("Compute", "Staged", request, timeout=10, wait=False))
         except CallError as error:
-            # an older daemon does not implement the call: start from the beginning
+            # an older daemon does not implement Staged: the upload starts from the beginning
             if error.code != _UNIMPLEMENTED:
                 raise
             return 0, 0

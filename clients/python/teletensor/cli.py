@@ -72,7 +72,7 @@ def _flush() -> None:
         return
     try:
         sys.stdout.flush()
-    except OSError:  # so that the interpreter's own attempt at its exit does not fail
+    except OSError:  # stdout is redirected, so that the interpreter's own flush at exit does not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
 

@@ -321,7 +321,7 @@ std::vector<Handle*> World::unbind(Handle* h, int dim) {
 }
 
 Handle* World::view(Handle* h, const Sizes& to) {
-  // a view that is refused reports that first
+  // a refused view must raise its own error before the flag changes
   if (grad_mode && h->requires_grad()) (void)node_of(h);
   Geo geo(Sizes{});
   if (!h->geo.view(to, &geo)) throw Refused("view");
@@ -633,8 +633,8 @@ void World::accumulate(Handle* h, Handle* g) {
   }
 }
 
-// In descending order of tape position; a leaf as soon as its last consumer has run, and the leaves
-// of one node in operand order. Eager errors precede any effect.
+// Nodes run in descending order of tape position; a leaf's gradient is final as soon as its last
+// consumer has run, and the leaves of one node in operand order. Eager errors precede any effect.
 std::vector<Handle*> World::backward(Handle* root, Handle* seed, const std::vector<Handle*>* inputs,
                                      int keep, bool create_graph, bool allow_unused) {
   if (seed == nullptr && root->requires_grad()) {

@@ -48,7 +48,7 @@ class Daemon final : public autograd::Sink {
   program::Instruction pending_;
   bool has_pending_ = false;
   wire::Progress* progress_ = nullptr;
-  // by root, until the error is raised
+  // the commands to be rebound after a failure, by root, until the error is raised
   std::map<std::uint64_t, std::vector<std::uint64_t>> rebinds_;
 };
 

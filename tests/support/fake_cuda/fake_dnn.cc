@@ -47,8 +47,8 @@ struct Node {
   DnnKind kind;
   bool finalized = false;
   std::map<DnnAttribute, Value> values;
-  int engine = -1;  // of engines and their configurations
-  NodePtr graph;    // of engines, configurations and plans
+  int engine = -1;  // for descriptors of engines and of their configurations
+  NodePtr graph;    // for descriptors of engines, configurations and plans
 
   template <class T>
   std::vector<T> all(DnnAttribute attribute) const {

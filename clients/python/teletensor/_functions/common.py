@@ -63,7 +63,7 @@ def is_method(function: Any) -> bool:
         function.__annotations__.get(code.co_varnames[0]) in ("Tensor", Tensor))
 
 
-# their numbers fill an `out` tensor of any shape
+# functions whose numbers fill an `out` tensor of any shape
 _SHAPED_BY_OUT = ("arange", "linspace", "logspace", "range")
 
 

@@ -41,7 +41,7 @@ def einsum(*args: Any) -> Tensor:
         for s in subscripts:
             labels += list(range(spread - under, spread)) if s == "..." else [s]
         terms.append(_diagonals(x, labels))
-    # the dimensions of the ellipsis, then the labels that occur once, in alphabetical order
+    # implicit output: the ellipsis, then the labels that occur once, in alphabetical order
     if output is None:
         flat = [s for subscripts in inputs for s in subscripts if s != "..."]
         output = ["...", *sorted((s for s in set(flat) if flat.count(s) == 1), key=LETTERS.index)]

@@ -190,7 +190,7 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device
 def _triangle(row: int, col: int, mask: str, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RuntimeError(f"row and col must be non-negative, got {row} and {col}")
-    # The size of the triangle below the row's first column: first, first + 1, ... clamped to 0 .. col.
+    # The number of elements per row below the diagonal: first, first + 1, ..., clamped to 0 .. col.
     first = offset + (mask == "tril")
 
     def sum_below(end: int) -> int:

@@ -77,8 +77,8 @@ def is_nonzero(input: Tensor) -> bool:
 def dim_order(self: Tensor, *, ambiguity_check: bool | list[memory_format] = False) -> tuple[int, ...]:
     """The dimensions ordered by stride, the largest stride first.
 
-    If `ambiguity_check` is True, RuntimeError if other orders would be correct too; if it is a list of
-    memory formats, RuntimeError unless the tensor has exactly one of them.
+    With `ambiguity_check`, RuntimeError if other orders would be correct too. If it is a list of memory
+    formats, that is allowed for a tensor that has exactly one of them.
     """
     formats = ambiguity_check if isinstance(ambiguity_check, list) else []
     if not isinstance(ambiguity_check, (bool, list)) or not all(

@@ -28,7 +28,7 @@ def _truth(name: str) -> Any:
     op = ops[name]
 
     def truth(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        # without dims to reduce, the truth value of each element
+        # an empty dim reduces nothing: the result is the truth value of each element
         if isinstance(dim, (tuple, list)) and not dim:
             found = ops["ne"](input, 0)
             return ops["cast"](found, uint8) if input.dtype == uint8 else found

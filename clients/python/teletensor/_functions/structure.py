@@ -125,7 +125,7 @@ def split(input: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
     return split_with_sizes(input, split_size, dim)
 
 
-# the maximum number of tensors in one instruction; this module joins more by several instructions
+# the maximum number of tensors in one instruction; more tensors are joined by several instructions
 _MOST = 32768
 
 

@@ -44,7 +44,7 @@ class Compiler:
         core.owner = lambda: self._session
         self._core = core
         self._real = real._core
-        self._stand_ins: dict[int, Tensor] = {}  # by id of the real tensor
+        self._stand_ins: dict[int, Tensor] = {}  # the stand-in of each real tensor, by its id
         self._arguments = True
         self.inputs: list[tuple[Tensor, Tensor, bool]] = []  # (real tensor, stand-in, is argument)
         self._nodes: list[Any] = []  # the nodes of the block that is being compiled
@@ -732,7 +732,7 @@ class Compiler:
                 combined = one.logical_and(other) if both else one.logical_or(other)
                 return self._values.computed(combined, [left, right])
         test = self._own(self._truth(frame, nodes[0], left))
-        if truth:  # so that both sides are bools
+        if truth:  # converts the left side too, so that both are bools
             left = self._truth(frame, nodes[0], left)
             rest = trees.placed(rest, ast.Call(func=_BOOL, args=[rest], keywords=[]))
         name = f".left{len(frame.variables)}"

@@ -22,7 +22,7 @@ class Values:
     """The facts about the values of one compilation."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, Tensor] = {}  # by id
+        self._numbers: dict[int, Tensor] = {}  # tensors that stand for numbers, by id
         self._shared: list[Tensor] = []
         # containers by id: first those from outside of the call, then those of each block
         self._outside: list[dict[int, Any]] = [{}]
@@ -52,7 +52,7 @@ class Values:
         self._shared.append(tensor)
 
     def may_be_shared(self, tensor: Tensor) -> bool:
-        """Returns whether it is such a tensor, or a view of one."""
+        """Returns whether the tensor is a marked result of a branch or a loop, or a view of one."""
         return any(_core.one_storage(tensor, each) for each in self._shared)
 
     # ---- containers

@@ -32,8 +32,8 @@ class Follower(Protocol):
     """An object that is told about the gradients of each backward, such as a DistributedDataParallel."""
 
     def follows(self, core: Any) -> bool:
-        """Returns whether it wants to be told about the next backward, which runs in the session `core`
-        (`_core.Session`)."""
+        """Returns whether the follower is to be called for the next backward, which runs in the session
+        `core` (`_core.Session`)."""
 
     def gradients_before(self) -> Any:
         """The value that gradients_after() gets as its argument."""

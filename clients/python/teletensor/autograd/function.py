@@ -208,7 +208,7 @@ def _call(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], level: A
               for each in listed]
     saved = [t for t in ctx._saved if t is not None]
 
-    # Not the arguments themselves, which would then live as long as the node.
+    # Only types are kept, not the arguments themselves, which would then live as long as the node.
     takes = tuple(isinstance(a, Tensor) for a in args)
 
     def run(node: Any, grads: list[Tensor | None]) -> list[Any]:

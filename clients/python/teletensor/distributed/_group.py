@@ -67,15 +67,15 @@ class ProcessGroup:
         self._number = 0  # the number of the group in the session
         # the store of the world: given to init_process_group, or created at its first use
         self._store: Any = None
-        self._where = ""  # of the world: the address in init_method
-        self._life = 0  # of the world: a number that only the processes of its present incarnation have
+        self._where = ""  # for the world, the address in init_method
+        self._life = 0  # for the world, a number that only the processes of its present incarnation know
         self._posted: list[Any] = []  # receives that have not begun
         self._sent = False  # whether the daemon may hold data that this rank has sent
         self._mesh: MeshGroups | None = None  # the groups of the mesh if the session is a rank of one
         self.calls = 0  # the number of collectives that this rank has issued
-        # the number of tensors, by rank in the group
+        # the number of tensors sent, by the receiver's rank in the group
         self.sent_to: collections.Counter[int] = collections.Counter()
-        # the key -1 stands for any rank
+        # the number of receives, by the sender's rank in the group (-1: any rank)
         self.received_from: collections.Counter[int] = collections.Counter()
         if session is not None:
             _capturing.refuse("make a group of processes")

@@ -22,7 +22,7 @@ __all__: list[str] = []
 
 _EULER = 0.57721566490153286060
 
-# The values that p can draw but q cannot.
+# For each type of p, the types of q that cannot draw some values of p: the divergence is infinite.
 _OUTSIDE = {
     Beta: (Pareto,),
     ContinuousBernoulli: (Pareto,),

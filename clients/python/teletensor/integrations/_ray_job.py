@@ -33,7 +33,7 @@ class _Place(NamedTuple):
     node: str
     ip: str
     port: int  # a free port on the worker's node
-    address: str  # of the daemon that is configured for the worker, or ""
+    address: str  # the address of the daemon that is configured for the worker, or ""
     running: str  # the address of the user's running daemon, or ""
 
 

@@ -156,7 +156,8 @@ class Calls(Reductions):
     # ---------------------------------------------------------------- from one rank to another
 
     def send(self, tensors: list[Any], to: int, tag: int) -> Work:
-        """Its Work ends when the daemon has the tensor, which it keeps for the receiver."""
+        """Sends a tensor to a rank. The Work ends when the daemon has the tensor, which it keeps for the
+        receiver."""
         check([one(tensors, "send")], "send")
         member = self._reached("send", to)
         work = Work(f"{self.name()}:send", tensors)
@@ -180,7 +181,7 @@ class Calls(Reductions):
             with self._posting:
                 before = self._posted[: self._posted.index(posted)]
                 self._posted.remove(posted)
-            # earlier receives that may match the same tensor come first
+            # an earlier receive that may match the same tensor must begin first
             for earlier_source, earlier_tag, earlier in before:
                 if earlier_tag == tag and (earlier_source == source or -1 in (earlier_source, source)):
                     earlier.begin()

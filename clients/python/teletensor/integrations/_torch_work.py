@@ -146,7 +146,7 @@ class Lane:
         self._running: Work | None = None
         self._over = False
         self._left = threading.Event()  # set when the thread has ended
-        # so that no Python frames are on the stack, which errors would show as source lines
+        # a native thread has no Python frames of this package, which errors would name as their line
         _thread.start_new_thread(self._run, ())
 
     def put(self, work: Work, call: Callable[[], None]) -> None:

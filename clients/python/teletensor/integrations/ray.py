@@ -127,7 +127,7 @@ def _in_world(backend: str, timeout: float, memory: int) -> Iterator[None]:
     except BaseException:
         _leave_world()
         with contextlib.suppress(TeletensorError):
-            session.detach()  # for the next worker
+            session.detach()  # the session stays for the worker that Ray starts in this one's place
         raise
     session.close()
     global _done

@@ -138,7 +138,7 @@ class Entry:
     def __init__(self, held: Capture, traced: dict[str, Any], spec: Any, leaves: list[Any],
                  arguments: list[list[Any]], names: list[str],
                  same: list[tuple[int, Tensor]]) -> None:
-        # arguments that the program may also read as outside tensors: calls must pass the same ones
+        # arguments that the function may also read from outside: calls must pass the same tensors
         self.same = same
         self.program: _core.Program = traced["program"]
         self.loops: bool = traced["loops"]

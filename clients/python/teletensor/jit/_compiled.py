@@ -325,7 +325,8 @@ def _can_capture() -> bool:
 
     facts = _core.Guards()
     reads = _core.Reads(facts)
-    # Created as a function of the program, because functions of this package are not recorded.
+    # The probe must look like a function of the program: reads in functions of this package are not
+    # recorded.
     program = types.FunctionType(probe.__code__, {"__name__": "probe"}, "probe", None, probe.__closure__)
     reads.know(program)
     reads.run(program, (), {})

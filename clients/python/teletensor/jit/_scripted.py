@@ -69,7 +69,7 @@ class Scripted(OfModule):
             return self._function(*args, **kwargs)  # within a transform
         held = _capturing.active()
         if held is not None:
-            # the program of this function becomes a part of the program that is being captured
+            # called within a capture: this function's program becomes a part of the captured one
             leaves, spec = flatten((list(args), kwargs))
             for leaf in leaves:
                 if isinstance(leaf, Symbol):

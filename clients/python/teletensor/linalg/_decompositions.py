@@ -177,7 +177,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------- spectra
-# All wait: LinAlgError where an algorithm does not converge is raised at the line.
+# All functions wait for their results, and raise LinAlgError if an algorithm does not converge.
 
 
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> return_types.linalg_svd:

@@ -98,7 +98,7 @@ class _Lazy(LazyModuleMixin, Module):
 
     _becomes: ClassVar[type[Module]]
     _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    # the parameters whose shapes in a loaded state determine the size
+    # parameters from whose shapes in a loaded state_dict the input size is determined
     _telling: ClassVar[tuple[str, ...]] = ("weight",)
 
     def _prepare(self, arguments: dict[str, Any], absent: tuple[str, ...] = ()) -> None:

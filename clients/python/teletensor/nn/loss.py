@@ -484,8 +484,8 @@ class MultiMarginLoss(_WeightedLoss):
 
 
 class CTCLoss(_Loss):
-    """The negative log-probability of targets, summed over all their alignments with log_probs [T, N, C].
-    Source: Graves et al. 2006."""
+    """The negative logarithm of the probability of targets, which is the sum over all their alignments with
+    log_probs [T, N, C]. Source: Graves et al. 2006."""
 
     def __init__(
         self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False

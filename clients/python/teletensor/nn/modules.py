@@ -41,7 +41,7 @@ def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
     return parse
 
 
-# Names that differ from those of teletensor's modules, or that these do not have.
+# Names of PyTorch's modules that have another name in teletensor's, or that these lack.
 _MORE: dict[str, dict[str, Any]] = {
     "conv": {"_ConvTransposeNd": conv._ConvTranspose},
     "padding": {

@@ -96,7 +96,7 @@ class Node:
     attributes: dict[str, Any]
     references: dict[str, str]
     overload: str = ""
-    version: int = 0  # of the operator set
+    version: int = 0  # the version of the operator set
     row: Any = None  # the row of the table of operators; the interpreter sets it
 
     def __str__(self) -> str:

@@ -80,7 +80,8 @@ def mod(A: Tensor, B: Tensor, *, fmod: Any = 0) -> Tensor:
 
 @op("BitShift")
 def bit_shift(X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
-    # A shifted uint32 fits 64 bits; a uint64 is shifted as the int64 with the same bits.
+    # Shifts are computed in int64: a shifted uint32 fits, and a uint64 is shifted as the int64 with its
+    # bits.
     wide, places = X.to(tt.int64), Y.to(tt.int64)
     if direction == "LEFT":
         return tt.bitwise_left_shift(wide, places).to(X.dtype)

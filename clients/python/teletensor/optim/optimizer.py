@@ -90,7 +90,7 @@ class Optimizer:
     """
 
     _steps = 0  # the number of calls of step(), which schedulers read
-    # whether the update of a part of a parameter differs from that part of the whole update
+    # whether updating a part of a parameter gives another result than updating the whole
     _needs_whole = False
     _hooks: dict[str, OrderedDict[int, Callable[..., Any]]] | None = None
 

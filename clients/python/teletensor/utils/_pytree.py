@@ -149,18 +149,18 @@ def LeafSpec() -> TreeSpec:
 
 
 def is_namedtuple_class(cls: type) -> bool:
-    """Returns whether this is a class of named tuples."""
+    """Returns whether the class is one of named tuples."""
     fields = getattr(cls, "_fields", None) if isinstance(cls, type) and issubclass(cls, tuple) else None
     return isinstance(fields, tuple) and all(isinstance(field, str) for field in fields)
 
 
 def is_namedtuple_instance(obj: Any) -> bool:
-    """Returns whether this is a named tuple."""
+    """Returns whether the object is a named tuple."""
     return is_namedtuple_class(type(obj))
 
 
 def is_namedtuple(obj: Any) -> bool:
-    """Returns whether this is a named tuple or a class of named tuples."""
+    """Returns whether the object is a named tuple or a class of named tuples."""
     return is_namedtuple_class(obj if isinstance(obj, type) else type(obj))
 
 

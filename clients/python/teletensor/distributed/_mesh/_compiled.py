@@ -56,7 +56,7 @@ class MeshCompiled:
                 )
         before: list[Iterator[Any]] | None = None
         while True:
-            # the iterations of all ranks are issued before the outputs of one are read
+            # the next iteration of every rank is issued before any outputs are read
             issued = self._mesh._each(lambda index: next(parts[index], None))
             if before is not None:
                 yield from self._outputs(before)

@@ -29,7 +29,7 @@ from ._threads import in_threads
 __all__ = ["Mesh", "connect_mesh"]
 
 _MEET_SECONDS = 30.0  # seconds that the daemons of a new mesh have to find each other
-# a device after an address; it must not match the host of "tls://"
+# matches ADDRESS/DEVICE; the "/" before the device must not be that of "tls://"
 _DEVICE = re.compile(r"(.*[^/])/(cpu|(?:cuda|sim):\d+)")
 
 
@@ -54,8 +54,8 @@ class Mesh:
         self._closed = self._dropped = False
         self._groups = Groups()
         self._timeout = timeout
-        # The same name as before: a rank that joins a group again ends what an earlier program of this mesh
-        # has left unfinished there.
+        # A named mesh has the same group name in each program: a rank that joins the group again ends the
+        # operations that an earlier program has left unfinished in it.
         title = f"mesh {name or secrets.token_hex(8)}"
         worlds = [self._group(title, rank, timeout) for rank in self]
         for rank in self:
@@ -317,7 +317,7 @@ class Mesh:
     def _check(self) -> None:
         if self._closed:
             raise SessionLostError(f"{self._title()} is closed", "closed")
-        # an exception has interrupted the previous cleanup
+        # an exception has interrupted the previous _begin_again()
         if self._dropped and current_rank(self) is None:
             self._begin_again()
 

@@ -52,7 +52,7 @@ class _Saved(NamedTuple):
     """A reference that replaces a value that an operation has saved: a part of a gathered parameter."""
 
     number: int
-    whole: _Whole  # without its tensor
+    whole: _Whole  # the gathered parameter, with its tensor removed
     geometry: tuple[Any, ...]  # shape, strides, offset
 
 
@@ -131,13 +131,13 @@ class Group:
         self.next_forward: list[Group] = []  # groups whose parameters are gathered early
         self.next_backward: list[Group] = []
         self.depth = 0  # the nesting depth of calls
-        # the present attributes of the modules
+        # the tensors that are the modules' attributes now: shards or gathered parameters
         self._placed: list[Tensor] = [each.parameter for each in owned]
         self._wholes: dict[int, _Whole] = {}  # the parameters that are gathered now
         self.noted: set[int] = set()  # the parameters of which a backward needs parts
         self._in_backward = False
         self._pending: dict[int, Tensor] = {}  # gradients that have not been averaged over the ranks yet
-        # gradients that have been averaged, but not over the replicas
+        # gradients that are averaged over the ranks of the group, but not yet over the replicas
         self._scattered: dict[int, Tensor] = {}
 
     # ---- the parameters

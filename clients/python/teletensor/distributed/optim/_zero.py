@@ -54,7 +54,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.world_size, self.rank = get_world_size(process_group), get_rank(process_group)
         self.parameters_as_bucket_view = parameters_as_bucket_view
         self._sizes = [0] * self.world_size  # the number of elements, by rank
-        self._shards: list[list[list[Tensor]]] = []  # by group and rank
+        self._shards: list[list[list[Tensor]]] = []  # the parameters, by group and rank
         self._consolidated: list[dict[Any, Any]] | None = None  # the state of the optimizer of each rank
         self.optim: Optimizer | None = None
         Joinable.__init__(self)

@@ -16,15 +16,15 @@ class Placement:
     `Partial`."""
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Returns whether it is a Shard (of that dimension, if one is given)."""
+        """Returns whether the placement is a Shard (of that dimension, if one is given)."""
         return isinstance(self, Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
-        """Returns whether it is Replicate."""
+        """Returns whether the placement is Replicate."""
         return isinstance(self, Replicate)
 
     def is_partial(self) -> bool:
-        """Returns whether it is Partial."""
+        """Returns whether the placement is Partial."""
         return isinstance(self, Partial)
 
     def __hash__(self) -> int:

@@ -566,7 +566,7 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """The negative log-probability of the target, summed over all its alignments.
+    """The negative logarithm of the target's probability, which is the sum over all its alignments.
 
     log_probs [T, N, C] (or [T, C]) contains log-probabilities, targets [N, S] (or all targets concatenated)
     the classes; the lengths [N] (or []) say how many elements of each are valid. Class `blank` separates

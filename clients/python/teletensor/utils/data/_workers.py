@@ -254,7 +254,7 @@ class Pool:
             context = multiprocessing.get_context(context or "forkserver")
         forked = context.get_start_method() == "fork"
         if context.get_start_method() == "forkserver":
-            # imported once in the fork server, not by each worker
+            # this module is imported once in the fork server, and not again by each worker
             context.set_forkserver_preload([__name__])
         self.timeout = timeout
         self.ahead = prefetch * count

@@ -67,7 +67,7 @@ class PowerSGDState:
         self.orthogonalization_epsilon = orthogonalization_epsilon
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.rng = np.random.RandomState(random_seed)
-        self.error_dict: dict[int, Tensor] = {}  # by the index of the bucket, as is the next one
+        self.error_dict: dict[int, Tensor] = {}  # the errors of compression, by the bucket's index
         self.q_memory_dict: dict[int, list[Tensor]] = {}
         self.iter = 0
         self.total_numel_before_compression = 0

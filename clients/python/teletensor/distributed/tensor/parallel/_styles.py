@@ -156,7 +156,7 @@ class RowwiseParallel(ParallelStyle):
     def _linear(self, mesh: DeviceMesh, module: Any, x: Any) -> Any:
         given = as_dtensor(x, mesh, self.input_layouts[0], module)
         if not isinstance(x, DTensor) and given.placements[0] == Shard(given.ndim - 1):
-            # the result of the previous layer, which knows the size of the whole tensor
+            # the previous layer returned a DTensor, which knows the size of the whole tensor
             part = given.to_local()
         else:
             part = given.redistribute(placements=[Shard(-1)]).to_local()
