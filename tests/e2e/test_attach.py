@@ -127,7 +127,7 @@ def test_a_session_that_nobody_comes_back_to(start_daemon):
 
 
 def test_idle_is_who_completes_nothing(start_daemon, tt):
-    """Work that is queued outlives the lease of its session; the lease counts from its end."""
+    """Queued work outlives the lease of its session; the lease starts at the end of the work."""
     daemon = start_daemon("--lease", "1")
     worker = client("""
         from support.busy import occupy

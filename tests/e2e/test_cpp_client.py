@@ -117,7 +117,7 @@ def test_a_saved_training_step_goes_on_in_cpp(shared_daemon, tmp_path):
 
 
 def test_a_saved_training_step_is_repeated_in_cpp(shared_daemon, tmp_path):
-    """Branches, a loop and its backward inside; each round with the next of two batches."""
+    """A program with branches, a loop and its backward; each round uses the next of two batches."""
 
     def forward(w, x):
         rounds = tt.zeros((), dtype=tt.int64)

@@ -38,7 +38,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         del big
         sign_in(browser, daemon, token)
         browser.wait(lambda: len(browser.rows("sessions")) == 3, what=f"three sessions, but {browser.rows('sessions')}")
-        # The lines of the program come with the clients' own reports.
+        # The dashboard gets the source lines from the clients' reports.
         browser.wait(lambda: sum("in <module>" in row["Made by"] or "test_dashboard.py" in row["Made by"]
                                  for row in browser.rows("tensors")) >= 3, what="the lines")
         browser.wait(lambda: float(browser.rows("users")[0]["Lanes now"]) > 0, what="lanes in use")
@@ -60,7 +60,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         assert browser.script("return document.querySelectorAll('.charts canvas').length") == 3
         assert browser.script("return sessionStorage.getItem('token')") == token
         assert token not in browser.script("return document.documentElement.outerHTML")
-        # Kill, from the page.
+        # The page's button "Kill" ends the session.
         browser.click(f"#sessions tr[data-key='{ids[0]}'] button.danger")
         assert f"End session {ids[0]}, " in browser.question() and f" of {user}?" in browser.question()
         browser.accept()

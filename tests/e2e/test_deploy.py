@@ -312,7 +312,7 @@ def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path
         for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
             assert set(re.split(r", *", labels)) <= from_prometheus.union(
                 *({label for label, _ in exported[name]} for name in exported if name in expression)), expression
-    # And what a daemon exports can be seen on the dashboard or raises an alert.
+    # In the other direction, each metric that a daemon exports is shown on the dashboard or raises an alert.
     assert set(exported) - named == set()
 
 

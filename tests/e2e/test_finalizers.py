@@ -5,7 +5,8 @@ import textwrap
 from support.clients import client, finish, wait_line
 from support.proxy import Proxy
 
-# Reads a tensor and sends one, each of which ends with its value or with an error.
+# A program whose finalizers read a tensor and send one; each read or send ends with its value or with an
+# error.
 METER = """
 import gc
 heard = []

@@ -175,7 +175,8 @@ tell(rest, min(peaks), session.memory(1)[0]["peak"])
     assert 4 * model <= rest < 4.2 * model and peak >= 4 * model  # parameters, gradients, two of Adam
     for rest, peak, forward in worlds("SHARD = True" + code, 4):
         assert model <= rest < 1.2 * model, (rest / model)
-        # A layer gathered, another's gradient, its part: three of eight beside what rests.
+        # At the peak there are a gathered layer, the gradient of another layer, and its part: three of eight
+        # layers in addition to the memory at rest.
         assert peak < rest + 4 * layer, ((peak - rest) / layer)
         assert forward < rest + 2.5 * layer, ((forward - rest) / layer)
 

@@ -40,7 +40,7 @@ def test_sessions_of_twice_the_memory(tmp_path):
     found = report["spilling"]
     assert found["right"] and found["held_mib"] == 2 * found["memory_mib"]
     assert found["moved_in_memory"] == 0
-    # What does not fit has moved, in each round.
+    # Tensors that do not fit were spilled in each round.
     assert min(found["moved_out_mib"], found["moved_in_mib"]) >= found["turns"] / 4 * found["memory_mib"]
     assert f"| {found['memory_mib']} MiB | {found['held_mib']} MiB |" in page
 

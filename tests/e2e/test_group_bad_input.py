@@ -10,7 +10,8 @@ from support.ranks import groups, start, start_rank, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
-# Each line is run on both ranks of a world of two; its error begins so. N is the number of ranks, R the rank.
+# Each line is run on both ranks of a world of two; its error begins with the given text. N is the number of
+# ranks, R the rank.
 LINES = {
     "dist.init_process_group(rank=R, world_size=N)": "ValueError: trying to initialize the default process group twice",
     "dist.all_reduce(tt.ones(1), group=3)": "TypeError: group is a ProcessGroup, not int",

@@ -169,7 +169,7 @@ def test_a_daemon_that_is_stopped_is_waited_for(start_daemon):
 
 
 SUM = "dist.all_reduce(tt.ones(2))"
-# For each kind: the call of rank 0, that of rank 1, and words of the error for both.
+# For each kind of mismatch: the call of rank 0, the call of rank 1, and words of the error for both.
 MISMATCHES = {
     "op": (SUM, "dist.broadcast(tt.ones(2), src=0)", "all_reduce(sum, float32[2])", "broadcast("),
     "dtype": (SUM, "dist.all_reduce(tt.ones(2, dtype=tt.float64))", "float32[2]", "float64[2]"),

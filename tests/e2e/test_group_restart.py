@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 FLAGS = ("--lease", "240", "--restart", "240", "--drain", "60", "--rank-grace", "240")
 
-# A training with a line for some of its steps. It does not end before there is a file.
+# A training that prints a line for some of its steps. It does not end before a given file exists.
 TRAINING = """
 tt.manual_seed(R)
 net = tt.nn.parallel.DistributedDataParallel(tt.nn.Sequential(tt.nn.Linear(6, 40), tt.nn.ReLU(), tt.nn.Linear(40, 3)),

@@ -29,7 +29,8 @@ class Quit(Exception):
 
 @pytest.fixture
 def quits(monkeypatch):
-    # pytest's hook would keep an exception in __del__, with the frame and so the session, until the test's end.
+    # pytest's hook would keep an exception of __del__, with its frame and so the session, until the end of
+    # the test.
     monkeypatch.setattr(sys, "unraisablehook", nothing)
 
     def handler(number, frame):
@@ -437,7 +438,7 @@ def test_what_was_issued_before_an_interrupt_has_run(tt, compiled):
 
 
 def _same(here, there, compiled):
-    # A compiled step and the numbers that it is called with are two statements.
+    # A compiled step and its number arguments are two statements.
     return here[:2] == there[:2] if compiled else here == there
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 from support.daemon import HANG
 
-# Ends itself by SIGKILL at a Python call of the loop, by its number.
+# A program that ends itself by SIGKILL at the given Python call of the loop.
 PROGRAM = """
 import json, os, sys
 import teletensor as tt

@@ -95,7 +95,7 @@ def test_programs(start_daemon, tt):
         x = tt.ones(2)
         fs = functions(tt, 9)
         assert [called(f, x).tolist()[0] for f in fs[:8]] == [2.0 + i for i in range(8)]
-        # A value may come a moment before its frame is counted.
+        # A value may arrive shortly before its frame is counted.
         wait_until(lambda: limit_of(s, "programs") == (8, 8), what="all are counted")
         with pytest.raises(tt.OutOfMemoryError, match="8 of at most 8 .limit session_programs"):
             called(fs[8], x)

@@ -200,7 +200,7 @@ def test_users_and_admins(start_daemon, tt, authority):
         for words in (["token", "list"], ["token", "create", "bob", "--role", "admin"]):
             done = operate(bob, *words)
             assert done.returncode == 1 and "not for the role user" in done.stderr
-        # Bob with the secret of Alice's session is still Bob.
+        # Bob has the secret of Alice's session but is still refused.
         theirs = credentials_of(address, token=bob, ca=authority.ca)
         channel = theirs.channel([])
         session_token = dict(s._transport._metadata)["teletensor-token"]
@@ -360,7 +360,7 @@ def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
     plain_token = token_of(plain, "alice")
     assert ask(plain.http, "/metrics").status == 401
     assert ask(plain.http, "/metrics", token=plain_token).status == 200
-    # This spelling of loopback counts as another address, where HTTP speaks TLS.
+    # This spelling of the loopback address does not count as loopback, so HTTP uses TLS there.
     state = ["--state-dir", str(tmp_path / "state")]
     token = subprocess.run([binary(), *state, "--create-token", "alice:user"], capture_output=True, text=True,
                            check=True).stdout.strip()

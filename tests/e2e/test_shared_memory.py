@@ -361,7 +361,7 @@ def test_an_unfinished_upload_goes_with_its_connection(start_daemon):
                 os.close(descriptor)
             code, upload, *_ = sharer.ask(UPLOAD, number, ticket, size=8192, total=64 * MIB)
             assert code == 0 and sum(raw.used().values()) > 64 * MIB
-            # Another connection has no part in it.
+            # Another connection cannot use the memory.
             assert other.ask(UPLOAD, number, ticket, number=upload, offset=8192, size=8192,
                              total=64 * MIB)[0] == 5
         wait_until(lambda: not any(raw.used().values()), what="the memory is back")

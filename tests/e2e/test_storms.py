@@ -1,4 +1,4 @@
-"""Thousands of connections, at once or one after the other, none of which ever asks anything."""
+"""Thousands of connections, at once or one after the other, that never send a request."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from support.tls import Authority
 
 MIB = 1 << 20
 STORM = 5_000
-# Descriptors of this process, and of a daemon that may have as many.
+# The number of descriptors that this process and a daemon may have.
 HALF_OPEN = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 pytestmark = pytest.mark.usefixtures("invariants")

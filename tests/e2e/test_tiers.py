@@ -35,7 +35,7 @@ def use(session):
 
 
 def empty(daemon):
-    """Nothing is left in memory or on the disk."""
+    """Checks that nothing remains in memory or on the disk."""
     with Raw(daemon.unix) as raw:
         wait_until(lambda: raw.used()["cpu"] < MIB // 4, what="the memory is back")
     wait_until(lambda: not files(daemon), what="the files are gone")
