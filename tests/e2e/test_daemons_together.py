@@ -1,4 +1,5 @@
-"""Worlds whose processes are clients of several daemons: results, and what goes wrong between the daemons."""
+"""Worlds whose processes are clients of several daemons: results, and failures of daemons and their
+connections."""
 
 import random
 import signal
@@ -161,7 +162,7 @@ def test_daemons_meet_again_after_a_restart(start_daemon):
 
 
 def test_cuts_between_daemons_change_nothing(start_daemon):
-    """The connection dies again and again at a random byte; no rank has an error, and bits are the same."""
+    """The connection is cut repeatedly at a random byte; no rank has an error, and the bits are the same."""
     dice, proxies = random.Random(5), []
 
     def through(address):

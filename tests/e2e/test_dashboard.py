@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium: a person sees the right numbers while three clients run."""
+"""The dashboard in a real Chromium: it shows the right numbers while three clients run."""
 
 import contextlib
 import getpass
@@ -115,7 +115,7 @@ def test_api_tells_by_right(admin, new_token, tt):
 
 
 def test_the_page_holds_nothing_inline(start_daemon):
-    """Scripts and styles are files of ours, as the security policy says."""
+    """Scripts and styles come from the daemon's own files, as the security policy requires."""
     daemon = start_daemon("--http", "127.0.0.1:0")
     page = ask(daemon.http, "/").text
     assert "<style" not in page and " style=" not in page and " on" not in page.replace(" one", "")
@@ -145,7 +145,7 @@ BUSY = """
 
 
 def test_the_address_on_stdout_signs_in(start_daemon, browser):
-    """Its token is not in the address bar afterwards."""
+    """The token is not in the address bar after the page has opened."""
     daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
     browser.go(daemon.url)
     browser.wait(lambda: browser.script("return !document.getElementById('overview').hidden"))

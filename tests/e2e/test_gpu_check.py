@@ -1,4 +1,4 @@
-"""`make gpu-check` without a GPU: its own work over the stand-in for the driver."""
+"""`make gpu-check` without a GPU: its own code, over the fake driver."""
 
 import json
 import os
@@ -12,7 +12,7 @@ CHECK = [sys.executable, ROOT / "tests/gpu/check.py", "--fake", "--quick"]
 
 
 def check(folder, *words):
-    """(exit status, report, page) of a run."""
+    """Returns (exit status, report, page) of a run."""
     output = folder / "report.json"
     done = subprocess.run([*CHECK, "--output", output, *words], capture_output=True, text=True, timeout=800,
                           check=False)

@@ -138,7 +138,7 @@ def test_a_daemon_that_does_not_come_back(start_daemon):
 
 
 def test_a_session_that_could_not_be_kept_ends_its_group(start_daemon):
-    """As on a full disk: one of the files is not there, and the other sessions are."""
+    """One of the session files is missing, as on a full disk, and the other sessions are restored."""
     daemons = start_together(start_daemon, 2)
     ranks = start([daemon.unix for daemon in daemons], 3, WAITS)
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""Captured functions: what they compute, when they are captured anew, what they refuse."""
+"""Captured functions: their results, when they are captured again, and refused code."""
 
 import pytest
 import teletensor as tt

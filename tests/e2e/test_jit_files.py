@@ -1,4 +1,4 @@
-"""Saved programs: they compute what was saved, and what is not in order is refused by name."""
+"""Saved programs compute the same results, and invalid files are refused with the cause."""
 
 import io
 import json

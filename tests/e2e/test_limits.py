@@ -107,7 +107,7 @@ def test_programs(start_daemon, tt):
 
 
 def test_steps_and_bytes_of_programs(start_daemon, tt):
-    """As they are when all calls are inlined."""
+    """The steps and bytes of programs are counted with all calls inlined."""
     with tt.connect(start_daemon("--session-program-steps", "100", "--session-program-bytes", "64KiB").unix) as s:
         x = tt.ones(2)
         first, inner, long = functions(tt, 3, steps=60)
@@ -128,7 +128,7 @@ def test_steps_and_bytes_of_programs(start_daemon, tt):
 
 
 def test_time_for_programs(start_daemon, tt):
-    """Checking and planning them: what is called beyond the limit did not happen."""
+    """The time to check and plan programs is limited: a call beyond the limit did not happen."""
     refusal = "call.*: the session has .* of at most 100 .limit session_plan_ms"
     daemon = start_daemon("--session-plan-ms", "100", "--session-program-steps", "10000000")
     with tt.connect(daemon.unix) as s:
@@ -236,7 +236,7 @@ def test_names_that_are_kept_and_published(start_daemon, tt):
 
 
 def test_commands_ahead(start_daemon, tt):
-    """The client waits where it may not send more."""
+    """The client waits when it may not send more commands."""
     with tt.connect(start_daemon("--session-queue", "256").unix):
         x = tt.zeros(1)
         for _ in range(3000):

@@ -93,7 +93,7 @@ def test_what_belongs_to_another_user_is_refused(entry, tmp_path):
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be two users")
 @pytest.mark.parametrize("how", ["owner", "mode", "folder", "link"])
 def test_a_planted_token_file_lets_nobody_in(how, start_daemon, tt, tmp_path):
-    """A running daemon without tokens looks for the file at each call."""
+    """A running daemon without tokens looks for the token file at each call."""
     secret = create_token(tmp_path / "mine")
     planted = tmp_path / "mine" / "tokens.db"
     daemon = start_daemon()

@@ -232,7 +232,7 @@ def test_a_session_that_was_ended_says_why(start_daemon, tt):
 
 
 def test_interrupt_then_cut(daemon, tt):
-    """What is cancelled stays dropped over a cut."""
+    """Cancelled commands stay dropped after a cut."""
     proxy = Proxy(daemon.socket)
     with contextlib.closing(proxy), tt.connect(proxy.address) as s:
         w = tt.zeros(4)

@@ -1,4 +1,4 @@
-"""Scripted functions: control flow on the daemon, the values of Python's, and errors with a place."""
+"""Scripted functions: control flow on the daemon, with the values of Python and errors with a place."""
 
 import io
 

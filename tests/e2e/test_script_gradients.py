@@ -115,7 +115,7 @@ def test_as_the_function_itself(function, given):
 
 
 def second(function, *given):
-    """A penalty on the gradients: its value, and what it adds to them."""
+    """A penalty on the gradients: its value, and its contribution to the gradients."""
     inputs = [tt.tensor(v, dtype=tt.float64, requires_grad=True) for v in given]
     loss = function(*[t * 1.5 for t in inputs])  # the gradients reach their sources
     loss = loss[0] if isinstance(loss, tuple) else loss

@@ -144,7 +144,7 @@ def call(channel, name, client_streams, server_streams, metadata=()):
 
 
 def test_every_method_is_refused_without_a_token(start_daemon, authority):
-    """Enumerated from the descriptors, so that a new method is covered."""
+    """The methods are enumerated from the descriptors, so that a new method is covered."""
     daemon = start_daemon(*tls_flags(authority))
     bad = [("authorization", "Bearer tt_" + "1" * 64)]
     odd = [("authorization", "Basic YTpi")]
@@ -275,7 +275,7 @@ def test_a_token_that_is_revoked_beside_a_good_one_warns_of_nothing(start_daemon
 
 
 def test_anonymous_callers_are_for_who_says_so(start_daemon, tt):
-    """--allow-anonymous, with tokens or without; the log says what that means."""
+    """--allow-anonymous works with and without tokens; the log states its effect."""
     daemon = start_daemon("--http", "127.0.0.1:0")
     assert "event=anonymous_allowed" in daemon.log and "level=warning" in daemon.log
     token = token_of(daemon, "alice")
