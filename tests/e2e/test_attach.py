@@ -78,12 +78,12 @@ def test_what_was_not_acknowledged_comes_again(raw):
     read = s.progress()
     assert read.number >= 1 and values(read)
     s.cut()
-    s.resume()  # it was lost on the way, as far as the server knows
+    s.resume()  # for the server the message was lost
     again = s.progress()
     assert (again.number, values(again)) == (read.number, values(read))
     s.cut()
     s.resume(progress_upto=again.number)
-    fresh = s.progress()  # a new stream gets a message in any case
+    fresh = s.progress()  # a new stream always gets a message
     assert fresh.number > read.number and not values(fresh)
     assert (fresh.received_upto, fresh.completed_upto) == (2, 2)
 

@@ -166,7 +166,7 @@ def test_interrupt_twice_and_go_on(daemon):
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         number += 1
-        if number % 3:  # else the next one comes at once
+        if number % 3:  # otherwise the next signal comes at once
             wait_until(lambda seen=seen: len(lines) > seen or process.poll() is not None, what="it is told")
             seen = len(lines)
     reader.join()
@@ -409,7 +409,7 @@ def test_daemon_killed(start_daemon, tt):
                 (x + 1).sum().item()
             with pytest.raises(tt.SessionLostError):
                 x.numpy()
-            with pytest.raises(RuntimeError):  # it is one, as PyTorch's users expect
+            with pytest.raises(RuntimeError):  # the error is a RuntimeError, as in PyTorch
                 x.numpy()
     finally:
         daemon.kill()

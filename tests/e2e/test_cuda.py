@@ -76,7 +76,7 @@ def test_tensors_between_devices(start):
             y + y.to("cuda:1")
         with pytest.raises(RuntimeError, match="'cuda:2' is not on this daemon; it has cpu, cuda:0, cuda:1"):
             x.to("cuda:2").sum().item()
-        large = np.random.default_rng(1).normal(size=3_000_001).astype(np.float32)  # many slots
+        large = np.random.default_rng(1).normal(size=3_000_001).astype(np.float32)  # needs many slots
         np.testing.assert_array_equal(tt.tensor(large).to("cuda:0").to("cuda:1").numpy(), large)
 
 
@@ -363,12 +363,12 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
         with pytest.raises(tt.DeviceLostError, match=text):
             there.tolist()
         with pytest.raises(tt.DeviceLostError, match=text):
-            large.numpy()  # by a download
+            large.numpy()  # the loss is found by a download
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.tensor(np.ones(1 << 20, np.float32), device="cuda:0").sum().item()  # by an upload
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.ones(3, device="cuda:0").sum().item()
-    with tt.connect(daemon.unix):  # a later session meets the same
+    with tt.connect(daemon.unix):  # a later session finds the same device lost
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.ones(3, device="cuda:0").sum().item()
         assert tt.ones(3).sum().item() == 3.0

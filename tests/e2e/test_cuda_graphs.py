@@ -72,7 +72,7 @@ def test_a_captured_program_is_graphs(start, options):
             call()
         if options.get("graphs") == "none":
             assert all(graphs == 0 for _, graphs in asked)
-        else:  # once its loops are compiled, and it is the same again and again
+        else:  # its loops are compiled, and each call is the same
             wait_until(lambda: call()[0] < asked[0][0] / 4 and asked[-1][1] >= 3, what="graphs alone")
         for found, wanted in kept:
             np.testing.assert_array_equal(found.numpy(), wanted)
@@ -227,7 +227,7 @@ def test_a_program_is_interrupted_between_its_graphs(start):
         before = did(daemon)
         calls = 0
 
-        def interrupted():  # a quick daemon has done all of them before it hears of it
+        def interrupted():  # a fast daemon may have run all commands before the interrupt
             nonlocal calls
             calls += 300
             results = [program(x) for _ in range(300)]

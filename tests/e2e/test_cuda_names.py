@@ -156,7 +156,7 @@ def test_tf32_by_the_switches(gpus):
     try:
         assert tt.get_float32_matmul_precision() == "high"
         assert products() == rounded and products(tf32=False) == exact and products("cpu") == exact
-        assert step(a, b).item() == 4 * fine  # as it was captured
+        assert step(a, b).item() == 4 * fine  # with the setting at the capture
         assert tt.compile(lambda a, b: (a @ b)[0, 0])(a, b).item() == 4
         assert (a.double() @ b.double())[0, 0].item() == 4 * fine
         assert tt.func.vmap(tt.matmul)(a.expand(2, 4, 4), b.expand(2, 4, 4))[0, 0, 0].item() == 4

@@ -281,7 +281,7 @@ def test_rights(daemon):
         x = tt.ones(1 << 20, device="cuda")
         fetch = x._fetch_bulk()
         s.synchronize()
-        with Sharer(daemon.socket) as other:  # another session's ticket: its own numbers only
+        with Sharer(daemon.socket) as other:  # another session's ticket covers only its own numbers
             code = other.ask(TAKE_GPU, session, ticket, number=fetch.seq)[0]
             assert code != 0
         with Sharer(daemon.socket) as nobody:

@@ -70,7 +70,7 @@ def test_a_session_of_twice_the_devices_memory(start, tt):
         assert use(session, "cpu")["used"] >= 8 * MIB  # that is where they are
         for i, x in enumerate(held):
             np.testing.assert_array_equal(x.numpy(), 4 * numbers(i) + 6)
-        view = held[0].view(2, TWO // 2)[1]  # of one storage, moved by now or not
+        view = held[0].view(2, TWO // 2)[1]  # both tensors have one storage, spilled or not
         view.mul_(0.0)
         np.testing.assert_array_equal(held[0].numpy()[TWO // 2:], 0)
         del held, x, view

@@ -157,7 +157,7 @@ def test_daemons_meet_again_after_a_restart(start_daemon):
     daemons = start_daemons(start_daemon, 2, "--peer-patience", "1")
     code = "x = tt.ones(2) * (R + 1); dist.all_reduce(x); tell(x.tolist())"
     assert told(start(addresses(daemons), 2, code)) == [[[3.0, 3.0]]] * 2
-    daemons[0].crash()  # the one that calls the other
+    daemons[0].crash()  # the daemon that opens the connection
     assert told(start(addresses(daemons), 2, code)) == [[[3.0, 3.0]]] * 2
 
 

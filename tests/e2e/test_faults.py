@@ -36,7 +36,7 @@ def test_guessed_handles(start_daemon, tt):
         held = [tt.full((4,), float(i)) for i in range(100)]
         s.synchronize()
         random = np.random.default_rng(1)
-        own, released = 8, 3  # of the guesser: ids 1 to 8, of which the third is gone
+        own, released = 8, 3  # the guesser has ids 1 to 8, of which the third is released
         guesses = [int(g) for g in random.integers(-(1 << 63), 1 << 63, 40)] + list(range(-60, 1))
         guesses += [own + int(g) for g in random.integers(1, 1 << 20, 100)] + [own + g for g in range(1, 60)]
         guesses += [own + 1 - released, *(own + 1 - i for i in range(own + 1, own + 60))]

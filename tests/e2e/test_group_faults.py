@@ -70,7 +70,7 @@ tell(y.sum().item())
         cuts = [dice.randrange(low, high) for _ in range(8)]
 
         def draw(cuts=cuts):
-            return cuts.pop() if cuts else 1 << 60  # then it stands
+            return cuts.pop() if cuts else 1 << 60  # afterwards the connection stays
         proxies[0].cut_each(draw, both=True)
         proxies[0].cut()
         assert told(start(addresses(daemons), 2, code)) == wanted

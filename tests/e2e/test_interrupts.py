@@ -171,7 +171,7 @@ class Operations:
         from teletensor.nn import _sdpa_backends
 
         if self.session._shared is not None:
-            self.session._shared._ways.clear()  # memory that the next upload would go by
+            self.session._shared._ways.clear()  # shared memory for the next upload
         threads = sorted(t.name for t in threading.enumerate() if t.name != "teletensor-worker")
         return {
             "memory": self.session.memory()[0]["used"],

@@ -81,7 +81,7 @@ def test_names_and_tape(start_daemon, tt):
             grow(20_000).item()
         text = str(refused.value)
         assert "names and tape" in text and "of at most 8388608 bytes" in text and "session_tape" in text
-        del refused  # its frames hold what was recorded
+        del refused  # the traceback's frames refer to recorded tensors
         assert w.item() == 1.0
         x = grow(1000)
         x.backward()
@@ -204,7 +204,7 @@ def test_staged_uploads(start_daemon, tt):
         kept = []
         for i in range(6):
             kept.append(tt.tensor(np.full(MIB // 2, i, np.float32)))
-            s.synchronize()  # it is used: there is room for the next
+            s.synchronize()  # the upload is used, so there is room for the next one
         assert [k[0].item() for k in kept] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
         assert limit_of(s, "staged") == (0, 4 * MIB)
 

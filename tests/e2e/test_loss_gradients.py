@@ -69,7 +69,7 @@ def test_weights_of_classes(tt, function, shape, target, smoothing, reduction):
         out = getattr(tt.nn.functional, function)(x, t, w, **options)
         return (out * tt.tensor(lines)).sum() if reduction == "none" else out
 
-    def by_x(x, w):  # a second derivative: of the gradient by x, by the weights
+    def by_x(x, w):  # second derivative: of the gradient by x, with respect to the weights
         return (tt.func.grad(loss)(x, w) * tt.arange(x.numel(), dtype=x.dtype).reshape(x.shape)).sum()
 
     w = tt.tensor(w0)

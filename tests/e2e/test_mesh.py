@@ -351,7 +351,7 @@ def test_errors_of_one_rank(mesh):
     mesh.run(f, 2)
     with pytest.raises(IndexError, match="rank 2"):
         mesh.synchronize()
-    mesh.synchronize()  # once, although it is an error of all ranks
+    mesh.synchronize()  # raised once, although it is an error of all ranks
     for mode in (mesh.run, mesh.spawn):
         def fails(waits):
             x = tt.ones(1)

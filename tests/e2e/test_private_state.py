@@ -45,7 +45,7 @@ def test_nothing_is_open_to_others(umask, tmp_path, tt):
                                    daemon.unix], capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
             modes = {path: path.stat().st_mode & 0o777 for path in (state.parent, state, *state.rglob("*"))}
-            assert len(modes) >= 7  # both, sessions, spill, lock, a session, tokens.db
+            assert len(modes) >= 7  # both folders, sessions, spill, lock, a session, tokens.db
             for path, mode in modes.items():
                 assert mode == (0o700 if path.is_dir() else 0o600), (path, oct(mode))
             assert os.stat(daemon.socket).st_mode & 0o777 == 0o600

@@ -81,7 +81,7 @@ def test_uploads_of_several_threads_do_not_mix(daemon, tt):
         proxy.cut_each(lambda: numbers.randrange(3 * MIB, 6 * MIB))
 
         def send(i):
-            s.__enter__()  # for this thread; leaving would close it for all
+            s.__enter__()  # enters for this thread only; leaving would close it for all threads
             x = tt.tensor(parts[i])
             if not (x.numpy() == parts[i]).all():
                 wrong.append(i)

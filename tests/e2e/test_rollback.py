@@ -154,7 +154,7 @@ def test_closing_a_rolled_back_session_ends_it(start_daemon, tt, monkeypatch):
         w += 1.0
         s.synchronize()
         daemon.crash()
-        wait_until(lambda: s.rolled_back is not None)  # found out though nothing is under way
+        wait_until(lambda: s.rolled_back is not None)  # noticed although no command is in flight
         with pytest.raises(tt.SessionLostError):
             w.tolist()
         s.close()

@@ -223,7 +223,7 @@ def test_one_tensor_at_two_places_is_another_program():
 
 def test_rounds_are_known_at_run_time_only():
     scripted = tt.jit.script(over)
-    for n in (0, 1, 7, 40, 700):  # beyond what a record begins with
+    for n in (0, 1, 7, 40, 700):  # also more rounds than a record has at first
         value, found = gradients(scripted, [1.0, 2.0], tt.tensor(n))
         expected, right = gradients(over, [1.0, 2.0], n)
         assert value == pytest.approx(expected, rel=1e-5)

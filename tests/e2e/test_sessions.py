@@ -237,7 +237,7 @@ def test_looking_at_a_view_moves_its_retained_gradient_on_both_sides(tt):
     with tt.no_grad():
         y[0] = 2.0
     assert not v.is_leaf
-    z.sum().backward()  # through the former node
+    z.sum().backward()  # backward through the earlier node
     assert v.grad is None
     assert (x.grad / tt.full((2, 3), 2.0).exp()).allclose(tt.full((2, 3), 2.0))
 
@@ -283,7 +283,7 @@ def test_names_that_are_none(start_daemon, tt):
         for call in (lambda name: s.keep(name, x), lambda name: tt.publish(name, x), tt.published):
             for name in ("", 5, None, "a\0b", "x" * 5000):
                 if (call, name) == (tt.published, None):
-                    continue  # lists them
+                    continue  # published() without a name lists publications
                 with pytest.raises(ValueError, match="is no name: 1 to 200") as caught:
                     call(name)
                 assert len(str(caught.value)) < 300

@@ -321,7 +321,7 @@ def test_a_failed_write_did_not_happen(pair):
         w.mul_(2)
         a.synchronize()
     with b.as_current():
-        assert v.tolist() == [2, 4, 6, 8]  # what was taken back is the tensor as it is now
+        assert v.tolist() == [2, 4, 6, 8]  # the undone write leaves the tensor as it is now
         v.add_(1)
         b.synchronize()
     assert w.tolist() == [3, 5, 7, 9]

@@ -101,7 +101,7 @@ def test_a_storm_of_connections(start_daemon, tt):
                 problems.append(error)
 
         n, grown = 0, []
-        for _ in range(5):  # what one needed is there for the next
+        for _ in range(5):  # the resources of one round are free for the next
             memory = resident_bytes(daemon)
             threads = [threading.Thread(target=storm, args=way) for way in ways]
             for thread in threads:

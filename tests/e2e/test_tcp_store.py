@@ -76,7 +76,7 @@ def test_a_master_begins_anew(daemon):
     assert new.num_keys() == 0 and not opened().check(["k"])
     with pytest.raises(dist.DistStoreError, match="begun anew"):
         other.set("k", "lost")
-    del old  # its end is not the new one's
+    del old  # the end of the old store does not end the new one
     new.set("k", "new")
     assert opened(is_master=True, multi_tenant=True).get("k") == b"new"
 
@@ -118,7 +118,7 @@ def test_limits(daemon):
     assert store.delete_key("big 1")
     store.set("big 1", "v" * (1 << 20))
     keys = [f"big {number}" for number in range(5)]
-    assert [len(value) for value in store.multi_get(keys)] == [1 << 20] * 5  # more than one answer holds
+    assert [len(value) for value in store.multi_get(keys)] == [1 << 20] * 5  # more than fits into one answer
     assert store.compare_set("fits", "w" * ((1 << 20) - 1), "x") == b"v" * (1 << 20)
     with pytest.raises(dist.DistStoreError, match="at most 1048576 bytes together"):
         store.compare_set("fits", "v" * (1 << 20), "x")
