@@ -78,12 +78,12 @@ def test_what_was_not_acknowledged_comes_again(raw):
     read = s.progress()
     assert read.number >= 1 and values(read)
     s.cut()
-    s.resume()  # it was lost on the way, as far as the server knows
+    s.resume()  # for the server the message was lost
     again = s.progress()
     assert (again.number, values(again)) == (read.number, values(read))
     s.cut()
     s.resume(progress_upto=again.number)
-    fresh = s.progress()  # a new stream gets a message in any case
+    fresh = s.progress()  # a new stream always gets a message
     assert fresh.number > read.number and not values(fresh)
     assert (fresh.received_upto, fresh.completed_upto) == (2, 2)
 
@@ -127,7 +127,7 @@ def test_a_session_that_nobody_comes_back_to(start_daemon):
 
 
 def test_idle_is_who_completes_nothing(start_daemon, tt):
-    """Work that is queued outlives the lease of its session; the lease counts from its end."""
+    """Queued work outlives the lease of its session; the lease starts at the end of the work."""
     daemon = start_daemon("--lease", "1")
     worker = client("""
         from support.busy import occupy

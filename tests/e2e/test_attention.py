@@ -75,7 +75,7 @@ def test_masks_have_gradients_and_rows_that_see_nothing_are_zero(tt):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_scores_of_16_bits_are_float32(tt, dtype):
-    """Large scores, rounded to 16 bits, would be a half away from themselves."""
+    """Large scores that were rounded to 16 bits would be wrong by a half."""
     q, k, v = (5 * t.detach() for t in parts(tt, (2, 3, 40), 50, 8, 8, "float32"))
     small = [t.to(getattr(tt, dtype)) for t in (q, k, v)]
     sdpa = tt.nn.functional.scaled_dot_product_attention

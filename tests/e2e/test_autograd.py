@@ -165,7 +165,7 @@ def test_an_input_written_in_place(tt):
 
 
 def test_what_forward_saved_is_what_backward_gets(tt):
-    """Writes after the save are not seen (D1), and a second backward needs retain_graph."""
+    """Backward does not see writes after the save (D1), and a second backward needs retain_graph."""
     class Keep(tt.autograd.Function):
         @staticmethod
         def forward(ctx, x, c):

@@ -28,7 +28,8 @@ def daemon():
 
 @pytest.fixture
 def raw(daemon):
-    """A channel; afterwards the daemon is up, works for another client, and its memory is back."""
+    """A channel to the daemon; afterwards the daemon must run, work for another client, and have freed the
+    memory."""
     with Raw(daemon.unix) as raw:
         yield raw
     with Raw(daemon.unix) as other:
@@ -41,7 +42,7 @@ def raw(daemon):
 
 
 def refused(session, codes, *words):
-    """The stream ends with one of the codes and a text that says what was wrong."""
+    """Checks that the stream ends with one of the codes and a text that describes the fault."""
     code, text = session.refusal()
     assert code in codes, (code, text)
     assert len(text) > 5

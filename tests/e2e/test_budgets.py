@@ -46,7 +46,7 @@ def test_the_sessions_of_a_user_share_a_quota(start_daemon, tt):
 
 
 def test_uploads_count(start_daemon, tt):
-    """Admitted before a byte travels."""
+    """An upload is admitted before any of its bytes is sent."""
     import numpy as np
     daemon = start_daemon("--user-memory", "8MiB")
     with tt.connect(daemon.unix):

@@ -26,7 +26,7 @@ class Files:
             self.flags += ["--tls-client-ca", str(self.client_ca)]
 
     def renew(self, certificate, key):
-        """As certbot does it: one file after the other, each at once."""
+        """Replaces the files as certbot does: one file after the other, each at once."""
         for new, path in ((certificate, self.certificate), (key, self.key)):
             beside = path.with_suffix(".new")
             shutil.copy(new, beside)
@@ -118,7 +118,7 @@ def ask(address, context, token=None):
 
 def test_http_takes_renewed_certificates_as_well(start_daemon, authority, successor, tmp_path):
     files = Files(tmp_path / "tls", authority, client_ca=authority.ca)
-    # This spelling of loopback counts as another address, where HTTP speaks TLS.
+    # This spelling of the loopback address does not count as loopback, so HTTP uses TLS there.
     daemon = start_daemon(*files.flags, "--tls-users", "--http", "127.1:0")
     contexts = []
     for ca in (authority, successor):

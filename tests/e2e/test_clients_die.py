@@ -166,7 +166,7 @@ def test_interrupt_twice_and_go_on(daemon):
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         number += 1
-        if number % 3:  # else the next one comes at once
+        if number % 3:  # otherwise the next signal comes at once
             wait_until(lambda seen=seen: len(lines) > seen or process.poll() is not None, what="it is told")
             seen = len(lines)
     reader.join()
@@ -362,7 +362,8 @@ def test_exception_in_another_thread_at_exit(daemon):
     "tt.utils.checkpoint.checkpoint(again, w, use_reentrant=False).sum().backward()",
 ], ids=["hook", "prehook", "node", "accumulated", "function", "saved", "checkpoint"])
 def test_python_code_that_we_call_at_exit(daemon, work):
-    """A daemon thread is in Python code that the client has called when the interpreter ends, which unwinds it."""
+    """When the interpreter ends, a daemon thread is in Python code that the client has called; the end
+    unwinds it."""
     process = client(f"""
         entered = threading.Event()
         def spin(*_):
@@ -395,7 +396,7 @@ def test_python_code_that_we_call_at_exit(daemon, work):
 
 
 def test_daemon_killed(start_daemon, tt):
-    """SessionLostError at the next read, and again for every handle."""
+    """SessionLostError is raised at the next read, and again for every tensor."""
     from support.daemon import Daemon
     daemon = Daemon()
     try:
@@ -408,7 +409,7 @@ def test_daemon_killed(start_daemon, tt):
                 (x + 1).sum().item()
             with pytest.raises(tt.SessionLostError):
                 x.numpy()
-            with pytest.raises(RuntimeError):  # it is one, as PyTorch's users expect
+            with pytest.raises(RuntimeError):  # the error is a RuntimeError, as in PyTorch
                 x.numpy()
     finally:
         daemon.kill()
@@ -426,7 +427,7 @@ def test_many_sessions_come_and_go(daemon, tt):
 
 @pytest.mark.skipif(SANITIZED, reason="a sanitizer keeps freed memory for a while")
 def test_daemon_memory_after_a_crowd(daemon, tt):
-    """The daemon's own size stays: 40 sessions that each held 8 MiB leave it about where it was."""
+    """The daemon's own memory does not grow: after 40 sessions with 8 MiB each it is about the same."""
     def size():
         with open(f"/proc/{daemon.pid}/status", encoding="ascii") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))  # KiB

@@ -124,7 +124,7 @@ def test_logsumexp(tt):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolutions(tt, transposed):
-    """As linear maps of complex numbers: four real convolutions, and its derivative by definition."""
+    """Complex convolution compared with four real convolutions, and its derivative with the definition."""
     generator = np.random.default_rng(4)
     f = tt.nn.functional.conv_transpose2d if transposed else tt.nn.functional.conv2d
 

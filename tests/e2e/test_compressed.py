@@ -24,7 +24,7 @@ def daemon():
 
 
 def most_resident(daemon):
-    """At any time so far."""
+    """The maximum resident memory of the process so far."""
     with open(f"/proc/{daemon.pid}/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) << 10
 
@@ -70,7 +70,7 @@ def test_a_right_client_that_compresses(daemon, bounded, method, kind):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity", "zstd", "stream/gzip", None])
 def test_compressed_by_hand(daemon, bounded, encoding):
-    """The bit that says so, with each encoding that may be said beside it, or none."""
+    """The compression flag of a message, with each encoding in the headers, or none."""
     packed = zlib.compress(ZEROS) if encoding == "deflate" else gzip.compress(ZEROS)
     headers = [("grpc-encoding", encoding)] if encoding else []
     with Peer(daemon.tcp) as peer:

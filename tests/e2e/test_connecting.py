@@ -130,7 +130,7 @@ def test_a_daemon_that_is_about_to_start_is_waited_for(start_daemon, tt, monkeyp
 
 
 def test_a_daemon_that_is_known_to_restart_is_waited_for(start_daemon, tt, monkeypatch):
-    """For as long as a call may take, rather than for a moment."""
+    """The client waits as long as a call may take, not only for a moment."""
     daemon = start_daemon()
     seconds = [0.0]
 
@@ -161,7 +161,7 @@ def test_a_session_that_waits_for_its_daemon_tells_the_next_one(start_daemon, tt
         wait_until(lambda: _session._is_away(credentials), what="the session waits for the next daemon")
         daemon.restart()
         assert x.tolist() == [1.0] * 3
-        # The value may come before the thread that has attached the session again takes note of it.
+        # The value may arrive before the thread that has attached the session again records it.
         wait_until(lambda: not _session._is_away(credentials), what="the session is attached again")
 
 
@@ -264,7 +264,7 @@ def test_a_certificate_for_another_name(start_daemon, refused, authority, tmp_pa
 
 
 def test_a_certificate_whose_term_is_over(start_daemon, refused, authority, tmp_path):
-    """The daemon's TLS does not look at its own term."""
+    """The daemon's TLS does not check the validity period of its own certificate."""
     request, extra, made, key = (tmp_path / name for name in ("r", "e", "old.pem", "old.key"))
     extra.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n", encoding="ascii")
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=old", "-keyout", key, "-out", request)
@@ -309,7 +309,7 @@ def test_another_version(start_daemon, tt, monkeypatch):
 
 
 def test_silence_is_told_and_waited_for(tt, monkeypatch, caplog):
-    """A port that takes connections and says nothing: a busy daemon looks the same."""
+    """A port accepts connections and never answers; a busy daemon looks the same."""
     monkeypatch.setattr(_transport, "_SILENCE", 0.01)
     monkeypatch.setattr(_reach, "_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as mute:
@@ -353,6 +353,6 @@ def test_serve_without_a_binary(tmp_path):
 
 
 def test_the_daemons_binary_is_needed_without_an_address(tmp_path):
-    """doctor looks for it only where a daemon would be started."""
+    """doctor looks for a daemon's binary only if a daemon would be started."""
     done = doctor(str(tmp_path / "d.sock"), TELETENSORD=str(tmp_path / "none"))
     assert "teletensord binary" not in done.stdout

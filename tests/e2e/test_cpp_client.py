@@ -117,7 +117,7 @@ def test_a_saved_training_step_goes_on_in_cpp(shared_daemon, tmp_path):
 
 
 def test_a_saved_training_step_is_repeated_in_cpp(shared_daemon, tmp_path):
-    """Branches, a loop and its backward inside; each round with the next of two batches."""
+    """A program with branches, a loop and its backward; each round uses the next of two batches."""
 
     def forward(w, x):
         rounds = tt.zeros((), dtype=tt.int64)
@@ -185,7 +185,7 @@ def test_what_is_no_program_is_refused(shared_daemon, tmp_path):
     with tt.connect(shared_daemon.unix):
         saved(lambda x: (x * 2).sin(), path, tt.ones(2))
     contents = path.read_bytes()
-    for at in range(len(contents) - 1, 8, -41):  # header, description, program: one bit each
+    for at in range(len(contents) - 1, 8, -41):  # one bit of the header, description or program
         path.write_bytes(contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1:])
         done = run("run", shared_daemon.unix, path, 1, "1,2")
         assert done.returncode in (0, 1), (at, done)

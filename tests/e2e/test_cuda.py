@@ -49,7 +49,7 @@ def test_trains_on_a_gpu_as_on_the_cpu(start):
         wanted = train(tt, "cpu", tt.nn.ReLU())
         assert train(tt, "cuda:0", tt.nn.ReLU()) == wanted
         assert wanted[-1] < wanted[0]
-        # Functions of libm are the device's own: other last bits.
+        # Functions of libm are the device's own, so their last bits differ from the CPU's.
         np.testing.assert_allclose(train(tt, "cuda:0", tt.nn.Tanh()), train(tt, "cpu", tt.nn.Tanh()),
                                    rtol=1e-5)
         tt.cuda.synchronize()
@@ -76,7 +76,7 @@ def test_tensors_between_devices(start):
             y + y.to("cuda:1")
         with pytest.raises(RuntimeError, match="'cuda:2' is not on this daemon; it has cpu, cuda:0, cuda:1"):
             x.to("cuda:2").sum().item()
-        large = np.random.default_rng(1).normal(size=3_000_001).astype(np.float32)  # many slots
+        large = np.random.default_rng(1).normal(size=3_000_001).astype(np.float32)  # needs many slots
         np.testing.assert_array_equal(tt.tensor(large).to("cuda:0").to("cuda:1").numpy(), large)
 
 
@@ -135,7 +135,7 @@ def test_loops_are_compiled_beside_the_work_and_kept_on_disk(start):
 
 
 def products(tt, device):
-    """Matrix products of whole numbers, so that no order of sums shows."""
+    """Matrix products of whole numbers, whose results do not depend on the order of sums."""
     rng = np.random.default_rng(3)
 
     def x(*shape):
@@ -152,7 +152,8 @@ def products(tt, device):
 
 
 def counted(daemon, words, made, what):
-    """How many the library made of what has the CPU's values; the daemon's log begins with these words of it."""
+    """The number of calls that the library computed with the CPU's values; the daemon's log has these words
+    for it."""
     import teletensor as tt
 
     assert words in daemon.log, daemon.log
@@ -165,7 +166,7 @@ def counted(daemon, words, made, what):
     return int(found.group(1))
 
 
-# Not the library's: rows with gaps, and a vector added to doubles.
+# Calls that the library does not take: rows with gaps, and a vector added to doubles.
 @pytest.mark.parametrize(("options", "wanted"), [
     ({"compile": "none"}, 26), ({"blas": "none"}, 0), ({"blas": "refuse"}, 0)])
 def test_products_are_the_librarys_where_there_is_one(start, options, wanted):
@@ -174,7 +175,7 @@ def test_products_are_the_librarys_where_there_is_one(start, options, wanted):
 
 
 def convolutions(tt, device):
-    """Whole numbers, so that no order of sums shows."""
+    """Whole numbers, whose sums do not depend on their order."""
     F = tt.nn.functional
     made = []
     for dtype in (tt.float32, tt.float16, tt.bfloat16, tt.float64):
@@ -362,12 +363,12 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
         with pytest.raises(tt.DeviceLostError, match=text):
             there.tolist()
         with pytest.raises(tt.DeviceLostError, match=text):
-            large.numpy()  # by a download
+            large.numpy()  # the loss is found by a download
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.tensor(np.ones(1 << 20, np.float32), device="cuda:0").sum().item()  # by an upload
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.ones(3, device="cuda:0").sum().item()
-    with tt.connect(daemon.unix):  # a later session meets the same
+    with tt.connect(daemon.unix):  # a later session finds the same device lost
         with pytest.raises(tt.DeviceLostError, match=text):
             tt.ones(3, device="cuda:0").sum().item()
         assert tt.ones(3).sum().item() == 3.0
@@ -389,7 +390,7 @@ def test_the_daemon_starts_again_without_a_lost_device(start, tmp_path):
         with pytest.raises(tt.DeviceLostError, match="DEVICE_LOST: cuda:0.*ILLEGAL_ADDRESS"):
             (there * 2).sum().item()
         wait_until(lambda: daemon.log.count(" ready ") == 2, what="a second start")
-        # The same process, the same session, everything that did not lie on the lost device.
+        # The same process and session keep everything that was not on the lost device.
         assert daemon.alive()
         assert (here + 1).sum().item() == 10.0
         assert (other * 2).sum().item() == 6.0

@@ -10,7 +10,7 @@ from support.cuda import fake
 from support.http import ask
 
 SIZE = 50
-SMALL, LARGE = 3, 20_000  # of a command, in chunks beside it
+SMALL, LARGE = 3, 20_000  # sizes: in a command, and in chunks of a separate upload
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def device(start_daemon):
     with tt.connect(daemon.unix) as session:
         session.daemon = daemon
         alone = 0
-        alone, _ = launches(lambda: None)  # what waiting asks for
+        alone, _ = launches(lambda: None)  # the launches of the wait itself
         yield tt, launches, session
 
 

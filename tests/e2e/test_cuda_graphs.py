@@ -1,5 +1,6 @@
-"""Captured programs on a GPU go to the driver as graphs, over the fake driver (tests/support/fake_cuda), whose
-graphs run late, as they were at their launch, and are refused where a real driver refuses them."""
+"""Captured programs on a GPU are given to the driver as graphs, over the fake driver
+(tests/support/fake_cuda). Its graphs run late, with the values at their launch, and it refuses graphs that a
+real driver refuses."""
 
 import re
 import threading
@@ -31,7 +32,8 @@ def did(daemon):
 
 
 def body(tt, x, w, scale):
-    """Products, sums over rows, and views between them: no loop takes them all. Whole numbers: no order shows."""
+    """Products, sums over rows, and views between them, which no single loop can fuse. The numbers are
+    whole, so the order of sums does not matter."""
     for k in range(STEPS):
         y = x @ w
         x = (y - y.sum(1, keepdim=True) * scale).clamp(-8, 8).cumsum(0).flip(0).clamp(-9, 9)
@@ -45,7 +47,8 @@ def numbers(seed, *shape):
 
 @pytest.mark.parametrize("options", [{}, {"graphs": "fixed"}, {"graphs": "none"}, {"blas": "none"}, {"seed": 7}])
 def test_a_captured_program_is_graphs(start, options):
-    """Inputs and a number that change, results that are kept or not: bits of the CPU, few launches."""
+    """Inputs and a number change, and results are kept or dropped: the bits are the CPU's, with few
+    launches."""
     import teletensor as tt
 
     daemon = start(**options)
@@ -69,7 +72,7 @@ def test_a_captured_program_is_graphs(start, options):
             call()
         if options.get("graphs") == "none":
             assert all(graphs == 0 for _, graphs in asked)
-        else:  # once its loops are compiled, and it is the same again and again
+        else:  # its loops are compiled, and each call is the same
             wait_until(lambda: call()[0] < asked[0][0] / 4 and asked[-1][1] >= 3, what="graphs alone")
         for found, wanted in kept:
             np.testing.assert_array_equal(found.numpy(), wanted)
@@ -224,7 +227,7 @@ def test_a_program_is_interrupted_between_its_graphs(start):
         before = did(daemon)
         calls = 0
 
-        def interrupted():  # a quick daemon has done all of them before it hears of it
+        def interrupted():  # a fast daemon may have run all commands before the interrupt
             nonlocal calls
             calls += 300
             results = [program(x) for _ in range(300)]

@@ -7,7 +7,7 @@ import pytest
 from support import models
 from support.cuda import fake, last_words
 
-# Ops that still go through the host, and why.
+# Ops that run on the host, with the reason.
 HOST = {}
 
 

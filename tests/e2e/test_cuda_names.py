@@ -137,7 +137,8 @@ def test_tf32_by_the_switches(gpus):
     fine = 1 + 2**-12  # TF32 has 10 bits behind the point
 
     def products(device="cuda", **flag):
-        """First elements of a product, a layer's and the gradients of both's factors: 4 or 4 * fine."""
+        """The first elements of a product, of a layer and of the gradients of their factors: 4 or 4 *
+        fine."""
         a, b = (tt.full((4, 4), fine, device=device, requires_grad=True) for _ in range(2))
         ones = tt.ones(4, 4, device=device)
         made = [tt.matmul(a, ones, **flag) if flag else a @ ones, tt._core.ops["linear"](a, ones, None, **flag)]
@@ -155,7 +156,7 @@ def test_tf32_by_the_switches(gpus):
     try:
         assert tt.get_float32_matmul_precision() == "high"
         assert products() == rounded and products(tf32=False) == exact and products("cpu") == exact
-        assert step(a, b).item() == 4 * fine  # as it was captured
+        assert step(a, b).item() == 4 * fine  # with the setting at the capture
         assert tt.compile(lambda a, b: (a @ b)[0, 0])(a, b).item() == 4
         assert (a.double() @ b.double())[0, 0].item() == 4 * fine
         assert tt.func.vmap(tt.matmul)(a.expand(2, 4, 4), b.expand(2, 4, 4))[0, 0, 0].item() == 4

@@ -111,7 +111,7 @@ def test_what_a_gpu_does_is_told(start_daemon):
         assert told("work_total", kind="loop") is not None
         made = [told("kernels_made_total", how=how) for how in ("compiled", "read", "refused")]
         assert made[0] + made[1] == told("kernels") >= 2 and made[2] == 0
-        # A batch is counted when the next question finds that it has ended.
+        # A batch is counted when the next status query finds that it has ended.
         wait_until(lambda: x.sum().item() == 1 << 18 and told("busy_seconds_total") > 0, what="a batch that has ended")
         wait_until(lambda: told("batches_in_flight") <= 4, what="few batches")
 

@@ -1,5 +1,5 @@
-"""Memory of a GPU that the daemon shares with a process of its machine, behind the fake driver, whose memory
-without an address is a file: the client's process maps what the daemon's wrote.
+"""Memory of a GPU that the daemon shares with a process on its machine, over the fake driver. Physical
+memory of the fake driver is a file, so the client's process maps the bytes that the daemon wrote.
 """
 
 import os
@@ -272,7 +272,7 @@ def test_what_moves_to_the_host_is_not_what_is_shared(start_daemon):
 
 
 def test_rights(daemon):
-    """Only the ticket of the session whose value it is; a value of the host has no such memory."""
+    """Only the ticket of the value's own session is accepted; a value on the host has no such memory."""
     import teletensor as tt
 
     raw, session, ticket = ticket_of(daemon.socket, "raw")
@@ -280,7 +280,7 @@ def test_rights(daemon):
         x = tt.ones(1 << 20, device="cuda")
         fetch = x._fetch_bulk()
         s.synchronize()
-        with Sharer(daemon.socket) as other:  # another session's ticket: its own numbers only
+        with Sharer(daemon.socket) as other:  # another session's ticket covers only its own numbers
             code = other.ask(TAKE_GPU, session, ticket, number=fetch.seq)[0]
             assert code != 0
         with Sharer(daemon.socket) as nobody:

@@ -70,7 +70,7 @@ def test_a_session_of_twice_the_devices_memory(start, tt):
         assert use(session, "cpu")["used"] >= 8 * MIB  # that is where they are
         for i, x in enumerate(held):
             np.testing.assert_array_equal(x.numpy(), 4 * numbers(i) + 6)
-        view = held[0].view(2, TWO // 2)[1]  # of one storage, moved by now or not
+        view = held[0].view(2, TWO // 2)[1]  # both tensors have one storage, spilled or not
         view.mul_(0.0)
         np.testing.assert_array_equal(held[0].numpy()[TWO // 2:], 0)
         del held, x, view
@@ -205,7 +205,7 @@ def test_what_cannot_move_is_out_of_memory(start, tt):
         x = tt.ones(TWO, device="cuda")
         with pytest.raises(tt.OutOfMemoryError, match=r"on cuda:0: requested 10.0 MiB .* quota of 8.0 MiB"):
             tt.ones(5 * TWO, device="cuda").sum().item()
-        # Three of 4 MiB at once are more than there is, whatever moves.
+        # Three tensors of 4 MiB at once are more than the device has, whatever is spilled.
         y, z = tt.ones(2 * TWO, device="cuda"), tt.ones(2 * TWO, device="cuda")
         with pytest.raises(tt.OutOfMemoryError, match=r"on cuda:0: requested 4.0 MiB"):
             (y + z)[0].item()
@@ -254,7 +254,7 @@ class Copies:
         self.path = folder / "copies"
 
     def take(self):
-        """{("out", "locked"), ("in", "slot")}: bytes; since the last call."""
+        """Returns {("out", "locked"), ("in", "slot"), ...}: bytes copied since the last call."""
         found = Counter()
         for line in self.path.read_text().splitlines() if self.path.exists() else []:
             way, kind, size = line.split()
@@ -271,7 +271,8 @@ def locked(daemon):
 
 @pytest.mark.parametrize("locks", ["any", "none"])
 def test_what_moves_is_copied_straight(start, tt, tmp_path, locks):
-    """Through memory of the host that is page-locked; by the slots where the driver locks none."""
+    """Tensors are spilled through page-locked host memory, or through the slots if the driver cannot lock
+    memory."""
     copies = Copies(tmp_path)
     daemon = start("--http", "127.0.0.1:0", copies=copies.path, locks=locks)
     kind, other = ("locked", "slot") if locks == "any" else ("slot", "locked")
@@ -315,7 +316,8 @@ def test_blocks_that_are_kept_give_way(start, tt):
 
 @contextlib.contextmanager
 def in_flight(tt, daemon, control, copies):
-    """(a session with a tensor that has moved away and others, one of which stands still on its way out)"""
+    """Returns a session with a spilled tensor and further tensors, one of which is held up while it is
+    copied out."""
     def ask_for_room(seen):
         with contextlib.suppress(tt.TeletensorError), tt.connect(daemon.unix):
             made = [tt.full((TWO,), float(i), device="cuda") for i in range(3)]
@@ -392,7 +394,7 @@ def test_a_daemon_that_ends_while_it_copies(start, tt, tmp_path):
 
 
 def hold(tt, session):
-    """(a tensor that has moved away, others of which the last has not)"""
+    """Returns a spilled tensor, and further tensors of which the last is not spilled."""
     first = tt.tensor(numbers(1)).to("cuda")
     rest = [tt.full((TWO,), float(i), device="cuda") for i in range(5)]
     session.synchronize()

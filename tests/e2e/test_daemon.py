@@ -118,7 +118,7 @@ def answers(address):
 
 
 def test_ends_as_soon_as_it_is_ready(start_daemon):
-    """Its HTTP server too, whose thread may not have begun to listen."""
+    """The end also stops the HTTP server, whose thread may not have begun to listen."""
     daemon = start_daemon("--http", "127.0.0.1:0")
     for _ in range(20):
         assert daemon.terminate() == 0, daemon.log
@@ -232,7 +232,7 @@ def test_cli_numbers_out_of_range(words):
     "127.0.0.1:99999", "127.0.0.1", "127.0.0.1:", ":7420", "127.0.0.1:x", "  ", "tls://host:0", "unix:",
     "unix:/" + "x" * 107, "http://127.0.0.1:80/x"])
 def test_cli_addresses_that_are_none(address):
-    """gRPC takes port 99999 for 34463, and no port for 0."""
+    """gRPC would use port 34463 for 99999, and any port for 0."""
     done = cli("health", "--address", address)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("teletensor health: address ") and done.stderr.count("\n") == 1
@@ -268,7 +268,7 @@ def test_cli_output_that_cannot_be_written(words, shared_daemon):
 
 
 def test_cli_paths_that_are_no_text(tmp_path):
-    """Latin-1 in a path, as bytes or as Python decodes them."""
+    """A path with Latin-1 characters, as bytes or as Python decodes them."""
     done = run(sys.executable, "-m", "teletensor.cli", "health", "--address", b"/tmp/caf\xe9.sock")
     assert done.returncode == 1 and "caf\\udce9" in done.stderr and done.stderr.count("\n") == 1
     assert "no teletensord answers" in done.stderr

@@ -1,4 +1,5 @@
-"""Worlds whose processes are clients of several daemons: results, and what goes wrong between the daemons."""
+"""Worlds whose processes are clients of several daemons: results, and failures of daemons and their
+connections."""
 
 import random
 import signal
@@ -156,12 +157,12 @@ def test_daemons_meet_again_after_a_restart(start_daemon):
     daemons = start_daemons(start_daemon, 2, "--peer-patience", "1")
     code = "x = tt.ones(2) * (R + 1); dist.all_reduce(x); tell(x.tolist())"
     assert told(start(addresses(daemons), 2, code)) == [[[3.0, 3.0]]] * 2
-    daemons[0].crash()  # the one that calls the other
+    daemons[0].crash()  # the daemon that opens the connection
     assert told(start(addresses(daemons), 2, code)) == [[[3.0, 3.0]]] * 2
 
 
 def test_cuts_between_daemons_change_nothing(start_daemon):
-    """The connection dies again and again at a random byte; no rank has an error, and bits are the same."""
+    """The connection is cut repeatedly at a random byte; no rank has an error, and the bits are the same."""
     dice, proxies = random.Random(5), []
 
     def through(address):

@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium: a person sees the right numbers while three clients run."""
+"""The dashboard in a real Chromium: it shows the right numbers while three clients run."""
 
 import contextlib
 import getpass
@@ -38,7 +38,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         del big
         sign_in(browser, daemon, token)
         browser.wait(lambda: len(browser.rows("sessions")) == 3, what=f"three sessions, but {browser.rows('sessions')}")
-        # The lines of the program come with the clients' own reports.
+        # The dashboard gets the source lines from the clients' reports.
         browser.wait(lambda: sum("in <module>" in row["Made by"] or "test_dashboard.py" in row["Made by"]
                                  for row in browser.rows("tensors")) >= 3, what="the lines")
         browser.wait(lambda: float(browser.rows("users")[0]["Lanes now"]) > 0, what="lanes in use")
@@ -60,7 +60,7 @@ def test_a_person_sees_who_holds_what(admin, browser, tt):
         assert browser.script("return document.querySelectorAll('.charts canvas').length") == 3
         assert browser.script("return sessionStorage.getItem('token')") == token
         assert token not in browser.script("return document.documentElement.outerHTML")
-        # Kill, from the page.
+        # The page's button "Kill" ends the session.
         browser.click(f"#sessions tr[data-key='{ids[0]}'] button.danger")
         assert f"End session {ids[0]}, " in browser.question() and f" of {user}?" in browser.question()
         browser.accept()
@@ -115,7 +115,7 @@ def test_api_tells_by_right(admin, new_token, tt):
 
 
 def test_the_page_holds_nothing_inline(start_daemon):
-    """Scripts and styles are files of ours, as the security policy says."""
+    """Scripts and styles come from the daemon's own files, as the security policy requires."""
     daemon = start_daemon("--http", "127.0.0.1:0")
     page = ask(daemon.http, "/").text
     assert "<style" not in page and " style=" not in page and " on" not in page.replace(" one", "")
@@ -145,7 +145,7 @@ BUSY = """
 
 
 def test_the_address_on_stdout_signs_in(start_daemon, browser):
-    """Its token is not in the address bar afterwards."""
+    """The token is not in the address bar after the page has opened."""
     daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
     browser.go(daemon.url)
     browser.wait(lambda: browser.script("return !document.getElementById('overview').hidden"))

@@ -24,7 +24,8 @@ weight = 2.0
 
 @pytest.fixture
 def house(start_daemon, new_token, tmp_path, tt):
-    """(daemon, token of an admin, alice's session, bob's): each has tensors, alice's has an error."""
+    """Returns (daemon, token of an admin, alice's session, bob's session); both have tensors, and alice's
+    has an error."""
     (tmp_path / "daemon.toml").write_text(QUOTAS, encoding="utf-8")
     daemon = start_daemon("--http", "127.0.0.1:0", "--slow-ms", "50", "--lanes", "2", "--config",
                           str(tmp_path / "daemon.toml"), anonymous=False)

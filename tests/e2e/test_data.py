@@ -121,7 +121,7 @@ def test_collate_keeps_kinds_of_containers(tt, data):
 
 
 def test_an_exception_leaves_the_iteration(tt, data):
-    """The next batch can still be asked for."""
+    """After the error of a batch the next batch is still available."""
     class Failing(list):
         def __getitem__(self, i):
             return 1 // (i - 1)

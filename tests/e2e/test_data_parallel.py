@@ -1,5 +1,5 @@
 """DistributedDataParallel in worlds of several processes: hooks, joined ranks, the divided optimizer, and
-what it refuses."""
+refused arguments."""
 
 from collections import namedtuple
 
@@ -132,7 +132,7 @@ tell(results, [p.tolist() for p in net.parameters()])
 
 
 def test_a_join_of_a_model_and_the_divided_optimizer(start_daemon):
-    """Equal to the plain optimizer; buffers come from a rank that still has batches."""
+    """The results equal those of the plain optimizer; buffers come from a rank that still has batches."""
     found = told(start(start_daemon().unix, 2, NET + """
 import copy
 net = tt.nn.Sequential(tt.nn.Linear(6, 16), tt.nn.BatchNorm1d(16), tt.nn.Linear(16, 3), tt.nn.Linear(3, 3))
@@ -205,7 +205,8 @@ tell(seen)
 
 
 def test_two_models_in_one_backward(start_daemon):
-    """Their gradients are averaged in the same order on all ranks, whatever objects are made and dropped."""
+    """The gradients of several models are averaged in the same order on all ranks, whatever objects are made
+    and freed."""
     found = told(start(start_daemon().unix, 2, """
 DDP = tt.nn.parallel.DistributedDataParallel
 kept = [object() for _ in range(1000 * R)]

@@ -29,7 +29,7 @@ def test_floats_out_of_range(tt):
 
 
 def test_work_without_memory_is_refused_at_its_line(tt):
-    """An expanded view needs no memory, so nothing else would bound the work on it."""
+    """An expanded view needs no memory, so a separate limit bounds the work on it."""
     x = tt.zeros(1).expand(2**40)
     assert x.shape == (2**40,)
     with pytest.raises(RuntimeError, match="sum: an operand of shape .* repeats 1 stored elements"):

@@ -58,7 +58,8 @@ def test_the_unit():
 
 
 def test_the_supervisor_is_told(start_daemon, tmp_path):
-    """READY, the canary's WATCHDOG, STOPPING: sd_notify's protocol."""
+    """The daemon's messages to systemd: READY, WATCHDOG of the health probe, STOPPING (the protocol of
+    sd_notify)."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(path)
@@ -92,7 +93,7 @@ def manifests():
 
 
 def patched(manifest, patch):
-    """JSON Patch, as far as the files use it."""
+    """Applies a JSON Patch, with the operations that the files use."""
     for step in patch:
         *way, last = step["path"].strip("/").split("/")
         at = manifest
@@ -115,7 +116,8 @@ def peers():
 
 
 def check_schemas(found, oldest="1.27"):
-    """Against the API's own schemas, strictly: a key that Kubernetes does not know is a mistake."""
+    """Validates manifests against the API's own schemas, strictly: a key that Kubernetes does not know is an
+    error."""
     validate = pytest.importorskip("kubernetes_validate")
     for manifest in found:
         for version in (oldest, validate.latest_version()):
@@ -180,7 +182,8 @@ def test_kustomize_makes_these_manifests(name, change):
 
 
 def test_the_job_set_is_what_it_claims():
-    """JobSet's own types, and Kubernetes' schema of the job in it. Kubernetes has sidecars since 1.29."""
+    """Validates the JobSet against its own types, and its job against Kubernetes' schema. Kubernetes has
+    sidecars since 1.29."""
     job_set, network = loaded("jobset.yaml")
     models = pytest.importorskip("kubeflow_trainer_api.models")
     kept = models.JobsetV1alpha2JobSet.from_dict(job_set).to_dict()  # without keys that are unknown
@@ -237,14 +240,15 @@ def test_kubernetes_manifests_fit_together():
 
 @pytest.fixture
 def open_folder():
-    """One that other users can enter, which pytest's own are not."""
+    """A folder that other users can enter, unlike pytest's own folders."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 def test_mounted_keys_are_taken(open_folder):
-    """Kubernetes mounts a secret as root's, readable for the pod's group: only that spelling of 0440 passes."""
+    """Kubernetes mounts a secret as root's file, readable for the pod's group: the daemon accepts only this
+    form of mode 0440."""
     need_two_users()
     certificate, key = Authority(open_folder / "ca").issue("server")
     (open_folder / "ca").chmod(0o755)
@@ -274,7 +278,7 @@ def test_mounted_keys_are_taken(open_folder):
 
 
 def expressions():
-    """(file, PromQL) of the alerts and of the dashboard."""
+    """Returns (file, PromQL expression) of the alerts and of the dashboard."""
     alerts = re.findall(r"expr: (?:>-\n)?(.*?)\n +(?:for|annotations):",
                         (DEPLOY / "monitoring/alerts.yml").read_text(encoding="utf-8"), re.DOTALL)
     dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text(encoding="utf-8"))
@@ -285,7 +289,7 @@ def expressions():
 
 
 def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path):
-    """With their labels, of a daemon on which every one of them has a row."""
+    """The metrics with their labels, from a daemon on which every metric has a row."""
     flags, environment = fake("--http", "127.0.0.1:0", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / "disk"),
                               *peer_flags("a", "b=127.0.0.1:1"))
     daemon = start_daemon(*flags, env=environment)
@@ -312,7 +316,7 @@ def test_alerts_and_dashboard_name_metrics_that_exist(start_daemon, tt, tmp_path
         for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
             assert set(re.split(r", *", labels)) <= from_prometheus.union(
                 *({label for label, _ in exported[name]} for name in exported if name in expression)), expression
-    # And what a daemon exports can be seen on the dashboard or raises an alert.
+    # In the other direction, each metric that a daemon exports is shown on the dashboard or raises an alert.
     assert set(exported) - named == set()
 
 

@@ -1,4 +1,4 @@
-"""Memory of a program that was killed: the next program's error says which session has it."""
+"""The out-of-memory error of the next program names the session of a killed program, and its memory."""
 
 import re
 import subprocess

@@ -21,7 +21,8 @@ def complex_ones(tt, n):
 @pytest.mark.parametrize("size", [6, 3000, 300_000])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_writes_in_windows(tt, size, seed):
-    """Chains of elementwise steps and writes, read and written through names of four dtypes, are NumPy's."""
+    """Chains of elementwise steps and writes, read and written through names of four dtypes, give NumPy's
+    results."""
     random = np.random.default_rng(seed)
     ours = {"i32": tt.arange(size, dtype=tt.int32)}
     ours |= {"f32": ours["i32"].view(tt.float32), "i16": ours["i32"].view(tt.int16), "i64": ours["i32"].view(tt.int64)}
@@ -141,7 +142,7 @@ def test_captured_functions_write_through_views(tt):
 
 
 def test_views_of_two_dtypes_from_outside(tt):
-    """Another call's need not share their memory."""
+    """The tensors of another call need not share their memory."""
     z = complex_ones(tt, 3)
     real = z.real
     both = tt.compile(lambda: (real * 2 + z.imag).sum())

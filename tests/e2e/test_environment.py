@@ -15,7 +15,8 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "b
 
 @pytest.fixture
 def environment(monkeypatch):
-    """environment(variables): these alone are set; (rank, size, local rank, name of the world)."""
+    """environment(variables) sets only these variables and returns (rank, size, local rank, name of the
+    world)."""
     from teletensor.distributed import _environment
 
     def found(variables):

@@ -50,7 +50,7 @@ def test_reinforce(shared_daemon):
 
 
 def test_distributed_training(tmp_path):
-    """All rows, with the same parameters in all places, which the program checks itself."""
+    """The example prints all rows, and checks itself that the parameters are the same in all places."""
     plot = tmp_path / "times.png"
     done = subprocess.run(
         [sys.executable, EXAMPLES / "distributed_training.py", "--epochs", "1", "--plot", plot],

@@ -66,7 +66,7 @@ def test_an_uncaught_exception_drops_the_queue(shared_daemon, tt, end):
 
 
 def test_an_exception_that_was_caught_drops_nothing(shared_daemon):
-    """Only the end of the program by an exception counts."""
+    """A caught exception does not count: only an exception that ends the program drops the queue."""
     done = run(f"""
         try: raise ValueError
         except ValueError: pass

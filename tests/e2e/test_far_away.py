@@ -37,7 +37,7 @@ def values(parameters):
 
 
 def test_training_over_a_bad_network(daemon, tt):
-    """200 ms there and back, 2 % of the pieces lost, cut again and again: the same bits."""
+    """A round trip of 200 ms, 2 % of the packets lost, and repeated cuts: the same bits."""
     def run(cut):
         losses = []
 

@@ -28,14 +28,15 @@ def resident(pid):
 
 
 def test_guessed_handles(start_daemon, tt):
-    """Sequential ones, random ones, those of another session, released ones: none resolves, each ends its guesser
-    alone. A handle is a distance from the next id, so guesses are made as distances and as ids."""
+    """Guessed handles, sequential, random, of another session or released: none of them works, and each ends
+    only the session of its guesser. A handle is a distance from the next id, so guesses are made as
+    distances and as ids."""
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s, s.as_current():
         held = [tt.full((4,), float(i)) for i in range(100)]
         s.synchronize()
         random = np.random.default_rng(1)
-        own, released = 8, 3  # of the guesser: ids 1 to 8, of which the third is gone
+        own, released = 8, 3  # the guesser has ids 1 to 8, of which the third is released
         guesses = [int(g) for g in random.integers(-(1 << 63), 1 << 63, 40)] + list(range(-60, 1))
         guesses += [own + int(g) for g in random.integers(1, 1 << 20, 100)] + [own + g for g in range(1, 60)]
         guesses += [own + 1 - released, *(own + 1 - i for i in range(own + 1, own + 60))]
@@ -183,7 +184,7 @@ def test_threads_that_write_one_tensor(start_daemon, tt):
 
 
 def sent_by_clients():
-    """The messages that a client can send, with those in their fields, by name."""
+    """The messages that a client can send, including the messages in their fields, by name."""
     services = [service for module in messages() for service in module.DESCRIPTOR.services_by_name.values()]
     todo = [method.input_type for service in services for method in service.methods]
     found = {}

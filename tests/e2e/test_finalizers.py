@@ -5,7 +5,8 @@ import textwrap
 from support.clients import client, finish, wait_line
 from support.proxy import Proxy
 
-# Reads a tensor and sends one, each of which ends with its value or with an error.
+# A program whose finalizers read a tensor and send one; each read or send ends with its value or with an
+# error.
 METER = """
 import gc
 heard = []
@@ -29,7 +30,7 @@ def meters(code, address, **options):
 
 
 def test_a_finalizer_that_reads(shared_daemon, each_transport):
-    """Where it runs on a thread of grpcio, which would wait for itself, it gets an error."""
+    """A finalizer that runs on a thread of grpcio would wait for itself, so it gets an error."""
     program = client("""
         import gc
         read = failed = 0
@@ -62,8 +63,8 @@ def test_a_finalizer_that_reads(shared_daemon, each_transport):
 
 
 def test_a_finalizer_under_a_lock_of_grpcio(shared_daemon, monkeypatch):
-    """A thread that waits for a call holds the lock that grpcio's thread needs before it can bring what the
-    finalizer would wait for: the finalizer gets errors, and the call its reply."""
+    """A thread that waits for a call holds the lock that grpcio's thread needs to deliver the finalizer's
+    result: the finalizer gets an error, and the call gets its reply."""
     monkeypatch.setenv("TELETENSOR_TRANSPORT", "grpcio")
     monkeypatch.setenv("TELETENSOR_SHARED_MEMORY", "0")
     program = meters("""
@@ -94,8 +95,8 @@ def test_a_finalizer_under_a_lock_of_grpcio(shared_daemon, monkeypatch):
 
 
 def test_a_finalizer_at_every_step_of_other_threads(start_daemon, each_transport, monkeypatch):
-    """Wherever the collector may run it: on this package's threads and on those of grpcio, while there are
-    calls, after the connection is cut, and when the session is closed."""
+    """Finalizers run on every thread where the collector may run: on this package's threads and on those of
+    grpcio, during calls, after the connection is cut, and while the session is closed."""
     monkeypatch.setenv("TELETENSOR_SHARED_MEMORY", "0")
     daemon = start_daemon("--lease", "60")
     proxy = Proxy(daemon.socket)

@@ -71,7 +71,7 @@ def same(found, wanted, tolerance=2e-5):
 
 @pytest.fixture
 def worlds(start_daemon):
-    """worlds(code, ranks) -> what the ranks have told, of one daemon."""
+    """worlds(code, ranks) -> the reported values of the ranks, on one daemon."""
     daemon = start_daemon()
     return lambda code, ranks=2, **options: told(start(daemon.unix, ranks, MODEL + code, f"w:{ranks}", **options))
 
@@ -124,7 +124,8 @@ def test_several_daemons_give_the_same_bits(worlds, start_daemon):
 
 
 def test_memory(worlds):
-    """Counted bytes: at rest a part of parameters, gradients and state; in a step never the whole model."""
+    """Counted bytes: at rest each rank has a part of parameters, gradients and state; during a step it never
+    has the whole model."""
     code = """
 import gc
 from teletensor._admin import Admin
@@ -175,7 +176,8 @@ tell(rest, min(peaks), session.memory(1)[0]["peak"])
     assert 4 * model <= rest < 4.2 * model and peak >= 4 * model  # parameters, gradients, two of Adam
     for rest, peak, forward in worlds("SHARD = True" + code, 4):
         assert model <= rest < 1.2 * model, (rest / model)
-        # A layer gathered, another's gradient, its part: three of eight beside what rests.
+        # At the peak there are a gathered layer, the gradient of another layer, and its part: three of eight
+        # layers in addition to the memory at rest.
         assert peak < rest + 4 * layer, ((peak - rest) / layer)
         assert forward < rest + 2.5 * layer, ((forward - rest) / layer)
 
@@ -230,7 +232,7 @@ def close(found, tolerance=1e-5):
 
 
 def test_gradients(worlds):
-    """Each way to run a module: gradients are the average of those of the module as it is."""
+    """In each way to run a module, the gradients are the average of those of the module without sharding."""
     for found in worlds(CHECK + """
 cases = {}
 cases["blocks"] = both(small, backward)
@@ -504,7 +506,7 @@ tell([each[:3] for each in (full, low, sums, back)], seen[::2], [each[3:] for ea
 
 
 def test_refusals(worlds):
-    """Errors name the fact, the same on all ranks; the next step works."""
+    """Errors name the cause and are the same on all ranks; the next step works."""
     lines = {
         "fully_shard(nn.ModuleList([nn.Linear(2, 2)]))": "ValueError: fully_shard does not support containers that",
         "fully_shard(net)": "ValueError: fully_shard: FSDPSequential is sharded already",
@@ -593,7 +595,7 @@ tell(texts, both(small, backward))
 
 
 def test_ranks_that_use_different_parameters(worlds):
-    """The error is the same on both, and names both calls; the next step works."""
+    """The error is the same on both ranks, and names both calls; the next step works."""
     for texts, after in worlds(CHECK + """
 class Branch(nn.Module):
     def __init__(self):
@@ -616,7 +618,8 @@ tell(texts, both(small, backward))
 
 
 def test_replicas_of_shards(worlds):
-    """A mesh of 2 x 2 ranks: two have the parts, the other two the same ones for other data."""
+    """A mesh of 2 x 2 ranks: two ranks have the parts, and the other two have the same parts for other
+    data."""
     for found in worlds(CHECK + """
 class Mesh:
     ndim = 2

@@ -143,8 +143,8 @@ def test_what_there_is_room_for_is_kept_at_a_drain(start_daemon, tt, disk):
 
 
 def test_what_there_is_no_time_for_is_lost_by_name(start_daemon, tt, disk):
-    """A slow disk: tensors that are kept by name come first, and what is not written in time costs
-    itself alone. Its error says which, why, and the line that made it."""
+    """With a slow disk, tensors that are kept by name are written first, and each tensor that is not written
+    in time is lost alone. Its error names the tensor, the reason, and the line that made it."""
     daemon = start_daemon(*KEEPS[:4], "--drain", "6", env=disk.environment)
     data = np.random.default_rng(3).random((3, 8 * MIB), np.float32)  # 32 MiB each
     with tt.connect(daemon.unix, name="exp") as s:

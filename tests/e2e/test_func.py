@@ -1,4 +1,5 @@
-"""tt.func and vmap: against the same derivatives by hand, one sample at a time, and each other."""
+"""tt.func and vmap, compared with the same derivatives by formulas, with one sample at a time, and with each
+other."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`make gpu-check` without a GPU: its own work over the stand-in for the driver."""
+"""`make gpu-check` without a GPU: its own code, over the fake driver."""
 
 import json
 import os
@@ -12,7 +12,7 @@ CHECK = [sys.executable, ROOT / "tests/gpu/check.py", "--fake", "--quick"]
 
 
 def check(folder, *words):
-    """(exit status, report, page) of a run."""
+    """Returns (exit status, report, page) of a run."""
     output = folder / "report.json"
     done = subprocess.run([*CHECK, "--output", output, *words], capture_output=True, text=True, timeout=800,
                           check=False)
@@ -40,7 +40,7 @@ def test_sessions_of_twice_the_memory(tmp_path):
     found = report["spilling"]
     assert found["right"] and found["held_mib"] == 2 * found["memory_mib"]
     assert found["moved_in_memory"] == 0
-    # What does not fit has moved, in each round.
+    # Tensors that do not fit were spilled in each round.
     assert min(found["moved_out_mib"], found["moved_in_mib"]) >= found["turns"] / 4 * found["memory_mib"]
     assert f"| {found['memory_mib']} MiB | {found['held_mib']} MiB |" in page
 

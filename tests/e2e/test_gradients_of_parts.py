@@ -34,7 +34,7 @@ def test_one_whole_tensor_at_most(tt, name):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "complex128"])
 @pytest.mark.parametrize("parts", WAYS.values(), ids=WAYS)
 def test_values(tt, parts, dtype):
-    """Against the gradient of the same sum by an explicit gather."""
+    """Compares with the gradient of the same sum by an explicit gather."""
     kind = getattr(tt, dtype)
     x = tt.arange(48.0).reshape(12, 4).to(kind).requires_grad_()
     y = x * 1
@@ -83,7 +83,7 @@ def test_hooks_see_their_gradients(tt):
 
 
 def test_written_parts(tt):
-    """out[t] = value in a loop: the gradient of each write takes its part out of the whole one."""
+    """For out[t] = value in a loop, the gradient of each write reads its part of the whole gradient."""
     w = tt.tensor(2.0, requires_grad=True)
     out = tt.zeros(5, 3)
     for t in range(5):

@@ -1,4 +1,4 @@
-"""Arguments of tt.distributed that make no sense: each is an error of its line on every rank, and the world still
+"""Invalid arguments of tt.distributed: each is an error at its line on every rank, and the world still
 works."""
 
 import json
@@ -10,7 +10,8 @@ from support.ranks import groups, start, start_rank, told
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
-# Each line is run on both ranks of a world of two; its error begins so. N is the number of ranks, R the rank.
+# Each line is run on both ranks of a world of two; its error begins with the given text. N is the number of
+# ranks, R the rank.
 LINES = {
     "dist.init_process_group(rank=R, world_size=N)": "ValueError: trying to initialize the default process group twice",
     "dist.all_reduce(tt.ones(1), group=3)": "TypeError: group is a ProcessGroup, not int",
@@ -106,7 +107,7 @@ BEFORE = {
 
 
 def test_before_and_after_the_world(start_daemon):
-    """Each line in a program that is in no world, and again after it has been in one."""
+    """Runs each line in a program that is in no world, and again after it has left a world."""
     process = client(f"""
     dist = tt.distributed
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
@@ -133,7 +134,7 @@ def test_before_and_after_the_world(start_daemon):
 
 
 def test_worlds_of_other_sizes_and_ranks_that_come_twice(start_daemon):
-    """Both say so: each names the other one."""
+    """The errors of both ranks name the other rank."""
     daemon = start_daemon()
     first = start_rank(daemon.unix, 0, 2, "pass")
     wait_until(lambda: groups(daemon), what="rank 0 joins")

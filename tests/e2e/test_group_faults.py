@@ -38,7 +38,7 @@ tell(text, result, tt.ones(3).sum().item())
 
 
 def training(steps=12, synchronous=False, then="pass"):
-    """`then`: a statement at the end of each step i."""
+    """Starts trainings; `then` is a statement at the end of each step i."""
     return TRAINING.format(steps=steps, synchronous=synchronous, then=then)
 
 
@@ -50,7 +50,8 @@ def addresses(daemons):
 
 
 def test_a_link_that_is_cut_at_each_kind_of_byte(start_daemon):
-    """In the TCP handshake, in HTTP/2's preface and headers, in a hello, in frames and between them."""
+    """The link is cut in the TCP handshake, in HTTP/2's preface and headers, in a hello, in frames and
+    between them."""
     dice, proxies = random.Random(11), []
 
     def through(address):
@@ -69,7 +70,7 @@ tell(y.sum().item())
         cuts = [dice.randrange(low, high) for _ in range(8)]
 
         def draw(cuts=cuts):
-            return cuts.pop() if cuts else 1 << 60  # then it stands
+            return cuts.pop() if cuts else 1 << 60  # afterwards the connection stays
         proxies[0].cut_each(draw, both=True)
         proxies[0].cut()
         assert told(start(addresses(daemons), 2, code)) == wanted
@@ -78,7 +79,8 @@ tell(y.sum().item())
 
 @pytest.mark.parametrize("back", (True, False))
 def test_a_silent_network(start_daemon, tmp_path, back):
-    """All packets are dropped. Back within --peer-patience: same results. Else the error names the daemon."""
+    """All packets are dropped. If the network works again within --peer-patience, results are the same;
+    otherwise the error names the daemon."""
     proxies, silent = [], tmp_path / "silent"
 
     def through(address):
@@ -143,7 +145,7 @@ def test_a_kill_at_some_step(start_daemon, victim, line):
 
 
 def test_a_program_that_is_stopped_is_waited_for(start_daemon):
-    """SIGSTOP of a program, and SIGCONT: same bits as without."""
+    """SIGSTOP and SIGCONT of a program do not change the bits."""
     daemons = start_daemons(start_daemon, 2)
     wanted = told(start(addresses(daemons), 2, training(15, synchronous=True)))
     stop = "if R == 1 and i == 3: os.kill(os.getpid(), signal.SIGSTOP)"
@@ -169,7 +171,7 @@ def test_a_daemon_that_is_stopped_is_waited_for(start_daemon):
 
 
 SUM = "dist.all_reduce(tt.ones(2))"
-# For each kind: the call of rank 0, that of rank 1, and words of the error for both.
+# For each kind of mismatch: the call of rank 0, the call of rank 1, and words of the error for both.
 MISMATCHES = {
     "op": (SUM, "dist.broadcast(tt.ones(2), src=0)", "all_reduce(sum, float32[2])", "broadcast("),
     "dtype": (SUM, "dist.all_reduce(tt.ones(2, dtype=tt.float64))", "float32[2]", "float64[2]"),
@@ -186,7 +188,7 @@ MISMATCHES = {
 
 @pytest.mark.parametrize("daemons", (1, 2))
 def test_calls_that_do_not_fit_together(start_daemon, daemons):
-    """Each is one error on both ranks, with both calls; nothing else is lost."""
+    """Each mismatch is one error on both ranks, with both calls; nothing else is lost."""
     started = start_daemons(start_daemon, daemons) if daemons > 1 else [start_daemon()]
     found = told(start(addresses(started), 2, f"""
 texts = []
@@ -212,7 +214,8 @@ tell(texts)
 
 
 def test_two_ranks_of_a_daemon_come_after_another_call_of_another_daemon(start_daemon, monkeypatch):
-    """The daemon has to drop what its ranks have begun to add, in the moment in which it begins."""
+    """The daemon has to drop the operands that its ranks have deposited, at the moment when it begins to add
+    them."""
     first, second = start_daemons(start_daemon, 2)
     monkeypatch.setenv("TELETENSOR_STORE", first.unix)
     for _ in range(3):
@@ -239,7 +242,8 @@ tell(text, y.tolist())
 
 
 def test_groups_in_another_order_and_a_call_too_many(start_daemon):
-    """Groups in another order are no error. A call that the other rank does not make waits for its timeout."""
+    """A different order of groups is no error. A call that the other rank does not make ends by its
+    timeout."""
     found = told(start(start_daemon().unix, 2, """
 first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
 dist.barrier()
@@ -274,7 +278,8 @@ STAGES = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_ctrl_c_in(start_daemon, stage):
-    """The line ends with KeyboardInterrupt; the session and its tensors are there, and the other rank is told."""
+    """The line ends with KeyboardInterrupt; the session and its tensors remain, and the other rank gets an
+    error."""
     daemons = start_daemons(start_daemon, 2)
     processes = start(addresses(daemons), 2, f"""
 kept, x = tt.arange(3.0), tt.ones(2)

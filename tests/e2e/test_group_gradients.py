@@ -78,7 +78,7 @@ def test_futures(tt, capsys):
     first, seen = Future(), []
     chain = first.then(lambda f: f.value() + 1).then(lambda f: seen.append(f.value()) or f.value() * 2)
     failed = first.then(lambda f: f.value() / 0)
-    first.add_done_callback(lambda f: [][1])  # an error of its own is only told
+    first.add_done_callback(lambda f: [][1])  # an error of the callback is only logged
     assert not first.done() and not chain.done()
     with pytest.raises(RuntimeError, match="no result yet"):
         chain.value()

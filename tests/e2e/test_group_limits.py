@@ -28,8 +28,9 @@ def addresses(daemons):
 
 
 def test_each_allocation_of_a_step_fails(start_daemon):
-    """Rank 1 has less and less memory left. Where its operand or its result has no room, both ranks raise its error,
-    and the next step is right. A step that fails behind the last collective is an error of rank 1 alone."""
+    """Rank 1 has less memory in each round. If its operand or its result has no room, both ranks raise its
+    error, and the next step is right. A step that fails after the last collective is an error of rank 1
+    alone."""
     daemons = start_daemons(start_daemon, 2, own=lambda name: ("--session-memory", "8MiB") if name == "b" else ())
     found = told(start(addresses(daemons), 2, """
 base = tt.ones(256, 256) * (R + 1)  # 256 KiB
@@ -63,7 +64,8 @@ tell(texts)
 
 
 def test_ranks_with_more_than_the_memory(start_daemon, tmp_path):
-    """Both have four times their quota: what no line uses moves to the disk, also while collectives wait."""
+    """Both ranks have tensors of four times their quota: unused tensors are spilled to the disk, also while
+    collectives wait."""
     daemon = start_daemon("--host-memory", "128MiB", "--session-memory", "32MiB", "--disk-memory", "1GiB",
                           "--disk-dir", str(tmp_path / "disk"))
     found = told(start(daemon.unix, 2, """
@@ -95,7 +97,8 @@ tell([y.min().item(), y.max().item()])
 
 
 def test_sums_have_memory_where_tensors_fill_it(start_daemon, tmp_path):
-    """Tensors move to the disk only when an instruction lacks room: the partial sums of a group have their own."""
+    """Tensors are spilled only when an instruction lacks room, so the partial sums of a group have separate
+    memory."""
     def own(name):
         return "--host-memory", "96MiB", "--disk-memory", "1GiB", "--disk-dir", str(tmp_path / name)
     daemons = start_daemons(start_daemon, 2, own=own)
@@ -113,7 +116,8 @@ tell(seen)
 
 
 def test_no_descriptors_are_left(start_daemon):
-    """The link is cut, and the daemon that calls has no descriptor for another one. It waits, and continues later."""
+    """The link is cut, and the connecting daemon has no descriptor for a new connection. It waits, and
+    continues later."""
     proxies = []
 
     def through(address):
@@ -145,7 +149,8 @@ tell(x.tolist())
 
 @pytest.mark.parametrize("jump", (400 * DAY, -3600))
 def test_the_calendar_jumps(start_daemon, tmp_path, monkeypatch, jump):
-    """No timeout of a collective ends, no peer is lost, no store goes, there and back."""
+    """The system clock jumps forward and back: no collective times out, no peer is lost, and no store is
+    removed."""
     calendar = Calendar(tmp_path)
     daemons = start_daemons(functools.partial(start_daemon, env=calendar.environment), 2)
     monkeypatch.setenv("TELETENSOR_STORE", daemons[0].unix)
@@ -193,7 +198,8 @@ tell(before, s.memory()[0]["used"], len(s._admin().groups()), len(s._before_clos
 
 
 def test_strangers_at_the_address_of_peers(start_daemon):
-    """Bytes that are no HTTP/2, half requests, and many connections that say nothing, while a world computes."""
+    """Bytes that are not HTTP/2, incomplete requests, and many silent connections arrive while a world
+    computes."""
     daemons = start_daemons(start_daemon, 2)
     processes = start(addresses(daemons), 2, """
 print("here", flush=True)
@@ -225,8 +231,8 @@ def issue(folder, *names):
 
 
 def test_certificates_that_are_renewed_and_expire(start_daemon, tmp_path):
-    """A renewed certificate is shown to the next connection. One that has expired is refused, and the daemons meet
-    again when it is good."""
+    """A renewed certificate is used for the next connection. An expired one is refused, and the daemons
+    connect again when it is valid."""
     proxies, calendar = [], Calendar(tmp_path)
     issue(tmp_path, "a", "b")
 
@@ -270,7 +276,8 @@ def test_certificates_that_are_renewed_and_expire(start_daemon, tmp_path):
 
 
 def test_a_second_program_of_a_rank_replaces_it(start_daemon):
-    """A program that is started again while the earlier one waits: that one is told, and the new world computes."""
+    """A program is started again while the earlier one waits: the earlier program gets an error, and the new
+    world computes."""
     daemon = start_daemon()
     early = start_rank(daemon.unix, 1, 2, "tell(0)")
     wait_until(lambda: groups(daemon), what="the earlier program joins")
@@ -282,8 +289,8 @@ def test_a_second_program_of_a_rank_replaces_it(start_daemon):
 
 
 def test_a_rank_is_taken_over_in_the_middle_of_a_collective(start_daemon):
-    """Its program is killed while it waits for rank 0, and another one takes the session over by its name: what the
-    session had is there, and a new world of both ranks computes."""
+    """The program of a rank is killed while it waits for rank 0, and another program takes the session over
+    by its name: the session's tensors remain, and a new world of both ranks computes."""
     daemon = start_daemon("--lease", "60", "--rank-grace", "60")
     begin = """
 s.close()

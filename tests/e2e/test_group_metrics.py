@@ -50,7 +50,7 @@ dist.barrier()
 
 
 def test_peers_are_counted(start_daemon):
-    """Each byte of a payload is in the counters of both daemons, and each cut is a connection more."""
+    """Each byte of a payload is in the counters of both daemons, and each cut adds one connection."""
     proxies = []
 
     def through(address):

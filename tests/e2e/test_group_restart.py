@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 FLAGS = ("--lease", "240", "--restart", "240", "--drain", "60", "--rank-grace", "240")
 
-# A training with a line for some of its steps. It does not end before there is a file.
+# A training that prints a line for some of its steps. It does not end before a given file exists.
 TRAINING = """
 tt.manual_seed(R)
 net = tt.nn.parallel.DistributedDataParallel(tt.nn.Sequential(tt.nn.Linear(6, 40), tt.nn.ReLU(), tt.nn.Linear(40, 3)),
@@ -138,7 +138,7 @@ def test_a_daemon_that_does_not_come_back(start_daemon):
 
 
 def test_a_session_that_could_not_be_kept_ends_its_group(start_daemon):
-    """As on a full disk: one of the files is not there, and the other sessions are."""
+    """One of the session files is missing, as on a full disk, and the other sessions are restored."""
     daemons = start_together(start_daemon, 2)
     ranks = start([daemon.unix for daemon in daemons], 3, WAITS)
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""Worlds of several processes on one daemon: collectives against NumPy, and what goes wrong on one rank."""
+"""Worlds of several processes on one daemon: collectives compared with NumPy, and failures of one rank."""
 
 import signal
 
@@ -224,7 +224,7 @@ tell(str(y.dtype), y.to(tt.complex64).real.tolist(), tt.stack(rows).to(tt.comple
 
 
 def test_bits_are_those_of_the_tree(start_daemon):
-    """((0 + 1) + (2 + 3)) + 4, in float32 whatever the order in which ranks come."""
+    """The sum is ((0 + 1) + (2 + 3)) + 4 in float32, whatever the order in which ranks call."""
     daemon = start_daemon()
     rng = np.random.default_rng(3)
     data = (rng.standard_normal((5, 100_003)) * 10.0 ** rng.integers(-6, 6, (5, 100_003))).astype(np.float32)

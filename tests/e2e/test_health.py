@@ -1,4 +1,4 @@
-"""teletensor-health, what images ask."""
+"""teletensor-health, the health check of the container images."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Random histories against a model: support/histories.py. `make chaos` runs a thousand."""
+"""Random histories compared with a model (support/histories.py). `make chaos` runs a thousand."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -9,7 +9,8 @@ from support.traces import refused, spoilt, told
 
 @pytest.mark.timeout(1800)
 def test_histories():
-    """A number of them, not as many as some time holds: a history that fails is repeated as it was."""
+    """Runs a fixed number of histories rather than a fixed time, so that a failed history can be repeated
+    exactly."""
     with machine() as histories:
         run = settings(max_examples=40, stateful_step_count=25, deadline=None, database=None,
                        phases=[Phase.generate], suppress_health_check=list(HealthCheck))

@@ -190,7 +190,7 @@ def endure(daemon, session, tt, peers, attack, bound, spare=0):
 
 @pytest.fixture(scope="module")
 def daemons():
-    """As start_daemon, for all tests of this file."""
+    """Like start_daemon, but for all tests of this file."""
     running = []
 
     def start(*flags):
@@ -214,7 +214,8 @@ def front(daemons, tmp_path_factory):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_alone(daemon, tt, name):
-    """A peer that never acknowledges our settings, for which gRPC applies no limit of ours, and one that does."""
+    """Two peers: one that never acknowledges our settings, for which gRPC applies none of our limits, and
+    one that does."""
     with tt.connect(daemon.unix) as session:
         endure(daemon, session, tt, [lambda: Peer(daemon.tcp, acks=False), lambda: Peer(daemon.tcp)],
                ATTACKS[name], ALONE)

@@ -29,7 +29,8 @@ class Quit(Exception):
 
 @pytest.fixture
 def quits(monkeypatch):
-    # pytest's hook would keep an exception in __del__, with the frame and so the session, until the test's end.
+    # pytest's hook would keep an exception of __del__, with its frame and so the session, until the end of
+    # the test.
     monkeypatch.setattr(sys, "unraisablehook", nothing)
 
     def handler(number, frame):
@@ -170,7 +171,7 @@ class Operations:
         from teletensor.nn import _sdpa_backends
 
         if self.session._shared is not None:
-            self.session._shared._ways.clear()  # memory that the next upload would go by
+            self.session._shared._ways.clear()  # shared memory for the next upload
         threads = sorted(t.name for t in threading.enumerate() if t.name != "teletensor-worker")
         return {
             "memory": self.session.memory()[0]["used"],
@@ -200,7 +201,7 @@ NAMES = [name for name in vars(Operations) if not name.startswith("_") and name 
 
 
 def settled(operations):
-    """The state once it stays as it is: the daemon gives back what the last work has used a moment later."""
+    """The state once it no longer changes: the daemon frees the memory of the last work a moment later."""
     states = []
     while len(states) < 20 or states.count(states[-1]) < 20:
         gc.collect()
@@ -253,7 +254,7 @@ def test_sweep(tt, address, tmp_path, name, quits):
 
 @pytest.mark.parametrize("size", [10_000, 500_000, 3_000_000])
 def test_an_exception_behind_an_upload_ends_nothing(tt, quits, monkeypatch, size):
-    """The bytes are a tensor's already when it comes: they stay that."""
+    """The signal arrives when the bytes already belong to a tensor: they remain its bytes."""
     from teletensor import _core
 
     session, data = tt.current_session(), np.ones(size, np.float32)
@@ -281,7 +282,7 @@ def test_an_exception_behind_an_upload_ends_nothing(tt, quits, monkeypatch, size
 
 
 def test_an_exception_before_an_upload_is_bound_gives_it_back(tt, monkeypatch):
-    """All bytes have come, and the command that makes them a tensor is not issued any more."""
+    """All bytes have arrived, and the command that makes them a tensor is not issued any more."""
     from teletensor import _core
 
     session, data = tt.current_session(), np.ones(300_000, np.float32)
@@ -383,7 +384,8 @@ class Training:
             after()
 
     def state(self):
-        """Weights, the optimizer's state with its count of steps, and the random numbers' state."""
+        """Returns the weights, the optimizer's state with its count of steps, and the state of the random
+        generator."""
         return ([p.tolist() for p in self.parameters],
                 [{key: value.tolist() if isinstance(value, self.tt.Tensor) else value
                   for key, value in state.items()}
@@ -393,13 +395,14 @@ class Training:
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_what_was_issued_before_an_interrupt_has_run(tt, compiled):
-    """A training that stops at Ctrl-C is where an uninterrupted one is that stops there."""
+    """A training that stops at Ctrl-C has the state of an uninterrupted training that stops at the same
+    statement."""
     steps, trip = 12, Trip()
     reference = Training(tt, compiled)
     states = {reference.done: reference.state()}
 
     class Stepping(Training):
-        """Notes the state after every statement."""
+        """Records the state after every statement."""
 
         @property
         def done(self):
@@ -437,7 +440,7 @@ def test_what_was_issued_before_an_interrupt_has_run(tt, compiled):
 
 
 def _same(here, there, compiled):
-    # A compiled step and the numbers that it is called with are two statements.
+    # A compiled step and its number arguments are two statements.
     return here[:2] == there[:2] if compiled else here == there
 
 
@@ -508,7 +511,7 @@ def test_a_long_queue_is_told_and_can_be_dropped(each_transport, address, how):
 
 
 def test_a_wait_returns_at_once_and_the_queue_runs(each_transport, address):
-    """What is read afterwards is what an uninterrupted program would have read."""
+    """Later reads give the values that an uninterrupted program would have read."""
     process = client("""
         x = tt.eye(400)
         y, total = x, tt.zeros(())
@@ -530,7 +533,7 @@ def test_a_wait_returns_at_once_and_the_queue_runs(each_transport, address):
 
 
 def test_cancel_in_the_middle(tt):
-    """The dropped commands did not happen: tensors are as they last were."""
+    """The dropped commands did not happen: tensors keep their last values."""
     x = tt.randn(500, 500)
     total, y = tt.zeros(()), x
     tt.synchronize()
@@ -578,7 +581,7 @@ def test_an_optimizer_step_is_whole(tt, monkeypatch):
 
 @pytest.mark.parametrize("opened", ["before", "inside"])
 def test_asyncio_cancels_its_main_task_first(each_transport, address, opened):
-    """As in a program that does not use teletensor: the clean-up of main() may still wait for something."""
+    """As in a program without teletensor, the clean-up of main() may still wait."""
     process = client(f"""
         import asyncio
         s.close()

@@ -1,4 +1,4 @@
-"""Captured functions: what they compute, when they are captured anew, what they refuse."""
+"""Captured functions: their results, when they are captured again, and refused code."""
 
 import pytest
 import teletensor as tt
@@ -56,7 +56,7 @@ def test_a_number_that_decides_is_captured_anew():
     for a in (0.5, 0.25, 2.0, 3.0, 0.125):
         assert equal(g(x, a), x.exp() if a > 1 else x * a)
     assert g._entries == 2
-    # The derivative of x ** a has a - 1 in it, which is not a number of the call.
+    # The derivative of x ** a contains a - 1, which is not a number of the call.
     h = tt.compile(lambda x, a: (x ** a).sum())
     for a in (2.0, 3.0):
         x = tt.full((3,), 2.0).requires_grad_()

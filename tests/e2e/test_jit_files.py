@@ -1,4 +1,4 @@
-"""Saved programs: they compute what was saved, and what is not in order is refused by name."""
+"""Saved programs compute the same results, and invalid files are refused with the cause."""
 
 import io
 import json
@@ -204,6 +204,6 @@ def test_the_command_line_says_in_one_line_what_is_wrong(tmp_path, capsys):
         refused("--inputs", wrong)
     (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 20)
     refused("--inputs", f"{tmp_path}/bad.safetensors")
-    # Errors that the daemon finds, whatever becomes of the results.
+    # Errors that the daemon finds, even if the results are not read.
     assert "out of range" in refused("--inputs", "x=7,7")
     refused("--inputs", "x=1,1", "--output", f"{tmp_path}/none/out.safetensors")

@@ -1,5 +1,5 @@
-"""Captured functions and the program's objects: optimizer state that is replaced, what is kept alive, side effects,
-what is refused, debuggers."""
+"""Captured functions and the program's objects: replaced optimizer state, lifetimes, side effects, refused
+code, debuggers."""
 
 import copy
 import gc
@@ -228,7 +228,8 @@ def test_captures_are_collected_with_what_they_belong_to():
 
 
 def test_what_the_collector_runs_is_not_read_by_the_function():
-    """A function in gc.callbacks, as hypothesis has one, and a finalizer read what changes from run to run."""
+    """A function in gc.callbacks, as hypothesis has one, and a finalizer read objects that differ from run
+    to run."""
     global _collections, _begun, _spent
 
     class Cycle:

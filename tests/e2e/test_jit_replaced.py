@@ -1,5 +1,5 @@
-"""Captured functions follow what the program has replaced in Python since: parameters, optimizer
-state, attributes, globals, closures, containers."""
+"""Captured functions notice objects that the program has replaced in Python: parameters, optimizer state,
+attributes, globals, closures, containers."""
 
 import copy
 import dataclasses
@@ -19,7 +19,7 @@ def ones(*shape):
 
 
 class Case:
-    """`f` is called, then after each of `changes`; what it gives must be what the plain function gives."""
+    """Calls `f`, and again after each of `changes`; the results must equal those of the plain function."""
 
     def __init__(self, f, *changes, back=True):
         self.f, self.changes, self.back = f, changes, back

@@ -1,4 +1,4 @@
-"""Second and higher derivatives through captured functions: those of the function itself."""
+"""Second and higher derivatives through captured functions equal those of the plain function."""
 
 import numpy as np
 import pytest

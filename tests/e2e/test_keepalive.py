@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 
 
 class Way:
-    """A client behind a network of its own, which waits for a value that went into the hole."""
+    """A client with its own proxy to the daemon, which waits for a value that the proxy has dropped."""
 
     def __init__(self, tt, daemon, transport):
         self.daemon, self.proxy = daemon, Proxy(daemon.socket, tcp=True)

@@ -10,7 +10,7 @@ import sys
 import pytest
 from support.daemon import HANG
 
-# Ends itself by SIGKILL at a Python call of the loop, by its number.
+# A program that ends itself by SIGKILL at the given Python call of the loop.
 PROGRAM = """
 import json, os, sys
 import teletensor as tt
@@ -42,7 +42,7 @@ session.close()
 
 
 def run(address, steps, last=0):
-    """The values that the program has told; None if it was killed at the call `last` of its loop."""
+    """The values that the program has printed; None if it was killed at the call `last` of its loop."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(steps), str(last)], capture_output=True, text=True,
                           env={**os.environ, "TT_TEST_ADDRESS": address}, timeout=HANG)
     assert done.returncode == (-signal.SIGKILL if last else 0), done.stderr
@@ -50,7 +50,7 @@ def run(address, steps, last=0):
 
 
 def test_programs_that_are_killed_go_on(start_daemon):
-    """Killed at random calls of the loop: the same weights as without."""
+    """The program is killed at random calls of the loop: the weights are the same as without kills."""
     daemon, steps, seed = start_daemon(), 20, random.randrange(1 << 30)
     print("seed", seed)
     dice, whole = random.Random(seed), run(daemon.unix, steps)
@@ -64,7 +64,7 @@ def test_programs_that_are_killed_go_on(start_daemon):
 
 @pytest.fixture
 def taken(start_daemon, tt):
-    """taken(): the session "n", as one more client of it."""
+    """taken(): a further client of the session "n"."""
     daemon, sessions = start_daemon(), []
 
     def take():
@@ -75,7 +75,8 @@ def taken(start_daemon, tt):
 
 
 class Counter:
-    """State of one tensor and what else a state_dict may hold."""
+    """An object whose state_dict has one tensor and the other kinds of values that a state_dict may
+    contain."""
 
     def __init__(self, tt):
         self.value, self.rest = tt.zeros(2), None

@@ -139,7 +139,8 @@ def test_out_of_memory(small):
 
 
 def test_a_tape_without_end_is_out_of_memory(small):
-    """The daemon's records of names and operations count like tensors; dropped, they are free again."""
+    """The daemon's records of names and operations are charged like tensors, and freed when they are
+    dropped."""
     tt = small
     w = tt.ones(2, requires_grad=True)
     x = w
@@ -207,7 +208,7 @@ def test_failed_kernel_of_a_simulated_device_is_not_needed(tt):
 
 
 def test_a_burst_of_failures_is_one_exception(small):
-    """A hundred allocations that fail each by itself are raised once, not at a hundred reads of good tensors."""
+    """The errors of a hundred failed allocations are raised once, not at a hundred reads of good tensors."""
     tt = small
     good = [tt.ones(3) * i for i in range(100)]
     first = here() + 1
@@ -288,7 +289,8 @@ def test_errors_are_listed_and_forgotten(tt):
 
 @pytest.mark.parametrize("device", ["cpu:1", "cuda:7"])
 def test_a_device_that_the_daemon_does_not_have(tt, device):
-    """The text names it with its number, and says what is there; it is raised at its line."""
+    """The error names the missing device with its number and the existing devices; it is raised at its
+    line."""
     assert str(tt.device(device)) == device
     for make in (lambda: tt.ones(2, device=device), lambda: tt.tensor([1.0, 2.0]).to(device)):
         with pytest.raises(RuntimeError, match=rf"device '{device}' is not on this daemon; it has cpu"):

@@ -1,4 +1,5 @@
-"""`teletensor launch`: what the processes get, and that none is left however the launch ends."""
+"""`teletensor launch`: the variables of the processes, and that no process remains however the launch
+ends."""
 
 import json
 import os
@@ -46,8 +47,8 @@ time.sleep(600)
 
 @pytest.fixture
 def box(tmp_path):
-    """box(arguments, code, **environment): a launch of a script that holds `code`, as a process. At the
-    end of the test nothing that it has started is left."""
+    """box(arguments, code, **environment): starts a launch of a script that contains `code`. No process of
+    it remains at the end of the test."""
     folder, mark = tempfile.mkdtemp(prefix="ttl-"), str(uuid.uuid4())
     started = []
 
@@ -71,13 +72,13 @@ def box(tmp_path):
 
 
 def _heed_signals():
-    """A shell that starts the tests in the background has them ignore SIGINT, and their children as well."""
+    """A shell that starts the tests in the background makes them and their children ignore SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def _marked(mark):
-    """The processes whose environment holds the mark, zombies excluded."""
+    """The processes whose environment contains the mark, without zombies."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -81,7 +81,7 @@ def test_names_and_tape(start_daemon, tt):
             grow(20_000).item()
         text = str(refused.value)
         assert "names and tape" in text and "of at most 8388608 bytes" in text and "session_tape" in text
-        del refused  # its frames hold what was recorded
+        del refused  # the traceback's frames refer to recorded tensors
         assert w.item() == 1.0
         x = grow(1000)
         x.backward()
@@ -95,7 +95,7 @@ def test_programs(start_daemon, tt):
         x = tt.ones(2)
         fs = functions(tt, 9)
         assert [called(f, x).tolist()[0] for f in fs[:8]] == [2.0 + i for i in range(8)]
-        # A value may come a moment before its frame is counted.
+        # A value may arrive shortly before its frame is counted.
         wait_until(lambda: limit_of(s, "programs") == (8, 8), what="all are counted")
         with pytest.raises(tt.OutOfMemoryError, match="8 of at most 8 .limit session_programs"):
             called(fs[8], x)
@@ -107,7 +107,7 @@ def test_programs(start_daemon, tt):
 
 
 def test_steps_and_bytes_of_programs(start_daemon, tt):
-    """As they are when all calls are inlined."""
+    """The steps and bytes of programs are counted with all calls inlined."""
     with tt.connect(start_daemon("--session-program-steps", "100", "--session-program-bytes", "64KiB").unix) as s:
         x = tt.ones(2)
         first, inner, long = functions(tt, 3, steps=60)
@@ -128,7 +128,7 @@ def test_steps_and_bytes_of_programs(start_daemon, tt):
 
 
 def test_time_for_programs(start_daemon, tt):
-    """Checking and planning them: what is called beyond the limit did not happen."""
+    """The time to check and plan programs is limited: a call beyond the limit did not happen."""
     refusal = "call.*: the session has .* of at most 100 .limit session_plan_ms"
     daemon = start_daemon("--session-plan-ms", "100", "--session-program-steps", "10000000")
     with tt.connect(daemon.unix) as s:
@@ -204,7 +204,7 @@ def test_staged_uploads(start_daemon, tt):
         kept = []
         for i in range(6):
             kept.append(tt.tensor(np.full(MIB // 2, i, np.float32)))
-            s.synchronize()  # it is used: there is room for the next
+            s.synchronize()  # the upload is used, so there is room for the next one
         assert [k[0].item() for k in kept] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
         assert limit_of(s, "staged") == (0, 4 * MIB)
 
@@ -236,7 +236,7 @@ def test_names_that_are_kept_and_published(start_daemon, tt):
 
 
 def test_commands_ahead(start_daemon, tt):
-    """The client waits where it may not send more."""
+    """The client waits when it may not send more commands."""
     with tt.connect(start_daemon("--session-queue", "256").unix):
         x = tt.zeros(1)
         for _ in range(3000):

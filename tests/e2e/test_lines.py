@@ -112,7 +112,7 @@ def test_a_tensor_that_is_made_after_the_last_command_was_issued(start_daemon, t
 
 
 def test_many_other_tensors_come_and_go(start_daemon, tt, monkeypatch):
-    """A line outlasts larger tensors that are shown for a while, and is told only once."""
+    """A line is kept while larger tensors are shown for some time, and is reported only once."""
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:
         weights = tt.ones(1000)
@@ -130,7 +130,8 @@ def test_many_other_tensors_come_and_go(start_daemon, tt, monkeypatch):
 
 
 def test_a_program_that_ends_soon(start_daemon, tt):
-    """It tells its lines at its end: of slow instructions that stay in the log, and of what it leaves in the queue."""
+    """The client reports its lines at its end: those of slow instructions in the log, and of commands that
+    it leaves in the queue."""
     daemon = start_daemon("--lease", "120", "--slow-ms", "50")
     ended = client("""
         def product(a):
@@ -176,7 +177,7 @@ def test_after_a_restart_and_for_the_next_client(start_daemon, tt):
 
 
 def test_a_client_that_stays_tells_a_restarted_daemon_again(start_daemon, tt):
-    """Also what the daemon had not written down when it was killed."""
+    """The lines include those that the daemon had not written when it was killed."""
     daemon = start_daemon("--http", "127.0.0.1:0", "--lease", "120", "--restart", "60")
     with tt.connect(daemon.unix, name="exp") as s:
         kept = tt.ones(MIB)
@@ -205,7 +206,7 @@ with tt.connect() as s:
 @pytest.mark.parametrize("path, told", [("short.py", "short.py"), ("d/" * 300 + "long.py", "/d/d/long.py"),
                                         ("<b>\u202e\x1b[31m", "<b>??[31m")])
 def test_names_of_files(start_daemon, tt, path, told):
-    """A line is as long and as printable as the daemon says; of a long path its end is told."""
+    """The daemon limits the length of a line and its characters; of a long path the end is kept."""
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:
         kept = eval(compile("tt.ones(1 << 20)", path, "eval"), {"tt": tt})

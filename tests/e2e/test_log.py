@@ -1,4 +1,4 @@
-"""The daemon's log is no reason to wait."""
+"""The daemon does not wait for its log."""
 
 import os
 import subprocess
@@ -9,7 +9,8 @@ from support.raw import Raw
 
 
 def test_nobody_takes_the_log(tmp_path, tt):
-    """The pipe of the log is full: sessions come, compute and go, and the next line tells what is missing."""
+    """The pipe of the log is full: sessions begin, compute and end, and the next line states the number of
+    missing lines."""
     reader, writer = os.pipe()
     socket = tmp_path / "d.sock"
     process = subprocess.Popen([binary(), "--listen", "", "--socket", str(socket), "--state-dir", str(tmp_path / "s"),

@@ -1,4 +1,4 @@
-"""Gradients of losses by their weights and variances, and at their kinks."""
+"""Gradients of losses with respect to weights and variances, and at their kinks."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ LIMITED = [(1e-6, 0.0), (1e-6, 1e-8), (0.1, 0.05), (0.1, 0.1), (0.1, 0.2)]
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_a_variance_below_eps_keeps_its_gradient(tt, eps, variance, full, reduction):
-    """The derivative is that by v = max(var, eps) itself: 0.5 (1 / v - d^2 / v^2)."""
+    """The derivative with respect to v = max(var, eps) itself: 0.5 (1 / v - d^2 / v^2)."""
     F = tt.nn.functional
     difference = np.array([1.0, 2.0])
     d = tt.tensor(difference)
@@ -69,7 +69,7 @@ def test_weights_of_classes(tt, function, shape, target, smoothing, reduction):
         out = getattr(tt.nn.functional, function)(x, t, w, **options)
         return (out * tt.tensor(lines)).sum() if reduction == "none" else out
 
-    def by_x(x, w):  # a second derivative: of the gradient by x, by the weights
+    def by_x(x, w):  # second derivative: of the gradient by x, with respect to the weights
         return (tt.func.grad(loss)(x, w) * tt.arange(x.numel(), dtype=x.dtype).reshape(x.shape)).sum()
 
     w = tt.tensor(w0)
@@ -104,7 +104,7 @@ def test_weights_of_elements(tt, function, shape, reduction):
 
 
 def test_weights_of_elements_in_16_bits(tt):
-    """One op, other than for wider dtypes: it has the same derivatives."""
+    """For 16-bit dtypes the loss is a single op, unlike for wider dtypes: it has the same derivatives."""
     x, t = tt.tensor([0.5, -1.0]), tt.tensor([0.25, 1.0])
     w, pos = tt.tensor([1.0, 2.0]), tt.tensor([3.0, 0.5])
     loss = tt.nn.functional.binary_cross_entropy_with_logits
@@ -118,7 +118,7 @@ def test_weights_of_elements_in_16_bits(tt):
 
 
 def test_a_learned_weight_moves(tt):
-    """The examples that the report of the fault gave."""
+    """The examples of the fault report."""
     F = tt.nn.functional
     x = tt.tensor([[1.0, 2.0], [0.0, 1.0]])
     w = tt.tensor([1.0, 2.0], requires_grad=True)
@@ -194,7 +194,8 @@ def test_gradients_at_kinks(tt, call, values, expected):
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align", [True, False])
 def test_grid_sample_has_the_grid_on_its_path(tt, mode, padding, align):
-    """Nearest neighbours are constant between steps: zeros, not None. At the border the place is limited."""
+    """Nearest-neighbour sampling is constant between steps, so its gradients are zeros, not None. At the
+    border the position is clamped."""
     image = tt.tensor([[[[1.0, 2.0], [3.0, 4.0]]]], requires_grad=True)
     places = [[-1.0, -1.0], [1.0, 1.0], [0.25, 0.0]]
     grid = tt.tensor([[places]], requires_grad=True)

@@ -259,7 +259,7 @@ def test_repeat_issues_all_ranks_before_it_reads(mesh):
     doubled = mesh.compile(lambda row: row * 2)
     for i, each in enumerate(doubled.repeat(3, data=rows)):
         assert lists(each) == (np.arange(24).reshape(4, 3, 2) * 2)[:, i].tolist()
-    # in the code of a rank it runs there alone
+    # in the code of a rank the call runs only on that rank
     assert lists(mesh.run(lambda: doubled(tt.ones(1) * dist.get_rank()))) == [[0], [2], [4], [6]]
 
 
@@ -351,7 +351,7 @@ def test_errors_of_one_rank(mesh):
     mesh.run(f, 2)
     with pytest.raises(IndexError, match="rank 2"):
         mesh.synchronize()
-    mesh.synchronize()  # once, although it is an error of all ranks
+    mesh.synchronize()  # raised once, although it is an error of all ranks
     for mode in (mesh.run, mesh.spawn):
         def fails(waits):
             x = tt.ones(1)

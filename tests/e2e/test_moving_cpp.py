@@ -36,8 +36,8 @@ def losses(process, before=""):
 
 
 def move_at(pair, process, line, source):
-    """Moves the session of a program that has printed `line`; it is stopped meanwhile, so that it does not end
-    before."""
+    """Moves the session of a program that has printed `line`. The program is stopped meanwhile, so that it
+    does not end first."""
     found = wait_line(process, line)
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: begins(pair, source), what="a connection between the daemons")

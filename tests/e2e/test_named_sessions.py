@@ -339,7 +339,7 @@ def test_nobody_in_particular_takes_nothing(daemon, tt):
 
 
 def test_programs_of_the_client_before_are_gone(daemon, tt):
-    """Their numbers begin anew."""
+    """After a take-over the numbers of captured programs begin again."""
     first = client("""
         s = tt.connect(os.environ["TT_TEST_ADDRESS"], name="exp")
         with s.as_current():

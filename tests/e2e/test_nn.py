@@ -186,7 +186,7 @@ def test_state_of_a_module_with_another_base_class(tt, other, first):
 
 
 def test_extra_state_that_is_only_written(tt):
-    """A module that defines get_extra_state alone writes the entry; loading finds it unexpected."""
+    """A module that defines only get_extra_state writes the entry; loading reports it as unexpected."""
     class Written(tt.nn.Module):
         def get_extra_state(self):
             return 1

@@ -15,7 +15,7 @@ def ldl(tt):
     return tt.linalg.ldl_factor(tt.tensor(A))
 
 
-# name in the error: (function of the argument in question, its value)
+# Maps the name in the error to (function of the argument in question, its value).
 REFUSED = {
     "bincount": (lambda tt, x: tt.bincount(tt.tensor([0, 1]), weights=x), [1.0, 2]),
     "heaviside": (lambda tt, x: tt.heaviside(x, tt.ones(2)), [1.0, 2]),
@@ -59,7 +59,7 @@ def test_backward_raises(tt, name, call, value):
     with pytest.raises(RuntimeError, match=text):
         tt.autograd.grad((x * x).sum() + result.sum(), x)
     assert x.grad is None and kept.grad is None
-    # A gradient that does not lead through the function is computed.
+    # A gradient that does not pass through the function is computed.
     (gradient,) = tt.autograd.grad(kept * 2 + result.sum(), kept)
     assert gradient.item() == 2
     with tt.no_grad():

@@ -148,5 +148,6 @@ def test_every_allocation(start_daemon, tt, tmp_path, request_of):
         session.close()
     print(f"{request_of.__name__}: {failed} of {count} allocations failed, {ended} of them ended the daemon")
     assert failed > min(count, most) // 3
-    # Threads of the daemon's own count as well, and on a busy machine more of them.
+    # Allocations of the daemon's background threads count as well, and there are more of them on a busy
+    # machine.
     assert ended <= max(2, failed // 10) if request_of in COMPUTING else ended < failed

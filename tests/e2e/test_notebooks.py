@@ -1,4 +1,4 @@
-"""The notebooks of the documentation run, and print what they hold."""
+"""The notebooks of the documentation run, and print the outputs that they contain."""
 
 import contextlib
 import sys

@@ -99,7 +99,7 @@ def test_arrays_of_the_array_api(tt):
 
 
 def test_dlpack_for_a_consumer_that_knows_no_read_only_arrays(tt):
-    """Such a capsule has to be writable; its memory is the consumer's alone."""
+    """An unversioned capsule must be writable; its memory belongs only to the consumer."""
     class Old:
         def __init__(self, t):
             self.t = t

@@ -169,7 +169,7 @@ def test_branches_loops_and_functions(load):
 
 
 def test_a_function_takes_attributes(load):
-    """Also in a graph inside of it, and with a default."""
+    """A reference to an attribute of a function also works in an inner graph, and with a default."""
     inner = files.graph([files.node("LeakyRelu", "v", "a", alpha=files.Reference("slope"))], [], [files.value("a")])
     other = files.graph([files.node("Identity", "v", "b")], [], [files.value("b")])
     leak = files.function("Leak", "v go", "w", [files.node("If", "go", "w", then_branch=inner, else_branch=other)],

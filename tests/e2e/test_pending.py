@@ -229,7 +229,7 @@ def test_what_cannot_be_made_says_so_at_every_use(tt):
         keep = tt.repeat_interleave(x, tt.tensor([1, -1, 2]))
     del keep
     with pytest.raises(IndexError, match="does not match"):
-        x[tt.tensor([True])]  # what is known is refused at the line
+        x[tt.tensor([True])]  # a known mismatch is refused at its line
 
 
 def test_an_unresolved_one_can_go(tt):

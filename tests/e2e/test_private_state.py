@@ -45,7 +45,7 @@ def test_nothing_is_open_to_others(umask, tmp_path, tt):
                                    daemon.unix], capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
             modes = {path: path.stat().st_mode & 0o777 for path in (state.parent, state, *state.rglob("*"))}
-            assert len(modes) >= 7  # both, sessions, spill, lock, a session, tokens.db
+            assert len(modes) >= 7  # both folders, sessions, spill, lock, a session, tokens.db
             for path, mode in modes.items():
                 assert mode == (0o700 if path.is_dir() else 0o600), (path, oct(mode))
             assert os.stat(daemon.socket).st_mode & 0o777 == 0o600
@@ -93,7 +93,7 @@ def test_what_belongs_to_another_user_is_refused(entry, tmp_path):
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be two users")
 @pytest.mark.parametrize("how", ["owner", "mode", "folder", "link"])
 def test_a_planted_token_file_lets_nobody_in(how, start_daemon, tt, tmp_path):
-    """A running daemon without tokens looks for the file at each call."""
+    """A running daemon without tokens looks for the token file at each call."""
     secret = create_token(tmp_path / "mine")
     planted = tmp_path / "mine" / "tokens.db"
     daemon = start_daemon()

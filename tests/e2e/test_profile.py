@@ -26,7 +26,7 @@ def test_spans_name_op_and_line_and_lie_inside_the_block(session, tt):
     product = next(s for s in p.spans if s.op == "matmul")
     assert "test_profile.py" in product.line and product.seconds > 0
     assert product.steps == 1 and product.lane >= 1
-    late = 0.5 * p._trip / 1e9 + 1e-6  # how well the clocks are set
+    late = 0.5 * p._trip / 1e9 + 1e-6  # the error of the clocks' difference
     for span in p.spans:
         assert -late <= span.begin <= p.seconds + late
         assert span.seconds <= p.seconds + late
@@ -46,7 +46,7 @@ def test_waits_and_frames(session, tt):
     assert all(f.arrived >= f.sent - late for f in p.frames)
     ran = {s.command for s in p.spans}
     covered = {n for f in p.frames for n in range(f.first, f.last + 1)}
-    assert ran <= covered  # whatever ran came in a frame of the block
+    assert ran <= covered  # all work that ran came in a frame of the block
 
 
 def test_a_loop_is_one_span_of_several_commands(session, tt):
@@ -54,7 +54,7 @@ def test_a_loop_is_one_span_of_several_commands(session, tt):
     y = x
     session.synchronize()
     with session.profile() as p:
-        with held(tt, session):  # all have come when the lane looks
+        with held(tt, session):  # all commands have arrived when the lane starts
             first = session._core.last_seq + 1
             for _ in range(50):
                 y = ((x * 2 + 1) * x - 3) * 0.5

@@ -59,7 +59,7 @@ def test_an_import_names_the_page(path):
 
 
 def test_an_import_below_as_torch_names_the_page():
-    """In a process of its own: with `as_torch` all texts of types begin with "torch."."""
+    """Runs in a separate process, because with `as_torch` all texts of types begin with "torch."."""
     done = subprocess.run([sys.executable, "-c", "import teletensor.as_torch.fx"], capture_output=True, text=True)
     assert done.returncode == 1 and "No module named 'teletensor.fx': docs/names.md lists" in done.stderr
 

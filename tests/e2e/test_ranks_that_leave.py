@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("invariants")
 ENDS = ("s.close()", "pass", "dist.destroy_process_group()")
 
 
-# A chain: each rank receives from the rank before it, and has nothing more to do when it has sent.
+# A chain: each rank receives from the previous rank, and is finished when it has sent.
 CHAIN = """
 x = tt.zeros(1000)
 dist.all_reduce(x)

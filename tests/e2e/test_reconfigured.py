@@ -62,7 +62,7 @@ def test_a_quota_below_what_is_kept(start_daemon, tt, tmp_path, setting):
         assert held.numpy()[7] == 14
         session.keep("held", None)
         del held
-        # What is just being written down for the new client is held by that, too.
+        # A snapshot that is being written for the new client counts as memory as well.
         wait_until(lambda: session.synchronize() or session.memory()[0]["used"] < 9 * MIB, what="room")
         assert tt.ones(MIB // 8).sum().item() == MIB // 8  # and there is room again
         assert session.kept()["shared"][-1].item() == MIB

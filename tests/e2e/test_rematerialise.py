@@ -84,7 +84,7 @@ def test_training_steps_have_the_same_bits_and_hold_less(first):
     assert fewer >= 2
 
 
-# 1 MiB and 4 MiB: products that take far longer than what is elementwise.
+# Tensors of 1 MiB and 4 MiB, whose products take far longer than elementwise ops.
 def operands():
     return tt.randn(256, 1024), tt.randn(1024, 1024)
 

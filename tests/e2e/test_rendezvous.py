@@ -30,7 +30,8 @@ sys.stdout.write(json.dumps({"sum": x.tolist(), **told}) + "\\n")
 
 @pytest.fixture
 def launch(start_daemon, new_token, tmp_path, monkeypatch):
-    """launch(*flags): a launcher as it would be on a machine of its own; `launch.daemon` answers at its endpoint."""
+    """launch(*flags): starts a launcher as on a separate machine; `launch.daemon` answers at its
+    endpoint."""
     started, script = [], tmp_path / "script.py"
     script.write_text(WORLD)
 
@@ -78,7 +79,7 @@ def told(launchers):
 
 
 def test_machines_get_numbers(launch):
-    """Without --node-rank and without an address of the daemon but the endpoint; two jobs at once."""
+    """Two jobs at once, without --node-rank and with no address of the daemon but the endpoint."""
     launchers = [launch("--nnodes", "2", "--nproc-per-node", "2") for _ in range(2)]
     others = [launch("--nnodes", "2", id="other") for _ in range(2)]
     found = told(launchers)

@@ -256,7 +256,7 @@ def test_the_disk_is_full(start_daemon, tt):
 
 
 def test_a_terminal_that_is_closed(start_daemon, tt):
-    """SIGHUP is an orderly end."""
+    """SIGHUP ends the daemon in an orderly way."""
     ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the daemon would not listen to it
     daemon = start_daemon(*FLAGS[:4])
     signal.signal(signal.SIGHUP, ours)

@@ -152,7 +152,7 @@ def test_uploads_and_downloads_are_cut(daemon, tt):
             s.synchronize()
             with Raw(daemon.unix) as raw:
                 wait_until(lambda: raw.sessions()[-1].handles == 0, what="no handle left")
-                # no download is held, no upload lies about: what is used, if anything, is small
+                # No download or upload remains, so the memory in use is small.
                 wait_until(lambda: sum(raw.used().values()) < 1 << 16, what="bulk memory back")
         assert log == wanted
     assert cuts >= 3
@@ -232,7 +232,7 @@ def test_a_session_that_was_ended_says_why(start_daemon, tt):
 
 
 def test_interrupt_then_cut(daemon, tt):
-    """What is cancelled stays dropped over a cut."""
+    """Cancelled commands stay dropped after a cut."""
     proxy = Proxy(daemon.socket)
     with contextlib.closing(proxy), tt.connect(proxy.address) as s:
         w = tt.zeros(4)

@@ -62,7 +62,7 @@ def test_few_bytes_are_sent_again(daemon, tt, each_transport):
 
 
 def test_connections_that_never_last(daemon, tt, each_transport):
-    """Every connection dies long before the upload is through, in either direction."""
+    """Every connection is cut long before the upload is complete, in either direction."""
     data, numbers = some(24 * MIB), random.Random(3)
     with proxied(tt, daemon) as (proxy, s):
         proxy.cut_each(lambda: numbers.randrange(3 * MIB, 5 * MIB), both=True)
@@ -81,7 +81,7 @@ def test_uploads_of_several_threads_do_not_mix(daemon, tt):
         proxy.cut_each(lambda: numbers.randrange(3 * MIB, 6 * MIB))
 
         def send(i):
-            s.__enter__()  # for this thread; leaving would close it for all
+            s.__enter__()  # enters for this thread only; leaving would close it for all threads
             x = tt.tensor(parts[i])
             if not (x.numpy() == parts[i]).all():
                 wrong.append(i)

@@ -154,7 +154,7 @@ def test_closing_a_rolled_back_session_ends_it(start_daemon, tt, monkeypatch):
         w += 1.0
         s.synchronize()
         daemon.crash()
-        wait_until(lambda: s.rolled_back is not None)  # found out though nothing is under way
+        wait_until(lambda: s.rolled_back is not None)  # noticed although no command is in flight
         with pytest.raises(tt.SessionLostError):
             w.tolist()
         s.close()
@@ -162,7 +162,8 @@ def test_closing_a_rolled_back_session_ends_it(start_daemon, tt, monkeypatch):
 
 
 def test_five_crashes_under_three_training_clients(start_daemon, tmp_path):
-    """SIGKILL at any moment: the daemon always starts, and the bits are those of whole runs."""
+    """SIGKILL at any moment: the daemon always starts again, and the bits are those of uninterrupted
+    runs."""
     daemon = start_daemon(*FLAGS, "--snapshot-every", "0.3")
     rounds, go_on = 250, tmp_path / "go_on"
     wanted = [digest(trainer(daemon, seed, rounds, snapshot=True)) for seed in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""The daemon is started again between the answer to Attach and the Run call that follows it, which the
+"""The daemon is restarted between the answer to Attach and the Run call that follows it, a fault that the
 model of the protocol has found (docs/model)."""
 
 import grpc

@@ -69,7 +69,7 @@ def test_special_values_keep_their_bits(tt, tmp_path):
 
 
 def test_a_header_length_that_begins_like_a_pickle(tt, tmp_path):
-    for size in range(300):  # one of them makes a header of 128 bytes, whose first byte is 0x80
+    for size in range(300):  # one size makes a header of 128 bytes, whose first byte is 0x80
         tt.save({"x": tt.ones(1)}, tmp_path / "x", {"k": "v" * size})
         if (tmp_path / "x").read_bytes()[0] == 0x80:
             break

@@ -36,7 +36,7 @@ def readable(tt, path, write):
 
 @contextlib.contextmanager
 def ordinary_user():
-    """The effective user of this process is not root within it."""
+    """Within the context the effective user of this process is not root."""
     if os.geteuid() != 0:
         yield
         return
@@ -49,7 +49,7 @@ def ordinary_user():
 
 @pytest.fixture
 def open_folder():
-    """A folder that other users can reach: pytest's own are closed to them."""
+    """A folder that other users can access, unlike pytest's own folders."""
     path = pathlib.Path(tempfile.mkdtemp())
     path.chmod(0o777)
     yield path
@@ -93,7 +93,7 @@ def test_into_a_pipe(tt, tmp_path, write):
 
 @WRITERS
 def test_into_a_device(tt, tmp_path, write):
-    """A node of the test's own: a fault must not replace the machine's /dev/null."""
+    """A device node made for the test: a fault must not replace the machine's /dev/null."""
     path = tmp_path / "null"
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -106,7 +106,7 @@ def test_into_a_device(tt, tmp_path, write):
 
 @WRITERS
 def test_through_a_descriptor(tt, tmp_path, write):
-    """The name of a descriptor leads to a file that need not have a name any more."""
+    """The path of a descriptor refers to a file that may no longer have a name."""
     path = tmp_path / "x"
     with open(path, "w+b") as file:
         path.unlink()
@@ -229,7 +229,7 @@ def test_another_users_file_stays_his(open_folder, folder, user):
 
 
 def test_a_file_that_cannot_be_renamed_over(tmp_path, monkeypatch):
-    """A mount point of its own, for example: EBUSY."""
+    """The path cannot be replaced, for example because it is a mount point: EBUSY."""
     path = tmp_path / "x"
     path.write_bytes(b"longer than before")
 
@@ -252,7 +252,7 @@ def test_extended_attributes_are_kept(tmp_path):
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path):
-    """KeyboardInterrupt at any place of the writer: the old file or the new one, and nothing beside."""
+    """KeyboardInterrupt at any place of the writer leaves the old file or the new one, and no other file."""
     for old in (None, b"old"):
         path = tmp_path / "x"
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""saved_tensors_hooks: what backward needs goes through Python."""
+"""saved_tensors_hooks: values that backward needs pass through Python."""
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_refusals(tt):
 
 
 def test_the_daemon_keeps_nothing(tt):
-    """Packed as NumPy arrays, the saved values lie here."""
+    """The saved values are packed as NumPy arrays in the client."""
     session = tt.current_session()
     x = tt.ones(1 << 18, requires_grad=True)
     before = session.memory()[0]["used"]

@@ -1,4 +1,4 @@
-"""Scripted functions: control flow on the daemon, the values of Python's, and errors with a place."""
+"""Scripted functions: control flow on the daemon, with the values of Python and errors with a place."""
 
 import io
 
@@ -144,7 +144,7 @@ def test_break_continue_keywords_and_defaults():
         x = tt.full((2,), start)
         for args, kwargs in (((x,), {}), ((x, 7), {}), ((), {"x": x, "by": 1.5}), ((x,), {"limit": 2, "by": 3.0})):
             assert numbers_of(scripted(*args, **kwargs)) == numbers_of(leaves_early(*args, **kwargs))
-    assert len(scripted._cache) == 4  # one for each way of limit and by, whatever the values
+    assert len(scripted._cache) == 4  # one program for each kind of limit and step, whatever their values
     search = tt.jit.script(first_over)
     for values in ([0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0], [5.0, 0.0, 0.0]):
         assert search(tt.tensor(values), tt.tensor(9)).item() == first_over(tt.tensor(values), 9)

@@ -115,7 +115,7 @@ def test_as_the_function_itself(function, given):
 
 
 def second(function, *given):
-    """A penalty on the gradients: its value, and what it adds to them."""
+    """A penalty on the gradients: its value, and its contribution to the gradients."""
     inputs = [tt.tensor(v, dtype=tt.float64, requires_grad=True) for v in given]
     loss = function(*[t * 1.5 for t in inputs])  # the gradients reach their sources
     loss = loss[0] if isinstance(loss, tuple) else loss
@@ -223,7 +223,7 @@ def test_one_tensor_at_two_places_is_another_program():
 
 def test_rounds_are_known_at_run_time_only():
     scripted = tt.jit.script(over)
-    for n in (0, 1, 7, 40, 700):  # beyond what a record begins with
+    for n in (0, 1, 7, 40, 700):  # also more rounds than a record has at first
         value, found = gradients(scripted, [1.0, 2.0], tt.tensor(n))
         expected, right = gradients(over, [1.0, 2.0], n)
         assert value == pytest.approx(expected, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Scripted functions and modules follow what the program has replaced in Python since."""
+"""Scripted functions and modules notice objects that the program has replaced in Python."""
 
 import types
 

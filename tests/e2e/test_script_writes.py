@@ -6,7 +6,7 @@ import teletensor as tt
 
 
 def value_of(value):
-    """Numbers that change in a loop are tensors afterwards."""
+    """Numbers that change in a loop become tensors."""
     if isinstance(value, tt.Tensor):
         return value.tolist() if value.dim() == 0 else (str(value.dtype), value.tolist())
     if isinstance(value, (tuple, list)):

@@ -144,7 +144,7 @@ def call(channel, name, client_streams, server_streams, metadata=()):
 
 
 def test_every_method_is_refused_without_a_token(start_daemon, authority):
-    """Enumerated from the descriptors, so that a new method is covered."""
+    """The methods are enumerated from the descriptors, so that a new method is covered."""
     daemon = start_daemon(*tls_flags(authority))
     bad = [("authorization", "Bearer tt_" + "1" * 64)]
     odd = [("authorization", "Basic YTpi")]
@@ -200,7 +200,7 @@ def test_users_and_admins(start_daemon, tt, authority):
         for words in (["token", "list"], ["token", "create", "bob", "--role", "admin"]):
             done = operate(bob, *words)
             assert done.returncode == 1 and "not for the role user" in done.stderr
-        # Bob with the secret of Alice's session is still Bob.
+        # Bob has the secret of Alice's session but is still refused.
         theirs = credentials_of(address, token=bob, ca=authority.ca)
         channel = theirs.channel([])
         session_token = dict(s._transport._metadata)["teletensor-token"]
@@ -275,7 +275,7 @@ def test_a_token_that_is_revoked_beside_a_good_one_warns_of_nothing(start_daemon
 
 
 def test_anonymous_callers_are_for_who_says_so(start_daemon, tt):
-    """--allow-anonymous, with tokens or without; the log says what that means."""
+    """--allow-anonymous works with and without tokens; the log states its effect."""
     daemon = start_daemon("--http", "127.0.0.1:0")
     assert "event=anonymous_allowed" in daemon.log and "level=warning" in daemon.log
     token = token_of(daemon, "alice")
@@ -360,7 +360,7 @@ def test_http_over_tls_needs_a_token(start_daemon, authority, tmp_path):
     plain_token = token_of(plain, "alice")
     assert ask(plain.http, "/metrics").status == 401
     assert ask(plain.http, "/metrics", token=plain_token).status == 200
-    # This spelling of loopback counts as another address, where HTTP speaks TLS.
+    # This spelling of the loopback address does not count as loopback, so HTTP uses TLS there.
     state = ["--state-dir", str(tmp_path / "state")]
     token = subprocess.run([binary(), *state, "--create-token", "alice:user"], capture_output=True, text=True,
                            check=True).stdout.strip()

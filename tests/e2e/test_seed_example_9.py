@@ -110,7 +110,7 @@ def known(x, flag):
 
 
 def test_inlining():
-    """A branch on a constant is its side alone; a call is written in place; one on a tensor stays."""
+    """A branch on a constant becomes the taken side; a call is inlined; a branch on a tensor stays."""
     scripted = tt.jit.script(known)
     x = tt.tensor([1.0, 2.0])
     assert scripted(x, tt.tensor(True)).tolist() == [2, 4] and str(scripted).count(" if ") == 2

@@ -219,7 +219,7 @@ def test_a_retained_name_that_has_gone(tt):
 
 
 def test_fill_of_overlapping_elements(tt):
-    """A number may fill them, a tensor not, as in PyTorch."""
+    """A number may fill the elements but a tensor may not, as in PyTorch."""
     wide = tt.zeros(1).expand(3)
     wide.fill_(2.0)
     assert wide.tolist() == [2.0] * 3
@@ -228,7 +228,7 @@ def test_fill_of_overlapping_elements(tt):
 
 
 def test_looking_at_a_view_moves_its_retained_gradient_on_both_sides(tt):
-    """is_leaf makes a stale view's node again, which takes the mark of retain_grad along."""
+    """is_leaf rebuilds a stale view's node, which also moves its retain_grad mark."""
     x = tt.ones(2, 3, requires_grad=True)
     y = x + x
     v = y.view(6)
@@ -237,7 +237,7 @@ def test_looking_at_a_view_moves_its_retained_gradient_on_both_sides(tt):
     with tt.no_grad():
         y[0] = 2.0
     assert not v.is_leaf
-    z.sum().backward()  # through the former node
+    z.sum().backward()  # backward through the earlier node
     assert v.grad is None
     assert (x.grad / tt.full((2, 3), 2.0).exp()).allclose(tt.full((2, 3), 2.0))
 
@@ -271,7 +271,7 @@ def test_use_after_close_says_so(start_daemon, tt):
     ({"memory": 2**70}, ValueError, "memory"), ({"name": 5}, TypeError, "name is text, not 5"),
     ({"token": 5}, TypeError, "token"), ({"address": 5}, TypeError, "int")])
 def test_arguments_of_connect(shared_daemon, tt, wrong, error, text):
-    """A wrong type was sent as a field that no daemon knows, and so did nothing."""
+    """A wrong type must be an error; sent as an unknown field, it would have no effect."""
     with pytest.raises(error, match=text):
         tt.connect(**{"address": shared_daemon.unix, **wrong})
 
@@ -283,7 +283,7 @@ def test_names_that_are_none(start_daemon, tt):
         for call in (lambda name: s.keep(name, x), lambda name: tt.publish(name, x), tt.published):
             for name in ("", 5, None, "a\0b", "x" * 5000):
                 if (call, name) == (tt.published, None):
-                    continue  # lists them
+                    continue  # published() without a name lists publications
                 with pytest.raises(ValueError, match="is no name: 1 to 200") as caught:
                     call(name)
                 assert len(str(caught.value)) < 300

@@ -323,7 +323,7 @@ def test_nonsense_on_the_socket(start_daemon):
         with Sharer(daemon.socket) as sharer:
             sharer.socket.sendall(b"GET / HTTP/1.1\r\n\r\n" + b" " * 96)
             assert sharer.over()
-        with Sharer(daemon.socket) as sharer:  # kinds that there are not, or not first
+        with Sharer(daemon.socket) as sharer:  # unknown kinds of requests, and requests out of order
             for kind in (0, 6, UPLOAD, 2**32 - 1):
                 assert sharer.ask(kind, number, ticket)[0] == 3
         with Sharer(daemon.socket) as sharer:  # a fetch that never was
@@ -361,7 +361,7 @@ def test_an_unfinished_upload_goes_with_its_connection(start_daemon):
                 os.close(descriptor)
             code, upload, *_ = sharer.ask(UPLOAD, number, ticket, size=8192, total=64 * MIB)
             assert code == 0 and sum(raw.used().values()) > 64 * MIB
-            # Another connection has no part in it.
+            # Another connection cannot use the memory.
             assert other.ask(UPLOAD, number, ticket, number=upload, offset=8192, size=8192,
                              total=64 * MIB)[0] == 5
         wait_until(lambda: not any(raw.used().values()), what="the memory is back")

@@ -67,7 +67,7 @@ def test_shared_again_after_a_drain(start_daemon, tt, device):
             both_see(tt, a, w, c, x)
             with pytest.raises(RuntimeError, match="another session"):
                 tt.publish("w", tt.ones(1))
-        with a.as_current():  # still its publisher's: another tensor, and taken back
+        with a.as_current():  # the name still belongs to its publisher, who replaces and withdraws it
             other = tt.zeros(2)
             tt.publish("w", other)
             tt.publish("fixed", None)
@@ -174,12 +174,12 @@ def test_after_a_crash_all_holders_have_one_state(daemon, tt):
             b.keep("v", v)
             v += 1
             b.snapshot()
-        with c.as_current():  # has it, and was never written down
+        with c.as_current():  # c has the tensor, and was never written
             x = tt.published("w")
             x += 10
             c.synchronize()
         daemon.crash()
-        assert w.tolist() == v.tolist() == [1.0] * 1000  # c's work is no snapshot's
+        assert w.tolist() == v.tolist() == [1.0] * 1000  # c's work is in no snapshot
         with pytest.raises(tt.SessionLostError):
             x.tolist()
         both_see(tt, a, w, b, v)
@@ -214,7 +214,7 @@ def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):
         daemon.crash()
         assert w.sum().item() == 3 * 70_000 and v[0].item() == 3.0
         both_see(tt, a, w, b, v)
-        b.snapshot()  # taken back and given again by the other one: the names are as of the last, too
+        b.snapshot()  # before a withdraws the name: the last names count
         with a.as_current():
             tt.publish("w", None)
             a.snapshot()

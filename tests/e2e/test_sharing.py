@@ -48,7 +48,8 @@ def test_what_either_writes_the_other_sees(pair):
 
 @pytest.mark.parametrize("device", ["cpu", "sim:0"])
 def test_no_update_is_lost(pair, device):
-    """Each instruction on a published tensor is atomic: two writers together count to the sum."""
+    """Each instruction on a published tensor is atomic: two sessions that add at the same time give the
+    right sum."""
     tt, a, b = pair
     n = 400
     with a.as_current():
@@ -320,7 +321,7 @@ def test_a_failed_write_did_not_happen(pair):
         w.mul_(2)
         a.synchronize()
     with b.as_current():
-        assert v.tolist() == [2, 4, 6, 8]  # what was taken back is the tensor as it is now
+        assert v.tolist() == [2, 4, 6, 8]  # the undone write leaves the tensor as it is now
         v.add_(1)
         b.synchronize()
     assert w.tolist() == [3, 5, 7, 9]
@@ -370,7 +371,7 @@ def test_the_tape_is_each_sessions_own(pair):
         y.backward()
         assert v.grad.tolist() == [12.0] * 3
         assert v.tolist() == [12.0] * 3
-        # A gradient that is the published tensor itself does not become it.
+        # If a gradient is the published tensor itself, .grad is a copy.
         x = tt.ones(3, requires_grad=True)
         (x * v).sum().backward()
         x.grad.zero_()
@@ -475,7 +476,7 @@ def test_users_and_rights(start_daemon):
         for session, names in ((bob, ["for all", "for bob"]), (carol, ["for all"])):
             rows = session.published()
             assert [row["name"] for row in rows] == names and {row["user"] for row in rows} == {"alice"}
-        # A client that makes up a publication gets nothing: its number is no right.
+        # A client that invents a publication gets nothing: knowing a number gives no right.
         with carol.as_current():
             for number in range(1, 8):
                 for writable in (False, True):

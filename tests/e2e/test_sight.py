@@ -34,7 +34,8 @@ def test_metrics_tell_what_clients_hold(start_daemon, tt):
                 s.synchronize()
             tt.synchronize()
             lane = "teletensor_user_lane_seconds_total", (("user", user),)
-            # A lane counts its time when its turn ends, behind what the client waits for.
+            # A lane counts its time at the end of its turn, after the value that the client waits for was
+            # sent.
             wait_until(lambda: samples(ask(daemon.http, "/metrics").text).get(lane, 0) > 0)
             found = samples(ask(daemon.http, "/metrics").text)
     assert found["teletensor_sessions", (("user", user),)] == 2
@@ -131,7 +132,7 @@ def test_operator_sees_the_lines_of_others(start_daemon, tt):
 
 
 def test_lane_time_is_told_while_a_program_runs(start_daemon, tt):
-    """A program of one command that has not ended: its session has the lane all the time."""
+    """A program with one long command, whose session has the lane all the time."""
     daemon = start_daemon()
     with tt.connect(daemon.unix) as session:
         with session.as_current():

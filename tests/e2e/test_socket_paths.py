@@ -10,7 +10,8 @@ import pytest
 import teletensor as tt
 from support.daemon import ROOT, Daemon, binary
 
-# One folder with all of them, as Jenkins ("%2F", "@"), file managers (" ") and people name theirs.
+# One folder name with all special characters, as Jenkins ("%2F", "@"), file managers (" ") and users make
+# them.
 FOLDER = "feature%2Fx%41#1?q=1 &;+@é\udce9\\\"'"
 
 
@@ -46,7 +47,7 @@ def test_command_health_and_cpp_client(daemon, each_transport):
 
 @pytest.mark.parametrize("character", list("%#?&; @é"))
 def test_each_alone(character, tmp_path):
-    """A clash of two of them could hide what one does."""
+    """A clash of two special characters could hide the effect of one."""
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         daemon = Daemon(socket=f"{folder}/a{character}41.sock")
         try:
@@ -57,7 +58,7 @@ def test_each_alone(character, tmp_path):
 
 
 def test_a_comma_is_refused_on_both_sides(tmp_path, each_transport, monkeypatch):
-    """gRPC takes what follows for another socket, relative to the working directory."""
+    """gRPC would use the text after a comma as another socket, relative to the working directory."""
     monkeypatch.chdir(tmp_path)
     path = "/tmp/a,b.sock"
     for address in (path, "unix:" + path, "unix:b,c.sock"):

@@ -13,7 +13,7 @@ from support.users import need_two_users
 need_two_users()
 
 OTHER, NAMED = 54321, pwd.getpwnam("daemon").pw_uid
-# Everything is loaded before the user changes: the checkout may lie where others cannot look.
+# All modules are loaded before the user changes, because other users may not be able to read the checkout.
 START = """
 import contextlib, os, sys
 import numpy as np

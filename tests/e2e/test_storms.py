@@ -1,4 +1,4 @@
-"""Thousands of connections, at once or one after the other, none of which ever asks anything."""
+"""Thousands of connections, at once or one after the other, that never send a request."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from support.tls import Authority
 
 MIB = 1 << 20
 STORM = 5_000
-# Descriptors of this process, and of a daemon that may have as many.
+# The number of descriptors that this process and a daemon may have.
 HALF_OPEN = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -101,7 +101,7 @@ def test_a_storm_of_connections(start_daemon, tt):
                 problems.append(error)
 
         n, grown = 0, []
-        for _ in range(5):  # what one needed is there for the next
+        for _ in range(5):  # the resources of one round are free for the next
             memory = resident_bytes(daemon)
             threads = [threading.Thread(target=storm, args=way) for way in ways]
             for thread in threads:

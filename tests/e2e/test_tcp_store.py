@@ -76,7 +76,7 @@ def test_a_master_begins_anew(daemon):
     assert new.num_keys() == 0 and not opened().check(["k"])
     with pytest.raises(dist.DistStoreError, match="begun anew"):
         other.set("k", "lost")
-    del old  # its end is not the new one's
+    del old  # the end of the old store does not end the new one
     new.set("k", "new")
     assert opened(is_master=True, multi_tenant=True).get("k") == b"new"
 
@@ -118,7 +118,7 @@ def test_limits(daemon):
     assert store.delete_key("big 1")
     store.set("big 1", "v" * (1 << 20))
     keys = [f"big {number}" for number in range(5)]
-    assert [len(value) for value in store.multi_get(keys)] == [1 << 20] * 5  # more than one answer holds
+    assert [len(value) for value in store.multi_get(keys)] == [1 << 20] * 5  # more than fits into one answer
     assert store.compare_set("fits", "w" * ((1 << 20) - 1), "x") == b"v" * (1 << 20)
     with pytest.raises(dist.DistStoreError, match="at most 1048576 bytes together"):
         store.compare_set("fits", "v" * (1 << 20), "x")
@@ -134,7 +134,7 @@ def test_many_keys(daemon):
 
 
 def test_a_killed_client_leaves_no_wait(daemon):
-    """Its places are free: calls that wait are bounded."""
+    """The slots of a killed client's waiting calls are free: their number is bounded."""
     store = opened(is_master=True)
     code = """
 import threading
@@ -172,7 +172,7 @@ except KeyboardInterrupt: print("interrupted", store.get("begins"), flush=True)
 
 @pytest.mark.parametrize("how", ("terminate", "kill"))
 def test_the_daemon_starts_again(daemon, how):
-    """Answered changes are there, a waiting call waits on, and each change is made once."""
+    """Answered changes are kept, a waiting call continues to wait, and each change is made once."""
     store = opened(is_master=True)
     store.set("a", "1")
     store.append("log", "x")
@@ -219,7 +219,8 @@ def test_a_short_timeout_is_for_waits_alone(daemon):
 
 
 def test_connections_that_are_cut(daemon, monkeypatch):
-    """After any number of bytes, of the client's or the daemon's: each change is made once."""
+    """The connection is cut after any number of bytes of the client or the daemon: each change is made
+    once."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)
@@ -247,7 +248,7 @@ def test_users_do_not_meet(start_daemon, new_token, monkeypatch):
         stores[user] = opened(is_master=True)
         stores[user].set("whose", user)
     assert stores["alice"].get("whose") == b"alice" and stores["bob"].num_keys() == 1
-    # Bob with the number of Alice's store is still Bob.
+    # Bob has the number of Alice's store but is still refused.
     stores["bob"]._store._generation = stores["alice"]._store._generation
     with pytest.raises(dist.DistStoreError, match="begun anew"):
         stores["bob"].get("whose")
@@ -263,7 +264,7 @@ def test_a_store_is_nobodys_without_a_name(start_daemon, monkeypatch):
 
 
 def test_which_daemon(start_daemon, new_token, monkeypatch):
-    """TELETENSOR_STORE, host:port, the session's own, in this order."""
+    """The daemon of a store is that of TELETENSOR_STORE, of host:port, or of the session, in this order."""
     import teletensor as tt
 
     first, own = start_daemon(), start_daemon()
@@ -281,7 +282,8 @@ def test_which_daemon(start_daemon, new_token, monkeypatch):
 
 
 def test_hostile_requests(daemon):
-    """Bytes that are no message, and messages with anything in them: an error by name, and the daemon serves."""
+    """Invalid bytes, and valid messages with random fields, give an error by name, and the daemon continues
+    to serve."""
     chance = secrets.SystemRandom()
     with Raw(daemon.unix) as raw:
         pb = raw.store_pb
@@ -320,7 +322,7 @@ def test_hostile_requests(daemon):
 
 
 def test_waits_are_bounded_and_cost_no_thread(daemon):
-    """2,000 calls that wait; the daemon has the threads that it had."""
+    """With 2,000 waiting calls the daemon has as many threads as without them."""
     def threads():
         with open(f"/proc/{daemon.pid}/status", encoding="ascii") as file:
             return int(next(line for line in file if line.startswith("Threads")).split()[1])

@@ -22,7 +22,8 @@ FLAGS = ("--listen", "", "--http", "127.0.0.1:0", "--lanes", "2", "--cuda-driver
 
 
 class Limited:
-    """teletensord as USER, who may have `limit` threads. `ready`: it said so before it ended."""
+    """Starts teletensord as USER, who may have `limit` threads. `ready` tells whether it became ready before
+    it ended."""
 
     def __init__(self, folder, limit):
         self.state = folder / "state"
@@ -31,7 +32,7 @@ class Limited:
             [*AS_USER, "prlimit", f"--nproc={limit}",
              binary(), *FLAGS, "--socket", self.socket, "--state-dir", str(self.state)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            # OpenBLAS starts its threads before main(), and sends SIGINT where it may not.
+            # OpenBLAS starts its threads before main(), and sends SIGINT if that fails.
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
         self.errors = []
         self._reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)
@@ -42,7 +43,7 @@ class Limited:
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
     def end(self):
-        """The exit status; `errors` has all lines of stderr then."""
+        """Returns the exit status; afterwards `errors` has all lines of stderr."""
         status = self.process.wait(60)
         self._reader.join(60)
         self.process.stdout.close()
@@ -73,7 +74,7 @@ def threads_of_a_daemon(folder):
 
 
 def test_a_thread_that_is_refused_at_the_start_is_one_line(folder, threads):
-    """gRPC starts some of its threads only when it is busy: close to the limit either end is right."""
+    """gRPC starts some of its threads only when it is busy, so close to the limit either result is right."""
     refused = 0
     for limit in range(2, threads, 3):
         daemon = Limited(folder, limit)

@@ -35,7 +35,7 @@ def use(session):
 
 
 def empty(daemon):
-    """Nothing is left in memory or on the disk."""
+    """Checks that nothing remains in memory or on the disk."""
     with Raw(daemon.unix) as raw:
         wait_until(lambda: raw.used()["cpu"] < MIB // 4, what="the memory is back")
     wait_until(lambda: not files(daemon), what="the files are gone")
@@ -168,7 +168,7 @@ def test_a_full_disk_is_out_of_memory(start_daemon, tt):
             assert re.search(r"on disk: .* everybody 1\d\.\d MiB of 20\.0 MiB", text), text
             assert "requested 8.0 MiB" in text and line_of(text)
             assert [t[7].item() for t in mine[:3]] == [0.0, 1.0, 2.0]
-        del mine  # both are full: nothing could change places
+        del mine  # both are full, so nothing could be moved
         s.synchronize()
         with idle.as_current():
             for tensor, each in zip(held, data, strict=True):
@@ -220,7 +220,7 @@ def test_two_large_jobs_alternate(start_daemon, tt):
         thread.join(HANG)
     assert results == {k: [1000.0 * k + rounds] * 5 for k in range(2)}
     moved = re.search(r'moved_bytes_total\{direction="out"\} (\S+)', ask(daemon.http, "/metrics").text)
-    assert float(moved[1]) < 2 * rounds * 40 * MIB / 2  # not once a round
+    assert float(moved[1]) < 2 * rounds * 40 * MIB / 2  # not moved once in each round
     empty(daemon)
 
 
@@ -235,11 +235,11 @@ def test_sessions_that_wait_can_be_interrupted_and_closed(start_daemon, tt):
             for _ in range(20):
                 y = [t + 1 for t in y]
             Admin(second._transport).interrupt(second.id)
-            with contextlib.suppress(tt.InterruptedOpError):  # it may be too late
+            with contextlib.suppress(tt.InterruptedOpError):  # the interrupt may be too late
                 y[-1][0].item()
             z = [tt.full((EIGHT,), 5.0) for _ in range(7)]
         told = False
-        while not told:  # of each root once
+        while not told:  # the error of each root is raised once
             with contextlib.suppress(tt.InterruptedOpError):
                 second.synchronize()
                 told = True

@@ -133,7 +133,7 @@ def test_gradients_and_parameters(tt):
 
 
 def test_dtypes_that_are_of_the_tensor(tt):
-    """uint16 to uint64: the storage is of bytes."""
+    """For uint16 to uint64 the storage is of bytes."""
     data, of = np.arange(8, dtype="u1"), files.raw(count=8)
     tree = [files.of_dtype(of, "uint16", 4), files.of_dtype(of, "uint32", 2), files.of_dtype(of, "uint64", 1)]
     got = load(tt, files.archive(tree, {"0": data}))
@@ -335,7 +335,7 @@ OBJECTS = [
     (Call("numpy._core.multiarray._reconstruct", Name("numpy.ndarray"), (0,), b"b", state=7), "NumPy array"),
     (Call("argparse.Namespace", new=True, state={1: 2}), "Namespace"),
     (Call("builtins.set", new=True), "makes an object of a builtins.set"),
-    # Pickles by hand.
+    # Pickles written opcode by opcode.
     (files.pickled({"a": 1}, 4), "protocol 4"),
     (op(text("os"), text("system"), pickle.STACK_GLOBAL), "opcode STACK_GLOBAL"),
     (op(b"(S'touch marker'\nios\nsystem\n"), "opcode STRING"),
@@ -361,7 +361,7 @@ OBJECTS = [
     (op(pickle.BINUNICODE + b"\x01\x00\x00\x00\xff"), "decoded"),
     (op(pickle.GLOBAL + b"os"), "cut short"),
     (op(pickle.GLOBAL + b"o" * 2000 + b"\nx\n"), "name that is too long"),
-    # Each call makes a MiB of what the pickle has once.
+    # Each call makes a MiB from a string that the pickle contains once.
     (op(text("x" * MIB), pickle.BINPUT + b"\x00", text("latin1"), pickle.TUPLE2, pickle.BINPUT + b"\x01",
         (named("_codecs.encode") + pickle.BINGET + b"\x01" + pickle.REDUCE) * 1000), "makes more than it holds"),
 ]  # fmt: skip
@@ -546,7 +546,7 @@ def test_a_shard_that_is_damaged_or_missing(tt, tmp_path):
 
 @WRITERS
 def test_convert(tmp_path, write, monkeypatch):
-    """Without a daemon: none can be reached."""
+    """The command needs no daemon: none can be reached."""
     monkeypatch.setenv("TELETENSOR_ADDRESS", "127.0.0.1:1")
     z = np.array([1 + 2j, 3 - 4j], "c8")
     half = np.array([0x3F80, 0x7F81, 0x8000], "u2")

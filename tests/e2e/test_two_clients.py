@@ -38,14 +38,14 @@ def test_reads_are_right_while_another_client_floods(start_daemon, tt, kind):
     with tt.connect(daemon.unix) as s:
         base = rng.standard_normal((40, 40)).astype(np.float32)
         x = tt.tensor(base)
-        for i in range(100):  # while there is no end of the other's work
+        for i in range(100):  # while the other client's work does not end
             got = (x * i + x.t()).numpy()
             assert np.array_equal(got, base * np.float32(i) + base.T)
         assert flood.poll() is None, "the flood ended before the reads did"
         s.close()
     with open(daemon.folder + "/stop", "w", encoding="ascii"):
         pass
-    if SANITIZED:  # what the flood has issued takes such a daemon minutes
+    if SANITIZED:  # such a daemon needs minutes for the flood's commands
         flood.kill()
         flood.communicate()
         return

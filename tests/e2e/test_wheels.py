@@ -26,7 +26,7 @@ ALLOWED = {"libc", "libm", "libmvec", "libdl", "libpthread", "librt", "libstdc++
 
 
 def lend(place: Path, name: str) -> None:
-    """Links an installed distribution into another environment: nothing is downloaded."""
+    """Links an installed distribution into another environment; nothing is downloaded."""
     found = importlib.metadata.distribution(name)
     for top in {path.parts[0] for path in found.files or [] if path.parts[0] != ".."}:
         if top != "__pycache__":
@@ -50,7 +50,7 @@ def test_wheels_alone(tmp_path, runtime):
         names = zipfile.ZipFile(wheel).namelist()
         assert "manylinux" in wheel.name
         assert [name for name in names if name.endswith("licenses/LICENSE")], names
-        # Every distribution's library is there with the copyright file of its package.
+        # The wheel has the copyright file of the package of each library from the distribution.
         assert [name for name in names if "/libgrpc-" in name]
         assert [name for name in names if name.endswith(".copyright") and "libgrpc" in name]
 

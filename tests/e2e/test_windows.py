@@ -7,7 +7,7 @@ from support.busy import held
 
 def test_an_error_inside_a_window_names_its_line_and_leaves_the_rest(tt):
     x = tt.ones(4)
-    with held(tt, tt.current_session()):  # all have come when the first one runs
+    with held(tt, tt.current_session()):  # all commands have arrived when the first one runs
         a = x * 2 + 1
         wrong = tt.tensor([1, 2]) // tt.tensor([1, 0])  # the line
         b = (a - 1) * 3

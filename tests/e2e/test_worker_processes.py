@@ -12,8 +12,8 @@ from support.clients import client, finish, read_line, wait_line
 from support.daemon import HANG, wait_until
 from support.raw import Raw
 
-# A dataset and what is done with it, as they stand in a notebook's cells: a class of its own, a transform
-# with a tensor in it, a lambda, no guard.
+# A dataset and its use, as in the cells of a notebook: a class of the notebook, a transform with a tensor in
+# it, a lambda, no guard.
 CELLS = ["""
 import collections, dataclasses, os
 import numpy as np
@@ -194,7 +194,7 @@ def test_control_c(shared_daemon, options):
     ("i < 5 or os._exit(3)", "exit code 3"),
 ])
 def test_a_worker_dies(shared_daemon, slow, text, options):
-    """The program hears of it without a timeout, while the other worker sleeps."""
+    """The program gets the error without a timeout, while the other worker sleeps."""
     process = client(loading(shared_daemon, slow + "; i == 4 and time.sleep(600)", **options).replace("AFTER", """
             list(batches)
     """), shared_daemon.unix)
@@ -245,7 +245,7 @@ def test_under_load(start_daemon, method, product):
 
 
 def test_sessions_of_workers(start_daemon):
-    """A worker opens one where its dataset needs tensors, on the program's daemon, and ends it."""
+    """A worker opens a session if its dataset needs tensors, on the program's daemon, and ends it."""
     daemon = start_daemon("--lease", "0")
     process = client("""
         class Numbers(tt.utils.data.Dataset):

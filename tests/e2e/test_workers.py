@@ -210,7 +210,7 @@ def test_errors(tt):
 
 
 def test_one_iteration_at_a_time(tt):
-    """Persistent workers serve the last one begun; an iteration that is given up leaves them as they are."""
+    """Persistent workers serve the last iteration; an abandoned iteration does not end them."""
     data = loader(tt, datasets.Squares(6), num_workers=2, persistent_workers=True)
     first = iter(data)
     pids = {next(first)["pid"].item() for _ in range(2)}
@@ -225,7 +225,7 @@ def test_one_iteration_at_a_time(tt):
 
 
 def test_values_of_multiprocessing_are_shared(tt):
-    """A dataset may hold a counter that its workers raise."""
+    """A dataset may contain a counter that its workers increment."""
     class Counting(datasets.Squares):
         def __init__(self, counter):
             super().__init__(6)

@@ -23,7 +23,8 @@ def start(address, ranks, code):
 
 
 def test_a_store_names_the_world(start_daemon, tmp_path):
-    """Two worlds with the same ranks, by two files; what one rank stores the others find."""
+    """Two worlds with the same ranks, by two files; the ranks of a world see only the stored keys of that
+    world."""
     daemon = start_daemon()
     code = """
 dist.init_process_group("gloo", store=dist.FileStore({path!r}, N), rank=R, world_size=N)

@@ -24,9 +24,9 @@ BOUNDS = {
     "clients": 5.3,
     "deploy": 9.1,
     "docs": 0.5,
-    "engine": 8.8,
-    "proto": 5.5,
-    "server": 9.6,
+    "engine": 8.9,
+    "proto": 6.2,
+    "server": 9.8,
     "tests": 3.9,
 }
 # C++ headers whose first comment is still missing or a fragment. This number is only ever lowered.
@@ -57,7 +57,7 @@ MARKS = {
         r"\b(?:hand(?:s|ed)? over|giv(?:es?|en) way|go(?:es)? on|went on|put(?:s)? up|lies? there|stands? there)\b"),
     "coined word": re.compile(
         r"\b(?:strands?|pumps?|movers?|heritage|turnstiles?|sings?|sung|commons|breathes?|house-?keeping"
-        r"|(?<!nearest )neighbours?)\b",
+        r"|(?<!nearest[ -])neighbours?)\b",
         re.I),
 }
 CODE = re.compile(r"`[^`]*`|\b[\w/-]+\.(?:cc|cuh?|h|py|md|proto|pml)\b|\w+(?:::|_)[\w:]*|\w+\(\)")
@@ -73,17 +73,21 @@ class Line(NamedTuple):
 
 
 def cpp_lines(text: str) -> Iterator[Line]:
+    """Lines of comments; empty lines separate a comment after code from the comments before and after it."""
     for found in CPP_TOKEN.finditer(text):
         prose = found["line"] if found["line"] is not None else found["block"]
         first = text.count("\n", 0, found.start()) + 1
-        for offset, line in enumerate((prose or "").split("\n")):
-            yield Line(first + offset, line.strip(" /*!<"))
+        after_code = text[text.rfind("\n", 0, found.start()) + 1:found.start()].strip()
+        lines = [Line(first + offset, line.strip(" /*!<")) for offset, line in enumerate((prose or "").split("\n"))]
+        yield from [Line(first, ""), *lines, Line(first, "")] if after_code else lines
 
 
 def python_lines(text: str) -> Iterator[Line]:
+    """Lines of comments, separated as those of C++, and then of docstrings."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
-            yield Line(token.start[0], token.string.strip("# "))
+            line, separator = Line(token.start[0], token.string.strip("# ")), Line(token.start[0], "")
+            yield from [separator, line, separator] if token.line[:token.start[1]].strip() else [line]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, documented) and ast.get_docstring(node) is not None:
@@ -147,22 +151,46 @@ def states_purpose(text: str) -> bool:
     return begins_well and comment.endswith((".", ":", "?", ")")) and "fragment" not in marks_of(first_sentence)
 
 
-def test_marks_are_within_the_bound_of_their_folder():
-    found: dict[str, list[str]] = {folder: [] for folder in BOUNDS}
+def folder_of(name: str) -> str:
+    return name.split("/")[0] if "/" in name else "."
+
+
+class Marks(NamedTuple):
+    """The marks of one top-level folder."""
+
+    rate: float  # in 100 lines of prose
+    places: list[str]
+
+
+def marks_by_folder(texts: dict[str, str]) -> dict[str, Marks]:
+    """The marks of files, which are given as their text by name."""
+    places: dict[str, list[str]] = {folder_of(name): [] for name in texts}
     lines: Counter[str] = Counter()
-    for path in prose_files():
-        name = relative(path)
-        folder = name.split("/")[0] if "/" in name else "."
-        prose = list(READERS[path.suffix](path.read_text(encoding="utf-8")))
-        lines[folder] += len({line.number for line in prose if line.text})
+    for name, text in texts.items():
+        prose = list(READERS[Path(name).suffix](text))
+        lines[folder_of(name)] += len({line.number for line in prose if line.text})
         for paragraph in paragraphs(prose):
-            found.setdefault(folder, []).extend(
-                f"{name}:{paragraph.number}: {mark}: {paragraph.text[:200]}" for mark in marks_of(paragraph.text))
-    assert set(lines) <= set(BOUNDS), "a folder has no bound"
-    rates = {folder: 100 * len(found[folder]) / lines[folder] for folder in lines}
-    worse = {folder: rate for folder, rate in rates.items() if rate > BOUNDS[folder]}
-    listed = "\n".join(place for folder in worse for place in found[folder])
-    assert not worse, f"marks in 100 lines of prose: {worse}, allowed: {BOUNDS}\n{listed}"
+            places[folder_of(name)] += [
+                f"{name}:{paragraph.number}: {mark}: {paragraph.text[:200]}" for mark in marks_of(paragraph.text)]
+    return {folder: Marks(100 * len(found) / max(lines[folder], 1), found) for folder, found in places.items()}
+
+
+def beyond(bounds: dict[str, float], marks: dict[str, Marks]) -> list[str]:
+    """A line for each folder without a bound, and for each folder beyond its bound a line and all its places."""
+    found = []
+    for folder, (rate, places) in marks.items():
+        if folder not in bounds:
+            found.append(f"{folder} has no bound")
+        elif rate > bounds[folder]:
+            found += [f"{folder}: {rate:.2f} marks in 100 lines of prose, allowed: {bounds[folder]}", *places]
+    return found
+
+
+def test_marks_are_within_the_bound_of_their_folder():
+    texts = {relative(path): path.read_text(encoding="utf-8") for path in prose_files()}
+    assert len(texts) > 1000
+    found = beyond(BOUNDS, marks_by_folder(texts))
+    assert not found, "\n".join(found)
 
 
 def test_headers_begin_with_their_purpose():
@@ -239,5 +267,25 @@ def test_each_kind_of_file_is_read():
     assert read == [(1, "Nobody."), (3, "Whose."), (5, "Of the x")]
     page = "# Title\n```sh\n# Of a\n```\n| a | Nobody |\n"
     assert [line for line in markdown_lines(page) if line.text] == [(5, "a"), (5, "Nobody")]
-    split = list(paragraphs([Line(3, "Of"), Line(4, "a device."), Line(9, "Next.")]))
-    assert split == [(3, "Of a device."), (9, "Next.")]
+
+
+def test_a_sentence_is_seen_whole_and_alone():
+    cpp = "// Of\n// a device.\n\n// Next.\nint a;  // Whose\nint b;  // Of the b\n"
+    assert list(paragraphs(list(cpp_lines(cpp)))) == [
+        (1, "Of a device."), (4, "Next."), (5, "Whose"), (6, "Of the b")]
+    python = "# Of\n# a device.\na = 1  # Whose\nb = 2  # Of the b\n"
+    assert list(paragraphs(list(python_lines(python)))) == [(1, "Of a device."), (3, "Whose"), (4, "Of the b")]
+
+
+def test_a_folder_beyond_its_bound_is_refused_with_its_places():
+    texts = {"engine/a.h": "// A cache.\n// Of a session.\n", "docs/a.md": "Nobody waits.\n", "README.md": "Plain.\n"}
+    marks = marks_by_folder(texts)
+    assert {folder: each.rate for folder, each in marks.items()} == {"engine": 50, "docs": 100, ".": 0}
+    assert beyond({"engine": 50, "docs": 100, ".": 0}, marks) == []
+    assert beyond({"engine": 49, "docs": 100, ".": 0}, marks) == [
+        "engine: 50.00 marks in 100 lines of prose, allowed: 49", "engine/a.h:1: fragment: A cache. Of a session."]
+    assert beyond({"engine": 50, ".": 0}, marks) == ["docs has no bound"]
+
+
+def test_constants_with_other_names_for_bounds_are_found():
+    assert BAD_IDENTIFIER.findall("int kMostOpen = kLeastFree + kMaxOpen + kMostly;") == ["kMostOpen", "kLeastFree"]
