@@ -179,7 +179,7 @@ core::Status Exchange::receive(Place from, const Message& message, const Slice& 
     run_stages();
   } else if (message.kind == Kind::kCredit) {
     Transfer* transfer = transfer_to(from, message.level);
-    if (transfer == nullptr) return violation("credit for nothing");
+    if (transfer == nullptr) return violation("a credit for a transfer that does not exist");
     if (message.range.end <= transfer->granted ||
         std::cmp_greater(message.range.end, transfer->segments.size())) {
       return violation("a credit that grants nothing more, or more than there is");

@@ -90,7 +90,7 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
   if (message.purpose < Purpose::kHold || message.purpose > Purpose::kRelease) {
     return violation("a vote of an unknown purpose");
   }
-  if (message.number > cut_.generation() + 1) return violation("a cut from the future");
+  if (message.number > cut_.generation() + 1) return violation("a cut that is not the next one");
   if (message.vote.announced > announced_ + limits_.ahead) {
     return violation("a cut at a number that cannot be announced yet");
   }
@@ -150,7 +150,9 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
       break;
     case Kind::kCredit: {
       const auto found = slots_.find(message.number);
-      if (found == slots_.end() || !found->second.exchange) return violation("credit for nothing");
+      if (found == slots_.end() || !found->second.exchange) {
+        return violation("a credit for a transfer that does not exist");
+      }
       status = found->second.exchange->receive(from, message, {});
       break;
     }
@@ -158,7 +160,9 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
       break;
     case Kind::kEnd:
       if (message.vote.code == core::Code::kOk) return violation("an end without an error");
-      if (message.number > announced_ + limits_.ahead) return violation("an end of the future");
+      if (message.number > announced_ + limits_.ahead) {
+        return violation("an end at a number that cannot be announced yet");
+      }
       if (message.from != kNoRank && !group_.has(message.from)) return violation("an unknown rank");
       end(message.number, message.vote.code, message.vote.failure, message.from, from);
       break;

@@ -286,7 +286,7 @@ core::Status PointToPoint::receive_answer(const Key& key, const Message& message
   const auto send = queue == sends_.end() ? std::map<Number, Send>::iterator()
                                           : queue->second.find(message.number);
   if (queue == sends_.end() || send == queue->second.end() || !send->second.offered) {
-    return violation("an answer to nothing");
+    return violation("an answer to an offer that was not made");
   }
   if (message.kind == Kind::kAccept) {
     if (send->second.accepted) return violation("an answer twice");

@@ -45,7 +45,7 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
   try {
     status = execute_loop(instructions);
   } catch (const std::bad_alloc&) {
-    status = Status(core::Code::kResourceExhausted, "loop: the daemon itself is out of memory");
+    status = Status(core::Code::kResourceExhausted, "loop: the daemon process is out of memory");
   }
   if (status.ok()) {
     for (std::size_t s = 0; s < instructions.size(); ++s) {

@@ -104,7 +104,7 @@ TEST(PeersRefuse, FramesThatNoDaemonSends) {
   lost("a second hello", {Caller::hello("a")});
   lost("link: a peer sends #2 after #0", {Caller::message(2)});
   lost("link: a peer sends #1 after #1", {Caller::message(1), Caller::message(1)});
-  lost("link: a peer acknowledges what it was not sent", {acknowledges});
+  lost("link: a peer acknowledges a parcel that was not sent to it", {acknowledges});
   lost("a frame's field kind is out of range", {unknown});
   lost("a frame's field payload is out of range", {with_payload});
 }

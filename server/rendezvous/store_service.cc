@@ -66,7 +66,8 @@ Result<Caller> StoreService::caller(const grpc::CallbackServerContext& context,
   Result<Caller> who = auth_.check(context, entrance_, kStoreService + std::string(method));
   if (!who.ok() || who->user != kAnonymous) return who;
   return Status(core::Code::kPermissionDenied,
-                "a store needs to know who you are; use the daemon's socket, or a token");
+                "a store needs an authenticated user: connect through the daemon's Unix socket or "
+                "with a token");
 }
 
 // Answers a call of `method` with what act(caller) returns, if it may be made.

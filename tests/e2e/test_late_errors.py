@@ -127,7 +127,7 @@ def test_out_of_memory(small):
     for word in ("requested", "this session uses", "quota", "free"):
         assert word in text.lower(), text
     assert "test_late_errors.py" in text + "".join(getattr(error, "__notes__", [])), text
-    largest = text.split("largest tensors here: ")[1].split(";")[0].split(", ")
+    largest = text.split("largest tensors of this session: ")[1].split(";")[0].split(", ")
     assert len(largest) == 5, text
     assert all("MiB made at " in each and "test_late_errors.py:" in each for each in largest), text
     with pytest.raises(tt.OutOfMemoryError, match="made at .*test_late_errors.py"):

@@ -209,7 +209,7 @@ Status Gpu::copy_parts(Stream stream, Event event, std::size_t bytes,
   std::size_t at = 0;
   while (at < bytes && status.ok()) {
     if (!go_on()) {
-      status = Status(core::Code::kCancelled, "not now");
+      status = Status(core::Code::kCancelled, "the copy was cancelled");
       break;
     }
     const std::size_t n = std::min(kPart, bytes - at);
