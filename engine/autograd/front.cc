@@ -95,12 +95,16 @@ class Front::Impl final : public Issuer {
     }
     std::sort(ids.begin(), ids.end());
     for (const auto& [id, i] : ids) {
-      if (id < names_.next() || id >= image.next_id) return invalid("the image: a tensor's name");
+      if (id < names_.next() || id >= image.next_id) {
+        return invalid("the session's snapshot is inconsistent: the id of a tensor");
+      }
       names_.put(id, handles[i]);
     }
     names_.skip_to(image.next_id);
     for (const auto& [name, h] : image.kept) {
-      if (h >= handles.size()) return invalid("the image: a kept name");
+      if (h >= handles.size()) {
+        return invalid("the session's snapshot is inconsistent: a kept name");
+      }
       kept_.emplace(name, handles[h]);
     }
     for (const auto& [number, bytes] : image.programs) {

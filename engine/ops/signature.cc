@@ -28,7 +28,7 @@ class Parser {
     while (!take(")")) {
       if (!out.parameters.empty() && !take(",")) return fail("expected ','");
       if (!out.parameters.empty() && left_off(out.parameters.back())) {
-        return fail("what calls may leave off comes last");
+        return fail("a parameter that calls may leave out must be the last");
       }
       Parameter parameter;
       if (core::Status status = read(parameter); !status.ok()) return status;

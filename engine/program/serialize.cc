@@ -598,7 +598,7 @@ class Reader {
     }
     step.kind = static_cast<Step::Kind>(kind);
     if (step.kind != Step::Kind::kOp) {
-      if (op != 0) bad("an op where there is none");
+      if (op != 0) bad("a step that is no op has an op");
       return;
     }
     if (op >= ops_.size()) {

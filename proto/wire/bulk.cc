@@ -157,7 +157,7 @@ std::string encode_staged_request(std::uint64_t key, bool give_up) {
 core::Status decode_staged_reply(std::string_view bytes, StagedAnswer& answer) {
   answer = {};
   return decode_two(bytes, answer.received, answer.upload,
-                    "upload: a broken answer about what has come");
+                    "upload: an answer about the received bytes cannot be decoded");
 }
 
 std::string encode_download_request(const DownloadAsked& asked) {

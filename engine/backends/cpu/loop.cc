@@ -139,7 +139,7 @@ class Loop final : public LoopMaker {
           *step.op, step.in, std::span(&step.out, 1), step.counts, *step.attributes, parallel_,
           scratch_, this};
       TT_RETURN_IF_ERROR(step.kernel(call));
-      if (!works_[step_].element) return refused("a kernel that is no step");
+      if (!works_[step_].element) return refused("a kernel that cannot be a step of a loop");
     }
     TT_RETURN_IF_ERROR(place());
     double ns = 0;
