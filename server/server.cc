@@ -238,7 +238,7 @@ void Server::set_serving(bool serving) {
 }
 
 Status Server::bind_http() {
-  if (!canary_) return core::invalid("http: needs the canary");
+  if (!canary_) return core::invalid("http: needs the health probe (option canary)");
   HttpOptions options{options_.http, facts_.version, options_.http_names, nullptr};
   if (!is_loopback(options_.http)) options.certificates = certificates_;
   auto http =

@@ -144,7 +144,7 @@ core::Status decode_upload_reply(std::string_view bytes, std::uint64_t& upload) 
   WireType type{};
   if (!cursor.tag(field, type) || field != 1 || type != WireType::kVarint ||
       !cursor.varint(upload)) {
-    return core::invalid("upload: a broken reply");
+    return core::invalid("upload: the reply cannot be decoded");
   }
   return {};
 }
@@ -167,7 +167,7 @@ std::string encode_download_request(const DownloadAsked& asked) {
 
 core::Status decode_download_request(std::string_view bytes, DownloadAsked& asked) {
   asked = {};
-  return decode_two(bytes, asked.seq, asked.offset, "download: a broken request");
+  return decode_two(bytes, asked.seq, asked.offset, "download: the request cannot be decoded");
 }
 
 }  // namespace teletensor::wire

@@ -80,8 +80,9 @@ class Query {
 
 // Users' names go into logs and onto terminals.
 Status check_user(const std::string& user) {
-  return good_user(user) ? Status()
-                         : Status(Code::kDataLoss, "tokens: the file is damaged: no user's name");
+  return good_user(user)
+             ? Status()
+             : Status(Code::kDataLoss, "tokens: the file is damaged: a user name is invalid");
 }
 
 constexpr char kTable[] =
@@ -102,7 +103,7 @@ Tokens::~Tokens() { sqlite3_close(db_); }
 Status Tokens::open(bool make) {
   if (db_ != nullptr) return {};
   if (folder_.empty()) {
-    return make ? core::invalid("tokens are kept in a state directory (--state-dir)") : Status();
+    return make ? core::invalid("tokens need a state directory (--state-dir)") : Status();
   }
   const std::string path = folder_ + "/tokens.db";
   std::error_code error;
@@ -131,10 +132,12 @@ Result<NewToken> Tokens::create(const std::string& user, Role role, std::int64_t
   if (!good_user(user)) {
     return core::invalid("token: a user's name has at most 64 letters, digits and ._@-");
   }
-  if (role == Role::kNobody) return core::invalid("token: the role is user, admin or metrics");
-  if (lifetime < 0) return core::invalid("token: a lifetime is not negative");
+  if (role == Role::kNobody) return core::invalid("token: the role must be user, admin or metrics");
+  if (lifetime < 0) return core::invalid("token: the lifetime must not be negative");
   const std::string secret = random_hex(kSecretBytes), id = random_hex(kIdBytes);
-  if (secret.empty() || id.empty()) return core::internal("no random bits for a token");
+  if (secret.empty() || id.empty()) {
+    return core::internal("the system has no random numbers for a token");
+  }
   const NewToken made{id, std::string(kPrefix) + secret};
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(open(true));
@@ -241,7 +244,7 @@ Result<std::vector<Tokens::Hashed>> Tokens::hashes_of(const std::string& user, s
 
 Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens) {
   if (tokens.empty()) return {};
-  if (!good_user(user)) return core::invalid("token: no user's name");
+  if (!good_user(user)) return core::invalid("token: the user name is invalid");
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(open(true));
   for (const Hashed& each : tokens) {

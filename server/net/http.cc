@@ -282,7 +282,7 @@ class Http final : public HttpServer {
       return Status(Code::kPermissionDenied, "not from another origin");
     }
     if (request.get_header_value("Content-Type").starts_with("application/json")) return {};
-    return core::invalid("the body is application/json");
+    return core::invalid("the body must have the type application/json");
   }
 
   // {"session": ID, "reason": TEXT}

@@ -150,7 +150,9 @@ void Moves::append(const std::string& peer, const v1::PeerMove& move, std::strin
   const auto found = coming_.find(move.id());
   if (found == coming_.end() || found->second.peer != peer || !found->second.file) return;
   MoveFile& file = *found->second.file;
-  Status status = move.bytes() == file.size() ? Status() : core::invalid("bytes out of order");
+  Status status = move.bytes() == file.size()
+                      ? Status()
+                      : core::invalid("the bytes of the session's file arrived out of order");
   if (status.ok()) status = file.append(data);
   if (status.ok()) return say(peer, move.id(), v1::PeerMove::ACCEPT, file.size());
   say_no(peer, move.id(), v1::PeerMove::REFUSE, status);
@@ -178,7 +180,7 @@ void Moves::end_of_file(const std::string& peer, const v1::PeerMove& move) {
 
 // Makes the session, so that nothing can fail any more, and notes that it is there.
 Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t bytes) {
-  if (coming.file->size() != bytes) return core::invalid("the file is not whole");
+  if (coming.file->size() != bytes) return core::invalid("the session's file is incomplete");
   TT_RETURN_IF_ERROR(coming.file->sync());
   core::Result<LeaseRef> made = recovery_.read_up(MoveFiles::arriving(id), true);
   if (!made.ok()) return made.status();
@@ -186,9 +188,11 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
   const ClientInfo& client = lease->client;
   const v1::PeerOffer& offer = coming.offer;
   if (client.user != offer.user() || client.name != offer.name() || client.named != offer.named()) {
-    return core::invalid("the file is of another session than the offer");
+    return core::invalid("the file belongs to another session than the offer");
   }
-  if (leases_.find(lease->token).ok()) return core::invalid("the session is here already");
+  if (leases_.find(lease->token).ok()) {
+    return core::invalid("the session already exists on this daemon");
+  }
   TT_RETURN_IF_ERROR(may_come(coming.peer, offer));  // meanwhile others may have come
   v1::SavedArrival& arrival = coming.arrival;
   arrival.set_id(id);

@@ -104,7 +104,9 @@ void Moves::offer(const Request& request) {
   const LeaseRef& lease = request.lease;
   const std::string& peer = request.peer;
   const std::string id = make_token();
-  if (id.empty()) return request.done(core::internal("no random bits for a move"));
+  if (id.empty()) {
+    return request.done(core::internal("the system has no random numbers for a move"));
+  }
   v1::PeerMove move;
   move.set_kind(v1::PeerMove::OFFER);
   move.set_id(id);
@@ -280,7 +282,7 @@ void Moves::answer_ask(const std::string& id, const std::string& peer) {
     return say(peer, id, v1::PeerMove::COMMIT);
   }
   if (leaving_.contains(id)) return;  // it will hear
-  say_no(peer, id, v1::PeerMove::ABORT, Status(Code::kAborted, "the session stayed where it was"));
+  say_no(peer, id, v1::PeerMove::ABORT, Status(Code::kAborted, "the session stayed at its daemon"));
 }
 
 void Moves::give_up(std::string id, const Status& why, bool tell_peer) {

@@ -185,7 +185,7 @@ Status Peers::let_in(const PeerStream::Ref& stream, grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> memory;
   const Result<PeerFrame> frame = read_frame(bytes, &memory);
   if (!frame.ok()) return frame.status();
-  if (!frame->hello) return core::invalid("the first frame is no hello");
+  if (!frame->hello) return core::invalid("the first frame has no hello");
   const PeerHello& hello = *frame->hello;
   const auto peer = peers_.find(hello.name);
   if (peer == peers_.end()) {

@@ -77,7 +77,7 @@ TEST(PeersRefuse, CallersThatAreNoPeers) {
       Caller::hello("a", kPeerProtocol + 1), StatusCode::FAILED_PRECONDITION,
       "\"a\" speaks version 4 of the protocol of peers, \"b\" version 3: install daemons of one "
       "version");
-  refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame is no hello");
+  refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame has no hello");
   refused(Caller::hello("a \""), StatusCode::INVALID_ARGUMENT,
           "a frame's field hello.name is out of range");
   EXPECT_EQ(b.recorder->met_count("a"), 0);

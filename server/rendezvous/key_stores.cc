@@ -99,7 +99,7 @@ Result<std::uint64_t> KeyStores::open(const Ref& ref, Way way) {
   Ready ready;
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(check(ref));
-  if (ref.generation == 0) return core::invalid("the generation of a store is not 0");
+  if (ref.generation == 0) return core::invalid("the generation of a store must not be 0");
   const auto found = stores_.find({ref.user, ref.name});
   if (found != stores_.end()) {
     Store& there = *found->second;

@@ -163,7 +163,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       }
     }
     lease_->staging().leave(key_, staged, this, false, abort());
-    return Status(Code::kCancelled, "upload: cut");
+    return Status(Code::kCancelled, "upload: the connection was lost");
   }
 
   // The chunk that asked for the memory lies here yet.
@@ -175,7 +175,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   // The client has sent everything, or is gone.
   void close() {
     if (context_->IsCancelled()) return finish_cut();
-    if (!staged_) return finish(core::invalid("upload: no chunk"));
+    if (!staged_) return finish(core::invalid("upload: the stream has no chunk"));
     if (received_ != expected_) {
       return finish(core::invalid("upload: " + std::to_string(received_) + " of the " +
                                   std::to_string(expected_) + " bytes that were declared"));
@@ -207,7 +207,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       MutexLock lock(mutex_);
       cut_ = true;
     }
-    finish(Status(Code::kCancelled, "upload: cut"));
+    finish(Status(Code::kCancelled, "upload: the connection was lost"));
   }
   // `word`: why it fails, for the client's program.
   void finish(Status status, std::string word = "") {

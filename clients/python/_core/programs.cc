@@ -421,7 +421,8 @@ void bind_programs(nb::module_& m) {
             std::vector<HandleRef> inputs;
             return p.resolve(handles_of(arguments, p.session), inputs, true);
           },
-          nb::arg("arguments"), "Do these arguments, and what it reads besides, fit?")
+          nb::arg("arguments"),
+          "Returns true if the program is valid for these arguments and for its other inputs.")
       .def("call", &call, nb::arg("arguments"), nb::arg("numbers"), nb::arg("times") = 0,
            nb::arg("sliced") = std::vector<std::uint32_t>(), nb::arg("whole") = false,
            "Runs it: the outputs, or with `whole` all results. Nothing waits.")
@@ -430,7 +431,7 @@ void bind_programs(nb::module_& m) {
           [](PyProgram& p, const std::vector<std::uint32_t>& results) {
             return Expanded(p.program(), results).parameters();
           },
-          nb::arg("results"), "Which parameters these of its results are made of.")
+          nb::arg("results"), "The parameters that these of its results depend on.")
       .def(
           "expand",
           [](PyProgram& p, nb::handle inputs, nb::handle numbers,
@@ -441,7 +442,8 @@ void bind_programs(nb::module_& m) {
                                         drawn.second};
             if (given.inputs.size() != p.program().body.parameters.size() ||
                 given.numbers.size() != p.program().numbers.size()) {
-              raise_if(core::invalid("program: not as many inputs as parameters"));
+              raise_if(core::invalid(
+                  "program: the number of inputs differs from the number of parameters"));
             }
             Handles made;
             raise_if(Expanded(p.program(), wanted).run(*p.session, given, made));
@@ -482,7 +484,7 @@ void bind_programs(nb::module_& m) {
                    view.geometry.dense() &&
                    p.program().values[view.value].elements == view.geometry.numel();
           },
-          nb::arg("parameter"), "Is the parameter a whole storage of its own?")
+          nb::arg("parameter"), "Returns true if the parameter is a whole storage of its own.")
       .def(
           "laid",
           [](PyProgram& p, std::size_t i, nb::handle object) {
@@ -511,7 +513,8 @@ void bind_programs(nb::module_& m) {
           [](PyProgram& p, nb::list sources,
              const std::vector<std::pair<bool, std::uint32_t>>& outputs) {
             if (sources.size() != p.program().body.parameters.size()) {
-              raise_if(core::invalid("program: not as many inputs as parameters"));
+              raise_if(core::invalid(
+                  "program: the number of inputs differs from the number of parameters"));
             }
             std::vector<PyProgram::Source> bound;
             for (nb::handle each : sources) {
@@ -525,13 +528,13 @@ void bind_programs(nb::module_& m) {
               if (source.argument < 0 && !source.fixed &&
                   (source.gradient_of < 0 ||
                    static_cast<std::size_t>(source.gradient_of) >= sources.size())) {
-                raise_if(core::invalid("program: an input that comes from nowhere"));
+                raise_if(core::invalid("program: an input has no source"));
               }
             }
             std::vector<TracedOutput> named;
             for (const auto& [is_input, index] : outputs) {
               if (index >= (is_input ? bound.size() : p.program().body.results.size())) {
-                raise_if(core::invalid("program: an output that it does not have"));
+                raise_if(core::invalid("program: an output does not exist"));
               }
               named.push_back({is_input, index, false});
             }
@@ -611,7 +614,7 @@ void bind_programs(nb::module_& m) {
                 program::serialize(p.program(), ops::op_names(ops::catalog()));
             return nb::bytes(bytes.data(), bytes.size());
           },
-          "Its bytes, as a file holds them.");
+          "The program as bytes in the file format.");
   m.def(
       "load_program",
       [](PySession& session, nb::bytes bytes) {
