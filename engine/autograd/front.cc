@@ -359,7 +359,9 @@ class Front::Impl final : public Issuer {
       return {};
     }
     if (!plan.ok()) return plan.status();
-    if ((*plan)->has_hooks()) return invalid("backward: only the client can run this one");
+    if ((*plan)->has_hooks()) {
+      return invalid("backward: its graph has hooks, so only the client can run it");
+    }
     backward_ = std::move(*plan);
     status_ = {};
     first_made_ = names_.next();
@@ -369,7 +371,9 @@ class Front::Impl final : public Issuer {
 
   Status run(program::Saved& c) {
     Node* node = graph_.recorded_by(c.node);
-    if (node == nullptr) return core::invalid("no node recorded by " + std::to_string(c.node));
+    if (node == nullptr) {
+      return core::invalid("no operation was recorded by command " + std::to_string(c.node));
+    }
     for (const Node::SavedSlot& slot : node->saved) {
       if (slot.slot == static_cast<int>(c.slot)) {
         names_.add(graph_.name_saved(slot, *node));
@@ -407,7 +411,9 @@ class Front::Impl final : public Issuer {
   }
   Status run(program::Forget& c) {
     Node* node = graph_.recorded_by(c.node);
-    if (node == nullptr) return core::invalid("no node recorded by " + std::to_string(c.node));
+    if (node == nullptr) {
+      return core::invalid("no operation was recorded by command " + std::to_string(c.node));
+    }
     graph_.forget_saved(*node);
     return {};
   }

@@ -232,7 +232,7 @@ core::Status PointToPoint::deliver(Place from, const Message& message) {
   const bool sender = message.kind == Kind::kOffer || message.kind == Kind::kData;
   if (group_.place_of(sender ? key.from : key.to) != from ||
       group_.place_of(sender ? key.to : key.from) != place_) {
-    return violation("what another rank should send");
+    return violation("a message that another rank should send");
   }
   if (message.kind == Kind::kOffer) return receive_offer(from, key, message);
   if (message.kind == Kind::kData) {
@@ -290,7 +290,9 @@ core::Status PointToPoint::receive_answer(const Key& key, const Message& message
   }
   if (message.kind == Kind::kAccept) {
     if (send->second.accepted) return violation("an answer twice");
-    if (send->second.failed.code != core::Code::kOk) return violation("an answer to a failure");
+    if (send->second.failed.code != core::Code::kOk) {
+      return violation("an answer to a send that has failed");
+    }
     transfer(key, message.number, send->second);
     return {};
   }

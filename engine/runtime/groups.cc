@@ -311,7 +311,7 @@ void Groups::form(const Key& key) {
 Status Groups::registered(const std::string& peer, const PeerMessage& message) {
   if (message.ranks == 0 || message.ranks > kMaxRanks || message.rank >= message.ranks ||
       message.user.empty()) {
-    return core::invalid("a registration of no rank");
+    return core::invalid("a registration has no user, or a rank that its group does not have");
   }
   const Key key(message.user, message.name);
   EpochRef conflict;
@@ -388,7 +388,7 @@ Status Groups::formed(const std::string& peer, const PeerMessage& message) {
   for (const PeerMessage::Place& place : message.places) {
     own += place.daemon == fabric_->name() ? 1 : 0;
     if (place.members.empty() || (count > 0 && place.members.front().rank <= lowest)) {
-      return core::invalid("a group whose places are not in order");
+      return core::invalid("the daemons of a group are not in the order of their ranks");
     }
     lowest = place.members.front().rank;
     collective::Rank last = lowest;
@@ -481,7 +481,7 @@ Status Groups::restorable(const program::Image::Group& group) const {
   collective::Rank lowest = 0;
   for (const auto& place : group.places) {
     if (place.ranks.empty() || (count > 0 && place.ranks.front() <= lowest)) {
-      return core::invalid("a saved group whose places are not in order");
+      return core::invalid("the daemons of a saved group are not in the order of their ranks");
     }
     lowest = place.ranks.front();
     collective::Rank last = lowest;
@@ -525,7 +525,7 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::restore(const std::string&
   const Join join{
       user, group.name, group.rank, group.ranks, std::chrono::milliseconds(group.timeout_ms), who};
   if (group.places.empty()) return this->join(join);
-  if (group.ranks > kMaxRanks) return core::invalid("a saved group of too many ranks");
+  if (group.ranks > kMaxRanks) return core::invalid("a saved group has too many ranks");
   TT_RETURN_IF_ERROR(restorable(group));
   const Key key(user, group.name);
   EpochRef epoch;

@@ -384,7 +384,9 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
   abandoned_upto_ = image.forsaken_upto;
   given_up_.insert(image.given_up.begin(), image.given_up.end());
   for (const Image::Upload& item : image.uploads) {
-    if (item.storage >= image.storages.size()) return core::invalid("the image: an upload");
+    if (item.storage >= image.storages.size()) {
+      return core::invalid("the session's snapshot is inconsistent: an upload");
+    }
     auto upload = std::make_shared<Upload>();
     core::MutexLock inner(upload->mu);
     upload->storage = core::Ref<memory::Storage>(
@@ -410,7 +412,7 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
         !(image.storages[item.storage].device == item.device) ||
         item.offset > image.storages[item.storage].bytes ||
         item.bytes > image.storages[item.storage].bytes - item.offset) {
-      return core::invalid("the image: a download");
+      return core::invalid("the session's snapshot is inconsistent: a download");
     }
     result.contents.storage = memory::Pinned(core::Ref<memory::Storage>(
         static_cast<memory::Storage*>(image.storages[item.storage].contents.get())));

@@ -22,7 +22,7 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
     std::uint32_t field = 0;
     WireType type{};
     if (!cursor.tag(field, type) || field <= last || field > data_field) {
-      return core::invalid("chunk: unknown field, or out of order");
+      return core::invalid("chunk: a field is unknown or out of order");
     }
     last = field;
     if (field != data_field) {
@@ -35,7 +35,9 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
     if (type != WireType::kBytes || !cursor.varint(size))
       return core::invalid("chunk: broken data");
     const std::size_t at = prefix.size() - cursor.left();
-    if (size != total - at) return core::invalid("chunk: data is not as long as it says");
+    if (size != total - at) {
+      return core::invalid("chunk: its data has another length than declared");
+    }
     return ChunkData{at, static_cast<std::size_t>(size)};
   }
   if (prefix.size() != total) return core::invalid("chunk: the header is too long");

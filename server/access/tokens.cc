@@ -145,8 +145,8 @@ Result<NewToken> Tokens::create(const std::string& user, Role role, std::int64_t
   const Result<bool> counted = count.step();
   if (!counted.ok()) return counted.status();
   if (count.number(0) >= static_cast<std::int64_t>(kMax)) {
-    return Status(Code::kResourceExhausted,
-                  "token: there are " + std::to_string(kMax) + " already");
+    return Status(Code::kResourceExhausted, "token: there are already " + std::to_string(kMax) +
+                                                ", which is the maximum; revoke some");
   }
   const Result<bool> stored = Query(db_, "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, 0)")
                                   .bind(made.id)
@@ -252,8 +252,8 @@ Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens)
     const Result<bool> counted = count.step();
     if (!counted.ok()) return counted.status();
     if (count.number(0) >= static_cast<std::int64_t>(kMax)) {
-      return Status(Code::kResourceExhausted,
-                    "token: there are " + std::to_string(kMax) + " already");
+      return Status(Code::kResourceExhausted, "token: there are already " + std::to_string(kMax) +
+                                                  ", which is the maximum; revoke some");
     }
     // Another token may have the same id here.
     const Result<bool> stored =

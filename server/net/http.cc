@@ -239,7 +239,7 @@ class Http final : public HttpServer {
           if (our_host(host_of(request.get_header_value("Host")))) {
             return httplib::Server::HandlerResponse::Unhandled;
           }
-          refuse(response, 421, "this server does not answer for that host name");
+          refuse(response, 421, "this server does not answer for that host name (--http-name)");
           return httplib::Server::HandlerResponse::Handled;
         });
     add_routes();

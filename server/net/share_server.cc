@@ -419,7 +419,7 @@ void ShareServer::copy(const ConnectionRef& connection, Lease& lease,
   reply.number = number;
   const Status status = lease.with_session([&](engine::Session& session) -> Status {
     if (number != connection->upload) {
-      return Status(Code::kNotFound, "upload: not begun here");
+      return Status(Code::kNotFound, "upload: it was not begun on this connection");
     }
     Status copied = session.upload_shared(number, request.offset, connection->share, request.from,
                                           request.bytes);

@@ -50,9 +50,10 @@ Status Moves::may_come(const std::string& peer, const v1::PeerOffer& offer) {
                   "it takes no sessions from \"" + peer + "\" (--move-from)");
   }
   if (!files_) {
-    return Status(Code::kFailedPrecondition,
-                  "it keeps no sessions: it has no state directory of its own, or was started with "
-                  "--restart 0 or --lease 0");
+    return Status(
+        Code::kFailedPrecondition,
+        "it does not save sessions: it has no state directory of its own, or was started with "
+        "--restart 0 or --lease 0");
   }
   if (is_later(offer.version(), options_.version)) {
     return Status(Code::kFailedPrecondition, "it is of version " + options_.version +
@@ -95,9 +96,10 @@ Status Moves::has_way_in(const v1::PeerOffer& offer) const {
   if (offer.by_socket()) {
     const bool known = offer.user() == auth_.own_user() || options_.socket_users;
     if (!socket_.empty() && known) return {};
-    return Status(Code::kFailedPrecondition,
-                  "the session's program came through a UNIX socket, without a token, and cannot "
-                  "come in there: have it connect with a token");
+    return Status(
+        Code::kFailedPrecondition,
+        "the session's program has connected through a UNIX socket, without a token, and cannot "
+        "connect there: let it connect with a token");
   }
   if (address_.empty()) {
     return Status(Code::kFailedPrecondition,
@@ -110,7 +112,7 @@ Status Moves::has_way_in(const v1::PeerOffer& offer) const {
   }
   if (!offer.tokens().empty() || options_.certificate_users) return {};
   return Status(Code::kFailedPrecondition,
-                offer.user() + " has no token, and cannot come in there without one");
+                offer.user() + " has no token, and cannot connect there without one");
 }
 
 void Moves::offered(const std::string& peer, const v1::PeerMove& move) {
@@ -125,7 +127,7 @@ void Moves::offered(const std::string& peer, const v1::PeerMove& move) {
   }
   if (status.ok() && std::cmp_greater_equal(coming, kMaxComing)) {
     status = Status(Code::kResourceExhausted,
-                    std::to_string(coming) + " sessions are on their way there already");
+                    std::to_string(coming) + " sessions are already being moved to it");
   }
   if (status.ok() && coming_.contains(id)) status = core::invalid("a second offer");
   std::unique_ptr<MoveFile> file;
@@ -210,8 +212,8 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
   }
   auth_.tokens().expect(client.user, tokens_of(arrival));
   if (!leases_.whereabouts().expect(lease->token, client.user, client.named ? client.name : "")) {
-    return Status(Code::kAlreadyExists,
-                  "another session \"" + client.name + "\" of " + client.user + " comes already");
+    return Status(Code::kAlreadyExists, "another session \"" + client.name + "\" of " +
+                                            client.user + " is already being moved here");
   }
   (void)lease->set_file(MoveFiles::session(id), lease->written_upto());
   coming.lease = lease;

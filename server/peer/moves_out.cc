@@ -79,7 +79,7 @@ void Moves::begin(Delayed move) {
     if (stopping_) refused = shutting_down();
   }
   if (refused.ok() && !request.wanted()) {
-    refused = Status(Code::kCancelled, "the caller has gone");
+    refused = Status(Code::kCancelled, "the caller has disconnected");
     spdlog::info("event=move_not_wanted session=\"{}\" id={} peer=\"{}\"",
                  request.lease->client.name, request.lease->client.id, request.peer);
   }

@@ -320,7 +320,7 @@ Peer::Clock::time_point Peer::tick(Clock::time_point now) {
     if (standing_ && acknowledge_at_ && passed(*acknowledge_at_)) owing = stream_;
     if (!standing_ && missed_) lost = passed(*missed_ + home_.patience);
   }
-  if (late) late->end(Status(Code::kDeadlineExceeded, "no hello within 5 s"));
+  if (late) late->end(Status(Code::kDeadlineExceeded, "the peer sent no hello within 5 s"));
   if (owing) owing->wake();
   // The receiver may be at work for this peer: then later, so that other peers do not wait.
   if (lost && !deliver_.try_lock()) {

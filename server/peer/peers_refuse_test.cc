@@ -70,9 +70,9 @@ TEST(PeersRefuse, CallersThatAreNoPeers) {
   };
   refused(Caller::hello("mallory"), StatusCode::PERMISSION_DENIED, "\"mallory\" is not in --peers");
   refused(Caller::hello("b"), StatusCode::PERMISSION_DENIED,
-          "the caller says the name of the daemon that it calls");
+          "the caller uses the name of the daemon that it calls");
   refused(Caller::hello("z"), StatusCode::FAILED_PRECONDITION,
-          "\"z\" has the greater name and does not call");
+          "\"z\" must not open the connection: the daemon with the smaller name does");
   refused(
       Caller::hello("a", kPeerProtocol + 1), StatusCode::FAILED_PRECONDITION,
       "\"a\" speaks version 4 of the protocol of peers, \"b\" version 3: install daemons of one "
@@ -124,8 +124,8 @@ TEST(PeersRefuse, SilentCallers) {
                                        ? StatusCode::RESOURCE_EXHAUSTED
                                        : StatusCode::DEADLINE_EXCEEDED);
   }
-  EXPECT_GE(ends["no hello within 5 s"], 2);
-  EXPECT_GE(ends["too many connections have not said their name"], 1);
+  EXPECT_GE(ends["the peer sent no hello within 5 s"], 2);
+  EXPECT_GE(ends["too many connections have not sent a hello"], 1);
   EXPECT_EQ(ends.size(), 2u);
   PeerFrame answer;
   Caller a(b.peers->address());

@@ -87,8 +87,9 @@ Result<KeyStores::Store*> KeyStores::find_store(const Ref& ref) {
   TT_RETURN_IF_ERROR(check(ref));
   const auto found = stores_.find({ref.user, ref.name});
   if (found == stores_.end()) {
-    return Status(Code::kNotFound, "there is no store " + in_quotes(ref.name) +
-                                       " (any more): it goes when nobody has used it for an hour");
+    return Status(Code::kNotFound,
+                  "there is no store " + in_quotes(ref.name) +
+                      ": a store is removed when no client has used it for an hour");
   }
   if (found->second->generation != ref.generation) return begun_anew(ref.name);
   found->second->used = now_();

@@ -44,7 +44,8 @@ class StoreCall final : public grpc::ServerUnaryReactor {
     }));
   }
   void OnCancel() override {
-    if (wait_ && stores_.cancel(wait_)) give(Status(core::Code::kCancelled, "the caller is gone"));
+    if (wait_ && stores_.cancel(wait_))
+      give(Status(core::Code::kCancelled, "the caller has disconnected"));
   }
   void OnDone() override {
     stores_.sent(user_, bytes_);

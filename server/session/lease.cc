@@ -213,7 +213,8 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
                                                    std::to_string(attach_));
     }
     if (!survives()) {
-      return Status(Code::kFailedPrecondition, "the session has a lease of 0");
+      return Status(Code::kFailedPrecondition,
+                    "the session cannot be attached again, because its lease is 0");
     }
     // Only of a daemon that was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();

@@ -178,7 +178,8 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   }
   PyTensor* result = made == nullptr ? nullptr : tensor_of(made);
   if (made != nullptr && result == nullptr && !PyErr_Occurred()) {
-    PyErr_SetString(PyExc_TypeError, "what makes a pending tensor returned no Tensor");
+    PyErr_SetString(PyExc_TypeError,
+                    "the function that creates a pending tensor returned no Tensor");
   }
   if (pending.error.is_valid()) {  // interrupted meanwhile
     Py_XDECREF(made);

@@ -181,7 +181,7 @@ std::vector<HandleRef> handles_of(nb::handle sequence, PySession* session) {
     PyTensor* t = tensor_of(each.ptr());
     if (t == nullptr) {
       if (PyErr_Occurred()) throw nb::python_error();
-      PyErr_SetString(PyExc_TypeError, "a program takes Tensors");
+      PyErr_SetString(PyExc_TypeError, "the arguments of a program must be Tensors");
       throw nb::python_error();
     }
     if (session != nullptr && t->session != session) {
@@ -201,7 +201,8 @@ std::vector<core::Number> numbers_of(const program::Program& program, nb::handle
   for (nb::handle each : numbers) {
     core::Number n;
     if (!number_of(each.ptr(), n)) {
-      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a program's numbers are numbers");
+      if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "the numbers of a program must be numbers");
       throw nb::python_error();
     }
     n.argument = 0;
@@ -490,7 +491,7 @@ void bind_programs(nb::module_& m) {
           [](PyProgram& p, std::size_t i, nb::handle object) {
             PyTensor* t = tensor_of(object.ptr());
             if (t == nullptr || i >= p.program().body.parameters.size()) {
-              throw nb::type_error("not a parameter's Tensor");
+              throw nb::type_error("expected the Tensor of a parameter");
             }
             const program::View& view = p.program().body.parameters[i];
             if (!(t->handle->shape() == view.geometry.shape) ||
@@ -659,7 +660,7 @@ void bind_programs(nb::module_& m) {
           PyTensor* t = tensor_of(each.ptr());
           if (t == nullptr) {
             if (PyErr_Occurred()) throw nb::python_error();
-            throw nb::type_error("not a Tensor");
+            throw nb::type_error("expected a Tensor");
           }
           const Handle& h = *t->handle;
           const char head[] = {static_cast<char>(h.layout.dtype),
