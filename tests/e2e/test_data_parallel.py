@@ -236,7 +236,7 @@ REFUSED = {
     "algorithms.Join([ddp, ZeRO(net.parameters(), tt.optim.SGD, lr=1.0, process_group=both)])":
         "ValueError: Using join context manager with multiple process groups",
     "ZeRO(net.parameters(), tt.optim.SGD, lr=1.0, overlap_with_ddp=True)": "NotImplementedError: ZeroRedundancy",
-    "ZeRO(net.parameters(), 'SGD', lr=1.0)": "TypeError: optimizer_class is a class of optimizers, not 'SGD'",
+    "ZeRO(net.parameters(), 'SGD', lr=1.0)": "TypeError: optimizer_class must be a class of optimizers, not 'SGD'",
     "ZeRO(net.parameters(), tt.optim.SGD, lr=1.0).consolidate_state_dict(2)": "ValueError: group rank 2 is not in",
 }
 

@@ -313,4 +313,5 @@ def test_a_name_that_is_no_devices(tt, name):
 def test_a_name_that_is_no_devices_without_a_session():
     code = "import teletensor as tt\ntry: tt.device('meta')\nexcept RuntimeError as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout == "device 'meta' is on no daemon; one has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...\n"
+    devices = "a daemon has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ..."
+    assert done.stdout == f"device 'meta' exists on no daemon: {devices}\n"

@@ -89,7 +89,7 @@ def test_blocks_of_runs(tt):
     assert steady.iqr == 0 and len(steady.times) >= 4
     with pytest.raises(ValueError, match="without times"):
         _ = benchmark.Measurement(1, [], benchmark.TaskSpec("x", "")).mean
-    with pytest.raises(NotImplementedError, match=r"statements of c\+\+ are not there"):
+    with pytest.raises(NotImplementedError, match=r"only statements of Python are supported, not of c\+\+"):
         benchmark.Timer("1", language="c++")
     with pytest.raises(NameError):
         benchmark.Timer("nothing_of_that_name").timeit(1)

@@ -96,7 +96,7 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
         return _withdraw(session, name)
     fresh = dict(flat(name, value))
     if not fresh:
-        raise TypeError("publish: a tensor is wanted, or what holds tensors")
+        raise TypeError("publish: expected a tensor, or a container or module of tensors")
     for each in fresh:
         _checked(each)
     session._core.synchronize()  # errors of earlier lines come before anything is published

@@ -624,7 +624,7 @@ def interrupt(name: str, address: str | None = None) -> None:
     Its next read raises InterruptedOpError. RuntimeError where there is no such session.
     """
     if not _name("interrupt", name):
-        raise ValueError("interrupt: a session is found by its name, and '' is none")
+        raise ValueError("interrupt: the name of the session must not be empty")
     transport = open_transport(place_of(address))
     try:
         transport.interrupt_named(name)

@@ -382,7 +382,7 @@ def _seconds(timeout: Any) -> float:
         return _THIRTY_MINUTES
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
     if not 0 < seconds < math.inf:
-        raise ValueError(f"timeout is more than 0 seconds, not {timeout}")
+        raise ValueError(f"timeout must be above 0 seconds, not {timeout}")
     return min(float(seconds), _ONE_YEAR)
 
 

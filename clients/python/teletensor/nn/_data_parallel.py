@@ -20,10 +20,10 @@ def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = Non
         named = list(range(cuda.device_count()))
     if len(named) > 1:
         raise NotImplementedError(
-            f"{what} over {len(named)} GPUs is not there yet: name one, as device_ids=[0]"
+            f"{what} over {len(named)} GPUs is not supported yet: name one, as device_ids=[0]"
         )
     if output_device is not None and named and cuda._device.index_of(output_device) != named[0]:
-        raise NotImplementedError(f"{what} with the output on another GPU is not there yet")
+        raise NotImplementedError(f"{what} with the output on another GPU is not supported yet")
     return None if not named else f"cuda:{named[0]}"
 
 

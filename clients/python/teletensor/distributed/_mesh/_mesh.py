@@ -86,7 +86,7 @@ class Mesh:
                 each.item()
         except RankLostError as error:
             raise RankLostError(
-                f"{error}; the ranks of a mesh have one user, and their daemons have been told of "
+                f"{error}; the ranks of a mesh must have one user, and their daemons must know "
                 "each other (--peers)"
             ) from None
         finally:
@@ -416,7 +416,7 @@ def connect_mesh(
                 name=None if name is None else f"{name}.{rank}",
             )
             if session._world is not None:
-                raise ValueError(f"connect_mesh: this program drives the mesh {name!r} already")
+                raise ValueError(f"connect_mesh: this program has already connected the mesh {name!r}")
             sessions.append(session)
             devices.append(session.check_device(_core.device(device)))
         return Mesh(sessions, devices, names, sizes, name or "", seconds)

@@ -121,7 +121,7 @@ def listed(placements: Any, mesh: DeviceMesh, dims: int) -> tuple[Placement, ...
             raise TypeError(f"placements are Shard, Replicate or Partial, not {each!r}")
         if isinstance(each, Shard):
             if not -dims <= each.dim < dims:
-                raise IndexError(f"{each!r}: a tensor of {dims} dimensions has no such one")
+                raise IndexError(f"{each!r}: a tensor of {dims} dimensions does not have this dimension")
             each = Shard(each.dim % dims)
         found.append(each)
     return tuple(found)
