@@ -282,7 +282,7 @@ def test_names_that_are_none(start_daemon, tt):
             for name in ("", 5, None, "a\0b", "x" * 5000):
                 if (call, name) == (tt.published, None):
                     continue  # lists them
-                with pytest.raises(ValueError, match="is no name: 1 to 200") as caught:
+                with pytest.raises(ValueError, match="is not a valid name: 1 to 200") as caught:
                     call(name)
                 assert len(str(caught.value)) < 300
         with pytest.raises(ValueError, match="name"):

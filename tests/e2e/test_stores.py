@@ -86,7 +86,7 @@ def test_bad_arguments(store):
     with pytest.raises(ValueError, match="more than 0"):
         store.set_timeout(0)
     store.set("k", "text")
-    with pytest.raises(dist.DistStoreError, match="k. is no number.*text"):
+    with pytest.raises(dist.DistStoreError, match="k. is not a number.*text"):
         store.add("k", 1)
     with pytest.raises(TypeError, match="not dict"):
         dist.PrefixStore("p", {})

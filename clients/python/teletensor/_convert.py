@@ -142,7 +142,7 @@ def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None
     _check_fits(array, dtype)
     if kind == "c":
         if dtype is not None and not dtype.is_complex:
-            raise TypeError(f"tensor: a complex number is no {dtype.name}")
+            raise TypeError(f"tensor: a complex number cannot be converted to {dtype.name}")
         return array.astype(_TO_NUMPY[dtype or default.to_complex()])
     if kind == "f":
         wanted = dtype if dtype is not None else default

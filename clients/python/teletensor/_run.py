@@ -48,7 +48,7 @@ def _value(text: str) -> Any:
         except OSError:
             raise
         except Exception as error:  # by what is damaged: EOFError, TokenError, MemoryError, ...
-            raise ValueError(f"{text} is no .npy file that can be read: {_line(error)}") from None
+            raise ValueError(f"{text} is not a .npy file that can be read: {_line(error)}") from None
         return tensor(array)
     try:
         values = [float(part) if "." in part or "e" in part else int(part)

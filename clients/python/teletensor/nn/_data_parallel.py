@@ -173,7 +173,7 @@ def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
     if isinstance(first, (tuple, list)):
         rebuild, _ = _structure(first)
         return rebuild(gather(each, target_device, dim) for each in zip(*outputs, strict=True))
-    raise TypeError(f"gather: {type(first).__name__} is no tensor, and no structure of tensors")
+    raise TypeError(f"gather: {type(first).__name__} is neither a tensor nor a structure of tensors")
 
 
 def parallel_apply(
