@@ -314,4 +314,4 @@ def test_a_name_that_is_no_devices_without_a_session():
     code = "import teletensor as tt\ntry: tt.device('meta')\nexcept RuntimeError as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     devices = "a daemon has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ..."
-    assert done.stdout == f"device 'meta' exists on no daemon: {devices}\n"
+    assert done.stdout == f"device 'meta' is on no daemon: {devices}\n"

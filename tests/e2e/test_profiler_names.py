@@ -41,8 +41,8 @@ def test_a_profile_has_the_daemon_s_ops_and_blocks(tt, tmp_path):
     with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     assert {"outer", "decorated", "matmul"} <= {event["name"] for event in events}
-    for call, text in ((lambda: p.key_averages().table(sort_by="colour"), "sort_by is one of"),
-                       (lambda: p.key_averages().table(time_unit="h"), "time_unit is one of")):
+    for call, text in ((lambda: p.key_averages().table(sort_by="colour"), "sort_by must be one of"),
+                       (lambda: p.key_averages().table(time_unit="h"), "time_unit must be one of")):
         with pytest.raises(ValueError, match=text):
             call()
     with pytest.raises(NotImplementedError, match="shapes and overloads are not recorded"):

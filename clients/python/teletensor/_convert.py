@@ -219,7 +219,7 @@ def _refuse_device(name: Any) -> None:
     if session is not None:
         session.check_device(name)
     raise RuntimeError(
-        f"device {name!r} exists on no daemon: a daemon has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...")
+        f"device {name!r} is on no daemon: a daemon has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...")
 
 
 # Within `with device:` new tensors go there.

@@ -511,7 +511,7 @@ def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]
     slow = with_address(commands.add_parser(
         "slowlog", help="lists instructions that held a lane for a long time"), table=True)
     slow.add_argument("--most", type=number(1, _MOST), default=20, help="maximum number of entries [20]")
-    with_address(commands.add_parser("groups", help="lists groups of sessions with collectives"), table=True)
+    with_address(commands.add_parser("groups", help="lists the groups of collectives"), table=True)
     kill = with_address(commands.add_parser("kill", help="ends a session"))
     kill.add_argument("session", type=_session_word, help="its number or name, from `teletensor sessions`")
     kill.add_argument("--reason", default="", help="the reason that its client is told")

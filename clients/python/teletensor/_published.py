@@ -92,7 +92,7 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
             raise ValueError(f"publish: {each!r} is not a valid user name")
     text = "*" if "*" in whom else " ".join(whom)
     if len(text) > 200:
-        raise ValueError("publish: the names of the users have more than 200 characters; publish to all (*)")
+        raise ValueError("publish: the users' names have more than 200 characters; publish to all (*)")
     if value is None:
         return _withdraw(session, name)
     fresh = dict(flat(name, value))

@@ -170,7 +170,8 @@ class LockedStore(Store):
             try:
                 total = int(stored) + amount
             except ValueError:
-                raise DistStoreError(f"add: the value of {key!r} is not a number: {stored[:40]!r}") from None
+                text = f"add: the value of {key!r} is not a number: {stored[:40]!r}"
+                raise DistStoreError(text) from None
             values[key] = str(total).encode()
             return total
 
