@@ -13,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("invariants")
 # Each line is run on both ranks of a world of two; its error begins so. N is the number of ranks, R the rank.
 LINES = {
     "dist.init_process_group(rank=R, world_size=N)": "ValueError: trying to initialize the default process group twice",
-    "dist.all_reduce(tt.ones(1), group=3)": "TypeError: group is a ProcessGroup, not int",
-    "dist.all_reduce([1.0])": "TypeError: tensor is a Tensor, not list",
-    "dist.all_reduce(tt.ones(1), op='sum')": "TypeError: op is a ReduceOp, not str",
+    "dist.all_reduce(tt.ones(1), group=3)": "TypeError: group must be a ProcessGroup, not int",
+    "dist.all_reduce([1.0])": "TypeError: tensor must be a Tensor, not list",
+    "dist.all_reduce(tt.ones(1), op='sum')": "TypeError: op must be a ReduceOp, not str",
     "dist.all_reduce(tt.ones(2), dist.ReduceOp.BAND)": "RuntimeError: Cannot use ReduceOp.BAND with non-integral",
     "dist.all_reduce(tt.ones(2, dtype=tt.int64), dist.ReduceOp.AVG)":
         "NotImplementedError: all_reduce: is not defined for int64: an average is of floating point or complex",
@@ -26,9 +26,9 @@ LINES = {
     "dist.broadcast(tt.ones(1), src=0, group_src=0)": "ValueError: ",
     "dist.reduce(tt.ones(1), dst=7)": "ValueError: global rank 7 is not in the group",
     "dist.scatter(tt.ones(1), [tt.ones(1)] * N, src=5)": "ValueError: ",
-    "dist.all_gather([tt.ones(1)], tt.ones(1))": "ValueError: tensor_list is a list of one element for each rank",
-    "dist.all_gather(tt.ones(2), tt.ones(1))": "ValueError: tensor_list is a list of one element for each rank",
-    "dist.reduce_scatter(tt.ones(1), [tt.ones(1)] * 3)": "ValueError: input_list is a list of one element",
+    "dist.all_gather([tt.ones(1)], tt.ones(1))": "ValueError: tensor_list must be a list of one element for each rank",
+    "dist.all_gather(tt.ones(2), tt.ones(1))": "ValueError: tensor_list must be a list of one element for each rank",
+    "dist.reduce_scatter(tt.ones(1), [tt.ones(1)] * 3)": "ValueError: input_list must be a list of one element",
     "dist.reduce_scatter(tt.ones(1), [tt.ones(1), tt.ones(2)])": "ValueError: input_list: tensors of one dtype and",
     "dist.all_to_all([tt.ones(1)] * N, [tt.ones(1)])": "ValueError: ",
     "dist.all_to_all_single(tt.ones(4), tt.ones(4), [1, 2], [1, 2])": "ValueError: ",
@@ -42,7 +42,7 @@ LINES = {
     "dist.new_group([0, 0])": "ValueError: a rank is in a group once: [0, 0]",
     "dist.new_group([0, N])": "ValueError: the new group's rank should be within the world_size set by",
     "dist.new_group([-1])": "ValueError: the new group's rank should be within the world_size set by",
-    "dist.new_group(['0'])": "TypeError: ranks of a group are integers, not str",
+    "dist.new_group(['0'])": "TypeError: ranks of a group must be integers, not str",
     "dist.new_group([0, 1], timeout=0)": "ValueError: timeout must be above 0 seconds, not 0",
     "dist.new_group([0, 1], timeout=-3)": "ValueError: timeout must be above 0 seconds, not -3",
     "dist.new_group([0, 1], timeout=float('nan'))": "ValueError: timeout must be above 0 seconds, not nan",
@@ -54,10 +54,10 @@ LINES = {
     "dist.send_object_list([{1, 2}], 1 - R)": "TypeError: ",
     "DDP(tt.nn.ReLU())": "RuntimeError: DistributedDataParallel is not needed",
     "DDP(tt.nn.Linear(2, 2).requires_grad_(False))": "RuntimeError: DistributedDataParallel is not needed",
-    "DDP(tt.nn.Linear(2, 2), bucket_cap_mb=0)": "ValueError: bucket_cap_mb is a positive number of MiB, not 0",
-    "DDP(tt.nn.Linear(2, 2), bucket_cap_mb=float('nan'))": "ValueError: bucket_cap_mb is a positive number of MiB",
+    "DDP(tt.nn.Linear(2, 2), bucket_cap_mb=0)": "ValueError: bucket_cap_mb must be a positive number of MiB, not 0",
+    "DDP(tt.nn.Linear(2, 2), bucket_cap_mb=float('nan'))": "ValueError: bucket_cap_mb must be a positive number of MiB",
     "DDP(DDP(tt.nn.Linear(2, 2)))": "RuntimeError: DistributedDataParallel of a module that is one, or has one in it",
-    "DDP(3)": "TypeError: module is a Module, not int",
+    "DDP(3)": "TypeError: module must be a Module, not int",
     "DDP(tt.nn.Linear(2, 2 + R))": "RuntimeError: ",
 }
 

@@ -94,7 +94,7 @@ def split_group(
         raise ValueError("split_ranks cannot be None or empty")
     ranks = [rank for each in split_ranks for rank in each]
     if any(not 0 <= rank < parent.size() for rank in ranks):
-        raise ValueError(f"split_group: ranks are from 0 to {parent.size() - 1}, not {ranks}")
+        raise ValueError(f"split_group: ranks must be from 0 to {parent.size() - 1}, not {ranks}")
     if len(set(ranks)) != len(ranks):
         raise ValueError(f"split_group: a rank is in one list, once: {ranks}")
     if not all(split_ranks):

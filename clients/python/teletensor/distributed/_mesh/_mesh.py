@@ -393,7 +393,7 @@ def connect_mesh(
     ValueError for a shape that does not fit, errors as `connect`, RankLostError where daemons have not
     been told of each other."""
     if isinstance(addresses, str) or not addresses:
-        raise ValueError("connect_mesh: addresses is a list of one address for each rank")
+        raise ValueError("connect_mesh: addresses must be a list of one address for each rank")
     names = (names,) if isinstance(names, str) else tuple(names)
     sizes = (len(addresses),) if shape is None and len(names) == 1 else tuple(shape or ())
     if len(sizes) != len(names) or math.prod(sizes) != len(addresses) or len(set(names)) != len(names):
