@@ -30,7 +30,7 @@ Status read_region(InferContext& c, Region& region) {
   }
   for (std::size_t i = 0; i < 4; ++i) {
     for (std::int64_t n : a.ints(i)) {
-      if (n < 0) return c.fail("negative size or stride");
+      if (n < 0) return c.fail("a size or a stride is negative");
     }
   }
   if (a.integer(4) < 0) return c.fail("negative offset");
@@ -96,7 +96,7 @@ Status infer_relayout(InferContext& c) {
   for (std::int64_t stride : geometry.strides) {
     if (stride < 0) return c.fail("negative stride");
   }
-  if (!geometry.dense()) return c.fail("strides are not dense");
+  if (!geometry.dense()) return c.fail("the strides are not those of a dense tensor");
   c.add_result(c.dtype(0), geometry);
   return {};
 }

@@ -321,7 +321,7 @@ Status Groups::registered(const std::string& peer, const PeerMessage& message) {
     const auto of_peer = remotes_.lower_bound({peer, 0});
     constexpr std::ptrdiff_t kMaxOfPeer = std::ptrdiff_t{1} << 16;
     if (std::distance(of_peer, remotes_.lower_bound({peer + '\0', 0})) >= kMaxOfPeer) {
-      return core::invalid("more registrations than a daemon may have");
+      return core::invalid("a daemon has more registrations of ranks than are allowed");
     }
     // A registration that was sent just when the daemons connected may be received twice.
     remotes_.insert_or_assign({peer, message.ticket}, message);

@@ -216,7 +216,7 @@ class Planner final : public LoopMaker {
     }
     const std::int64_t from = arg.number.integer;
     if (from < 0 || from >= static_cast<std::int64_t>(step_)) {
-      return core::internal("a loop's step reads a later one");
+      return core::internal("a step of a loop reads a later step");
     }
     to.kind = Kind::kStep;
     to.index = static_cast<std::uint8_t>(from);

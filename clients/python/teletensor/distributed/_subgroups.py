@@ -39,7 +39,7 @@ def new_subgroups(
     of it."""
     if group_size is None:
         if not cuda.is_available():
-            raise ValueError("new_subgroups: group_size is expected where the daemon has no GPU")
+            raise ValueError("new_subgroups: group_size must be given if the daemon has no GPU")
         group_size = cuda.device_count()
     size = get_world_size(group)
     if group_size <= 0:

@@ -69,8 +69,8 @@ class _Schedule:
         stages = [stage] if isinstance(stage, PipelineStage) else list(stage)
         if not stages or [each.stage_index for each in stages] != list(range(stages[0].num_stages)):
             raise ValueError(
-                f"{type(self).__name__}: all stages of the network are given, in their order; these have "
-                f"the indices {[each.stage_index for each in stages]}"
+                f"{type(self).__name__}: all stages of the network must be given, in their order; these "
+                f"have the indices {[each.stage_index for each in stages]}"
             )
         if n_microbatches < 1:
             name = type(self).__name__
