@@ -1,8 +1,9 @@
-# teletensord in an image: built in one stage, only the daemon and the libraries it links in the next.
+# Container image of teletensord. One stage builds the daemon; the next contains only the daemon and
+# the libraries that it is linked with.
 # build: buildah bud --isolation chroot -t teletensor .      (or docker build -t teletensor .)
 #        --target cuda adds the library that compiles kernels for NVIDIA's GPUs
 # run:   see deploy/compose.yaml. The daemon listens on a UNIX socket in /run/teletensor, which a
-#        client outside reaches through a shared volume. No TCP port is published before TLS.
+#        client outside reaches through a shared volume. No TCP port is exposed; TCP needs TLS.
 FROM debian:12-slim AS build
 WORKDIR /src
 COPY deploy/packages.txt deploy/install-packages deploy/
@@ -27,7 +28,7 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
 ENTRYPOINT ["teletensord"]
 CMD ["--socket", "/run/teletensor/teletensor.sock", "--listen", ""]
 
-# The driver (libcuda.so.1) comes from the host, by NVIDIA's container toolkit.
+# The driver (libcuda.so.1) comes from the host, through NVIDIA's container toolkit.
 FROM nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04 AS toolkit
 
 FROM plain AS cuda

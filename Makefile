@@ -1,5 +1,5 @@
-# Commands of the project; CMakePresets.json says how things are built. On a bare Debian 12, Debian 13
-# or Ubuntu 24.04 `make demo` is all one needs.
+# Commands of the project; CMakePresets.json defines the build configurations. On a bare Debian 12,
+# Debian 13 or Ubuntu 24.04, `make demo` installs and builds everything that it needs.
 PYTHON ?= /usr/bin/python3
 JOBS ?= $(shell nproc)
 DEMO_ARGS ?=
@@ -13,12 +13,12 @@ MINUTES ?= 20
 GPU_ARGS ?=
 PYTHONS ?=
 GPU_PYTHON ?= python3
-# A fresh machine installs each package once, and a cache would take 3 GB of its disk.
+# A fresh machine installs each package once, so pip's cache would only take 3 GB of its disk.
 PIP_FLAGS := -q --disable-pip-version-check $(if $(CI),--no-cache-dir)
 CLIENT_SOURCES := $(shell find clients engine/core engine/program engine/ops \
   engine/autograd engine/passes proto cmake VERSION -type f -not -name '*.pyc' 2>/dev/null)
 REQUIREMENTS := deploy/requirements
-# Continuous integration sets CI: warnings are errors there, and nowhere else.
+# Continuous integration sets CI; only then are compiler warnings errors.
 PRESET := $(if $(CI),ci,release)
 
 .PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim model chaos soak sanitize bench \
@@ -28,7 +28,8 @@ PRESET := $(if $(CI),ci,release)
 help:
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/:/'
 
-# pip downloads while the daemon compiles. The client follows: it takes the daemon's objects from ccache.
+# pip downloads packages while the daemon compiles. The client is built afterwards, so that ccache
+# provides the objects that it shares with the daemon.
 build: ## build/release/bin/teletensord, and .venv with the client
 	@$(MAKE) --no-print-directory -j 2 daemon .venv/.tools
 	@$(MAKE) --no-print-directory .venv/.client
@@ -53,8 +54,8 @@ daemon: | packages
 	  -r $(REQUIREMENTS)/docs.txt -r $(REQUIREMENTS)/wheels.txt
 	@touch $@
 
-# One wheel, from the checkout, for every environment. ccache shares objects with the daemon's build, whose
-# flags are the same.
+# All environments install one wheel, which is built from the checkout. Its flags are those of the
+# daemon's build, so that ccache shares the objects.
 build/wheels/.stamp: $(CLIENT_SOURCES) .venv/.tools
 	rm -rf build/wheels && mkdir -p build/wheels
 	CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/pip wheel \
@@ -144,7 +145,8 @@ wheels: build .venv/.tests ## dist/*.whl, which need no compiler: the client (fo
 WHEEL_COMMAND := python3 -m venv /tmp/v && /tmp/v/bin/pip install -q --find-links dist "teletensor[daemon]" && \
   cd / && /tmp/v/bin/python -c "import teletensor as tt; print(tt.ones(3).sum())"
 
-# Bare systems first: both Debians compute from the wheels where there is a wheel for their Python, build and test.
+# Bare systems first: both Debian versions run the wheels if there is a wheel for their Python, then
+# build and test.
 nightly: wheels ## demo and every test on a bare Debian 12 and 13, the wheels on Debian 12, then model, fuzz, chaos and sanitize
 	@deploy/install-packages deploy/packages.txt deploy/packages-image.txt
 	deploy/in-debian bookworm 'echo python3-venv | deploy/install-packages /dev/stdin' '$(WHEEL_COMMAND)'

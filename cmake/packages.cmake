@@ -1,4 +1,5 @@
-# What the daemon takes from the distribution (deploy/packages.txt), each behind one target.
+# Finds the packages of the distribution that the daemon uses (deploy/packages.txt), and defines one
+# target for each.
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 find_package(Protobuf REQUIRED)
@@ -7,7 +8,8 @@ find_package(spdlog REQUIRED)
 find_package(OpenMP REQUIRED)
 find_package(PkgConfig REQUIRED)
 
-# oneDNN: without its CMake package, which asks for OpenCL that the CPU engine does not use.
+# oneDNN is found without its CMake package, which requires OpenCL, because the CPU engine does not
+# use OpenCL.
 find_library(TELETENSOR_DNNL dnnl REQUIRED)
 find_path(TELETENSOR_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
 add_library(tt_onednn INTERFACE)
@@ -20,8 +22,8 @@ add_library(tt_highway INTERFACE)
 target_compile_definitions(tt_highway INTERFACE HWY_SHARED_DEFINE)
 target_link_libraries(tt_highway INTERFACE "${TELETENSOR_HWY_CONTRIB}" "${TELETENSOR_HWY}")
 
-# OpenBLAS with its LAPACK, in the form that several threads may call (it gets no threads of its own:
-# kernels bring theirs). The headers of LAPACK are liblapacke-dev's.
+# OpenBLAS with its LAPACK, in a variant that several threads may call. It creates no threads
+# itself, because the kernels run in their own. The LAPACK headers are those of liblapacke-dev.
 find_library(TELETENSOR_OPENBLAS openblas REQUIRED)
 find_path(TELETENSOR_CBLAS_INCLUDE cblas.h REQUIRED)
 find_path(TELETENSOR_LAPACK_INCLUDE lapack.h REQUIRED)
@@ -30,15 +32,16 @@ target_include_directories(tt_lapack SYSTEM INTERFACE "${TELETENSOR_CBLAS_INCLUD
                                                       "${TELETENSOR_LAPACK_INCLUDE}")
 target_link_libraries(tt_lapack INTERFACE "${TELETENSOR_OPENBLAS}")
 
-# Kernels: vectorised, and only the assumptions that change no bit of a result.
+# Flags for kernels: vectorization, and only those floating-point assumptions that do not change any
+# bit of a result.
 add_library(tt_kernel_flags INTERFACE)
 target_compile_options(tt_kernel_flags INTERFACE $<$<CONFIG:Release>:-O3> -fno-math-errno
                                                  -fno-trapping-math)
-# g++ else moves calls of vectorisable functions into branches, where they stay scalar; their vector
-# forms are in glibc's libmvec.
+# Without this flag, g++ moves calls of vectorizable functions into branches, where they stay
+# scalar. Their vector forms are in glibc's libmvec.
 target_compile_options(tt_kernel_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-fno-tree-sink>)
-# clang takes TT_INDEPENDENT for an order to vectorise, and complains of each loop that stays scalar;
-# and `&` between conditions, which keeps a branch out of such loops, for a slip.
+# clang treats TT_INDEPENDENT as an order to vectorize and warns about each loop that stays scalar.
+# It also takes `&` between conditions, which keeps branches out of such loops, for a mistake.
 target_compile_options(tt_kernel_flags INTERFACE
   $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed -Wno-bitwise-instead-of-logical>)
 find_library(TELETENSOR_MVEC mvec)
@@ -53,14 +56,14 @@ add_library(tt_block_file INTERFACE)
 target_link_libraries(tt_block_file INTERFACE PkgConfig::TELETENSOR_ZSTD
                                               PkgConfig::TELETENSOR_XXHASH)
 
-# HTTP, metrics, tokens, the dashboard's charts.
+# HTTP, metrics, tokens and the dashboard's charts.
 find_path(TELETENSOR_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js REQUIRED)
 pkg_check_modules(TELETENSOR_HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 find_package(OpenSSL REQUIRED)
 find_package(SQLite3 REQUIRED)
 pkg_check_modules(TELETENSOR_PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 
-# Command line, TOML, JSON, logs. spdlog uses the fmt that Debian built it with.
+# Command line, TOML, JSON and logs. spdlog uses the fmt library that Debian built it with.
 find_path(TELETENSOR_CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 find_path(TELETENSOR_TOML_INCLUDE toml++/toml.h REQUIRED)
 find_path(TELETENSOR_JSON_INCLUDE nlohmann/json.hpp REQUIRED)

@@ -1,5 +1,6 @@
-# tt_proto: what protoc and its gRPC plugin make of proto/teletensor/v1/*.proto, included as
-# "teletensor/v1/session.pb.h" and "teletensor/v1/session.grpc.pb.h".
+# Defines tt_proto, the library that protoc and its gRPC plugin generate from
+# proto/teletensor/v1/*.proto. Its headers are included as "teletensor/v1/session.pb.h" and
+# "teletensor/v1/session.grpc.pb.h".
 file(GLOB protos CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/proto/teletensor/v1/*.proto")
 if(NOT protos)
   add_library(tt_proto INTERFACE)

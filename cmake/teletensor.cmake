@@ -1,5 +1,5 @@
-# Functions and flags shared by the daemon's build (the root) and the Python client's build, which
-# compiles some of the same folders with nothing but a C++20 compiler. Needs no package.
+# Functions and flags that the daemon's build (in the root folder) shares with the Python client's
+# build, which compiles some of the same folders with only a C++20 compiler. Needs no package.
 include_guard(GLOBAL)
 
 get_filename_component(TELETENSOR_ROOT "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
@@ -7,14 +7,15 @@ option(TELETENSOR_WERROR "Warnings are errors" OFF)
 option(TELETENSOR_TESTS "Build the unit tests" OFF)
 set(TELETENSOR_SANITIZE "" CACHE STRING "address (with undefined) or thread")
 
-# Release builds keep internal checks: no -DNDEBUG.
+# Release builds keep internal checks, so -DNDEBUG is not set.
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g")  # the sanitizers' builds
 
-# The flags of every target. A result's bits must not depend on contraction, hence -ffp-contract=off.
+# Flags for every target. The bits of a result must not depend on contraction, hence
+# -ffp-contract=off.
 add_library(tt_flags INTERFACE)
 target_compile_features(tt_flags INTERFACE cxx_std_20)
 target_include_directories(tt_flags INTERFACE "${TELETENSOR_ROOT}")
@@ -45,9 +46,9 @@ set(TELETENSOR_TOGETHER_DIR "${CMAKE_BINARY_DIR}/together" CACHE PATH
 
 # tt_together(OUT NAME SOURCES...)
 #
-# Sets OUT to files that include up to eight of SOURCES each. Most of the time of a compile goes into headers, those
-# of gRPC above all, which are read once this way. Names in anonymous namespaces are unique within a library
-# therefore.
+# Sets OUT to files that each include up to eight of SOURCES. Most of the compile time is spent on
+# headers, mainly those of gRPC, which are then read once. Therefore names in anonymous namespaces
+# must be unique within a library.
 function(tt_together out name)
   set(sources ${ARGN})
   if(TELETENSOR_TOGETHER)
@@ -70,10 +71,12 @@ endfunction()
 
 # tt_library(NAME FOLDER [APART] [LINKS...] [ROOMS FOLDERS...] [PRIVATE LINKS...] [TEST LINKS...])
 #
-# Makes FOLDER's *.cc (without *_test.cc and main.cc) the static library NAME, an interface library
-# while there is no source; and its *_test.cc one executable, <NAME without tt_>_test, in ctest under
-# the label `unit`. ROOMS: folders within FOLDER whose files belong to the same library. APART: each file is compiled by itself. The links are the layer rules of the project:
-# tests/policy checks them again.
+# Defines the static library NAME from FOLDER's *.cc (without *_test.cc and main.cc), or an
+# interface library if there are none. FOLDER's *_test.cc become one executable, <NAME without
+# tt_>_test, which ctest runs with the label `unit`. ROOMS
+# names folders within FOLDER whose files belong to the same library. With APART, each file is
+# compiled separately.
+# The links are the layer rules of the project, which tests/policy also checks.
 function(tt_library name folder)
   cmake_parse_arguments(PARSE_ARGV 2 arg "APART" "" "ROOMS;PRIVATE;TEST")
   set(links ${arg_UNPARSED_ARGUMENTS})
@@ -103,7 +106,9 @@ function(tt_library name folder)
   endif()
 endfunction()
 
-# tt_test(NAME SOURCES ... LINKS ... [LABEL unit])  A gtest executable registered with ctest.
+# tt_test(NAME SOURCES ... LINKS ... [LABEL unit])
+#
+# Defines a gtest executable and registers it with ctest.
 function(tt_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LINKS")
   if(NOT arg_LABEL)
@@ -117,7 +122,7 @@ function(tt_test name)
   set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 1800)
 endfunction()
 
-# The folders that the client is built from as well: the standard library alone.
+# The libraries that the Python client's build shares. They depend on the standard library only.
 macro(tt_client_libraries)
   tt_library(tt_core engine/core)
   tt_library(tt_program engine/program tt_core)
@@ -128,8 +133,8 @@ macro(tt_client_libraries)
   tt_library(tt_client clients/session tt_autograd tt_passes tt_wire)
 endmacro()
 
-# _wire: gRPC behind the C interface of clients/wire, a module that is loaded by its path. Not made
-# where gRPC's core is not installed: the Python client then uses grpcio.
+# Defines _wire, gRPC behind the C interface of clients/wire: a module that is loaded by its path.
+# It is not built if gRPC's core is not installed; the Python client then uses grpcio.
 function(tt_wire_module)
   find_library(TELETENSOR_GRPC grpc)
   find_library(TELETENSOR_GPR gpr)

@@ -1,6 +1,6 @@
 """Assembles dist/teletensor-VERSION.tar.gz: the Python client with the engine folders it compiles.
 
-The archive needs no checkout: `pip install` of it needs a C++20 compiler and nothing of Debian.
+`pip install` of the archive needs no checkout: only a C++20 compiler, and no Debian package.
 """
 
 import os
@@ -27,7 +27,7 @@ def assemble(stage: Path) -> None:
     shutil.copy(ROOT / "cmake/teletensor.cmake", sources / "cmake")
     for name in ("LICENSE", "NOTICE", "VERSION"):
         shutil.copy(ROOT / name, stage)
-    # The checkout's VERSION is two folders above the client, the archive's beside it.
+    # VERSION is two folders above the client in the checkout, and beside the client in the archive.
     project = stage / "pyproject.toml"
     text, count = re.subn(r'input = "\.\./\.\./VERSION"', 'input = "VERSION"', project.read_text())
     if count != 1:

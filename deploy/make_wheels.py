@@ -1,11 +1,12 @@
-"""Makes wheels that need no compiler and no package of the distribution: the daemon's, and one of the
-client for each Python.
+"""Builds wheels that need no compiler and no package of the distribution: one wheel of the daemon, and one
+wheel of the client for each Python.
 
     make_wheels.py [--output dist] [PYTHON...]
 
-Each PYTHON is an interpreter, with its headers, for which the client is compiled beside the one of .venv,
-whose wheel is build/wheels/*.whl. auditwheel copies the shared libraries of the distribution into the
-wheels and puts into their names the oldest manylinux platform that has the libraries which are left.
+Each PYTHON is an interpreter with its headers, for which the client is compiled in addition to the
+interpreter of .venv, whose wheel is build/wheels/*.whl. auditwheel copies shared libraries of the
+distribution into the wheels. It names the wheels after the oldest manylinux platform that provides the
+remaining libraries.
 """
 
 import argparse
@@ -25,7 +26,7 @@ BUILD_REQUIREMENTS = ROOT / "deploy/requirements/build.txt"
 
 
 def pip_wheel(python: Path, project: Path, output: Path, *settings: str) -> Path:
-    """The one wheel of a project, built by the build requirements of that Python's environment."""
+    """Builds the wheel of a project with the build requirements that are installed for `python`."""
     output.mkdir(parents=True)
     subprocess.run(
         [python, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps",
@@ -43,7 +44,7 @@ def daemon_wheel(work: Path) -> Path:
 
 
 def client_wheel(python: str, work: Path) -> Path:
-    """The client's wheel for another Python than this one; its objects stay in build/ for the next time."""
+    """Builds the client's wheel for another Python. Its object files stay in build/ for the next build."""
     tag = subprocess.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], check=True,
                          capture_output=True, text=True).stdout.strip()
     environment = ROOT / f"build/python-{tag}-tools"
@@ -56,7 +57,7 @@ def client_wheel(python: str, work: Path) -> Path:
 
 
 def with_licences(wheel: Path, work: Path) -> Path:
-    """The wheel with the copyright files of the packages whose libraries auditwheel will add."""
+    """Adds the copyright files of the packages whose libraries auditwheel will copy into the wheel."""
     content = work / f"{wheel.stem}.content"
     with WheelFile(wheel) as archive:
         archive.extractall(content)

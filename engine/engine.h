@@ -120,13 +120,13 @@ struct Publication {
   core::Dims shape;
   bool writable = false;  // sessions other than the publisher's may write to it
   std::uint64_t bytes = 0;
-  std::uint64_t common = 0, owner = 0;  // Common::id and Common::owner
+  std::uint64_t common = 0, owner = 0;  // SharedStorage::id and SharedStorage::owner
 
   bool open_to(std::string_view whom) const;
 };
 
 // A storage shared by several sessions through publications, as it is described in a snapshot.
-struct Common {
+struct SharedStorage {
   // The same as program::Image::Storage::common; never reused, not even after a restart.
   std::uint64_t id = 0;
   core::Device device;
@@ -403,7 +403,8 @@ class Engine {
   }
   // Like read_storage(), for a storage shared by several sessions: calls `act` while no session can
   // write to the storage. Writes are allowed again when `act` calls `done`.
-  using Act = std::function<core::Status(const Common& facts, const std::function<void()>& done)>;
+  using Act =
+      std::function<core::Status(const SharedStorage& facts, const std::function<void()>& done)>;
   virtual core::Status hold(const program::Image::Storage& storage, const Act& act) {
     (void)storage, (void)act;
     return core::Status(core::Code::kUnimplemented, "this engine cannot read storages");
@@ -419,7 +420,7 @@ class Engine {
   virtual void number_from(std::uint64_t first) { (void)first; }
   // Restores a shared storage for the images that refer to it. `user_quota` is that of
   // SessionOptions. Every tensor that needs a storage which is not restored is an error value.
-  virtual core::Status restore_common(const Common& facts, std::uint64_t user_quota,
+  virtual core::Status restore_common(const SharedStorage& facts, std::uint64_t user_quota,
                                       const ReadBytes& read) {
     (void)facts, (void)user_quota, (void)read;
     return core::Status(core::Code::kUnimplemented, "this engine does not support restoring");

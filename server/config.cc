@@ -2,7 +2,8 @@
 
 #include <stdexcept>
 
-// The parser of TOML asserts of some malformed lines what it should refuse.
+// The TOML parser asserts on some malformed lines. This function replaces its assertions, so that
+// such lines are refused.
 constexpr void refuse_unless(bool right) {
   if (!right) throw std::invalid_argument("malformed");
 }
@@ -28,11 +29,13 @@ using core::Status;
 
 namespace {
 
-constexpr int kMaxLease = 864'000;   // ten days
-constexpr int kMinQueue = 256;       // a client keeps some in hand
-constexpr double kMaxSeconds = 1e7;  // clocks add them
+constexpr int kMaxLease = 864'000;  // Maximum lease: ten days, in seconds.
+// A client holds some credits back, so a smaller queue would stall it.
+constexpr int kMinQueue = 256;
+// Maximum number of seconds in a setting, small enough to be added to any clock.
+constexpr double kMaxSeconds = 1e7;
 
-// Applies one TOML value to a setting of the matching type.
+// Assigns one TOML value to a setting of the corresponding type.
 Status assign(const toml::node& node, std::string& out) {
   const auto value = node.value_exact<std::string>();
   if (!value) return core::invalid("expected a string");
@@ -125,12 +128,12 @@ Status assign_user(const std::string& key, const toml::node& node, UserConfig& u
   return core::invalid("unknown key");
 }
 
-// Where a mistake stands.
+// The position of a mistake, for an error message.
 std::string place(const std::string& path, const toml::node& node, const std::string& name) {
   return path + ":" + std::to_string(node.source().begin.line) + ": " + name + ": ";
 }
 
-// [users.NAME]
+// Reads the sections [users.NAME].
 Status read_users(const std::string& path, const toml::node& node, Config& config) {
   const toml::table* users = node.as_table();
   if (users == nullptr) return core::invalid(place(path, node, "users") + "expected [users.NAME]");
@@ -219,8 +222,8 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   return core::invalid("unknown key");
 }
 
-// The file that --config or TELETENSOR_CONFIG names; "" for none. Mistakes in the rest of the
-// command line are the main parser's business.
+// The file that --config or TELETENSOR_CONFIG names; empty if there is none. Other mistakes on the
+// command line are left to the main parser.
 std::string config_path(int argc, const char* const* argv) {
   const std::string_view flag = "--config";
   for (int i = 1; i < argc; ++i) {
@@ -245,7 +248,7 @@ CLI::Validator bytes_validator() {
       "BYTES");
 }
 
-// --session-handles, TELETENSOR_SESSION_HANDLES, ...
+// Adds the options --session-handles, TELETENSOR_SESSION_HANDLES and so on.
 void add_session_limits(CLI::App& app, program::Amounts& limits) {
   for (const program::AmountField& each : program::kAmountFields) {
     std::string flag = "--session-" + std::string(each.name);
@@ -303,7 +306,8 @@ void add_moves(CLI::App& app, Config& config) {
       ->envname("TELETENSOR_ADVERTISE");
 }
 
-// Numbers that are out of range, whether a flag, a variable or the file has said them. "": none.
+// Returns an error message for a number that is out of range, regardless of whether an option, a
+// variable or the file has set it. Empty if all are valid.
 std::string out_of_range(const Config& config) {
   struct Range {
     const char* name;

@@ -1,4 +1,5 @@
-// Configuration: flags over environment (TELETENSOR_*) over a TOML file over defaults.
+// The daemon's configuration. Command line options override environment variables (TELETENSOR_*),
+// which override a TOML file, which overrides the defaults.
 #pragma once
 
 #include <cstdint>
@@ -14,80 +15,107 @@
 
 namespace teletensor::server {
 
-// [users.NAME] of the file: what is set there takes the place of everybody's.
+// Settings in the section [users.NAME] of the file. A value that is set replaces the setting for
+// all users.
 struct UserConfig {
   std::optional<std::uint64_t> memory, session_memory;
   std::optional<int> sessions;
-  std::uint64_t guaranteed = 0;  // bytes of host memory
-  double weight = 1;             // of its share of the lanes
+  std::uint64_t guaranteed = 0;  // Host memory reserved for the user, in bytes.
+  double weight = 1;             // Relative share of the execution lanes.
   std::vector<std::pair<std::uint64_t program::Amounts::*, std::uint64_t>> session_limits;
 };
 
 struct Config {
-  std::string listen;                            // "": no TCP
-  bool allow_anonymous = false;                  // callers on loopback need no token
-  std::optional<std::string> socket;             // unset: the default path; "": none
-  bool socket_users = false;                     // other users of this machine may come to it
-  std::string http;                              // "": no HTTP
-  std::vector<std::string> http_names;           // host names that HTTP answers for
-  std::string proxy_socket;                      // "": none
-  std::string tls_cert, tls_key, tls_client_ca;  // PEM files
-  bool tls_users = false;                        // names of client certificates are users
-  std::string peer_name;                         // among its peers; "": it has none
-  std::string peer_listen;                       // "HOST:PORT", for them
-  std::vector<std::string> peers;                // "NAME=HOST:PORT" of each
-  std::string peer_cert, peer_key, peer_ca;      // PEM files; "": no TLS between them
-  std::vector<std::string> move_from;            // peers whose sessions may come here
-  std::string advertise;                         // "HOST:PORT" for their clients; "": listen
-  double peer_patience_seconds = 30;             // a peer that cannot be reached is lost after it
-  std::optional<std::string> state_dir;          // unset: the default path
-  int slow_ms = 200;                   // instructions that take longer are in the slow log
-  std::uint64_t host_memory = 0;       // bytes of all sessions; 0: 80 % of the box
-  std::uint64_t user_memory = 0;       // bytes of one user's sessions; 0: no limit
-  int user_sessions = 0;               // of one user; 0: no limit but max_sessions
-  std::uint64_t session_memory = 0;    // bytes of one session; 0: as host_memory
-  std::uint64_t disk_memory = 0;       // bytes of files that memory moves to; 0: none
-  std::uint64_t user_disk_memory = 0;  // of one user's sessions; 0: no limit
-  std::string disk_dir;  // of those files; "": in the state directory, else in $TMPDIR
+  std::string listen;            // Address for TCP, "HOST:PORT". Empty disables TCP.
+  bool allow_anonymous = false;  // Whether callers on the loopback interface need no token.
+  // Path of the UNIX socket. If it is unset, the default path is used. Empty disables it.
+  std::optional<std::string> socket;
+  bool socket_users = false;  // Whether other users of this machine may connect to the UNIX socket.
+  std::string http;           // Address for HTTP, "HOST:PORT". Empty disables HTTP.
+  std::vector<std::string> http_names;  // Host names under which the HTTP server may be reached.
+  std::string proxy_socket;             // Path of a UNIX socket for a proxy. Empty disables it.
+  std::string tls_cert, tls_key, tls_client_ca;  // Paths of PEM files for TLS.
+  bool tls_users = false;          // Whether the name in a client certificate identifies the user.
+  std::string peer_name;           // Name of this daemon among its peers. Empty if it has no peers.
+  std::string peer_listen;         // Address for peers, "HOST:PORT".
+  std::vector<std::string> peers;  // The peers, each as "NAME=HOST:PORT".
+  // Paths of PEM files for connections to peers. Empty disables TLS.
+  std::string peer_cert, peer_key, peer_ca;
+  std::vector<std::string> move_from;  // Names of the peers that may move sessions to this daemon.
+  // Address that clients of moved sessions are told, "HOST:PORT". If it is empty, the value of
+  // `listen` is used.
+  std::string advertise;
+  double peer_patience_seconds = 30;  // Seconds after which an unreachable peer is considered lost.
+  // State directory. If it is unset, the default path is used.
+  std::optional<std::string> state_dir;
+  // Instructions that run longer, in milliseconds, are recorded in the slow log.
+  int slow_ms = 200;
+  // Maximum host memory of all sessions, in bytes. 0 means 80 % of the machine's memory.
+  std::uint64_t host_memory = 0;
+  // Maximum memory of one user's sessions, in bytes. 0 means no limit.
+  std::uint64_t user_memory = 0;
+  // Maximum number of sessions of one user. 0 means that only max_sessions limits it.
+  int user_sessions = 0;
+  // Maximum memory of one session, in bytes. 0 means the value of host_memory.
+  std::uint64_t session_memory = 0;
+  // Maximum size of the files to which tensors are moved, in bytes. 0 means none.
+  std::uint64_t disk_memory = 0;
+  // Maximum of disk_memory for one user's sessions, in bytes. 0 means no limit.
+  std::uint64_t user_disk_memory = 0;
+  // Directory of these files. If it is empty, the state directory is used, or $TMPDIR without one.
+  std::string disk_dir;
   program::Amounts session_limits = program::kUsualLimits;
-  int session_queue = 16384;                   // commands that a client sends ahead
-  std::uint64_t session_unread = 64ull << 20;  // bytes of values that a client has not read
+  // Maximum number of commands that a client may send ahead of execution.
+  int session_queue = 16384;
+  // Maximum size of the values that a client has not read, in bytes.
+  std::uint64_t session_unread = 64ull << 20;
   std::map<std::string, UserConfig> users;
-  std::optional<int> lease;                  // seconds; unset: 600, embedded 0
-  int lanes = 0;                             // 0: one per core
-  std::string cuda_driver = "libcuda.so.1";  // "": no GPUs
-  std::string cuda_compiler;                 // "": NVRTC where it usually is
-  std::uint64_t device_memory = 0;           // bytes on each GPU; 0: 90 % of what is free there
-  double device_patience = 60;               // seconds until a GPU that does nothing is lost
+  // Lease in seconds. If it is unset, it is 600, or 0 for an embedded daemon.
+  std::optional<int> lease;
+  int lanes = 0;  // Number of execution lanes. 0 means one for each core.
+  // Name of the CUDA driver library. Empty disables GPUs.
+  std::string cuda_driver = "libcuda.so.1";
+  // Path of the NVRTC library. If it is empty, its usual places are searched.
+  std::string cuda_compiler;
+  // Maximum memory on each GPU, in bytes. 0 means 90 % of the free memory.
+  std::uint64_t device_memory = 0;
+  // Seconds after which a GPU that makes no progress is considered lost.
+  double device_patience = 60;
   int sim_devices = 0;
   std::uint64_t sim_memory = 1ull << 30;
   bool sim_null = false;
   int max_sessions = 64;
-  double rank_grace_seconds = 30;  // a session without a client leaves its groups after it
-  double stall_seconds = 30;       // a client that does not read is ended after it
-  double drain_seconds = 8;        // to write sessions down after SIGTERM
-  double snapshot_every = 0;       // seconds between snapshots of a session; 0: none
-  double restart_seconds = 10;     // clients wait so long for a daemon that is gone; 0: for none
+  // Seconds after which a session without a client leaves its groups.
+  double rank_grace_seconds = 30;
+  double stall_seconds = 30;  // Seconds after which a client that reads nothing is disconnected.
+  double drain_seconds = 8;   // Seconds to write sessions to disk after SIGTERM.
+  // Period of the snapshots of a session, in seconds. 0 means no periodic snapshots.
+  double snapshot_every = 0;
+  // Seconds that clients wait for an unreachable daemon to return. 0 means that they do not wait.
+  double restart_seconds = 10;
   bool embedded = false;
-  double linger_seconds = 5;  // embedded: stays so long after its last client
+  // Embedded daemon only: seconds that it keeps running after its last client.
+  double linger_seconds = 5;
   std::string log_level = "info";
 };
 
-// What the command line asks for.
+// The parsed command line.
 struct Parsed {
   Config config;
-  std::string create_token;  // "USER:ROLE": makes a token, prints it and leaves
-  std::string output;        // where that token is written, instead of being printed
-  bool gpu_paths = false;    // prints how each op runs on a GPU and leaves
-  int exit_code = -1;        // >= 0: print `text` and leave with it (--help, --version, a mistake)
+  std::string create_token;  // "USER:ROLE": create a token, print it and exit.
+  std::string output;        // File to which that token is written instead of being printed.
+  bool gpu_paths = false;    // Print how each operator runs on a GPU, and exit.
+  // If it is not negative: print `text` and exit with this code (--help, --version or an error).
+  int exit_code = -1;
   std::string text;
 };
 Parsed parse_command_line(int argc, const char* const* argv, const std::string& version);
 
-// Sets what the file says. Unknown keys and wrong types are refused, with the line.
+// Reads settings from a TOML file. Unknown keys and wrong types are errors that name the line.
 core::Status read_toml(const std::string& path, Config& config);
 
-// "64MiB", "2 GB", "1.5GiB", "1048576". Refuses negative, nonsense and what leaves 63 bits.
+// Parses a size such as "64MiB", "2 GB", "1.5GiB" or "1048576". Refuses negative and malformed
+// sizes, and sizes of 2^63 bytes or more.
 core::Result<std::uint64_t> parse_bytes(std::string_view text);
 
 }  // namespace teletensor::server

@@ -20,7 +20,7 @@ Parsed parse(std::vector<const char*> words) {
   return parse_command_line(static_cast<int>(words.size()), words.data(), "9.9");
 }
 
-// A variable for the length of a test.
+// Sets an environment variable for the duration of a test.
 struct Variable {
   Variable(const char* name, const char* value) : name(name) { setenv(name, value, 1); }
   ~Variable() { unsetenv(name); }
@@ -125,7 +125,8 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(parse({"--lease", "-1"}), "--lease");
   refused(parse({"--lease", "1000000000"}), "--lease");
   refused(parse({"--config", "/no/such/file"}), "/no/such/file");
-  refused(parse({"--config", folder.path.c_str()}), "is a directory");  // no empty file
+  // A path to a directory is refused and not treated as an empty file.
+  refused(parse({"--config", folder.path.c_str()}), "is a directory");
   const auto with = [&](const std::string& text) {
     return parse({"--config", file_with(folder, text).c_str()});
   };
@@ -134,7 +135,7 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(with("lanes = \n"), ":1:");
   refused(with("lease = 900000\n"), "lease");
   refused(with("log_level = \"loud\"\n"), "log_level");
-  // What flags refuse, a file may not say either.
+  // Values that the command line refuses are refused in the file, too.
   refused(with("lanes = 1000000\n"), "lanes (--lanes): expected a number from 0 to 1024");
   refused(with("max_sessions = 0\n"), "max_sessions");
   refused(with("session_queue = 1\n"), "session_queue");
@@ -188,7 +189,7 @@ TEST(Config, PeersThatDoNotFitTogether) {
   refused({name, listen, peers, "--peer-cert=x", "--peer-key=y"}, "--peer-ca");
   refused({name, listen, peers, "--peer-patience=0"}, "--peer-patience");
   refused({name, listen, peers, "--peer-patience=1e9"}, "peer_patience");
-  // Off loopback there must be TLS.
+  // Outside the loopback interface TLS is required.
   refused({name, "--peer-listen=0.0.0.0:7421", peers}, "there peers need TLS");
   refused({name, listen, "--peers=a=192.0.2.1:7421"}, "there peers need TLS");
   EXPECT_EQ(parse({name, "--peer-listen=0.0.0.0:7421", "--peers=a=192.0.2.1:7421", "--peer-cert=x",
@@ -207,8 +208,8 @@ TEST(Config, HelpAndVersion) {
   EXPECT_NE(parse({"--version"}).text.find("teletensord 9.9"), std::string::npos);
 }
 
-// "--snapshot-every FLOAT ... (Env:TELETENSOR_SNAPSHOT_EVERY)": one setting has one name
-// everywhere.
+// Parses help lines such as "--snapshot-every FLOAT ... (Env:TELETENSOR_SNAPSHOT_EVERY)": a setting
+// has the same name everywhere.
 TEST(Config, EachFlagWithAVariableIsAKeyOfTheFile) {
   const testing::Folder folder;
   std::istringstream help(parse({"--help"}).text);
@@ -219,7 +220,7 @@ TEST(Config, EachFlagWithAVariableIsAKeyOfTheFile) {
     std::string key = line.substr(flag + 2, line.find(' ', flag) - flag - 2);
     if (key == "config") continue;
     std::replace(key.begin(), key.end(), '-', '_');
-    // No setting is a table.
+    // A table is invalid for every setting, so a known key gives another error than an unknown one.
     const std::string file = file_with(folder, key + " = {}\n");
     EXPECT_EQ(parse({"--config", file.c_str()}).text.find("unknown key"), std::string::npos) << key;
     std::transform(key.begin(), key.end(), key.begin(),

@@ -1,4 +1,4 @@
-// The engine of server/testing.h; no test of its own.
+// The fake engine of server/testing.h. This file has no tests of its own.
 #include <variant>
 
 #include "server/testing.h"
@@ -83,7 +83,7 @@ class FakeSession final : public engine::Session {
     books_.upload_bytes -= static_cast<std::int64_t>(uploads_.at(id).size);
     uploads_.erase(id);
   }
-  // A download gives back what upload `seq` brought.
+  // A download returns the contents of the upload with number `seq`.
   void begin_download(std::uint64_t seq,
                       std::function<void(Result<engine::Fetched>)> ready) override {
     if (uploads_.count(seq) == 0) return ready(Status(Code::kNotFound, "download: no such fetch"));

@@ -1,4 +1,4 @@
-// teletensord: configuration, engine, server, signals.
+// teletensord: reads the configuration, creates the engine and the server, and handles signals.
 #include <malloc.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
@@ -32,22 +32,26 @@ using teletensor::core::Status;
 using teletensor::server::Clock;
 using teletensor::server::Config;
 
-constexpr int kLease = 600;                                      // seconds
-constexpr std::uint64_t kGroupMemory = std::uint64_t{64} << 20;  // of sums between daemons
-// So long an embedded daemon waits for its first client, or for --linger if that is more.
+constexpr int kLease = 600;  // Default lease in seconds.
+// Maximum memory for sums that are exchanged between daemons, in bytes.
+constexpr std::uint64_t kGroupMemory = std::uint64_t{64} << 20;
+// Minimum time that an embedded daemon waits for its first client; --linger may extend it.
 constexpr std::chrono::seconds kFirstClient{60};
-constexpr std::chrono::seconds kLastKernels{5};  // for what still runs once sessions are written
+// Time for running kernels after the sessions are written to files.
+constexpr std::chrono::seconds kLastKernels{5};
 
 int fail(const Status& status) {
   std::fprintf(stderr, "teletensord: %s\n", status.message().c_str());
   return 1;
 }
 
-// "USER:ROLE" -> a token, in the new file `output` or (where that is "") on stdout.
+// Creates a token for "USER:ROLE". Writes it to the new file `output`, or to standard output if
+// `output` is empty.
 int create_token(const std::string& wanted, const std::string& output,
                  const std::string& state_dir) {
   int file = STDOUT_FILENO;
-  if (!output.empty()) {  // before there is a token that nobody would know
+  // The file is created before the token, so that no token is created that cannot be written.
+  if (!output.empty()) {
     const auto made = teletensor::server::new_private_file(output);
     if (!made.ok()) return fail(made.status());
     file = *made;
@@ -63,8 +67,8 @@ int create_token(const std::string& wanted, const std::string& output,
                         : made.status());
 }
 
-// Waits for SIGTERM, SIGINT or SIGHUP, or, embedded, until no client has been here for a while.
-// True: a device is lost, and the next daemon can go on with the sessions.
+// Waits for SIGTERM, SIGINT or SIGHUP; an embedded daemon also waits until it has had no client for
+// a while. Returns true if a device is lost and the next daemon can continue the sessions.
 bool wait_for_end(const sigset_t& signals, const Config& config,
                   const teletensor::engine::Engine& engine, teletensor::server::Server& server) {
   const Clock::time_point started = Clock::now();
@@ -99,16 +103,17 @@ bool wait_for_end(const sigset_t& signals, const Config& config,
   }
 }
 
-// Ends the server on a thread that exists from the start: at the end the system may refuse one.
+// Ends the server in a thread that exists from the start, because the system may refuse to create a
+// thread later.
 class Ending {
  public:
   explicit Ending(teletensor::server::Server& server) : server_(server) {
     thread_ = teletensor::core::start_thread([this] { work(); });
   }
 
-  // Writes sessions and stops the server; the time of --drain begins now. A signal of `signals`
-  // ends the writing. False: all is written, but a kernel that cannot be interrupted still runs
-  // (the thread with it); it ends with the process.
+  // Writes sessions to files and stops the server; the time limit of --drain starts now. One of
+  // `signals` ends the writing. Returns false if everything is written but an uninterruptible
+  // kernel still runs in a thread, which then ends with the process.
   bool run(const sigset_t& signals) {
     {
       MutexLock lock(mutex_);
@@ -147,7 +152,7 @@ class Ending {
   std::thread thread_;
 };
 
-// Of the files that memory moves to.
+// The directory of the files to which tensors are moved.
 std::string disk_dir(const teletensor::server::Config& config, const std::string& state_dir) {
   if (!config.disk_dir.empty()) return config.disk_dir;
   if (!state_dir.empty()) return state_dir + "/spill";
@@ -170,31 +175,32 @@ int main(int argc, char** argv) {
     return 0;
   }
   const Config& config = parsed.config;
-  // Before any thread starts, so that only this one takes signals.
+  // Signals are blocked before threads are created, so that only this thread receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
-  // A terminal that is closed ends it in order, but under nohup, which has it ignore that.
+  // Closing the terminal ends the daemon properly, unless nohup has made it ignore SIGHUP.
   if (hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
-  // What gRPC reads bulk bytes into is used again, instead of going back to the system each time:
-  // page faults were a third of an upload's time (docs/design/0016-bulk-streams.md).
+  signal(SIGXFSZ, SIG_IGN);  // A file that reaches its size limit is an error like a full disk.
+  // Keeps the buffers into which gRPC reads uploads in the heap, instead of returning them to the
+  // system each time: page faults took a third of an upload's time
+  // (docs/design/0016-bulk-streams.md).
   mallopt(M_MMAP_THRESHOLD, 8 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
   teletensor::server::start_log(config.log_level);
-  unsetenv("GRPC_TRACE");  // would write tokens into the log
+  unsetenv("GRPC_TRACE");  // With GRPC_TRACE set, gRPC would write tokens to the log.
 
   teletensor::server::ServerOptions options;
   teletensor::engine::EngineOptions engine_options;
   options.listen = config.listen;
   options.allow_anonymous = config.allow_anonymous;
   options.http = config.http;
-  options.canary = true;
+  options.health_probe = true;
   options.limits.slow = std::chrono::milliseconds(config.slow_ms);
   options.limits.sites = std::chrono::milliseconds(config.http.empty() ? 5000 : 2000);
   options.version = TELETENSOR_VERSION;
@@ -263,7 +269,8 @@ int main(int argc, char** argv) {
   engine_options.sim_memory = config.sim_memory;
   engine_options.sim_null = config.sim_null;
   teletensor::core::Status why;
-  if (!options.state_dir.empty()) {  // before the engine has folders there
+  // The state directory is checked before the engine creates folders in it.
+  if (!options.state_dir.empty()) {
     why = teletensor::server::private_state(options.state_dir);
     if (why.code() == teletensor::core::Code::kPermissionDenied) return fail(why);
   }
@@ -302,9 +309,12 @@ int main(int argc, char** argv) {
   const bool again = wait_for_end(signals, config, *engine, **server);
   if (!again) teletensor::server::notify_supervisor("STOPPING=1");
   const bool whole = ending.run(signals);
-  if (peers) peers->stop();  // the sessions have told their groups that they end
+  // Peers are stopped last; the sessions have told their groups that they end.
+  if (peers) peers->stop();
   const int status = again ? fail(teletensor::server::restart(argv)) : 0;
   spdlog::info("event=stopped{}", whole ? "" : " running=\"a kernel that cannot be interrupted\"");
   if (whole) return status;
-  std::_Exit(status);  // the kernel's thread uses what returning would destroy
+  // Exits without destructors, because the running kernel's thread still uses objects that they
+  // would destroy.
+  std::_Exit(status);
 }

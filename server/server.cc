@@ -28,16 +28,21 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kMaxNeighbours = 256;          // each has a gRPC server
-constexpr std::uint64_t kTurnedAwayLogged = 100;     // then every 100th
-constexpr int kGrpcThreads = 8, kMaxGrpcCores = 32;  // and two a core
-constexpr int kListenerThreads = 2;                  // of each gRPC server
-constexpr std::chrono::seconds kFirstAnswer{10};     // then the server is up, ready or not
+// Maximum number of other users; each has its own gRPC server.
+constexpr std::size_t kMaxOtherUsers = 256;
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kTurnedAwayLogged = 100;
+// gRPC creates kGrpcThreads threads, and two more for each of at most kMaxGrpcCores cores.
+constexpr int kGrpcThreads = 8, kMaxGrpcCores = 32;
+constexpr int kListenerThreads = 2;  // Number of threads of each gRPC server.
+// Maximum time to wait for the first result of the health probe. Then the server counts as started,
+// ready or not.
+constexpr std::chrono::seconds kFirstAnswer{10};
 
-// What gRPC says right before it aborts the process because the system refuses it a thread.
+// The message that gRPC logs right before it aborts the process because it cannot create a thread.
 constexpr std::string_view kRefusedThread = "Could not create grpc_sync_server worker-thread";
 
-// gRPC's own messages become ours. An abort becomes one line and status 1.
+// Redirects gRPC's messages to the daemon's log. An abort becomes one line and exit status 1.
 void log_of_grpc(gpr_log_func_args* args) {
   if (args->message == kRefusedThread) {
     core::end_without_thread(std::system_error(EAGAIN, std::generic_category()));
@@ -49,10 +54,12 @@ void log_of_grpc(gpr_log_func_args* args) {
 
 std::uint64_t make_epoch() {
   const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-  return random_number().value_or(now) >> 1 | 1;  // never 0, and fits signed integers
+  // The result is never 0 and fits a signed integer.
+  return random_number().value_or(now) >> 1 | 1;
 }
 
-// Where sessions are kept; null where none could come back, or another daemon has the folder.
+// The store for session files. Null if sessions cannot be restored, or if another daemon uses the
+// folder.
 std::unique_ptr<SessionStore> store_of(const ServerOptions& options) {
   if (options.state_dir.empty() || options.limits.lease.count() == 0 ||
       options.restart.count() == 0) {
@@ -103,7 +110,8 @@ Server::Server(engine::Engine& engine, ServerOptions options)
 
 Server::~Server() { stop(); }
 
-// Off loopback, or with TLS, a listener is remote; then there has to be TLS, and a token.
+// A listener outside the loopback interface, or with TLS, is remote; it then requires TLS and a
+// token.
 Status Server::check_remote(const std::string& what, const std::string& address) {
   TT_RETURN_IF_ERROR(check_address(what, address));
   const bool off_loopback = !is_loopback(address);
@@ -130,7 +138,7 @@ Status Server::bind() {
   if (tcp.empty() && socket.empty() && options_.proxy_socket.empty()) {
     return core::invalid("neither an address (--listen) nor a socket (--socket) to listen on");
   }
-  // gRPC aborts the process where it gets no thread.
+  // gRPC aborts the process if it cannot create a thread.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   TT_RETURN_IF_ERROR(check_threads(kGrpcThreads + 2 * std::min(cores, kMaxGrpcCores)));
   hold_grpc();
@@ -151,52 +159,53 @@ Status Server::bind() {
   (certificates_ ? remote : local).tcp = tcp;
   remote.entrance.remote = true;
   remote.certificates = certificates_;
-  TT_RETURN_IF_ERROR(open_doors());
+  TT_RETURN_IF_ERROR(open_sockets());
   if (!socket.empty()) {
     auto shares = ShareServer::start(socket, leases_);
     if (shares.ok()) {
       shares_ = std::move(*shares);
-    } else {  // its clients use streams
+    } else {  // Without shared memory, clients use streams.
       spdlog::warn("event=no_shared_memory reason=\"{}\"", shares.status().message());
     }
     facts_.shares = shares_ != nullptr;
   }
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   for (const ListenerOptions* each : {&local, &remote}) {
-    Door* const door = each == &local ? door_.get() : proxy_door_.get();
-    if (each->tcp.empty() && door == nullptr) continue;
+    UnixListener* const socket = each == &local ? unix_listener_.get() : proxy_listener_.get();
+    if (each->tcp.empty() && socket == nullptr) continue;
     auto listener = Listener::start(*each, leases_, recovery_, moves_, stores_, auth_, facts_);
     if (!listener.ok()) return listener.status();
     if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
     listeners_.push_back(std::move(*listener));
   }
-  if (door_) door_->start([this](uid_t user, int connection) { guide(user, connection); });
-  if (proxy_door_) {
-    proxy_door_->start([remote_one = listeners_.back().get()](uid_t, int connection) {
+  if (unix_listener_)
+    unix_listener_->start([this](uid_t user, int connection) { guide(user, connection); });
+  if (proxy_listener_) {
+    proxy_listener_->start([remote_one = listeners_.back().get()](uid_t, int connection) {
       remote_one->take(connection);
     });
   }
-  set_serving(!options_.canary);
-  if (options_.canary) {
-    canary_ = std::make_unique<Canary>(leases_.engine(), [this](bool ready) {
+  set_serving(!options_.health_probe);
+  if (options_.health_probe) {
+    health_probe_ = std::make_unique<HealthProbe>(leases_.engine(), [this](bool ready) {
       set_serving(ready);
       if (ready) notify_supervisor("WATCHDOG=1");
     });
-    canary_->wait_for_first(kFirstAnswer);
-    set_serving(canary_->ready());
+    health_probe_->wait_for_first(kFirstAnswer);
+    set_serving(health_probe_->ready());
   }
   return options_.http.empty() ? Status() : bind_http();
 }
 
-Status Server::open_doors() {
-  const auto open = [](const std::string& path, mode_t mode, std::unique_ptr<Door>& out) {
+Status Server::open_sockets() {
+  const auto open = [](const std::string& path, mode_t mode, std::unique_ptr<UnixListener>& out) {
     if (path.empty()) return Status();
-    auto door = Door::open(path, mode);
-    if (door.ok()) out = std::move(*door);
-    return door.status();
+    auto opened = UnixListener::open(path, mode);
+    if (opened.ok()) out = std::move(*opened);
+    return opened.status();
   };
-  TT_RETURN_IF_ERROR(open(options_.socket, options_.socket_users ? 0666 : 0600, door_));
-  return open(options_.proxy_socket, 0660, proxy_door_);
+  TT_RETURN_IF_ERROR(open(options_.socket, options_.socket_users ? 0666 : 0600, unix_listener_));
+  return open(options_.proxy_socket, 0660, proxy_listener_);
 }
 
 void Server::guide(uid_t user, int connection) {
@@ -204,7 +213,7 @@ void Server::guide(uid_t user, int connection) {
   MutexLock lock(neighbours_mutex_);
   Listener* const listener = options_.socket_users ? neighbour(user) : nullptr;
   if (listener != nullptr) return listener->take(connection);
-  const std::uint64_t count = ++turned_away_;
+  const std::uint64_t count = ++refused_users_;
   if (count <= kTurnedAwayLogged || count % kTurnedAwayLogged == 0) {
     spdlog::warn("event=socket_user_refused uid={} count={}", user, count);
   }
@@ -214,7 +223,7 @@ void Server::guide(uid_t user, int connection) {
 Listener* Server::neighbour(uid_t user) {
   const auto found = neighbours_.find(user);
   if (found != neighbours_.end()) return found->second.get();
-  if (neighbours_.size() >= kMaxNeighbours) return nullptr;
+  if (neighbours_.size() >= kMaxOtherUsers) return nullptr;
   ListenerOptions options;
   options.entrance.neighbour = user_name(user);
   const Status threads = check_threads(kListenerThreads);
@@ -238,18 +247,18 @@ void Server::set_serving(bool serving) {
 }
 
 Status Server::bind_http() {
-  if (!canary_) return core::invalid("http: needs the health probe (option canary)");
+  if (!health_probe_) return core::invalid("http: needs the health probe");
   HttpOptions options{options_.http, facts_.version, options_.http_names, nullptr};
   if (!is_loopback(options_.http)) options.certificates = certificates_;
-  auto http =
-      HttpServer::start(std::move(options), leases_, auth_, *canary_, {stores_, options_.peers});
+  auto http = HttpServer::start(std::move(options), leases_, auth_, *health_probe_,
+                                {stores_, options_.peers});
   if (!http.ok()) return http.status();
   http_ = std::move(*http);
   return {};
 }
 
 void Server::end_serving() {
-  if (canary_) canary_->stop();
+  if (health_probe_) health_probe_->stop();
   {
     MutexLock lock(neighbours_mutex_);
     ending_ = true;
@@ -267,12 +276,12 @@ void Server::drain(Clock::time_point since) {
 void Server::stop() {
   end_serving();
   moves_.stop();
-  http_.reset();  // asks the canary
+  http_.reset();  // The HTTP server is stopped first, because it uses the health probe.
   if (!listeners_.empty()) leases_.shutdown();
   stores_.close();
-  canary_.reset();
-  door_.reset();
-  proxy_door_.reset();
+  health_probe_.reset();
+  unix_listener_.reset();
+  proxy_listener_.reset();
   std::map<uid_t, std::unique_ptr<Listener>> neighbours;
   {
     MutexLock lock(neighbours_mutex_);

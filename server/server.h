@@ -1,4 +1,4 @@
-// Server: the daemon without its process. main() and tests start one.
+// Server is the complete daemon except for its process. main() and tests create one.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/admin/canary.h"
-#include "server/net/door.h"
+#include "server/admin/health_probe.h"
 #include "server/net/http.h"
 #include "server/net/listener.h"
 #include "server/net/share_server.h"
+#include "server/net/unix_listener.h"
 #include "server/peer/moves.h"
 #include "server/peer/peers.h"
 #include "server/rendezvous/key_stores.h"
@@ -24,49 +24,56 @@
 namespace teletensor::server {
 
 struct ServerOptions {
-  std::string listen;                   // "": no TCP
-  bool allow_anonymous = false;         // callers on loopback need no token
-  std::string socket;                   // "": no UNIX socket
-  bool socket_users = false;            // other users of this machine may come to it
-  std::string http;                     // "": no HTTP
-  std::vector<std::string> http_names;  // host names that HTTP answers for, beside loopback's
-  std::string proxy_socket;             // for a proxy in front: its callers need tokens
-  TlsFiles tls;                         // of listen, and of http off loopback
-  bool tls_users = false;               // client certificates name users, who need no token
-  std::string state_dir;                // "": keeps nothing
-  bool canary = false;                  // without it the server is ready as soon as it is up
+  std::string listen;            // Address for TCP. Empty disables TCP.
+  bool allow_anonymous = false;  // Whether callers on the loopback interface need no token.
+  std::string socket;            // Path of the UNIX socket. Empty disables it.
+  bool socket_users = false;  // Whether other users of this machine may connect to the UNIX socket.
+  std::string http;           // Address for HTTP. Empty disables HTTP.
+  // Host names under which the HTTP server may be reached, besides loopback names.
+  std::vector<std::string> http_names;
+  std::string proxy_socket;  // Socket for a proxy. Its callers need tokens.
+  TlsFiles tls;              // TLS for `listen`, and for `http` unless it is a loopback address.
+  bool tls_users = false;    // Whether client certificates identify users, who then need no token.
+  std::string state_dir;     // The state directory. Empty if nothing is to be stored.
+  // Whether a health probe runs. Without it the server is ready when it has started.
+  bool health_probe = false;
   Limits limits;
-  // To write sessions down before the end; and how long clients wait for the next daemon.
+  // `drain` is the time to write sessions to files during a shutdown. `restart` is the time for
+  // which clients wait for the next daemon.
   std::chrono::milliseconds drain{8000};
   std::chrono::milliseconds restart{10'000};
-  std::chrono::milliseconds snapshot_every{0};  // sessions that have done something; 0: never
-  std::function<void()> shutdown;               // drain() is wanted; called once
-  Peers* peers = nullptr;                       // null: none. Outlives the server, starts after it
-  std::vector<std::string> move_from;           // peers whose sessions may come
-  std::string advertise;                        // where clients of those reach the daemon
+  // Period of the snapshots of active sessions. 0 means none.
+  std::chrono::milliseconds snapshot_every{0};
+  std::function<void()> shutdown;  // Called once when the server is to be drained.
+  // The connections to peers. Null if there are no peers. Must outlive the server, and is started
+  // after it.
+  Peers* peers = nullptr;
+  std::vector<std::string> move_from;  // Peers that may move sessions here.
+  std::string advertise;  // Address at which clients of moved sessions reach the daemon.
   std::string version;
 };
 
 class Server {
  public:
-  // Binds and serves. Says why where an address is refused or taken.
-  // Precondition: the engine outlives the server.
+  // Binds the addresses and starts to serve. Returns an error that says why an address is refused
+  // or in use. Precondition: the engine outlives the server.
   static core::Result<std::unique_ptr<Server>> start(engine::Engine& engine, ServerOptions options);
-  ~Server();  // as stop()
+  ~Server();  // Calls stop().
 
-  // Not ready any more, accepts no session, writes down those that can come back; then as stop().
-  // Nothing is waited for before the writing, and `since` is when its time began. hurry() ends it.
+  // Makes the daemon not ready, refuses new sessions, writes the sessions that can be restored to
+  // files, and then does what stop() does. The time limit counts from `since`. hurry() ends the
+  // writing.
   void drain(Clock::time_point since);
   void hurry() { recovery_.hurry(); }
-  // Accepts nothing more, ends all sessions, returns when their memory is back.
+  // Accepts no more connections and ends all sessions. Returns when their memory is released.
   void stop();
 
-  // "127.0.0.1:41233"; "" where there is none.
+  // The TCP address with the actual port, for example "127.0.0.1:41233". Empty if TCP is off.
   const std::string& tcp() const { return tcp_; }
   const std::string& socket() const { return options_.socket; }
   std::string http() const { return http_ ? http_->address() : ""; }
-  // Of the dashboard, with a token that makes whoever has it an admin there until the server ends;
-  // "" where HTTP is off or speaks TLS.
+  // URL of the dashboard with a token that gives the admin role until the server ends. Empty if
+  // HTTP is off or uses TLS.
   std::string dashboard_url() const { return http_ ? http_->dashboard_url() : ""; }
   Leases& leases() { return leases_; }
   Recovery& recovery() { return recovery_; }
@@ -78,16 +85,17 @@ class Server {
   core::Status bind_http();
   core::Status check_remote(const std::string& what, const std::string& address);
   void set_serving(bool serving);
-  void end_serving();  // for good, at once
-  core::Status open_doors();
-  // A connection to the door; called by its thread.
+  void end_serving();  // Ends readiness at once and for good.
+  core::Status open_sockets();
+  // Handles a connection to the UNIX socket. Called by the socket's listener thread.
   void guide(uid_t user, int connection);
-  // Serves one more user of this machine; null where that cannot be.
+  // The listener for another user of this machine. It is created when it is first needed. Null if
+  // that fails.
   Listener* neighbour(uid_t user) TT_REQUIRES(neighbours_mutex_);
 
   const ServerOptions options_;
   ServerFacts facts_;
-  std::shared_ptr<Certificates> certificates_;  // null: no TLS
+  std::shared_ptr<Certificates> certificates_;  // Certificates for TLS. Null if TLS is off.
   Tokens tokens_;
   Auth auth_;
   Leases leases_;
@@ -95,14 +103,16 @@ class Server {
   Recovery recovery_;
   Moves moves_;
   KeyStores stores_;
-  std::vector<std::unique_ptr<Listener>> listeners_;  // the first one is the own user's
-  std::unique_ptr<Door> door_, proxy_door_;           // start after them, end before
+  std::vector<std::unique_ptr<Listener>> listeners_;  // The first one serves the daemon's own user.
+  // Started after the listeners, and stopped before them.
+  std::unique_ptr<UnixListener> unix_listener_, proxy_listener_;
   core::Mutex neighbours_mutex_;
   std::map<uid_t, std::unique_ptr<Listener>> neighbours_ TT_GUARDED_BY(neighbours_mutex_);
-  std::uint64_t turned_away_ TT_GUARDED_BY(neighbours_mutex_) = 0;
+  std::uint64_t refused_users_ TT_GUARDED_BY(neighbours_mutex_) = 0;
   bool serving_ TT_GUARDED_BY(neighbours_mutex_) = false;
-  bool ending_ TT_GUARDED_BY(neighbours_mutex_) = false;  // never serving again
-  std::unique_ptr<Canary> canary_;
+  // Whether the server is ending; set_serving() then has no effect.
+  bool ending_ TT_GUARDED_BY(neighbours_mutex_) = false;
+  std::unique_ptr<HealthProbe> health_probe_;
   std::unique_ptr<HttpServer> http_;
   std::string tcp_;
 };

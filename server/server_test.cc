@@ -1,5 +1,5 @@
-// The server in process, over a fake engine and real gRPC: what clients may do wrong, and what
-// happens to them, to others and to memory.
+// Tests the server in-process, with a fake engine and real gRPC: what clients may do wrong, and the
+// effect on them, on other clients and on memory.
 #include "server/server.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ std::string text_of(const grpc::ByteBuffer& buffer) {
   return text;
 }
 
-// One session: Hello, then perhaps a Run stream that carries any bytes.
+// One session: sends Hello, and optionally opens a Run stream that carries arbitrary bytes.
 class Client {
  public:
   using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -83,7 +83,7 @@ class Client {
     const grpc::Slice slice(bytes);
     return run && run->Write(grpc::ByteBuffer(&slice, 1));
   }
-  // Commands as one frame that follows the last one.
+  // Sends commands as a frame that follows the last one.
   bool send(const std::vector<Command>& commands) {
     writer.begin(next_seq, next_id);
     for (const Command& command : commands) writer.append(command, wire::usual_made(command));
@@ -91,7 +91,7 @@ class Client {
     next_id = writer.next_id();
     return send(std::string(writer.finish(0, 1)));
   }
-  // The next progress; nothing when the stream has ended.
+  // Returns the next progress message, or nothing when the stream has ended.
   std::optional<wire::Progress> progress() {
     grpc::ByteBuffer buffer;
     if (!run->Read(&buffer)) return std::nullopt;
@@ -99,7 +99,7 @@ class Client {
     EXPECT_TRUE(wire::decode_progress(text_of(buffer), progress).ok());
     return progress;
   }
-  // How the stream ended, after whatever came before.
+  // Reads the remaining messages and returns the status with which the stream ended.
   grpc::Status finish() {
     while (progress()) {
     }
@@ -126,7 +126,8 @@ class Client {
  private:
   static grpc::ChannelArguments options() {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+    // Each client uses its own connection.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
     return arguments;
   }
@@ -163,7 +164,7 @@ class ServerTest : public ::testing::Test {
              books.get(&testing::Books::upload_bytes) == 0 && server->leases().all().empty();
     });
   }
-  // The server still serves a client from start to end.
+  // Checks that the server still serves a client from start to end.
   void expect_healthy() {
     Client client(tcp());
     client.open();
@@ -175,7 +176,8 @@ class ServerTest : public ::testing::Test {
     EXPECT_TRUE(client.finish().ok());
   }
   static program::Constant constant() { return {core::DType::kF32, {}, {1}, std::string(4, '\0')}; }
-  // A session that sends `frame` ends with this code and a text with `part`; nothing leaks.
+  // Checks that a session which sends `frame` ends with this code and a text that contains `part`,
+  // and that nothing leaks.
   void expect_ends(const std::string& frame, StatusCode code, const std::string& part) {
     Client client(tcp());
     client.open();
@@ -199,7 +201,7 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<Server> server;
 };
 
-// ---------------------------------------------------------------- the usual life
+// ---------------------------------------------------------------- normal sessions
 
 TEST_F(ServerTest, HelloThenRunThenClose) {
   start();
@@ -275,7 +277,7 @@ TEST_F(ServerTest, ErrorsAndRaisesArrive) {
   ASSERT_TRUE(progress.has_value());
   EXPECT_EQ(progress->raised.at(0).seq, 1u);
   EXPECT_EQ(progress->raised.at(0).rebinds.at(0), 7u);
-  // Interrupt names the session by its token.
+  // The session is named by its token.
   v1::InterruptReply reply;
   ASSERT_TRUE(client.stub->Interrupt(client.context().get(), {}, &reply).ok());
   auto interrupted = client.progress();
@@ -399,8 +401,9 @@ TEST_F(ServerTest, WantOfRoomEndsADetachedSessionOfTheSameUserOnly) {
     return other.hello().error_code() == StatusCode::RESOURCE_EXHAUSTED;
   };
   EXPECT_TRUE(eventually([&] { return !server->leases().all().at(0)->attached(); }));
-  std::this_thread::sleep_for(2 * limits.safe);              // its client has had its time
-  for (int i = 0; i < 20; ++i) EXPECT_TRUE(refused(tcp()));  // somebody else's: never
+  std::this_thread::sleep_for(2 * limits.safe);  // The session's client has had its time to return.
+  // A session of another user is never ended.
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(refused(tcp()));
   EXPECT_EQ(server->leases().all().at(0)->token, first.greeting.token());
   EXPECT_TRUE(eventually([&] { return !refused("unix:" + server->socket()); }));
 }
@@ -544,7 +547,7 @@ TEST_F(ServerTest, CompressedMessagesAreRefused) {
   EXPECT_EQ(books.get(&testing::Books::upload_bytes), 0);
 }
 
-// ---------------------------------------------------------------- clients that go or stay away
+// ---------------------------------------------------------------- clients that disconnect
 
 TEST_F(ServerTest, ACutStreamGivesEverythingBack) {
   start();
@@ -577,13 +580,14 @@ TEST_F(ServerTest, AClientThatNeverReadsIsEnded) {
   start(limits);
   Client client(tcp());
   client.open();
-  // Values of 64 KiB fill the connection's windows, then the outbox.
+  // Values of 64 KiB fill the connection's windows, and then the outbox.
   const std::vector<Command> fetches(50, program::Fetch{1, false});
   std::vector<Command> handles(16'384, constant());
   for (std::size_t at = 0; at < handles.size(); at += 4096) {
     ASSERT_TRUE(client.send(std::vector<Command>(handles.begin(), handles.begin() + 4096)));
   }
-  // Credits of those come back only to somebody who reads; read once, then never again.
+  // Credits for those commands are granted only to a client that reads; so the client reads once,
+  // and then never again.
   while (client.progress()->completed_upto < handles.size()) {
   }
   ASSERT_TRUE(client.send(std::vector<Command>(200, program::Fetch{16'000, false})));
@@ -604,7 +608,7 @@ TEST_F(ServerTest, ShutdownEndsEverybody) {
   EXPECT_EQ(books.get(&testing::Books::sessions), 0);
 }
 
-// ---------------------------------------------------------------- bulk
+// ---------------------------------------------------------------- bulk transfers
 
 v1::UploadChunk chunk(std::uint64_t bytes, std::uint64_t offset, std::string data) {
   v1::UploadChunk chunk;
@@ -615,7 +619,8 @@ v1::UploadChunk chunk(std::uint64_t bytes, std::uint64_t offset, std::string dat
 }
 
 TEST_F(ServerTest, UploadAndDownload) {
-  // First: a client that computes answers no keepalive, and a sanitizer makes this last.
+  // The data is created first: a client that computes does not answer keepalive pings, and a
+  // sanitizer makes this slow.
   std::string whole;
   for (int i = 0; i < 2'500'000; ++i) whole += static_cast<char>(i * 7);
   std::vector<v1::UploadChunk> chunks;
@@ -675,8 +680,8 @@ TEST_F(ServerTest, UploadsThatAreWrong) {
   v1::UploadChunk odd = chunk(4, 0, "1234");
   odd.GetReflection()->MutableUnknownFields(&odd)->AddVarint(9, 1);
   refused({odd}, StatusCode::INVALID_ARGUMENT, "chunk");
-  EXPECT_TRUE(client.upload({chunk(0, 0, "")}, &reply).ok());  // nothing is fine
-  // The session lives on.
+  EXPECT_TRUE(client.upload({chunk(0, 0, "")}, &reply).ok());  // An empty upload is valid.
+  // The session continues after the refused uploads.
   ASSERT_TRUE(client.send({constant(), program::Fetch{1, false}}));
   EXPECT_TRUE(client.progress().has_value());
 }

@@ -1,4 +1,5 @@
-// For tests: a temporary folder, an engine that remembers what it is told, waiting for conditions.
+// Test helpers: a temporary folder, a fake engine that records its calls, and waiting for
+// conditions.
 #pragma once
 
 #include <chrono>
@@ -14,10 +15,10 @@
 
 namespace teletensor::server::testing {
 
-// Ends a hang; no test depends on how long something takes.
+// Ends a test that hangs. No test depends on how long something takes.
 inline constexpr std::chrono::seconds kHang{240};
 
-// Does it come to hold?
+// Waits until the condition holds. Returns false if it does not.
 inline bool eventually(const std::function<bool()>& holds) {
   const auto end = std::chrono::steady_clock::now() + kHang;
   while (!holds()) {
@@ -38,14 +39,15 @@ struct Folder {
   std::string path;
 };
 
-// The books of a FakeEngine; outlives it.
+// The records of a FakeEngine. It must outlive the engine.
 struct Books {
   core::Mutex mutex;
   int sessions TT_GUARDED_BY(mutex) = 0;
-  std::int64_t upload_bytes TT_GUARDED_BY(mutex) = 0;  // not yet given back
-  bool hold_done TT_GUARDED_BY(mutex) = false;         // frames are taken but not consumed
+  std::int64_t upload_bytes TT_GUARDED_BY(mutex) = 0;  // Bytes of uploads that were not freed.
+  bool hold_done TT_GUARDED_BY(mutex) = false;  // Whether frames are accepted but not consumed.
   std::uint64_t commands TT_GUARDED_BY(mutex) = 0;
-  // Of the session that is to go to another client, which waits for this call.
+  // The pending callback of a session that is being taken over. Tests call it to complete the
+  // takeover.
   std::function<void(core::Result<engine::TakenOver>)> successor TT_GUARDED_BY(mutex);
 
   template <class Field>
@@ -55,8 +57,9 @@ struct Books {
   }
 };
 
-// Runs commands at once: a Fetch of handle h answers 1-d float32 of h elements, each h; a Fetch of
-// handle 13 fails. Uploads cost memory until the session ends; those over 1 GiB are refused.
+// Runs commands at once. A Fetch of handle h returns a 1-d float32 tensor of h elements with the
+// value h; a Fetch of handle 13 fails. Uploads use memory until the session ends; those above 1 GiB
+// are refused.
 class FakeEngine final : public engine::Engine {
  public:
   explicit FakeEngine(Books& books);

@@ -29,7 +29,7 @@ double element(const std::string& bytes) {
   return static_cast<double>(value);
 }
 
-// An operator does not know its caller's line.
+// An operator does not know the line of its caller.
 Tensor binary(const char* op, const Tensor& a, const Value& b) { return a.call(op, {b}, {}, {}); }
 
 }  // namespace

@@ -8,12 +8,12 @@
 //   SGD({w}, 0.1).step();
 //   std::printf("%f\n", loss.item());       // the only line that waits for the daemon
 //
-// Every op of the catalog (docs/ops.md) is there by its name: call(). Names, arguments, defaults
-// and meaning are those of the Python client, and so is the rest: an op call does no I/O, eager
-// errors are raised at the call, late ones (out of memory, an index out of range) by whatever waits
-// next. This header needs nothing but the standard library.
+// call() runs any operator of the catalog (docs/ops.md) by its name. Names, arguments, defaults and
+// behaviour are those of the Python client: a call does no I/O; errors that can be found without
+// data are thrown at the call; later errors (out of memory, an index out of range) are thrown by
+// the next call that waits. This header needs only the standard library.
 //
-// Thread-safe; one thread at a time is inside a connection.
+// Thread-safe; one thread at a time runs a call on a connection.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ namespace teletensor::client {
 
 using Shape = std::vector<std::int64_t>;
 
-// A daemon's or a mirror's refusal. `code` is one of google.rpc.Code; what() ends with the op and
-// the line that issued it, where an op is to blame.
+// An error that the daemon or the client has found. `code` is a google.rpc.Code. If an operator
+// caused the error, what() ends with the operator and the line that issued it.
 class Error : public std::runtime_error {
  public:
   Error(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
@@ -43,22 +43,22 @@ class Error : public std::runtime_error {
   int code_;
 };
 
-// The line of a call; a default argument.
+// The source line of a call, as a default argument.
 struct Where {
   const char* file = "";
-  unsigned line = 0;  // 0: not known
+  unsigned line = 0;  // Line number. 0 if unknown.
   static constexpr Where current(const char* file = __builtin_FILE(),
                                  unsigned line = __builtin_LINE()) {
     return {file, line};
   }
 };
 
-// Element types by their names in Python: "float32", "int64", "bool", ...
+// An element type by its Python name: "float32", "int64", "bool" and so on.
 struct DTypeName {
   std::string name;
 };
 struct DeviceName {
-  std::string name;  // "cpu", "sim:0"
+  std::string name;  // Device name, for example "cpu" or "sim:0".
 };
 
 class Connection;
@@ -70,35 +70,36 @@ using Named = std::vector<std::pair<std::string, Value>>;
 
 class Tensor {
  public:
-  Tensor() = default;  // absent, as an argument
+  Tensor() = default;  // Creates an undefined tensor, which as an argument means an absent operand.
   bool defined() const { return impl_ != nullptr; }
 
   Shape shape() const;
   std::string dtype() const;
   std::int64_t numel() const;
 
-  // An op with this tensor as its first argument; named attributes and operands by `named`.
-  // arguments = {}, named = {}, where = Where::current()
+  // Calls an operator with this tensor as its first argument. `named` has attributes and operands
+  // by name. Default arguments:
+  //  arguments = {}, named = {}, where = Where::current()
   Tensor call(std::string_view op, std::vector<Value> arguments, Named named, Where where) const;
-  // The in-place form: writes this tensor.
+  // Calls the in-place form of an operator, which writes to this tensor.
   const Tensor& call_(std::string_view op, std::vector<Value> arguments, Named named,
                       Where where) const;
   Tensor matmul(const Tensor& other, Where where = Where::current()) const;
   Tensor sum(Where where = Where::current()) const;
   Tensor mean(Where where = Where::current()) const;
 
-  // Gradients, as in PyTorch.
+  // ---- gradients, as in PyTorch
   const Tensor& requires_grad(bool on = true) const;
   bool is_grad_required() const;
   void backward(Where where = Where::current()) const;
-  Tensor grad() const;  // absent where there is none
+  Tensor grad() const;  // The .grad of the tensor. Undefined if there is no gradient.
   void zero_grad() const;
   Tensor detach() const;
 
-  // ---- These wait, and raise late errors.
+  // ---- These functions wait for the daemon and throw asynchronous errors.
   double item() const;
-  std::vector<float> to_floats() const;       // row-major; float32 only
-  std::vector<std::int64_t> to_ints() const;  // int64 only
+  std::vector<float> to_floats() const;       // The values in row-major order; for float32 only.
+  std::vector<std::int64_t> to_ints() const;  // The values in row-major order; for int64 only.
   std::string to_bytes() const;
 
  private:
@@ -112,7 +113,7 @@ class Tensor {
   std::shared_ptr<TensorImpl> impl_;
 };
 
-// An argument of an op: a tensor, a number, a text, a list.
+// An argument of an operator: a tensor, a number, a string or a list.
 class Value {
  public:
   Value(std::nullptr_t = nullptr) {}
@@ -133,7 +134,7 @@ class Value {
       value;
 };
 
-// Here, because a list of Values has no default before Value is complete.
+// Defined here because a list of Values cannot have a default before Value is complete.
 inline Tensor Tensor::call(std::string_view op, std::vector<Value> arguments = {}, Named named = {},
                            Where where = Where::current()) const {
   std::vector<Tensor> out = run(op, std::move(arguments), named, false, where);
@@ -152,60 +153,67 @@ Tensor operator/(const Tensor& a, const Value& b);
 Tensor operator-(const Tensor& a);
 
 struct Options {
-  std::string name;          // of the session, for people
-  std::uint64_t memory = 0;  // bytes asked for on each device; 0: what the daemon allows
-  std::string token;         // who this is ["": TELETENSOR_TOKEN, the file TELETENSOR_TOKEN_FILE]
-  double timeout = 10;       // seconds, for the connection
-  // Seconds that the daemon keeps the session after the connection is lost; until then this client
-  // attaches again by itself, and nothing is lost or runs twice. 0: the session ends with it.
+  std::string name;  // Name of the session, for people.
+  // Memory to request on each device, in bytes. 0 means the daemon's limit.
+  std::uint64_t memory = 0;
+  // Access token. If it is empty, TELETENSOR_TOKEN or the file TELETENSOR_TOKEN_FILE supplies it.
+  std::string token;
+  double timeout = 10;  // Maximum time to connect, in seconds.
+  // Seconds for which the daemon keeps the session after the connection is lost. Meanwhile the
+  // client reconnects by itself; no command is lost or runs twice. 0 means that the session ends
+  // with the connection.
   std::uint64_t lease = 30;
-  // Files of PEM for TLS: authorities ["": TELETENSOR_CA, the system's], this client's own
-  // certificate and key, where the daemon asks for one [TELETENSOR_CERT, TELETENSOR_KEY].
+  // Paths of PEM files for TLS: the certificate authorities (empty: TELETENSOR_CA or the system's),
+  // and the client's own certificate and key, for a daemon that requests one (empty:
+  // TELETENSOR_CERT and TELETENSOR_KEY).
   std::string ca = "", certificate = "", key = "";
 };
 
 class Connection {
  public:
-  // "host:port", "unix:/path" or a path. Off loopback, and where `ca` or `certificate` is given,
-  // the connection is TLS; "tls://host:port" always is. Throws Error: kInvalid for an address, a
-  // token or a file that is none, and what gRPC says at once where no daemon can be reached.
+  // Connects to "host:port", "unix:/path" or a socket path. The connection uses TLS if the host is
+  // not a loopback address, if `ca` or `certificate` is given, or if the address is
+  // "tls://host:port". Throws Error: kInvalid for an invalid address, token or file, or the error
+  // that gRPC returns if no daemon can be reached.
   static Connection open(const std::string& address, const Options& options = {});
 
   const std::string& name() const;
-  // Of the daemon that has the session: another one than open() has named once the session has
-  // moved.
+  // Address of the daemon that has the session. It differs from that of open() after the session
+  // was moved.
   std::string address() const;
   std::vector<std::string> devices() const;
 
   Tensor tensor(std::span<const float> values, const Shape& shape) const;
   Tensor tensor(std::span<const std::int64_t> values, const Shape& shape) const;
-  // The bytes of a tensor, row-major, as to_bytes() gives them.
+  // Creates a tensor from bytes in row-major order, as to_bytes() returns them.
   Tensor tensor(std::string_view bytes, const std::string& dtype, const Shape& shape,
                 const std::string& device = "cpu") const;
   Tensor randn(const Shape& shape, Where where = Where::current()) const;
   Tensor zeros(const Shape& shape, Where where = Where::current()) const;
   void manual_seed(std::int64_t seed) const;
 
-  // Any op of the catalog by name.
+  // Calls any operator of the catalog by its name.
   Tensor call(std::string_view op, std::vector<Value> arguments, Named named = {},
               Where where = Where::current()) const;
   std::vector<Tensor> call_all(std::string_view op, std::vector<Value> arguments, Named named = {},
                                Where where = Where::current()) const;
 
-  // Lets other sessions use the tensor as `name`. The connection holds the tensor until
-  // unpublish(), another tensor's publication under the name, or its own end (docs/sharing.md).
-  // `writable`: they may write it in place, and everybody sees every write. `users`: who besides
-  // this user's own sessions, with spaces between them; "*": all. Both wait.
+  // Publishes the tensor for other sessions under `name`. The connection keeps the tensor until
+  // unpublish(), the publication of another tensor under the name, or its own end
+  // (docs/sharing.md). With `writable`, other sessions may write to it in place, and all sessions
+  // see every write. `users` lists users besides this session's user, separated by spaces; "*"
+  // means all. Both functions wait for the daemon.
   void publish(const std::string& name, const Tensor& tensor, bool writable = false,
                const std::string& users = "") const;
   void unpublish(const std::string& name) const;
-  // What a session has published, of another user as "user/name": a leaf on the publisher's own
-  // memory.
+  // Opens a published tensor; "user/name" for one of another user. The result is a leaf that uses
+  // the publisher's memory.
   Tensor published(const std::string& name) const;
 
-  // Waits until everything issued has run; raises a late error.
+  // Waits until all issued commands have run. Throws an asynchronous error if there is one.
   void synchronize() const;
-  // Ends the session and gives its memory back; so does the end of the last Tensor and Connection.
+  // Ends the session and releases its memory. The destructor of the last Tensor and Connection does
+  // the same.
   void close() const;
 
  private:
@@ -214,55 +222,58 @@ class Connection {
   std::shared_ptr<ConnectionState> state_;
 };
 
-// A program that tt.jit.save has written in Python: a forward, or a whole training step with its
-// backward and its optimizer.
+// A program that tt.jit.save has written in Python: a forward pass, or a complete training step
+// with its backward pass and its optimizer.
 //
 //   Program step = Program::load(daemon, "step.safetensors");
 //   for (...) losses.push_back(step({x, y})[0]);     // one small message each; nothing waits
 //
-// Copies are one program: they share weights and numbers. A call is not recorded; what trains is a
-// saved training step.
+// Copies refer to the same program: they share weights and numbers. A call is not recorded for
+// gradients; to train, save a training step.
 class Program {
  public:
-  // Checks the file, the program's checksum, each op with its revision, and each step, before
-  // anything goes to the daemon. Throws Error: kInvalid for a damaged file, kUnimplemented for what
-  // this software has not, by name.
+  // Loads a program. Checks the file, the program's checksum, the revision of each operator, and
+  // each step, before anything is sent to the daemon. Throws Error: kInvalid for a damaged file,
+  // kUnimplemented with the name of an operator that this version does not have.
   static Program load(const Connection& connection, const std::string& path);
 
   const std::string& name() const;
   const std::vector<std::string>& arguments() const;
   std::vector<std::string> weights() const;
-  // A training step writes it in place. Throws Error for a name that is none.
+  // Returns a weight of the program. A training step writes to it in place. Throws Error if no
+  // weight has this name.
   Tensor weight(const std::string& name) const;
-  // Numbers that are no arguments: learning rates, counts of steps.
+  // Numbers that are not arguments, such as learning rates and step counts.
   std::vector<std::string> numbers() const;
   double number(const std::string& name) const;
   void set_number(const std::string& name, double value) const;
 
-  // The tensors of its result, in their order; constants in its containers are left out.
+  // Runs the program. Returns the tensors of its result in order; constants in its containers are
+  // omitted.
   std::vector<Tensor> operator()(const std::vector<Value>& arguments,
                                  Where where = Where::current()) const;
-  // Runs it `rounds` times on the daemon, as one message: what it would return, of all rounds along
-  // a new first dimension. `data` are the first arguments: each round has the next slice of them
-  // along dimension 0, and the first again behind the last. Throws Error where a round leaves
-  // something behind that the next cannot begin with (a first training step, which makes
-  // gradients).
+  // Runs the program `rounds` times in the daemon, with a single message. Returns the results of
+  // all rounds, stacked along a new first dimension. `data` are the first arguments: each round
+  // receives their next slice along dimension 0, starting again with the first slice after the last
+  // one. Throws Error if the program cannot start from the state that a round leaves, such as a
+  // first training step, which creates gradients.
   std::vector<Tensor> repeat(std::uint32_t rounds, const std::vector<Tensor>& data,
                              const std::vector<Value>& arguments = {},
                              Where where = Where::current()) const;
-  // One line a step, with the lines of source.
+  // The program as text, one line for each step, with the source lines.
   std::string text() const;
 
  private:
   struct State;
-  // times 0: once; else a loop in which the first `sliced` arguments are slices.
+  // Runs the program once if `times` is 0, otherwise as a loop in which the first `sliced`
+  // arguments are sliced.
   std::vector<Tensor> run(const std::vector<Value>& arguments, std::uint32_t times,
                           std::size_t sliced, const Where& where) const;
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };
 
-// While it lives, the calling thread records no gradients.
+// Disables gradient recording in the calling thread while it exists.
 class NoGrad {
  public:
   NoGrad();
@@ -274,7 +285,7 @@ class NoGrad {
   const bool before_;
 };
 
-// Stochastic gradient descent: one instruction a step.
+// Stochastic gradient descent; each step is one instruction.
 class SGD {
  public:
   SGD(std::vector<Tensor> parameters, double lr, double momentum = 0)

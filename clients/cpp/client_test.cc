@@ -1,4 +1,4 @@
-// The C++ client against a real daemon: engine, gRPC and all, in this process.
+// Tests the C++ client with a real daemon in the same process, including the engine and gRPC.
 #include "clients/cpp/client.h"
 
 #include <gmock/gmock.h>
@@ -91,13 +91,13 @@ TEST_F(CppClient, GradientsAndAStep) {
   const Tensor w = c.tensor(std::vector<float>{1, 1, 1}, {3, 1}).requires_grad();
   EXPECT_TRUE(w.is_grad_required() && !x.is_grad_required() && !w.grad().defined());
   SGD optimizer({w}, 0.5, 0.9);
-  for (int step = 0; step < 2; ++step) {  // the gradient is 5, 7, 9 in each
+  for (int step = 0; step < 2; ++step) {  // The gradient is (5, 7, 9) in each step.
     optimizer.zero_grad();
     x.matmul(w).sum().backward();
     EXPECT_THAT(w.grad().to_floats(), ElementsAre(5, 7, 9));
     optimizer.step();
   }
-  // 1 - 0.5 g - 0.5 (0.9 g + g)
+  // Expected value: 1 - 0.5 g - 0.5 (0.9 g + g), with the gradient g.
   EXPECT_THAT(w.to_floats(), ElementsAre(testing::FloatEq(-6.25f), testing::FloatEq(-9.15f),
                                          testing::FloatEq(-12.05f)));
   {
@@ -125,7 +125,7 @@ TEST_F(CppClient, EagerErrorsAreRaisedAtTheCall) {
   EXPECT_EQ(x.sum().item(), 21);
 }
 
-// Sent, it would be a broken client's command, which ends the session.
+// If such a command were sent, the daemon would treat the client as broken and end the session.
 TEST_F(CppClient, ADeviceThatTheDaemonHasNotIsAnErrorOfItsLine) {
   const Connection c = open();
   const std::string bytes(4, '\0'), many(1 << 20, '\0');
@@ -190,7 +190,7 @@ TEST_F(CppClient, APublishedTemporaryStaysUntilItIsWithdrawn) {
   writer.publish("temporary", writer.tensor(kSix, {2, 3}));
   writer.synchronize();
   EXPECT_EQ(seen(), 21);
-  reader.synchronize();  // nobody else holds it in between
+  reader.synchronize();  // No other session holds the published tensor at this point.
   EXPECT_EQ(seen(), 21);
   writer.publish("temporary", writer.tensor(kSix, {6}) * 2);
   writer.synchronize();
@@ -249,7 +249,7 @@ TEST_F(CppClient, PublishedTensorsAreOneMemory) {
   EXPECT_EQ(error_of([&] { reader.published("weights/y"); }).code(), 5);
   writer.unpublish("weights/x");
   EXPECT_THAT(error_of([&] { reader.published("weights/x"); }).what(), HasSubstr("weights/x"));
-  EXPECT_EQ(seen.sum().item(), 54);  // who has it keeps it
+  EXPECT_EQ(seen.sum().item(), 54);  // A session that uses the tensor keeps it.
 }
 
 TEST_F(CppClient, BulkGoesBothWays) {
@@ -335,7 +335,7 @@ TEST(CppAddress, EncryptedUnlessItStaysOnThisMachine) {
     EXPECT_TRUE(credentials_of(far, {}).tls) << far;
   }
   Options options;
-  options.ca = "/proc/self/comm";  // any text
+  options.ca = "/proc/self/comm";  // A file that exists and is not a certificate.
   EXPECT_TRUE(credentials_of("localhost:1", options).tls);
 }
 
@@ -349,7 +349,7 @@ TEST_F(CppClient, ATokenThatNoHeaderCanHoldIsAnError) {
     EXPECT_THAT(error.what(), HasSubstr("printable ASCII"));
     EXPECT_THAT(error.what(), testing::Not(HasSubstr("aa")));
   }
-  options.token = "tt_nobody\n";  // as a file has it: without its end of line
+  options.token = "tt_nobody\n";  // A token as in a file, with a line break that is not part of it.
   EXPECT_THAT(error_of([&] { open(options); }).what(), HasSubstr("unknown, expired or revoked"));
 }
 

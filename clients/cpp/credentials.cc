@@ -59,7 +59,7 @@ std::string token_of(std::string token) {
   const auto space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
   while (!token.empty() && space(token.back())) token.pop_back();
   token.erase(token.begin(), std::find_if_not(token.begin(), token.end(), space));
-  // gRPC logs a header that it refuses, and refuses it as wrong use, which ends the process.
+  // gRPC logs an invalid header and treats it as a programming error that ends the process.
   const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
   if (token.size() > kMaxToken || !std::all_of(token.begin(), token.end(), printable)) {
     refuse("a token is printable ASCII on one line, at most 1,000 characters");
@@ -97,8 +97,8 @@ void check_port(const std::string& address, const std::string& target) {
 }
 
 struct Place {
-  std::string target;                // as gRPC names it
-  bool socket = false, tls = false;  // tls: the address says so
+  std::string target;                // The daemon's address in gRPC's notation.
+  bool socket = false, tls = false;  // `socket`: a UNIX socket. `tls`: the address requires TLS.
 };
 
 Place place_of(const std::string& address) {
@@ -118,7 +118,7 @@ Place place_of(const std::string& address) {
   return {target, false, tls};
 }
 
-// Does the connection stay on this machine?
+// Returns true if the connection stays on this machine.
 bool is_here(const std::string& target) {
   return target.starts_with("unix:") || is_loopback(target.substr(0, target.rfind(':')));
 }

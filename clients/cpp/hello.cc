@@ -10,7 +10,8 @@ using wire::WireType;
 
 namespace {
 
-// Of frames since the daemon last wrote the session down; as the Python client's default.
+// Maximum size of the frames kept since the last snapshot, in bytes; the same as in the Python
+// client.
 constexpr std::size_t kRetainedBytes = 32u << 20;
 
 void put(std::string& out, std::uint32_t field, std::uint64_t value) {
@@ -181,7 +182,7 @@ core::Result<std::vector<PublishedAnswer>> decode_published(std::string_view byt
         if (device) described.device = *device;
       }
       if (inner != 7) return;
-      for (Cursor cursor(text); !cursor.done() && good;) {  // packed
+      for (Cursor cursor(text); !cursor.done() && good;) {  // The field is a packed list.
         std::uint64_t size = 0;
         good = cursor.varint(size);
         add_size(described.shape, size);

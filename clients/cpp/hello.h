@@ -1,4 +1,5 @@
-// Hello in the bytes of session.proto, for a client without protobuf.
+// Encodes and decodes Hello, Attach and Published in the format of session.proto, for a client
+// without protobuf.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,7 @@ namespace teletensor::client {
 struct HelloAsked {
   std::string version, instance, name;
   std::uint64_t memory = 0, lease_seconds = 0;
-  // Of this process, for people.
+  // Description of this process, for people.
   std::string user, host, program;
   std::uint64_t pid = 0;
 };
@@ -23,8 +24,8 @@ std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog);
 struct HelloAnswer {
   std::string server_version, token, name;
   std::uint64_t lease_seconds = 0, epoch = 0;
-  std::chrono::milliseconds restart{0};  // to wait for a daemon that is gone without a word
-  bool snapshots = false;                // the daemon writes the session down from time to time
+  std::chrono::milliseconds restart{0};  // Maximum time to wait for a daemon that has disappeared.
+  bool snapshots = false;  // Whether the daemon writes snapshots of the session periodically.
   SessionLimits limits;
   std::size_t chunk_bytes = 1 << 20;
   std::vector<std::string> devices;
@@ -39,15 +40,17 @@ struct AttachAsked {
 std::string encode_attach(const AttachAsked& asked);
 struct AttachAnswer {
   std::uint64_t epoch = 0, received_upto = 0;
-  // The session is older than the client: what Session::replay() takes.
+  // Whether the session is in an earlier state than the client; the next three values are for
+  // Session::replay().
   bool replay = false;
   std::uint64_t credit_upto = 0, credit_bytes = 0, bytes_received = 0;
-  // The address of the daemon that has the session now; then nothing else is set. "": this one.
+  // Address of the daemon that has the session now; if it is set, nothing else is. Empty if it is
+  // this daemon.
   std::string moved_to;
 };
 core::Status decode_attach(std::string_view bytes, AttachAnswer& answer);
 
-// A publication of PublishedReply.
+// One publication of a PublishedReply.
 struct PublishedAnswer {
   std::string name;
   program::Published described;

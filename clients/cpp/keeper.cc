@@ -13,12 +13,13 @@ using std::chrono::steady_clock;
 namespace {
 
 constexpr milliseconds kFirstPause{20}, kLongestPause{2000}, kLongestBulkPause{500};
-// Nobody listens for so long, so the daemon is not there any more. One that keeps its sessions over
-// a restart says for how long to wait.
+// If no process listens for this long, the daemon is considered gone. A daemon that restores its
+// sessions after a restart says how long to wait instead.
 constexpr milliseconds kGone{1500};
-constexpr seconds kMargin{10};  // beyond the lease: the daemon counts from when it noticed
+// Added to the lease, because the daemon's time starts when it notices the disconnect.
+constexpr seconds kMargin{10};
 constexpr double kAttachTimeout = 5;
-constexpr int kFutile = 50;  // streams in a row that end without a word
+constexpr int kFutile = 50;  // Maximum number of consecutive streams that end without a message.
 
 }  // namespace
 
@@ -45,8 +46,8 @@ void Keeper::stop() {
 }
 
 bool Keeper::is_cut(const Status& status, const std::string& word) {
-  // The daemon has kept the session for the next one, has moved it to a peer, gets it from one, or
-  // is about to give it away.
+  // The daemon has saved the session for its successor, has moved it to a peer, is receiving it
+  // from one, or is about to move it.
   for (const char* each : {"restart", "moved", "arriving", "resting"}) {
     if (word == each) return true;
   }
@@ -98,7 +99,7 @@ Status Keeper::attach(std::uint64_t number, AttachAnswer& answer, std::string* w
   asked.instance = instance_;
   asked.attach = number;
   asked.epoch = epoch_;
-  // In this order: completed_upto may be ahead of what progress_upto says, never behind.
+  // In this order: completed_upto may be ahead of progress_upto, but never lag behind it.
   asked.progress_upto = session_.progress_upto();
   asked.completed_upto = session_.completed_upto();
   asked.uploads = session_.uploads_upto();
@@ -126,7 +127,8 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
              "moved");
         return nullptr;
       }
-      wait = std::min(2 * wait, kLongestPause);  // where two daemons name each other
+      // Limits the rate if two daemons refer to each other.
+      wait = std::min(2 * wait, kLongestPause);
       continue;
     }
     if (status.ok()) {
@@ -160,7 +162,7 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
 }
 
 bool Keeper::comes_again(const std::string& word, int tries) {
-  // serve() hears of a cut meanwhile. A session rests for seconds.
+  // serve() learns of a lost connection meanwhile. A session may be paused for seconds.
   const milliseconds wait =
       word == "resting" ? std::min(kFirstPause * (1 + tries), kLongestBulkPause) : kFirstPause;
   if (lease_seconds_ == 0 || !pause(wait)) return false;

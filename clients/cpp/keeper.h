@@ -1,6 +1,6 @@
-// Keeps a session attached: when the connection is lost it attaches again, with growing pauses,
-// until the lease is over; frames that had not come then go again, and nothing runs twice
-// (docs/sessions.md). Where the daemon has moved the session to another one, it attaches there.
+// Keeper keeps a session connected: when the connection is lost, it reconnects with growing pauses
+// until the lease expires. Frames that were not received are then sent again, and no command runs
+// twice (docs/sessions.md). If the daemon has moved the session, it connects to the new daemon.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,21 @@ namespace teletensor::client {
 
 class Keeper {
  public:
-  // Begins the session's first stream. Both outlive it.
+  // Starts the session's first stream. `session` and `route` must outlive the keeper.
   Keeper(Session& session, Route& route, std::string instance, const HelloAnswer& hello);
   ~Keeper() { stop(); }
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  // The connection's end, not the session's.
+  // Returns true if the error means that the connection was lost, and false if the session has
+  // ended.
   static bool is_cut(const Status& status, const std::string& word);
-  // Nobody listens there.
+  // Returns true if no process listens at the address.
   static bool is_refused(const Status& status);
-  // Cuts the stream; no more attempts.
+  // Closes the stream and makes no more attempts to reconnect.
   void stop();
-  // Runs a bulk call, again where the connection's end has cut it and the session is attached
-  // again. call(&word) gives its Status.
+  // Runs a bulk transfer, and repeats it if the connection was lost and the session was
+  // reconnected. call(&word) returns its Status.
   template <class Call>
   Status bulk(Call call) {
     for (int tries = 0;; ++tries) {
@@ -49,11 +50,12 @@ class Keeper {
   static constexpr int kMaxTries = 200;
 
   void serve(std::shared_ptr<StreamEnd> end);
-  // The next stream's end; null: the session is lost, or stop() was called.
+  // Reconnects, and returns the end of the next stream. Returns null if the session is lost or
+  // stop() was called.
   std::shared_ptr<StreamEnd> again(const StreamEnd& before);
   Status attach(std::uint64_t number, AttachAnswer& answer, std::string* word);
   bool comes_again(const std::string& word, int tries);
-  bool pause(std::chrono::milliseconds time);  // false: stop()
+  bool pause(std::chrono::milliseconds time);  // Waits. Returns false if stop() was called.
   void lost(const Status& status, const std::string& word);
 
   Session& session_;
@@ -65,8 +67,8 @@ class Keeper {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool attached_ = true;              // with mutex_
-  std::atomic<bool> stopped_{false};  // set with mutex_
+  bool attached_ = true;  // Whether the session has a stream. Accessed with mutex_ locked.
+  std::atomic<bool> stopped_{false};  // Whether stop() was called. Set with mutex_ locked.
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// A connection whose session moves between two daemons of this process.
+// Tests a connection whose session moves between two daemons in this process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A daemon with one peer, which it calls at `address` where its own name is the smaller one.
+// A daemon with one peer. It connects to the peer at `address` if its own name is the smaller one.
 struct Box {
   Box(const std::string& name, const std::string& peer, const std::string& address) {
     server::PeerOptions links;
@@ -51,7 +51,7 @@ struct Box {
     peers->stop();
   }
 
-  // Moves the only session here.
+  // Moves the only session to the peer.
   core::Status move(const std::string& peer) {
     std::promise<core::Status> moved;
     server->moves().move({server->leases().all().at(0), peer, server::testing::kHang,

@@ -1,4 +1,5 @@
-// Program: files of tt.jit.save (clients/python/teletensor/jit/_files.py), called from C++.
+// Program: loads files that tt.jit.save has written (clients/python/teletensor/jit/_files.py), and
+// calls them.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -28,15 +29,16 @@ constexpr std::string_view kWeights = "weights.";
 
 struct Program::State {
   struct Input {
-    int argument = -1;     // place among the call's tensors
-    int gradient_of = -1;  // the .grad of that input
-    std::string weight;    // else
+    int argument = -1;     // Position among the tensor arguments of the call.
+    int gradient_of = -1;  // Index of the input whose .grad this input is.
+    std::string weight;    // For any other input: the name of a weight.
   };
   struct Number {
-    std::string argument;  // that gives it; else
+    // Name of the argument that has the value. If it is empty, the number has a name of its own.
+    std::string argument;
     std::string name;
     double value = 0;
-    bool counts = false;  // calls
+    bool counts = false;  // Whether the number counts calls.
   };
   struct Output {
     bool is_input = false;
@@ -60,12 +62,12 @@ struct Program::State {
   std::vector<std::string> arguments;
   std::vector<Input> inputs;
   std::vector<Number> numbers;
-  std::vector<Output> outputs;  // as the result has them
+  std::vector<Output> outputs;  // The results, in the order of the program's result.
   std::vector<std::pair<std::string, Tensor>> weights;
-  bool loops = false;  // it can run again on what it leaves behind
+  bool loops = false;  // Whether the program can run again from the state that it leaves.
 };
 
-// What the file says of a call has to fit the program, which was verified.
+// The description of a call in the file must match the program, which was verified before.
 void Program::State::describe(const json& call) {
   const program::Program& p = callable->program();
   name = call.at("name").get<std::string>();
@@ -154,7 +156,7 @@ void Program::State::take_weights(const SafetensorsFile& file, const json& call)
   for (const Input& input : inputs) {
     if (input.gradient_of < 0) continue;
     const Tensor* owner = weight(inputs[static_cast<std::size_t>(input.gradient_of)].weight);
-    if (owner == nullptr) continue;  // the .grad of an argument
+    if (owner == nullptr) continue;  // The input is the .grad of an argument, which may be missing.
     const Tensor zero = owner->detach().call("mul", {0});
     const Lock lock(connection->api);
     raise_if(connection->session->assign_grad(*owner->impl_->handle, zero.impl_->handle.get()));
@@ -235,7 +237,7 @@ void Program::set_number(const std::string& name, double value) const {
   state_->number_named(name).value = value;
 }
 
-// Number i of a call, in the kind that the program wants.
+// Number `i` of a call, converted to the kind that the program expects.
 core::Number Program::State::number_for(std::size_t i, const std::vector<Value>& given) const {
   using Kind = core::Number::Kind;
   const Number& own = numbers[i];

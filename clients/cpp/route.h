@@ -1,4 +1,4 @@
-// Route: how the calls of a connection reach the daemon that has its session. Thread-safe.
+// Route leads the calls of a connection to the daemon that has its session. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -16,24 +16,27 @@ class Route {
   Route(std::string address, Credentials credentials);
 
   std::string address() const;
-  // For one call: the next call may need another channel.
+  // The channel for one call; the next call may need another one.
   std::shared_ptr<Channel> channel() const;
-  // Later calls carry the token of the session. Before other threads use this route.
+  // Sets the session token that later calls carry. Must be called before other threads use this
+  // route.
   void set_session(const std::string& token);
-  // Later calls use a new channel to the same daemon: gRPC's own next attempt may be seconds away.
+  // Makes later calls use a new channel to the same daemon, because gRPC may wait seconds before it
+  // tries again on the old one.
   void connect_again();
-  // The session is with the daemon at this address, and later calls go there. INVALID_ARGUMENT
-  // where the credentials are not for that address (Credentials::at); then nothing changes.
+  // Directs later calls to the daemon at this address, which has the session now. INVALID_ARGUMENT,
+  // without a change, if the credentials are not for that address (Credentials::at).
   core::Status follow(const std::string& address);
 
  private:
-  void connect();  // with mutex_, or before other threads use this route
+  // Creates the channel. Precondition: mutex_ is locked, or no other thread uses this route yet.
+  void connect();
   void set_metadata();
 
   mutable std::mutex mutex_;
   std::string address_;
   Credentials credentials_;
-  std::string session_;  // its token
+  std::string session_;  // The token of the session.
   std::shared_ptr<Channel> channel_;
 };
 

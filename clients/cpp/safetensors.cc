@@ -15,7 +15,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the format's own limit
+// Maximum size of the header in the file format, in bytes.
+constexpr std::uint64_t kMaxHeader = 100'000'000;
 constexpr std::pair<const char*, DType> kCodes[] = {
     {"BOOL", DType::kBool}, {"U8", DType::kU8},   {"I8", DType::kI8},   {"I16", DType::kI16},
     {"I32", DType::kI32},   {"I64", DType::kI64}, {"F16", DType::kF16}, {"BF16", DType::kBF16},

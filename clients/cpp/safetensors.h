@@ -1,5 +1,6 @@
-// A safetensors file: 8 bytes header length (little-endian), header (JSON), data. Source:
-// github.com/huggingface/safetensors. Whatever the file says, reading stays inside it.
+// Reads a safetensors file: 8 bytes with the header length (little-endian), a JSON header, and
+// data. Source: github.com/huggingface/safetensors. Reading never goes beyond the file, whatever
+// the header says.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,12 @@ class SafetensorsFile {
   struct Entry {
     core::DType dtype = core::DType::kF32;
     std::vector<std::int64_t> shape;
-    std::string_view bytes;  // row-major; the file's
+    std::string_view bytes;  // Contents in row-major order; owned by the file object.
   };
-  // Errors: NOT_FOUND, INVALID_ARGUMENT with what is damaged.
+  // Reads a file. Errors: NOT_FOUND, or INVALID_ARGUMENT with a description of the damage.
   static core::Result<SafetensorsFile> read(const std::string& path);
 
-  // Null where there is none.
+  // The entry or metadata with this name. Null if there is none.
   const Entry* find(const std::string& name) const;
   const std::string* metadata(const std::string& key) const;
   const std::map<std::string, Entry>& entries() const { return entries_; }
@@ -35,7 +36,8 @@ class SafetensorsFile {
   SafetensorsFile() = default;
   core::Status parse();
 
-  std::vector<char> contents_;  // stays where it is when the file is moved
+  // The contents of the file, whose address does not change when the object is moved.
+  std::vector<char> contents_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
 };

@@ -19,9 +19,9 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 namespace {
 
-// Seconds, twice; then the session stays until its lease is over.
+// Seconds for each of two attempts. If both fail, the session exists until its lease expires.
 constexpr double kCloseTimeout = 3;
-// That often a daemon is asked for where nothing listens.
+// Number of attempts to reach a daemon if no process listens.
 constexpr int kStartingTries = 10;
 constexpr std::chrono::milliseconds kStartingPause{100};
 
@@ -43,7 +43,8 @@ void describe_this_process(HelloAsked& asked) {
   if (::gethostname(text, sizeof text - 1) == 0) asked.host = text;
   asked.pid = static_cast<std::uint64_t>(::getpid());
   asked.program = program_invocation_short_name;
-  for (std::string* each : {&asked.user, &asked.host, &asked.program}) {  // UTF-8 is what travels
+  // The daemon accepts only UTF-8, so other bytes are replaced.
+  for (std::string* each : {&asked.user, &asked.host, &asked.program}) {
     std::replace_if(
         each->begin(), each->end(), [](char c) { return static_cast<signed char>(c) < 0; }, '?');
   }
@@ -53,8 +54,8 @@ Status wrong(const ops::OpDef& def, const Parameter& parameter, const char* want
   return core::invalid(def.name + "(): argument '" + parameter.name + "' must be " + wants);
 }
 
-// What the daemon answers to Hello. Where nothing listens it is asked again for a moment: it may be
-// about to start.
+// Sends Hello and returns the reply. If no process listens, tries again for a short time, because
+// the daemon may be starting.
 core::Result<std::string> first_reply(Route& route, const std::string& hello, double timeout) {
   for (int tries = 1;; ++tries) {
     auto reply = route.channel()->unary("/teletensor.v1.Compute/Hello", hello, timeout, false, {});
@@ -63,7 +64,7 @@ core::Result<std::string> first_reply(Route& route, const std::string& hello, do
   }
 }
 
-// What the daemon takes from a right client; from another one it ends the session.
+// Checks a name. The daemon would end the session for an invalid one.
 void check_name(const char* what, std::string_view name) {
   const auto printable = [](char c) { return c >= ' ' && c <= '~'; };
   if (name.empty() || name.size() > 200 || !std::all_of(name.begin(), name.end(), printable)) {
@@ -72,7 +73,7 @@ void check_name(const char* what, std::string_view name) {
   }
 }
 
-// The arguments of one call, as a Session takes them.
+// The arguments of one call, in the form that Session expects.
 struct Parsed {
   core::InlineVector<Var, 3> arguments;
   core::InlineVector<std::uint32_t, 2> counts;
@@ -155,7 +156,7 @@ Status CppSession::block(const std::function<bool()>& ready) {
 void CppSession::note_site(std::uint64_t seq) { sites_[seq % kSites] = {seq, op_, where_}; }
 
 void CppSession::tick() {
-  // Who is inside sends them himself, sooner or later.
+  // Another thread holds the lock and sends the releases later.
   if (!api_.try_lock()) return;
   idle();
   api_.unlock();
@@ -200,7 +201,7 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
 ConnectionState::~ConnectionState() {
   try {
     close();
-  } catch (const std::exception&) {  // nobody is left to tell
+  } catch (const std::exception&) {  // A destructor cannot report an error, so it is dropped.
   }
 }
 
@@ -241,7 +242,8 @@ std::vector<Tensor> ConnectionState::call(std::string_view op, const std::vector
   const ops::OpDef* def = ops::catalog().find(op);
   if (def == nullptr) raise_if(core::invalid("there is no op " + std::string(op)));
   const std::size_t parameters = def->parameters.size();
-  const std::size_t fillable = def->random ? parameters - 2 : parameters;  // seed and ordinal
+  // The seed and the ordinal are not arguments of the caller.
+  const std::size_t fillable = def->random ? parameters - 2 : parameters;
   if (arguments.size() > fillable) {
     raise_if(
         core::invalid(def->name + "() takes at most " + std::to_string(fillable) + " arguments"));
@@ -423,10 +425,10 @@ void ConnectionState::publish(const std::string& name, const HandleRef& handle, 
     raise_late();
     raise_if(status);
   };
-  wait();  // errors of earlier lines come before anything is published
+  wait();  // Errors of earlier lines are thrown before anything is published.
   session->at("publish", {});
   raise_if(session->publish(name, handle.get(), writable, users));
-  wait();  // so that what goes wrong is raised here
+  wait();  // Waits, so that errors of the publication are thrown here.
   if (handle) {
     publications.insert_or_assign(name, wrap(handle).detach().impl_->handle);
   } else {
@@ -447,7 +449,7 @@ Tensor ConnectionState::published(const std::string& name) {
   auto found = decode_published(reply);
   raise_if(found.status());
   for (const PublishedAnswer& answer : *found) {
-    const std::string below = "/" + answer.name;  // of another user: "user/name"
+    const std::string below = "/" + answer.name;  // A publication of another user: "user/name".
     const bool whole =
         name == answer.name || (name.size() > below.size() &&
                                 name.compare(name.size() - below.size(), below.size(), below) == 0);

@@ -1,4 +1,4 @@
-// What stands behind Connection and Tensor.
+// The implementation types behind Connection and Tensor.
 #pragma once
 
 #include <map>
@@ -17,16 +17,16 @@
 
 namespace teletensor::client {
 
-// Throws Error.
+// Throws Error if the status is not OK.
 void raise_if(const Status& status);
 
-// The native session with what C++ has in the place of Python: no hooks, no functions of one's own.
+// The native session for C++, which has neither Python hooks nor custom autograd functions.
 class CppSession final : public Session {
  public:
   CppSession(const SessionLimits& limits, std::recursive_mutex& api)
       : Session(limits), api_(api), sites_(kSites) {}
 
-  // Of the commands that this thread issues next.
+  // Sets the operator and source line of the commands that this thread issues next.
   void at(std::string_view op, const Where& where) { op_ = op, where_ = where; }
 
   Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
@@ -46,7 +46,7 @@ class CppSession final : public Session {
  private:
   struct Site {
     std::uint64_t seq = 0;
-    std::string_view op;  // of the catalog
+    std::string_view op;  // Name of the operator in the catalog.
     Where where;
   };
   static constexpr std::size_t kSites = 1 << 14;
@@ -61,31 +61,31 @@ struct ConnectionState : std::enable_shared_from_this<ConnectionState> {
   ~ConnectionState();
   void close();
 
-  // An error that lists the daemon's devices, where this is none of them.
+  // Throws an error that lists the daemon's devices if this is not one of them.
   void check_device(core::Device device) const;
   Tensor wrap(HandleRef handle);
   std::vector<Tensor> call(std::string_view op, const std::vector<Value>& arguments,
                            const Named& named, bool inplace, const Where& where);
   Tensor upload(std::string_view bytes, core::DType dtype, core::Device device, const Shape& shape);
-  // The row-major bytes.
+  // Waits for the contents of the tensor and returns them in row-major order.
   std::string read(Handle& handle);
   void raise_late();
-  // A null handle withdraws the name.
+  // Publishes the tensor; a null handle withdraws the name.
   void publish(const std::string& name, const HandleRef& handle, bool writable,
                const std::string& users);
   Tensor published(const std::string& name);
 
-  std::recursive_mutex api;  // held by whoever is inside
+  std::recursive_mutex api;  // Locked by the thread that runs a call on the connection.
   Route route;
   double timeout;
   HelloAnswer hello;
   std::unique_ptr<CppSession> session;
-  // A detached alias of each published tensor, by name: the daemon drops a name with the last
+  // A detached alias of each published tensor, by name. The daemon drops a name with the last
   // holder of its tensor.
   std::map<std::string, HandleRef> publications;
-  std::unique_ptr<Keeper> keeper;  // of its streams
+  std::unique_ptr<Keeper> keeper;  // Reconnects the session's streams.
   std::uint64_t uploads = 0;
-  std::int64_t seed = 67280421310721, ordinal = 0;  // PyTorch's default
+  std::int64_t seed = 67280421310721, ordinal = 0;  // PyTorch's default seed.
   bool closed = false;
 };
 

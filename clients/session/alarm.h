@@ -1,4 +1,5 @@
-// Alarm: wakes a thread after a time that others may change meanwhile, which wakes nobody.
+// Alarm wakes a thread at a set time. Other threads may change the time, which does not wake the
+// thread.
 #pragma once
 
 #include <chrono>
@@ -16,15 +17,19 @@ class Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  // It goes off so long from now (> 0), in place of when it was to. Any thread.
+  // Sets the alarm to go off after `time` (> 0) from now, instead of the earlier setting. Callable
+  // from any thread.
   void set(Duration time);
-  // Until it goes off. Precondition: set() since the last time. One thread.
+  // Waits until the alarm goes off. Precondition: set() was called since the last wait(). Used by
+  // one thread.
   void wait();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  const int timer_;  // negative where the system gives none: then a condition, which does wake
+  // Timer descriptor. Negative if the system provides none; then a condition variable is used,
+  // which does wake the thread.
+  const int timer_;
   core::Mutex mutex_;
   core::CondVar changed_;
   Clock::time_point at_ TT_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Facts about time that hold on a busy machine: an alarm is never early.
+// Tests properties of Alarm that hold on a busy machine: an alarm is never early.
 #include "clients/session/alarm.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Backwards of a session: one command, or the same expansion issued from here.
+// The backward passes of a session: a single command, or the same expansion issued by this client.
 
 #include <algorithm>
 
@@ -12,9 +12,10 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
                          std::vector<HandleRef>& results) {
   if (watching) TT_RETURN_IF_ERROR(before_backward());
   TT_RETURN_IF_ERROR(ready_to_issue());
-  flush_releases();  // the daemon gives no .grad to a name that is gone here
+  flush_releases();  // Released tensors are reported first, so that the daemon gives them no .grad.
   program::Backward command;
-  bool inside = false;  // vmap: a gradient for each sample flows through ordinary nodes
+  // A gradient inside vmap, which has one value for each sample, flows through ordinary nodes.
+  bool inside = false;
   for (const HandleRef& h : call.seeds) inside = inside || (h && h->id == 0);
   for (const HandleRef& h : call.roots) {
     if (h->id == 0) return outside_its_vmap();
@@ -46,7 +47,8 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
     command.made = static_cast<std::uint32_t>(next_id_ - first);
     issue(program::Command(command), command.made);
   } else {
-    // Python lies on the path, or what runs must be recorded: the same expansion, sent from here.
+    // A Python hook is on the path, or the instructions must be recorded: the client issues the
+    // same expansion itself.
     const bool outer_recording = recording_, outer_mode = grad_mode();
     recording_ = create_graph;
     set_grad_mode(create_graph);
@@ -57,9 +59,11 @@ Status Session::backward(autograd::BackwardCall call, bool create_graph,
     set_grad_mode(outer_mode);
     TT_RETURN_IF_ERROR(status);
     if (!command.retain_graph) {
-      (*plan)->free_saved();  // also nodes that no gradient reached, as the daemon will
+      // Frees also the saved values of nodes that no gradient has reached, like the daemon.
+      (*plan)->free_saved();
       command.expanded = true;
-      command.seeds = command.roots;  // of the right shape, which is all that counts
+      // The seeds are ignored except for their shapes, which are those of the roots.
+      command.seeds = command.roots;
       begin_command();
       issue(program::Command(command), 0);
     }

@@ -1,4 +1,4 @@
-// vmap: one call for a whole batch, by the rules of engine/ops (op.h: Batching).
+// vmap: performs one call for a whole batch, by the batching rules of engine/ops (op.h: Batching).
 
 #include "clients/session/transforms_shared.h"
 
@@ -9,7 +9,7 @@ using ops::Parameter;
 
 namespace {
 
-// Refuses what would be refused without vmap, in the shapes that the function sees.
+// Refuses what would be refused without vmap, for the shapes that the function sees.
 Status infer(const OpDef& def, const Request& request, std::vector<Layout>& results) {
   core::InlineVector<ops::OperandInfo, 3> infos;
   ops::InferContext context{.op = def.name,
@@ -39,7 +39,8 @@ Status infer(const OpDef& def, const Request& request, std::vector<Layout>& resu
   if (def.view != nullptr) {
     std::vector<core::Geometry> views;
     const Status status = def.view(context, views);
-    // reshape: in the batch's layout another answer is possible, and that one counts.
+    // For reshape, a view may be possible in one layout and not in the other; the batch's layout
+    // decides.
     if (status.ok()) {
       for (const core::Geometry& view : views) {
         const core::DType dtype =
@@ -96,7 +97,8 @@ class BatchCall final : public ops::BatchContext {
   std::vector<Var> results_;
 };
 
-Var padded(const Var& x, int wanted) {  // [batch, ...] with 1s behind the batch
+// Reshapes x to [batch, 1, ..., 1, rest], so that it has `wanted` dimensions after the batch.
+Var padded(const Var& x, int wanted) {
   if (!x.is_tensor() || x.rank() - 1 >= wanted) return x;
   Dims shape{x.shape()[0]};
   for (int i = x.rank() - 1; i < wanted; ++i) shape.push_back(1);
@@ -142,7 +144,7 @@ void BatchCall::front_all(const OpDef& def) {
   const int seen = operands() > 0 ? rank(0) : 0;
   const bool grows = def.name == "unsqueeze" || def.name == "stack";
   const bool squeezes = def.name == "squeeze";
-  bool lifted = false;  // a 0-d operand gets a dimension to reduce
+  bool lifted = false;  // Whether a 0-d operand gets a dimension to reduce.
   Attributes attributes;
   for (std::size_t i = 0; i < request_.attributes.size(); ++i) {
     const Parameter& p = def.parameters[static_cast<std::size_t>(def.operand_parameters) + i];
@@ -234,14 +236,15 @@ Status batched(Session& session, std::size_t position, const Request& request, H
   }
   for (std::size_t i = 0; i < call.results().size(); ++i) {
     Var result = call.results()[i];
-    // 0-d operands have less say in promotion, which they lose with the batch's dimension.
+    // 0-d operands have lower priority in type promotion. With the batch dimension they lose that
+    // property, so the result is cast.
     if (i < seen.size()) result = ops::cast(result, seen[i].dtype);
     TT_RETURN_IF_ERROR(calls.status());
     const bool has_batch =
         result.is_tensor() && result.rank() > 0 && result.shape()[0] == level.size;
     if (result.is_tensor() && !has_batch && i < seen.size() &&
         result.shape() == seen[i].geometry.shape && core::numel(result.shape()) == 0) {
-      results.push_back(HandleRef(&handle(result)));  // nothing, for every sample
+      results.push_back(HandleRef(&handle(result)));  // The result has no elements for any sample.
       continue;
     }
     if (!has_batch) {

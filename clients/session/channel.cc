@@ -15,16 +15,16 @@ using core::Status;
 
 namespace {
 
-constexpr double kStagedTimeout = 10;  // seconds
+constexpr double kStagedTimeout = 10;  // Maximum time for the call Staged, in seconds.
 
-constexpr std::int64_t kSlice = 100'000;  // microseconds between two looks at `stop`
+constexpr std::int64_t kSlice = 100'000;  // Microseconds between two calls of `stop`.
 
 Status stopped(Call& call) {
   call.api().cancel(call.get());
   return Status(Code::kCancelled, "interrupted");
 }
 
-// Waits until the write has left; OVER is no failure here: the end of the call tells why.
+// Waits until the write is complete. OVER is no error here; the end of the call has the reason.
 Status written(Call& call, const Stop& stop, bool& over) {
   while (true) {
     const int done = call.api().written(call.get(), kSlice);
@@ -40,7 +40,8 @@ Status send(Call& call, const tt_wire_part* parts, std::size_t count, const Stop
   return written(call, stop, over);
 }
 
-// The next message; Status of the call's end where there is none (OK: a good end), with `over`.
+// Waits for the next message. If there is none, sets `over` and returns the final status of the
+// call, which is OK for a normal end.
 Status receive(Call& call, const Stop& stop, tt_wire_message& message, bool& over,
                std::string* word) {
   while (true) {
@@ -60,7 +61,7 @@ std::string joined(const tt_wire_message& message) {
   return bytes;
 }
 
-// A call whose only message is the reply: reads it and the end.
+// Reads the reply and the end of a call whose only message is the reply.
 Result<std::string> reply(Call& call, const Stop& stop, std::string* word) {
   tt_wire_message message{};
   bool over = false;
@@ -145,7 +146,8 @@ Result<std::uint64_t> Channel::upload(core::Device device, std::string_view byte
     wire::StagedAnswer staged;
     if (reply.ok()) {
       TT_RETURN_IF_ERROR(wire::decode_staged_reply(*reply, staged));
-    } else if (reply.status().code() != Code::kUnimplemented) {  // an older daemon: from the start
+      // UNIMPLEMENTED comes from an older daemon: the upload starts from the beginning.
+    } else if (reply.status().code() != Code::kUnimplemented) {
       return reply.status();
     }
     if (staged.upload != 0) return staged.upload;

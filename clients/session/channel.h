@@ -1,4 +1,4 @@
-// Channel: a connection to a daemon by clients/wire, for the calls of one session.
+// Channel is a connection to a daemon through clients/wire, for the calls of one session.
 #pragma once
 
 #include <atomic>
@@ -17,17 +17,18 @@
 
 namespace teletensor::client {
 
-// The library at `path`, loaded so that no symbol of it meets others of the process, nor theirs its
-// own. UNAVAILABLE with the loader's words. Loaded once and kept.
+// Loads the library at `path` so that neither its symbols nor those of the process are visible to
+// each other. Loads it once and keeps it. UNAVAILABLE with the loader's message on failure.
 core::Result<const tt_wire_api*> load_wire(const std::string& path);
 
-// Asked every 100 ms while a call waits; true gives the call up, which then ends as CANCELLED.
+// Called every 100 ms while a call waits. If it returns true, the call is cancelled and ends with
+// CANCELLED.
 using Stop = std::function<bool()>;
 
-// Ends the call with its life.
+// A call, which ends with this object.
 class Call {
  public:
-  // `channel` lives as long as the call.
+  // The call keeps `channel` alive.
   Call(const tt_wire_api& api, tt_wire_call* call, std::shared_ptr<tt_wire_channel> channel)
       : api_(&api), call_(call), channel_(std::move(channel)) {}
   ~Call() { api_->end(call_); }
@@ -36,7 +37,8 @@ class Call {
 
   const tt_wire_api& api() const { return *api_; }
   tt_wire_call* get() const { return call_; }
-  // Precondition: a read has said OVER. `word`: the daemon's for why a session has ended, or "".
+  // The final status of the call. Precondition: a read has returned OVER. `word` receives the
+  // daemon's reason for the end of a session, or an empty text.
   core::Status status(std::string* word = nullptr) const;
 
  private:
@@ -47,33 +49,37 @@ class Call {
 
 class Channel {
  public:
-  // `target` as gRPC names it: "host:port" or wire::socket_target(); not encrypted without `tls`.
+  // `target` is in gRPC's notation: "host:port" or wire::socket_target(). Not encrypted if `tls` is
+  // null.
   Channel(const tt_wire_api& api, const std::string& target, const tt_wire_tls* tls = nullptr);
 
-  // To be checked before each call.
+  // The process that created the channel; must be checked before each call.
   const Origin& origin() const { return origin_; }
-  // The token that later calls carry.
+  // Sets the metadata, such as the token, that later calls carry.
   void set_metadata(std::vector<std::pair<std::string, std::string>> metadata) {
     metadata_ = std::move(metadata);
   }
 
-  // `method`: "/teletensor.v1.Compute/Hello". `timeout` in seconds; `wait` for a connection.
+  // Makes a unary call. `method` is a name like "/teletensor.v1.Compute/Hello". `timeout` is in
+  // seconds. With `wait`, it waits for a connection.
   core::Result<std::string> unary(const std::string& method, std::string_view request,
                                   double timeout, bool wait, const Stop& stop,
                                   std::string* word = nullptr);
-  // The Run call of attach number `attach`.
+  // Starts the Run call of attach number `attach`.
   std::unique_ptr<Call> run(std::uint64_t attach);
 
-  // How much of a transfer is done, for whoever watches from another thread.
+  // Number of bytes transferred so far, for a thread that displays progress.
   using Moved = std::atomic<std::uint64_t>;
 
-  // Sends the bytes; the upload's number once the daemon has them all. `again`: the connection was
-  // cut in an upload of the same `key`, which goes on from what has come. `moved` may be null.
+  // Sends the bytes, and returns the upload's number when the daemon has all of them. With `again`,
+  // the connection was lost during an upload with the same `key`, which is resumed. `moved` may be
+  // null.
   core::Result<std::uint64_t> upload(core::Device device, std::string_view bytes,
                                      std::size_t chunk_bytes, std::uint64_t key, bool again,
                                      const Stop& stop, std::string* word = nullptr,
                                      Moved* moved = nullptr);
-  // Reads the `size` bytes of bulk fetch `seq` from `at` on, which tells how far it came.
+  // Reads the `size` bytes of bulk fetch `seq`, starting at `at`, which is advanced by what was
+  // read.
   core::Status download(std::uint64_t seq, char* out, std::size_t size, std::size_t& at,
                         const Stop& stop, std::string* word = nullptr, Moved* moved = nullptr);
 

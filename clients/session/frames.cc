@@ -1,5 +1,5 @@
-// Frames out and progress in: the transport's threads, and what goes again to a daemon that has
-// lost it.
+// The transport of a session: sends frames, receives progress, and sends frames again to a daemon
+// that has lost them.
 #include <algorithm>
 #include <chrono>
 
@@ -12,9 +12,10 @@ using core::MutexLock;
 
 namespace {
 
-// What a retained frame costs besides its bytes.
+// Estimated cost of a retained frame in addition to its bytes.
 constexpr std::size_t kFrameOverhead = 128;
-// How much may be read before the daemon, which keeps it until then, is told.
+// Maximum number of bytes that may be read before they are acknowledged. The daemon keeps them
+// until then.
 constexpr std::size_t kMaxUnacknowledged = 1 << 20;
 
 }  // namespace
@@ -24,8 +25,8 @@ bool Session::sendable() const {
   if (all_taken()) return unacknowledged_ > kMaxUnacknowledged;
   const bool full = !frames_.empty();
   const std::size_t next = full ? frames_.front().frame->size() : writer_.size();
-  // What is issued is within the credits of the daemon that it was issued for; what goes again to
-  // another one may be beyond.
+  // Commands are issued within the credits of the daemon at that time. Frames that are replayed to
+  // another daemon may exceed its credits.
   const std::uint64_t last = full ? frames_.front().last_seq : writer_.next_seq() - 1;
   return sent_bytes_ + next <= credit_bytes_ && last <= credit_upto_;
 }
@@ -33,7 +34,8 @@ bool Session::sendable() const {
 FrameRef Session::take_frame() {
   if (again_ != 0) return sent_[sent_.size() - again_--].frame;
   const bool last = frames_.empty();
-  const bool empty = last && writer_.empty();  // tells what has been read, nothing else
+  // A frame without commands, which only acknowledges messages.
+  const bool empty = last && writer_.empty();
   if (last) {
     close_frame();
     unacknowledged_ = 0;
@@ -101,7 +103,7 @@ void Session::detach() {
 
 bool Session::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {
   using Clock = std::chrono::steady_clock;
-  std::shared_ptr<Stream> link;  // outlives the lock
+  std::shared_ptr<Stream> link;  // Released after the session's lock.
   MutexLock lock(mutex_);
   Clock::time_point until{};
   while (!ready()) {
@@ -109,7 +111,8 @@ bool Session::wait_for(const std::function<bool()>& ready, std::chrono::millisec
     if (until == Clock::time_point{}) until = now + most;
     if (now >= until) return false;
     if (link != link_) {
-      if (link) return false;  // another one: let go of this without the lock
+      // A new stream exists: return, so that the old one is released without the lock.
+      if (link) return false;
       link = link_;
     }
     if (!link) {
@@ -158,7 +161,7 @@ std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
   MutexLock lock(mutex_);
   attach_ = attach;
   again_ = 0;
-  for (std::deque<Sent>* const frames : {&sent_, &ran_}) {  // the newer ones first
+  for (std::deque<Sent>* const frames : {&sent_, &ran_}) {  // Newer frames are moved first.
     for (; !frames->empty() && frames->back().last_seq > received_upto; frames->pop_back()) {
       waiting_bytes_ += frames->back().frame->size();
       if (frames == &ran_) ran_bytes_ -= frames->back().frame->size() + kFrameOverhead;
@@ -178,7 +181,8 @@ std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
   return stream_;
 }
 
-// With the lock. Frames that have run go, or are retained as far as there is room.
+// Precondition: the lock is held. Frees frames that have run, or retains them as far as there is
+// room.
 void Session::forget_sent(std::uint64_t snapshot_upto) {
   if (snapshot_upto != 0) retains_ = limits_.keeps && limits_.retained_bytes > 0;
   while (!sent_.empty() && sent_.front().last_seq <= ran_upto_) {
@@ -208,10 +212,12 @@ Status Session::on_progress(std::string_view bytes) {
   wire::Progress progress;
   TT_RETURN_IF_ERROR(wire::decode_progress(bytes, progress));
   MutexLock lock(mutex_);
-  if (progress.number != 0 && progress.number <= progress_upto_) return {};  // came before
+  // This message was received before.
+  if (progress.number != 0 && progress.number <= progress_upto_) return {};
   progress_upto_ = progress.number;
   unacknowledged_ += bytes.size();
-  // Errors first: who sees completed_ without the lock must not miss them.
+  // Errors are stored first, because a thread that sees completed_ without the lock must not miss
+  // them.
   for (wire::ErrorEvent& error : progress.errors) {
     if (error.root <= replay_upto_) return diverged(error);
     fragile_upto_ = std::max(fragile_upto_, error.root);
@@ -226,7 +232,8 @@ Status Session::on_progress(std::string_view bytes) {
   ran_upto_ = std::max(ran_upto_, progress.completed_upto);
   forget_sent(progress.snapshot_upto);
   for (wire::FetchedValue& value : progress.fetched) {
-    if (awaited_.erase(value.seq) == 0 && value.seq <= replay_upto_) continue;  // told before
+    // This value was received before.
+    if (awaited_.erase(value.seq) == 0 && value.seq <= replay_upto_) continue;
     if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
   }
   for (wire::RaisedEvent& raised : progress.raised) {
@@ -237,8 +244,8 @@ Status Session::on_progress(std::string_view bytes) {
   return {};
 }
 
-// With the lock. What had succeeded has failed when it was done again: what this client has read
-// since the snapshot is not what the daemon has.
+// Precondition: the lock is held. A replayed command has failed although it had succeeded before.
+// What the client has read since the snapshot is not what the daemon has, so the session is lost.
 Status Session::diverged(const wire::ErrorEvent& error) {
   if (lost_.ok()) {
     lost_ = Status(core::Code::kUnavailable,
@@ -258,7 +265,8 @@ Status Session::diverged(const wire::ErrorEvent& error) {
 void Session::lost(Status why) {
   if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
-  if (lost_.ok() && !closed_) lost_ = std::move(why);  // a closed one ended by itself
+  // A session that was closed has ended normally.
+  if (lost_.ok() && !closed_) lost_ = std::move(why);
   over_ = true;
   changed_.notify_all();
   wake_sender();

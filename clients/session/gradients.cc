@@ -1,5 +1,5 @@
-// Reverse mode across levels: the tape holds ordinary names, so a gradient of names inside levels
-// is one of what they stand for.
+// Reverse mode inside transforms: the tape records ordinary tensors, so a gradient of tensors
+// inside levels is one of the tensors that they represent.
 
 #include "clients/session/transforms_shared.h"
 
@@ -7,7 +7,7 @@ namespace teletensor::client::transforms {
 
 namespace {
 
-// The tangent of what lies under the levels inside level `id`.
+// The tangent, inside level `id`, of the tensor that `v` represents below the levels.
 Var tangent_under(Session& session, const Var& v, std::uint64_t id) {
   const Handle& h = handle(v);
   if (h.id != 0 || extra_of(h)->level < id) {
@@ -87,7 +87,7 @@ Status gradient_below(Session& session, std::size_t at, autograd::BackwardCall c
     }
     return session.status();
   }
-  // The derivative of the dual number, part by part.
+  // The derivative of the dual number, one part at a time.
   autograd::BackwardCall second;
   second.inputs = call.inputs;
   second.has_inputs = second.allow_unused = true;
@@ -157,7 +157,7 @@ Status gradient(Session& session, const autograd::BackwardCall& call, bool creat
 
 namespace {
 
-// detach() drops tangents too, so they are put back.
+// detach() also drops tangents, so they are attached again.
 Var detached(Session& session, const Var& x) {
   static const OpRef detach("detach");
   const Var out = ops::apply(detach, {x});

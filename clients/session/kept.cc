@@ -1,5 +1,4 @@
-// What outlives this client: names that the daemon keeps, tensors of several sessions, and the end
-// of a download.
+// State that outlives this client: named tensors, published tensors, and acknowledged downloads.
 #include "clients/session/session.h"
 #include "engine/autograd/inventory.h"
 

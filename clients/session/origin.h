@@ -1,5 +1,5 @@
-// Origin: the process in which an object was made. In the child of a fork nobody may touch what
-// threads and locks have left behind.
+// Origin identifies the process in which an object was created. In the child of a fork, the threads
+// of the parent do not exist and its locks may be held, so the object must not be used.
 #pragma once
 
 #include "engine/core/status.h"
@@ -9,13 +9,13 @@ namespace teletensor::client {
 class Origin {
  public:
   Origin();
-  // This process is the child of a fork, and the object is its parent's.
+  // Returns true if this process is the child of a fork and the object was created by its parent.
   bool is_parents() const;
-  // FAILED_PRECONDITION if so, with what a person can do.
+  // Returns FAILED_PRECONDITION, with advice for the user, if is_parents() is true.
   core::Status check() const;
 
  private:
-  const unsigned forks_;  // on the way from the first process to this one
+  const unsigned forks_;  // Number of forks from the first process to this one.
 };
 
 }  // namespace teletensor::client

@@ -1,4 +1,4 @@
-// The session's programs: traces, definitions, calls.
+// The programs of a session: traces, definitions and calls.
 
 #include "clients/session/session.h"
 #include "engine/ops/verify.h"
@@ -33,7 +33,7 @@ core::Result<std::uint64_t> Session::define(const program::Program& program) {
                   "a program of " + std::to_string(define.bytes.size()) +
                       " bytes does not fit a frame of " + std::to_string(limits_.frame.bytes));
   }
-  // Whether it can be read back: its limits are the daemon's.
+  // Checks that the program can be read back, because the daemon applies the same limits.
   if (auto read = program::deserialize(define.bytes, ops::op_finder(catalog())); !read.ok()) {
     return read.status();
   }

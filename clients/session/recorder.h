@@ -1,4 +1,5 @@
-// Recorder: when a session's frames left and what its program waited for, while somebody profiles.
+// Recorder records when the frames of a session were sent and what its program waited for, while
+// profiling is on.
 #pragma once
 
 #include <atomic>
@@ -14,15 +15,16 @@ namespace teletensor::client {
 
 class Recorder {
  public:
-  static constexpr std::size_t kMax = std::size_t{1} << 17;  // of each
+  // Maximum number of records of each kind.
+  static constexpr std::size_t kMax = std::size_t{1} << 17;
 
-  // Times are nanoseconds of the steady clock, Python's time.monotonic_ns().
+  // Times are nanoseconds of the steady clock, like Python's time.monotonic_ns().
   struct SentFrame {
     std::uint64_t at = 0, last_seq = 0, bytes = 0;
   };
   struct Wait {
     std::uint64_t begin = 0, ns = 0, last_seq = 0;
-    std::string site;  // the program's line
+    std::string site;  // Source line of the program that waited.
   };
 
   bool on() const { return on_.load(std::memory_order_relaxed); }

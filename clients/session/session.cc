@@ -18,11 +18,11 @@ thread_local bool t_inference_mode = false;
 thread_local int t_awaits_value = 0;
 core::DType g_default_dtype = core::DType::kF32;
 
-// A release waits for company.
+// Number of releases that are collected before they are sent.
 constexpr std::size_t kReleaseBatch = 8;
-// For so many commands, once something has run out, a release does not.
+// Number of commands after an out-of-memory error for which releases are sent at once.
 constexpr std::uint64_t kShort = 4096;
-// How far the API may run ahead of the sender.
+// Maximum number of bytes that API threads may produce ahead of the sender.
 constexpr std::size_t kMaxWaitingBytes = 32 << 20;
 
 }  // namespace
@@ -219,14 +219,14 @@ constexpr char kInferenceInplace[] =
 
 }  // namespace
 
-// A command that no frame holds would end the session.
+// A command that does not fit into any frame would end the session, so it is refused here.
 Status Session::fits_frame(OpId op, std::span<const Var> arguments,
                            const core::Attributes& attributes) const {
   return fits_frame(catalog().at(op).name, arguments.size() + wire::items_of(attributes));
 }
 
 Status Session::fits_frame(std::string_view what, std::size_t items) const {
-  constexpr std::size_t kOther = 64;  // counts, single numbers
+  constexpr std::size_t kOther = 64;  // Items reserved for counts and single numbers.
   if (items + kOther <= limits_.frame.items) return {};
   return core::invalid(std::string(what) + ": " + std::to_string(items) +
                        " tensors and numbers in one call, at most " +
@@ -291,7 +291,8 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   if (autograd::Tracer* trace = tracer()) [[unlikely]]
     trace->know(arguments);
   TT_RETURN_IF_ERROR(graph_.apply(call, results));
-  // Ids of the results come after those of the arguments, which the frame counts back from here.
+  // The results get their ids after the arguments were written, because handles in the frame are
+  // counted back from the next id.
   const program::HandleId first = next_id_;
   if (!mutates) {
     for (const HandleRef& h : results) give_id(*h);
@@ -347,7 +348,8 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
                                           core::Device device, const core::Dims& shape) {
   TT_RETURN_IF_ERROR(ready_to_issue());
   HandleRef h = graph_.adopt({dtype, device, core::Geometry(shape)}, nullptr);
-  // To a trace it is a tensor from outside: its bytes are not the program's.
+  // A trace treats the tensor as an input from outside, because its contents are not part of the
+  // program.
   std::unique_ptr<autograd::Tracer> trace = std::move(tracer_);
   give_id(*h);
   uploads_upto_ = std::max(uploads_upto_.load(), upload);
@@ -384,8 +386,8 @@ core::Result<autograd::Node*> Session::node_of(Handle& h) {
   autograd::Node* const before = h.node.get();
   auto node = graph_.node_of(h);
   if (!node.ok() || *node == before || h.id == 0) return node;
-  // Made again, and by the daemon now as well: a backward runs nodes in the order of their making,
-  // and names gradients in that order.
+  // The view's node was created again, and the daemon must do the same: a backward runs nodes in
+  // the order of their creation, and names gradients in that order.
   if (h.retains) {
     TT_RETURN_IF_ERROR(retain_grad(h));
     return node;
@@ -401,7 +403,7 @@ Status Session::register_hook(Handle& h, autograd::HookId hook) {
 }
 
 Status Session::assign_grad(Handle& h, Handle* grad) {
-  // Refuses as every use of such a view does; the gradient that a backward retains is none.
+  // Refuses the use of an invalid view. A gradient that a backward retains is not affected.
   if (grad != nullptr && grad != &h) TT_RETURN_IF_ERROR(node_of(h).status());
   return set_grad(h, HandleRef(grad));
 }
@@ -426,7 +428,7 @@ Status Session::set_data(Handle& h, Handle& other) {
     trace->know(h);
     trace->know(other);
   }
-  // Refused here alone: the daemon hears later that a view has gone.
+  // Refused by the client only, because the daemon learns later that a view was released.
   if (h.views > 0) return core::invalid("data: cannot be assigned while views of the tensor live");
   TT_RETURN_IF_ERROR(graph_.set_data(h, other));
   issue(program::Command(program::SetData{h.id, other.id}), 0);
@@ -485,7 +487,9 @@ core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
 Status Session::synchronize() {
   const AwaitsValue awaits;
   if (unsettled()) TT_RETURN_IF_ERROR(settle());
-  idle();  // what was deleted before this line is free after it
+  // Sends pending releases, so that memory of tensors that were deleted before synchronize() is
+  // free after it.
+  idle();
   const std::uint64_t upto = seq_;
   ++waits_;
   TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
@@ -511,7 +515,8 @@ void Session::unwanted(std::uint64_t seq) {
   if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
 }
 
-// Waits for nothing: on the sender's thread, whatever it waited for would need the sender.
+// Must not wait: it runs in the sender's thread, and anything that it waited for would need the
+// sender.
 void Session::idle() {
   if (!unsettled() && !over_ && has_room()) flush_releases();
 }
@@ -560,7 +565,9 @@ std::string Session::join_pending(core::Code code) {
 
 LateError Session::raise_those(std::optional<core::Code> wanted) {
   if (!has_pending()) return {};
-  if (watching) {  // their operands are those of the calls, not the last good ones
+  // The calls that the client has postponed must run before; their operands are the current values
+  // and not the last valid ones.
+  if (watching) {
     const Status settled = before_raise();
     if (settled.code() == core::Code::kCancelled || settled.code() == core::Code::kAborted) {
       return {settled};
@@ -572,7 +579,7 @@ LateError Session::raise_those(std::optional<core::Code> wanted) {
     if (!wanted) wanted = error.status.code();
     return error.status.code() == *wanted;
   });
-  if (errors.empty()) return {};  // another thread has raised them, or an interruption has
+  if (errors.empty()) return {};  // Another thread or an interruption has raised the errors.
   const auto by_root = [](const auto& a, const auto& b) { return a.root < b.root; };
   std::sort(errors.begin(), errors.end(), by_root);
   if (wanted == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
@@ -591,7 +598,8 @@ void Session::take_back(const std::vector<wire::ErrorEvent>& errors) {
     if (i > 0 && i % kRaisesUnderWay == 0) (void)finish_raises();
     send_raise(errors[i].root);
   }
-  (void)finish_raises();  // where this wait is interrupted, the next command finishes them
+  // If the wait for the Raise is interrupted, the next command completes it.
+  (void)finish_raises();
 }
 
 void Session::send_raise(std::uint64_t root) {
@@ -600,8 +608,8 @@ void Session::send_raise(std::uint64_t root) {
   raises_.push_back({seq_, root});
 }
 
-// The first API thread that calls this takes the writes of failed commands back in the mirror,
-// which has to happen before the next command is issued.
+// The first API thread that calls this function reverts the in-place writes of failed commands in
+// the mirror, before the next command is issued.
 Status Session::finish_raises() {
   while (!raises_.empty()) {
     const SentRaise raise = raises_.front();
@@ -622,7 +630,8 @@ Status Session::finish_raises() {
 }
 
 std::string Session::explained(const std::string& text, std::uint64_t root) const {
-  constexpr std::string_view kMade = "made by command ";  // in memory/pool.cc
+  // The text that memory/pool.cc writes before a command number.
+  constexpr std::string_view kMade = "made by command ";
   std::string out;
   std::size_t at = 0;
   while (true) {
@@ -691,7 +700,7 @@ Status Session::settle() {
     TT_RETURN_IF_ERROR(finish_raises());
     const std::uint64_t upto = interrupted_upto_;
     TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
-    if (!raises_.empty()) continue;  // another thread's
+    if (!raises_.empty()) continue;  // Another thread has sent Raises meanwhile.
     if (watching && upto != 0) interrupted(upto);
     std::uint64_t root = 0;
     {

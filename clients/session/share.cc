@@ -65,14 +65,15 @@ Result<GpuMemory> take_gpu(const ShareAddress&, std::uint64_t, std::uint64_t, co
 
 namespace {
 
-constexpr int kSliceMs = 100;  // between looks at `stop`
-// How long the last answer of an upload is waited for where `stop` has come.
+constexpr int kSliceMs = 100;  // Time between two calls of `stop`.
+// Maximum time to wait for the last answer of an upload after `stop` has returned true.
 constexpr std::chrono::seconds kLastAnswer{2};
 
-// Of the memory by which an upload goes: the daemon copies one while the client writes others.
+// Number of pieces of the memory for uploads: the daemon copies one piece while the client fills
+// others.
 constexpr int kPieces = 8;
 
-// Closes a descriptor with its life.
+// Closes a descriptor when it is destroyed.
 class Owned {
  public:
   explicit Owned(int descriptor = -1) : descriptor_(descriptor) {}
@@ -95,7 +96,7 @@ Status unavailable(const std::string& what) {
   return Status(Code::kUnavailable, "shared memory: " + what + ": " + std::strerror(errno));
 }
 
-// The ticket is for a daemon of this user, or root's.
+// The ticket must only be sent to a daemon of this user or of root.
 Status check_peer(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -145,7 +146,7 @@ Status tell(int socket, const wire::ShareRequest& request) {
   return n == static_cast<ssize_t>(sizeof request) ? Status() : unavailable("request");
 }
 
-// Waits for the next reply, and the descriptor that comes with it.
+// Waits for the next reply, and for the descriptor that is sent with it.
 Status hear(int socket, wire::ShareReply& reply, Owned& descriptor, const Stop& stop) {
   iovec part{&reply, sizeof reply};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -179,7 +180,7 @@ Status ask(int socket, const wire::ShareRequest& request, wire::ShareReply& repl
   return hear(socket, reply, descriptor, stop);
 }
 
-// A file that nobody can shorten under us and that holds what the reply says.
+// Checks that the file cannot be shortened by another process and contains what the reply says.
 Status check_file(int file, const wire::ShareReply& reply) {
   struct stat info {};
   const int seals = fcntl(file, F_GET_SEALS);
@@ -204,13 +205,14 @@ Result<Mapped> map(int file, const wire::ShareReply& reply, int flags) {
   void* base =
       mmap(nullptr, length, PROT_READ | PROT_WRITE, flags, file, static_cast<off_t>(begin));
   if (base == MAP_FAILED) return unavailable("map");
-  madvise(base, length, MADV_HUGEPAGE);  // an advice
+  madvise(base, length, MADV_HUGEPAGE);  // madvise is only a hint, so a failure is ignored.
   return Mapped{static_cast<char*>(base), length, skip};
 }
 
 }  // namespace
 
-// First the pages, then the hold: so nobody looks at memory that is somebody's again.
+// Unmaps the pages before closing the connection, so that the memory is not visible here when the
+// daemon uses it again.
 Mapping::~Mapping() {
   if (base_ != nullptr) munmap(base_, length_);
   if (hold_ >= 0) close(hold_);
@@ -242,7 +244,7 @@ Result<Mapping> Mapping::take(const ShareAddress& from, std::uint64_t seq, std::
                               const Stop& stop) {
   wire::ShareRequest request = request_of(from, wire::kShareTake);
   request.number = seq;
-  // Private: what is written becomes this process's own.
+  // A private mapping: what is written stays in this process.
   return ask(from, request, bytes, MAP_PRIVATE | MAP_NORESERVE, stop);
 }
 
@@ -314,11 +316,12 @@ Status Mapping::hear_last(wire::ShareReply& reply, const Stop& stop) {
   return {};
 }
 
-// By a piece that lies outside of the memory: an upload that fails is ended.
+// Ends an incomplete upload by requesting a piece outside the memory, because an upload that fails
+// is ended.
 void Mapping::give_up(wire::ShareRequest request) {
   request.from = bytes_;
   request.bytes = 1;
-  (void)tell(request);  // its answer is due to the next upload
+  (void)tell(request);  // The answer is read by the next upload.
 }
 
 Result<std::uint64_t> Mapping::upload(const ShareAddress& to, core::Device device,
@@ -353,7 +356,7 @@ Result<std::uint64_t> Mapping::send(const ShareAddress& to, core::Device device,
     if (due_ == kPieces) TT_RETURN_IF_ERROR(hear(reply, stop));
     std::memcpy(data_ + request.from, bytes.data() + request.offset, request.bytes);
     TT_RETURN_IF_ERROR(tell(request));
-    if (piece == 0) {  // it says the upload's number
+    if (piece == 0) {  // The first reply has the upload's number.
       TT_RETURN_IF_ERROR(hear(reply, stop));
       request.number = reply.number;
     }

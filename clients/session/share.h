@@ -1,6 +1,6 @@
-// A session's memory, mapped here: what the daemon of this machine passes by descriptor over the
-// socket beside its own (proto/wire/share.h). Nothing here exists on systems without memfd: there
-// every call is UNIMPLEMENTED, and streams are the way.
+// Maps memory of a session into this process. The daemon of this machine passes it as a file
+// descriptor over the socket beside its own (proto/wire/share.h). On systems without memfd, every
+// call returns UNIMPLEMENTED, and streams are used instead.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@
 
 namespace teletensor::client {
 
-// Where to ask, and as whom.
+// The socket, and the identity for requests.
 struct ShareAddress {
-  std::string socket;  // path
+  std::string socket;  // Path of the socket.
   std::uint64_t session = 0;
   std::string ticket;
-  Origin origin = {};  // of the session
-  // Each mapping has a copy.
+  Origin origin = {};  // The process in which the session was opened.
+  // A counter: each mapping has a copy of this pointer.
   std::shared_ptr<const int> users = std::make_shared<const int>(0);
-  // How many mappings there are of what was had here.
+  // Number of mappings that were created with this address.
   std::size_t live() const { return static_cast<std::size_t>(users.use_count()) - 1; }
 };
 
-// Mapped memory, until the end of its life; the daemon keeps its side for so long. After a fork
-// it is the child's as well: the daemon waits for both.
+// Mapped memory. The daemon keeps its side as long as the object exists. After a fork the child has
+// the mapping as well, and the daemon waits until both have closed it.
 class Mapping {
  public:
-  // The value of bulk fetch `seq`, which has `bytes` bytes; waits until it has been computed. What
-  // is written here stays here. Any failure means: use the stream.
+  // Maps the value of bulk fetch `seq`, which has `bytes` bytes; waits until it was computed.
+  // Writes to the mapping stay in this process. On any failure, use the stream.
   static core::Result<Mapping> take(const ShareAddress& from, std::uint64_t seq,
                                     std::uint64_t bytes, const Stop& stop);
-  // New zeroed memory that the daemon reads in upload(); `way`: for send(), which the daemon ends
-  // when nothing has been sent for a second at most. RESOURCE_EXHAUSTED over the session's quota.
+  // Maps new zeroed memory that the daemon reads in upload(). With `way`, it is memory for send(),
+  // which the daemon ends within a second after the last transfer. RESOURCE_EXHAUSTED if the
+  // session's quota does not allow it.
   static core::Result<Mapping> open(const ShareAddress& from, std::uint64_t bytes, bool way,
                                     const Stop& stop);
 
@@ -46,42 +47,44 @@ class Mapping {
 
   char* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
-  // Memory for upload(), had here.
+  // Returns true for memory that upload() can use, in the second form only if it was created with
+  // `address`.
   bool readable() const { return readable_; }
   bool readable_at(const ShareAddress& address) const {
     return readable_ && user_ == address.users;
   }
 
-  // An upload of bytes [from, from + bytes) of open()'s memory: its number once the daemon has
-  // copied them. One thread at a time. Where `stop` comes while the last bytes are copied, the
-  // number all the same: somebody has to bind the upload, or it stays.
+  // Uploads the range [from, from + bytes) of the memory of open(). Returns the upload's number
+  // when the daemon has copied it. One thread at a time. If `stop` returns true while the last
+  // bytes are copied, it returns the number nevertheless, because the caller must bind the upload
+  // to free it.
   core::Result<std::uint64_t> upload(const ShareAddress& to, core::Device device,
                                      std::uint64_t from, std::uint64_t bytes, const Stop& stop);
-  // An upload of other bytes by way of open()'s memory, in pieces: the next ones are written there
-  // while the daemon copies those before. One thread at a time.
+  // Uploads other bytes through the memory of open(), in pieces: the next pieces are written while
+  // the daemon copies earlier ones. One thread at a time.
   core::Result<std::uint64_t> send(const ShareAddress& to, core::Device device,
                                    std::string_view bytes, const Stop& stop);
 
  private:
   Mapping() = default;
-  // Dials, asks, and maps the file of the reply, which is to hold `bytes`.
+  // Connects, sends the request, and maps the file of the reply, which must contain `bytes` bytes.
   static core::Result<Mapping> ask(const ShareAddress& from, const wire::ShareRequest& request,
                                    std::uint64_t bytes, int flags, const Stop& stop);
   core::Status tell(const wire::ShareRequest& request);
   core::Status hear(wire::ShareReply& reply, const Stop& stop);
-  // After an upload that was interrupted: lets its answers pass.
+  // After an interrupted upload: reads its remaining replies.
   core::Status settle(const Stop& stop);
-  // Hears what is due, for a moment beyond `stop`.
+  // Reads the outstanding replies, for a moment longer than `stop` allows.
   core::Status hear_last(wire::ShareReply& reply, const Stop& stop);
-  // Has the daemon end an upload that is not whole.
+  // Makes the daemon end an incomplete upload.
   void give_up(wire::ShareRequest request);
 
   char* base_ = nullptr;
   std::size_t length_ = 0;
   char* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  int hold_ = -1;  // the connection
-  int due_ = 0;    // replies that have not come
+  int hold_ = -1;  // Descriptor of the connection that keeps the memory alive.
+  int due_ = 0;    // Number of replies that were not received yet.
   std::shared_ptr<const int> user_;
   bool readable_ = false;
 };
@@ -89,13 +92,15 @@ class Mapping {
 // Memory of a GPU, which CUDA maps (cuMemImportFromShareableHandle).
 struct GpuMemory {
   int descriptor =
-      -1;  // the caller's, as the hold is: the connection, kept open as Mapping keeps it
+      // Owned by the caller, like `hold`, the connection that keeps the memory alive (see Mapping).
+      -1;
   int hold = -1;
-  char gpu[16] = {};  // its UUID
+  char gpu[16] = {};  // UUID of the GPU that has the memory.
 };
 
-// The value of bulk fetch `seq`, which has `bytes` bytes on a GPU: a copy there that is this
-// process's to read and write. UNIMPLEMENTED, RESOURCE_EXHAUSTED: the daemon has no such memory.
+// Copies the value of bulk fetch `seq`, which has `bytes` bytes on a GPU, to memory on that GPU
+// that this process may read and write. UNIMPLEMENTED or RESOURCE_EXHAUSTED if the daemon cannot
+// provide such memory.
 core::Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes,
                                  const Stop& stop);
 

@@ -11,22 +11,23 @@ using core::MutexLock;
 
 namespace {
 
-// How long nobody else must have read before the keeper does.
+// Time without a read by another thread after which the keeper reads.
 constexpr std::chrono::milliseconds kKeeperPause{50};
 
-// Who has written this lately goes on, most likely: the writer looks by itself and need not be
-// woken. Unless a thread waits for a value: what comes next it sends itself, or wakes the writer.
+// A program that has issued a command recently will most likely issue another one, so the writer
+// polls for this time and need not be woken. The exception is a thread that waits for a value: it
+// sends what comes next itself, or wakes the writer.
 constexpr std::chrono::milliseconds kLull{2};
 
-// Who comes to wait so soon after its first command, this often in a row, sends the next ones
-// itself as well. Where it does not, they leave so much later: an alarm nearer than the system's
-// clock tick costs more than a wake-up.
+// A program that starts to wait within kSoon after its first command, kTrusted times in a row, is
+// expected to send its next commands itself. If it does not, the writer sends them after kLater; an
+// alarm that is nearer than the system's clock tick would cost more than a wake-up.
 constexpr std::chrono::microseconds kSoon{100};
 constexpr int kTrusted = 4;
 constexpr std::chrono::milliseconds kLater{4};
 constexpr std::chrono::nanoseconds kAtOnce{1};
 
-// How long a release waits for another command to travel with.
+// Time for which a release waits to be sent together with another command.
 constexpr std::chrono::milliseconds kIdle{200};
 
 std::int64_t microseconds(Stream::Duration time) {
@@ -78,14 +79,14 @@ void Stream::call_writer() {
   alarm_.set(trusted ? std::chrono::nanoseconds(kLater) : kAtOnce);
 }
 
-void Stream::excuse_writer() {
+void Stream::cancel_writer_wakeup() {
   if (std::exchange(due_, Due::kNothing) != Due::kNothing) alarm_.set(kIdle);
 }
 
 void Stream::write_one(std::int64_t most) {
   writing_ = true;
   auto* frame = new FrameRef(session_.take_frame());
-  if (!session_.sendable()) excuse_writer();
+  if (!session_.sendable()) cancel_writer_wakeup();
   session_.mutex_.unlock();
   const tt_wire_part part{(*frame)->data(), (*frame)->size(), drop_frame, frame};
   api_.write(call_->get(), &part, 1);
@@ -161,7 +162,7 @@ void Stream::write_loop() {
       write_one(-1);
       if (!session_.whole_frame() && !over_ && !stop_) sleep(session_.limits_.pace);
     } else if (!writing_ && !broken_ && session_.closed_ && session_.all_taken()) {
-      writing_ = true;  // for good: this was the last
+      writing_ = true;  // The flag stays set, because this was the last write.
       session_.mutex_.unlock();
       api_.write(call_->get(), nullptr, 0);
       api_.written(call_->get(), -1);

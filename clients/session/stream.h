@@ -1,13 +1,13 @@
-// Stream: the hot stream of a session over clients/wire, by threads that never touch Python.
-//
-// Who waits for something flushes and reads on its own thread (help()): a value then costs no
-// hand-over between threads. Beside that there are two threads. The writer sends what others
-// append: the first frame leaves at once, the next one when that has been written and a moment
-// (SessionLimits::pace) has passed. While frames follow each other and nobody waits it looks by
-// itself, once in such a moment; else it sleeps. A program that has come to wait right behind its
-// commands some times in a row is trusted to send the next ones so, and then wakes no writer: it
-// moves its alarm. The keeper reads when nobody else has for a while, so that pings are answered
-// and credits and late errors arrive in programs that only issue.
+// Stream runs the Run call of a session over clients/wire, in threads that never execute Python.
+// A thread that waits for a result sends and receives on its own (help()), so that a value needs no
+// hand-over between threads. In addition there are two threads. The writer sends frames of other
+// threads: the first frame at once, and each further one when the previous one was written and
+// SessionLimits::pace has passed. While frames follow each other and no thread waits, the writer
+// polls once in each such interval; otherwise it sleeps. If a program has several times in a row
+// waited directly after its commands, it is expected to send the next ones itself, and then the
+// writer is not woken but its alarm is postponed. The keeper reads when no other thread has read
+// for a while, so that pings are answered, and credits and asynchronous errors arrive, in programs
+// that only issue commands.
 #pragma once
 
 #include <chrono>
@@ -20,13 +20,13 @@
 
 namespace teletensor::client {
 
-// How a stream ended; outlives it.
+// The outcome of a stream; outlives it.
 class StreamEnd {
  public:
   void set(core::Status status, std::string word);
-  // False when the time has passed.
+  // Waits for the end of the stream. Returns false if the time has passed.
   bool wait(std::chrono::milliseconds most);
-  // Once it is set. `word`: the daemon's for why.
+  // The final status; valid when the end was set. `word` is the daemon's reason in one word.
   const core::Status& status() const { return status_; }
   const std::string& word() const { return word_; }
 
@@ -43,36 +43,38 @@ class Stream {
   using Clock = std::chrono::steady_clock;
   using Duration = Clock::duration;
 
-  // Starts; without threads to be had it is over at once, as if it had been cut. The session
-  // outlives the stream, and calls help() and call_writer().
+  // Starts the stream. If no threads can be created, it ends at once as if the connection were
+  // lost. The session must outlive the stream; it calls help() and call_writer().
   Stream(Session& session, std::unique_ptr<Call> call);
-  // Cuts the stream if it has not ended. Nobody is in help(). In the child of a fork: leave it
-  // undestroyed.
+  // Closes the stream if it has not ended. Precondition: no thread is in help(). In the child of a
+  // fork, the object must not be destroyed.
   ~Stream();
 
-  // Both with the session's lock. Sends or reads something, with the lock released meanwhile; false
-  // when another thread is at it, or the stream is over.
+  // Precondition for both functions: the session's lock is held. Sends or receives, with the lock
+  // released meanwhile. Returns false if another thread is doing so, or if the stream has ended.
   bool help(Duration most);
-  // There is something for the writer. With the session's lock.
+  // Tells the writer that there is something to send. Precondition: the session's lock is held.
   void call_writer();
-  // The session goes on with another stream: this one takes no more of its frames. With the lock.
+  // The session continues with another stream; this one takes no more frames. Precondition: the
+  // lock is held.
   void retire() { broken_ = true; }
 
-  int waiters = 0;  // threads that sleep until another one has read; with the session's lock
+  // Number of threads that sleep until another thread has read. Guarded by the session's lock.
+  int waiters = 0;
 
-  // Cuts the stream if it has not ended. Nobody begins to send or read afterwards.
+  // Closes the stream if it has not ended. Afterwards no thread starts to send or receive.
   void end();
   std::shared_ptr<StreamEnd> outcome() const { return outcome_; }
 
  private:
   void write_loop();
   void keep_loop();
-  // With the lock, which they release meanwhile.
+  // Precondition: the lock is held; it is released meanwhile.
   void write_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);
   void end_write(int done);
-  // The waiting thread has sent what the writer was called for.
-  void excuse_writer();
-  // The writer's.
+  // Cancels the wake-up of the writer, because the waiting thread has sent the frames.
+  void cancel_writer_wakeup();
+  // Lets the writer sleep. Called by the writer thread only.
   void sleep(Duration time) TT_ANNOTATION(no_thread_safety_analysis);
   void read_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);
 
@@ -81,23 +83,25 @@ class Stream {
   const tt_wire_api& api_;
   const std::shared_ptr<StreamEnd> outcome_ = std::make_shared<StreamEnd>();
 
-  // Guarded by the session's lock.
-  bool writing_ = false;     // a write is under way
-  Clock::time_point wrote_;  // when the writer's last one began
-  bool abandoned_ = false;   // by a helper that waited too long: the writer finishes it
+  // ---- guarded by the session's lock
+  bool writing_ = false;     // Whether a write is in progress.
+  Clock::time_point wrote_;  // Time when the writer's last write began.
+  // Whether a waiting thread left a write unfinished; the writer completes it.
+  bool abandoned_ = false;
   bool writer_sleeps_ = false;
-  enum class Due { kNothing, kLater, kNow } due_ = Due::kNothing;  // of the writer, while it sleeps
-  bool issued_ = false;      // something, since somebody came to wait
-  Clock::time_point began_;  // the first of it
-  int trust_ = 0;            // how often in a row who issues came to wait soon
-  bool broken_ = false;      // nothing can be written any more
+  // The reason to wake the writer when it sleeps.
+  enum class Due { kNothing, kLater, kNow } due_ = Due::kNothing;
+  bool issued_ = false;      // Whether a command was issued since a thread last waited.
+  Clock::time_point began_;  // Time of the first command since a thread last waited.
+  int trust_ = 0;        // Number of consecutive times that the issuing program has waited soon.
+  bool broken_ = false;  // Whether nothing can be written any more.
   bool reading_ = false;
-  bool waits_ = false;  // in help()
-  bool over_ = false;   // the end was read
+  bool waits_ = false;  // Whether a thread waits in help().
+  bool over_ = false;   // Whether the end of the call was read.
   bool stop_ = false;
   std::uint64_t reads_ = 0;
   core::CondVar keeper_;
-  Alarm alarm_;  // the writer's
+  Alarm alarm_;  // The writer's alarm.
 
   std::thread writer_thread_, keeper_thread_;
 };

@@ -1,4 +1,5 @@
-// The hot stream against a fake of clients/wire: who writes and reads, what is kept, how it ends.
+// Tests the stream with a fake of clients/wire: which thread writes and reads, what is kept, and
+// how it ends.
 #include "clients/session/stream.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,8 @@ namespace {
 
 using core::MutexLock;
 
-constexpr std::int64_t kHang = 240'000'000;  // us; no test depends on how long something takes
+// Maximum time of a wait in microseconds. No test depends on how long something takes.
+constexpr std::int64_t kHang = 240'000'000;
 
 // One call whose other side is the test.
 struct Peer {
@@ -26,8 +28,9 @@ struct Peer {
   std::vector<std::string> frames;
   std::vector<std::thread::id> writers;
   std::deque<std::string> progress;
-  std::thread::id reader, last_reader;  // who is inside read(); who was there last
-  bool slow = false;                    // writes stay under way
+  // The thread inside read(), and the last thread that was inside.
+  std::thread::id reader, last_reader;
+  bool slow = false;  // Whether writes stay in progress, as on a slow connection.
   bool ended = false, half_closed = false;
 
   void say(const wire::Progress& message) {
@@ -118,7 +121,7 @@ class Client final : public Session {
  public:
   using Session::Session;
   using Session::wait_for;
-  std::mutex api;  // where a release and the tick that sends it may come from two threads
+  std::mutex api;  // Used if a release and the tick that sends it may come from two threads.
 
  protected:
   Status block(const std::function<bool()>& ready) override {
@@ -193,7 +196,7 @@ TEST_F(StreamTest, WhatGathersDuringAWriteIsOneFrame) {
   EXPECT_EQ(frame(1).commands.size(), 10u);
 }
 
-// With a pace of an hour only who waits can send the second frame.
+// With a pace of an hour, only a waiting thread can send the second frame.
 TEST_F(StreamTest, WhatNobodyWaitsForGathersWhoWaitsSendsAtOnce) {
   SessionLimits limits;
   limits.pace = std::chrono::hours(1);
@@ -223,7 +226,7 @@ TEST_F(StreamTest, WhatNobodyWaitsForGathersWhoWaitsSendsAtOnce) {
   EXPECT_EQ(second.commands.size(), 10u);
 }
 
-// Frames that take no more are not held back.
+// Frames to which no commands can be added are sent at once.
 TEST_F(StreamTest, WholeFramesDoNotWait) {
   SessionLimits limits;
   limits.pace = std::chrono::hours(1);
@@ -267,7 +270,7 @@ TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   const std::thread::id waiter = std::this_thread::get_id();
   std::thread daemon([&] {
     comes(1);
-    // The keeper may be at it; with the next message it makes room.
+    // The keeper may be reading; it stops after the next message.
     do {
       peer_.say(progress);
     } while (!peer_.wait([&] { return peer_.reader == waiter; }, 20'000));
@@ -282,7 +285,8 @@ TEST_F(StreamTest, WhoWaitsReadsOnItsOwnThread) {
   EXPECT_EQ(peer_.last_reader, std::this_thread::get_id());
 }
 
-// Who has read its values at once some times is trusted to do so, a moment later as well.
+// A program that has read its values at once several times is expected to do so again, also a
+// moment later.
 TEST_F(StreamTest, WhoReadsAtOnceSendsItsCommandsItself) {
   constexpr int kQuick = 5;
   std::atomic<bool> over{false};
@@ -306,7 +310,7 @@ TEST_F(StreamTest, WhoReadsAtOnceSendsItsCommandsItself) {
     MutexLock lock(peer_.mutex);
     return peer_.frames.size();
   };
-  // Not each time: a thread may lose its core, or be slow.
+  // One round may fail to show it, because a thread may lose its core; so it is repeated.
   bool together = false;
   std::vector<HandleRef> kept;
   for (int i = 0; !together; ++i) {
@@ -318,10 +322,11 @@ TEST_F(StreamTest, WhoReadsAtOnceSendsItsCommandsItself) {
     EXPECT_TRUE(seq.ok());
     EXPECT_TRUE(session_.wait_fetched(*seq).ok());
     together = slow && frames() == before + 1;
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // the writer sleeps again
+    // Long enough for the writer to sleep again.
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
   }
   over = true;
-  kept.push_back(constant());  // wakes the daemon
+  kept.push_back(constant());  // The command wakes the daemon's thread.
   daemon.join();
 }
 
@@ -363,7 +368,7 @@ TEST_F(StreamTest, AfterACutTheNextStreamSendsAgainWhatHadNotCome) {
   }
   kFake.cancel(reinterpret_cast<tt_wire_call*>(&peer_));
   Peer second;
-  session_.take_up(2, 1);  // the first command had come
+  session_.take_up(2, 1);  // The daemon has received the first command.
   session_.attach(std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&second), nullptr));
   EXPECT_TRUE(second.wait([&] { return second.frames.size() >= 2; }, kHang));
   EXPECT_EQ(second.frames[0], peer_.frames[1]);
@@ -387,10 +392,11 @@ TEST_F(StreamTest, TheEndOfTheCallIsTold) {
 
 TEST_F(StreamTest, TheChildOfAForkTakesNoLockOfTheSession) {
   pid_t child = -1;
-  const auto fork_under_the_lock = [&] {  // as when another thread holds it at the fork
+  // Forks while the lock is held, as if another thread held it.
+  const auto fork_under_the_lock = [&] {
     child = fork();
     if (child == 0) {
-      alarm(kHang / 1'000'000);  // ends a child that waits
+      alarm(kHang / 1'000'000);  // Ends a child process that hangs.
       session_.lost(core::internal("lost"));
       session_.close();
       session_.detach();

@@ -1,4 +1,4 @@
-// Forward mode: tangents beside names, by the rules of engine/ops (op.h: Tangent).
+// Forward mode: keeps tangents beside tensors, by the rules of engine/ops (op.h: Tangent).
 
 #include "clients/session/transforms_shared.h"
 
@@ -25,15 +25,17 @@ void put_entry(Handle& h, const HandleRef& value, std::uint64_t id) {
     return;
   }
   std::vector<Extra::Tangent>& all = own_extra(h).tangents;
-  std::erase_if(all, [](const Extra::Tangent& each) {  // of levels that have ended
+  // Removes tangents of levels that have ended.
+  std::erase_if(all, [](const Extra::Tangent& each) {
     return std::none_of(levels().begin(), levels().end(),
                         [&](const Level& level) { return level.id == each.level; });
   });
   all.push_back({id, value, now, {}});
 }
 
-// h's tangent t as one of the name at the ground of h, and back: with every level's batch.
-Var grounded(Session& session, const Handle& h, Var t) {
+// Converts h's tangent t to one of the tensor that h represents outside all levels, and back; every
+// vmap level adds its batch dimension.
+Var to_outermost(Session& session, const Handle& h, Var t) {
   for (const Handle* at = &h; at->id == 0 && t.is_tensor(); at = extra_of(*at)->inner.get()) {
     t = pulled(session, t, index_of(extra_of(*at)->level));
   }
@@ -46,7 +48,8 @@ Var raised(Session& session, const Handle& h, const Var& t) {
   return Var(&session, inserted(session, HandleRef(&handle(inner)), extra_of(h)->level));
 }
 
-// What a group's base knows; a part that a view brought becomes the whole, with zeros around it.
+// The tangent of a group's base. If only the part of a view is known, it is extended with zeros to
+// the whole.
 Var whole(Session& session, Handle& base, Extra::Tangent& entry, std::uint64_t id) {
   if (!entry.part) return Var(&session, entry.value);
   const Var all = ops::with_region(ops::zeros(session, base.layout), Var(&session, entry.value),
@@ -92,11 +95,12 @@ void attach(const Var& result, Var t, std::uint64_t id) {
   if (!t.is_tensor()) return;
   Handle& h = handle(result);
   put_entry(h, HandleRef(&handle(t)), id);
-  // The base knows too, so that a write through any name of the group reaches the others.
+  // The base gets the tangent as well, so that a write through any tensor of the group reaches the
+  // others.
   Handle& named = ground(h);
   Handle& base = named.group();
   if (&h == &base || entry_of(base, id) != nullptr) return;
-  const Var physical = grounded(static_cast<Session&>(*result.builder()), h, t);
+  const Var physical = to_outermost(static_cast<Session&>(*result.builder()), h, t);
   if (!physical.is_tensor()) return;
   put_entry(base, HandleRef(&handle(physical)), id);
   if (&named != &base) entry_of(base, id)->part = named.layout;
@@ -104,7 +108,7 @@ void attach(const Var& result, Var t, std::uint64_t id) {
 
 namespace {
 
-// A vjp over the operands and results of a call that has just run.
+// A VJP over the operands and results of a call that has just run.
 class LiveVjp final : public ops::VjpContext {
  public:
   LiveVjp(Session& session, const Request& request, const Handles& results, bool raw)
@@ -303,7 +307,7 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
                            std::any_of(tangents.begin(), tangents.end(), [](const Var& t) {
                              return t.is_tensor() && core::is_complex(t.dtype());
                            });
-      // A complex Jacobian need not be its own transpose: only its adjoint is known.
+      // A complex Jacobian need not be its own transpose; only its adjoint is known.
       if (complex) return transposed(session, request, results, tangents, id, calls);
       for (std::size_t i = 0; i < request.arguments.size(); ++i) {
         if (!tangents[i].is_tensor()) continue;
@@ -319,7 +323,8 @@ Status with_tangents(Session& session, std::size_t position, const Request& requ
     }
     default:
       if (def.vjp == nullptr) {
-        if (!def.internal) return {};  // not differentiable: constant
+        // The operator is not differentiable, so its result is constant.
+        if (!def.internal) return {};
         return invalid("Trying to use forward AD with " + def.name +
                        " that does not support it because it has not been implemented yet.");
       }
@@ -347,7 +352,7 @@ Status write_dual(Session& session, const Var& self_var, const Var& result, std:
   if (!t.is_tensor()) return calls.status();
   put_entry(self, HandleRef(&handle(t)), id);
   if (&self == &base) return calls.status();
-  Var all = grounded(session, self, t);
+  Var all = to_outermost(session, self, t);
   if (&named != &base) {
     all = ops::with_region(before.absent() ? ops::zeros(session, base.layout) : before, all,
                            base.layout, named.layout);

@@ -69,7 +69,7 @@ HandleRef inserted(Session& session, const HandleRef& h, std::uint64_t level) {
 
 std::uint64_t push(Level level) {
   level.id = g_next_level++;
-  // Levels that are not seen from here come back when this one ends.
+  // Levels that are not visible from here are restored when this one ends.
   if (depth < t_levels.size()) {
     t_hidden.emplace_back(
         level.id,
@@ -158,7 +158,8 @@ bool apply_inplace(Session& session, const Request& request, Status& status) {
                          def.name + "_).");
       return true;
     }
-    // The new contents, then one copy into the old name. Its shape may not change.
+    // Computes the new contents, and then copies them into the old tensor, whose shape must not
+    // change.
     Handles results;
     status =
         session.apply(request.op, request.arguments, request.counts, request.attributes, results);
@@ -181,7 +182,7 @@ bool apply_inplace(Session& session, const Request& request, Status& status) {
   return false;
 }
 
-// ---------------------------------------------------------------- doors
+// ---------------------------------------------------------------- entering and leaving levels
 
 core::Result<HandleRef> enter(Session& session, const Var& x, std::int64_t dim, std::uint64_t id) {
   auto at = position(id);

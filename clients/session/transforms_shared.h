@@ -1,4 +1,4 @@
-// What the files of transforms share (transforms.h says what they do).
+// Declarations that the implementation files of transforms.h share.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using ops::OpRef;
 using ops::Var;
 using ops::Vars;
 
-// The calling thread's, outermost first.
+// The calling thread's levels, outermost first.
 std::vector<Level>& levels();
 std::size_t index_of(std::uint64_t id);
 
@@ -42,17 +42,18 @@ inline Var inner_of(Session& session, const Var& v) {
   return Var(&session, extra_of(handle(v))->inner);
 }
 
-// `inner` seen inside a level, without its dimension 0.
+// `inner` as it is seen inside a level, without its dimension 0.
 HandleRef wrap(Session& session, const HandleRef& inner, std::uint64_t level);
 // x repeated along a new dimension 0.
 Var spread(const Var& x, std::int64_t size);
 
-// v without the level at `position`, whose batch becomes a dimension 0 that the levels inside see;
-// and the reverse: dimension 0 of what is seen becomes a level's batch, under the levels inside it.
+// pulled() returns v without the level at `position`, whose batch becomes a dimension 0 that the
+// inner levels see. inserted() does the reverse: dimension 0 becomes a level's batch, below the
+// inner levels.
 Var pulled(Session& session, const Var& v, std::size_t position);
 HandleRef inserted(Session& session, const HandleRef& h, std::uint64_t level);
 
-// Calls through the session's Builder, whose first failure is taken out at the end.
+// Calls through the session's Builder, whose first error is taken out at the end.
 class Calls {
  public:
   explicit Calls(Session& session) : session_(session), before_(session.take_status()) {}
@@ -66,18 +67,18 @@ class Calls {
   Status before_;
 };
 
-// The call at a vmap level that one of its operands belongs to (batching.cc).
+// Performs a call at a vmap level that one of its operands belongs to (batching.cc).
 Status batched(Session& session, std::size_t position, const Request& request, Handles& results);
 extern const char kRandomError[];
 
-// Forward mode (tangents.cc).
+// ---- forward mode (tangents.cc)
 bool may_have_tangent(const Var& v, std::uint64_t id);
-// At the depth of the level's inside; absent: constant.
+// The tangent of v inside the level. Absent if v is constant.
 Var tangent(Session& session, const Var& v, std::uint64_t id);
 void attach(const Var& result, Var t, std::uint64_t id);
 Status with_tangents(Session& session, std::size_t position, const Request& request,
                      Handles& results);
-// The write of `result` into argument 0, whose tangent becomes the result's.
+// Writes `result` into argument 0, whose tangent becomes that of the result.
 Status write_dual(Session& session, const Var& self, const Var& result, std::uint64_t id);
 
 }  // namespace teletensor::client::transforms

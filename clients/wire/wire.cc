@@ -1,5 +1,5 @@
-// The C interface over gRPC's core. Each call has a completion queue of its own, from which the
-// waiting thread plucks its event: a read and a write may be waited for at the same time.
+// Implements the C interface on gRPC's core. Each call has its own completion queue, from which the
+// waiting thread plucks its event, so that a read and a write can be awaited at the same time.
 #include "clients/wire/wire.h"
 
 #include <grpc/byte_buffer.h>
@@ -21,12 +21,12 @@ struct tt_wire_call {
   grpc_completion_queue* queue = nullptr;
   grpc_call* call = nullptr;
 
-  // The addresses of these are the tags of the operations.
+  // The addresses of these members are the tags of the operations.
   char opened = 0, headers = 0, wrote = 0, got = 0, finished = 0;
 
-  bool reading = false;  // a receive is under way
+  bool reading = false;  // Whether a receive is in progress.
   bool writing = false;
-  bool over = false;  // the end was plucked
+  bool over = false;  // Whether the end of the call was plucked.
   grpc_byte_buffer* received = nullptr;
   grpc_metadata_array initial, trailing;
   grpc_status_code code = GRPC_STATUS_UNKNOWN;
@@ -37,9 +37,9 @@ struct tt_wire_call {
 namespace {
 
 constexpr int kMaxMessageBytes = 64 << 20;
-// A network that drops everything says nothing: the connection is given up so long after the last
-// byte. The daemon asks every 5 s by itself, so that these pings leave only where its own do not
-// come.
+// On a network that drops all packets no error is reported, so the connection is given up this long
+// after the last byte. The daemon pings every 5 s, so that the client's own pings are sent only if
+// the daemon's do not arrive.
 constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 5'000;
 
 struct Message {
@@ -52,7 +52,7 @@ gpr_timespec when(int64_t timeout) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout, GPR_TIMESPAN));
 }
 
-// Whether the event came; `good` is its success.
+// Waits for the event and returns whether it came; `good` receives its success flag.
 bool pluck(tt_wire_call* call, void* tag, gpr_timespec deadline, bool& good) {
   const grpc_event event = grpc_completion_queue_pluck(call->queue, tag, deadline, nullptr);
   good = event.success != 0;
@@ -60,12 +60,13 @@ bool pluck(tt_wire_call* call, void* tag, gpr_timespec deadline, bool& good) {
 }
 
 void run(tt_wire_call* call, const grpc_op& op, void* tag) {
-  // It fails for wrong use only.
+  // Starting an operation fails only if the interface is used wrongly.
   if (grpc_call_start_batch(call->call, &op, 1, tag, nullptr) != GRPC_CALL_OK) __builtin_trap();
 }
 
 tt_wire_channel* connect(const char* target, const tt_wire_tls* tls) {
-  // The library is held until the process ends: its own end waits for threads of its own.
+  // The library is kept initialized until the process ends, because its shutdown waits for its own
+  // threads.
   static const bool held = (grpc_init(), true);
   (void)held;
   const auto option = [](const char* key, int value) {
@@ -79,7 +80,7 @@ tt_wire_channel* connect(const char* target, const tt_wire_tls* tls) {
       option(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxMessageBytes),
       option(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, kMaxMessageBytes),
       option(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-      // A connection of its own: no other session's bytes before ours.
+      // Gives each channel its own connection, so that data of other sessions cannot delay it.
       option(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
       option(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50),
       option(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
@@ -199,7 +200,7 @@ int read(tt_wire_call* call, int64_t timeout, tt_wire_message* message) {
   grpc_byte_buffer* buffer = call->received;
   call->received = nullptr;
   if (!good || buffer == nullptr) return TT_WIRE_OVER;
-  // Compressed messages are inflated below this interface.
+  // gRPC decompresses messages before they reach this interface.
   const grpc_slice_buffer& slices = buffer->data.raw.slice_buffer;
   auto* owner = new Message{buffer, {}};
   owner->parts.reserve(slices.count);

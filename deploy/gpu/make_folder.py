@@ -1,7 +1,8 @@
-"""Makes build/gpu-check: what `make gpu-check` needs on a machine with a GPU and no network.
+"""Creates build/gpu-check: the files for `make gpu-check` on a machine with a GPU and no network.
 
-At most 64 MiB: gpu-check, which unpacks and runs, and files.tar.xz: the daemon of the preset `cuda` with
-its shared libraries, the client (its native half for this Python, the sources of it for others), tests.
+The folder has at most 64 MiB. It contains gpu-check, which unpacks and runs the checks, and files.tar.xz:
+the daemon of the preset `cuda` with its shared libraries, the client (its native part for this Python, and
+the sources of that part for other versions), and the tests.
 """
 
 import lzma
@@ -23,12 +24,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD, CLIENT, TARGET = ROOT / "build/cuda", ROOT / "build/cuda-client", ROOT / "build/gpu-check"
 MOST = 64 << 20
-# Of the machine: they come with its kernel and driver.
+# Libraries of the target machine, which belong to its kernel and driver.
 SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|resolv|util)\.so.*|linux-vdso.*)")
 
 
 def build():
-    """Daemon, stand-in for the driver and client, which find their libraries beside them."""
+    """Builds the daemon, the fake driver and the client, which find their libraries beside them."""
     subprocess.run(["cmake", "--preset", "cuda", "--log-level=WARNING"], cwd=ROOT, check=True)
     jobs = os.environ.get("JOBS", str(os.cpu_count()))
     subprocess.run(["cmake", "--build", "--preset", "cuda", "-j", jobs], cwd=ROOT, check=True)
@@ -42,7 +43,7 @@ def build():
 
 
 def libraries(*programs):
-    """(name that is asked for, file) of the shared libraries that programs need."""
+    """The shared libraries that programs need, as pairs (requested name, file)."""
     told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
     found = dict(re.findall(r"^\s*(\S+) => (/\S+)", told, re.MULTILINE))
     return sorted((name, path) for name, path in found.items() if not SYSTEM.fullmatch(name))

@@ -115,7 +115,7 @@ bit running = 1, closed;
 byte leases;          /* numbers given so far */
 byte holder;          /* the lease in the table; 0: none */
 byte owner[LEASES + 1];
-bit taken[LEASES + 1];  /* tombstones of this life (Leases::bury) */
+bit taken[LEASES + 1];  /* tombstones of this life (Leases::remember_ending) */
 bit was_taken[LEASES + 1]; /* the same in any life; for LOST_FOR_A_REASON */
 bit fenced[LEASES + 1]; /* the engine was asked where the next client begins; for NO_FENCED_FRAME */
 

@@ -28,7 +28,7 @@ GraphObject::~GraphObject() {
   if (after_) after_->before_ = before_;
 }
 
-void GraphObject::last_reference_dropped() const { graph_->bury(this); }
+void GraphObject::last_reference_dropped() const { graph_->queue_destruction(this); }
 
 namespace {
 
@@ -89,7 +89,7 @@ Node::~Node() {
   }
 }
 
-void Graph::bury(const GraphObject* object) {
+void Graph::queue_destruction(const GraphObject* object) {
   object->next_dead_ = std::exchange(dead_, object);
   if (std::exchange(destroying_dead_, true)) return;
   destroy_dead();

@@ -376,7 +376,7 @@ class Graph {
     HandleRef base;  // null if it was the node of a view
   };
 
-  void bury(const GraphObject* object);
+  void queue_destruction(const GraphObject* object);
   void destroy_dead();
   void count(Node& node);
   core::Status infer(const Call& call, const ops::OpDef& def, ops::InferContext& context,

@@ -28,8 +28,8 @@ class Accelerator : public Backend {
 
   // Clears memory that session `from` has released, for use by session `to`. The clearing runs
   // after all work that `from` has queued.
-  virtual void hand_over(void* memory, std::size_t bytes, memory::OwnerId from,
-                         memory::OwnerId to) = 0;
+  virtual void transfer_ownership(void* memory, std::size_t bytes, memory::OwnerId from,
+                                  memory::OwnerId to) = 0;
   // Enclose the calling thread's work on memory that other sessions use as well: it runs after
   // everything that all sessions have queued before, and before everything that they queue later.
   virtual core::Status begin_shared() = 0;

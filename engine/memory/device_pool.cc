@@ -118,7 +118,7 @@ Block DevicePool::take_open(std::size_t bytes) {
     if (!may_hold(bytes)) return {};
     held_ += bytes;
   }
-  bury();
+  free_condemned();
   Block block{nullptr, bytes, -1};
   block.descriptor = source_->open(bytes, &block.data);
   if (block.descriptor >= 0) return block;
@@ -126,7 +126,7 @@ Block DevicePool::take_open(std::size_t bytes) {
     core::MutexLock lock(mu_);
     trim(budget_.total());  // frees everything in the cache
   }
-  bury();
+  free_condemned();
   block.descriptor = source_->open(bytes, &block.data);
   if (block.descriptor >= 0) return block;
   core::MutexLock lock(mu_);
@@ -194,7 +194,7 @@ int DevicePool::take_small(int size_class, OwnerId owner, Block* blocks, int n) 
       blocks[taken++] = {block.data, bytes};
     }
   }
-  bury();
+  free_condemned();
   for (int i = 0; i < taken; ++i) {
     if (left_by[i] != 0) source_->zero(blocks[i].data, bytes, left_by[i], owner);
   }
@@ -224,7 +224,7 @@ Block DevicePool::take_large(std::size_t bytes, OwnerId owner) {
       found = {bytes, fresh(bytes), owner};
     }
   }
-  bury();
+  free_condemned();
   if (found.data == nullptr) return {};
   if (found.owner != owner) source_->zero(found.data, found.capacity, found.owner, owner);
   return {found.data, found.capacity};

@@ -126,7 +126,7 @@ class DevicePool {
   };
 
   // The owner of a block that may contain bytes of any session.
-  static constexpr OwnerId kAnybody = ~OwnerId{0};
+  static constexpr OwnerId kAnyOwner = ~OwnerId{0};
   // The maximum number of cached shared blocks, each of which has an open file descriptor.
   static constexpr std::size_t kMaxShared = 256;
 
@@ -157,7 +157,7 @@ class DevicePool {
   // Precondition: there is an idle locked block.
   void condemn(std::uint64_t bytes) TT_REQUIRES(mu_);
   // Unlocks and frees the selected blocks; without the lock, because it may call the driver.
-  void bury();
+  void free_condemned();
 
   const core::Device device_;
   Source* const source_;

@@ -93,7 +93,7 @@ void Disk::discard(std::string path) {
   dead_.push_back(std::move(path));
 }
 
-void Disk::bury() {
+void Disk::delete_discarded() {
   std::vector<std::string> dead;
   {
     core::MutexLock lock(mu_);

@@ -43,10 +43,10 @@ class Disk {
   // of its own.
   std::shared_ptr<DiskShare> share(const std::string& user);
   std::string new_path();
-  // Marks a file as no longer needed; the next bury() deletes it. Any thread.
+  // Marks a file as no longer needed; the next delete_discarded() deletes it. Any thread.
   void discard(std::string path);
-  void bury();          // deletes the discarded files
-  bool in_use() const;  // true if files exist or have to be deleted
+  void delete_discarded();  // deletes the discarded files
+  bool in_use() const;      // true if files exist or have to be deleted
 
   // Totals of the transfers so far, in bytes of storages; `files` counts the bytes written to
   // files.

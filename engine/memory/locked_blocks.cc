@@ -39,7 +39,7 @@ Block DevicePool::take_locked(std::size_t bytes, Source& device) {
       locked_ += bytes;
     }
   }
-  bury();
+  free_condemned();
   if (!may) return {};
   void* const memory = source_->allocate(bytes);
   if (memory != nullptr && device.lock(memory, bytes)) return {memory, bytes, -1, &device};
@@ -58,7 +58,7 @@ void DevicePool::keep_locked(const CachedLocked& block) {
     return;
   }
   locked_ -= block.capacity;
-  keep_large(block.capacity, block.data, kAnybody);
+  keep_large(block.capacity, block.data, kAnyOwner);
 }
 
 void DevicePool::condemn(std::uint64_t bytes) {
@@ -71,7 +71,7 @@ void DevicePool::condemn(std::uint64_t bytes) {
   any_condemned_.store(true, std::memory_order_relaxed);
 }
 
-void DevicePool::bury() {
+void DevicePool::free_condemned() {
   if (!any_condemned_.load(std::memory_order_relaxed)) return;
   std::set<CachedLocked> condemned;
   {
@@ -86,7 +86,7 @@ void DevicePool::bury() {
     }
     core::MutexLock lock(mu_);  // unlocking failed: keep the block as an ordinary one
     held_ += each.capacity;
-    keep_large(each.capacity, each.data, kAnybody);
+    keep_large(each.capacity, each.data, kAnyOwner);
   }
 }
 
@@ -95,7 +95,7 @@ void DevicePool::unlock_all() {
     core::MutexLock lock(mu_);
     while (!idle_locked_.empty()) condemn(0);
   }
-  bury();
+  free_condemned();
 }
 
 }  // namespace teletensor::memory

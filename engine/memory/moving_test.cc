@@ -115,7 +115,7 @@ TEST_F(Moving, BytesComeBackAsTheyWereAndAreCountedWhereTheyAre) {
     EXPECT_EQ(pool->account().used(), used);
     EXPECT_FALSE(pool->largest(5)[0].away);
     EXPECT_EQ(share->bytes + share->files.used() + disk->budget().used() + disk->bytes(), 0u);
-    disk->bury();
+    disk->delete_discarded();
     EXPECT_TRUE(files().empty());
   }
   EXPECT_EQ(pool->account().used(), 0u);
@@ -131,7 +131,7 @@ TEST_F(Moving, FilesAreForThisUserAloneAndGoWithTheStorage) {
   EXPECT_EQ(facts.st_mode & 0777, 0600u);
   storage = nullptr;
   EXPECT_EQ(pool->account().used() + share->files.used() + disk->bytes(), 0u);
-  disk->bury();
+  disk->delete_discarded();
   EXPECT_TRUE(files().empty());
   auto again = pool->allocate(kMiB, 2);  // reuses the Storage object
   EXPECT_NE(again->data(), nullptr);

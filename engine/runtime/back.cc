@@ -83,7 +83,7 @@ Entry& Back::append(std::uint64_t seq) {
     bool wake = false;
     {
       core::MutexLock lock(mu_);
-      hand_over();
+      publish_open_entries();
       wake = !std::exchange(scheduled_, true);
     }
     if (wake) lanes_.ready(this);
@@ -125,7 +125,7 @@ void Back::renew_interner() {
   old_interner_until_ = appended_;
 }
 
-void Back::hand_over() {
+void Back::publish_open_entries() {
   open_->next = nullptr;
   (head_ == nullptr ? head_ : tail_->next) = open_;
   tail_ = std::exchange(open_, nullptr);
@@ -282,7 +282,7 @@ void Back::publish(std::uint64_t seq, bool here) {
   bool wake = false, report = false;
   {
     core::MutexLock lock(mu_);
-    if (open_ != nullptr && !open_->empty()) hand_over();
+    if (open_ != nullptr && !open_->empty()) publish_open_entries();
     published_ = seq;
     if (!scheduled_) {
       scheduled_ = true;

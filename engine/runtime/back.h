@@ -213,7 +213,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   Entry& append(std::uint64_t seq);
   // Appends an entry that has failed as a root, to which the caller adds its value.
   Entry& append_failed(std::uint64_t seq, core::Status status);
-  void hand_over() TT_REQUIRES(mu_);
+  void publish_open_entries() TT_REQUIRES(mu_);
   void renew_interner();
   bool run_entries();
   void look_ahead();

@@ -44,7 +44,7 @@ class Device {
       return backend_->copy_out(host, memory, bytes);
     }
     void zero(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to) override {
-      if (accelerator_ != nullptr) return accelerator_->hand_over(memory, bytes, from, to);
+      if (accelerator_ != nullptr) return accelerator_->transfer_ownership(memory, bytes, from, to);
       backend_->zero(memory, bytes);
     }
     bool lock(void* host, std::size_t bytes) override {

@@ -153,7 +153,7 @@ Tiers::StorageRef Tiers::allocate(Member* member, std::size_t device, std::size_
 
 void Tiers::work() {
   while (true) {
-    if (disk_ != nullptr) disk_->bury();
+    if (disk_ != nullptr) disk_->delete_discarded();
     std::vector<RequestRef> round;
     {
       core::MutexLock lock(mu_);

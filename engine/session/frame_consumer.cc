@@ -317,7 +317,7 @@ void Session::finish_frame(Status status) noexcept {
   }
   forget_completed();
   done(std::move(status));
-  hand_over();
+  give_to_successor();
   pause_for_snapshot();
 }
 

@@ -40,7 +40,7 @@ Host::Host(const ops::Catalog& catalog, std::vector<std::unique_ptr<runtime::Dev
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
       adder_(catalog, devices_.at(runtime::kHostIndex), lanes_, kGroupsOwner),
       groups_(adder_),
-      commons_(devices_, publications_) {
+      restored_storages_(devices_, publications_) {
   if (disk_ || devices_.size() > 1) tiers_ = std::make_unique<runtime::Tiers>(disk_.get());
 }
 
@@ -149,7 +149,7 @@ core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::Sessi
   auto session = std::make_unique<Session>(catalog_, devices_, lanes_, publications_,
                                            enroll(options, image.owner), options, listener,
                                            tiers_.get(), &groups_);
-  TT_RETURN_IF_ERROR(session->restore_contents(std::move(image), read, commons_));
+  TT_RETURN_IF_ERROR(session->restore_contents(std::move(image), read, restored_storages_));
   return std::unique_ptr<engine::Session>(std::move(session));
 }
 
@@ -160,9 +160,9 @@ core::Status Host::hold(const program::Image::Storage& storage, const Act& act) 
   std::optional<runtime::SharedLocks> locks(std::in_place, devices_);
   locks->add(contents, false);
   TT_RETURN_IF_ERROR(locks->acquire());
-  const engine::Common facts{contents.sharing()->order, contents.device(),
-                             contents.bytes(),          contents.sharing()->writes(),
-                             contents.owner(),          runtime::Publications::user_of(contents)};
+  const engine::SharedStorage facts{
+      contents.sharing()->order,    contents.device(), contents.bytes(),
+      contents.sharing()->writes(), contents.owner(),  runtime::Publications::user_of(contents)};
   return act(facts, [&] { locks.reset(); });
 }
 
@@ -174,17 +174,17 @@ void Host::number_from(std::uint64_t first) {
   publications_.number_from(first);
 }
 
-core::Status Host::restore_common(const engine::Common& facts, std::uint64_t user_quota,
+core::Status Host::restore_common(const engine::SharedStorage& facts, std::uint64_t user_quota,
                                   const ReadBytes& read) {
-  return commons_.restore(facts, user_quota, read);
+  return restored_storages_.restore(facts, user_quota, read);
 }
 
 void Host::restore_publication(engine::Publication publication) {
-  commons_.restore(std::move(publication));
+  restored_storages_.restore(std::move(publication));
 }
 
 void Host::restored() {
-  commons_.clear();
+  restored_storages_.clear();
   groups_.restored();
   core::MutexLock lock(mu_);
   restoring_ = false;

@@ -13,7 +13,7 @@
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/publications.h"
 #include "engine/runtime/tiers.h"
-#include "engine/session/commons.h"
+#include "engine/session/restored_storages.h"
 
 namespace teletensor::session {
 
@@ -51,7 +51,7 @@ class Host final : public engine::Engine {
   core::Status hold(const program::Image::Storage& storage, const Act& act) override;
   std::uint64_t publications_changed() const override { return publications_.changes(); }
   void number_from(std::uint64_t first) override;
-  core::Status restore_common(const engine::Common& facts, std::uint64_t user_quota,
+  core::Status restore_common(const engine::SharedStorage& facts, std::uint64_t user_quota,
                               const ReadBytes& read) override;
   void restore_publication(engine::Publication publication) override;
   void restored() override;
@@ -77,7 +77,7 @@ class Host final : public engine::Engine {
   memory::OwnerId next_owner_ TT_GUARDED_BY(mu_) = 1;
   bool restoring_ TT_GUARDED_BY(mu_) = true;
   std::set<memory::OwnerId> taken_ TT_GUARDED_BY(mu_);  // numbers in use during the restoration
-  Commons commons_;  // restored storages that no session has claimed yet
+  RestoredStorages restored_storages_;  // restored storages that no session has claimed yet
 };
 
 }  // namespace teletensor::session

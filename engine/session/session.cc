@@ -75,10 +75,10 @@ void Session::take_over(std::function<void(core::Result<engine::TakenOver>)> don
   }
   if (done) return done(Status(Code::kFailedPrecondition, "the session cannot be taken over now"));
   resume();
-  hand_over();
+  give_to_successor();
 }
 
-void Session::hand_over() {
+void Session::give_to_successor() {
   std::function<void(core::Result<engine::TakenOver>)> done;
   {
     core::MutexLock lock(mu_);

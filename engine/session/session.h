@@ -20,7 +20,7 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/back.h"
-#include "engine/session/commons.h"
+#include "engine/session/restored_storages.h"
 #include "engine/session/shares.h"
 
 namespace teletensor::session {
@@ -84,7 +84,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // Restores the session from an image. Precondition: the session is new. If this fails, the
   // session must not be used.
   core::Status restore_contents(program::Image image, const engine::Engine::ReadBytes& read,
-                                const Commons& commons);
+                                const RestoredStorages& restored);
   std::vector<engine::MemoryUse> memory() const override;
   void reset_peaks() override;
   std::uint64_t completed_upto() const override { return back_.completed_upto(); }
@@ -141,7 +141,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   bool may_meet(const program::Command& command) const;
   bool pause();
   void finish_frame(core::Status status) noexcept;
-  void hand_over();
+  void give_to_successor();
   void pause_for_snapshot();
   void take_image() noexcept;
   core::Result<program::Image> make_image();

@@ -267,7 +267,7 @@ void Session::go_on() {
   }
   if (waiting) return pump();
   forget_completed();
-  hand_over();
+  give_to_successor();
 }
 
 // Precondition: this thread owns the front end.
@@ -323,7 +323,7 @@ core::Result<Image> Session::make_image() {
 }
 
 Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& read,
-                                 const Commons& commons) {
+                                 const RestoredStorages& restored) {
   const Exempt exempt(back_.executor(), devices_.size());
   // Stay in memory: uploads until they are bound, and downloads.
   std::set<const Image::Storage*> stays;
@@ -337,7 +337,7 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
   for (Image::Storage& storage : image.storages) {
     Status& gone = lost.emplace_back();
     if (storage.common != 0) {
-      if (auto found = commons.find(storage); found.ok()) {
+      if (auto found = restored.find(storage); found.ok()) {
         storage.contents = std::move(*found);
       } else {
         gone = found.status();

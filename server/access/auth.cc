@@ -17,17 +17,20 @@ using core::Status;
 
 namespace {
 
-// "Bearer SECRET", the first word in any case; "" for anything else.
+// Extracts SECRET from "Bearer SECRET". The first word may be in upper or lower case. Returns an
+// empty text for anything else.
 std::string_view bearer(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() <= kScheme.size()) return "";
   for (std::size_t i = 0; i < kScheme.size(); ++i) {
-    if ((authorization[i] | 0x20) != kScheme[i]) return "";  // ' ' has that bit already
+    // Sets the bit that makes a letter lower-case; the space already has it set.
+    if ((authorization[i] | 0x20) != kScheme[i]) return "";
   }
   return authorization.substr(kScheme.size());
 }
 
-constexpr std::uint64_t kRefusalsLogged = 100;  // then every 100th
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kRefusalsLogged = 100;
 
 }  // namespace
 
@@ -48,7 +51,7 @@ Result<Caller> Auth::caller(Way way, std::string_view authorization, std::string
     if (*found) return **found;
     return Status(kUnauthenticated, "the token is unknown, expired or revoked");
   }
-  if (way == Way::kNeighbour) return Caller{std::string(name), Role::kUser};
+  if (way == Way::kOtherUser) return Caller{std::string(name), Role::kUser};
   if (way == Way::kOwnSocket) return Caller{own_user_, Role::kAdmin};
   if (way == Way::kRemote) {
     if (!certificate_users_ || name.empty()) return Caller{};
@@ -85,7 +88,7 @@ Result<Caller> Auth::check(const grpc::CallbackServerContext& context, const Ent
                            std::string_view method) const {
   const std::string_view authorization = text_of(context, "authorization");
   if (!entrance.neighbour.empty()) {
-    return check(Way::kNeighbour, authorization, method, entrance.neighbour);
+    return check(Way::kOtherUser, authorization, method, entrance.neighbour);
   }
   if (!entrance.remote) {
     const bool own = context.peer().starts_with("unix:");

@@ -1,5 +1,5 @@
-// Auth: who is it that calls? From the way in and the token that comes with the call
-// ("authorization: Bearer ..."). Thread-safe.
+// Auth finds out which user makes a call, and with which role. It uses the kind of connection and
+// the token in the call's metadata ("authorization: Bearer ..."). Thread-safe.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,47 +12,53 @@
 
 namespace teletensor::server {
 
-// Where a call came in.
+// The kind of connection by which a call reached the daemon.
 enum class Way : std::uint8_t {
-  // The daemon's own UNIX socket, by another user of this machine: whom the kernel names.
-  kNeighbour,
-  // The same, by the user that the daemon runs as, or root: without a token that user, an admin.
+  // The daemon's own UNIX socket, from a process of another user of this machine. The kernel tells
+  // which user that is.
+  kOtherUser,
+  // The daemon's own UNIX socket, from a process of root or of the user that the daemon runs as. A
+  // caller without a token is treated as the daemon's user with the admin role.
   kOwnSocket,
-  // Plain TCP on loopback: without a token nobody, or, where that is allowed, the user "anonymous".
+  // Plain TCP on the loopback interface. A caller without a token has no identity, or is the user
+  // "anonymous" if anonymous callers are allowed.
   kLoopback,
-  // TLS, or a socket behind a proxy: without a token, or a client certificate that is one's name,
-  // nobody.
+  // TLS, or a UNIX socket behind a proxy. A caller has no identity without a token or a client
+  // certificate that names a user.
   kRemote,
 };
 
-// What is known of all calls of a listener.
+// Properties that all calls of one listener share.
 struct Entrance {
-  bool remote = false;    // the way is kRemote
-  std::string neighbour;  // not "": the way is kNeighbour, of that user
+  bool remote = false;  // Whether the listener serves remote callers (Way::kRemote).
+  // If it is not empty, all callers are processes of this user of the machine (Way::kOtherUser).
+  std::string neighbour;
 };
 
-// An entry of a call's metadata; "" for a call without this entry.
+// The value of an entry in a call's metadata. Empty if the call has no such entry.
 std::string_view text_of(const grpc::CallbackServerContext& context, const char* key);
 
-// Who says nothing about himself.
+// The user name of callers without an identity.
 inline constexpr char kAnonymous[] = "anonymous";
 
 class Auth {
  public:
-  // `tokens` outlives it. certificate_users: whoever comes with a client certificate and no token
-  // is the user of that name. allow_anonymous: callers on loopback need no token.
+  // `tokens` must outlive this object. With `certificate_users`, a caller with a client certificate
+  // and no token is the user that the certificate names. With `allow_anonymous`, callers on the
+  // loopback interface need no token.
   Auth(Tokens& tokens, bool certificate_users, bool allow_anonymous);
 
-  // By the "authorization" header's value; "" where there is none. A token that is not good is
-  // never less than no token: UNAUTHENTICATED. `name`: the common name of the client certificate
-  // that was verified, or of a neighbour; "" without. `run_secret`, if not "": a token that is kept
-  // nowhere and makes its holder the own user, an admin.
+  // Identifies the caller. `authorization` is the value of the "authorization" header, or empty. An
+  // invalid token is refused with UNAUTHENTICATED, also where no token would be needed. `name` is
+  // the common name of the verified client certificate or the user of a kOtherUser connection, or
+  // empty. `run_secret`, if not empty, is an additional token that is stored nowhere; its holder is
+  // the daemon's own user with the admin role.
   core::Result<Caller> caller(Way way, std::string_view authorization, std::string_view name = "",
                               std::string_view run_secret = "") const;
-  // The caller if it may call `method`; refusals are counted.
+  // Identifies the caller and checks that it may call `method`. Refusals are counted.
   core::Result<Caller> check(Way way, std::string_view authorization, std::string_view method,
                              std::string_view name = "", std::string_view run_secret = "") const;
-  // The same for a gRPC call.
+  // Identifies the caller of a gRPC call and checks that it may call `method`.
   core::Result<Caller> check(const grpc::CallbackServerContext& context, const Entrance& entrance,
                              std::string_view method) const;
 
@@ -63,8 +69,8 @@ class Auth {
  private:
   Tokens& tokens_;
   const bool certificate_users_, allow_anonymous_;
-  const std::string own_user_;                     // that the daemon runs as
-  mutable std::atomic<std::uint64_t> refused_{0};  // calls
+  const std::string own_user_;                     // The user that the daemon runs as.
+  mutable std::atomic<std::uint64_t> refused_{0};  // Number of refused calls.
 };
 
 }  // namespace teletensor::server

@@ -41,7 +41,7 @@ Result<std::string> contents(const std::string& path, bool secret) {
   if (!file || stat(path.c_str(), &info) != 0) {
     return Status(Code::kNotFound, "cannot read " + path + ": " + std::strerror(errno));
   }
-  // A file of root's may be readable for our group, as mounted secrets are.
+  // A file that belongs to root may be readable for this process's group, like mounted secrets.
   const bool mounted = info.st_uid == 0 && geteuid() != 0;
   if (secret && (info.st_mode & (mounted ? 037u : 077u)) != 0) {
     return Status(Code::kPermissionDenied, path + " can be opened by others (chmod 600)");
@@ -51,7 +51,7 @@ Result<std::string> contents(const std::string& path, bool secret) {
   return text.str();
 }
 
-// All certificates of the text, in its order.
+// All certificates in the text, in their order.
 std::vector<X509Ref> chain_of(const std::string& pem) {
   std::vector<X509Ref> chain;
   const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
@@ -64,7 +64,7 @@ std::vector<X509Ref> chain_of(const std::string& pem) {
 
 KeyRef key_of(const std::string& pem) {
   const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  // Nobody is there to ask for a passphrase.
+  // The daemon cannot ask for a passphrase.
   const auto none = [](char*, int, int, void*) { return 0; };
   KeyRef key(PEM_read_bio_PrivateKey(bio.get(), nullptr, none, nullptr));
   ERR_clear_error();
@@ -85,7 +85,8 @@ Status check(const Certificates::Pem& pem, const TlsFiles& files) {
   return {};
 }
 
-// gRPC asks at every handshake, one at a time for each port.
+// Server credentials that check the certificates at every handshake. gRPC makes these calls one at
+// a time for each port.
 class Reloading final : public grpc::ServerCredentials {
  public:
   explicit Reloading(std::shared_ptr<Certificates> certificates)
@@ -112,7 +113,7 @@ class Reloading final : public grpc::ServerCredentials {
     if (pem->version == here.given_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     here.given_ = pem->version;
     const grpc_ssl_pem_key_cert_pair pair{pem->key.c_str(), pem->certificate.c_str()};
-    // 1.51 insists on roots even where no client is asked for a certificate.
+    // gRPC 1.51 requires root certificates even if no client certificate is requested.
     const std::string& roots = pem->client_ca.empty() ? pem->certificate : pem->client_ca;
     *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
@@ -120,10 +121,10 @@ class Reloading final : public grpc::ServerCredentials {
 
   const std::shared_ptr<Certificates> certificates_;
   grpc_server_credentials* const credentials_;
-  std::uint64_t given_ = 0;  // gRPC's own lock is held where it is used
+  std::uint64_t given_ = 0;  // Protected by a lock that gRPC holds during the call.
 };
 
-// Sets certificate, key and authority of one handshake.
+// Sets the certificate, key and authority of one handshake.
 int set(SSL* ssl, void* certificates) {
   const auto pem = static_cast<Certificates*>(certificates)->current();
   const std::vector<X509Ref> chain = chain_of(pem->certificate);
@@ -159,7 +160,8 @@ Result<std::shared_ptr<Certificates>> Certificates::open(const TlsFiles& files) 
 
 std::shared_ptr<const Certificates::Pem> Certificates::current() {
   MutexLock lock(mutex_);
-  // The stamps come first: what changes while it is read is read again.
+  // The stamps are taken before the files are read, so that a file which changes meanwhile is read
+  // again.
   if (const Stamps now = stamps(); now != looked_) {
     looked_ = now;
     Result<Pem> pem = read();

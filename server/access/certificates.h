@@ -1,7 +1,7 @@
-// Certificates: the PEM files of TLS, taken again when they have changed, so that a renewed
-// certificate needs no restart. Each new connection looks; those that are there go on with what
-// they began with. Files that do not fit together leave the last good ones in force, and the log
-// says so once. Thread-safe.
+// Certificates loads the PEM files for TLS, and loads them again when they change, so that a
+// renewed certificate needs no restart. Each new connection checks the files; existing connections
+// keep the certificate that they started with. If the new files do not match each other, the last
+// valid ones stay in use, and the log reports it once. Thread-safe.
 #pragma once
 
 #include <grpcpp/security/server_credentials.h>
@@ -18,8 +18,8 @@
 
 namespace teletensor::server {
 
-// PEM files. Empty: no TLS. With `client_ca` a peer without a certificate of it gets no further
-// than the handshake.
+// Paths of PEM files. TLS is off if they are empty. With `client_ca`, a client without a
+// certificate of this authority is rejected in the TLS handshake.
 struct TlsFiles {
   std::string certificate, key, client_ca;
   bool on() const { return !certificate.empty(); }
@@ -27,21 +27,22 @@ struct TlsFiles {
 
 class Certificates {
  public:
-  // What the files hold. `version` is another one with each change.
+  // The contents of the PEM files. `version` changes whenever the files are loaded again.
   struct Pem {
     std::string certificate, key, client_ca;
     std::uint64_t version = 0;
   };
 
-  // Says what is wrong with the files; a key that others can read is refused.
+  // Returns an error that describes what is wrong with the files. A private key file that other
+  // users can read is refused.
   static core::Result<std::shared_ptr<Certificates>> open(const TlsFiles& files);
 
-  // Of this moment, never null.
+  // The PEM contents that are valid now; never null.
   std::shared_ptr<const Pem> current();
   bool asks_clients() const { return !files_.client_ca.empty(); }
 
  private:
-  // What tells that a file is another one.
+  // File attributes that change when a file is replaced.
   using Stamp = std::array<std::int64_t, 6>;
   using Stamps = std::array<Stamp, 3>;
 
@@ -51,15 +52,17 @@ class Certificates {
 
   const TlsFiles files_;
   core::Mutex mutex_;
-  Stamps looked_ TT_GUARDED_BY(mutex_){};  // at the files that were taken or refused last
+  Stamps looked_ TT_GUARDED_BY(mutex_){};  // Stamps of the files that were loaded or refused last.
   std::shared_ptr<const Pem> pem_ TT_GUARDED_BY(mutex_);
 };
 
-// For gRPC. What it returns outlives the server that uses it.
+// Credentials for a gRPC server. The returned object must outlive the server.
 std::shared_ptr<grpc::ServerCredentials> credentials(std::shared_ptr<Certificates> certificates);
-// For HTTP: each handshake on `context`, which `certificates` outlives, uses what is current.
+// Makes each TLS handshake on an HTTP server's `context` use the current certificate.
+// `certificates` must outlive `context`.
 bool use(SSL_CTX& context, Certificates& certificates);
-// The common name of the client certificate that was verified; "" without one, or with several.
+// The common name of the verified client certificate. Empty if there is no certificate or if it has
+// several common names.
 std::string name_of_peer(const SSL* ssl);
 
 }  // namespace teletensor::server

@@ -11,9 +11,10 @@ namespace teletensor::server {
 
 namespace {
 
-constexpr std::size_t kQuotaBytes = 256ull << 20;  // half-sent messages and headers, all clients
+// Maximum size of incomplete messages and headers of all clients together.
+constexpr std::size_t kQuotaBytes = 256ull << 20;
 
-// Reflection is for callers of this machine; its library adds itself to every server.
+// Removes reflection from remote listeners. The reflection library adds itself to every server.
 class NoReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -30,8 +31,8 @@ void hold_grpc() {
   (void)held;
 }
 
-// What each of these does was measured, see docs/wire.md. Compression is refused: a small message
-// must not become a large one.
+// docs/wire.md describes the measured effect of each setting. Compression is refused, because a
+// small message could expand into a large one.
 void harden(grpc::ServerBuilder& builder, std::size_t message_bytes) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(message_bytes));
   builder.SetResourceQuota(grpc::ResourceQuota("teletensord").Resize(kQuotaBytes));

@@ -9,12 +9,12 @@
 
 namespace teletensor::server {
 
-// Holds gRPC's library until the process ends: its own shutdown may wait 10 s for a poller of
-// connections that are gone (seen with 1.51).
+// Keeps gRPC's library initialized until the process ends, because its shutdown may wait 10 s for a
+// poller of closed connections (observed with version 1.51).
 void hold_grpc();
-// Limits of a server, against callers that send much, slowly or nothing.
+// Sets limits on a server against callers that send too much, too slowly or nothing.
 void harden(grpc::ServerBuilder& builder, std::size_t message_bytes);
-// For servers that do not describe themselves: reflection's library adds itself to every server.
+// Disables reflection for a server. The reflection library otherwise adds itself to every server.
 std::unique_ptr<grpc::ServerBuilderOption> without_reflection();
 
 }  // namespace teletensor::server

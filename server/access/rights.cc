@@ -23,7 +23,7 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Compute/ReportSites", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Published", Right::kUser},
     MethodRight{"/teletensor.v1.Compute/Profile", Right::kUser},
-    // A user's are about its own sessions; of others it is told sums.
+    // A user receives details about its own sessions, and sums about all others.
     MethodRight{"/teletensor.v1.Admin/Sessions", Right::kUser},
     MethodRight{"/teletensor.v1.Admin/Memory", Right::kMetrics},
     MethodRight{"/teletensor.v1.Admin/Holdings", Right::kUser},
@@ -39,7 +39,7 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Admin/CreateToken", Right::kAdmin},
     MethodRight{"/teletensor.v1.Admin/ListTokens", Right::kAdmin},
     MethodRight{"/teletensor.v1.Admin/RevokeToken", Right::kAdmin},
-    // Of the caller's own stores.
+    // Calls on the caller's own key-value stores.
     MethodRight{"/teletensor.v1.Store/Open", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Set", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Get", Right::kUser},
@@ -49,18 +49,18 @@ constexpr std::array kRights = {
     MethodRight{"/teletensor.v1.Store/Delete", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Count", Right::kUser},
     MethodRight{"/teletensor.v1.Store/Drop", Right::kUser},
-    MethodRight{"GET /healthz", Right::kAnybody},
-    MethodRight{"GET /readyz", Right::kAnybody},
+    MethodRight{"GET /healthz", Right::kPublic},
+    MethodRight{"GET /readyz", Right::kPublic},
     MethodRight{"GET /metrics", Right::kMetrics},
-    // The page itself holds nothing; what it shows comes from /api.
-    MethodRight{"GET /", Right::kAnybody},
-    MethodRight{"GET /dashboard.js", Right::kAnybody},
-    MethodRight{"GET /page.js", Right::kAnybody},
-    MethodRight{"GET /overview.js", Right::kAnybody},
-    MethodRight{"GET /session.js", Right::kAnybody},
-    MethodRight{"GET /history.js", Right::kAnybody},
-    MethodRight{"GET /dashboard.css", Right::kAnybody},
-    MethodRight{"GET /chart.js", Right::kAnybody},
+    // The dashboard page contains no data; it loads the data from /api.
+    MethodRight{"GET /", Right::kPublic},
+    MethodRight{"GET /dashboard.js", Right::kPublic},
+    MethodRight{"GET /page.js", Right::kPublic},
+    MethodRight{"GET /overview.js", Right::kPublic},
+    MethodRight{"GET /session.js", Right::kPublic},
+    MethodRight{"GET /history.js", Right::kPublic},
+    MethodRight{"GET /dashboard.css", Right::kPublic},
+    MethodRight{"GET /chart.js", Right::kPublic},
     MethodRight{"GET /api/state", Right::kMetrics},
     MethodRight{"GET /api/history", Right::kMetrics},
     MethodRight{"GET /api/session", Right::kUser},
@@ -70,7 +70,7 @@ constexpr std::array kRights = {
 
 bool allowed(Right right, Role role) {
   switch (right) {
-    case Right::kAnybody:
+    case Right::kPublic:
       return true;
     case Right::kMetrics:
       return role != Role::kNobody;

@@ -1,4 +1,5 @@
-// Who may call what: one table, by full method name. What is not in it is refused to everybody.
+// The table of access rights, by full method name. Methods that are not in the table are refused
+// for all callers.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +11,22 @@
 
 namespace teletensor::server {
 
-// gRPC's 16, which the engine has no use for.
+// gRPC's code 16, which the engine does not use.
 inline constexpr core::Code kUnauthenticated = static_cast<core::Code>(16);
 
-// What a token, or the way in, makes of a caller.
+// The role of a caller, which results from its token or its connection.
 enum class Role : std::uint8_t {
-  kNobody,   // no identity
-  kMetrics,  // reads totals
-  kUser,     // computes; sees and ends its own sessions
-  kAdmin,    // sees and ends everybody's
+  kNobody,   // The caller has no identity.
+  kMetrics,  // The caller may read totals.
+  kUser,     // The caller may run sessions, and see and end its own ones.
+  kAdmin,    // The caller may see and end all sessions.
 };
 std::string_view to_string(Role role);
-// kNobody for any other text.
+// Converts the name of a role. Returns kNobody for unknown names.
 Role role_of(std::string_view text);
 
-// Least that a method asks for.
-enum class Right : std::uint8_t { kAnybody, kMetrics, kUser, kAdmin };
+// The lowest role that may call a method.
+enum class Right : std::uint8_t { kPublic, kMetrics, kUser, kAdmin };
 
 struct Caller {
   std::string user;
@@ -34,12 +35,14 @@ struct Caller {
 };
 
 struct MethodRight {
-  std::string_view method;  // "/teletensor.v1.Compute/Run", "GET /metrics"
+  // The name of a method, for example "/teletensor.v1.Compute/Run" or "GET /metrics".
+  std::string_view method;
   Right right;
 };
 std::span<const MethodRight> rights();
 
-// PERMISSION_DENIED, or UNAUTHENTICATED for kNobody, with the method's name.
+// Returns an error that names the method if the caller may not call it: UNAUTHENTICATED if the
+// caller's role is kNobody, PERMISSION_DENIED otherwise.
 core::Status check_right(std::string_view method, const Caller& caller);
 
 }  // namespace teletensor::server

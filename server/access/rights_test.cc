@@ -44,7 +44,7 @@ TEST(Rights, WhatIsNotInTheTableIsRefusedToEverybody) {
 TEST(Rights, NobodyAndMetrics) {
   for (const MethodRight& entry : rights()) {
     const bool open = check_right(entry.method, {}).ok();
-    EXPECT_EQ(open, entry.right == Right::kAnybody) << entry.method;
+    EXPECT_EQ(open, entry.right == Right::kPublic) << entry.method;
     EXPECT_EQ(check_right(entry.method, {}).code(), open ? core::Code::kOk : kUnauthenticated);
     const Caller monitor{"prometheus", Role::kMetrics};
     EXPECT_EQ(check_right(entry.method, monitor).ok(), entry.right <= Right::kMetrics);

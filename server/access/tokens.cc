@@ -20,9 +20,11 @@ using core::Status;
 
 namespace {
 
-constexpr std::string_view kPrefix = "tt_";  // so that scanners of repositories find leaked ones
+// A fixed prefix, so that secret scanners find tokens in repositories.
+constexpr std::string_view kPrefix = "tt_";
 constexpr std::size_t kSecretBytes = 32, kIdBytes = 5;
-constexpr std::size_t kMaxSecret = 128;  // characters that are looked at
+// Maximum length of a token, in characters, that is looked up.
+constexpr std::size_t kMaxSecret = 128;
 
 std::string hash_of(std::string_view secret) {
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -30,7 +32,7 @@ std::string hash_of(std::string_view secret) {
   return {reinterpret_cast<const char*>(digest), sizeof digest};
 }
 
-// One statement and its bindings.
+// An SQL statement with its bound parameters.
 class Query {
  public:
   Query(sqlite3* db, const char* text) : db_(db) {
@@ -54,7 +56,8 @@ class Query {
                       SQLITE_TRANSIENT);
     return *this;
   }
-  // True: a row is there. False: none any more. An error where the file fails.
+  // Returns true if there is a row and false after the last one. Returns an error if the file
+  // cannot be read.
   Result<bool> step() {
     const int code = statement_ == nullptr ? SQLITE_ERROR : sqlite3_step(statement_);
     if (code == SQLITE_ROW) return true;
@@ -78,7 +81,7 @@ class Query {
   int bound_ = 0;
 };
 
-// Users' names go into logs and onto terminals.
+// Checks user names, because they are written to logs and terminals.
 Status check_user(const std::string& user) {
   return good_user(user)
              ? Status()
@@ -255,7 +258,7 @@ Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens)
       return Status(Code::kResourceExhausted, "token: there are already " + std::to_string(kMax) +
                                                   ", which is the maximum; revoke some");
     }
-    // Another token may have the same id here.
+    // Another token in this file may have the same id.
     const Result<bool> stored =
         Query(db_, "INSERT OR IGNORE INTO tokens VALUES (?, ?, ?, 'user', ?, ?, 0)")
             .bind(each.id)

@@ -1,9 +1,8 @@
-// Tokens: who may call, kept in the state directory as hashes (SQLite, mode 0600).
-//
-// A token is 256 random bits; the file has its SHA-256, from which it cannot be found again (so
-// many bits need no slow hash). A token is looked up by its hash, so what a guess differs in does
-// not show in time. Another process may write the same file: every look-up asks the file.
-// Thread-safe.
+// Tokens stores the access tokens as hashes in the state directory (SQLite, mode 0600).
+// A token has 256 random bits. The file has its SHA-256 hash, from which the token cannot be
+// recovered; with so many bits no slow hash is needed. A token is looked up by its hash, so the
+// time of a look-up reveals nothing about the token. Another process may write to the same file, so
+// every look-up reads the file. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +21,12 @@ struct sqlite3;
 namespace teletensor::server {
 
 struct TokenFacts {
-  std::string id;  // names it without being it
+  std::string id;  // Public identifier of the token, which is not its secret.
   std::string user;
   Role role = Role::kNobody;
-  std::int64_t created = 0;  // UNIX seconds
-  std::int64_t expires = 0;  // 0: never
+  std::int64_t created = 0;  // Time of creation in seconds since the UNIX epoch.
+  // Time of expiry in seconds since the UNIX epoch. 0 if the token never expires.
+  std::int64_t expires = 0;
   bool revoked = false;
 };
 
@@ -38,35 +38,39 @@ class Tokens {
  public:
   static constexpr std::size_t kMax = 10'000;
 
-  // `folder` "": none can be kept. The folder and the file are made with the first token.
+  // With an empty `folder`, no tokens can be stored. The folder and the file are created with the
+  // first token.
   explicit Tokens(std::string folder);
   ~Tokens();
   Tokens(const Tokens&) = delete;
   Tokens& operator=(const Tokens&) = delete;
 
-  // Refuses names that do not fit into logs, the role kNobody, and a file that others can read.
+  // Creates a token. Refuses user names that are unsuitable for logs, the role kNobody, and a file
+  // that other users can read.
   core::Result<NewToken> create(const std::string& user, Role role, std::int64_t lifetime_seconds);
   core::Result<std::vector<TokenFacts>> list();
-  // NOT_FOUND where there is none. It is refused from the next call on.
+  // Revokes a token; calls with it are refused from then on. NOT_FOUND if it does not exist.
   core::Status revoke(const std::string& id);
 
-  // Who that is: nobody for what is unknown, expired or revoked. An error where the file fails.
+  // Looks up a token. Returns no caller if it is unknown, expired or revoked, and an error if the
+  // file cannot be read.
   core::Result<std::optional<Caller>> find(std::string_view secret);
-  // Tokens by their hashes, as another daemon knows them: what a user who moves there brings along.
+  // Hashes of tokens that another daemon has sent for a user whose session is moved.
   struct Hashed {
     std::string id, hash;
     std::int64_t created = 0, expires = 0;
   };
-  // Those of the user that are good, at most `most`, whatever they allow beyond being the user.
+  // Hashes of the user's valid tokens, at most `most`, regardless of their roles.
   core::Result<std::vector<Hashed>> hashes_of(const std::string& user, std::size_t most);
-  // Until disregard(): tokens that the file does not have count as the user's, with the role kUser.
-  // Their session may arrive at any moment.
+  // Until disregard(), accepts these tokens for the user with the role kUser even if they are not
+  // in the file, because a session of the user may arrive at any moment.
   void expect(const std::string& user, const std::vector<Hashed>& tokens);
   void disregard(const std::vector<Hashed>& tokens);
-  // Adds those that are not known yet, revoked ones included, as the user's, with the role kUser.
+  // Adds the tokens that are not in the file yet, for the user with the role kUser. A revoked token
+  // in the file stays revoked.
   core::Status adopt(const std::string& user, const std::vector<Hashed>& tokens);
 
-  // Is there one that is neither expired nor revoked?
+  // Returns true if there is a token that is neither expired nor revoked.
   core::Result<bool> any();
 
  private:
@@ -81,7 +85,7 @@ class Tokens {
   const std::string folder_;
   core::Mutex mutex_;
   sqlite3* db_ TT_GUARDED_BY(mutex_) = nullptr;
-  // By hash; one entry for each session that may arrive.
+  // Tokens that expect() has added, by hash; one entry for each session that may arrive.
   std::multimap<std::string, Expected> expected_ TT_GUARDED_BY(mutex_);
 };
 

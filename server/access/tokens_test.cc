@@ -26,7 +26,7 @@ TEST(Tokens, CountWhileTheirSessionMayArrive) {
   const auto hashes = *source.hashes_of("ann", 4);
   ASSERT_EQ(hashes.size(), 1u);
   EXPECT_FALSE(found(target, ann.secret));
-  // Two of ann's sessions are coming, and one of them stays away.
+  // Two sessions of ann are being moved here, and one of them does not arrive.
   target.expect("ann", hashes);
   target.expect("ann", hashes);
   target.disregard(hashes);

@@ -100,7 +100,7 @@ Status interrupt(Lease& lease, const Caller& caller) {
   });
 }
 
-// Answers a call of `method` with what act(caller) returns, if it may be made.
+// Answers a call of `method` with the result of act(caller), if the caller may make the call.
 template <class Act>
 grpc::ServerUnaryReactor* AdminService::answer_to(grpc::CallbackServerContext* context,
                                                   const char* method, Act act) {
@@ -111,7 +111,8 @@ grpc::ServerUnaryReactor* AdminService::answer_to(grpc::CallbackServerContext* c
   });
 }
 
-// The session of that number, or, 0, the one that the call's metadata name.
+// The lease of the session with this number, or, for 0, of the session that the call's metadata
+// names.
 Result<LeaseRef> AdminService::lease(grpc::CallbackServerContext& context, std::uint64_t session,
                                      const Result<Caller>& caller) {
   if (!caller.ok()) return caller.status();

@@ -1,4 +1,4 @@
-// The gRPC service for operators, and for users about their own sessions.
+// The Admin gRPC service, for operators and for users who manage their own sessions.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -77,9 +77,11 @@ class AdminService final : public v1::Admin::CallbackService {
   const Entrance entrance_;
 };
 
-// What Kill does, for whoever has found out that it may. The caller is named to the client.
+// Ends a session on behalf of `caller`, whose right to do so was checked before. The session's
+// client is told the name of the caller and the reason.
 void kill(Leases& leases, Lease& lease, const Caller& caller, const std::string& reason);
-// What InterruptSession does.
+// Cancels the queued commands of a session on behalf of `caller`, whose right to do so was checked
+// before.
 core::Status interrupt(Lease& lease, const Caller& caller);
 
 }  // namespace teletensor::server

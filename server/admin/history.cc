@@ -16,17 +16,20 @@ using core::MutexLock;
 
 namespace {
 
-constexpr char kRest[] = "(other users)";  // no user's name: it has spaces
-constexpr std::size_t kMaxColors = 1000;   // users whose colour is remembered
+// Cannot be the name of a user, because it contains spaces.
+constexpr char kRest[] = "(other users)";
+constexpr std::size_t kMaxColors = 1000;  // Number of users whose colour is remembered.
 
-// FNV-1a: the same on every machine, so that a user's colour survives the daemon.
+// FNV-1a, which is the same on every machine, so that a user keeps its colour when the daemon
+// restarts.
 std::uint32_t hash(const std::string& text) {
   std::uint32_t result = 2166136261u;
   for (const char c : text) result = (result ^ static_cast<unsigned char>(c)) * 16777619u;
   return result;
 }
 
-// How fast `total` grows; `before` becomes it. 0 where it was not known.
+// The growth of `total` per second since the value in `before`, which is then replaced. 0 if the
+// earlier value is unknown.
 float rate(double& before, double total, double passed) {
   const bool known = before >= 0 && passed > 0;
   const double grown = std::max(0.0, total - before);
@@ -58,7 +61,7 @@ void History::work() {
       return core::Status();
     });
     if (!status.ok()) spdlog::warn("event=history_gap reason=\"{}\"", status.message());
-    next = std::max(next + period_, Clock::now());  // late samples are not caught up
+    next = std::max(next + period_, Clock::now());  // Samples that were missed are not taken later.
     MutexLock lock(mutex_);
     while (!stop_ && Clock::now() < next) changed_.wait_for(mutex_, next - Clock::now());
     if (stop_) return;
@@ -135,7 +138,7 @@ void History::take_devices(const Overview& all, double passed) {
   }
 }
 
-// Users whose rings hold nothing but zeros.
+// Removes users whose rings contain only zeros.
 void History::forget_absent() {
   std::erase_if(users_, [&](const auto& each) { return each.second.seen + kSamples < count_; });
 }

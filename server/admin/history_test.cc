@@ -30,7 +30,7 @@ class HistoryTest : public ::testing::Test {
   testing::Books books;
   testing::FakeEngine engine{books};
   Leases leases{engine, {}};
-  History history{leases, 0ms};  // samples without a pause
+  History history{leases, 0ms};  // Takes samples without a pause between them.
 };
 
 const Caller kAdmin{"root", Role::kAdmin};
@@ -43,18 +43,18 @@ TEST_F(HistoryTest, KeepsAnHourAndGivesWhatIsNew) {
   for (const char* column : {"times", "queued"}) EXPECT_EQ(all[column].size(), History::kSamples);
   for (const json& device : all["devices"]) EXPECT_EQ(device["used"].size(), History::kSamples);
   EXPECT_LE(all["began"], all["times"][0]);
-  // Unless an hour of samples passes between two reads.
+  // The first sample is kept unless an hour's number of samples is taken between two reads.
   ASSERT_TRUE(testing::eventually([&] {
     const std::uint64_t since = read(kAdmin)["next"];
     const json more = read(kAdmin, since);
     return more["first"] == since &&
            more["times"].size() == more["next"].get<std::uint64_t>() - since;
   }));
-  // A number of an earlier daemon's.
+  // A sample number from an earlier daemon gives the whole history.
   EXPECT_EQ(read(kAdmin, 1ull << 60)["times"].size(), History::kSamples);
 }
 
-// A session of the fake engine has one byte.
+// A session of the fake engine uses one byte.
 TEST_F(HistoryTest, AUserSeesTheOthersAsOneSum) {
   open("alice");
   open("alice");

@@ -20,7 +20,7 @@ using Labels = std::vector<ClientMetric::Label>;
 
 class Page {
  public:
-  // A family; its rows follow.
+  // Starts a metric family, whose rows follow.
   void family(const char* name, const char* help, MetricType type = MetricType::Gauge) {
     families_.push_back({name, help, type, {}});
   }
@@ -48,7 +48,7 @@ struct UserRow {
   std::uint64_t sessions = 0, used = 0;
   double lane_seconds = 0;
   std::uint64_t commands = 0;
-  std::map<std::string, std::uint64_t> memory;  // by device
+  std::map<std::string, std::uint64_t> memory;  // Bytes in use, by device.
 
   void add(const UserRow& other) {
     sessions += other.sessions;
@@ -128,7 +128,7 @@ void add_users(Page& page, const std::map<std::string, UserRow>& users) {
   }
 }
 
-// What moves between devices and the host.
+// Data transfers between devices and the host.
 void add_moved(Page& page, const std::vector<engine::MemoryUse>& devices) {
   const auto family = [&](const char* name, const char* help, auto&& out, auto&& in) {
     page.family(name, help, MetricType::Counter);
@@ -151,7 +151,7 @@ void add_moved(Page& page, const std::vector<engine::MemoryUse>& devices) {
       [](Moved moved) { return static_cast<double>(moved.in_ns) * 1e-9; });
 }
 
-// What moves between memory and disk.
+// Data transfers between memory and disk.
 void add_disk(Page& page, const Overview& all, const engine::Moved& moved) {
   const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
   page.family(
@@ -180,7 +180,8 @@ void add_disk(Page& page, const Overview& all, const engine::Moved& moved) {
 
 using Activities = std::vector<std::pair<core::Device, core::Activity>>;
 
-// What GPUs do. The ops that run on the host are those of the catalog without a kernel: few labels.
+// Activity of GPUs. The operators that run on the host are those of the catalog without a kernel,
+// so there are few labels.
 void add_accelerators(Page& page, const Activities& all) {
   using Rows = std::vector<std::pair<std::string, std::uint64_t>>;
   const auto one = [&](const char* name, const char* help, MetricType type, auto&& value) {
@@ -250,7 +251,7 @@ void add_groups(Page& page, const std::vector<runtime::GroupFacts>& all) {
       open);
 }
 
-// The other daemons. Their names come from the operator.
+// Connections to other daemons. Their names come from the operator.
 void add_peers(Page& page, const Peers& peers) {
   const std::vector<PeerFacts> all = peers.facts();
   const auto family = [&](const char* name, const char* help, MetricType type, auto&& value) {
@@ -291,7 +292,7 @@ void add_stores(Page& page, const KeyStores::Total& total) {
 
 }  // namespace
 
-std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
+std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
                          const Services& services, const std::string& version) {
   const Overview all = overview(leases, leases.engine(), {"", Role::kAdmin});
   const Counters& counters = leases.counters();
@@ -309,7 +310,7 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
     page.row(static_cast<double>(use.peak), {{"device", device}, {"kind", "peak"}});
     page.row(static_cast<double>(use.device_total), {{"device", device}, {"kind", "total"}});
     page.row(static_cast<double>(use.device_held), {{"device", device}, {"kind", "held"}});
-    // What of the host's is away, see the disk's.
+    // The host's memory that was moved to disk is reported with the disk.
     const bool host = use.device.kind == core::DeviceKind::kCpu;
     page.row(static_cast<double>(host ? use.locked : use.away),
              {{"device", device}, {"kind", host ? "locked" : "away"}});
@@ -342,11 +343,11 @@ std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
   page.one("teletensor_slow_instructions_total", "Instructions that went into the slow log.",
            static_cast<double>(leases.slow_log().added()), MetricType::Counter);
   page.one("teletensor_ready", "1 while the canary's computations are right and recent.",
-           canary.ready() ? 1 : 0);
+           probe.ready() ? 1 : 0);
   page.one("teletensor_canary_age_seconds", "Since the canary's last right answer.",
-           canary.age_seconds());
+           probe.age_seconds());
   page.one("teletensor_canary_seconds", "How long its last computation took, queue included.",
-           canary.last_seconds());
+           probe.last_seconds());
   page.one("process_resident_memory_bytes", "Resident memory of the daemon.", resident_bytes());
   page.one("process_open_fds", "Open file descriptors of the daemon.", open_files());
   return page.text();

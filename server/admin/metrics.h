@@ -1,11 +1,12 @@
-// /metrics: the daemon's state in Prometheus' text format. Base units; the only labels that come
-// from outside are users' names, of which the kMaxUsers largest are told apart.
+// Writes the daemon's state in Prometheus' text format, for /metrics. All values are in base units.
+// The only labels from outside are user names, of which the kMaxUsers largest are listed
+// separately.
 #pragma once
 
 #include <string>
 
 #include "server/access/auth.h"
-#include "server/admin/canary.h"
+#include "server/admin/health_probe.h"
 #include "server/admin/overview.h"
 #include "server/session/leases.h"
 
@@ -13,7 +14,7 @@ namespace teletensor::server {
 
 inline constexpr std::size_t kMaxLabelledUsers = 50;
 
-std::string metrics_text(Leases& leases, const Auth& auth, const Canary& canary,
+std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
                          const Services& services, const std::string& version);
 
 }  // namespace teletensor::server

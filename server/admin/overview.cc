@@ -17,7 +17,7 @@ bool may_see(const Caller& caller, const Lease& lease) {
 
 using MemoryUses = std::vector<engine::MemoryUse>;
 
-// Adds `from` to the sums in `to`.
+// Adds the values of `from` to the sums in `to`.
 void add(const MemoryUses& from, MemoryUses& to) {
   for (const engine::MemoryUse& use : from) {
     const auto found = std::find_if(to.begin(), to.end(),
@@ -79,7 +79,7 @@ Overview overview(const Leases& leases, engine::Engine& engine, const Caller& ca
   result.devices = engine.memory();
   for (const LeaseRef& lease : leases.all()) {
     core::Result<SessionView> view = view_of(*lease);
-    if (!view.ok()) continue;  // it has just ended
+    if (!view.ok()) continue;  // The session has just ended.
     if (may_see(caller, *lease)) {
       result.sessions.push_back(std::move(*view));
     } else {
@@ -133,8 +133,8 @@ std::vector<HoldingView> holdings(Lease& lease, std::size_t most) {
 
 std::vector<engine::Publication> publications(const engine::Engine& engine, const Caller& caller) {
   std::vector<engine::Publication> found;
-  // A caller without identity is told of none, as by the RPC Published: not even of those that are
-  // open to all users.
+  // A caller without an identity sees no publications, as with the call Published, not even those
+  // that are open to all users.
   const bool known = caller.role == Role::kUser && caller.user != kAnonymous;
   if (!caller.admin() && !known) return found;
   for (engine::Publication& each : engine.publications()) {

@@ -1,5 +1,6 @@
-// Overview: who holds what and uses how much, as of now; what the admin service, the metrics and
-// the dashboard show. A caller that is no admin gets its own sessions and the rest as one sum.
+// Overview collects the current state of sessions, users and devices for the admin service, the
+// metrics and the dashboard. A caller without the admin role receives its own sessions, and the sum
+// of the others.
 #pragma once
 
 #include <string>
@@ -13,10 +14,10 @@
 
 namespace teletensor::server {
 
-// Services are parts of the daemon beside its sessions. Both outlive the classes that show them.
+// Parts of the daemon besides its sessions. Both outlive the classes that display them.
 struct Services {
   const KeyStores& stores;
-  const Peers* peers;  // null: the daemon works alone
+  const Peers* peers;  // The connections to peers. Null if the daemon has no peers.
 };
 
 struct SessionView {
@@ -24,55 +25,60 @@ struct SessionView {
   std::string name, user, peer, client_version;
   double age_seconds = 0;
   bool attached = false;
-  double detached_seconds = 0;  // 0 while attached
+  double detached_seconds = 0;  // Seconds since the last client has left; 0 while attached.
   std::uint64_t handles = 0, queued = 0, completed = 0;
-  std::uint64_t ahead = 0;  // sessions that get a lane before it
+  std::uint64_t ahead = 0;  // Number of sessions that get a lane before this one.
   double lane_seconds = 0;
-  double wait_seconds = 0;  // until what is queued has run, at the pace since the queue was empty
+  // Estimated seconds until the queued commands have run, at the rate since the queue was last
+  // empty.
+  double wait_seconds = 0;
   std::vector<engine::MemoryUse> memory;
   program::Amounts amounts, limits;
 
-  std::uint64_t used() const;  // bytes on all devices
+  std::uint64_t used() const;  // Bytes in use on all devices.
 };
 
 struct Overview {
   std::vector<engine::MemoryUse> devices;
-  std::vector<SessionView> sessions;  // by id
-  SessionView others;                 // sums
+  std::vector<SessionView> sessions;  // The sessions that the caller may see, sorted by id.
+  SessionView others;                 // Sums over the sessions that the caller may not see.
   std::size_t others_count = 0;
 };
 
-// Fails where the session has ended.
+// Returns an error if the session has ended.
 core::Result<SessionView> view_of(Lease& lease);
 Overview overview(const Leases& leases, engine::Engine& engine, const Caller& caller);
 
-// What one user has of what the user's sessions may have together.
+// The resource use of one user and the user's limits.
 struct UserView {
   std::string name;
   UserLimits limits;
   std::uint64_t sessions = 0, queued = 0;
-  double lane_seconds = 0;                // of sessions that have ended, too
-  std::vector<engine::MemoryUse> memory;  // sums of the sessions'; quota: the user's, 0: none
+  double lane_seconds = 0;  // Lane time in seconds, including that of sessions that have ended.
+  // Sums over the user's sessions. `quota` is the user's limit; 0 means none.
+  std::vector<engine::MemoryUse> memory;
 };
-// Users that have a session or a section in the configuration, by name, as the caller may see them.
+// Users that have a session or a section in the configuration, sorted by name, as far as the caller
+// may see them.
 std::vector<UserView> users_of(const Overview& all, Leases& leases, const Caller& caller);
 
 struct HoldingView {
   engine::Holding holding;
   std::string site;
 };
-// The largest of one session.
+// The largest tensors of one session; at most `most`.
 std::vector<HoldingView> holdings(Lease& lease, std::size_t most);
 
-// What the caller may use of published tensors; an admin sees all.
+// The published tensors that the caller may use. An admin sees all.
 std::vector<engine::Publication> publications(const engine::Engine& engine, const Caller& caller);
 
-// The groups of the caller's sessions; an admin sees all.
+// The groups that contain a session of the caller. An admin sees all.
 std::vector<runtime::GroupFacts> groups(engine::Engine& engine, const Caller& caller);
-// "forming", "running" or "ended".
+// Returns "forming", "running" or "ended".
 const char* text_of(runtime::GroupFacts::State state);
 
-// The lease with this id if the caller may see it: NOT_FOUND else, whether it exists or not.
+// The lease of the session with this number. Returns NOT_FOUND if it does not exist or if the
+// caller may not see it.
 core::Result<LeaseRef> visible(const Leases& leases, std::uint64_t id, const Caller& caller);
 
 }  // namespace teletensor::server

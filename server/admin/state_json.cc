@@ -10,13 +10,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kTensors = 8;      // of a session in the overview
-constexpr std::size_t kMaxTensors = 50;  // of one session
+constexpr std::size_t kTensors = 8;  // Maximum number of tensors for each session in the overview.
+constexpr std::size_t kMaxTensors = 50;  // Maximum number of tensors in the details of one session.
 constexpr std::size_t kMaxSessionsWithTensors = 64;
 constexpr std::size_t kSlow = 20;
 constexpr std::size_t kMaxPublished = 100;
 constexpr std::size_t kMaxGroups = 100;
-constexpr std::size_t kMaxRanks = 64;  // of one group
+constexpr std::size_t kMaxRanks = 64;  // Maximum number of ranks for each group.
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -51,7 +51,8 @@ json to_json(const std::vector<engine::MemoryUse>& uses) {
 json to_json(const SessionView& view) {
   std::uint64_t away = 0;
   for (const engine::MemoryUse& use : view.memory) {
-    if (use.device.kind == core::DeviceKind::kCpu) away += use.away;  // what is on the disk
+    // For the host, `away` counts the bytes that were moved to disk.
+    if (use.device.kind == core::DeviceKind::kCpu) away += use.away;
   }
   return {{"id", view.id},
           {"user", view.user},
@@ -205,12 +206,12 @@ json groups_for(engine::Engine& engine, const Caller& caller) {
 
 }  // namespace
 
-std::string state_json(Leases& leases, const Canary& canary, History& history,
+std::string state_json(Leases& leases, const HealthProbe& probe, History& history,
                        const Services& services, const std::string& version,
                        Clock::time_point started, const Caller& caller) {
   const Overview all = overview(leases, leases.engine(), caller);
   json state = {{"version", version},
-                {"ready", canary.ready()},
+                {"ready", probe.ready()},
                 {"uptime", seconds(Clock::now() - started)},
                 {"now", unix_seconds()},
                 {"caller", {{"user", caller.user}, {"role", to_string(caller.role)}}},

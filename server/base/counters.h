@@ -1,4 +1,4 @@
-// What has happened since the daemon started, for metrics. Thread-safe.
+// Counters of events since the daemon started, for the metrics. Thread-safe.
 #pragma once
 
 #include <array>
@@ -12,17 +12,19 @@
 
 namespace teletensor::server {
 
-// Of sessions that are over.
+// Totals of one user's sessions that have ended.
 struct UserTotals {
   std::uint64_t lane_ns = 0, commands = 0;
 };
 
 class Counters {
  public:
-  static constexpr std::size_t kCodes = 17;       // gRPC's
-  static constexpr std::size_t kMaxUsers = 1000;  // the rest is counted as "other"
+  static constexpr std::size_t kCodes = 17;  // Number of gRPC status codes.
+  // Maximum number of users that are counted separately; the rest are counted as "other".
+  static constexpr std::size_t kMaxUsers = 1000;
 
-  std::atomic<std::uint64_t> refused_sessions{0};  // versions, limits
+  // Sessions refused because of their protocol version or a limit.
+  std::atomic<std::uint64_t> refused_sessions{0};
 
   void ended(core::Code code) { ++ended_[static_cast<std::size_t>(code) % kCodes]; }
   std::uint64_t ended(std::size_t code) const { return ended_[code]; }

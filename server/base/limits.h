@@ -1,4 +1,4 @@
-// What one client may make the server hold. Told to it in Hello.
+// Limits on the resources that one client may use. The client receives most of them in Hello.
 #pragma once
 
 #include <chrono>
@@ -14,15 +14,15 @@
 
 namespace teletensor::server {
 
-// What one user may have, where that is not everybody's.
+// Limits of one user that differ from the general ones.
 struct UserLimits {
   std::size_t sessions = 0;
   std::uint64_t memory = 0;
   std::uint64_t session_memory = 0;
-  double weight = 1;                                 // of its share of the lanes
-  program::Amounts amounts = program::kUsualLimits;  // of one session
+  double weight = 1;                                 // Relative share of the execution lanes.
+  program::Amounts amounts = program::kUsualLimits;  // Limits of one session.
 
-  // What a session that asks for so many bytes gets. 0: no limit.
+  // The memory quota of a session that asks for `asked` bytes. 0 means no limit.
   std::uint64_t quota(std::uint64_t asked) const {
     return asked == 0 || (session_memory != 0 && asked > session_memory) ? session_memory : asked;
   }
@@ -30,28 +30,41 @@ struct UserLimits {
 
 struct Limits {
   wire::FrameLimits frame;
-  std::uint64_t credit_instructions = 16384;  // commands sent that have not run
-  std::uint64_t credit_bytes = 8ull << 20;    // bytes of frames that have not run
-  std::size_t chunk_bytes = 1 << 20;          // of an upload or a download
-  std::size_t progress_bytes = 1 << 20;       // values in one Progress, about
-  std::size_t outbox_bytes = 64ull << 20;     // values that the client has not read
+  // Maximum number of commands that were sent and have not run.
+  std::uint64_t credit_instructions = 16384;
+  // Maximum size of the frames that have not run, in bytes.
+  std::uint64_t credit_bytes = 8ull << 20;
+  // Maximum size of a chunk of an upload or a download, in bytes.
+  std::size_t chunk_bytes = 1 << 20;
+  // Approximate maximum size of the values in one Progress, in bytes.
+  std::size_t progress_bytes = 1 << 20;
+  // Maximum size of the values that the client has not read, in bytes.
+  std::size_t outbox_bytes = 64ull << 20;
   std::size_t sessions = 64;
-  std::size_t streams = 1024;        // calls at once, of all clients
-  std::size_t user_sessions = 0;     // of one user at once; 0: no limit but `sessions`
-  std::uint64_t user_memory = 0;     // bytes a device of a user's sessions; 0: no limit
-  std::uint64_t session_memory = 0;  // bytes a device; 0: the engine's budget
-  program::Amounts amounts = program::kUsualLimits;      // of one session
-  std::map<std::string, UserLimits, std::less<>> users;  // those who have limits of their own
-  // A client that was cut off has so long to come back before its session may have to go.
+  std::size_t streams = 1024;  // Maximum number of concurrent streams of all clients.
+  // Maximum number of sessions of one user. 0 means that only `sessions` limits it.
+  std::size_t user_sessions = 0;
+  // Maximum memory of a user's sessions on each device, in bytes. 0 means no limit.
+  std::uint64_t user_memory = 0;
+  // Maximum memory of one session on each device, in bytes. 0 means the engine's budget.
+  std::uint64_t session_memory = 0;
+  program::Amounts amounts = program::kUsualLimits;      // Limits of one session.
+  std::map<std::string, UserLimits, std::less<>> users;  // Users with limits of their own.
+  // Time that a disconnected client has to return before its session may be ended to make room.
   std::chrono::milliseconds safe{30'000};
-  std::chrono::milliseconds stall{30'000};  // a client that does not read is detached after it
-  // A session without a client leaves its groups after it, so that other ranks do not wait for it.
+  // Time after which a client that reads nothing is disconnected.
+  std::chrono::milliseconds stall{30'000};
+  // Time after which a session without a client leaves its groups, so that other ranks do not wait
+  // for it.
   std::chrono::milliseconds rank_grace{30'000};
-  std::chrono::milliseconds attach{15'000};  // from Hello to Run
-  // The longest that a session outlives its stream and its last work; 0: it ends with its stream.
+  std::chrono::milliseconds attach{15'000};  // Maximum time from Hello to Run.
+  // Maximum time that a session outlives its stream and its last command. 0 means that it ends with
+  // its stream.
   std::chrono::seconds lease{0};
-  std::chrono::milliseconds slow{200};    // instructions that take longer are in the slow log
-  std::chrono::milliseconds sites{5000};  // clients report lines so often; 0: never
+  // Run time above which an instruction is recorded in the slow log.
+  std::chrono::milliseconds slow{200};
+  // Period in which clients report source lines. 0 means never.
+  std::chrono::milliseconds sites{5000};
 
   UserLimits of(std::string_view user) const {
     const auto found = users.find(user);

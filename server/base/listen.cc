@@ -35,7 +35,7 @@ bool digits(std::string_view text) {
 bool loopback(std::string_view host) {
   if (host == "localhost" || host == "[::1]") return true;
   if (!host.starts_with("127.")) return false;
-  // Four numbers up to 255: names such as 127.example.org must not pass.
+  // Four numbers up to 255, so that names such as 127.example.org are not accepted.
   int parts = 0;
   for (std::size_t at = 0; at <= host.size(); ++parts) {
     const std::size_t dot = std::min(host.find('.', at), host.size());
@@ -47,7 +47,7 @@ bool loopback(std::string_view host) {
   return parts == 4;
 }
 
-// Does somebody accept connections there?
+// Returns true if a process accepts connections at this socket.
 bool in_use(const sockaddr_un& address) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -58,11 +58,11 @@ bool in_use(const sockaddr_un& address) {
 }
 
 struct PortHolder {
-  std::string inode;  // of the listening socket
+  std::string inode;  // Inode of the listening socket.
   uid_t user = 0;
 };
 
-// From the kernel's table, which names the owner of every listening socket.
+// Reads the kernel's table, which has the owner of every listening socket.
 std::optional<PortHolder> holder_of(int port) {
   constexpr int kListening = 0x0a;
   for (const char* path : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
@@ -82,7 +82,8 @@ std::optional<PortHolder> holder_of(int port) {
   return std::nullopt;
 }
 
-// "process 123 (teletensord)"; "" where the descriptors of that process cannot be seen.
+// Returns a text like "process 123 (teletensord)". Empty if the descriptors of the process cannot
+// be read.
 std::string process_with(const std::string& inode) {
   namespace fs = std::filesystem;
   const std::string wanted = "socket:[" + inode + "]";

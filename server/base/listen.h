@@ -1,4 +1,4 @@
-// Addresses to listen on, checked before gRPC sees them.
+// Checks of the addresses and sockets on which the daemon listens, before they are passed to gRPC.
 #pragma once
 
 #include <string>
@@ -8,28 +8,32 @@
 
 namespace teletensor::server {
 
-// INVALID_ARGUMENT unless it is "HOST:PORT". `what` names the setting in the text.
+// Returns INVALID_ARGUMENT unless the address has the form "HOST:PORT". `what` is the name of the
+// setting for the message.
 core::Status check_address(const std::string& what, std::string_view address);
-// Is HOST a loopback address, [::1] or localhost? Names such as 127.example.org are not.
+// Returns true if HOST is a loopback address, [::1] or localhost. Returns false for names such as
+// 127.example.org.
 bool is_loopback(std::string_view address);
 
-// Why HOST:PORT, to which binding failed, is not free: the process that listens on the port, or the
-// user whose process that is; else that it is not an address of this machine.
+// Explains why binding HOST:PORT failed: names the process that listens on the port, or its user;
+// otherwise says that HOST is not an address of this machine.
 std::string why_not_free(std::string_view address);
 
-// $XDG_RUNTIME_DIR/teletensor.sock; without that variable, teletensor.sock in a directory of this
-// user's own under /tmp, which is made here if it is missing.
+// The default socket path: $XDG_RUNTIME_DIR/teletensor.sock, or, without that variable,
+// teletensor.sock in a private directory of the user under /tmp. That directory is created if it is
+// missing.
 core::Result<std::string> default_socket();
 
-// Of what the daemon keeps: $STATE_DIRECTORY (systemd), $XDG_STATE_HOME/teletensor or
-// ~/.local/state/teletensor; "" without any of them. Not made here.
+// The default state directory: $STATE_DIRECTORY (set by systemd), $XDG_STATE_HOME/teletensor or
+// ~/.local/state/teletensor. Empty if none of these can be determined. The directory is not
+// created.
 std::string default_state_dir();
 
-// Refuses a path that is too long for a socket, that gRPC cannot name, or whose directory is
+// Refuses a path that is too long for a socket, that gRPC cannot represent, or whose directory is
 // missing.
 core::Status check_socket_path(const std::string& path);
-// Makes way for a socket at `path`: removes one that nobody serves. Refuses what is not a socket, a
-// socket that is in use, and what check_socket_path() refuses.
+// Prepares `path` for a new socket: removes an old socket on which no process listens. Refuses a
+// file that is not a socket, a socket in use, and what check_socket_path() refuses.
 core::Status prepare_socket(const std::string& path);
 
 }  // namespace teletensor::server

@@ -30,7 +30,8 @@ class StandardError final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
-  // A descriptor that can be written to takes PIPE_BUF bytes without waiting.
+  // Writes a line unless that would wait. A descriptor that is ready accepts PIPE_BUF bytes without
+  // waiting.
   bool write(const spdlog::details::log_msg& message) {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);

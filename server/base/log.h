@@ -1,13 +1,13 @@
-// The daemon's log.
+// Sets up the daemon's log.
 #pragma once
 
 #include <string>
 
 namespace teletensor::server {
 
-// spdlog's default logger from here on: lines on standard error, from that level on. Lines that
-// nobody takes (a pipe that is full) are left out, and counted in the next one that is taken: the
-// daemon never waits for its log.
+// Installs spdlog's default logger, which writes lines of `level` and above to standard error. The
+// daemon never waits for its log: if standard error is a full pipe, lines are dropped, and the next
+// line that can be written reports their number.
 void start_log(const std::string& level);
 
 }  // namespace teletensor::server

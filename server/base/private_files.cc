@@ -38,7 +38,7 @@ Status check_owner(const std::string& path, const struct stat& info) {
   return {};
 }
 
-// Mode 0700, whatever the umask takes away.
+// Creates a folder with mode 0700, regardless of the umask.
 Status make_folder(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   struct stat info {};
@@ -68,7 +68,8 @@ Status private_state(const std::string& path) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     struct stat info {};
-    if (lstat(entry.path().c_str(), &info) != 0) continue;  // it went meanwhile
+    // The entry was removed meanwhile and is skipped.
+    if (lstat(entry.path().c_str(), &info) != 0) continue;
     TT_RETURN_IF_ERROR(check_owner(entry.path().string(), info));
   }
   return {};
@@ -130,7 +131,7 @@ Status SocketFile::lock() {
                     "socket: another teletensord serves " + path_ +
                         (size > 0 ? ": process " + std::to_string(std::atoi(text)) : ""));
     }
-    // Its former holder may have removed the file since it was opened here.
+    // The previous owner of the lock may have removed the file after it was opened here.
     struct stat mine {
     }, there{};
     if (fstat(fd, &mine) == 0 && stat(name.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
@@ -154,7 +155,7 @@ Status SocketFile::bind(mode_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
-  // The file gets the mode that the socket has: it is never open to others, not for a moment.
+  // The file gets the mode of the socket, so that it is at no time accessible to other users.
   struct stat info {};
   if (socket_ < 0 || fchmod(socket_, mode & 0600) != 0 ||
       ::bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||

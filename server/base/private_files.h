@@ -1,5 +1,5 @@
-// Folders and sockets that no other user of the machine may write to. None of this depends on the
-// umask, which belongs to all threads of the process.
+// Creates folders, files and sockets that no other user of the machine may write to. The functions
+// do not depend on the umask, which all threads of the process share.
 #pragma once
 
 #include <sys/types.h>
@@ -11,38 +11,41 @@
 
 namespace teletensor::server {
 
-// UNAVAILABLE: `what`, and the text of errno.
+// Returns UNAVAILABLE with `what` and the text of errno.
 core::Status system_error(const std::string& what);
 
-// Makes the folder, and those missing above it, with mode 0700. PERMISSION_DENIED if the folder
-// belongs to another user than this one or root, or if others can write to it; UNAVAILABLE if it
-// cannot be made.
+// Creates the folder, and missing parent folders, with mode 0700. PERMISSION_DENIED if the folder
+// belongs to a user other than this one or root, or if other users can write to it. UNAVAILABLE if
+// it cannot be created.
 core::Status private_folder(const std::string& path);
 
-// As private_folder(), and PERMISSION_DENIED if an entry of the folder belongs to another user or
-// can be written by others: what a state directory has may have been planted while it was open.
+// Creates or checks a folder like private_folder(). Returns PERMISSION_DENIED also if an entry of
+// the folder belongs to another user or can be written by other users. Such an entry may have been
+// planted while the folder was writable.
 core::Status private_state(const std::string& path);
 
-// Makes the file, empty and of mode 0600, where it is missing. PERMISSION_DENIED if it is a link,
-// belongs to another user, or can be opened by others.
+// Creates an empty file with mode 0600 if it is missing. PERMISSION_DENIED if the file is a link,
+// belongs to another user, or can be opened by other users.
 core::Status private_file(const std::string& path);
 
-// Makes the file, with mode 0600, and opens it for writing: its descriptor. ALREADY_EXISTS where
-// something is at the path.
+// Creates a file with mode 0600 and opens it for writing. Returns its descriptor. ALREADY_EXISTS if
+// the path exists.
 core::Result<int> new_private_file(const std::string& path);
 
-// A UNIX socket of this process, bound at a path. One process at a time has the path: a lock on
-// PATH.lock is held from before the path is looked at until the socket is gone.
+// A UNIX socket of this process that is bound to a path. One process at a time may use the path: it
+// acquires a lock on PATH.lock, then checks the path, and releases the lock when the socket is
+// removed.
 class SocketFile {
  public:
-  // Binds and listens, with `mode` from the first moment. ALREADY_EXISTS, with the process that
-  // has it, where the path is taken.
+  // Binds the path and listens. The socket has the mode `mode` from the beginning. ALREADY_EXISTS,
+  // with the process that uses it, if the path is in use.
   static core::Result<std::unique_ptr<SocketFile>> open(const std::string& path, mode_t mode);
-  ~SocketFile();  // closes it, and removes the path if that still is this socket
+  ~SocketFile();  // Closes the socket, and removes the path if it still refers to this socket.
   SocketFile(const SocketFile&) = delete;
   SocketFile& operator=(const SocketFile&) = delete;
 
-  int descriptor() const { return socket_; }  // non-blocking
+  // The descriptor of the listening socket, which is non-blocking.
+  int descriptor() const { return socket_; }
 
  private:
   explicit SocketFile(std::string path) : path_(std::move(path)) {}
@@ -52,7 +55,7 @@ class SocketFile {
   const std::string path_;
   int lock_ = -1, socket_ = -1;
   dev_t device_ = 0;
-  ino_t inode_ = 0;  // of the bound socket; 0: none
+  ino_t inode_ = 0;  // Identity of the bound socket file. 0 means none.
 };
 
 }  // namespace teletensor::server

@@ -13,9 +13,10 @@
 namespace teletensor::server {
 namespace {
 
-// "COUNT:UNIX TIME" of the restarts in a row, from one image of the program to the next.
+// "COUNT:UNIX TIME" of the consecutive restarts, passed to the next execution of the program.
 constexpr const char* kVariable = "TELETENSORD_RESTARTED";
-constexpr long kCalm = 600;  // seconds
+// Seconds without a restart after which the count of restarts begins anew.
+constexpr long kCalm = 600;
 
 int restarts_in_a_row() {
   const char* text = std::getenv(kVariable);

@@ -1,5 +1,5 @@
-// Random bits of the system, as text or as a number, and a comparison that tells nothing by its
-// time.
+// Generates random secrets and numbers from the system's random source, and compares secrets in
+// constant time.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,13 @@
 
 namespace teletensor::server {
 
-// `bytes` of them (at most 64), in hexadecimal; "" where the system has none to give.
+// Returns `bytes` random bytes (at most 64) as hexadecimal digits. Empty if the system's random
+// source fails.
 std::string random_hex(std::size_t bytes);
 std::optional<std::uint64_t> random_number();
 
-// In a time that does not tell how much was right; how long the texts are is no secret.
+// Compares two secrets in a time that does not depend on their contents. The time may depend on
+// their lengths.
 bool same_secret(std::string_view a, std::string_view b);
 
 }  // namespace teletensor::server

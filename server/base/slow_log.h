@@ -1,5 +1,5 @@
-// SlowLog: the last instructions that held a lane for long, as Redis's SLOWLOG. Bounded;
-// thread-safe.
+// SlowLog keeps the last instructions that occupied a lane for a long time, like Redis's SLOWLOG.
+// Its size is bounded. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@ namespace teletensor::server {
 
 struct SlowEntry {
   std::chrono::steady_clock::time_point at;
-  std::uint64_t session = 0;  // id
+  std::uint64_t session = 0;  // Session number.
   std::string user, session_name, op;
   std::chrono::nanoseconds took{};
   std::uint64_t seq = 0;
-  std::string site;  // the line that issued it; "": not reported
+  std::string site;  // Source line that issued the command. Empty if it was not reported.
 };
 
 class SlowLog {
@@ -31,7 +31,7 @@ class SlowLog {
     entries_.push_front(std::move(entry));
     ++added_;
   }
-  // Commands of a session whose lines have not been reported.
+  // Numbers of a session's commands whose source lines were not reported.
   std::vector<std::uint64_t> without_site(std::uint64_t session) const {
     core::MutexLock lock(mutex_);
     std::vector<std::uint64_t> found;
@@ -46,7 +46,7 @@ class SlowLog {
       if (entry.session == session && entry.seq == seq) entry.site = site;
     }
   }
-  // Newest first.
+  // The entries, newest first.
   std::vector<SlowEntry> entries() const {
     core::MutexLock lock(mutex_);
     return {entries_.begin(), entries_.end()};

@@ -16,7 +16,7 @@ namespace teletensor::server {
 
 namespace {
 
-// A thread that has been joined counts against the limits until the kernel has released it.
+// A joined thread counts against the limits until the kernel has released it.
 void wait_until_released(pid_t thread) {
   constexpr std::chrono::microseconds kStep{100};
   constexpr int kSteps = 10'000;

@@ -1,12 +1,13 @@
-// Whether the process may have more threads, for libraries that abort it where a thread is refused.
+// Checks whether the process can create more threads. Some libraries abort the process if they
+// cannot create one.
 #pragma once
 
 #include "engine/core/status.h"
 
 namespace teletensor::server {
 
-// Can the process have `count` more threads at the same time? Starts and ends them to find out.
-// UNAVAILABLE if not.
+// Checks whether the process can have `count` more threads at the same time, by creating and ending
+// them. UNAVAILABLE if not.
 core::Status check_threads(int count);
 
 }  // namespace teletensor::server

@@ -6,8 +6,8 @@ namespace teletensor::server {
 
 namespace {
 
-// The length of the well-formed UTF-8 sequence that `text` begins with, and its code point; 0: it
-// begins with none.
+// Returns the length of the valid UTF-8 sequence at the beginning of `text`, and its code point.
+// Returns 0 if there is none.
 std::size_t first_of(std::string_view text, std::uint32_t& point) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
   const std::uint8_t lead = byte(0);

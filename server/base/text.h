@@ -1,4 +1,4 @@
-// Texts of clients in logs, tables and messages to people.
+// Makes texts of clients safe to display in logs, tables and messages.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,9 @@
 
 namespace teletensor::server {
 
-// `text` cut to at most `most` bytes, valid UTF-8 and on one line. What could change how a log or
-// a terminal shows it (control characters, quotes, backslashes, changes of direction) is "?".
+// Returns `text` as valid UTF-8 on one line, cut to at most `most` bytes. Characters that could
+// change how a log or a terminal displays it (control characters, quotes, backslashes, direction
+// marks) become "?".
 std::string readable(std::string_view text, std::size_t most);
 
 }  // namespace teletensor::server

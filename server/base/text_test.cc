@@ -13,15 +13,17 @@ TEST(Text, LettersOfAllScriptsStay) {
 TEST(Text, WhatAnotherReaderCouldMistake) {
   EXPECT_EQ(readable("a\nb\tc\x1b[31m\x7f", 200), "a?b?c?[31m?");
   EXPECT_EQ(readable("say \"no\" \\ ", 200), "say ?no? ? ");
-  EXPECT_EQ(readable("a\xc2\x85\xe2\x80\xaez", 200), "a??z");  // next line, right-to-left override
+  // The text contains a "next line" character and a right-to-left override.
+  EXPECT_EQ(readable("a\xc2\x85\xe2\x80\xaez", 200), "a??z");
 }
 
 TEST(Text, WhatIsNotUtf8) {
   EXPECT_EQ(readable("a\xff\xc3", 200), "a??");
-  EXPECT_EQ(readable("\xc0\xaf", 200), "??");            // overlong
-  EXPECT_EQ(readable("\xed\xa0\x80", 200), "???");       // a surrogate
-  EXPECT_EQ(readable("\xf4\x90\x80\x80", 200), "????");  // beyond the last code point
-  EXPECT_EQ(readable("\xe2\x80", 200), "??");            // cut
+  EXPECT_EQ(readable("\xc0\xaf", 200), "??");  // An overlong UTF-8 encoding.
+  // A UTF-16 surrogate, which is invalid in UTF-8.
+  EXPECT_EQ(readable("\xed\xa0\x80", 200), "???");
+  EXPECT_EQ(readable("\xf4\x90\x80\x80", 200), "????");  // A code point beyond the last valid one.
+  EXPECT_EQ(readable("\xe2\x80", 200), "??");            // A truncated UTF-8 sequence.
 }
 
 TEST(Text, CutBetweenCharacters) {

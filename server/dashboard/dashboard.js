@@ -1,4 +1,4 @@
-// The dashboard's frame: the token, which page is shown, and the rounds that keep it up to date.
+// The frame of the dashboard: keeps the token, selects the page, and refreshes it periodically.
 
 import { ask, byId, seconds, setText } from "/page.js";
 import { choose, showHistory } from "/history.js";
@@ -16,7 +16,7 @@ function tokenOfFragment() {
   window.history.replaceState(null, "", location.pathname);
 }
 
-// The session that the address names; null: the overview.
+// The number of the session in the page's address. Null if the overview is shown.
 function wanted() {
   const found = /^#session=(\d{1,15})$/.exec(location.hash);
   return found ? Number(found[1]) : null;

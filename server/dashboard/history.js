@@ -1,17 +1,19 @@
-// The charts: the daemon's history of the last hour, of which each round brings what is new.
+// The charts of the last hour. Each round fetches the new samples of the daemon's history.
 
 import { ask, byId, bytes, colorClass, element, setText, unitOf } from "/page.js";
 
-const TICKS = { 300: 60, 3600: 600 };  // range -> seconds between two labels
-const SMOOTHED = { 300: 1, 3600: 5 };  // range -> samples that are one point
+const TICKS = { 300: 60, 3600: 600 };  // Range in seconds -> seconds between two labels.
+// Range in seconds -> number of samples that become one point.
+const SMOOTHED = { 300: 1, 3600: 5 };
 
 const charts = {};
 let range = 300;
-let kept = null;  // the daemon's answer, grown by those that came later
+let kept = null;  // The daemon's first answer, extended by later samples.
 
 // ---- data
 
-// Each value as the mean of the last five: an instruction counts when it ends, and then as a whole.
+// Replaces each value by the mean of the last five, because an instruction counts as a whole at the
+// time when it ends.
 const smooth = (values) => values.map((_, i) => {
   const part = values.slice(Math.max(0, i - 4), i + 1);
   return part.reduce((sum, value) => sum + value, 0) / part.length;
@@ -29,7 +31,8 @@ function grow(fresh) {
   }
   const before = kept.times.length;
   const after = fresh.times.length;
-  for (const user of fresh.users) {  // one that is new had nothing before
+  // A user that appears for the first time has zeros for the earlier samples.
+  for (const user of fresh.users) {
     if (kept.users.some((u) => u.name === user.name)) continue;
     kept.users.push({ ...user, memory: Array(before).fill(0), lanes: Array(before).fill(0) });
   }
@@ -50,7 +53,7 @@ function grow(fresh) {
   kept.next = fresh.next;
 }
 
-// Points of the range, several samples as their mean.
+// The points of the range, each the mean of several samples.
 function points(values, scale) {
   const count = SMOOTHED[range];
   const from = kept.times.length - Math.ceil(range / kept.period);
@@ -159,7 +162,7 @@ function drawAll(lanes) {
   }
 }
 
-// ---- what the page calls
+// ---- functions that the page calls
 
 export function choose(seconds, lanes) {
   range = seconds;
@@ -174,8 +177,9 @@ export async function showHistory(lanes) {
   const reply = await ask("/api/history?since=" + since);
   if (!reply.ok) return;
   const fresh = await reply.json();
-  if (kept && kept.next !== since) return;  // another round was quicker
-  if (kept && kept.began !== fresh.began && since > 0) {  // another daemon: all of its history
+  if (kept && kept.next !== since) return;  // Another round has already added these samples.
+  // Another daemon has answered: fetch its whole history.
+  if (kept && kept.began !== fresh.began && since > 0) {
     kept = null;
     return;
   }

@@ -1,4 +1,5 @@
-// The overview: devices, users with their quotas, sessions, tensors, groups, slow instructions.
+// The overview page: devices, users with their quotas, sessions, tensors, groups and slow
+// instructions.
 
 import {
   actions, byId, bytes, client, element, fill, meters, milliseconds, place, plural, rate, seconds,
@@ -7,7 +8,7 @@ import {
 
 const TENSORS = 20;
 
-const cards = new Map();  // name of a device -> {card, lines, meter, gpu, disk}
+const cards = new Map();  // Device name -> {card, lines, meter, gpu, disk}.
 
 function newCard(device) {
   const card = element("div", undefined, "card");
@@ -38,7 +39,7 @@ function showDevice(d, gpu, now) {
     + bytes(d.disk_used) + " of " + bytes(d.disk_total));
 }
 
-// Bars of a user's memory on each device, of what each has as its quota.
+// Bars for a user's memory on each device, relative to its quota.
 export function memoryMeters(user) {
   const several = user.memory.length > 1;
   return user.memory.filter((m) => m.used > 0 || !several || m.device === "cpu").map((m) => ({
@@ -93,7 +94,7 @@ function showGroups(groups) {
     ranks(g)] })));
 }
 
-// Other daemons and stores, which administrators see.
+// Other daemons and key-value stores, which only administrators see.
 function showServices(state) {
   byId("services").hidden = !state.peers;
   if (!state.peers) return;

@@ -1,5 +1,5 @@
-// What every part of the page uses: requests, texts, tables. Everything that comes from outside
-// goes through textContent; the token stays in this tab's sessionStorage and travels in a header.
+// Helpers for all parts of the page: requests, texts and tables. All text from outside is set
+// through textContent. The token is kept in this tab's sessionStorage and sent in a header.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -29,7 +29,7 @@ export function bytes(count) {
   return (count / unit.size).toFixed(unit.digits) + " " + unit.name;
 }
 
-// "6.8 of 64.0 MiB", "7.6 MiB of 2.0 GiB"
+// Formats "6.8 of 64.0 MiB" or "7.6 MiB of 2.0 GiB".
 function bytesOf(used, quota) {
   const unit = unitOf(used);
   const same = used === 0 || unit.name === unitOf(quota).name;
@@ -68,8 +68,8 @@ export function setText(node, text) {
   if (node.textContent !== String(text)) node.textContent = text;
 }
 
-// A cell of a table is a text, or an element that is made once and then kept up to date, so that
-// focus and clicks are not lost between two rounds: {make, update}.
+// A table cell is a text, or an element {make, update} that is created once and then updated, so
+// that focus and clicks are not lost between two rounds.
 
 export function link(text, href) {
   return {
@@ -83,7 +83,8 @@ export function link(text, href) {
 
 export const sessionLink = (id, name) => link(nameOf({ id, name }), "#session=" + id);
 
-// One line for each {label, used, quota, text?}: a bar where there is a quota (bytes without text).
+// One line for each {label, used, quota, text?}, with a bar if there is a quota. Without `text`,
+// the numbers are bytes.
 export function meters(lines) {
   return {
     make: () => element("div", undefined, "meter"),
@@ -113,7 +114,7 @@ function showMeter(made, { label, used, quota, text }) {
   bar.classList.toggle("high", used >= 0.9 * quota);
 }
 
-// A user's name with the user's colour.
+// A user's name in the user's colour.
 export function userCell(name, color) {
   return {
     make: () => {
@@ -143,7 +144,7 @@ function newRow(key, heads) {
   return row;
 }
 
-// Shows rows {key, cells} in a table, or the text beside it where there is none.
+// Shows rows {key, cells} in a table, or the text beside the table if there are no rows.
 export function fill(id, rows) {
   const table = byId(id);
   const body = table.tBodies[0];
@@ -160,13 +161,15 @@ export function fill(id, rows) {
   table.nextElementSibling.hidden = rows.length > 0;
 }
 
-// ---- what grows
+// ---- counters
 
-const WINDOW = 10;  // seconds; an instruction counts when it ends, which may be long after it began
+// Window of the growth rate, in seconds. An instruction counts when it ends, which may be long
+// after it began.
+const WINDOW = 10;
 const MOST = 1000;
-const before = new Map();  // name -> [{total, at}], the oldest first
+const before = new Map();  // Name -> [{total, at}], oldest first.
 
-// How fast the seconds of a session or a device have grown lately.
+// The recent growth rate of a counter of seconds, of a session or a device.
 export function rate(name, total, at) {
   if (before.size > MOST) before.clear();
   if (!before.has(name)) before.set(name, []);
@@ -177,7 +180,7 @@ export function rate(name, total, at) {
   return last.at > first.at ? Math.max(0, (last.total - first.total) / (last.at - first.at)) : 0;
 }
 
-// ---- what is done to a session
+// ---- actions on a session
 
 const ACTIONS = [
   { label: "Interrupt", path: "/api/interrupt", style: "" },

@@ -6,13 +6,13 @@ import {
 } from "/page.js";
 import { memoryMeters } from "/overview.js";
 
-// The daemon's settings (docs/operating.md, "Budgets"), without "session_".
+// The daemon's settings (docs/operating.md, "Budgets") without the prefix "session_".
 const LIMITS = { handles: "Tensors", tape: "Names, tape and queue", staged: "Uploads that are not used yet",
   programs: "Captured programs", program_steps: "Steps of captured programs",
   program_bytes: "Bytes of captured programs", kept: "Names that tensors are kept under",
   published: "Names that tensors are published under", plan_ms: "Planning of captured programs, ms" };
 
-let shown = 0;  // the session whose buttons stand there; 0: none
+let shown = 0;  // Number of the session whose buttons are displayed. 0 means none.
 
 function facts(s) {
   const queue = s.queued === 0 ? "empty" : plural(s.queued, "command") + ", about "

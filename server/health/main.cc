@@ -1,6 +1,7 @@
-// teletensor-health ADDRESS: exits 0 when the daemon there says that it serves (gRPC health
-// protocol), 1 otherwise. For images, which have no Python. ADDRESS as a client takes it:
-// unix:/run/teletensor/teletensor.sock, that path alone, or 127.0.0.1:7420.
+// teletensor-health ADDRESS exits with 0 if the daemon at ADDRESS reports that it is serving (gRPC
+// health protocol), and with 1 otherwise. Container images use it, because they have no Python.
+// ADDRESS is written as for a client: unix:/run/teletensor/teletensor.sock, the same path alone, or
+// 127.0.0.1:7420.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2);
 
-// gRPC's name of the daemon at `address`; "" if it has none.
+// gRPC's target for the daemon at `address`. Empty if the address is invalid.
 std::string target_of(const std::string& address) {
   const bool prefixed = address.starts_with("unix:");
   if (!prefixed && !address.starts_with('/')) return address;
@@ -23,14 +24,14 @@ std::string target_of(const std::string& address) {
   return teletensor::wire::is_socket_path(path) ? teletensor::wire::socket_target(path) : "";
 }
 
-// The answer of grpc.health.v1.Health/Check for the whole server, still encoded.
+// The encoded answer of grpc.health.v1.Health/Check for the whole server.
 grpc::Status check(const std::string& target, std::string& answer) {
   const auto channel = grpc::CreateChannel(target, grpc::InsecureChannelCredentials());
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
   grpc::CompletionQueue queue;
-  grpc::ByteBuffer request(nullptr, 0);  // an empty message: every field has its default
+  grpc::ByteBuffer request(nullptr, 0);  // An empty message, in which every field has its default.
   const auto call =
       stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
   call->StartCall();
@@ -39,7 +40,7 @@ grpc::Status check(const std::string& target, std::string& answer) {
   call->Finish(&reply, &status, &queue);
   void* tag = nullptr;
   bool ok = false;
-  queue.Next(&tag, &ok);  // the deadline bounds it
+  queue.Next(&tag, &ok);  // The call's deadline bounds this wait.
   std::vector<grpc::Slice> slices;
   if (status.ok() && reply.Dump(&slices).ok()) {
     for (const grpc::Slice& slice : slices) {
@@ -68,7 +69,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s: %s\n", argv[1], status.error_message().c_str());
     return 1;
   }
-  const bool serving = answer == std::string("\x08\x01");  // field 1, status: SERVING
+  // Field 1 (status) with the value SERVING.
+  const bool serving = answer == std::string("\x08\x01");
   std::puts(serving ? "serving" : "not serving");
   return serving ? 0 : 1;
 }

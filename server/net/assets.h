@@ -1,4 +1,4 @@
-// The dashboard's files, compiled into the daemon (cmake/embed.cmake).
+// The files of the dashboard, which cmake/embed.cmake compiles into the daemon.
 #pragma once
 
 #include <string_view>
@@ -7,6 +7,6 @@ namespace teletensor::server::assets {
 
 extern const std::string_view kIndexHtml, kDashboardCss;
 extern const std::string_view kDashboardJs, kPageJs, kOverviewJs, kSessionJs, kHistoryJs;
-extern const std::string_view kChartJs;  // Chart.js, of Debian's libjs-chart.js
+extern const std::string_view kChartJs;  // Chart.js, from the Debian package libjs-chart.js.
 
 }  // namespace teletensor::server::assets

@@ -58,8 +58,8 @@ void refuse(httplib::Response& response, int status, const std::string& text) {
   response.set_content(text + "\n", "text/plain; charset=utf-8");
 }
 
-// The threads that answer requests. The library's own queue makes them on its listening thread,
-// after bind(), and cannot do without one.
+// The threads that answer requests. The library's own queue creates them in its listening thread,
+// after bind(), and cannot continue if creating one fails.
 class Workers final : public httplib::TaskQueue {
  public:
   Workers() {
@@ -105,8 +105,8 @@ class Workers final : public httplib::TaskQueue {
   std::vector<std::thread> threads_;
 };
 
-// Shuts down every TCP connection of this process at the local port `port`. The library gives its
-// sockets to nobody, so they are looked for among all descriptors.
+// Shuts down every TCP connection of this process at the local port `port`. The library does not
+// expose its sockets, so they are found among all descriptors.
 void end_connections(int port) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
@@ -122,14 +122,14 @@ void end_connections(int port) {
   }
 }
 
-// "example.org:8080" and "[::1]:80" without the port.
+// Removes the port from "example.org:8080" or "[::1]:80".
 std::string host_of(const std::string& value) {
   const std::size_t colon = value.rfind(':');
   const bool port = colon != std::string::npos && value.find(']', colon) == std::string::npos;
   return port ? value.substr(0, colon) : value;
 }
 
-// A parameter of the query; none: it is not there, or no number.
+// A numeric parameter of the query. None if it is missing or not a number.
 std::optional<std::uint64_t> number_in(const httplib::Request& request, const char* name) {
   const std::string text = request.get_param_value(name);
   std::uint64_t number = 0;
@@ -140,19 +140,19 @@ std::optional<std::uint64_t> number_in(const httplib::Request& request, const ch
 
 class Http final : public HttpServer {
  public:
-  Http(HttpOptions options, Leases& leases, const Auth& auth, const Canary& canary,
+  Http(HttpOptions options, Leases& leases, const Auth& auth, const HealthProbe& probe,
        const Services& services)
       : options_(std::move(options)),
         leases_(leases),
         auth_(auth),
-        canary_(canary),
+        health_probe_(probe),
         services_(services),
         history_(leases) {}
   ~Http() override {
     if (server_) server_->stop();
     if (!thread_.joinable()) return;
-    // Requests that their clients do not send to the end, or answers that they do not read, would
-    // be waited for.
+    // Without this, stop() would wait for requests that clients do not send completely, and for
+    // answers that they do not read.
     MutexLock lock(mutex_);
     while (!ended_) {
       end_connections(port_);
@@ -169,7 +169,7 @@ class Http final : public HttpServer {
     const std::size_t colon = options_.listen.rfind(':');
     const std::string host = options_.listen.substr(0, colon);
     const int wanted = std::atoi(options_.listen.c_str() + colon + 1);
-    std::string bare = host;  // getaddrinfo takes no brackets
+    std::string bare = host;  // The host without brackets, which getaddrinfo does not accept.
     if (bare.size() > 2 && bare.front() == '[') bare = bare.substr(1, bare.size() - 2);
     TT_RETURN_IF_ERROR(make_server());
     configure();
@@ -184,7 +184,8 @@ class Http final : public HttpServer {
       run_secret_ = "tt_" + bits;
     }
     auto* const workers = new Workers;
-    server_->new_task_queue = [workers] { return workers; };  // called once, by what destroys it
+    // Called once by the HTTP library, which takes ownership of the result.
+    server_->new_task_queue = [workers] { return workers; };
     host_ = host;
     port_ = port;
     address_ = host + ":" + std::to_string(port);
@@ -194,7 +195,7 @@ class Http final : public HttpServer {
       ended_ = true;
       changed_.notify_all();
     });
-    // Before that stop() does nothing.
+    // stop() has no effect before the server is running.
     while (!server_->is_running() && !ended()) std::this_thread::yield();
     return {};
   }
@@ -223,7 +224,8 @@ class Http final : public HttpServer {
     server_->set_read_timeout(5);
     server_->set_write_timeout(5);
     server_->set_payload_max_length(kMaxBody);
-    server_->set_socket_options([](int) {});  // no SO_REUSEPORT: two daemons must not share a port
+    // Leaves out SO_REUSEPORT, so that two daemons cannot share a port.
+    server_->set_socket_options([](int) {});
     server_->set_default_headers({{"X-Content-Type-Options", "nosniff"},
                                   {"X-Frame-Options", "DENY"},
                                   {"Referrer-Policy", "no-referrer"},
@@ -273,7 +275,8 @@ class Http final : public HttpServer {
     });
   }
 
-  // Only JSON, which no foreign page can send unasked, and only from our own pages.
+  // Accepts only JSON, which a page of another origin cannot send without permission, and only
+  // requests from the daemon's own pages.
   Status check_origin(const httplib::Request& request) const {
     const std::string origin = request.get_header_value("Origin");
     const std::size_t host = origin.find("://");
@@ -285,7 +288,7 @@ class Http final : public HttpServer {
     return core::invalid("the body must have the type application/json");
   }
 
-  // {"session": ID, "reason": TEXT}
+  // Registers a POST route with the body {"session": ID, "reason": TEXT}.
   void post(const std::string& path,
             std::function<Status(const Caller&, Lease&, std::string)> act) {
     server_->Post(path, [this, method = "POST " + path, act = std::move(act)](
@@ -328,9 +331,9 @@ class Http final : public HttpServer {
     add_files();
     get("/api/state",
         [this](const Caller& caller, const httplib::Request&, httplib::Response& response) {
-          response.set_content(
-              state_json(leases_, canary_, history_, services_, options_.version, started_, caller),
-              "application/json");
+          response.set_content(state_json(leases_, health_probe_, history_, services_,
+                                          options_.version, started_, caller),
+                               "application/json");
         });
     get("/api/history",
         [this](const Caller& caller, const httplib::Request& request, httplib::Response& response) {
@@ -363,11 +366,12 @@ class Http final : public HttpServer {
       response.set_content("ok\n", "text/plain; charset=utf-8");
     });
     get("/readyz", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
-      if (canary_.ready()) return response.set_content("ready\n", "text/plain; charset=utf-8");
-      refuse(response, 503, "not ready: " + canary_.trouble());
+      if (health_probe_.ready())
+        return response.set_content("ready\n", "text/plain; charset=utf-8");
+      refuse(response, 503, "not ready: " + health_probe_.trouble());
     });
     get("/metrics", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
-      response.set_content(metrics_text(leases_, auth_, canary_, services_, options_.version),
+      response.set_content(metrics_text(leases_, auth_, health_probe_, services_, options_.version),
                            "text/plain; version=0.0.4; charset=utf-8");
     });
   }
@@ -375,7 +379,7 @@ class Http final : public HttpServer {
   const HttpOptions options_;
   Leases& leases_;
   const Auth& auth_;
-  const Canary& canary_;
+  const HealthProbe& health_probe_;
   const Services services_;
   History history_;
   std::unique_ptr<httplib::Server> server_;
@@ -391,9 +395,9 @@ class Http final : public HttpServer {
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpOptions options, Leases& leases,
-                                                      const Auth& auth, const Canary& canary,
+                                                      const Auth& auth, const HealthProbe& probe,
                                                       const Services& services) {
-  auto server = std::make_unique<Http>(std::move(options), leases, auth, canary, services);
+  auto server = std::make_unique<Http>(std::move(options), leases, auth, probe, services);
   if (Status status = server->bind(); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(std::move(server));
 }

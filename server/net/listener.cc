@@ -15,7 +15,8 @@ using core::Status;
 
 namespace {
 
-constexpr std::chrono::milliseconds kGrace{500};  // for streams to end by themselves
+// Time for running streams to finish when the listener stops.
+constexpr std::chrono::milliseconds kGrace{500};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
-// Listener: one gRPC server with services of its own, for callers that come one way: the daemon's
-// own user (UNIX socket) and loopback, one other user of this machine, or those from elsewhere
-// (TLS, a proxy's socket), who need a token. They are kept apart by being different servers, so no
-// header can blur them.
+// Listener is one gRPC server for one kind of caller: the daemon's own user (UNIX socket) and
+// loopback, one other user of this machine, or remote callers (TLS or a proxy's socket), who need a
+// token. Each kind has a separate server, so that no request header can change how a caller is
+// treated.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,26 +18,27 @@
 namespace teletensor::server {
 
 struct ListenerOptions {
-  std::string tcp;  // "HOST:PORT"; "": none
+  std::string tcp;  // Address "HOST:PORT". Empty disables TCP.
   Entrance entrance;
-  std::shared_ptr<Certificates> certificates;  // of tcp; null: no TLS
+  std::shared_ptr<Certificates> certificates;  // Certificates for TCP. Null disables TLS.
 };
 
 class Listener {
  public:
-  // Binds and serves. Says why where an address is refused or taken. The others outlive it.
+  // Binds the addresses and starts to serve. Returns an error that says why an address is refused
+  // or in use. The other arguments must outlive the listener.
   static core::Result<std::unique_ptr<Listener>> start(const ListenerOptions& options,
                                                        Leases& leases, Recovery& recovery,
                                                        Moves& moves, KeyStores& stores,
                                                        const Auth& auth, const ServerFacts& facts);
-  ~Listener();  // as stop()
+  ~Listener();  // Calls stop().
 
-  // A connection of a UNIX socket that somebody else has accepted, which becomes this one's.
+  // Takes ownership of a connection that the listener of the UNIX socket has accepted.
   void take(int connection);
   void set_serving(bool serving);
-  // Accepts nothing more; streams have a moment to end by themselves.
+  // Accepts no more connections, and gives running streams a moment to finish.
   void stop();
-  const std::string& tcp() const { return tcp_; }  // with the port that was taken
+  const std::string& tcp() const { return tcp_; }  // TCP address with the actual port.
 
  private:
   Listener(const ListenerOptions& options, Leases& leases, Recovery& recovery, Moves& moves,

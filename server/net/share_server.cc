@@ -31,9 +31,9 @@ namespace {
 constexpr int kWorkers = 2;
 constexpr std::chrono::milliseconds kFirstRequest{5000}, kNextUpload{500};
 constexpr int kTickMs = 500;
-constexpr int kSoonMs = 1;  // how long a worker waits for the next piece of an upload
+constexpr int kSoonMs = 1;  // Time for which a worker waits for the next piece of an upload.
 
-// The user this daemon runs as, or root.
+// Returns true if the process at the other end runs as root or as the daemon's user.
 bool may_come(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -41,7 +41,8 @@ bool may_come(int socket) {
          (peer.uid == geteuid() || peer.uid == 0);
 }
 
-// The socket's buffer is empty or nearly so: a record goes whole, or the peer is broken.
+// Sends a reply. The socket's buffer is nearly empty, so a record that cannot be sent at once means
+// that the peer violates the protocol.
 bool send_record(int socket, const wire::ShareReply& reply, int descriptor) {
   iovec part{const_cast<wire::ShareReply*>(&reply), sizeof reply};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -61,7 +62,7 @@ bool send_record(int socket, const wire::ShareReply& reply, int descriptor) {
          static_cast<ssize_t>(sizeof reply);
 }
 
-// Each piece of shared memory costs two or three descriptors.
+// Each block of shared memory needs two or three descriptors.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -117,7 +118,7 @@ ShareServer::~ShareServer() {
   }
 }
 
-// ---------------------------------------------------------------- the watcher
+// ---------------------------------------------------------------- the watcher thread
 
 void ShareServer::watch() {
   Clock::time_point looked = Clock::now();
@@ -158,7 +159,8 @@ void ShareServer::watch() {
   }
 }
 
-// One event, then no more until it is armed again: nothing is read while a job runs.
+// The connection reports one event, and then none until it is armed again, so that nothing is read
+// while a job runs.
 void ShareServer::arm(const Connection& connection, bool add) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
@@ -171,7 +173,7 @@ void ShareServer::accept_all() {
     const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno != EAGAIN) {  // no descriptor is left: not again and again
+      if (errno != EAGAIN) {  // No descriptor is left: stop accepting connections for a while.
         accepting_ = false;
         epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr);
         spdlog::warn("event=share_refused reason=\"{}\"", std::strerror(errno));
@@ -227,7 +229,7 @@ void ShareServer::look_at(const ConnectionRef& connection) {
   give([this, connection, request] { serve(connection, request); });
 }
 
-// Not the memory here: it may be a lot to free.
+// The memory is freed by a worker, because that may take long.
 void ShareServer::drop(const ConnectionRef& connection) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->socket, nullptr);
   connections_.erase(connection->socket);
@@ -238,7 +240,7 @@ void ShareServer::drop(const ConnectionRef& connection) {
   });
 }
 
-// ---------------------------------------------------------------- the workers
+// ---------------------------------------------------------------- the worker threads
 
 void ShareServer::give(std::function<void()> job) {
   {
@@ -273,7 +275,8 @@ void ShareServer::answer(const ConnectionRef& connection, const Status& status,
   if (!send_record(connection->socket, reply, descriptor)) connection->broken = true;
   if (descriptor >= 0) close(descriptor);
   if (connection->upload != 0 && !connection->broken) {
-    // Its next piece is there, or comes soon. Behind the others' jobs: this worker looks for one.
+    // The next piece of the upload is available or arrives soon. It is queued after the jobs of
+    // other connections, and this worker takes the next job.
     wire::ShareRequest request;
     pollfd ready{connection->socket, POLLIN, 0};
     const int most = idle() ? kSoonMs : 0;
@@ -351,7 +354,7 @@ void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, s
     answer(connection, {}, reply, share->descriptor);
   };
   const Status begun = lease->with_session([&](engine::Session& session) {
-    // It may come from a lane, which is not to share memory itself.
+    // The callback may run in a lane, which must not copy shared memory itself.
     session.begin_download(seq, [this, shared](const Result<engine::Fetched>& fetched) {
       Status status = fetched.ok() ? fetched->status : fetched.status();
       give([shared, status = std::move(status)] { shared(status); });
@@ -385,7 +388,7 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
       begin(*connection, session, *begun);
       return {};
     }
-    // Others' idle memory may move away first: no worker waits for that.
+    // Idle memory of other sessions may have to be moved to disk first. No worker waits for that.
     waits = true;
     session.admit_upload(device, request.total,
                          [this, connection, lease, request](const Result<std::uint64_t>& admitted) {

@@ -1,10 +1,8 @@
-// ShareServer: passes memory of sessions to processes of this machine, by descriptor, over a socket
-// beside the daemon's own (proto/wire/share.h).
-//
-// A connection is a hold: what was passed on it stays as it is until every process that has the
-// client's end has closed it, also by dying. A descriptor is of the memory of the session whose
-// ticket came with the request, and of no other. One thread watches the connections, two copy and
-// share.
+// ShareServer passes memory of sessions to processes of this machine as file descriptors, over a
+// socket beside the daemon's own socket (proto/wire/share.h).
+// Memory that was passed on a connection stays valid until every process that has the client's end
+// of the connection has closed it or died. A request can only receive memory of the session whose
+// ticket it has. One thread watches the connections, and two threads copy and share.
 #pragma once
 
 #include <chrono>
@@ -27,8 +25,8 @@ class ShareServer {
  public:
   static constexpr std::size_t kMaxConnections = 2048;
 
-  // Listens on `socket` + ".share", for the user that the daemon runs as and root. `leases`
-  // outlives it; their sessions are gone before it stops.
+  // Listens on `socket` + ".share", for root and the user that the daemon runs as. `leases` must
+  // outlive this object, and its sessions must be destroyed before it stops.
   static core::Result<std::unique_ptr<ShareServer>> start(const std::string& socket,
                                                           Leases& leases);
   ~ShareServer();
@@ -37,14 +35,15 @@ class ShareServer {
   struct Connection {
     ~Connection();
     int socket = -1;
-    Clock::time_point since = Clock::now();  // it came, or its last job was done
-    // Of the watcher; while `working` of the job.
+    // Time when it was accepted, or when its last job ended.
+    Clock::time_point since = Clock::now();
+    // Used by the watcher thread, or by the job while `working` is set.
     std::string in;
     std::weak_ptr<Lease> lease;
     std::uint64_t share = 0;
-    std::shared_ptr<void> hold;  // of that memory
-    std::uint64_t upload = 0;    // begun and not finished
-    bool way = false;            // of kShareWay
+    std::shared_ptr<void> hold;  // Keeps the shared memory alive.
+    std::uint64_t upload = 0;    // Number of an unfinished upload.
+    bool way = false;            // Whether the connection was opened with kShareWay.
     bool working = false;
     bool broken = false;
   };
@@ -54,10 +53,11 @@ class ShareServer {
 
   ShareServer(std::string path, Leases& leases) : path_(std::move(path)), leases_(leases) {}
   core::Status listen();
-  // Reads what has come of a connection's next request. Its watcher's, while `working` its job's.
+  // Reads the next request of a connection as far as it was received. Called by the watcher thread,
+  // or by the job while `working` is set.
   static Heard hear(Connection& connection, wire::ShareRequest& request);
 
-  // The watcher's.
+  // ---- functions of the watcher thread
   void watch();
   void accept_all();
   void look_at(const ConnectionRef& connection);
@@ -65,10 +65,10 @@ class ShareServer {
   void end_silent();
   void arm(const Connection& connection, bool add);
 
-  // The workers'.
+  // ---- functions of the worker threads
   void work();
   void give(std::function<void()> job);
-  bool idle();  // no job waits
+  bool idle();  // Returns true if no job waits.
   void serve(const ConnectionRef& connection, const wire::ShareRequest& request);
   void take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq, bool gpu);
   void upload(const ConnectionRef& connection, const LeaseRef& lease,
@@ -84,14 +84,15 @@ class ShareServer {
   const std::string path_;
   Leases& leases_;
   std::unique_ptr<SocketFile> file_;
-  int listener_ = -1, epoll_ = -1, event_ = -1;  // the first is the file's
-  bool accepting_ = true;                        // the watcher's
-  std::map<int, ConnectionRef> connections_;     // the watcher's
+  int listener_ = -1, epoll_ = -1, event_ = -1;  // listener_ belongs to file_.
+  bool accepting_ = true;                        // Used by the watcher thread only.
+  std::map<int, ConnectionRef> connections_;     // Used by the watcher thread only.
 
   core::Mutex mutex_;
   core::CondVar changed_;
   std::deque<std::function<void()>> jobs_ TT_GUARDED_BY(mutex_);
-  std::vector<ConnectionRef> done_ TT_GUARDED_BY(mutex_);  // back to the watcher
+  // Connections whose job has ended; they return to the watcher.
+  std::vector<ConnectionRef> done_ TT_GUARDED_BY(mutex_);
   bool stop_ TT_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

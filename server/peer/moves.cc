@@ -18,7 +18,8 @@ using Kind = v1::PeerMove::Kind;
 
 namespace {
 
-// Bytes of DATA that wait for the worker: twice the bytes that a source sends ahead of ACCEPT.
+// Maximum size of DATA that waits for the worker, in bytes: twice the amount that a source sends
+// ahead of ACCEPT.
 constexpr std::uint64_t kMaxWaiting = 16ull << 20;
 
 }  // namespace
@@ -35,7 +36,7 @@ Moves::Moves(Leases& leases, Recovery& recovery, const Auth& auth, Peers* peers,
 
 Moves::~Moves() {
   stop();
-  // Recovery calls back for each session that is being brought to rest, also where it has ended.
+  // Recovery calls back for each session that is being paused, even if the session has ended.
   for (bool rest = true; rest;) {
     run([&] { rest = !resting_.empty(); });
     if (rest) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -52,14 +53,14 @@ void Moves::restore() {
   if (!files_) return;
   for (v1::SavedMove& move : files_->moves()) {
     if (recovery_.store()->exists(move.file())) recovery_.store()->remove(move.file());
-    leases_.whereabouts().gone(move.token(), {move.user(), move.named() ? move.name() : "",
-                                              move.address(), move.socket()});
+    leases_.moved_sessions().gone(move.token(), {move.user(), move.named() ? move.name() : "",
+                                                 move.address(), move.socket()});
     std::string id = move.id();
     moved_.emplace(std::move(id), std::move(move));
   }
   for (v1::SavedArrival& arrival : files_->arrivals()) {
-    (void)leases_.whereabouts().expect(arrival.token(), arrival.user(),
-                                       arrival.named() ? arrival.name() : "");
+    (void)leases_.moved_sessions().expect(arrival.token(), arrival.user(),
+                                          arrival.named() ? arrival.name() : "");
     auth_.tokens().expect(arrival.user(), tokens_of(arrival));
     Coming& coming = coming_[arrival.id()];
     coming.peer = arrival.peer();
@@ -68,7 +69,7 @@ void Moves::restore() {
 }
 
 void Moves::restored() {
-  // A session that is here again has no other place any more.
+  // A restored session is at this daemon again, so its moved address is obsolete.
   forget_moves([&](const v1::SavedMove& move) { return leases_.find(move.token()).ok(); });
   forget_old();
 }
@@ -95,7 +96,7 @@ void Moves::stop() {
         say_no(coming.peer, id, Kind::PeerMove_Kind_REFUSE, shutting_down());
         drop(id);
       } else {
-        coming.lease.reset();  // its file stays for the next daemon
+        coming.lease.reset();  // The received file is kept for the next daemon.
       }
     }
   });
@@ -111,7 +112,7 @@ void Moves::post(Task task, std::chrono::milliseconds later) {
   changed_.notify_all();
 }
 
-// On the worker, and waits for it.
+// Runs the task in the worker thread and waits for it.
 void Moves::run(const Task& task) {
   std::promise<void> done;
   post([&] {
@@ -232,7 +233,8 @@ void Moves::say_no(const std::string& peer, const std::string& id, Kind kind, co
   peers_->send_move(peer, std::move(move));
 }
 
-// A peer, or one that has restarted: it knows nothing of what was not decided.
+// The peer is connected for the first time, or has restarted. It has forgotten all moves that were
+// not committed.
 void Moves::meet(const std::string& peer) {
   met_.insert(peer);
   lose(peer, Status(Code::kUnavailable, "\"" + peer + "\" has restarted"));

@@ -1,15 +1,14 @@
-// Moves: sessions that go to a peer, and those that come from one
+// Moves transfers sessions to peers and receives sessions from them
 // (docs/design/0020-moving-sessions.md).
-//
 // A move has a source and a target. The source offers the session (OFFER), and the target refuses
-// it or has room (ACCEPT). Then the session stands still, its file is written and sent (DATA, END).
-// The target writes the file, makes a session of it that no client finds yet, and says READY. Now
-// the source writes a SavedMove: at that moment the session becomes the target's. The source tells
-// its clients the new address, and says COMMIT until the target has said COMMITTED. Any failure
-// before that moment leaves the session with the source, which resumes it; a target that was READY
-// asks (ASK) when it meets the source again, and the answer is COMMIT or ABORT.
-//
-// Threads: one of its own does all the work; the public calls only leave it something to do.
+// it or reserves room (ACCEPT). Then the session pauses, and its file is written and sent (DATA,
+// END). The target stores the file, creates a session from it that no client can find yet, and
+// answers READY. Now the source writes a SavedMove; at that moment the session becomes the
+// target's. The source tells its clients the new address, and repeats COMMIT until the target has
+// answered COMMITTED. After any failure before that moment, the session stays at the source and is
+// resumed. A target that has answered READY asks (ASK) when it is connected to the source again,
+// and the answer is COMMIT or ABORT.
+// Threads: one internal thread does all the work; the public calls only post tasks to it.
 #pragma once
 
 #include <chrono>
@@ -32,50 +31,54 @@
 namespace teletensor::server {
 
 struct MoveFacts {
-  std::string address;      // where clients reach the session now
-  std::uint64_t bytes = 0;  // of tensors
-  double seconds = 0;       // that it stood still
+  std::string address;      // Address at which clients now reach the session.
+  std::uint64_t bytes = 0;  // Size of the tensors in bytes.
+  double seconds = 0;       // Seconds for which the session was paused.
 };
 
 struct MoveOptions {
-  std::string version;             // of this daemon
-  std::vector<std::string> from;   // peers whose sessions may come
-  std::string advertise;           // where clients reach this daemon; "": where it listens
-  bool anonymous = false;          // callers on loopback need no token
-  bool certificate_users = false;  // client certificates name users
-  bool socket_users = false;       // other users of this machine may come to the socket
+  std::string version;            // Version of this daemon.
+  std::vector<std::string> from;  // Peers that may move sessions here.
+  // Address at which clients reach this daemon. If it is empty, it is the address where the daemon
+  // listens.
+  std::string advertise;
+  bool anonymous = false;          // Whether callers on the loopback interface need no token.
+  bool certificate_users = false;  // Whether client certificates identify users.
+  bool socket_users = false;  // Whether other users of this machine may connect to the UNIX socket.
 };
 
-// The byte order of this machine, in words.
+// The byte order of this machine as a word.
 std::string machine();
 
 class Moves final : public MoveReceiver {
  public:
   using Done = std::function<void(const core::Result<MoveFacts>&)>;
-  // What a caller asks for.
+  // The parameters of a move.
   struct Request {
     LeaseRef lease;
     std::string peer;
-    std::chrono::milliseconds patience{0};  // while there is no connection to the peer
-    std::function<bool()> wanted;           // asked while it waits; false: the caller has gone
-    Done done;  // hears where the session is now, or why it has stayed here
+    std::chrono::milliseconds patience{0};  // Maximum time to wait for a connection to the peer.
+    // Called while the move waits for a connection; returns false if the caller has disconnected.
+    std::function<bool()> wanted;
+    Done done;  // Receives the new address of the session, or the reason why it stayed here.
   };
 
-  // `peers` null: there are none. The others outlive it.
+  // `peers` may be null if there are none. The other arguments must outlive this object.
   Moves(Leases& leases, Recovery& recovery, const Auth& auth, Peers* peers, MoveOptions options);
-  ~Moves() override;  // as stop()
+  ~Moves() override;  // Calls stop().
 
-  // Reads what an earlier daemon has written: restore() before the sessions are restored,
+  // Read the files of an earlier daemon. restore() must be called before sessions are restored, and
   // restored() afterwards.
   void restore();
   void restored();
-  // Where the daemon listens; "" for none. Before peers start.
+  // Sets the addresses where the daemon listens; empty for none. Must be called before peers are
+  // started.
   void listens(const std::string& tcp, bool tls, const std::string& socket);
   void move(Request request);
-  // Moves that are not decided end here, and no other one begins. Any number of times.
+  // Cancels moves that are not committed, and starts no more. May be called several times.
   void stop();
 
-  // MoveReceiver
+  // ---- MoveReceiver: messages of peers
   void met(const std::string& peer) override;
   core::Status received(const std::string& peer, v1::PeerMove move, std::string data) override;
   void lost(const std::string& peer, const std::string& why) override;
@@ -87,25 +90,29 @@ class Moves final : public MoveReceiver {
     Request request;
     Clock::time_point until;
   };
-  // A session that is to go.
+  // The state of a move at the source.
   struct Leaving {
     enum class Phase : std::uint8_t { kOffered, kResting, kSending } phase = Phase::kOffered;
     LeaseRef lease;
     std::string peer;
     Done done;
     std::unique_ptr<MoveFile> file;
-    std::uint64_t sent = 0, taken = 0;  // bytes of the file
-    bool ended = false;                 // END is sent
-    int tries = 0;                      // to bring it to rest
-    std::uint64_t bytes = 0;            // of tensors
-    Clock::time_point still;            // since when it stands still
+    // Bytes of the file that were sent, and that the target has acknowledged.
+    std::uint64_t sent = 0, taken = 0;
+    bool ended = false;       // Whether the message END was sent.
+    int tries = 0;            // Number of attempts to pause the session.
+    std::uint64_t bytes = 0;  // Size of the tensors in bytes.
+    Clock::time_point still;  // Time when the session was paused.
   };
-  // A session that comes.
+  // The state of a move at the target.
   struct Coming {
     std::string peer;
     v1::PeerOffer offer;
-    std::unique_ptr<MoveFile> file;  // null: READY has been said
-    LeaseRef lease;                  // null: not made yet, or an earlier daemon has made it
+    // The file of the session while it is received. Null after READY was sent.
+    std::unique_ptr<MoveFile> file;
+    // The lease of the session. Null if the session was not created yet, or if an earlier daemon
+    // has created it.
+    LeaseRef lease;
     v1::SavedArrival arrival;
   };
 
@@ -120,7 +127,7 @@ class Moves final : public MoveReceiver {
   void meet(const std::string& peer);
   void lose(const std::string& peer, const core::Status& why);
 
-  // ---- of the source (moves_out.cc)
+  // ---- the source (moves_out.cc)
   core::Status may_leave(const Lease& lease, const std::string& peer) const;
   bool linked(const std::string& peer) const;
   void begin(Delayed move);
@@ -133,13 +140,13 @@ class Moves final : public MoveReceiver {
   void commit(const std::string& id, const v1::PeerMove& ready);
   void committed(const std::string& id, const std::string& peer);
   void answer_ask(const std::string& id, const std::string& peer);
-  // The session stays.
+  // Ends a move whose session stays at this daemon.
   void give_up(std::string id, const core::Status& why, bool tell_peer);
-  // Forgets where sessions have gone, of the moves for which `over` is true.
+  // Forgets the new addresses of sessions for whose moves `over` returns true.
   void forget_moves(const std::function<bool(const v1::SavedMove&)>& over);
   void forget_old();
 
-  // ---- of the target (moves_in.cc)
+  // ---- the target (moves_in.cc)
   core::Status may_come(const std::string& peer, const v1::PeerOffer& offer);
   core::Status has_way_in(const v1::PeerOffer& offer) const;
   void offered(const std::string& peer, const v1::PeerMove& move);
@@ -155,22 +162,24 @@ class Moves final : public MoveReceiver {
   const Auth& auth_;
   Peers* const peers_;
   const MoveOptions options_;
-  const std::optional<MoveFiles> files_;  // none: nothing is kept, and no session moves
+  // The records of moves. None if there is no state directory; then no session can be moved.
+  const std::optional<MoveFiles> files_;
 
-  // The worker's.
-  std::string address_, socket_;  // where clients reach this daemon
-  std::set<std::string> met_;     // peers
+  // ---- used by the worker thread only
+  std::string address_, socket_;  // Addresses at which clients reach this daemon.
+  std::set<std::string> met_;     // Names of the connected peers.
   std::vector<Delayed> delayed_;
   std::map<std::string, Leaving> leaving_;
-  std::set<const Lease*> resting_;  // that are being brought to rest
+  std::set<const Lease*> resting_;  // Sessions that are being paused.
   std::map<std::string, Coming> coming_;
   std::map<std::string, v1::SavedMove> moved_;
 
   core::Mutex mutex_;
   core::CondVar changed_;
   std::multimap<Clock::time_point, Task> tasks_ TT_GUARDED_BY(mutex_);
-  std::map<std::string, std::uint64_t> waiting_ TT_GUARDED_BY(mutex_);  // bytes of DATA, by peer
-  bool stopping_ TT_GUARDED_BY(mutex_) = false;                         // nothing begins any more
+  // Bytes of DATA messages that wait in tasks_, by peer.
+  std::map<std::string, std::uint64_t> waiting_ TT_GUARDED_BY(mutex_);
+  bool stopping_ TT_GUARDED_BY(mutex_) = false;  // Whether new moves are refused.
   bool over_ TT_GUARDED_BY(mutex_) = false;
   std::thread worker_;
 };

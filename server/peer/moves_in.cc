@@ -1,4 +1,4 @@
-// The target of a move.
+// The target side of a move.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -19,9 +19,10 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kMaxComing = 8;  // from one peer, before they are the daemon's
+// Maximum number of sessions that arrive from one peer at the same time.
+constexpr std::size_t kMaxComing = 8;
 
-// Is the version a, "1.10.2", a later one than b?
+// Returns true if version `a`, such as "1.10.2", is later than `b`.
 bool is_later(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     std::uint64_t numbers[2] = {0, 0};
@@ -87,7 +88,7 @@ Status Moves::may_come(const std::string& peer, const v1::PeerOffer& offer) {
   return {};
 }
 
-// Can the session's client come in here?
+// Checks whether the session's client will be able to connect to this daemon.
 Status Moves::has_way_in(const v1::PeerOffer& offer) const {
   if (address_.empty() && socket_.empty()) {
     return Status(Code::kFailedPrecondition,
@@ -180,11 +181,12 @@ void Moves::end_of_file(const std::string& peer, const v1::PeerMove& move) {
   peers_->send_move(peer, std::move(ready));
 }
 
-// Makes the session, so that nothing can fail any more, and notes that it is there.
+// Creates the session, so that nothing can fail afterwards, and records that the arrival is
+// complete.
 Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t bytes) {
   if (coming.file->size() != bytes) return core::invalid("the session's file is incomplete");
   TT_RETURN_IF_ERROR(coming.file->sync());
-  core::Result<LeaseRef> made = recovery_.read_up(MoveFiles::arriving(id), true);
+  core::Result<LeaseRef> made = recovery_.load_session(MoveFiles::arriving(id), true);
   if (!made.ok()) return made.status();
   const LeaseRef lease = std::move(*made);
   const ClientInfo& client = lease->client;
@@ -195,7 +197,7 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
   if (leases_.find(lease->token).ok()) {
     return core::invalid("the session already exists on this daemon");
   }
-  TT_RETURN_IF_ERROR(may_come(coming.peer, offer));  // meanwhile others may have come
+  TT_RETURN_IF_ERROR(may_come(coming.peer, offer));  // Other sessions may have arrived meanwhile.
   v1::SavedArrival& arrival = coming.arrival;
   arrival.set_id(id);
   arrival.set_peer(coming.peer);
@@ -211,7 +213,8 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
     token.set_expires(each.expires());
   }
   auth_.tokens().expect(client.user, tokens_of(arrival));
-  if (!leases_.whereabouts().expect(lease->token, client.user, client.named ? client.name : "")) {
+  if (!leases_.moved_sessions().expect(lease->token, client.user,
+                                       client.named ? client.name : "")) {
     return Status(Code::kAlreadyExists, "another session \"" + client.name + "\" of " +
                                             client.user + " is already being moved here");
   }
@@ -224,7 +227,7 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
 
 void Moves::arrive(const std::string& peer, const std::string& id) {
   const auto found = coming_.find(id);
-  if (found == coming_.end()) {  // it has arrived before, and the answer was lost
+  if (found == coming_.end()) {  // The session arrived before, and the answer was lost.
     if (files_) say(peer, id, v1::PeerMove::COMMITTED);
     return;
   }
@@ -232,7 +235,8 @@ void Moves::arrive(const std::string& peer, const std::string& id) {
   if (coming.peer != peer || coming.file) return;
   {
     MutexLock lock(mutex_);
-    if (stopping_) return;  // the next daemon hears it again
+    // The daemon is shutting down; the next daemon receives the message again.
+    if (stopping_) return;
   }
   if (const Status status = take_in(id, coming); !status.ok()) {
     spdlog::error("event=session_not_arrived move={} peer=\"{}\" reason=\"{}\"", id, peer,
@@ -255,10 +259,10 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
   } else {
     recovery_.restore_file(MoveFiles::session(id));
   }
-  leases_.whereabouts().arrived(arrival.token());
+  leases_.moved_sessions().arrived(arrival.token());
   auth_.tokens().disregard(tokens);
-  // It may have gone from here before.
-  leases_.whereabouts().forget(arrival.token());
+  // The session may have moved away from this daemon earlier.
+  leases_.moved_sessions().forget(arrival.token());
   forget_moves([&](const v1::SavedMove& move) { return move.token() == arrival.token(); });
   files_->forget_arrival(id);
   spdlog::info("event=session_arrived move={} session=\"{}\" id={} user=\"{}\" peer=\"{}\"", id,
@@ -271,7 +275,7 @@ void Moves::drop(const std::string& id) {
   if (found == coming_.end()) return;
   const v1::SavedArrival& arrival = found->second.arrival;
   if (!arrival.token().empty()) {
-    leases_.whereabouts().arrived(arrival.token());
+    leases_.moved_sessions().arrived(arrival.token());
     auth_.tokens().disregard(tokens_of(arrival));
   }
   coming_.erase(found);

@@ -1,4 +1,4 @@
-// The source of a move.
+// The source side of a move.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -17,11 +17,13 @@ using core::Status;
 
 namespace {
 
-constexpr std::uint64_t kAhead = 8ull << 20;  // bytes that are sent before the peer has taken them
+// Maximum number of bytes that were sent and that the peer has not acknowledged.
+constexpr std::uint64_t kAhead = 8ull << 20;
 constexpr std::chrono::milliseconds kPause{50};
-constexpr int kTries = 200;                       // to bring a session to rest, with that pause
-constexpr std::uint64_t kRemembered = 24 * 3600;  // seconds at least
-constexpr std::size_t kMaxMoved = 10'000;         // records
+constexpr int kTries = 200;  // Number of attempts to pause a session, with kPause between them.
+// Minimum time for which the new address is remembered, in seconds.
+constexpr std::uint64_t kRemembered = 24 * 3600;
+constexpr std::size_t kMaxMoved = 10'000;  // Maximum number of SavedMove records.
 
 std::uint64_t unix_now() { return static_cast<std::uint64_t>(std::time(nullptr)); }
 
@@ -160,7 +162,7 @@ void Moves::rested(const std::string& id, const LeaseRef& lease,
                    const core::Result<SnapshotFacts>& facts) {
   resting_.erase(lease.get());
   const auto found = leaving_.find(id);
-  if (found == leaving_.end()) {  // given up meanwhile
+  if (found == leaving_.end()) {  // The move was cancelled meanwhile.
     if (facts.ok()) Recovery::resume(*lease);
     return;
   }
@@ -218,8 +220,8 @@ void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
     return give_up(id, Status(Code::kAborted, "the session has ended, or has another client"),
                    true);
   }
-  const Whereabouts::Place place{lease.client.user, lease.client.named ? lease.client.name : "",
-                                 ready.address(), ready.socket()};
+  const MovedSessions::Place place{lease.client.user, lease.client.named ? lease.client.name : "",
+                                   ready.address(), ready.socket()};
   const std::string& told = place.for_client(lease.client.by_socket);
   if (told.empty()) {
     return give_up(id, Status(Code::kInternal, "the peer has not said where clients reach it"),
@@ -244,10 +246,11 @@ void Moves::commit(const std::string& id, const v1::PeerMove& ready) {
     files_->forget_move(id);
     return give_up(id, saved, true);
   }
-  // From here on the session is the peer's, unless its client has ended it just now.
-  leases_.whereabouts().gone(lease.token, {place.user, place.name, move.address(), place.socket});
+  // From here on the session belongs to the peer, unless its client has just ended it.
+  leases_.moved_sessions().gone(lease.token,
+                                {place.user, place.name, move.address(), place.socket});
   if (!leases_.move_away(lease, told)) {
-    leases_.whereabouts().forget(lease.token);
+    leases_.moved_sessions().forget(lease.token);
     files_->forget_move(id);
     return give_up(id, Status(Code::kAborted, "the session has ended, or has another client"),
                    true);
@@ -269,19 +272,20 @@ void Moves::committed(const std::string& id, const std::string& peer) {
   const auto found = moved_.find(id);
   if (found == moved_.end() || found->second.peer() != peer || found->second.committed()) return;
   found->second.set_committed(true);
-  if (const Status saved = files_->save(found->second); !saved.ok()) {  // it is said again
+  // The peer will send the message again.
+  if (const Status saved = files_->save(found->second); !saved.ok()) {
     spdlog::warn("event=move_not_noted move={} reason=\"{}\"", id, saved.message());
   }
   spdlog::info("event=move_committed move={} peer=\"{}\"", id, peer);
 }
 
 void Moves::answer_ask(const std::string& id, const std::string& peer) {
-  if (!files_) return;  // another daemon may know of it
+  if (!files_) return;  // Another daemon that uses the directory may know the move.
   const auto found = moved_.find(id);
   if (found != moved_.end() && found->second.peer() == peer) {
     return say(peer, id, v1::PeerMove::COMMIT);
   }
-  if (leaving_.contains(id)) return;  // it will hear
+  if (leaving_.contains(id)) return;  // The peer will receive an answer when the move is decided.
   say_no(peer, id, v1::PeerMove::ABORT, Status(Code::kAborted, "the session stayed at its daemon"));
 }
 
@@ -290,7 +294,7 @@ void Moves::give_up(std::string id, const Status& why, bool tell_peer) {
   Leaving leaving = std::move(found->second);
   leaving_.erase(found);
   if (tell_peer) say_no(leaving.peer, id, v1::PeerMove::ABORT, why);
-  // One that is being brought to rest is resumed in rested().
+  // A session that is still being paused is resumed in rested().
   if (leaving.phase == Leaving::Phase::kSending) Recovery::resume(*leaving.lease);
   spdlog::warn("event=session_not_moved move={} session=\"{}\" id={} peer=\"{}\" reason=\"{}\"", id,
                leaving.lease->client.name, leaving.lease->client.id, leaving.peer,
@@ -304,7 +308,7 @@ void Moves::forget_moves(const std::function<bool(const v1::SavedMove&)>& over) 
       ++at;
       continue;
     }
-    leases_.whereabouts().forget(at->second.token());
+    leases_.moved_sessions().forget(at->second.token());
     files_->forget_move(at->first);
     at = moved_.erase(at);
   }

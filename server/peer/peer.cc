@@ -21,9 +21,10 @@ namespace {
 constexpr std::int64_t kWindow = 16 << 20;
 constexpr std::size_t kUnacknowledged = 1 << 20;
 constexpr std::chrono::milliseconds kAcknowledge{20}, kFirstPause{20}, kLastPause{2000};
-constexpr std::size_t kFrameBytes = 64;  // a frame without payload counts as so many
+// Size that a frame without payload counts for acknowledgement, in bytes.
+constexpr std::size_t kFrameBytes = 64;
 
-// Memory in the hands of gRPC.
+// Memory of a payload that gRPC still uses.
 struct Loan {
   std::shared_ptr<const void> memory;
   std::shared_ptr<std::atomic<std::int64_t>> lent;
@@ -169,7 +170,7 @@ void Peer::received(const PeerStream::Ref& stream, grpc::ByteBuffer bytes) {
   bool standing = false;
   {
     MutexLock lock(mutex_);
-    if (stream_ != stream) return;  // what a later connection has replaced
+    if (stream_ != stream) return;  // A later connection has replaced this one.
     facts_.received += size;
     standing = standing_;
   }
@@ -177,7 +178,7 @@ void Peer::received(const PeerStream::Ref& stream, grpc::ByteBuffer bytes) {
   if (status.ok())
     status = standing ? take(stream, *frame) : greet(stream, frame->hello.value_or(PeerHello()));
   if (status.ok()) return;
-  // What could not be read for want of memory is sent again.
+  // A frame that could not be read for lack of memory is sent again.
   const bool again = status.code() == Code::kResourceExhausted && !frame.ok();
   if (standing && !again) lose(status.message());
   stream->end(std::move(status));
@@ -194,7 +195,7 @@ Status Peer::greet(const PeerStream::Ref& stream, const PeerHello& hello) {
   return {};
 }
 
-// A frame of a connection that stands.
+// Handles a frame of an established connection.
 Status Peer::take(const PeerStream::Ref& stream, PeerFrame& frame) {
   if (frame.hello) return core::invalid("a second hello");
   std::vector<PeerParcel> released;
@@ -322,7 +323,8 @@ Peer::Clock::time_point Peer::tick(Clock::time_point now) {
   }
   if (late) late->end(Status(Code::kDeadlineExceeded, "the peer sent no hello within 5 s"));
   if (owing) owing->wake();
-  // The receiver may be at work for this peer: then later, so that other peers do not wait.
+  // If the receiver is being called for this peer, report the loss later, so that other peers need
+  // not wait.
   if (lost && !deliver_.try_lock()) {
     due = std::min(due, now + kAcknowledge);
   } else if (lost) {

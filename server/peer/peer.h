@@ -1,13 +1,11 @@
-// Peer: what this daemon knows of one peer: the connection, the link that numbers and keeps
-// messages, and when to dial, to acknowledge and to give the peer up.
-//
-// The link has an incarnation of its own, made anew when the peer is lost: after that the peer is
-// told that its messages of before are forgotten, as by a daemon that has restarted.
-//
-// Threads: callbacks of gRPC, callers of send(), and the clock of Peers. The receiver is called
-// under `deliver_`, so one call at a time; `mutex_` is never held while code outside this class
-// runs. No callback of gRPC runs inside StartRead or StartWrite: gRPC calls back from threads of
-// its own, so a caller of send() may hold a lock that the receiver takes.
+// Peer manages the connection to one other daemon: the link that numbers and keeps messages, and
+// the times at which to connect, to acknowledge messages and to give up the peer.
+// The link has its own incarnation, which is renewed when the peer is lost. The peer then knows
+// that messages of the earlier incarnation were forgotten, as after a restart of the daemon.
+// Threads: gRPC's callbacks, callers of send(), and the timer of Peers. The receiver is called with
+// `deliver_` locked, so its calls do not overlap. `mutex_` is never locked while code outside this
+// class runs. gRPC calls no callback from inside StartRead or StartWrite, but always from its own
+// threads; a caller of send() may therefore hold a lock that the receiver acquires.
 #pragma once
 
 #include <atomic>
@@ -29,85 +27,90 @@
 
 namespace teletensor::server {
 
-inline constexpr std::size_t kPeerReason = 300;  // bytes of a reason in the log
+inline constexpr std::size_t kPeerReason = 300;  // Maximum length of a reason in the log, in bytes.
 
-// A message that is encoded once, and what is sent with it.
+// A message, encoded once, and its payload.
 struct PeerParcel {
   std::shared_ptr<const std::string> message;
   runtime::Fabric::Payload payload;
-  std::int64_t bytes = 0;  // of the payload
+  std::int64_t bytes = 0;  // Size of the payload in bytes.
 
   std::int64_t payload_bytes() const { return bytes; }
   bool for_any_incarnation() const { return false; }
 };
 
-// Whoever is told what peers say of sessions that move.
+// Receives the messages of peers about sessions that move.
 class MoveReceiver {
  public:
   virtual ~MoveReceiver() = default;
-  // As runtime::Fabric::Receiver's.
+  // Calls with the same contract as those of runtime::Fabric::Receiver.
   virtual void met(const std::string& peer) = 0;
   virtual core::Status received(const std::string& peer, v1::PeerMove move,
                                 std::string payload) = 0;
   virtual void lost(const std::string& peer, const std::string& why) = 0;
 };
 
-// What the peers of a daemon have in common. It outlives them and their streams.
+// Data that all peers of a daemon share. It outlives them and their streams.
 struct PeerHome {
-  std::string name;  // of this daemon
+  std::string name;  // Name of this daemon.
   bool tls = false;
   std::chrono::milliseconds patience{30'000};
   runtime::Fabric::Receiver* receiver = nullptr;
-  MoveReceiver* moves = nullptr;  // null: no session moves
+  // Receives messages about sessions that move. Null if no session moves.
+  MoveReceiver* moves = nullptr;
   std::function<std::shared_ptr<grpc::Channel>(const std::string& peer)> channel;
-  std::function<void()> look_again;  // tick() of a peer is due earlier than it has said
-  std::atomic<int> streams{0};       // of all peers that have not been closed
-  // Pieces of memory that gRPC has not given back.
+  // Called when the tick() of a peer must run earlier than tick() has returned.
+  std::function<void()> look_again;
+  std::atomic<int> streams{0};  // Number of open streams to all peers.
+  // Number of memory blocks that gRPC has not released.
   std::shared_ptr<std::atomic<std::int64_t>> lent = std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
-// In an owner's closed(): counts the stream as ended when all else is done, because the owner may
-// be destroyed then.
+// Used in an owner's closed(). Counts the stream as ended when everything else is done, because the
+// owner may be destroyed afterwards.
 struct StreamEnd {
   PeerHome& home;
   ~StreamEnd();
 };
 
-// Random, never 0.
+// Returns a random number that is never 0.
 std::uint64_t new_incarnation();
 
-// PeerFacts: a peer as an operator sees it.
+// The state of a peer for operators.
 struct PeerFacts {
   std::string name;
   bool connected = false;
-  std::uint64_t connections = 0;         // that have stood, since the daemon began
-  std::uint64_t losses = 0;              // how often it was given up
-  std::uint64_t sent = 0, received = 0;  // bytes of frames
+  std::uint64_t connections = 0;  // Number of established connections since the daemon started.
+  std::uint64_t losses = 0;       // Number of times that the peer was given up.
+  std::uint64_t sent = 0, received = 0;  // Size of the frames in bytes.
 };
 
 class Peer final : public PeerStream::Owner {
  public:
   using Clock = core::Clock;
-  static constexpr std::chrono::seconds kHandshake{5};  // from the start of a connection to a hello
+  // Maximum time from the start of a connection to a valid hello.
+  static constexpr std::chrono::seconds kHandshake{5};
 
   Peer(std::string name, PeerHome& home);
 
   const std::string& name() const { return name_; }
-  // This daemon calls the peer, not the other way round.
+  // Returns true if this daemon connects to the peer, and false if the peer connects to this
+  // daemon.
   bool dials() const { return home_.name < name_; }
   bool connected();
 
   void send(PeerParcel parcel);
-  // A connection of this peer, whose hello is valid, takes the place of an earlier one.
-  // Precondition: the caller is in the received() of the stream's owner.
+  // Replaces an earlier connection by this one, whose hello is valid. Precondition: the caller is
+  // inside the received() of the stream's owner.
   void accept(const PeerStream::Ref& stream, const PeerHello& hello);
   PeerFacts facts();
-  // Does what is due. Returns when something is due again, if it is known.
+  // Connects, acknowledges messages or gives up the peer, if one of these is due. Returns the time
+  // of the next call, if it is known.
   Clock::time_point tick(Clock::time_point now);
-  // Is there a message that is sent or could be sent now, and that the peer has not acknowledged?
+  // Returns true if the peer has not acknowledged a message that was sent or could be sent now.
   bool busy();
-  // Ends the connection, and dials and sends no more. Nothing is told of the peer afterwards but
-  // what is being told.
+  // Ends the connection, and neither connects nor sends afterwards. Apart from a running call,
+  // nothing is reported about the peer afterwards.
   void stop();
 
   void received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) override;
@@ -130,30 +133,34 @@ class Peer final : public PeerStream::Owner {
   const std::string name_;
   PeerHome& home_;
 
-  core::Mutex deliver_;  // before mutex_
+  core::Mutex deliver_;  // Locked before mutex_.
   core::Mutex mutex_;
   std::unique_ptr<Link> link_ TT_GUARDED_BY(mutex_);
   PeerStream::Ref stream_ TT_GUARDED_BY(mutex_);
-  std::optional<std::string> hello_ TT_GUARDED_BY(mutex_);  // to be written first
-  bool standing_ TT_GUARDED_BY(mutex_) = false;             // the peer's hello has come
-  bool known_ TT_GUARDED_BY(mutex_) = false;                // met, and not lost since
+  std::optional<std::string> hello_ TT_GUARDED_BY(mutex_);  // The hello that is written first.
+  bool standing_ TT_GUARDED_BY(mutex_) = false;  // Whether the peer's hello was received.
+  // Whether the receiver was told met(), and not lost() since.
+  bool known_ TT_GUARDED_BY(mutex_) = false;
   bool stopped_ TT_GUARDED_BY(mutex_) = false;
-  PeerFacts facts_ TT_GUARDED_BY(mutex_);       // without name and connected
-  std::string last_why_ TT_GUARDED_BY(mutex_);  // of a connection that did not come to stand
-  // Since when the peer is missed; none: it is connected, or neither known nor sent to.
+  // Counters for facts(). `name` and `connected` are not set here.
+  PeerFacts facts_ TT_GUARDED_BY(mutex_);
+  std::string last_why_ TT_GUARDED_BY(mutex_);  // Reason why the last attempt to connect failed.
+  // Time since which the peer is missing. None if it is connected, or if there was neither contact
+  // nor a message for it.
   std::optional<Clock::time_point> missed_ TT_GUARDED_BY(mutex_);
   std::optional<Clock::time_point> acknowledge_at_ TT_GUARDED_BY(mutex_);
-  std::size_t unacknowledged_ TT_GUARDED_BY(mutex_) = 0;  // bytes received
+  std::size_t unacknowledged_ TT_GUARDED_BY(mutex_) = 0;  // Bytes received and not acknowledged.
   Clock::time_point greet_until_ TT_GUARDED_BY(mutex_);
   Clock::time_point dial_at_ TT_GUARDED_BY(mutex_);
-  std::chrono::milliseconds pause_ TT_GUARDED_BY(mutex_);  // before the next call
+  // Pause before the next attempt to connect.
+  std::chrono::milliseconds pause_ TT_GUARDED_BY(mutex_);
   std::minstd_rand random_ TT_GUARDED_BY(mutex_);
 };
 
-// Is the hello one that a peer of this name may say on this stream? PermissionDenied or
-// FailedPrecondition says why not.
+// Checks whether a peer of this name may send this hello on this stream. Returns PermissionDenied
+// or FailedPrecondition with the reason if not.
 core::Status check_hello(const PeerHello& hello, const PeerStream& stream, const PeerHome& home);
-// What a frame says; ResourceExhausted where there is no memory for it.
+// Decodes a frame. ResourceExhausted if there is not enough memory.
 core::Result<PeerFrame> read_frame(const grpc::ByteBuffer& bytes, std::vector<grpc::Slice>* memory);
 
 }  // namespace teletensor::server

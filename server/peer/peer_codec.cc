@@ -178,7 +178,7 @@ Status read(const v1::PeerMessage& from, PeerMessage& message) {
   return from.has_message() ? read(from.message(), message.message) : Status();
 }
 
-// Texts have at most so many bytes: names of users, of sessions and of files.
+// Maximum length of a text (name of a user, a session or a file), in bytes.
 constexpr std::size_t kMaxMoveText = 4096;
 
 Status check(const v1::PeerMove& move, std::size_t payload) {
@@ -215,7 +215,7 @@ Status read(const v1::PeerHello& from, PeerHello& hello) {
   return {};
 }
 
-// The bytes of a frame as protobuf reads them.
+// The bytes of a frame as an input stream for protobuf.
 class Input {
  public:
   explicit Input(runtime::Pieces bytes) {
@@ -232,7 +232,7 @@ class Input {
   std::vector<google::protobuf::io::ZeroCopyInputStream*> pointers_;
 };
 
-// Where a frame's payload is: the number of bytes before its field, and before its contents.
+// Position of a frame's payload: the offset of its field and the offset of its contents.
 struct PayloadPlace {
   std::int64_t field = 0, begin = 0, bytes = 0;
 };

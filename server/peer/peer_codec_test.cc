@@ -136,7 +136,7 @@ void expect_equal(const PeerMessage& a, const PeerMessage& b) {
   expect_equal(a.message, b.message);
 }
 
-// The frame is read from pieces of `piece` bytes.
+// Decodes a frame from pieces of `piece` bytes.
 core::Result<PeerFrame> decoded(const std::string& bytes, std::size_t piece = 1 << 30) {
   std::vector<std::span<const char>> pieces;
   for (std::size_t at = 0; at < bytes.size(); at += piece) {
@@ -185,7 +185,7 @@ TEST(PeerCodec, AHelloAndAnAcknowledgementComeBack) {
   EXPECT_EQ(alone->received, 77u);
 }
 
-// Whatever bytes come: a status, or a frame whose values are in their ranges.
+// Any bytes give an error or a frame whose values are in range.
 TEST(PeerCodec, MutatedFramesAreRefusedOrInRange) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -225,7 +225,7 @@ TEST(PeerCodec, MutatedFramesAreRefusedOrInRange) {
   EXPECT_GT(refused, 1000);
 }
 
-// Each row breaks one rule of a frame that is good otherwise.
+// Each row breaks one rule of an otherwise valid frame.
 TEST(PeerCodec, NamesTheFieldThatIsOutOfRange) {
   const auto refused = [](const char* field, auto change) {
     PeerMessage message;

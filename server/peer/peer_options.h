@@ -1,4 +1,4 @@
-// PeerOptions: the checked settings of a daemon that works together with other daemons.
+// The validated settings of a daemon that works together with peers.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,12 @@
 namespace teletensor::server {
 
 struct PeerOptions {
-  std::string name;                            // of this daemon; "": it has no peers
-  std::string listen;                          // "HOST:PORT"
-  std::map<std::string, std::string> peers;    // the others' names and addresses
-  TlsFiles tls;                                // `client_ca`: the authority of both sides
-  std::chrono::milliseconds patience{30'000};  // a peer that cannot be reached is lost after it
+  std::string name;                          // Name of this daemon. Empty if it has no peers.
+  std::string listen;                        // Address "HOST:PORT" for peers.
+  std::map<std::string, std::string> peers;  // Names and addresses of the peers.
+  TlsFiles tls;  // `client_ca` is the authority for the certificates of both sides.
+  // Time after which an unreachable peer is considered lost.
+  std::chrono::milliseconds patience{30'000};
 };
 
 }  // namespace teletensor::server

@@ -35,7 +35,7 @@ class ServedStream final : public PeerReactor, public PeerStream {
   void finish(const Status& why) override { Finish(to_grpc(why)); }
   std::shared_ptr<const grpc::AuthContext> identity() const override { return identity_; }
 
-  grpc::CallbackServerContext* const context_;  // until OnDone
+  grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   const std::shared_ptr<const grpc::AuthContext> identity_;
 };
 
@@ -47,7 +47,7 @@ class DialedStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
 
   void open() noexcept override {
     stub_.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
-    AddHold();  // operations start on threads of others
+    AddHold();  // Keeps the call alive while other threads start operations on it.
     StartCall();
     opened();
   }
@@ -79,8 +79,9 @@ void PeerStream::opened() noexcept {
 }
 
 void PeerStream::wake() noexcept {
-  const Ref self = shared_from_this();  // finish() may bring over() before it returns
-  turnstile_.run([this] { return step(); });
+  // Keeps the stream alive, because finish() may call over() before it returns.
+  const Ref self = shared_from_this();
+  serial_executor_.run([this] { return step(); });
 }
 
 void PeerStream::end(Status why) noexcept {
@@ -97,7 +98,7 @@ bool PeerStream::is_certified(const std::string& name) const {
 }
 
 void PeerStream::read_done(bool ok) noexcept {
-  if (!ok) return end({});  // over() learns more
+  if (!ok) return end({});  // over() reports the status later.
   const Ref self = shared_from_this();
   owner_.load()->received(self, std::move(read_));
   {
@@ -111,7 +112,7 @@ void PeerStream::read_done(bool ok) noexcept {
 void PeerStream::write_done(bool ok) noexcept {
   {
     MutexLock lock(mutex_);
-    written_.Clear();  // gives its memory back
+    written_.Clear();  // Releases the memory of the frame.
     writing_ = false;
   }
   if (!ok) return end({});
@@ -170,7 +171,7 @@ bool PeerStream::step() noexcept {
       return true;
     case kWrite:
       return write_next();
-    case kCancel:  // the write's end comes back here
+    case kCancel:  // When the cancelled write has ended, this function runs again.
       cancel();
       return false;
     case kFinish:

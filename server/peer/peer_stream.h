@@ -1,7 +1,6 @@
-// PeerStream: one connection to a peer, a gRPC call that carries frames in both directions.
-//
-// It reads whenever its owner has done with the last frame, and writes what its owner gives it. A
-// stream lives until gRPC has told its end; its owner outlives it.
+// PeerStream is one connection to a peer: a gRPC call that carries frames in both directions.
+// It reads a frame when its owner has processed the last one, and writes the frames that its owner
+// provides. A stream lives until gRPC has reported its end; its owner must outlive it.
 #pragma once
 
 #include <grpcpp/generic/generic_stub.h>
@@ -15,7 +14,7 @@
 
 #include "engine/core/mutex.h"
 #include "engine/core/status.h"
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 
 namespace teletensor::server {
 
@@ -23,15 +22,16 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
  public:
   using Ref = std::shared_ptr<PeerStream>;
 
-  // The calls for one stream come one after the other, but for next(). None is made under a lock of
-  // the stream.
+  // The calls for one stream do not overlap, except those of next(). No lock of the stream is held
+  // during a call.
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void received(const Ref& stream, grpc::ByteBuffer frame) = 0;
-    // The next frame to write, if any; asked for after wake(), and when the last one is written.
+    // Returns the next frame to write, if there is one. Called after wake() and when the last frame
+    // was written.
     virtual std::optional<grpc::ByteBuffer> next(const Ref& stream) = 0;
-    // It is over. The last call.
+    // Reports the end of the stream. It is the last call.
     virtual void closed(const Ref& stream, const std::string& why) = 0;
   };
 
@@ -39,23 +39,24 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   PeerStream(const PeerStream&) = delete;
   PeerStream& operator=(const PeerStream&) = delete;
 
-  // Operations begin, and calls to the owner. Once.
+  // Starts the operations and the calls to the owner. Must be called once.
   virtual void open() noexcept = 0;
-  // Another owner from the next call on. Precondition: the caller is in the first owner's
+  // Changes the owner from the next call on. Precondition: the caller is inside the first owner's
   // received().
   void hand_to(Owner& owner) { owner_ = &owner; }
-  // There may be something to write. Any thread.
+  // Reports that there may be a frame to write. Callable from any thread.
   void wake() noexcept;
-  // Ends it; closed() follows. The first reason counts. Any thread.
+  // Ends the stream; closed() follows. If it is called several times, the first reason counts.
+  // Callable from any thread.
   void end(core::Status why) noexcept;
-  // Does the verified certificate of the other side have this DNS name, exactly? Precondition: a
-  // frame has come.
+  // Returns true if the verified certificate of the other side has exactly this DNS name.
+  // Precondition: a frame was received.
   bool is_certified(const std::string& name) const;
 
  protected:
   explicit PeerStream(Owner& owner) : owner_(&owner) {}
 
-  void opened() noexcept;  // operations may start
+  void opened() noexcept;  // Reports that the stream was opened and operations may start.
   void read_done(bool ok) noexcept;
   void write_done(bool ok) noexcept;
   void over(const std::string& why) noexcept;
@@ -63,17 +64,18 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
  private:
   virtual void start_read(grpc::ByteBuffer* frame) = 0;
   virtual void start_write(const grpc::ByteBuffer* frame) = 0;
-  virtual void cancel() = 0;                         // operations end soon; several times
-  virtual void finish(const core::Status& why) = 0;  // no operation follows; ok: it was the peer
+  virtual void cancel() = 0;  // Ends running operations soon; may be called several times.
+  // Ends the stream with `why`, which is OK if the peer has ended it. No operation follows.
+  virtual void finish(const core::Status& why) = 0;
   virtual std::shared_ptr<const grpc::AuthContext> identity() const = 0;
 
   bool step() noexcept;
   bool write_next();
 
-  Ref self_;  // from opened() until over()
+  Ref self_;  // Keeps the stream alive from opened() until over().
   std::atomic<Owner*> owner_;
-  Turnstile turnstile_;
-  grpc::ByteBuffer read_, written_;  // of the operations in progress
+  SerialExecutor serial_executor_;
+  grpc::ByteBuffer read_, written_;  // Buffers of the operations in progress.
 
   core::Mutex mutex_;
   bool reading_ TT_GUARDED_BY(mutex_) = false;
@@ -85,10 +87,10 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
 
 using PeerReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// A call that a peer makes, and what gRPC is to be given for it.
+// Creates the stream for an incoming call of a peer, and the reactor that is returned to gRPC.
 std::pair<PeerStream::Ref, PeerReactor*> served_peer(grpc::CallbackServerContext* context,
                                                      PeerStream::Owner& owner);
-// A call to a peer.
+// Calls a peer.
 PeerStream::Ref dialed_peer(std::shared_ptr<grpc::Channel> channel, PeerStream::Owner& owner);
 
 }  // namespace teletensor::server

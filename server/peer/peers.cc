@@ -23,12 +23,14 @@ using Clock = core::Clock;
 
 namespace {
 
-constexpr int kPeerThreads = 3;                // at the start, besides those that gRPC has
-constexpr std::size_t kStrangersPerPeer = 2;   // connections that have not said their name yet
-constexpr std::uint64_t kRefusedLogged = 100;  // then every 100th
+constexpr int kPeerThreads = 3;  // Number of threads at the start, besides those of gRPC.
+// Maximum number of connections for each peer whose hello was not received yet.
+constexpr std::size_t kMaxPendingPerPeer = 2;
+// Number of refusals that are logged; afterwards every 100th is.
+constexpr std::uint64_t kRefusedLogged = 100;
 constexpr int kPingMs = 5000, kPingTimeoutMs = 3000;
 constexpr std::chrono::milliseconds kFlushTime{1000}, kCallGrace{500}, kPollStep{2};
-constexpr std::chrono::seconds kGivenBack{10};  // for gRPC to give memory back
+constexpr std::chrono::seconds kGivenBack{10};  // Maximum time to wait until gRPC releases memory.
 
 }  // namespace
 
@@ -74,7 +76,7 @@ Status Peers::start(Receiver& receiver, MoveReceiver* moves) {
   home_.moves = moves;
   TT_RETURN_IF_ERROR(check_threads(kPeerThreads));
   TT_RETURN_IF_ERROR(listen());
-  clock_ = core::start_thread([this] { keep_time(); });
+  clock_ = core::start_thread([this] { run_timer(); });
   spdlog::info("event=peers_listening name=\"{}\" address=\"{}\" count={} tls={}", options_.name,
                address_, peers_.size(), home_.tls);
   return {};
@@ -99,7 +101,8 @@ Status Peers::listen() {
   return {};
 }
 
-// A channel for one call, so that certificates are read again and gRPC's own pauses do not count.
+// A channel for a single call, so that certificates are read again and gRPC's own back-off does not
+// apply.
 std::shared_ptr<grpc::Channel> Peers::channel(const std::string& peer) const {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxPeerPayload + kMaxPeerTexts));
@@ -166,7 +169,7 @@ PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
     MutexLock lock(mutex_);
     if (stopping_) {
       why = Status(Code::kUnavailable, "the daemon shuts down");
-    } else if (strangers_.size() >= kStrangersPerPeer * peers_.size()) {
+    } else if (strangers_.size() >= kMaxPendingPerPeer * peers_.size()) {
       why = Status(Code::kResourceExhausted, "too many connections have not sent a hello");
     } else {
       strangers_.push_back({stream, Clock::now() + Peer::kHandshake});
@@ -181,7 +184,7 @@ PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
   return reactor;
 }
 
-Status Peers::let_in(const PeerStream::Ref& stream, grpc::ByteBuffer& bytes) {
+Status Peers::accept_hello(const PeerStream::Ref& stream, grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> memory;
   const Result<PeerFrame> frame = read_frame(bytes, &memory);
   if (!frame.ok()) return frame.status();
@@ -206,7 +209,7 @@ Status Peers::let_in(const PeerStream::Ref& stream, grpc::ByteBuffer& bytes) {
 }
 
 void Peers::received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) {
-  const Status status = let_in(stream, frame);
+  const Status status = accept_hello(stream, frame);
   if (status.ok()) return;
   refused(status.message());
   stream->end(Status(status.code(), "\"" + options_.name + "\" refuses: " + status.message()));
@@ -221,7 +224,7 @@ void Peers::closed(const PeerStream::Ref& stream, const std::string&) {
 
 void Peers::forget_stranger(const PeerStream::Ref& stream) {
   MutexLock lock(mutex_);
-  std::erase_if(strangers_, [&](const Stranger& each) { return each.stream == stream; });
+  std::erase_if(strangers_, [&](const PendingConnection& each) { return each.stream == stream; });
 }
 
 void Peers::refused(const std::string& why) {
@@ -236,16 +239,17 @@ void Peers::refused(const std::string& why) {
 
 Clock::time_point Peers::end_late_strangers(Clock::time_point now) {
   Clock::time_point due = Clock::time_point::max();
-  std::vector<Stranger> late;
+  std::vector<PendingConnection> late;
   {
     MutexLock lock(mutex_);
-    const auto first_late = std::partition(strangers_.begin(), strangers_.end(),
-                                           [&](const Stranger& each) { return now < each.until; });
+    const auto first_late =
+        std::partition(strangers_.begin(), strangers_.end(),
+                       [&](const PendingConnection& each) { return now < each.until; });
     late.assign(first_late, strangers_.end());
     strangers_.erase(first_late, strangers_.end());
-    for (const Stranger& each : strangers_) due = std::min(due, each.until);
+    for (const PendingConnection& each : strangers_) due = std::min(due, each.until);
   }
-  for (const Stranger& each : late) {
+  for (const PendingConnection& each : late) {
     const Status why(Code::kDeadlineExceeded, "the peer sent no hello within 5 s");
     refused(why.message());
     each.stream->end(why);
@@ -261,7 +265,7 @@ void Peers::look_again() {
   changed_.notify_all();
 }
 
-void Peers::keep_time() {
+void Peers::run_timer() {
   while (true) {
     const Clock::time_point now = Clock::now();
     Clock::time_point due = end_late_strangers(now);

@@ -1,9 +1,8 @@
-// Peers: the connections to the other daemons that the operator has named (--peers), and the
-// messages that go over them: runtime::Fabric over gRPC.
-//
-// Of two daemons the one whose name is smaller calls the other. Off loopback both show
-// certificates, and the name that a daemon says must be a DNS name of its own. Threads: those of
-// gRPC's callbacks, and one for times.
+// Peers implements runtime::Fabric over gRPC: the connections to the daemons that the operator has
+// listed (--peers), and the messages on them.
+// Of two daemons, the one whose name is smaller connects to the other. Except on the loopback
+// interface, both present certificates, and the name that a daemon states must be a DNS name in its
+// certificate. Threads: those of gRPC's callbacks, and one timer thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -24,44 +23,45 @@ namespace teletensor::server {
 
 class Peers final : public runtime::Fabric, private PeerStream::Owner {
  public:
-  // Says what is wrong with the certificates. Messages may be sent from now on; nothing is received
-  // before start(). Precondition: options that peer_options() has made, with a name.
+  // Returns an error that says what is wrong with the certificates. Messages may be sent after
+  // create(), but none is received before start(). Precondition: `options` come from peer_options()
+  // and have a name.
   static core::Result<std::unique_ptr<Peers>> create(PeerOptions options);
-  ~Peers() override;  // as stop()
+  ~Peers() override;  // Calls stop().
 
-  // Listens and calls. Says why where the address is refused or taken. `receiver` is called until
-  // stop() returns.
-  // `moves`: as the receiver, of sessions that move; null: none does.
+  // Listens and connects to the peers. Returns an error that says why the address is refused or in
+  // use. `receiver` is called until stop() returns. `moves` receives messages about sessions that
+  // move; null: no session moves.
   core::Status start(Receiver& receiver, MoveReceiver* moves = nullptr);
-  // Waits for at most a second until peers that are connected have what was sent to them, and ends
-  // all connections. Then no call of the receiver is under way, no memory of a payload is held, and
-  // nothing is sent any more. Any number of times, by one thread.
+  // Waits at most one second until connected peers have received what was sent to them, and ends
+  // all connections. Afterwards no call of the receiver is running, no payload memory is held, and
+  // nothing is sent. May be called several times by one thread.
   void stop();
-  // Of all peers, by name. Thread-safe, also after stop().
+  // The state of all peers, sorted by name. Thread-safe, also after stop().
   std::vector<PeerFacts> facts() const;
-  // Connections that were refused. Thread-safe.
+  // Number of refused connections. Thread-safe.
   std::uint64_t refused() const;
-  // Where it listens, with the port that was taken.
+  // The address where the daemon listens for peers, with the actual port.
   const std::string& address() const { return address_; }
 
   const std::string& name() const override { return options_.name; }
   std::uint64_t incarnation() const override { return incarnation_; }
   std::vector<std::string> peers() const override;
-  // Precondition besides: the payload is at most 64 MiB.
+  // Additional precondition: the payload is at most 64 MiB.
   void send(const std::string& peer, runtime::PeerMessage message, Payload payload = {}) override;
-  // The same of a message about a session that moves. `data`: at most kMaxMoveData bytes.
+  // Sends a message about a session that moves. `data` has at most kMaxMoveData bytes.
   void send_move(const std::string& peer, v1::PeerMove move, std::string data = "");
-  // False: the peer is not in --peers.
+  // Returns false if the peer is not in --peers.
   bool knows(const std::string& peer) const { return peers_.contains(peer); }
-  // Is there a connection to the peer just now? Precondition: knows(peer).
+  // Returns true if the peer is connected now. Precondition: knows(peer).
   bool connected(const std::string& peer) { return peers_.at(peer)->connected(); }
-  // Is the address where peers call this daemon on this machine alone?
+  // Returns true if the address where peers connect to this daemon is a loopback address.
   bool local() const;
 
  private:
   class Service;
-  // A connection that has not said its name yet.
-  struct Stranger {
+  // A connection whose hello was not received yet.
+  struct PendingConnection {
     PeerStream::Ref stream;
     core::Clock::time_point until;
   };
@@ -70,23 +70,24 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
   core::Status listen();
   std::shared_ptr<grpc::Channel> channel(const std::string& peer) const;
   PeerReactor* admit(grpc::CallbackServerContext* context);
-  core::Status let_in(const PeerStream::Ref& stream, grpc::ByteBuffer& frame);
+  core::Status accept_hello(const PeerStream::Ref& stream, grpc::ByteBuffer& frame);
   void forget_stranger(const PeerStream::Ref& stream);
   core::Clock::time_point end_late_strangers(core::Clock::time_point now);
   void refused(const std::string& why);
   void look_again();
-  void keep_time();
+  void run_timer();
 
-  // PeerStream::Owner, of strangers
+  // ---- PeerStream::Owner, for connections without a hello
   void received(const PeerStream::Ref& stream, grpc::ByteBuffer frame) override;
   std::optional<grpc::ByteBuffer> next(const PeerStream::Ref& stream) override;
   void closed(const PeerStream::Ref& stream, const std::string& why) override;
 
   const PeerOptions options_;
-  const std::shared_ptr<Certificates> certificates_;  // null: no TLS
+  const std::shared_ptr<Certificates> certificates_;  // Certificates for TLS. Null disables TLS.
   const std::uint64_t incarnation_;
   PeerHome home_;
-  std::map<std::string, std::unique_ptr<Peer>> peers_;  // constant after construction
+  // The peers by name; constant after construction.
+  std::map<std::string, std::unique_ptr<Peer>> peers_;
   std::string address_;
   std::unique_ptr<Service> service_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;
@@ -95,11 +96,11 @@ class Peers final : public runtime::Fabric, private PeerStream::Owner {
 
   mutable core::Mutex mutex_;
   core::CondVar changed_;
-  std::vector<Stranger> strangers_ TT_GUARDED_BY(mutex_);
+  std::vector<PendingConnection> strangers_ TT_GUARDED_BY(mutex_);
   std::uint64_t refused_ TT_GUARDED_BY(mutex_) = 0;
   bool look_again_ TT_GUARDED_BY(mutex_) = false;
   bool stopping_ TT_GUARDED_BY(mutex_) = false;
-  bool over_ TT_GUARDED_BY(mutex_) = false;  // the clock ends
+  bool over_ TT_GUARDED_BY(mutex_) = false;  // Whether the timer thread is to end.
 };
 
 }  // namespace teletensor::server

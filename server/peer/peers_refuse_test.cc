@@ -1,4 +1,4 @@
-// What peers refuse: callers that are not who they say, and frames that no daemon sends.
+// Tests what peers refuse: callers with a false name, and frames that no daemon sends.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ using v1::PeerFrame;
 
 constexpr char kNowhere[] = "127.0.0.1:1";
 
-// A caller that writes whatever a test wants it to.
+// A caller that sends whatever a test specifies.
 class Caller {
  public:
   explicit Caller(const std::string& address)
@@ -46,7 +46,7 @@ class Caller {
     return *this;
   }
   bool hears(PeerFrame* frame) { return stream_->Read(frame); }
-  // How the daemon ends the call.
+  // Returns the status with which the daemon ends the call.
   grpc::Status end() {
     for (PeerFrame frame; stream_->Read(&frame);) {
     }
@@ -109,11 +109,12 @@ TEST(PeersRefuse, FramesThatNoDaemonSends) {
   lost("a frame's field payload is out of range", {with_payload});
 }
 
-// The deadline of the hello is 5 s. Silent callers do not keep others out for longer.
+// The deadline for the hello is 5 s. Silent callers do not keep other callers out for longer.
 TEST(PeersRefuse, SilentCallers) {
   Box b("b", {{"a", kNowhere}});
   b.start();
-  // There is room for two, until their time is over; which of them come first is open.
+  // There is room for two callers until their time is over; which of them arrive first is not
+  // defined.
   std::deque<Caller> callers;
   for (int i = 0; i < 12; ++i) callers.emplace_back(b.peers->address());
   std::map<std::string, int> ends;
@@ -132,13 +133,13 @@ TEST(PeersRefuse, SilentCallers) {
   ASSERT_TRUE(a.says(Caller::hello("a")).hears(&answer));
   EXPECT_EQ(answer.hello().name(), "b");
   b.peers->stop();
-  // Where the answer's write has not been reported yet, the call is cancelled instead of finished.
+  // If the write of the answer was not reported yet, the call is cancelled instead of finished.
   const std::string end = a.end().error_message();
   EXPECT_TRUE(end == "the daemon shuts down" || end == "Cancelled on the server side") << end;
 }
 
-// A connection that is half open on the peer's side: its next call takes the place of that one, but
-// a call that is refused does not.
+// If a connection is half open on the peer's side, the next valid call replaces it, but a refused
+// call does not.
 TEST(PeersRefuse, OnlyAValidHelloReplacesAConnection) {
   Box b("b", {{"a", kNowhere}});
   b.start();
@@ -157,7 +158,8 @@ TEST(PeersRefuse, OnlyAValidHelloReplacesAConnection) {
   b.peers->stop();
 }
 
-// The other way round: a daemon that answers as another one, or not at all, is not met.
+// In the other direction: a daemon that answers with another name, or not at all, is not reported
+// as met.
 TEST(PeersRefuse, ADaemonOfAnotherName) {
   Box c("c", {{"a", kNowhere}});
   c.start();
@@ -172,7 +174,7 @@ TEST(PeersRefuse, ADaemonOfAnotherName) {
   c.peers->stop();
 }
 
-// Certificates by the openssl program.
+// Creates certificates with the openssl program.
 class PeersTls : public ::testing::Test {
  protected:
   void authority(const std::string& name) {
@@ -210,12 +212,14 @@ TEST_F(PeersTls, DaemonsOfOneAuthorityMeet) {
   b.say("a", 2);
   ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 1; }));
   ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") == 1; }));
-  EXPECT_FALSE(Caller(b.peers->address()).says(Caller::hello("a")).end().ok());  // in the clear
+  // A connection without TLS is refused.
+  EXPECT_FALSE(Caller(b.peers->address()).says(Caller::hello("a")).end().ok());
   a.peers->stop();
   b.peers->stop();
 }
 
-// Each row: the caller's certificate or the listener's is wrong, so that neither meets the other.
+// In each row the caller's or the listener's certificate is wrong, so that neither reports the
+// other as met.
 TEST_F(PeersTls, OthersDoNot) {
   authority("ca");
   authority("other");

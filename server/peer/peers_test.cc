@@ -14,7 +14,7 @@ using testing::Relay;
 
 constexpr char kNowhere[] = "127.0.0.1:1";
 
-// Contents that follow from their number.
+// Payload contents that are a function of the message number.
 std::string contents(std::uint64_t number) {
   std::mt19937_64 dice(number);
   const std::size_t bytes = dice() % 100 == 0 ? dice() % 100'000
@@ -51,7 +51,7 @@ void expect_contents(Box& box, const std::string& peer, std::uint64_t count) {
 }
 
 TEST(Peers, InOrderAndExactlyOnceOverConnectionsThatAreCut) {
-  constexpr std::uint64_t kCount = 5000;  // each way
+  constexpr std::uint64_t kCount = 5000;  // Number of messages in each direction.
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   Box b("b", {{"a", kNowhere}});
@@ -90,7 +90,7 @@ TEST(Peers, ARestartedPeerIsMetAgainAndHearsNothingOfBefore) {
   b->say("a", 7);
   ASSERT_TRUE(eventually([&] { return a.recorder->said_count("b") == 1; }));
   b.reset();
-  a.say("b", 50);  // for the earlier life
+  a.say("b", 50);  // These messages are for the incarnation that has ended.
   b = std::make_unique<Box>("b", std::map<std::string, std::string>{{"a", kNowhere}});
   b->start();
   relay.aim(b->port());
@@ -120,7 +120,8 @@ TEST(Peers, WhatIsSentBeforeTheFirstConnectionArrives) {
   b.peers->stop();
 }
 
-// A peer that cannot be reached is lost where something was sent to it; a known one in any case.
+// A peer that cannot be reached is lost if something was sent to it; a known peer is lost in any
+// case.
 TEST(Peers, LostAfterPatience) {
   Relay relay;
   relay.shut(true);
@@ -151,7 +152,8 @@ TEST(Peers, LostAfterPatience) {
   b.peers->stop();
 }
 
-// One side gives up, the other has more patience: it is told by met() that all was forgotten.
+// One side gives up, and the other has more patience: met() tells it that all messages were
+// forgotten.
 TEST(Peers, APeerThatHasGivenUpIsMetAgainByTheOther) {
   Box b("b", {{"a", kNowhere}});
   b.start();
@@ -162,7 +164,7 @@ TEST(Peers, APeerThatHasGivenUpIsMetAgainByTheOther) {
   ASSERT_TRUE(eventually([&] { return a.recorder->met_count("b") == 1; }));
   relay.shut(true);
   ASSERT_TRUE(eventually([&] { return !a.recorder->lost_because("b").empty(); }));
-  b.say("a", 1);  // of before
+  b.say("a", 1);  // This message belongs to the earlier incarnation.
   relay.shut(false);
   ASSERT_TRUE(eventually([&] { return b.recorder->met_count("a") >= 2; }));
   EXPECT_TRUE(b.recorder->lost_because("a").empty());
@@ -194,11 +196,12 @@ TEST(Peers, AReceiverThatRefusesAMessageLosesThePeer) {
   b.peers->stop();
 }
 
-// The receiver of c holds up its connection. Messages to b, and the callers of send(), do not wait.
+// The receiver of c blocks its connection. Messages to b, and callers of send(), do not wait.
 TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
   Box c("c", {{"a", kNowhere}, {"b", kNowhere}});
   std::atomic<bool> go_on{false};
-  // gRPC has two threads for callbacks on a machine of two cores: the receiver holds one of them.
+  // gRPC has two threads for callbacks on a machine with two cores; the receiver occupies one of
+  // them.
   c.recorder->on_received = [&](const std::string& peer, std::uint64_t) {
     if (peer != "a") return Status();
     return eventually([&] { return go_on.load(); }) ? Status() : core::internal("a hang");
@@ -222,7 +225,8 @@ TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
   for (Box* box : {&a, &b, &c}) box->peers->stop();
 }
 
-// stop() with much on the way: no memory is held afterwards, and what has arrived is a beginning.
+// Calls stop() with many messages in flight: afterwards no memory is held, and the messages that
+// arrived are the first ones.
 TEST(Peers, StopsWhileMessagesAreQueued) {
   Box b("b", {{"a", kNowhere}});
   b.start();
@@ -238,7 +242,7 @@ TEST(Peers, StopsWhileMessagesAreQueued) {
   }
   a.peers->stop();
   EXPECT_EQ(held.use_count(), 1);
-  a.say("b", 201);  // is dropped
+  a.say("b", 201);  // This message is dropped.
   b.peers->stop();
   std::uint64_t next = 0;
   for (const std::uint64_t ticket : tickets(b, "a")) EXPECT_EQ(ticket, ++next);

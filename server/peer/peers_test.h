@@ -1,5 +1,5 @@
-// For tests of Peers: a receiver that keeps what it is told, daemons on loopback, and a relay that
-// cuts connections.
+// Helpers for tests of Peers: a receiver that records its calls, daemons on loopback, and a relay
+// that cuts connections.
 #pragma once
 
 #include <netinet/in.h>
@@ -25,7 +25,7 @@
 
 namespace teletensor::server::testing {
 
-// What one daemon was told by its peers.
+// Records what one daemon is told about its peers.
 class Recorder final : public runtime::Fabric::Receiver {
  public:
   struct Said {
@@ -83,7 +83,7 @@ class Recorder final : public runtime::Fabric::Receiver {
   std::map<std::string, std::vector<Said>> said_ TT_GUARDED_BY(mutex_);
 };
 
-// The side of a daemon that its peers see.
+// The part of a daemon that its peers interact with.
 struct Box {
   Box(std::string name, std::map<std::string, std::string> addresses,
       std::chrono::milliseconds patience = kHang, TlsFiles tls = {})
@@ -105,7 +105,7 @@ struct Box {
     const std::string& address = peers->address();
     return std::stoi(address.substr(address.rfind(':') + 1));
   }
-  // A message without a payload.
+  // Sends a message without a payload.
   void say(const std::string& peer, std::uint64_t ticket) {
     runtime::PeerMessage message;
     message.kind = runtime::PeerMessage::Kind::kWithdraw;
@@ -113,11 +113,11 @@ struct Box {
     peers->send(peer, std::move(message));
   }
 
-  std::unique_ptr<Recorder> recorder;  // outlives them
+  std::unique_ptr<Recorder> recorder;  // The recorder outlives `peers`.
   std::unique_ptr<Peers> peers;
 };
 
-// Passes bytes on between two ports of loopback, and cuts connections.
+// Forwards bytes between two loopback ports, and cuts connections.
 class Relay {
  public:
   explicit Relay(int target = 0) : target_(target) {
@@ -139,10 +139,11 @@ class Relay {
   }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void aim(int target) { target_ = target; }
-  // While it is shut, no connection lives.
+  // While it is shut, it closes every connection.
   void shut(bool shut) { shut_ = shut; }
-  // Bytes that each connection may carry; unset: all.
-  std::function<std::int64_t()> budget;  // constant while there are connections
+  // Number of bytes that each connection may carry. Unset for no limit.
+  // The budget function is constant while there are connections.
+  std::function<std::int64_t()> budget;
   int cuts() const { return cuts_; }
 
  private:

@@ -21,12 +21,12 @@ using core::Status;
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31726f7473747474;  // "tttstor1"
+constexpr std::uint64_t kMagic = 0x31726f7473747474;  // The bytes "tttstor1".
 constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 31;
 
-// Before the key and the value.
+// The header of a record; the key and the value follow.
 struct Record {
-  std::uint64_t hash;  // of all that follows, and of the place in the file
+  std::uint64_t hash;  // Hash of everything after this field, and of the position in the file.
   std::uint64_t client, number;
   std::int64_t answer;
   std::uint32_t kind, key_bytes, value_bytes, zero;
@@ -38,7 +38,7 @@ std::uint64_t hash_of(const char* record, std::size_t bytes, std::uint64_t place
   return XXH3_64bits_withSeed(record + kFrom, bytes - kFrom, place ^ kMagic);
 }
 
-// Appends the record of a change that will be at `place` of the file.
+// Appends the record of a change that will be at the position `place` of the file.
 void put(std::string& out, const KeyStoreFile::Change& change, std::uint64_t place) {
   Record record{0,
                 change.client,
@@ -61,7 +61,8 @@ std::string records(std::span<const KeyStoreFile::Change> changes, std::uint64_t
   return out;
 }
 
-// The record at `at`; false: no whole one is there. `next`: the place behind it.
+// Reads the record at `at`, and sets `next` to the position after it. Returns false if there is no
+// complete record.
 bool get(std::string_view all, std::size_t at, KeyStoreFile::Change& out, std::size_t& next) {
   Record record{};
   if (all.size() - at < sizeof record) return false;
@@ -168,7 +169,8 @@ Status KeyStoreFile::append(std::span<const Change> changes) {
   const File file(path_, O_WRONLY);
   if (file.fd() < 0) return failed(path_);
   const Status status = write_at(path_, file.fd(), bytes, bytes_);
-  if (!status.ok()) {  // what is left of it, should this fail as well, has no whole record
+  // If the truncation fails as well, the rest of the file contains no complete record.
+  if (!status.ok()) {
     if (ftruncate(file.fd(), static_cast<off_t>(bytes_)) != 0) {
       spdlog::warn("event=store_not_cut reason=\"{}\"", std::strerror(errno));
     }

@@ -31,7 +31,7 @@ Status begun_anew(const std::string& name) {
 }  // namespace
 
 KeyStores::KeyStores(KeyStoreLimits limits, Now now) : limits_(limits), now_(std::move(now)) {
-  house_ = core::start_thread([this] { keep_house(); });
+  maintenance_thread_ = core::start_thread([this] { run_maintenance(); });
 }
 
 KeyStores::~KeyStores() {
@@ -40,7 +40,7 @@ KeyStores::~KeyStores() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-void KeyStores::keep_house() {
+void KeyStores::run_maintenance() {
   while (true) {
     {
       MutexLock lock(mutex_);
@@ -71,7 +71,7 @@ void KeyStores::close() {
     }
   }
   changed_.notify_all();
-  if (house_.joinable()) house_.join();
+  if (maintenance_thread_.joinable()) maintenance_thread_.join();
 }
 
 // ---------------------------------------------------------------- stores
@@ -198,7 +198,7 @@ KeyStores::Total KeyStores::total() const {
   return total;
 }
 
-// ---------------------------------------------------------------- what users have
+// ---------------------------------------------------------------- resource use of users
 
 Status KeyStores::charge(const std::string& user, std::uint64_t more) {
   if (books_[user].bytes + more <= limits_.user_bytes) return {};

@@ -1,4 +1,4 @@
-// KeyStores: the calls that change a store.
+// The calls of KeyStores that change a store.
 #include <spdlog/spdlog.h>
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// The inner types of KeyStores; only its own files include this.
+// The nested types of KeyStores. Only the implementation files of KeyStores include this header.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kKeyCost = 128, kClientCost = 64, kWaitCost = 256
 inline constexpr std::uint64_t kLogSlack = std::uint64_t{1} << 20;
 inline constexpr char kStoreSuffix[] = ".store";
 
-// A key, a value or a name, for an error.
+// Quotes a key, a value or a name for an error message.
 inline std::string in_quotes(std::string_view text) { return "\"" + readable(text, 64) + "\""; }
 
 struct KeyStores::Store {
@@ -30,16 +30,19 @@ struct KeyStores::Store {
   Name name;
   std::uint64_t generation = 0;
   std::map<std::string, std::string, std::less<>> values;
-  // The last change of each client, and whose it was in the order of their first ones.
+  // The last change of each client, and the clients in the order of their first change.
   std::unordered_map<std::uint64_t, Last> clients;
   std::deque<std::uint64_t> order;
-  std::uint64_t bytes = 0;  // charged to the user
+  std::uint64_t bytes = 0;  // Bytes charged to the user.
   Clock::time_point used;
-  std::multimap<std::string, WaitRef, std::less<>> waiting;  // by the first key that is missing
-  std::unique_ptr<KeyStoreFile> file;                        // null: in memory alone
-  std::uint64_t compact_above = kLogSlack;                   // bytes of the file
+  // Waiting calls, by their first missing key.
+  std::multimap<std::string, WaitRef, std::less<>> waiting;
+  // The file of the store. Null if the store is kept in memory only.
+  std::unique_ptr<KeyStoreFile> file;
+  std::uint64_t compact_above = kLogSlack;  // File size in bytes above which the file is compacted.
 
-  // Has the client made this change already? ABORTED if the client has made a later change.
+  // Returns the record of the change if the client has already made it, and null otherwise. ABORTED
+  // if the client has made a later change.
   core::Result<const Last*> made(Call call) const {
     const auto found = call.client == 0 ? clients.end() : clients.find(call.client);
     if (found == clients.end() || call.number > found->second.number) return nullptr;
@@ -50,7 +53,8 @@ struct KeyStores::Store {
 
 struct KeyStores::Making {
   Store& store;
-  const Store::Last* earlier;  // the same change; null: it has not been made
+  // The record of the same change. Null if the change was not made yet.
+  const Store::Last* earlier;
 };
 
 class KeyStores::Wait {
@@ -60,8 +64,10 @@ class KeyStores::Wait {
   bool values = false;
   Done done;
   std::uint64_t cost = 0;
-  std::size_t at = 0;      // keys before it have been there
-  Store* store = nullptr;  // it waits in this one; null, and queued: for there to be one
+  std::size_t at = 0;  // Number of leading keys of the call that are known to exist.
+  // The store in which the call waits. If it is null and `queued` is set, the call waits for the
+  // store to be created.
+  Store* store = nullptr;
   bool queued = false;
 };
 

@@ -16,7 +16,7 @@ using core::Code;
 using Found = KeyStores::Found;
 using Way = KeyStores::Way;
 
-// The answer of a waiting call.
+// Records the answer of a waiting call.
 struct Told {
   std::optional<core::Result<Found>> found;
   KeyStores::Done done() {
@@ -32,7 +32,7 @@ class KeyStoresTest : public ::testing::Test {
   std::unique_ptr<KeyStores> made(KeyStoreLimits limits = {}) {
     return std::make_unique<KeyStores>(limits, [this] { return now; });
   }
-  // One with the store of `ref`, kept in the folder.
+  // Returns KeyStores with the store of `ref`, kept in the folder.
   std::unique_ptr<KeyStores> kept() {
     auto stores = made();
     EXPECT_TRUE(stores->keep_in(folder.path).ok());
@@ -79,7 +79,7 @@ TEST_F(KeyStoresTest, AMasterBeginsAnewAndOthersWaitForIt) {
   EXPECT_FALSE(joined.found);
   ASSERT_EQ(*stores->open({"u", "s", 7}, Way::kBegin), 7u);
   EXPECT_EQ((**joined.found).generation, 7u);
-  ASSERT_EQ(*stores->open({"u", "s", 7}, Way::kBegin), 7u);  // the same call, sent again
+  ASSERT_EQ(*stores->open({"u", "s", 7}, Way::kBegin), 7u);  // The same call is sent again.
   ASSERT_TRUE(stores->set({"u", "s", 7}, {{"k", "v"}}).ok());
   EXPECT_EQ(*stores->open({"u", "s", 8}, Way::kShare), 7u);
   EXPECT_EQ(stores->open({"u", "s", 8}, Way::kNew).status().code(), Code::kAlreadyExists);
@@ -100,7 +100,7 @@ TEST_F(KeyStoresTest, WhoWaitsIsAnsweredWhenAllKeysAreThere) {
   EXPECT_FALSE(told.found);
   ASSERT_TRUE(*stores->erase(ref("u"), {}, "a"));
   ASSERT_TRUE(stores->set(ref("u"), {{"b", "2"}}).ok());
-  EXPECT_FALSE(told.found);  // "a" was there, and is not
+  EXPECT_FALSE(told.found);  // "a" existed earlier, but was deleted.
   EXPECT_FALSE(deleted.found);
   ASSERT_EQ(*stores->add(ref("u"), {}, "a", 5), 5);
   EXPECT_EQ((**told.found).values, (std::vector<std::string>{"5", "2", "3"}));
@@ -139,7 +139,8 @@ TEST_F(KeyStoresTest, AChangeThatIsSentAgainIsMadeOnce) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(*stores->erase(ref("u"), {9, 4}, "log"));
   EXPECT_FALSE(*stores->erase(ref("u"), {9, 5}, "log"));
   EXPECT_EQ(stores->add(ref("u"), {9, 1}, "n", 5).status().code(), Code::kAborted);
-  EXPECT_EQ(*stores->add(ref("u"), {10, 1}, "n", 5), 10);  // another client
+  // The call of another client with the same number takes effect.
+  EXPECT_EQ(*stores->add(ref("u"), {10, 1}, "n", 5), 10);
   EXPECT_EQ(*stores->add(ref("u"), {}, "n", 5), 15);
 }
 
@@ -169,14 +170,15 @@ TEST_F(KeyStoresTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
   for (int i = 0; full.ok(); ++i) full = stores->set(ref("u"), {{std::to_string(i), half}});
   EXPECT_EQ(full.code(), Code::kResourceExhausted);
   EXPECT_LE(stores->total().bytes, limits.user_bytes);
-  EXPECT_TRUE(stores->set(ref("u"), {{"k", half}}).ok());  // takes no more than what was there
+  // The new value uses no more memory than the replaced one.
+  EXPECT_TRUE(stores->set(ref("u"), {{"k", half}}).ok());
   Told told;
   EXPECT_EQ(stores->wait(ref("u"), std::vector<std::string_view>(9, "none"), true, told.done())
                 .status()
                 .code(),
             Code::kResourceExhausted);
 
-  const auto others = ref("other");  // has all its room
+  const auto others = ref("other");  // The other user has its own budget.
   (void)stores->open(others, Way::kNew);
   EXPECT_TRUE(stores->set(others, {{"k", half}}).ok());
   (void)stores->open(ref("other", "2"), Way::kNew);
@@ -212,7 +214,7 @@ TEST_F(KeyStoresTest, AnswersThatNobodyTakesAreBounded) {
   for (int i = 0; i < 3; ++i) {
     const auto found = stores->find(ref("u"), {"a", "b"}, true);
     ASSERT_TRUE(found.ok());
-    EXPECT_EQ(found->values.size(), 1u);  // the caller asks for the other one
+    EXPECT_EQ(found->values.size(), 1u);  // The caller then asks for the other key.
   }
   EXPECT_EQ(stores->find(ref("u"), {"a"}, true).status().code(), Code::kUnavailable);
   stores->sent("u", 30);
@@ -268,19 +270,19 @@ TEST_F(KeyStoresTest, TheNextDaemonGoesOn) {
     KeyStores second({}, [this] { return now; });
     EXPECT_EQ(second.keep_in(folder.path).code(), Code::kUnavailable);
   }
-  stores.reset();  // writes nothing: as after kill -9
+  stores.reset();  // The destructor writes nothing, so the state is the same as after kill -9.
   stores = kept();
   EXPECT_EQ(stores->total(), before);
   EXPECT_EQ(get(*stores, ref("u"), "a"), "12");
   EXPECT_EQ(get(*stores, ref("u"), "empty"), "");
   EXPECT_EQ(get(*stores, ref("u"), "gone"), "none");
-  EXPECT_EQ(*stores->add(ref("u"), {9, 1}, "n", 5), 5);  // has been made
+  EXPECT_EQ(*stores->add(ref("u"), {9, 1}, "n", 5), 5);  // This change was already made.
   EXPECT_EQ(*stores->add(ref("u"), {9, 2}, "n", 5), 10);
   ASSERT_TRUE(stores->drop(ref("u")).ok());
   EXPECT_EQ(only_file(), "");
 }
 
-// Random changes, many of them, so that the file is written anew several times.
+// Makes many random changes, so that the file is rewritten several times.
 TEST_F(KeyStoresTest, AFileIsWrittenAnewWhenItIsMostlyOld) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -315,7 +317,8 @@ TEST_F(KeyStoresTest, AFileIsWrittenAnewWhenItIsMostlyOld) {
   for (const auto& [key, value] : model) EXPECT_EQ(get(*stores, ref("u"), key), value) << key;
 }
 
-// A file that ends anywhere, or has a wrong byte, is a store with the changes before that place.
+// A file that is truncated anywhere, or has a wrong byte, restores the changes before that
+// position.
 TEST_F(KeyStoresTest, DamagedFiles) {
   auto stores = kept();
   (void)stores->open(ref("u"), Way::kNew);

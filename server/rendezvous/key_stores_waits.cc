@@ -1,4 +1,4 @@
-// KeyStores: the calls that read a store, and wait in it.
+// The calls of KeyStores that read a store, and that wait in it.
 #include <algorithm>
 
 #include "server/rendezvous/key_stores_parts.h"
@@ -101,7 +101,7 @@ Result<KeyStores::WaitRef> KeyStores::join(const Ref& ref, Done done) {
 void KeyStores::look(Store& store, const WaitRef& wait, Ready& ready) {
   const auto there = [&] { return store.values.contains(wait->keys[wait->at]); };
   while (wait->at < wait->keys.size() && there()) ++wait->at;
-  if (wait->at == wait->keys.size()) {  // one that was there may have been deleted meanwhile
+  if (wait->at == wait->keys.size()) {  // A key that existed earlier may have been deleted since.
     wait->at = 0;
     while (wait->at < wait->keys.size() && there()) ++wait->at;
   }
@@ -128,7 +128,7 @@ void KeyStores::wake(Store& store, std::string_view key, Ready& ready) {
   for (const WaitRef& wait : waits) look(store, wait, ready);
 }
 
-// It is in no queue any more.
+// Ends a call that is in no queue any more.
 void KeyStores::end(const WaitRef& wait) {
   if (!std::exchange(wait->queued, false)) return;
   wait->store = nullptr;

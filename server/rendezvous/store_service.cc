@@ -23,18 +23,19 @@ KeyStores::Ref ref_of(const v1::StoreRef& ref, const Caller& caller) {
 
 KeyStores::Call call_of(const v1::StoreCall& call) { return {call.client(), call.number()}; }
 
-// A call whose answer may come later, from any thread. gRPC owns it.
+// A call whose answer may be given later, by any thread. gRPC owns it.
 class StoreCall final : public grpc::ServerUnaryReactor {
  public:
   StoreCall(KeyStores& stores, std::string user) : stores_(stores), user_(std::move(user)) {}
 
   const std::string& user() const { return user_; }
-  // OnCancel() cancels this wait. gRPC calls OnCancel() only after the method has returned.
+  // Sets the wait that OnCancel() cancels. gRPC calls OnCancel() only after the method has
+  // returned.
   void waits(KeyStores::WaitRef wait) { wait_ = std::move(wait); }
   void give(const Status& status) noexcept {
     if (!given_.exchange(true)) Finish(to_grpc(status));
   }
-  // fill(found) puts the answer into the reply.
+  // Answers the call; fill(found) writes the result into the reply.
   template <class Fill>
   void give(const Result<KeyStores::Found>& found, Fill fill) noexcept {
     if (found.ok()) bytes_ = found->bytes;
@@ -56,7 +57,7 @@ class StoreCall final : public grpc::ServerUnaryReactor {
   KeyStores& stores_;
   const std::string user_;
   KeyStores::WaitRef wait_;
-  std::uint64_t bytes_ = 0;  // of values in the answer
+  std::uint64_t bytes_ = 0;  // Size of the values in the answer, in bytes.
   std::atomic<bool> given_{false};
 };
 
@@ -71,7 +72,7 @@ Result<Caller> StoreService::caller(const grpc::CallbackServerContext& context,
                 "with a token");
 }
 
-// Answers a call of `method` with what act(caller) returns, if it may be made.
+// Answers a call of `method` with the result of act(caller), if the caller may make the call.
 template <class Act>
 grpc::ServerUnaryReactor* StoreService::answer_to(grpc::CallbackServerContext* context,
                                                   const char* method, Act act) noexcept {
@@ -81,8 +82,8 @@ grpc::ServerUnaryReactor* StoreService::answer_to(grpc::CallbackServerContext* c
   });
 }
 
-// A call of `method` that act(caller, call) sees to, if it may be made: it fails with what that
-// returns, or has the call given its answer.
+// Starts a call of `method` that may wait, if the caller may make it. The call fails with the
+// result of act(caller, call), or, if that is OK, is answered later through `call`.
 template <class Act>
 grpc::ServerUnaryReactor* StoreService::waiting(grpc::CallbackServerContext* context,
                                                 const char* method, Act act) noexcept {

@@ -1,5 +1,5 @@
-// The gRPC service of stores (proto/teletensor/v1/store.proto) over KeyStores. Callback API: a call
-// that waits occupies no thread.
+// StoreService is the gRPC service for the key-value stores (proto/teletensor/v1/store.proto), on
+// top of KeyStores. It uses gRPC's callback API, so a waiting call occupies no thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,7 +12,7 @@ namespace teletensor::server {
 
 class StoreService final : public v1::Store::CallbackService {
  public:
-  // The others outlive it.
+  // `stores` and `auth` must outlive this object.
   StoreService(KeyStores& stores, const Auth& auth, Entrance entrance)
       : stores_(stores), auth_(auth), entrance_(std::move(entrance)) {}
 

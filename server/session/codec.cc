@@ -15,7 +15,8 @@ namespace {
 constexpr int kMaxOps = 8192;
 constexpr std::size_t kMaxName = 64;
 
-// A name that goes into logs and tables: printable ASCII without quotes.
+// Returns true if a name is suitable for logs and tables: printable ASCII without quotes and
+// backslashes.
 bool good_name(std::string_view name) {
   return name.size() <= kMaxName && std::all_of(name.begin(), name.end(), [](char c) {
            return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\';

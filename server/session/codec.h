@@ -1,4 +1,5 @@
-// Where session.proto and the engine meet; nothing else knows both.
+// Converts between the messages of session.proto and the types of the engine. No other file depends
+// on both.
 #pragma once
 
 #include <chrono>
@@ -15,38 +16,39 @@
 
 namespace teletensor::server {
 
-// Facts about this run of the server.
+// Properties of this run of the daemon.
 struct ServerFacts {
   std::string version;
   std::uint64_t epoch = 0;
   Clock::time_point started = Clock::now();
-  bool shares = false;                   // there is a ShareServer beside the daemon's own socket
-  std::chrono::milliseconds restart{0};  // HelloReply.restart_ms
-  std::chrono::milliseconds every{0};    // HelloReply.snapshot_ms
+  bool shares = false;  // Whether a ShareServer listens beside the daemon's own socket.
+  std::chrono::milliseconds restart{0};  // Value of HelloReply.restart_ms.
+  std::chrono::milliseconds every{0};    // Value of HelloReply.snapshot_ms.
 };
 
-// What Hello asks for, checked. `unsupported` names the ops that the server has not.
+// A validated HelloRequest. `unsupported` lists the operators that the daemon does not have.
 struct Hello {
   ClientInfo client;
   std::vector<std::string> unsupported;
 };
 core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catalog& catalog,
                                const Limits& limits, const ServerFacts& facts);
-// `shares`: the client is told how to come to its session's memory.
+// With `shares`, the reply has a ticket for access to the session's memory.
 void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
                       engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                       bool shares, v1::HelloReply& reply);
 
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                          std::size_t sessions, v1::DescribeReply& reply);
-// Checked: at most Lease::kMaxSites, each text short and printable.
+// Returns an error unless there are at most Lease::kMaxSites entries with short, printable texts.
 core::Result<Lease::Sites> read_sites(const v1::SitesReport& report);
 
 void fill_publication(const engine::Publication& from, v1::Publication& to);
 void fill_profile_reply(const program::Timeline& timeline, const ops::Catalog& catalog,
                         v1::ProfileReply& reply);
 
-// A fetched value as it travels: an error where it is too large to travel inline.
+// Converts a fetched value for a Progress message. A value that is too large for one becomes an
+// error.
 wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits);
 
 }  // namespace teletensor::server

@@ -1,7 +1,6 @@
-// Detached: sessions that no client is attached to, for the texts of out-of-memory errors.
-//
-// A program that was killed leaves its session, with all its memory, until the lease is over. The
-// next program of that user that runs out of memory is told which sessions those are, and how to
+// Detached lists the sessions without a client, so that out-of-memory errors can mention them.
+// A client that was killed leaves its session, with all its memory, until the lease expires. If a
+// later program of the same user runs out of memory, the error names these sessions and says how to
 // end them. Thread-safe.
 #pragma once
 
@@ -21,15 +20,16 @@ namespace teletensor::server {
 class Detached {
  public:
   struct Session {
-    std::uint64_t id = 0, bytes = 0;  // bytes of memory on all devices
+    std::uint64_t id = 0, bytes = 0;  // Memory of the session on all devices, in bytes.
     std::string name;
     core::Clock::time_point since;
   };
   using ByUser = std::map<std::string, std::vector<Session>, std::less<>>;
 
-  // Replaces what was known.
+  // Replaces the list of detached sessions.
   void set(ByUser sessions);
-  // `status` as it is, but for RESOURCE_EXHAUSTED: with the user's largest detached sessions.
+  // Returns `status`. If it is RESOURCE_EXHAUSTED, its text also names the user's largest detached
+  // sessions.
   core::Status advise(std::string_view user, core::Status status) const;
 
  private:

@@ -130,7 +130,7 @@ Image::Handle read(const v1::SavedImage::Handle& saved, bool& good) {
   return handle;
 }
 
-// Ops by their place in the image's own table.
+// Maps operators to their positions in the image's own table.
 class OpTable {
  public:
   OpTable(const ops::Catalog& catalog, v1::SavedImage& image) : catalog_(catalog), image_(image) {}

@@ -1,4 +1,4 @@
-// Images of sessions as protobuf: state.proto and engine/program/image.h meet here.
+// Converts between session images (engine/program/image.h) and the messages of state.proto.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace teletensor::server {
 
-// "add (revision 1)".
+// An operator's name and revision as in files: "add (revision 1)".
 std::string op_title(const ops::OpDef& def);
 
-// In a file: kind * 256 + index.
+// Converts a device to its number in files, kind * 256 + index, and back.
 std::uint32_t number_of(core::Device device);
 core::Device device_from(std::uint32_t number);
 
-// Without the bytes of storages.
+// Writes an image without the contents of its storages.
 void write_image(const program::Image& image, const ops::Catalog& catalog, v1::SavedImage& out);
-// INVALID_ARGUMENT for what is no image; UNIMPLEMENTED where it uses an op that this daemon has not
-// got, or at another revision. What it gives refers to what is there, and is checked no further.
+// Returns INVALID_ARGUMENT if the message is not a valid image, and UNIMPLEMENTED if it uses an
+// operator that this daemon does not have in that revision. All indices in the result are in range;
+// nothing else is checked.
 core::Result<program::Image> read_image(const v1::SavedImage& saved, const ops::Catalog& catalog);
 
 }  // namespace teletensor::server

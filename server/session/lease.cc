@@ -18,8 +18,8 @@ using core::Status;
 
 namespace {
 
-constexpr std::size_t kOpenErrors = 1000;  // told to the next client
-constexpr std::size_t kUploads = 64;       // whose keys are remembered
+constexpr std::size_t kOpenErrors = 1000;  // Maximum number of errors that the next client is told.
+constexpr std::size_t kUploads = 64;       // Maximum number of uploads whose keys are remembered.
 
 }  // namespace
 
@@ -88,7 +88,8 @@ Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   bool is_new = false;
   {
     MutexLock lock(mutex_);
-    if (run_now_ != run) return {};  // fenced: the client sends it again on its own stream
+    // The stream was replaced; the client sends the frame again on its own stream.
+    if (run_now_ != run) return {};
     if (frame.attach_counter > attach_ || (!survives() && frame.attach_counter != attach_)) {
       return Status(Code::kFailedPrecondition,
                     "frame of another attach: " + std::to_string(frame.attach_counter) +
@@ -216,9 +217,9 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
       return Status(Code::kFailedPrecondition,
                     "the session cannot be attached again, because its lease is 0");
     }
-    // Only of a daemon that was restarted from an older snapshot.
+    // Happens only if the daemon was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();
-    reply.replay = behind && !never_again_ && call.replay_from != 0 &&
+    reply.replay = behind && !no_replay_ && call.replay_from != 0 &&
                    call.uploads <= uploads_upto_ && call.replay_from <= outbox_.received_upto() + 1;
     if ((behind && !reply.replay) || call.uploads > uploads_upto_) {
       *word = "rollback";
@@ -259,7 +260,7 @@ bool Lease::busy() {
   return queued.ok() && *queued != 0;
 }
 
-Clock::time_point Lease::deserted_since() const {
+Clock::time_point Lease::unused_since() const {
   MutexLock lock(mutex_);
   if (run_now_ != nullptr || ended_) return {};
   return std::max(detached_at_, Clock::time_point(Clock::duration(active_at_.load())));
@@ -280,7 +281,8 @@ void Lease::on_completed(std::uint64_t seq) {
   wake();
 }
 
-// On the strand, which has nobody to tell that there is no memory for it: the session ends.
+// Runs in the session's executor, where no call can be failed for lack of memory. In that case the
+// session ends.
 template <class Act>
 void Lease::tell(Act act) {
   const Status status = core::with_memory("what its client is to be told", act);

@@ -1,11 +1,11 @@
-// Lease: a client's claim on one engine session.
-//
-// The lease is what Run, Upload and Download hold. Open, attach, detach and close are four things:
-// a lost stream detaches, and the session goes on with what it has; attach() gives it to the next
-// stream and fences the older one. A lease ends once: by the client, by a broken frame, when nobody
-// has come and nothing has run for its term, or with the server; with a term of 0 also with its
-// stream. Ending is quick and never waits; the session itself, whose destruction waits for its
-// running kernel, is destroyed by the table's own thread.
+// Lease is a client's claim on one engine session.
+// The streams Run, Upload and Download each hold a lease. Open, attach, detach and close are
+// separate operations: if a stream is lost, the lease is detached and the session continues with
+// its queued commands; attach() assigns the session to the next stream and closes the older one. A
+// lease ends once: when the client closes it, after an invalid frame, when no client has attached
+// and nothing has run for the lease term, or with the daemon; if the term is 0, also with its
+// stream. Ending a lease never waits. The session is destroyed by a thread of the lease table,
+// because that waits for its running kernel.
 #pragma once
 
 #include <atomic>
@@ -37,68 +37,75 @@ namespace teletensor::server {
 
 using core::Clock;
 
-// Why a session or a stream is over: a sentence, and one word for programs (docs/wire.md).
+// The reason why a session or a stream has ended: a sentence, and one word for programs
+// (docs/wire.md).
 struct Ending {
   core::Status status;
   std::string word;
 };
 
-// A call that belongs to a lease.
+// A call that holds a lease.
 class LeaseCall {
  public:
   virtual ~LeaseCall() = default;
-  // The lease has ended, or another attach has taken the place of this call: finish with this
-  // status. Any thread; must not block.
+  // The lease has ended, or a later attach has replaced this call. The call must finish with this
+  // status. Called by any thread; must not block.
   virtual void lease_ended(const Ending& ending) = 0;
-  // Some time after lease_ended(): if it is still there (its client takes nothing), cancel it.
+  // Called some time after lease_ended() if the call has not finished because its client reads
+  // nothing. Cancels the call.
   virtual void abandon() = 0;
-  // There may be something in the outbox. Any thread, also lanes; must not block.
+  // Reports that the outbox may have a message. Called by any thread, including execution lanes;
+  // must not block.
   virtual void wake() {}
-  // Since when the client has not taken what was written; epoch: it has.
+  // The time since which the client has not read what was written. The epoch if nothing is unread.
   virtual Clock::time_point stalled_since() const { return {}; }
 };
 
-// What a client said in Hello.
+// The client's parameters from Hello.
 struct ClientInfo {
-  std::string name;    // of the session
-  bool named = false;  // by the client
+  std::string name;    // Name of the session.
+  bool named = false;  // Whether the client chose the name.
   bool takes_over = false;
   std::string version;
   std::string peer;
-  std::string description;  // "ann on host7, pid 12, train.py"; "": not told
-  std::string instance;     // a random id of the client's process
+  // Description such as "ann on host7, pid 12, train.py". Empty if unknown.
+  std::string description;
+  std::string instance;  // Random id of the client's process.
   std::string user;
-  bool by_socket = false;  // it came through a UNIX socket, without a token
-  std::uint64_t id = 0;    // what operators call it; set by Leases
+  bool by_socket = false;  // Whether the client connected through a UNIX socket without a token.
+  std::uint64_t id = 0;    // Session number for operators; set by Leases.
   std::uint64_t attach_counter = 0;
-  std::uint64_t memory_asked = 0, memory_quota = 0;  // what came of it
+  // Memory quota that the client asked for, and the quota that it received.
+  std::uint64_t memory_asked = 0, memory_quota = 0;
   program::Amounts limits = program::kUsualLimits;
   std::chrono::seconds lease{0};
   std::vector<program::OpId> ops;
   std::vector<std::string> op_names;
 };
 
-// How far a session is, for a client that takes it up again.
+// The progress of a session, for a client that reconnects.
 struct Attached {
   std::uint64_t received_upto = 0;
   std::uint64_t completed_upto = 0;
-  bool replay = false;  // the session is older than the client, whose frames come again
+  // The session is in an earlier state than the client, which sends its frames again.
+  bool replay = false;
   Outbox::Credits credits;
 };
 
-// What a client says of itself in Attach.
+// The client's parameters from Attach.
 struct AttachCall {
   std::string instance;
-  std::uint64_t attach = 0;         // above all before
-  std::uint64_t progress_upto = 0;  // messages that it has read
-  std::uint64_t completed = 0;      // commands that it knows to have run
-  std::uint64_t uploads = 0;        // its last upload
-  std::uint64_t replay_from = 0;    // it can send all frames from there on again; 0: cannot
+  std::uint64_t attach = 0;         // Attach counter; above all earlier ones.
+  std::uint64_t progress_upto = 0;  // Number of the last message that the client has read.
+  std::uint64_t completed = 0;      // Number up to which the client knows that commands have run.
+  std::uint64_t uploads = 0;        // Number of the client's last upload.
+  // First command from which the client can send all frames again. 0 if it cannot.
+  std::uint64_t replay_from = 0;
 };
 
 class Leases;
 
-// 128 random bits in hexadecimal digits; empty if the system has none.
+// Returns 128 random bits as hexadecimal digits. Empty if the system has no random numbers.
 std::string make_token();
 
 class Lease final : public engine::SessionListener, public std::enable_shared_from_this<Lease> {
@@ -106,24 +113,26 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   Lease(Leases* table, std::string token, ClientInfo client, const Limits& limits);
   ~Lease() override;
 
-  // Constant after construction.
+  // The token and the other members of this group are constant after construction.
   const std::string token;
-  const std::string ticket;  // for memory of this session (ShareServer)
+  // Ticket for access to the shared memory of this session (ShareServer).
+  const std::string ticket;
   const ClientInfo client;
   const Clock::time_point created = Clock::now();
-  // Where the client begins, in a session that it has taken over.
+  // The position at which the client starts in a session that it has taken over.
   std::optional<engine::TakenOver> start;
 
   Outbox& outbox() { return outbox_; }
   const Outbox& outbox() const { return outbox_; }
-  // Has a Run stream.
+  // Returns true while the lease has a Run stream.
   bool attached() const;
-  // For so long it has had none; 0 while it has one.
+  // Seconds since the last Run stream ended; 0 while there is one.
   double detached_seconds() const;
-  // The session outlives its stream.
+  // Returns true if the session outlives its stream.
   bool survives() const { return client.lease.count() > 0; }
 
-  // Calls `use` with the session, which stays alive meanwhile; or says why the lease has ended.
+  // Calls `use` with the session, which stays alive meanwhile. Returns the reason if the lease has
+  // ended.
   template <class Use>
   auto with_session(Use use) -> decltype(use(std::declval<engine::Session&>())) {
     const User user(*this);
@@ -131,71 +140,75 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
     return use(*session_);
   }
 
-  // ---- the Run stream's
-  // Decodes a frame of the stream `run` and gives it to the session, unless it came before or
-  // another stream has taken the place. On failure the lease should end. Precondition: readable().
+  // ---- the Run stream
+  // Decodes a frame of the stream `run` and passes it to the session. A frame that was received
+  // before, or that belongs to a replaced stream, is ignored. On failure the lease should end.
+  // Precondition: readable().
   core::Status submit(const LeaseCall* run, std::string_view bytes);
-  // The session has consumed the frame before; else wake() comes when it has.
-  // `status` for this session's user: an error for want of memory names the user's sessions without
-  // a client. Any thread.
+  // Completes an error for this session's user: an out-of-memory error also names the user's
+  // sessions without a client. Callable from any thread.
   core::Status advised(core::Status status) const;
+  // Returns true if the session has consumed the last frame. Otherwise wake() is called when it
+  // has.
   bool readable() const { return !consuming_.load(); }
-  // A call joins. As `run` it is the one that wake() goes to; there is one at most, and `attach`
-  // says of which attach it is. `word`: why the lease is over, where that is why it fails.
+  // Registers a call. With `attach`, the call is the Run stream of that attach, of which there is
+  // at most one; wake() is passed on to it. `word` receives the reason in one word if the lease has
+  // ended.
   core::Status join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> attach,
                     std::string* word = nullptr);
-  // The stream is over. False: the lease has no further use and should end.
+  // Reports that the stream has ended. Returns false if the lease has no further use and should
+  // end.
   bool detach(const LeaseCall* run);
 
-  // Upload number `upload` has all its bytes; the client calls it `key`. One that came before with
-  // the same key, whose answer was lost, is dropped.
+  // Reports that upload number `upload`, which the client calls `key`, is complete. An earlier
+  // upload with the same key, whose answer was lost, is dropped.
   void uploaded(std::uint64_t key, std::uint64_t upload);
-  // Uploads that are not whole, and what a client that was cut is told of one.
+  // Incomplete uploads, and the answer about one of them for a client that was disconnected.
   Staging& staging() { return staging_; }
   wire::StagedAnswer staged(std::uint64_t key, bool give_up);
-  // Frees those that were cut before then, for others' bytes.
+  // Frees incomplete uploads whose stream was lost before `before`.
   void drop_staged(Clock::time_point before);
   void abort_upload(std::uint64_t upload);
 
-  // The client comes again. Fences the stream that is there. FAILED_PRECONDITION, `word`
-  // "rollback", where this session is older than the client and its frames do not reach back to it;
-  // another `word` where the lease is over.
+  // Reconnects the client and closes the existing stream. Returns FAILED_PRECONDITION with the word
+  // "rollback" if this session is in an earlier state than the client and the client cannot send
+  // the missing frames again; other words if the lease has ended.
   core::Result<Attached> attach(const AttachCall& call, std::string* word);
-  // The last commands that failed, the newest first, at most kMaxErrors.
+  // The last commands that failed, newest first; at most kMaxErrors.
   struct Error {
     Clock::time_point at;
-    std::uint64_t seq = 0;  // of the command
+    std::uint64_t seq = 0;  // Number of the command.
     std::string text;
-    bool raised = false;  // the program has been told where it read a value
+    bool raised = false;  // Whether the error was raised in the client's program.
   };
   static constexpr std::size_t kMaxErrors = 20, kMaxErrorText = 1000;
   std::vector<Error> errors() const;
 
-  // ---- lines of the client's program, by the number of the command that each issued
-  // (lease_sites.cc)
+  // ---- source lines of the client's program, by the number of the command (lease_sites.cc)
   using Sites = std::vector<std::pair<std::uint64_t, std::string>>;
-  static constexpr std::size_t kMaxSites = 200;  // in one report
+  static constexpr std::size_t kMaxSites = 200;  // Maximum number of lines in one report.
   void set_sites(const Sites& sites);
-  // Commands up to `upto` whose lines are shown to users and have not been reported: of the
-  // kMaxSites largest tensors, of entries of the slow log, and of errors(). Forgets lines of
-  // tensors that have gone.
+  // Commands up to `upto` whose source lines are displayed and were not reported: those of the
+  // kMaxSites largest tensors, of slow log entries and of errors(). Discards the lines of tensors
+  // that no longer exist.
   std::vector<std::uint64_t> wanted_sites(std::uint64_t upto);
-  std::string site_of(std::uint64_t seq) const;  // "": not reported
+  // The reported source line of a command. Empty if it was not reported.
+  std::string site_of(std::uint64_t seq) const;
 
   // ---- snapshots (lease_state.cc)
   // Writes the state of the lease itself into a snapshot. Precondition: all commands have run.
   void save(v1::SavedHead& head, v1::SavedBody& body);
-  // Goes on where a saved one was. Before anybody has it.
+  // Restores the state from a snapshot. Must be called before the lease is used.
   void restore(const v1::SavedBody& body, const std::string& file);
-  // Its file in the store; "": none yet.
+  // The lease's file in the store. Empty if there is none yet.
   std::string file() const;
-  std::uint64_t written_upto() const;  // commands up to here are in it
-  // False, and nothing is set, where the next lease has it already.
+  std::uint64_t written_upto() const;  // The lease's file contains all commands up to this number.
+  // Returns false, without a change, if the file was passed to the next lease of the session.
   bool set_file(const std::string& file, std::uint64_t upto);
-  // Gives the next lease of the session this one's file, or that there is none.
+  // Passes this lease's file to the next lease of the session. There may be none.
   void hand_on_file(Lease& next);
   bool handed_on() const;
-  // It has ended, and not to come back with another daemon.
+  // Returns true if the lease has ended and will not be restored by the next daemon.
   bool over() const;
   Clock::time_point active_at() const { return Clock::time_point(Clock::duration(active_at_)); }
 
@@ -209,7 +222,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
  private:
   friend class Leases;
 
-  // Somebody who uses the session. Users may nest; they never wait for long.
+  // A thread that uses the session. Users may nest; they never wait for long.
   struct User {
     explicit User(Lease& lease) : lease(lease), entered(lease.enter()) {}
     ~User() {
@@ -225,55 +238,61 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   void tell(Act act);
   bool enter();
   void leave();
-  // Refuses enter() from now on, and waits until each thread that has entered has called leave().
-  // destroy_session() then destroys the session.
+  // Makes enter() fail from now on, and waits until each thread that has entered has called
+  // leave(). destroy_session() then destroys the session.
   void close();
   void destroy_session();
   core::Status ended_status() const;
   void wake();
   void consumed(core::Status status);
-  // Since when nobody is here and nothing runs; epoch: somebody is, or something does.
-  Clock::time_point deserted_since() const;
-  bool busy();  // something waits to run
+  // The time since which the lease has had no client and nothing has run. The epoch if it has a
+  // client or runs something.
+  Clock::time_point unused_since() const;
+  bool busy();  // Returns true if commands wait to run.
 
   Leases* const table_;
   const wire::FrameReader reader_;
   Outbox outbox_;
   Staging staging_;
-  std::atomic<bool> consuming_{false};    // the session has a frame under way
-  std::atomic<Clock::rep> active_at_{0};  // of the steady clock: when something ran last
+  std::atomic<bool> consuming_{false};    // Whether the session is processing a frame.
+  std::atomic<Clock::rep> active_at_{0};  // Steady-clock time at which a command last completed.
 
-  std::unique_ptr<Relay> relay_;              // to this lease; both set before the lease is in the
-  std::unique_ptr<engine::Session> session_;  // table, and taken by the next one
+  // Forwards the session's reports to this lease. Set before the lease is in the table, and taken
+  // over by the next lease.
+  std::unique_ptr<Relay> relay_;
+  // The session. Set before the lease is in the table, and taken over by the next lease.
+  std::unique_ptr<engine::Session> session_;
 
   mutable core::Mutex mutex_;
   core::CondVar left_;
   int users_ TT_GUARDED_BY(mutex_) = 0;
-  bool closed_ TT_GUARDED_BY(mutex_) = false;  // to users
+  bool closed_ TT_GUARDED_BY(mutex_) = false;  // Whether enter() is refused.
   bool ended_ TT_GUARDED_BY(mutex_) = false;
   Ending ending_ TT_GUARDED_BY(mutex_);
-  std::uint64_t attach_ TT_GUARDED_BY(mutex_);  // the last attach
-  bool awaited_ TT_GUARDED_BY(mutex_) = true;   // its stream has not come yet
-  // No Attach has come since an earlier daemon wrote the lease down. A Run call may be on its way
-  // that follows an Attach at that one, which may have come after the snapshot.
+  std::uint64_t attach_ TT_GUARDED_BY(mutex_);  // Counter of the last attach.
+  bool awaited_ TT_GUARDED_BY(mutex_) = true;   // Whether the first stream is still expected.
+  // True until the first Attach after the lease was restored from a file. A Run call may be in
+  // flight that follows an Attach at the previous daemon, which may be later than the snapshot.
   bool restored_ TT_GUARDED_BY(mutex_) = false;
-  bool met_ TT_GUARDED_BY(mutex_) = false;  // there has been a stream
+  bool met_ TT_GUARDED_BY(mutex_) = false;  // Whether there has been a stream.
   Clock::time_point detached_at_ TT_GUARDED_BY(mutex_) = Clock::now();
   std::weak_ptr<LeaseCall> run_ TT_GUARDED_BY(mutex_);
-  const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;  // *run_, to compare
+  // The call *run_, kept for comparison.
+  const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
   std::string file_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
   bool handed_on_ TT_GUARDED_BY(mutex_) = false;
-  std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // the last upload's number
-  // Restored with tensors that other sessions have as well: run again, its commands would meet
-  // others' writes, and their own, in another order.
-  bool never_again_ TT_GUARDED_BY(mutex_) = false;
+  std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // Number of the last upload.
+  // Whether the session was restored with tensors that are shared with other sessions. Its commands
+  // must not be replayed: they would see later writes of other sessions and their own writes twice.
+  bool no_replay_ TT_GUARDED_BY(mutex_) = false;
   std::map<std::uint64_t, std::string> sites_ TT_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);  // not raised yet
-  std::deque<Error> errors_ TT_GUARDED_BY(mutex_);                           // newest first
+  // Errors that were not raised yet.
+  std::map<std::uint64_t, core::Status> open_errors_ TT_GUARDED_BY(mutex_);
+  std::deque<Error> errors_ TT_GUARDED_BY(mutex_);  // The last errors, newest first.
   std::deque<std::pair<std::uint64_t, std::uint64_t>> uploads_
-      TT_GUARDED_BY(mutex_);  // key, number
+      TT_GUARDED_BY(mutex_);  // Client's key and number of each finished upload.
 };
 using LeaseRef = std::shared_ptr<Lease>;
 

@@ -1,4 +1,4 @@
-// The lines of a client's program that a lease keeps for tables of tensors, instructions and
+// The source lines of a client's program that a lease keeps for lists of tensors, instructions and
 // errors.
 #include <set>
 
@@ -12,10 +12,12 @@ using core::Status;
 
 namespace {
 
-// A tensor's line is kept as long as the tensor is one of the session's kKeptTensors largest: the
-// client may have forgotten the line when tensors that were larger have gone.
+// The source line of a tensor is kept as long as the tensor is one of the session's kKeptTensors
+// largest. A tensor may move up in the list when larger ones are freed, and the client may have
+// forgotten its line by then.
 constexpr std::size_t kKeptTensors = 500;
-constexpr std::size_t kMaxKept = 1000;  // lines, whatever a client reports
+// Maximum number of lines, regardless of how many a client reports.
+constexpr std::size_t kMaxKept = 1000;
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// A lease in a snapshot.
+// Writes the state of a lease into a snapshot, and restores it.
 #include <algorithm>
 
 #include "server/session/lease.h"
@@ -68,7 +68,7 @@ void Lease::restore(const v1::SavedBody& body, const std::string& file) {
   written_upto_ = body.image().next_seq() - 1;
   attach_ = body.attach();
   restored_ = true;
-  met_ = true;  // whoever had it has a whole term to come
+  met_ = true;  // The client that had the session has a complete lease term to return.
   detached_at_ = Clock::now();
   for (const v1::SavedError& error : body.open_errors()) {
     open_errors_.emplace(error.root(),
@@ -79,8 +79,8 @@ void Lease::restore(const v1::SavedBody& body, const std::string& file) {
     uploads_.emplace_back(item.key(), item.upload());
   }
   const auto& storages = body.image().storages();
-  never_again_ = std::any_of(storages.begin(), storages.end(),
-                             [](const auto& storage) { return storage.common() != 0; });
+  no_replay_ = std::any_of(storages.begin(), storages.end(),
+                           [](const auto& storage) { return storage.common() != 0; });
   uploads_upto_ = std::max<std::uint64_t>(body.image().next_upload(), 1) - 1;
 }
 

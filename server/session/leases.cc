@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kTombstones = 256;
 
-// What the client before is told of the one that has its session now.
+// The message that the previous client receives about the one that has taken over its session.
 std::string taken_by(const ClientInfo& next, const ClientInfo& before) {
   std::string text = "another client has taken over the session";
   if (next.instance == before.instance) {
@@ -42,7 +42,9 @@ std::string taken_by(const ClientInfo& next, const ClientInfo& before) {
 Status shutting_down() { return Status(Code::kUnavailable, "the server is shutting down"); }
 
 Leases::Leases(engine::Engine& engine, const Limits& limits)
-    : engine_(engine), limits_(limits), house_(core::start_thread([this] { keep_house(); })) {}
+    : engine_(engine),
+      limits_(limits),
+      maintenance_thread_(core::start_thread([this] { run_maintenance(); })) {}
 
 Leases::~Leases() {
   shutdown();
@@ -51,10 +53,10 @@ Leases::~Leases() {
     stop_ = true;
   }
   changed_.notify_all();
-  house_.join();
+  maintenance_thread_.join();
 }
 
-// A session that is being opened counts as one that is there.
+// Counts a session that is being opened as an existing one.
 class Leases::Opening {
  public:
   Opening(Leases& leases, std::string user) : leases_(leases), user_(std::move(user)) {}
@@ -65,7 +67,7 @@ class Leases::Opening {
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  // `leases`: the same, which the analysis of locks does not know.
+  // `leases` is the same object as leases_, which the lock analysis does not know.
   void begin(Leases& leases) TT_REQUIRES(leases.mutex_) {
     leases.opening_users_.insert(user_);
     ++leases.opening_;
@@ -83,7 +85,7 @@ class Leases::Opening {
   bool counted_ = false;
 };
 
-// For one more session of the user.
+// Returns an error if there is no room for one more session of the user.
 Status Leases::place_for(const std::string& user) const {
   if (closed_) return shutting_down();
   if (!no_new_.empty()) {
@@ -151,7 +153,7 @@ engine::SessionOptions Leases::options_of(const ClientInfo& client) const {
 core::Result<LeaseRef> Leases::find(std::string_view token, std::string* word) const {
   MutexLock lock(mutex_);
   if (const auto it = leases_.find(std::string(token)); it != leases_.end()) return it->second;
-  if (Status elsewhere = whereabouts_.of(token, word); !elsewhere.ok()) return elsewhere;
+  if (Status elsewhere = moved_sessions_.of(token, word); !elsewhere.ok()) return elsewhere;
   for (const auto& [dead, ending] : tombstones_) {
     if (dead != token) continue;
     if (word) *word = ending.word;
@@ -186,23 +188,23 @@ LeaseRef Leases::find_name(std::string_view user, std::string_view name) const {
   return nullptr;
 }
 
-// A name that is being taken over.
-class Leases::Seizure {
+// Reserves a name while its session is being taken over.
+class Leases::NameReservation {
  public:
   using Key = std::pair<std::string, std::string>;
-  Seizure(Leases& leases, Key key) : leases_(leases), key_(std::move(key)) {}
-  ~Seizure() { end(); }
-  Seizure(const Seizure&) = delete;
-  Seizure& operator=(const Seizure&) = delete;
+  NameReservation(Leases& leases, Key key) : leases_(leases), key_(std::move(key)) {}
+  ~NameReservation() { end(); }
+  NameReservation(const NameReservation&) = delete;
+  NameReservation& operator=(const NameReservation&) = delete;
 
   bool begin(Leases& leases) TT_REQUIRES(leases.mutex_) {
-    return held_ = leases.seized_.insert(key_).second;
+    return held_ = leases.names_in_takeover_.insert(key_).second;
   }
   void end() {
     {
       MutexLock lock(leases_.mutex_);
       if (!std::exchange(held_, false)) return;
-      leases_.seized_.erase(key_);
+      leases_.names_in_takeover_.erase(key_);
     }
     leases_.changed_.notify_all();
   }
@@ -219,15 +221,15 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
     client.named = of->client.named;
     client.user = of->client.user;
   }
-  const Seizure::Key key(client.user, client.name);
-  const auto seizure = std::make_shared<Seizure>(*this, key);
+  const NameReservation::Key key(client.user, client.name);
+  const auto seizure = std::make_shared<NameReservation>(*this, key);
   Status refused;
   {
     MutexLock lock(mutex_);
     const auto found = refused_.find(key);
     if (closed_) {
       refused = shutting_down();
-    } else if (whereabouts_.expected(key.first, key.second)) {
+    } else if (moved_sessions_.expected(key.first, key.second)) {
       refused = Status(Code::kAborted,
                        "session \"" + client.name + "\" is being moved to this daemon just now");
     } else if (!seizure->begin(*this)) {
@@ -260,8 +262,8 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
   changed_.notify_all();
 }
 
-// On the house's thread: it waits for those who still use the session. A frame of the old client
-// that came into it later would be counted where the next one begins.
+// Runs in the table's thread, because it waits for the threads that still use the session. A frame
+// of the old client that was accepted later would shift the new client's first command number.
 void Leases::inherit(Handover handover) noexcept {
   Lease& old = *handover.old;
   old.close();
@@ -270,11 +272,11 @@ void Leases::inherit(Handover handover) noexcept {
     LeaseRef from;
     {
       MutexLock lock(mutex_);
-      const auto found = std::find_if(heritage_.begin(), heritage_.end(),
+      const auto found = std::find_if(pending_takeovers_.begin(), pending_takeovers_.end(),
                                       [&](const LeaseRef& lease) { return lease.get() == raw; });
-      if (found != heritage_.end()) {
+      if (found != pending_takeovers_.end()) {
         from = std::move(*found);
-        heritage_.erase(found);
+        pending_takeovers_.erase(found);
       }
       if (from && start.ok()) {
         handovers_.push_back({from, std::move(client), ready, std::move(*start)});
@@ -320,7 +322,8 @@ void Leases::hand_over(Handover handover) {
       refused = core::internal("the system has no random numbers for a token");
       dying_.push_back(lease);
     } else {
-      leases_.emplace(lease->token, lease);  // in a shutdown as well: it is to be written down
+      // A lease is added during a shutdown as well, so that its session is written to a file.
+      leases_.emplace(lease->token, lease);
     }
   }
   spdlog::info("event=session_taken_over session=\"{}\" id={} peer=\"{}\" by=\"{}\" kept={}",
@@ -351,10 +354,10 @@ bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit)
   {
     MutexLock lock(mutex_);
     if (const auto it = leases_.find(lease.token); it != leases_.end()) {
-      (inherit ? heritage_ : dying_).push_back(std::move(it->second));
+      (inherit ? pending_takeovers_ : dying_).push_back(std::move(it->second));
       leases_.erase(it);
       if (leases_.empty()) empty_since_ = Clock::now();
-      bury(lease.token, ending);
+      remember_ending(lease.token, ending);
     }
     for (const auto& weak : calls) lingering_.emplace_back(Clock::now(), weak);
   }
@@ -368,7 +371,7 @@ bool Leases::retire(Lease& lease, Status reason, std::string word, bool inherit)
   return true;
 }
 
-void Leases::bury(const std::string& token, Ending ending) {
+void Leases::remember_ending(const std::string& token, Ending ending) {
   tombstones_.emplace_back(token, std::move(ending));
   if (tombstones_.size() > kTombstones) tombstones_.pop_front();
 }
@@ -386,7 +389,7 @@ void Leases::refuse_new(std::string why) {
 bool Leases::settle(std::chrono::milliseconds patience) {
   const Clock::time_point end = Clock::now() + patience;
   MutexLock lock(mutex_);
-  while (!seized_.empty()) {
+  while (!names_in_takeover_.empty()) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0) return false;
     changed_.wait_for(mutex_, left);
@@ -405,8 +408,8 @@ void Leases::shutdown(const std::function<bool(const Lease&)>& stay) {
     }
   }
   MutexLock lock(mutex_);
-  for (LeaseRef& lease : heritage_) dying_.push_back(std::move(lease));
-  heritage_.clear();
+  for (LeaseRef& lease : pending_takeovers_) dying_.push_back(std::move(lease));
+  pending_takeovers_.clear();
   changed_.notify_all();
   while (!dying_.empty() || !handovers_.empty() || destroying_ != 0) changed_.wait(mutex_);
 }

@@ -1,4 +1,4 @@
-// Sessions that an earlier daemon has written down.
+// Restores sessions from the files of an earlier daemon.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const
   const UserLimits user = limits.of(head.user());
   client.memory_asked = body.memory_quota();
   client.memory_quota = user.quota(client.memory_asked);
-  // Those that its client knows, which may be others than this daemon's.
+  // The limits that its client knows, which may differ from those of this daemon.
   client.limits = user.amounts;
   for (int i = 0; i < std::min<int>(body.limits_size(), program::kAmountFields.size()); ++i) {
     client.limits.*program::kAmountFields[static_cast<std::size_t>(i)].field = body.limits(i);
@@ -85,7 +85,8 @@ Status Leases::admit(const LeaseRef& lease) {
 }
 
 bool Leases::move_away(Lease& lease, const std::string& address) {
-  // UNAVAILABLE: uploads and downloads hear no word, and go on there.
+  // UNAVAILABLE, because uploads and downloads receive no reason word; with this code their clients
+  // continue at the new daemon.
   return retire(lease, Status(Code::kUnavailable, "the session has moved to " + address), "moved",
                 false);
 }
@@ -127,7 +128,7 @@ Status Leases::room_for(const std::string& user, std::uint64_t quota,
 void Leases::refuse(const v1::SavedHead& head, Status why, std::string word,
                     std::function<bool()> holds) {
   MutexLock lock(mutex_);
-  if (!head.token().empty()) bury(head.token(), {why, std::move(word)});
+  if (!head.token().empty()) remember_ending(head.token(), {why, std::move(word)});
   if (head.named()) {
     refused_.insert_or_assign({head.user(), head.name()},
                               Refusal{std::move(why), std::move(holds)});

@@ -35,7 +35,8 @@ std::string frame_of(std::uint64_t seq) {
 
 class LeasesTest : public ::testing::Test {
  protected:
-  // What the engine is to call when the session is the next client's; null: it was not asked.
+  // The callback that the engine calls when the session is the next client's. Null if the engine
+  // was not asked.
   std::function<void(core::Result<engine::TakenOver>)> asked_for() {
     std::function<void(core::Result<engine::TakenOver>)> successor;
     (void)testing::eventually([&] {
@@ -51,7 +52,7 @@ class LeasesTest : public ::testing::Test {
   Leases leases{engine, {}};
 };
 
-// Its numbers would be those that the next client begins with.
+// The command numbers of such a frame would be those of the next client's first commands.
 TEST_F(LeasesTest, AFrameOfTheClientBeforeDoesNotReachASessionOnItsWayToTheNext) {
   const LeaseRef old = *leases.open(client_of("n"));
   const auto stream = std::make_shared<Stream>();
@@ -96,7 +97,8 @@ TEST_F(LeasesTest, ASessionThatArrivesWhenNobodyIsLetInAnyMoreIsThere) {
   successor(std::move(start));
   EXPECT_TRUE(leases.settle(testing::kHang));
   EXPECT_EQ(told.get_future().get().code(), core::Code::kUnavailable);
-  EXPECT_NE(leases.find_name("me", "n"), nullptr);  // so it can be written down
+  // The session still exists, so that it can be written to a file.
+  EXPECT_NE(leases.find_name("me", "n"), nullptr);
 }
 
 // The commands that the end interrupts fail as cancelled. Their errors must not reach the client

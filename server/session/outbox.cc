@@ -10,7 +10,7 @@ using core::MutexLock;
 using core::Status;
 
 namespace {
-// What a value costs besides its data.
+// Estimated cost of a value in addition to its data, in bytes.
 constexpr std::size_t kValueOverhead = 256;
 std::size_t size_of(const wire::FetchedValue& value) { return value.data.size() + kValueOverhead; }
 }  // namespace
@@ -26,7 +26,8 @@ core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count
                                     std::size_t bytes) {
   MutexLock lock(mutex_);
   if (keeps_ && first_seq <= received_ && first_seq + count - 1 <= received_) return false;
-  if (first_seq <= received_ && received_ == restored_) {  // the snapshot was taken in the frame
+  // The snapshot was taken in the middle of this frame.
+  if (first_seq <= received_ && received_ == restored_) {
     count -= received_ + 1 - first_seq;
     first_seq = received_ + 1;
   }
@@ -48,7 +49,7 @@ core::Result<bool> Outbox::received(std::uint64_t first_seq, std::uint64_t count
   received_ += count;
   bytes_received_ += bytes;
   if (received_ <= completed_) {
-    bytes_completed_ = bytes_received_;  // an empty frame with nothing before it to wait for
+    bytes_completed_ = bytes_received_;  // An empty frame that follows completed commands.
   } else {
     frames_.push_back({received_, bytes_received_});
   }
@@ -98,7 +99,8 @@ Status Outbox::fetched(wire::FetchedValue value) {
     return Status(Code::kResourceExhausted, "the client has left " + std::to_string(values_bytes_) +
                                                 " bytes of values unread");
   }
-  // Commands run in order, so a value says that all before it are done: one message, not two.
+  // Commands run in order, so a value implies that all earlier commands are done. Reporting both in
+  // one message saves a message.
   complete(value.seq);
   values_.push_back(std::move(value));
   return {};
@@ -115,7 +117,7 @@ void Outbox::raised(wire::RaisedEvent raised) {
 }
 
 bool Outbox::due() const {
-  if (greet_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty())
+  if (send_on_attach_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty())
     return true;
   if (completed_ > told_ && completed_ == received_) return true;
   return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
@@ -124,7 +126,7 @@ bool Outbox::due() const {
 
 wire::Progress Outbox::gather() {
   wire::Progress progress;
-  greet_ = false;
+  send_on_attach_ = false;
   if (std::exchange(tell_written_, false)) progress.snapshot_upto = written_;
   progress.completed_upto = told_ = completed_;
   progress.received_upto = received_;
@@ -199,8 +201,8 @@ Outbox::Message Outbox::take(std::uint64_t attach) {
 void Outbox::keep(std::uint64_t number, const Message& message) {
   kept_.push_back({number, message});
   kept_bytes_ += message->size();
-  // A client that reads much and says little. It can only not come back, should it be cut now.
-  // One that was never sent stays.
+  // The client reads messages without acknowledging them. The oldest ones are dropped; the client
+  // could not reconnect if its stream were lost now. Messages that were never sent are kept.
   while (kept_bytes_ > limits_.outbox_bytes && kept_.size() > again_ + 1) {
     forget_upto(dropped_upto_ = kept_.front().number);
   }
@@ -222,11 +224,12 @@ void Outbox::acknowledged(std::uint64_t number) {
 bool Outbox::rewind(std::uint64_t number, std::uint64_t attach) {
   MutexLock sending(sending_);
   attach_ = attach;
-  number_ = std::max(number_, number);  // after a restart: those in between carried numbers alone
+  // After a restart, the messages in between contained only counters.
+  number_ = std::max(number_, number);
   forget_upto(number);
   again_ = kept_.size();
   MutexLock lock(mutex_);
-  greet_ = true;
+  send_on_attach_ = true;
   tell_written_ = written_ != 0;
   return dropped_upto_ <= number;
 }

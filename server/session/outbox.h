@@ -1,7 +1,8 @@
-// Outbox: what a session has to tell its client, gathered into at most one pending message.
-//
-// Thread-safe: lanes and the reader put in, the stream takes out. Messages are numbered, and kept
-// until the client says that it has read them, so that a cut connection loses none.
+// Outbox collects what a session has to report to its client, and merges it into at most one
+// pending message.
+// Thread-safe: lanes and the frame reader add to it, and the stream takes from it. Messages are
+// numbered, and kept until the client has acknowledged them, so that none is lost with a
+// connection.
 #pragma once
 
 #include <cstdint>
@@ -20,59 +21,65 @@ namespace teletensor::server {
 
 class Outbox {
  public:
-  // The bytes of a Progress; null: nothing to send.
+  // The bytes of a Progress. Null if there is nothing to send.
   using Message = std::shared_ptr<const std::string>;
 
-  // `keeps`: messages that carry more than numbers are kept until they are acknowledged.
-  // `attach`: of the first stream.
+  // With `keeps`, messages that contain more than counters are kept until they are acknowledged.
+  // `attach` is the attach counter of the first stream.
   explicit Outbox(const Limits& limits, bool keeps = false, std::uint64_t attach = 0);
 
-  // ---- from the reader. A frame with commands [first_seq, first_seq + count) of `bytes` bytes has
-  // come. True: it follows the last one, within the credits told so far, and counts as received.
-  // False: it came before, whole, and is not to be executed again. Where a session was restored
-  // from a snapshot that was taken in the middle of a frame, that frame follows.
+  // ---- called by the frame reader
+  // Reports the arrival of a frame with the commands [first_seq, first_seq + count) and `bytes`
+  // bytes. Returns true if it follows the last frame within the granted credits; it then counts as
+  // received. Returns false if the whole frame was received before and must not be executed again.
+  // If the session was restored from a snapshot taken in the middle of a frame, that frame counts
+  // as the next one.
   core::Result<bool> received(std::uint64_t first_seq, std::uint64_t count, std::size_t bytes);
 
-  // The session is taken over where it is. Before anything else.
+  // Sets the position of a session that was taken over. Must precede all other calls.
   void begin_at(std::uint64_t received, std::uint64_t completed);
   std::uint64_t credit_granted() const;
-  // For a client whose frames come again: Attached.
+  // Credits for a client that replays its frames (see Attached).
   struct Credits {
-    std::uint64_t upto = 0, bytes = 0;  // as told
-    std::uint64_t received = 0;         // bytes of frames
+    std::uint64_t upto = 0, bytes = 0;  // Credits that the client was told.
+    std::uint64_t received = 0;         // Size of the received frames in bytes.
   };
   Credits credits() const;
 
-  // For a snapshot of the session, all of whose commands have run: what waits to be told becomes
-  // messages, which keep their numbers whoever sends them.
+  // The state for a snapshot of a session whose commands have all run. Pending reports become
+  // messages, whose numbers do not change when another daemon sends them.
   struct Sealed {
-    std::uint64_t number = 0;                             // of the last message
-    std::uint64_t bytes_received = 0;                     // of the frames that have run
-    std::vector<std::pair<std::uint64_t, Message>> kept;  // not acknowledged
+    std::uint64_t number = 0;          // Number of the last message.
+    std::uint64_t bytes_received = 0;  // Size of the frames that have run, in bytes.
+    std::vector<std::pair<std::uint64_t, Message>> kept;  // Messages that are not acknowledged.
   };
   Sealed seal();
-  // Goes on where another one was sealed, behind command `completed`. Before anything else.
+  // Continues from the state of another outbox after command `completed`. Must precede all other
+  // calls.
   void restore(Sealed sealed, std::uint64_t completed);
 
-  // ---- from the engine.
+  // ---- called by the engine
   void completed(std::uint64_t seq);
-  // What has been written down reaches up to this command.
+  // Reports that a snapshot with all commands up to `seq` is durable.
   void written(std::uint64_t seq);
-  // RESOURCE_EXHAUSTED once the client has left too much unread: the session should end.
+  // Returns RESOURCE_EXHAUSTED if the client has left too many bytes unread; the session should
+  // end.
   core::Status fetched(wire::FetchedValue value);
   void error(wire::ErrorEvent error);
   void raised(wire::RaisedEvent raised);
 
-  // ---- from the stream. The next message, if there is something that the client waits for: a
-  // value, an error, all of its commands done, or a good part of its credits.
-  // `attach`: of the stream that asks; older ones than the last get nothing.
+  // ---- called by the stream
+  // Returns the next message if there is something to report that the client may wait for: a value,
+  // an error, the completion of all its commands, or a large part of its credits. `attach` is the
+  // attach counter of the stream; replaced streams receive nothing.
   Message take(std::uint64_t attach = 0);
-  // The session has ended: take() returns no further message.
+  // Ends the outbox with its session: take() returns no further message.
   void close();
-  // Messages up to this number have been read.
+  // Reports that the client has read all messages up to this number.
   void acknowledged(std::uint64_t number);
-  // The stream of `attach` comes, whose client has read messages up to `number`: what is behind
-  // that is sent again, then a message in any case. False: part of it is not kept any more.
+  // Starts the stream with the counter `attach`, whose client has read the messages up to `number`.
+  // Later messages are sent again, and one message follows in any case. Returns false if some of
+  // them were not kept.
   bool rewind(std::uint64_t number, std::uint64_t attach);
 
   std::uint64_t received_upto() const;
@@ -81,7 +88,7 @@ class Outbox {
  private:
   struct FrameBytes {
     std::uint64_t last_seq;
-    std::uint64_t upto;  // bytes of the session up to and with this frame
+    std::uint64_t upto;  // Bytes of the session's frames up to and including this one.
   };
 
   struct Kept {
@@ -106,30 +113,37 @@ class Outbox {
   const bool keeps_;
   mutable core::Mutex mutex_;
   std::uint64_t received_ TT_GUARDED_BY(mutex_) = 0;
-  std::uint64_t restored_ TT_GUARDED_BY(mutex_) = ~0ull;  // `received_` when it was restored
+  // Value of received_ when the outbox was restored.
+  std::uint64_t restored_ TT_GUARDED_BY(mutex_) = ~0ull;
   std::uint64_t completed_ TT_GUARDED_BY(mutex_) = 0;
-  std::uint64_t told_ TT_GUARDED_BY(mutex_) = 0;  // completed_ of the last message
+  // Value of completed_ that the last message has reported.
+  std::uint64_t told_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_received_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_completed_ TT_GUARDED_BY(mutex_) = 0;
   std::uint64_t told_credit_upto_ TT_GUARDED_BY(mutex_);
   std::uint64_t told_credit_bytes_ TT_GUARDED_BY(mutex_);
-  std::deque<FrameBytes> frames_ TT_GUARDED_BY(mutex_);  // not completed
+  // Frames whose commands have not all completed.
+  std::deque<FrameBytes> frames_ TT_GUARDED_BY(mutex_);
   std::deque<wire::FetchedValue> values_ TT_GUARDED_BY(mutex_);
   std::size_t values_bytes_ TT_GUARDED_BY(mutex_) = 0;
   std::vector<wire::ErrorEvent> errors_ TT_GUARDED_BY(mutex_);
   std::vector<wire::RaisedEvent> raised_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_ TT_GUARDED_BY(mutex_) = 0;
   bool tell_written_ TT_GUARDED_BY(mutex_) = false;
-  bool greet_ TT_GUARDED_BY(mutex_) = false;  // a new stream waits for a message
+  bool send_on_attach_ TT_GUARDED_BY(mutex_) =
+      false;  // Whether a new stream waits for its first message.
 
-  core::Mutex sending_;                               // taken before mutex_
-  std::uint64_t number_ TT_GUARDED_BY(sending_) = 0;  // of the last message
-  std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;  // the stream that may take
+  core::Mutex sending_;                               // Locked before mutex_.
+  std::uint64_t number_ TT_GUARDED_BY(sending_) = 0;  // Number of the last message.
+  // Attach counter of the stream that may take messages.
+  std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;
   bool closed_ TT_GUARDED_BY(sending_) = false;
-  std::deque<Kept> kept_ TT_GUARDED_BY(sending_);  // sent, not acknowledged
+  std::deque<Kept> kept_ TT_GUARDED_BY(sending_);  // Messages that were sent and not acknowledged.
   std::size_t kept_bytes_ TT_GUARDED_BY(sending_) = 0;
-  std::uint64_t dropped_upto_ TT_GUARDED_BY(sending_) = 0;  // the last number that kept_ lost
-  std::size_t again_ TT_GUARDED_BY(sending_) = 0;  // the last so many of kept_ are sent again
+  // Number of the last unacknowledged message that was dropped because there were too many.
+  std::uint64_t dropped_upto_ TT_GUARDED_BY(sending_) = 0;
+  // Number of messages at the end of kept_ that are to be sent again.
+  std::size_t again_ TT_GUARDED_BY(sending_) = 0;
 };
 
 }  // namespace teletensor::server

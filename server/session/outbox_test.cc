@@ -78,7 +78,8 @@ TEST(Outbox, FramesMustFollowEachOther) {
   Outbox outbox{small()};
   EXPECT_EQ(outbox.received(2, 1, 1).status().code(), Code::kFailedPrecondition);
   EXPECT_TRUE(outbox.received(1, 3, 1).ok());
-  EXPECT_EQ(outbox.received(1, 3, 1).status().code(), Code::kFailedPrecondition);  // again
+  // The same frame is received again.
+  EXPECT_EQ(outbox.received(1, 3, 1).status().code(), Code::kFailedPrecondition);
   EXPECT_TRUE(outbox.received(4, 1, 1).ok());
   EXPECT_EQ(outbox.received_upto(), 4u);
 }
@@ -89,7 +90,7 @@ TEST(Outbox, CreditsBind) {
   EXPECT_TRUE(outbox.received(1, 100, 10).ok());
   EXPECT_EQ(outbox.received(101, 1, 10).status().code(), Code::kResourceExhausted);
   outbox.completed(100);
-  // Credits count once they have been told.
+  // Credits count only after the client was told.
   EXPECT_EQ(outbox.received(101, 1, 10).status().code(), Code::kResourceExhausted);
   (void)outbox.take();
   EXPECT_TRUE(outbox.received(101, 1, 10).ok());
@@ -104,7 +105,7 @@ TEST(Outbox, BytesComeBackWithTheirFrames) {
   EXPECT_EQ(next(outbox).credit_bytes, 1400u);
   outbox.completed(4);
   EXPECT_EQ(next(outbox).credit_bytes, 1800u);
-  ASSERT_TRUE(outbox.received(5, 0, 100).ok());  // an empty frame costs nothing for long
+  ASSERT_TRUE(outbox.received(5, 0, 100).ok());  // An empty frame returns its credits soon.
   ASSERT_TRUE(outbox.received(5, 0, 300).ok());
   EXPECT_EQ(next(outbox).credit_bytes, 2200u);
 }
@@ -155,7 +156,7 @@ TEST(Outbox, WhatWasNotAcknowledgedIsSentAgain) {
   const auto second = outbox.take(1);
   EXPECT_FALSE(outbox.take(1));
   EXPECT_TRUE(outbox.rewind(1, 2));
-  EXPECT_FALSE(outbox.take(1));  // the older stream
+  EXPECT_FALSE(outbox.take(1));  // The older stream receives nothing.
   EXPECT_EQ(outbox.take(2), second);
   wire::Progress progress;
   const auto third = outbox.take(2);

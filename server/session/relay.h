@@ -1,5 +1,5 @@
-// Relay: what a session tells goes to the lease that has it now. So a session can change hands
-// while lanes are at work for it.
+// Relay forwards the reports of a session to the lease that currently owns it, so that a session
+// can be passed to another lease while lanes work for it.
 #pragma once
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace teletensor::server {
 class Relay final : public engine::SessionListener {
  public:
   explicit Relay(engine::SessionListener* target) : target_(target) {}
-  // When it returns nothing is under way to the one before.
+  // Changes the target. When it returns, no call to the previous target is running.
   void aim(engine::SessionListener* target) {
     core::MutexLock lock(mutex_);
     target_ = target;

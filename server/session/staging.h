@@ -1,6 +1,6 @@
-// Staging: the uploads of a lease that are under way, by the client's own number of them. One whose
-// stream was cut stays, with the bytes that have come, until the client goes on with it, gives it
-// up, or does neither for a while. Any thread.
+// Staging holds the incomplete uploads of a lease, by the client's own numbers. If the stream of an
+// upload is lost, the received bytes are kept until the client resumes the upload or discards it,
+// or does neither for a while. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace teletensor::server {
 
-// One upload, written by one stream at a time.
+// One upload. One stream at a time writes to it.
 class Staged {
  public:
   Staged(std::uint64_t upload, core::Device device, std::uint64_t bytes, const void* writer)
@@ -26,19 +26,19 @@ class Staged {
   const core::Device device;
   const std::uint64_t bytes;
 
-  // The next bytes of the stream `writer`. ABORTED where another stream has taken its place.
+  // Appends bytes from the stream `writer`. ABORTED if another stream has replaced it.
   core::Status write(const void* writer, engine::Session& session, std::string_view data);
-  // All bytes are there: the upload is whole.
+  // Marks the upload as complete.
   core::Status finish(const void* writer, engine::Session& session);
 
  private:
   friend class Staging;
   core::Status fenced(const void* writer) const TT_REQUIRES(mutex_);
 
-  mutable core::Mutex mutex_;  // held for the copy of a slice, never longer
+  mutable core::Mutex mutex_;  // Locked only for the copy of one slice.
   const void* writer_ TT_GUARDED_BY(mutex_);
   std::uint64_t received_ TT_GUARDED_BY(mutex_) = 0;
-  core::Clock::time_point left_ TT_GUARDED_BY(mutex_);  // when its stream was cut
+  core::Clock::time_point left_ TT_GUARDED_BY(mutex_);  // Time when its stream was lost.
 };
 using StagedRef = std::shared_ptr<Staged>;
 
@@ -46,22 +46,25 @@ class Staging {
  public:
   using Abort = std::function<void(std::uint64_t upload)>;
 
-  // A new upload, of which `writer` sends the bytes. With a key of 0 nobody can come back to it.
-  // What was there under that key is fenced and aborted.
+  // Starts an upload whose bytes the stream `writer` sends. With key 0 it cannot be resumed. An
+  // earlier upload with the same key is aborted and its stream is replaced.
   StagedRef begin(std::uint64_t key, std::uint64_t upload, core::Device device, std::uint64_t bytes,
                   const void* writer, const Abort& abort);
-  // `writer` goes on at `offset`. FAILED_PRECONDITION where that is not the place.
+  // Resumes an upload at `offset` with the stream `writer`. FAILED_PRECONDITION if `offset` is not
+  // the next position.
   core::Result<StagedRef> go_on(std::uint64_t key, core::Device device, std::uint64_t bytes,
                                 std::uint64_t offset, const void* writer);
-  // How many bytes of it lie here; whoever writes is fenced. 0 also where nothing does.
+  // Returns the number of bytes received, and replaces the current stream. Returns 0 for an unknown
+  // upload.
   std::uint64_t received(std::uint64_t key);
-  // The stream is over before its upload was: kept for the client to come back, or aborted.
+  // Reports that a stream ended before its upload was complete. The upload is kept for the client
+  // to resume, or aborted.
   void leave(std::uint64_t key, const StagedRef& staged, const void* writer, bool keep,
              const Abort& abort);
-  // Whole, or given up.
+  // Removes an upload that is complete or discarded.
   void forget(std::uint64_t key, const StagedRef& staged);
   void give_up(std::uint64_t key, const Abort& abort);
-  // Aborts those that were cut before then and that nobody has come back to.
+  // Aborts uploads whose stream was lost before `before` and that were not resumed.
   void drop(core::Clock::time_point before, const Abort& abort);
 
  private:

@@ -7,7 +7,7 @@
 namespace teletensor::server {
 
 namespace {
-// Status texts travel in headers, for which clients allow 8 KiB.
+// Status texts are sent in headers, for which clients accept 8 KiB.
 constexpr std::size_t kMaxText = 2000;
 }  // namespace
 

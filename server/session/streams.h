@@ -1,4 +1,5 @@
-// The three streams of a session. gRPC owns them from creation to OnDone.
+// The three streams of a session (Run, Upload, Download), and helpers to answer gRPC calls. gRPC
+// owns a stream's reactor from its creation to OnDone.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,22 +13,24 @@
 
 namespace teletensor::server {
 
-// Trailing metadata: why a session or a stream is over, in one word (Ending).
+// Key of the trailing metadata entry with the reason why a session or a stream has ended, in one
+// word (Ending).
 inline constexpr char kReasonKey[] = "teletensor-reason";
 
 grpc::Status to_grpc(const core::Status& status);
-// The lease that the call's metadata names, if it is the caller's: NOT_FOUND else, as for no lease.
-// Where it has ended, the trailing metadata say why.
+// The lease that the call's metadata names. NOT_FOUND if there is none or if it belongs to another
+// user. If it has ended, the reason is added to the trailing metadata.
 core::Result<LeaseRef> lease_of(grpc::CallbackServerContext& context, const Leases& leases,
                                 const core::Result<Caller>& caller);
-// A number of the call's metadata; 0 where there is none.
+// The value of a numeric entry in the call's metadata. 0 if there is none.
 std::uint64_t number_of(const grpc::CallbackServerContext& context, const char* key);
 
-// gRPC drops what its callbacks throw, and a stream would wait for ever, or answers as if there
-// were no such method: so they are noexcept, what may need memory on behalf of a call is done
-// core::with_memory(), and what escapes ends the process, which a supervisor starts again.
+// gRPC discards exceptions of its callbacks; a stream would then wait forever, or a call would be
+// answered as an unknown method. Therefore the callbacks are noexcept. Code that may need memory
+// for a call runs inside core::with_memory(), and any other exception ends the process, which a
+// supervisor restarts.
 
-// Ends a unary call with what act() returns.
+// Ends a unary call with the result of act().
 template <class Act>
 grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, Act act) noexcept {
   const core::Status status = core::with_memory("a call", act);
@@ -36,8 +39,8 @@ grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, Act act) 
   return reactor;
 }
 
-// The answer of a unary call that comes later, once, from any thread. Whoever lets go of it as the
-// last without having given it had no memory for that.
+// The answer of a unary call that is given later, once, by any thread. If the last reference is
+// dropped before the answer was given, the call fails for lack of memory.
 class Answer {
  public:
   explicit Answer(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
@@ -47,12 +50,12 @@ class Answer {
   void give(const core::Status& status) noexcept;
 
  private:
-  grpc::ServerUnaryReactor* reactor_;  // null: given
+  grpc::ServerUnaryReactor* reactor_;  // The reactor of the call. Null after the answer was given.
 };
 using AnswerRef = std::shared_ptr<Answer>;
 
-// A unary call that act(answer) sees to: it fails with what that returns, or has somebody give the
-// answer.
+// Starts a unary call. It fails with the result of act(answer), or, if that is OK, is answered
+// later through `answer`.
 template <class Act>
 grpc::ServerUnaryReactor* answer_later(grpc::CallbackServerContext* context, Act act) noexcept {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
@@ -67,7 +70,7 @@ grpc::ServerUnaryReactor* answer_later(grpc::CallbackServerContext* context, Act
   return reactor;
 }
 
-// Counts the streams of the server, to refuse too many before they cost anything.
+// Counts the streams of the server, so that too many can be refused early.
 class StreamCount {
  public:
   explicit StreamCount(std::atomic<std::size_t>& count) : count_(count) { ++count_; }

@@ -1,4 +1,4 @@
-#include "server/session/whereabouts.h"
+#include "server/session/moved_sessions.h"
 
 namespace teletensor::server {
 
@@ -6,24 +6,24 @@ using core::Code;
 using core::MutexLock;
 using core::Status;
 
-void Whereabouts::gone(const std::string& token, Place place) {
+void MovedSessions::gone(const std::string& token, Place place) {
   MutexLock lock(mutex_);
   gone_.insert_or_assign(token, std::move(place));
 }
 
-void Whereabouts::forget(const std::string& token) {
+void MovedSessions::forget(const std::string& token) {
   MutexLock lock(mutex_);
   gone_.erase(token);
 }
 
-std::optional<Whereabouts::Place> Whereabouts::find(std::string_view token) const {
+std::optional<MovedSessions::Place> MovedSessions::find(std::string_view token) const {
   MutexLock lock(mutex_);
   const auto found = gone_.find(token);
   return found == gone_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<Whereabouts::Place> Whereabouts::find(std::string_view user,
-                                                    std::string_view name) const {
+std::optional<MovedSessions::Place> MovedSessions::find(std::string_view user,
+                                                        std::string_view name) const {
   MutexLock lock(mutex_);
   for (const auto& [token, place] : gone_) {
     if (!name.empty() && place.user == user && place.name == name) return place;
@@ -31,8 +31,8 @@ std::optional<Whereabouts::Place> Whereabouts::find(std::string_view user,
   return std::nullopt;
 }
 
-bool Whereabouts::expect(const std::string& token, const std::string& user,
-                         const std::string& name) {
+bool MovedSessions::expect(const std::string& token, const std::string& user,
+                           const std::string& name) {
   MutexLock lock(mutex_);
   for (const auto& [other, whose] : expected_) {
     if (!name.empty() && other != token && whose == std::pair(user, name)) return false;
@@ -41,12 +41,12 @@ bool Whereabouts::expect(const std::string& token, const std::string& user,
   return true;
 }
 
-void Whereabouts::arrived(const std::string& token) {
+void MovedSessions::arrived(const std::string& token) {
   MutexLock lock(mutex_);
   expected_.erase(token);
 }
 
-bool Whereabouts::expected(std::string_view user, std::string_view name) const {
+bool MovedSessions::expected(std::string_view user, std::string_view name) const {
   MutexLock lock(mutex_);
   for (const auto& [token, whose] : expected_) {
     if (!name.empty() && whose.first == user && whose.second == name) return true;
@@ -54,7 +54,7 @@ bool Whereabouts::expected(std::string_view user, std::string_view name) const {
   return false;
 }
 
-Status Whereabouts::of(std::string_view token, std::string* word) const {
+Status MovedSessions::of(std::string_view token, std::string* word) const {
   MutexLock lock(mutex_);
   if (expected_.contains(token)) {
     if (word != nullptr) *word = "arriving";

@@ -30,7 +30,7 @@ Status failed(const std::string& path, int error) {
                 std::filesystem::path(path).filename().string() + ": " + std::strerror(error));
 }
 
-// The records of the folder with this suffix.
+// Reads the records in the folder whose names end with this suffix.
 template <class Message>
 std::vector<Message> records(const SessionStore& store, const std::string& suffix) {
   std::vector<Message> all;
@@ -140,7 +140,7 @@ std::vector<v1::SavedArrival> MoveFiles::arrivals() const {
   for (v1::SavedArrival& each : records<v1::SavedArrival>(store_, kArrival)) {
     if (store_.exists(arriving(each.id()))) {
       whole.push_back(std::move(each));
-    } else {  // it was taken, right before the daemon ended
+    } else {  // The file became a session's file just before the daemon ended.
       store_.remove(each.id() + kArrival);
     }
   }

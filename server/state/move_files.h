@@ -1,6 +1,6 @@
-// MoveFiles: what a daemon keeps of moving sessions in its state directory, beside the sessions'
-// own files (state.proto: SavedMove, SavedArrival). All of it is safe on the disk when a call
-// returns OK. One thread at a time.
+// MoveFiles keeps the records of moving sessions in the state directory, beside the session files
+// (state.proto: SavedMove, SavedArrival). When a call returns OK, its data is durable. One thread
+// at a time.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace teletensor::server {
 
-// A file that is written or read in order.
+// A file that is written or read sequentially.
 class MoveFile {
  public:
-  // RESOURCE_EXHAUSTED where the disk is full.
+  // Creates or opens a file. RESOURCE_EXHAUSTED if the disk is full.
   static core::Result<std::unique_ptr<MoveFile>> make(const std::string& path);
   static core::Result<std::unique_ptr<MoveFile>> open(const std::string& path);
   ~MoveFile();
@@ -27,7 +27,7 @@ class MoveFile {
   std::uint64_t size() const { return size_; }
   core::Status append(std::string_view bytes);
   core::Status sync();
-  // All of the bytes [at, at + bytes).
+  // Reads the range [at, at + bytes); a shorter result is an error.
   core::Result<std::string> read(std::uint64_t at, std::size_t bytes);
 
  private:
@@ -45,20 +45,21 @@ class MoveFiles {
  public:
   explicit MoveFiles(const SessionStore& store) : store_(store) {}
 
-  // Names of files for the move `id`.
+  // Names of the received file and of the session file for the move `id`.
   static std::string arriving(const std::string& id) { return id + ".arriving"; }
   static std::string session(const std::string& id) { return id.substr(0, 16) + ".session"; }
 
   core::Status save(const v1::SavedMove& move) const;
   core::Status save(const v1::SavedArrival& arrival) const;
   void forget_move(const std::string& id) const;
-  // The arrival and what has come of it.
+  // Removes the record of an arrival and the data received for it.
   void forget_arrival(const std::string& id) const;
-  // The session's file becomes one of this daemon's sessions; again, it does nothing.
+  // Turns the received file into one of this daemon's session files. Has no effect if that was done
+  // before.
   core::Status take(const std::string& id) const;
 
   std::vector<v1::SavedMove> moves() const;
-  // The arrivals whose file is whole. Removes incomplete files.
+  // Returns the arrivals whose file is complete, and removes incomplete files.
   std::vector<v1::SavedArrival> arrivals() const;
 
  private:

@@ -21,11 +21,14 @@ using core::Status;
 namespace {
 
 constexpr std::chrono::milliseconds kShortestWait{50};
-constexpr std::chrono::milliseconds kLook{250};  // the longest between two looks at who is due
-constexpr int kMaxOften = 10;  // writing takes at most so much less than the time between
-constexpr int kSqueezes = 8;   // a full disk: so often less is tried
-constexpr char kShutsDown[] = "has a daemon that shuts down";  // to the other ranks of a group
-constexpr std::uint64_t kSpare = 32 << 10;                     // bytes that are left for others
+// Maximum time between two checks for sessions whose snapshot is due.
+constexpr std::chrono::milliseconds kLook{250};
+// Periodic snapshots of a session are at least this many times as far apart as one takes to write.
+constexpr int kMaxOften = 10;
+constexpr int kSqueezes = 8;  // Maximum number of attempts with less data when the disk is full.
+// The reason that other ranks of a group receive, as part of a sentence.
+constexpr char kShutsDown[] = "has a daemon that shuts down";
+constexpr std::uint64_t kSpare = 32 << 10;  // Bytes that are left free on the disk.
 
 std::uint64_t microseconds_of_the_clock() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -43,7 +46,7 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
                    std::function<void()> shutdown)
     : leases_(leases),
       store_(std::move(store)),
-      commons_(store_.get(), leases.engine()),
+      shared_tensors_(store_.get(), leases.engine()),
       times_(times),
       shutdown_(std::move(shutdown)),
       budget_(times.drain) {
@@ -71,7 +74,8 @@ Recovery::~Recovery() {
 
 // ---------------------------------------------------------------- writing
 
-// At a shutdown, of a session that has no older file: what is not written now is lost.
+// Returns true if this is the last chance to save the session: during a shutdown, for a session
+// without an older file.
 bool Recovery::last_chance(const Job& job) {
   return job.head->drained() && job.lease->file().empty();
 }
@@ -108,7 +112,8 @@ void Recovery::snapshot(const LeaseRef& lease, Written done) {
   if (begins) begin(lease);
 }
 
-// For all who wait in its line, which is busy: nobody else begins one.
+// Starts a snapshot for all requests that wait for one of this session. Precondition: the entry in
+// lines_ is busy, so no other snapshot of it is started.
 void Recovery::begin(const LeaseRef& lease) {
   int rank = 1;
   {
@@ -146,7 +151,7 @@ void Recovery::served(const LeaseRef& lease, const core::Result<SnapshotFacts>& 
   }
 }
 
-// `timed`: nobody has asked for it.
+// With `timed`, the snapshot was periodic rather than requested.
 void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed) {
   Past& past = past_[lease.client.id];
   const double took = facts.ok() ? kMaxOften * facts->seconds : 0;
@@ -160,8 +165,8 @@ void Recovery::note(const Lease& lease, const core::Result<SnapshotFacts>& facts
   past.status = facts.status();
 }
 
-// Begins with those whose time has come.
-void Recovery::look_round() {
+// Starts the periodic snapshots that are due.
+void Recovery::start_due_snapshots() {
   const std::vector<LeaseRef> all = leases_.all();
   std::vector<LeaseRef> due;
   {
@@ -243,7 +248,8 @@ void Recovery::picture(const LeaseRef& lease, After after, int rank,
       return Status();
     });
     if (status.ok()) return;
-    leases_.end(*lease, status, "protocol");  // what it was to tell may be lost
+    // Reports for the client may be lost, so the session must end.
+    leases_.end(*lease, status, "protocol");
     done(status);
   };
   const Status status = lease->with_session([&](engine::Session& session) {
@@ -263,7 +269,7 @@ void Recovery::work() {
   Clock::time_point next_look = Clock::now();
   while (true) {
     if (timed && Clock::now() >= next_look) {
-      look_round();
+      start_due_snapshots();
       next_look = Clock::now() + look;
     }
     std::optional<Job> job;
@@ -291,9 +297,9 @@ void Recovery::work() {
     }
     for (const std::string& file : over) {
       store_->remove(file);
-      commons_.held_by(file, {});
+      shared_tensors_.held_by(file, {});
     }
-    if (!over.empty()) commons_.sweep();
+    if (!over.empty()) shared_tensors_.sweep();
     if (!job) continue;
     auto facts = core::with_memory("a snapshot", [&] { return write(*job); });
     const auto done = job->done;
@@ -301,7 +307,7 @@ void Recovery::work() {
       MutexLock lock(mutex_);
       starved_.push_back(std::move(*job));
     }
-    job.reset();  // the bytes are the session's again
+    job.reset();  // Releases the image, so that the session can use the memory again.
     done(std::move(facts));
     {
       MutexLock lock(mutex_);
@@ -323,8 +329,8 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
     return Status(Code::kDeadlineExceeded, "there was no time left to write it");
   };
   TT_RETURN_IF_ERROR(check());
-  // What is lost anyway costs nobody more than itself. At a shutdown that holds for what there is
-  // no time for as well, unless an older file has all of it.
+  // Storages that are lost anyway do not prevent the rest from being written. During a shutdown the
+  // same holds for storages for which there is no time, unless an older file has all of them.
   const bool last = last_chance(job);
   const auto spares = [&](const Status& why) {
     return why.code() == Code::kDataLoss || (last && why.code() == Code::kDeadlineExceeded);
@@ -332,13 +338,13 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   const Clock::time_point began = Clock::now();
   SessionStore::Lost lost;
   SnapshotFacts facts;
-  std::vector<std::uint64_t> commons;
+  std::vector<std::uint64_t> shared_ids;
   for (const program::Image::Storage& storage : job.image.storages) {
     facts.bytes += storage.bytes;
-    if (storage.common != 0) commons.push_back(storage.common);
+    if (storage.common != 0) shared_ids.push_back(storage.common);
   }
-  facts.common = !commons.empty();
-  job.head->mutable_commons()->Assign(commons.begin(), commons.end());
+  facts.common = !shared_ids.empty();
+  job.head->mutable_commons()->Assign(shared_ids.begin(), shared_ids.end());
   facts.completed_upto = job.image.next_seq - 1;
   job.head->set_bytes(facts.bytes);
   job.head->set_written(static_cast<std::uint64_t>(std::time(nullptr)));
@@ -357,14 +363,15 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
                  job.lease->client.name, job.lease->client.id, lost.storages, lost.bytes,
                  lost.why.message());
   }
-  commons_.held_by(file, std::move(commons));
-  commons_.sweep();
-  // The next client's session is written to the file as well where this one had it before.
+  shared_tensors_.held_by(file, std::move(shared_ids));
+  shared_tensors_.sweep();
+  // If this lease has passed its file to the next lease of the session, the snapshot is stored in
+  // that file as well.
   const bool ours = job.lease->set_file(file, facts.completed_upto);
   if (ours ? job.lease->over() : fresh) {
     store_->remove(file);
-    commons_.held_by(file, {});
-    commons_.sweep();
+    shared_tensors_.held_by(file, {});
+    shared_tensors_.sweep();
   }
   TT_RETURN_IF_ERROR(wanted());
   spdlog::info("event=snapshot session=\"{}\" id={} upto={} bytes={} seconds={:.3f}",
@@ -380,7 +387,7 @@ Status Recovery::write_files(Job& job, const std::string& file, SessionStore::Te
   spared.spares = [&](const Status& why) {
     return terms.spares(why) || (last_chance(job) && why.code() == Code::kResourceExhausted);
   };
-  TT_RETURN_IF_ERROR(commons_.write(job.image, spared, lost));
+  TT_RETURN_IF_ERROR(shared_tensors_.write(job.image, spared, lost));
   job.body->clear_image();
   write_image(job.image, engine.catalog(), *job.body->mutable_image());
   for (int tries = job.squeezed ? kSqueezes : 0;; --tries) {
@@ -390,13 +397,13 @@ Status Recovery::write_files(Job& job, const std::string& file, SessionStore::Te
       lost = now;
       return status;
     }
-    // So much fits, without what else has to be written.
+    // The space that was available for contents, reduced by what else has to be written.
     terms.room = std::min(now.stored, terms.room);
     terms.room -= std::min(terms.room, std::max(kSpare, terms.room / 8));
   }
 }
 
-// ---------------------------------------------------------------- the end
+// ---------------------------------------------------------------- shutdown
 
 void Recovery::drain(Clock::time_point since) {
   const core::Result<DrainFacts> facts = write_all(since);
@@ -461,7 +468,8 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
             });
   };
   for (const auto& [ignored, lease] : order) begin(lease, ++rank);
-  // Those whose client's own snapshot was in the way. The lock is held.
+  // Collects the sessions whose snapshot failed because a client's own snapshot was running.
+  // Precondition: the lock is held.
   const auto take_aborted = [&] {
     std::vector<LeaseRef> again;
     for (const auto& [ignored, lease] : order) {
@@ -490,7 +498,8 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
       again = take_aborted();
       if (done == order.size() && (std::exchange(squeezed, true) || starved_.empty())) break;
       if (done == order.size()) {
-        // There is no room for all: smaller ones first, and of each what there is room for.
+        // There is not enough space for all sessions: write smaller ones first, and as much of each
+        // as fits.
         std::sort(starved_.begin(), starved_.end(),
                   [](const Job& a, const Job& b) { return a.head->bytes() < b.head->bytes(); });
         for (Job& job : starved_) {
@@ -506,7 +515,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
     }
     for (const LeaseRef& lease : again) begin(lease, 0);
   }
-  hurry();  // whatever is being written now ends, without what is missing
+  hurry();  // A snapshot that is being written ends now without the missing parts.
   {
     MutexLock lock(mutex_);
     while (writing_ || !jobs_.empty()) changed_.wait(mutex_);
@@ -527,8 +536,9 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
       }
       if (result) why = result->status();
     }
-    if (lease->over()) continue;                           // its client has closed it meanwhile
-    if (!lease->file().empty()) stay.insert(lease.get());  // as of its last snapshot
+    if (lease->over()) continue;  // The client has closed the session meanwhile.
+    // The next daemon restores the session from its last snapshot.
+    if (!lease->file().empty()) stay.insert(lease.get());
     lose(lease, why, losses, facts);
   }
   if (losses.losses_size() > 0) {
@@ -539,14 +549,16 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
                seconds_since(began));
   written_ = true;
   leases_.shutdown([&](const Lease& lease) { return stay.contains(&lease); });
-  // Sessions that never stood still have ended with that: every callback has come, or will not.
+  // Sessions that could not be paused have ended with shutdown(): every callback was called or will
+  // be dropped.
   MutexLock lock(mutex_);
   while (done < order.size()) changed_.wait(mutex_);
   return facts;
 }
 
-// Sessions of groups are written down when the ranks of each group have all done the same. Groups
-// end that are not so far at `until`, or where a rank's client sends nothing for too long.
+// Sessions in groups are written when the ranks of each group have all executed the same
+// collectives. A group ends if it does not reach that state before `until`, or if the client of a
+// rank sends nothing for too long.
 void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
                            const std::function<void()>& begin_again) {
   using engine::Rest;
@@ -586,7 +598,8 @@ void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point u
       in_time = false;
       engine.end_moving_groups(kShutsDown);
     } else if (now - pushed > kStuck && !found.contains(Rest::kExpects)) {
-      // A rank may wait for a send of another one, which is behind what that one has done.
+      // A rank may wait for a send of another rank whose command comes after those that the other
+      // rank has executed.
       const std::vector<LeaseRef> held_up = found[Rest::kRests];
       for (const LeaseRef& lease : held_up) look(lease, true);
       pushed = now;
@@ -614,7 +627,7 @@ void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& los
   leases_.end(lease, Status(Code::kAborted, loss.reason()), "lost");
 }
 
-// ---------------------------------------------------------------- coming back
+// ---------------------------------------------------------------- restoring
 
 void Recovery::restore() {
   if (!on()) return leases_.engine().restored();
@@ -624,28 +637,30 @@ void Recovery::restore() {
     head.set_token(loss.token());
     leases_.refuse(head, Status(Code::kAborted, loss.reason()), "lost", nullptr);
   }
-  // Numbers of a life that was cut short name nothing else in this one.
+  // The numbering starts at the current time, so that numbers from a run that crashed are not used
+  // again for other objects.
   leases_.engine().number_from(microseconds_of_the_clock());
   const std::vector<SessionStore::Found> all = store_->list();
   for (const SessionStore::Found& found : all) {
-    commons_.held_by(found.file, {found.head.commons().begin(), found.head.commons().end()});
+    shared_tensors_.held_by(found.file, {found.head.commons().begin(), found.head.commons().end()});
   }
-  commons_.restore(leases_.limits());
+  shared_tensors_.restore(leases_.limits());
   for (const SessionStore::Found& found : all) restore_one(found);
   leases_.engine().restored();
 }
 
-core::Result<LeaseRef> Recovery::read_up(const std::string& file, bool arrives) {
+core::Result<LeaseRef> Recovery::load_session(const std::string& file, bool arrives) {
   auto reading = store_->read(file);
   if (!reading.ok()) return reading.status();
   v1::SavedHead head = (*reading)->head;
   if (arrives) head.set_id(0);
   auto image = read_image((*reading)->body.image(), leases_.engine().catalog());
   if (!image.ok()) return image.status();
-  // A number that a client got in a life that was cut short names nothing else in this one.
+  // Starts at the current time, so that an upload number that a client received in a run that
+  // crashed is not used again.
   image->next_upload = std::max(image->next_upload, microseconds_of_the_clock());
   Status bytes;
-  // Nothing may be wrong with the end of the file either.
+  // Reads the contents to the end of the file, so that damage anywhere is detected.
   std::deque<std::uint64_t> left;
   for (const program::Image::Storage& storage : image->storages) {
     if (storage.bytes > 0 && storage.common == 0) left.push_back(storage.bytes);
@@ -670,7 +685,7 @@ void Recovery::restore_one(const SessionStore::Found& found) {
   const Clock::time_point began = Clock::now();
   const v1::SavedHead& head = found.head;
   core::Result<LeaseRef> lease(found.status);
-  if (found.status.ok()) lease = read_up(found.file, false);
+  if (found.status.ok()) lease = load_session(found.file, false);
   const Status status = lease.ok() ? leases_.admit(*lease) : lease.status();
   if (status.ok()) {
     spdlog::info(

@@ -1,7 +1,7 @@
-// Recovery: sessions into the state directory and back (docs/design/0012-snapshots.md).
-//
-// A snapshot is taken in two steps. The session stands still for a moment, when all that came has
-// run, and its image is taken; a thread of ours then writes that down, while the session goes on.
+// Recovery writes sessions to the state directory and restores them
+// (docs/design/0012-snapshots.md).
+// A snapshot has two steps. When all received commands have run, the session is paused for a moment
+// and its image is taken. An internal thread then writes the image while the session continues.
 // Thread-safe.
 #pragma once
 
@@ -19,24 +19,24 @@
 
 #include "engine/core/mutex.h"
 #include "server/session/leases.h"
-#include "server/state/commons.h"
+#include "server/state/shared_tensor_store.h"
 #include "server/state/store.h"
 
 namespace teletensor::server {
 
 struct SnapshotFacts {
-  std::uint64_t completed_upto = 0;  // commands up to here are in it
-  std::uint64_t bytes = 0;           // of tensors
-  double seconds = 0;                // to write it
-  std::size_t lost = 0;  // tensors, or values, that could not be read or written in time
-  bool common = false;   // the session uses tensors that are published
+  std::uint64_t completed_upto = 0;  // The snapshot contains all commands up to this number.
+  std::uint64_t bytes = 0;           // Size of the tensors in bytes.
+  double seconds = 0;                // Seconds to write the snapshot.
+  std::size_t lost = 0;  // Number of tensors and values that could not be read or written in time.
+  bool common = false;   // Whether the session uses published tensors.
 };
 
 struct DrainFacts {
   struct Lost {
-    std::uint64_t session = 0;  // id
+    std::uint64_t session = 0;  // Session number.
     std::string name, user, reason;
-    bool goes_back = false;  // an older file of it is there
+    bool goes_back = false;  // Whether an older snapshot of the session exists.
   };
   std::size_t kept = 0;
   std::vector<Lost> lost;
@@ -46,13 +46,14 @@ class Recovery {
  public:
   struct Times {
     std::chrono::milliseconds drain{8000};
-    std::chrono::milliseconds every{0};  // a session that has done something; 0: never
+    // Period of the snapshots of an active session. 0 means none.
+    std::chrono::milliseconds every{0};
   };
   using Written = std::function<void(const core::Result<SnapshotFacts>&)>;
   using Drained = std::function<void(const core::Result<DrainFacts>&)>;
 
-  // `store` null: there is nowhere to keep anything. Before the first session. `shutdown`: whoever
-  // calls drain() is to do so; called once, must not block.
+  // `store` may be null if there is no state directory. Must be created before the first session.
+  // `shutdown` is called once to make its receiver call drain(); it must not block.
   Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times times,
            std::function<void()> shutdown);
   ~Recovery();
@@ -60,33 +61,36 @@ class Recovery {
   Recovery& operator=(const Recovery&) = delete;
 
   bool on() const { return store_ != nullptr; }
-  // Takes up what an earlier daemon has written down; what cannot come back is refused by name.
+  // Restores the sessions that an earlier daemon has written. For a session that cannot be
+  // restored, clients that ask for it receive the reason.
   void restore();
-  // FAILED_PRECONDITION for a session that does not outlive its connection. `done` comes once a
-  // file is safe on the disk that has all commands which had come when this was called.
+  // Returns FAILED_PRECONDITION for a session that does not outlive its connection. `done` is
+  // called when a durable file contains all commands that were received before this call.
   void snapshot(const LeaseRef& lease, Written done);
-  // The same, and the session stands still from there on until resume(): engine::Session's rest().
-  // ABORTED while another snapshot of it is under way.
+  // Writes a snapshot like snapshot(), and pauses the session afterwards until resume() (see
+  // engine::Session::rest()). ABORTED if another snapshot of the session is running.
   void rest(const LeaseRef& lease, Written done);
   static void resume(Lease& lease);
-  // OK where a session can be written down.
+  // Returns OK if the session can be written to a file.
   core::Status refusal(const Lease& lease) const;
-  // Null: there is nowhere to keep anything.
+  // The store of session files. Null if there is no state directory.
   const SessionStore* store() const { return store_.get(); }
-  // The session of a file of the store, where nobody finds it before Leases::admit(). `arrives`: it
-  // is a peer's, and gets a number of this daemon.
-  core::Result<LeaseRef> read_up(const std::string& file, bool arrives);
-  // Takes up the session of that file, or says in the log why it cannot be.
+  // Creates a session from a file of the store. Clients cannot find it before Leases::admit(). With
+  // `arrives`, the file comes from a peer, and the session gets a new number.
+  core::Result<LeaseRef> load_session(const std::string& file, bool arrives);
+  // Restores the session of a file, or logs why it cannot be restored.
   void restore_file(const std::string& file);
-  // Calls `shutdown`; `done` when drain() has ended. `budget`: of that drain, 0: as constructed.
+  // Calls `shutdown`. `done` is called when drain() has ended. `budget` is the time for that drain;
+  // 0 means the time given to the constructor.
   void ask_to_drain(std::chrono::milliseconds budget, Drained done);
-  // Refuses new sessions, lets what has come run, and writes every session down, the most important
-  // first: named before others, attached before others, then who worked last. Ends all of them.
-  // What is not written in time, or when hurry() was called, is lost by its name, or goes back to
-  // its last snapshot. The time for it began at `since`. Once.
+  // Refuses new sessions, lets received commands run, writes all sessions to files and ends them.
+  // More important sessions are written first: named before unnamed, attached before detached, then
+  // those that were active last. A session that is not written in time, or before hurry(), is
+  // reported as lost or restored from its last snapshot. `since` is the time from which the time
+  // limit counts. Must be called once.
   void drain(Clock::time_point since);
   void hurry() { deadline_ = cut_ = Clock::time_point::min(); }
-  // drain() has written all it will write; only what runs is waited for.
+  // Returns true if drain() has finished writing and only waits for running kernels.
   bool written() const { return written_; }
 
  private:
@@ -96,20 +100,23 @@ class Recovery {
     std::shared_ptr<v1::SavedHead> head;
     std::shared_ptr<v1::SavedBody> body;
     std::function<void(core::Result<SnapshotFacts>)> done;
-    int rank = 0;           // lower ones first
-    bool squeezed = false;  // what there is no room for is lost, the rest written
+    int rank = 0;  // Order of writing: lower ranks first.
+    // Whether tensors that do not fit on the disk are dropped and the rest is written.
+    bool squeezed = false;
   };
-  // One after the other for each session: who comes meanwhile has the next one.
+  // The snapshot requests of one session. They are served one after the other; requests that arrive
+  // during a snapshot share the next one.
   struct Line {
     bool busy = false;
     std::vector<Written> served, waiting;
   };
-  // When a session was written down last, for those that are from time to time.
+  // The time of the next periodic snapshot of a session, and the result of the last one.
   struct Past {
     Clock::time_point due;
-    core::Status status;  // how that ended
+    core::Status status;  // Result of the last periodic snapshot.
   };
-  enum class After : std::uint8_t { kGoOn, kHold, kRest };  // of the session
+  // State of a session after its snapshot.
+  enum class After : std::uint8_t { kGoOn, kHold, kRest };
   void picture(const LeaseRef& lease, After after, int rank,
                std::function<void(core::Result<SnapshotFacts>)> done);
   static bool last_chance(const Job& job);
@@ -117,7 +124,7 @@ class Recovery {
   void served(const LeaseRef& lease, const core::Result<SnapshotFacts>& facts);
   void note(const Lease& lease, const core::Result<SnapshotFacts>& facts, bool timed)
       TT_REQUIRES(mutex_);
-  void look_round();
+  void start_due_snapshots();
   void work();
   core::Result<SnapshotFacts> write(Job& job);
   core::Status write_files(Job& job, const std::string& file, SessionStore::Terms terms,
@@ -131,11 +138,11 @@ class Recovery {
 
   Leases& leases_;
   const std::unique_ptr<SessionStore> store_;
-  Commons commons_;  // the writer's, once it has something to do
+  SharedTensorStore shared_tensors_;  // Used by the writer thread once it has started to write.
   const Times times_;
   const std::function<void()> shutdown_;
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};
-  // No bytes are written any more, so that what was can be made safe.
+  // From this time on no more contents are written, so that what was written can be made durable.
   std::atomic<Clock::time_point> cut_{Clock::time_point::max()};
 
   std::atomic<bool> written_{false};
@@ -143,10 +150,13 @@ class Recovery {
   core::Mutex mutex_;
   core::CondVar changed_;
   std::deque<Job> jobs_ TT_GUARDED_BY(mutex_);
-  std::vector<Job> starved_ TT_GUARDED_BY(mutex_);            // at a shutdown: the disk was full
-  std::deque<std::string> over_ TT_GUARDED_BY(mutex_);        // files to remove
-  std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);  // with one under way
-  std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);  // by the session's id
+  // Jobs for which the disk was full during a shutdown.
+  std::vector<Job> starved_ TT_GUARDED_BY(mutex_);
+  std::deque<std::string> over_ TT_GUARDED_BY(mutex_);  // Files to remove.
+  // Sessions with a running snapshot, and their waiting requests.
+  std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);
+  // The last periodic snapshots, by session number.
+  std::map<std::uint64_t, Past> past_ TT_GUARDED_BY(mutex_);
   std::chrono::milliseconds budget_ TT_GUARDED_BY(mutex_);
   std::vector<Drained> drained_ TT_GUARDED_BY(mutex_);
   bool asked_ TT_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,5 @@
-// Sessions in files, over the real engine: what comes back, and what a file that is damaged, of
-// another version or nonsense does.
+// Tests of sessions in files, with the real engine: what is restored, and how damaged files, files
+// of other versions and invalid files are handled.
 #include "server/state/recovery.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using program::Command;
 
 constexpr int kElements = 5000;
 
-// A daemon without its network. One at a time has the folder.
+// A daemon without its network. One at a time may use the folder.
 struct House {
   explicit House(const std::string& folder, Recovery::Times times = {})
       : engine(engine::Engine::create(options())), leases(*engine, limits()) {
@@ -67,7 +67,8 @@ struct House {
     const Status status = done.get_future().get();
     ASSERT_TRUE(status.ok()) << status.message();
   }
-  // w = 0, 1, 2, ...; y = w * w, recorded; both named. Five commands, two handles.
+  // Computes w = 0, 1, 2, ... and y = w * w with gradient recording, and names both. Issues five
+  // commands and creates two handles.
   LeaseRef working(const std::string& name) {
     const LeaseRef lease = open(name);
     std::vector<float> numbers(kElements);
@@ -94,7 +95,7 @@ struct House {
     recovery->snapshot(lease, [&](const auto& facts) { done.set_value(facts); });
     return done.get_future().get();
   }
-  // What a fetch of the handle gives, as command `seq`.
+  // Fetches a handle with the command `seq`.
   static std::vector<float> read(Lease& lease, std::uint64_t seq, std::uint64_t next_id,
                                  std::uint64_t h) {
     submit(lease, seq, next_id, {Command(program::Fetch{h, false})});
@@ -130,7 +131,7 @@ void put(const std::string& path, const std::string& bytes) {
 
 class RecoveryTest : public ::testing::Test {
  protected:
-  // A file with one session, whose token it gives.
+  // Writes a file with one session, and returns the session's token.
   std::string token_of_one() {
     House house(folder_.path);
     const LeaseRef lease = house.working("exp");
@@ -188,12 +189,12 @@ TEST_F(RecoveryTest, AnEndedSessionLeavesNoFile) {
   EXPECT_EQ(house.snapshot(lease).status().code(), Code::kCancelled);
 }
 
-// Restored, it would be a second session of the name.
+// Restoring it would create a second session with the name.
 TEST_F(RecoveryTest, WhatTheClientBeforeHadIsNotWrittenAsASessionOfItsOwn) {
   House house(folder_.path);
   const LeaseRef other = house.working("other"), old = house.working("exp");
   std::promise<void> writing, go_on;
-  house.recovery->snapshot(other, [&](const auto&) {  // on the thread that writes
+  house.recovery->snapshot(other, [&](const auto&) {  // The callback runs in the writer thread.
     writing.set_value();
     go_on.get_future().wait();
   });
@@ -211,7 +212,7 @@ TEST_F(RecoveryTest, WhatTheClientBeforeHadIsNotWrittenAsASessionOfItsOwn) {
   const auto files = [&] {
     return std::distance(std::filesystem::directory_iterator(folder_.path + "/sessions"), {});
   };
-  EXPECT_EQ(files(), 2);  // the other one's, and the lock
+  EXPECT_EQ(files(), 2);  // The files are the other session's and the lock.
   EXPECT_TRUE(house.snapshot(heir).ok());
   EXPECT_EQ(files(), 3);
 }
@@ -245,7 +246,8 @@ TEST_F(RecoveryTest, TheTimeOfADrainBeginsWhenItsCallerSays) {
   EXPECT_EQ(facts.lost[0].name, "exp");
 }
 
-// The client comes again after the daemon has gone back: with its frames, or without.
+// The client reconnects after the daemon was restored from an older snapshot, with or without its
+// frames.
 TEST_F(RecoveryTest, AnOlderSessionIsReplayedOrRefused) {
   const std::string token = token_of_one();
   House house(folder_.path);
@@ -255,7 +257,7 @@ TEST_F(RecoveryTest, AnOlderSessionIsReplayedOrRefused) {
   std::string word;
   EXPECT_EQ(lease.attach(call, &word).status().code(), Code::kFailedPrecondition);
   EXPECT_EQ(word, "rollback");
-  call.replay_from = 7;  // command 6 is missing
+  call.replay_from = 7;  // The client cannot send command 6, so the attach is refused.
   EXPECT_FALSE(lease.attach(call, &word).ok());
   call.replay_from = 6;
   call.uploads = 1;
@@ -267,10 +269,10 @@ TEST_F(RecoveryTest, AnOlderSessionIsReplayedOrRefused) {
   EXPECT_EQ(attached->received_upto, 5u);
   EXPECT_EQ(attached->credits.upto, 5u + House::limits().credit_instructions);
   call = {"0123456789abcdef", 3, 7, 5, 0, 0};
-  EXPECT_FALSE(lease.attach(call, &word)->replay);  // not older
+  EXPECT_FALSE(lease.attach(call, &word)->replay);  // The session is not older than the client.
 }
 
-// Two sessions with one storage, published by the first, in files: their tokens.
+// Writes two sessions that share a storage published by the first one, and returns their tokens.
 std::pair<std::string, std::string> two_that_share(House& house) {
   const LeaseRef one = house.working("one"), two = house.open("two");
   House::submit(*one, 6, 3, {Command(program::Publish{"w", 1, true, ""})});
@@ -307,7 +309,7 @@ TEST_F(RecoveryTest, WhatIsPublishedIsSharedAgain) {
   house.recovery->restore();
   const auto one = house.leases.find(tokens.first), two = house.leases.find(tokens.second);
   ASSERT_TRUE(one.ok() && two.ok());
-  EXPECT_EQ(house.engine->memory()[0].used, used);  // once
+  EXPECT_EQ(house.engine->memory()[0].used, used);  // The shared storage counts once.
   ASSERT_EQ(house.engine->publications().size(), 1u);
   EXPECT_EQ(house.engine->publications()[0].id, id);
   program::Apply square;
@@ -317,13 +319,14 @@ TEST_F(RecoveryTest, WhatIsPublishedIsSharedAgain) {
   House::submit(**two, 2, 2, {Command(square)});
   EXPECT_EQ(House::read(**two, 3, 2, 1)[70], 4900.0f);
   EXPECT_EQ(House::read(**one, 8, 3, 1)[70], 4900.0f);
-  // Numbers that were given name nothing else.
+  // Numbers that were used before are not used again for other objects.
   House::submit(**one, 9, 3, {Command(program::Publish{"y", 2, true, ""})});
   House::read(**one, 10, 3, 2);
   for (const auto& each : house.engine->publications()) {
     EXPECT_TRUE(each.name == "w" || each.id > id + 1'000'000) << each.id;
   }
-  // A client that is ahead is not believed to have done everything alone.
+  // A client that is ahead of the snapshot may not replay, because other sessions have written to
+  // the shared storage.
   std::string word;
   EXPECT_FALSE((*two)->attach({"0123456789abcdef", 2, 7, 9, 0, 1}, &word).ok());
   EXPECT_EQ(word, "rollback");
@@ -465,7 +468,7 @@ TEST_F(RecoveryTest, AnOperationThatIsListedTwiceIsRefused) {
       << lease.status().message();
 }
 
-// One field somewhere becomes another number, or an element of a list comes twice or not at all.
+// Replaces one field by another number, or duplicates or removes an element of a list.
 void mutate(google::protobuf::Message& message, std::mt19937_64& random) {
   const auto* type = message.GetDescriptor();
   const auto* r = message.GetReflection();

@@ -27,13 +27,15 @@ namespace {
 constexpr char kSuffix[] = ".session";
 constexpr char kLosses[] = "losses";
 constexpr std::size_t kPiece = std::size_t{1} << 20;
-constexpr std::uint64_t kMaxMessage = std::uint64_t{1} << 31;  // protobuf's own limit
-// 3: bytes of common storages are elsewhere. 2: a storage's bytes come in pieces, each behind its
-// size; kGone and a reason end those of one that is lost. 1: without.
+// Maximum size of a protobuf message.
+constexpr std::uint64_t kMaxMessage = std::uint64_t{1} << 31;
+// Version of the file format. Version 3: the contents of shared storages are in separate files.
+// Version 2: the contents of a storage are stored in pieces, each preceded by its size; kGone and a
+// reason end the contents of a storage whose rest is lost. Version 1: without either.
 constexpr std::uint32_t kFormat = 3;
 constexpr std::uint64_t kGone = ~std::uint64_t{0};
 constexpr std::uint64_t kMaxReason = 1 << 16;
-constexpr std::uint64_t kReason = 256;  // what one costs, about
+constexpr std::uint64_t kReason = 256;  // Estimated size of an error text in a file, in bytes.
 
 Status format_known(const v1::SavedHead& head) {
   if (head.format() >= 1 && head.format() <= kFormat) return {};
@@ -56,7 +58,8 @@ Status get_message(BlockReader& reader, google::protobuf::MessageLite& message) 
   std::uint64_t size = 0;
   TT_RETURN_IF_ERROR(reader.read(&size, sizeof size));
   if (size >= kMaxMessage) return Status(Code::kDataLoss, "a size in the file is wrong");
-  std::string bytes;  // by pieces: of a size that is wrong, only what is there
+  // Reads in pieces, so that a wrong size does not allocate more than the file has.
+  std::string bytes;
   while (bytes.size() < size) {
     const std::size_t at = bytes.size(), part = std::min<std::size_t>(size - at, kPiece);
     bytes.resize(at + part);
@@ -147,7 +150,7 @@ std::vector<SessionStore::Found> SessionStore::list() const {
 
 namespace {
 
-// The end of a storage's bytes, of which the rest is lost.
+// Writes an error that ends the contents of a storage whose rest is lost.
 Status write_reason(BlockWriter& writer, const program::Image::Storage& storage,
                     const Status& lost) {
   const std::string why =

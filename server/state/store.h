@@ -1,7 +1,7 @@
-// SessionStore: sessions as files of the state directory (state.proto says what is in them).
-//
-// One daemon at a time has it. A file is whole or not there: it gets its name when everything is on
-// the disk. Any thread, but for one file one at a time.
+// SessionStore keeps sessions as files of the state directory; state.proto defines their contents.
+// One daemon at a time uses the directory. A file is either complete or missing, because it gets
+// its name when all of it is on the disk. Thread-safe, except that calls for the same file must not
+// overlap.
 #pragma once
 
 #include <atomic>
@@ -22,53 +22,54 @@ class BlockWriter;
 
 namespace teletensor::server {
 
-// A message behind its size, as 8 bytes.
+// Writes or reads a message that is preceded by its size as 8 bytes.
 core::Status put_message(memory::BlockWriter& writer, const google::protobuf::MessageLite& message);
 core::Status get_message(memory::BlockReader& reader, google::protobuf::MessageLite& message);
-// A file of one message.
+// Writes a file with one message.
 core::Status write_message_file(const std::string& path,
                                 const google::protobuf::MessageLite& message);
-// Names the file and nothing above its folder: clients are told.
+// Adds the file name without its folder to an error, because clients receive the error.
 core::Status named_file(const std::string& file, const core::Status& status);
 
 class SessionStore {
  public:
-  // Makes the folder `sessions` in the state directory. UNAVAILABLE where another daemon has
-  // it, PERMISSION_DENIED where other users can write there.
+  // Creates the folder `sessions` in the state directory. UNAVAILABLE if another daemon uses it,
+  // PERMISSION_DENIED if other users can write to it.
   static core::Result<std::unique_ptr<SessionStore>> open(const std::string& state_dir);
   ~SessionStore();
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
 
   struct Found {
-    std::string file;     // its name in the folder
-    core::Status status;  // not OK: damaged, and `head` is empty
+    std::string file;     // Name of the file in the folder.
+    core::Status status;  // An error if the file is damaged; `head` is then empty.
     v1::SavedHead head;
   };
-  // Every file, by its head. Removes what was never finished.
+  // Lists all files with their heads, and removes incomplete files.
   std::vector<Found> list() const;
 
-  // A name for a new file.
+  // Returns a name for a new file.
   std::string new_name() const;
-  // Asked between two pieces: a Status gives the writing up, and the older file stays, unless
-  // `spares` says that the storage at hand may be lost for it.
+  // Called between two pieces. An error cancels the writing and keeps the older file, unless
+  // `spares` returns true for it; then only the current storage is dropped.
   using Check = std::function<core::Status()>;
   using Spares = std::function<bool(const core::Status&)>;
   struct Terms {
     Check check;
     Spares spares;
-    std::uint64_t room = kEndless;  // bytes of the file; storages that do not fit are lost
+    // Maximum size of the file in bytes. Storages that do not fit are dropped.
+    std::uint64_t room = kEndless;
   };
   static constexpr std::uint64_t kEndless = ~std::uint64_t{0};
   struct Lost {
     std::size_t storages = 0;
     std::uint64_t bytes = 0;
-    core::Status why;          // of the first
-    std::uint64_t stored = 0;  // bytes of the file, whole or not
+    core::Status why;          // Error of the first storage that was lost.
+    std::uint64_t stored = 0;  // Size of the file in bytes, complete or not.
 
     void add(std::uint64_t lost_bytes, const core::Status& status);
   };
-  // `lost` grows by what was lost so.
+  // Writes a session to a file. Adds the dropped storages to `lost`.
   core::Status write(const std::string& file, const v1::SavedHead& head, const v1::SavedBody& body,
                      const program::Image& image, engine::Engine& engine, const Terms& terms,
                      Lost& lost) const;
@@ -76,26 +77,27 @@ class SessionStore {
   bool exists(const std::string& file) const;
   std::string path_of(const std::string& file) const { return folder_ + "/" + file; }
 
-  // A file that is being read: after `body` the bytes of its storages follow.
+  // A file that is being read. The contents of its storages follow after `body`.
   class Reading {
    public:
     ~Reading();
     v1::SavedHead head;
     v1::SavedBody body;
-    // As engine::Engine::ReadBytes. Never over the end of a storage.
+    // Reads contents, with the contract of engine::Engine::ReadBytes. A read must not cross the end
+    // of a storage.
     core::Status read(void* to, std::size_t bytes, core::Status& lost);
-    core::Status finish();  // nothing is missing, nothing is left
+    core::Status finish();  // Returns OK if all contents were read and nothing follows them.
 
    private:
     friend class SessionStore;
     core::Status next_piece(core::Status& lost);
 
     std::unique_ptr<memory::BlockReader> reader_;
-    std::uint64_t left_ = 0;  // of the piece
+    std::uint64_t left_ = 0;  // Bytes left of the current piece.
   };
   core::Result<std::unique_ptr<Reading>> read(const std::string& file) const;
 
-  // Sessions that were lost in an earlier life; remembered until the next call.
+  // Records sessions that were lost in an earlier run. They are kept until the next call.
   core::Status write_losses(const v1::SavedLosses& losses);
   v1::SavedLosses take_losses();
 

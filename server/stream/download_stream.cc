@@ -1,9 +1,9 @@
-// Download: the bytes that a bulk Fetch bound to its number, in chunks.
+// The Download stream: sends the value of a bulk Fetch in chunks.
 #include <algorithm>
 #include <utility>
 
 #include "proto/wire/bulk.h"
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 #include "server/session/streams.h"
 
 namespace teletensor::server {
@@ -39,7 +39,8 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     finish(Status(Code::kCancelled, "download: the connection was lost"));
   }
   void OnDone() noexcept override {
-    // Else the client says when it has all of it: what it has not read may come again.
+    // Otherwise the client reports when it has all of the value; until then it may ask for the
+    // missing part again.
     if (lease_ && !lease_->survives()) {
       (void)lease_->with_session([&](engine::Session& session) {
         session.end_download(asked_.seq);
@@ -85,7 +86,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     return wire::decode_download_request(bytes, asked_);
   }
 
-  // From a lane, or at once.
+  // Receives the fetched value. Called by an execution lane, or at once.
   void ready(core::Result<engine::Fetched> fetched) {
     if (!fetched.ok()) return finish(fetched.status());
     if (!fetched->status.ok()) return finish(fetched->status);
@@ -117,7 +118,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
   void pump() {
     const auto self = shared_from_this();
-    turnstile_.run([this] { return step(); });
+    serial_executor_.run([this] { return step(); });
   }
 
   bool step() {
@@ -151,7 +152,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         break;
     }
     if (!header.first && header.offset == header.bytes) {
-      finish(Status());  // makes the turnstile look again
+      finish(Status());  // Makes the serial executor call step() again.
       return false;
     }
     return write(header);
@@ -162,7 +163,8 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         std::min<std::uint64_t>(limits_.chunk_bytes, header.bytes - header.offset));
     const grpc::Slice slices[] = {grpc::Slice(wire::encode_download_header(header, size)),
                                   grpc::Slice(size)};
-    char* data = const_cast<char*>(reinterpret_cast<const char*>(slices[1].begin()));  // new
+    // Writable memory of the slice that was allocated above.
+    char* data = const_cast<char*>(reinterpret_cast<const char*>(slices[1].begin()));
     Status copied;
     if (size != 0) {
       copied = lease_->with_session([&](engine::Session& session) {
@@ -184,17 +186,17 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     return true;
   }
 
-  grpc::CallbackServerContext* const context_;  // until OnDone
+  grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   const Limits& limits_;
   const StreamCount count_;
-  std::shared_ptr<DownloadStream> self_;  // until OnDone
-  Turnstile turnstile_;
-  LeaseRef lease_;             // constant after start()
-  wire::DownloadAsked asked_;  // constant after start()
-  grpc::ByteBuffer chunk_;     // of the write in progress
+  std::shared_ptr<DownloadStream> self_;  // Keeps the stream alive until OnDone.
+  SerialExecutor serial_executor_;
+  LeaseRef lease_;             // The lease; constant after start().
+  wire::DownloadAsked asked_;  // The request; constant after start().
+  grpc::ByteBuffer chunk_;     // Buffer of the write in progress.
 
   mutable core::Mutex mutex_;
-  wire::DownloadHeader header_ TT_GUARDED_BY(mutex_);  // of the next chunk
+  wire::DownloadHeader header_ TT_GUARDED_BY(mutex_);  // Header of the next chunk.
   bool ready_ TT_GUARDED_BY(mutex_) = false;
   bool writing_ TT_GUARDED_BY(mutex_) = false;
   bool cancel_wanted_ TT_GUARDED_BY(mutex_) = false;

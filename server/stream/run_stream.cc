@@ -1,7 +1,7 @@
-// Run: frames in, progress out. One read and one write at a time.
+// The Run stream: receives frames and sends progress. One read and one write are active at a time.
 #include <utility>
 
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 #include "server/session/streams.h"
 
 namespace teletensor::server {
@@ -41,7 +41,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 
   void OnReadDone(bool ok) noexcept override {
     if (!ok) return detach("the client closed the stream");
-    const auto self = shared_from_this();  // the lease may end on the way
+    const auto self = shared_from_this();  // Keeps the stream alive if the lease ends meanwhile.
     LeaseRef lease;
     {
       MutexLock lock(mutex_);
@@ -72,7 +72,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     self_.reset();
   }
 
-  // LeaseCall
+  // ---- LeaseCall
   void lease_ended(const Ending& ending) override {
     finish(ending);
     pump();
@@ -110,7 +110,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     return lease.submit(this, bytes);
   }
 
-  // The client is gone, or wants nothing more of this stream.
+  // The client has disconnected or ended this stream.
   void detach(const char* how) {
     finish({});
     LeaseRef lease;
@@ -131,8 +131,9 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
   }
 
   void pump() {
-    const auto self = shared_from_this();  // Finish may bring OnDone before it returns
-    turnstile_.run([this] { return step(); });
+    // Keeps the stream alive, because Finish may call OnDone before it returns.
+    const auto self = shared_from_this();
+    serial_executor_.run([this] { return step(); });
   }
 
   Status take_progress(Lease& lease, bool* some) {
@@ -162,7 +163,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
           finished_ = true;
           answer = answer_;
         } else if (std::exchange(cancel_wanted_, false)) {
-          next = kCancel;  // ends the write that the client does not take, which holds up Finish
+          next = kCancel;  // Ends a write that the client does not read, because it delays Finish.
         }
       } else if (!reading_ && lease_ && lease_->readable()) {
         next = kRead;
@@ -175,7 +176,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
       bool some = false;
       const Status status =
           core::with_memory("progress", [&] { return take_progress(*lease, &some); });
-      if (!status.ok()) {  // what it was to tell is lost
+      if (!status.ok()) {  // The report for the client is lost, so the session must end.
         leases_.end(*lease, status, "protocol");
         return true;
       }
@@ -205,14 +206,14 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     return false;
   }
 
-  grpc::CallbackServerContext* const context_;  // until OnDone
+  grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   Leases& leases_;
   const StreamCount count_;
-  std::uint64_t attach_;             // constant after start()
-  std::shared_ptr<RunStream> self_;  // until OnDone
-  Turnstile turnstile_;
-  grpc::ByteBuffer frame_;     // of the read in progress
-  grpc::ByteBuffer progress_;  // of the write in progress
+  std::uint64_t attach_;             // Attach counter of the stream; constant after start().
+  std::shared_ptr<RunStream> self_;  // Keeps the stream alive until OnDone.
+  SerialExecutor serial_executor_;
+  grpc::ByteBuffer frame_;     // Buffer of the read in progress.
+  grpc::ByteBuffer progress_;  // Buffer of the write in progress.
 
   mutable core::Mutex mutex_;
   LeaseRef lease_ TT_GUARDED_BY(mutex_);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kComputeService[] = "/teletensor.v1.Compute/";
 
-// A stream that is refused before it costs anything.
+// A reactor that refuses a stream and does nothing else.
 template <class Reactor>
 class Refused final : public Reactor {
  public:
@@ -21,8 +21,8 @@ constexpr std::size_t kSpansPerReply = 16384;
 
 }  // namespace
 
-// Answers a call of `method` with what act(lease) returns, if it may be made and the lease is the
-// caller's.
+// Answers a call of `method` with the result of act(lease), if the caller may make the call and
+// owns the lease.
 template <class Act>
 grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext* context,
                                                      const char* method, Act act) {
@@ -32,7 +32,8 @@ grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext
   });
 }
 
-// What start() makes, unless it fails or there are too many.
+// Returns the reactor that start() creates. If that fails, or if there are too many streams,
+// returns one that refuses the call.
 template <class Reactor, class Start>
 Reactor* ComputeService::stream(Start start) noexcept {
   Reactor* reactor = nullptr;
@@ -75,7 +76,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
   hello->client.limits = limits.amounts;
   hello->client.memory_asked = request.memory_quota();
   hello->client.memory_quota = limits.quota(hello->client.memory_asked);
-  // Who comes without a name is nobody in particular: a session is nobody's to take by its name.
+  // An anonymous caller cannot be identified, so it may not take over a session by its name.
   if (caller->user == kAnonymous) hello->client.takes_over = false;
   const bool local = entrance_.neighbour.empty() && by_socket(context);
   auto ready = [this, later, &reply, peer = context.peer(), shares = local && facts_.shares,
@@ -103,7 +104,7 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
       leases_.take_over(std::move(hello->client), std::move(ready), *old);
     }
   } else if (hello->client.takes_over) {
-    if (const auto place = leases_.whereabouts().find(caller->user, hello->client.name);
+    if (const auto place = leases_.moved_sessions().find(caller->user, hello->client.name);
         place && !leases_.find_name(caller->user, hello->client.name)) {
       return moved_away(*place, context, request, reply, later);
     }
@@ -114,8 +115,8 @@ core::Status ComputeService::hello(grpc::CallbackServerContext& context,
   return {};
 }
 
-// The session that the client names is with a peer.
-core::Status ComputeService::moved_away(const Whereabouts::Place& place,
+// Answers a Hello for a session that has moved to a peer.
+core::Status ComputeService::moved_away(const MovedSessions::Place& place,
                                         const grpc::CallbackServerContext& context,
                                         const v1::HelloRequest& request, v1::HelloReply& reply,
                                         const AnswerRef& later) const {
@@ -146,7 +147,7 @@ core::Status ComputeService::attach(grpc::CallbackServerContext& context,
   const std::string_view token = text_of(context, "teletensor-token");
   std::string why;
   if (caller.ok() && !leases_.find(token, &why).ok() && why == "moved") {
-    const auto place = leases_.whereabouts().find(token);
+    const auto place = leases_.moved_sessions().find(token);
     if (place && place->user == caller->user) {
       reply.set_moved_to(place->for_client(by_socket(context)));
       return {};
@@ -240,7 +241,7 @@ core::Result<LeaseRef> ComputeService::lease(grpc::CallbackServerContext& contex
                   auth_.check(context, entrance_, kComputeService + std::string(method)));
 }
 
-// The caller's session of that name.
+// The caller's session with this name.
 core::Result<LeaseRef> ComputeService::named(grpc::CallbackServerContext& context,
                                              const std::string& name) const {
   const core::Result<Caller> caller =

@@ -1,4 +1,5 @@
-// The gRPC service for clients. Callback API; Run, Upload and Download see raw bytes.
+// ComputeService is the gRPC service for clients. It uses gRPC's callback API; Run, Upload and
+// Download exchange raw bytes.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -68,13 +69,13 @@ class ComputeService final : public ComputeCallbacks {
                      v1::HelloReply& reply, const AnswerRef& later);
   core::Status attach(grpc::CallbackServerContext& context, const v1::AttachRequest& request,
                       v1::AttachReply& reply);
-  core::Status moved_away(const Whereabouts::Place& place,
+  core::Status moved_away(const MovedSessions::Place& place,
                           const grpc::CallbackServerContext& context,
                           const v1::HelloRequest& request, v1::HelloReply& reply,
                           const AnswerRef& later) const;
-  // Came the call through a UNIX socket of this machine?
+  // Returns true if the call came through a UNIX socket of this machine.
   bool by_socket(const grpc::CallbackServerContext& context) const;
-  // The lease of a call of `method`, if it may be made and the lease is the caller's.
+  // The lease that a call of `method` names, if the caller may make the call and owns the lease.
   core::Result<LeaseRef> lease(grpc::CallbackServerContext& context, const char* method) const;
   core::Result<LeaseRef> named(grpc::CallbackServerContext& context, const std::string& name) const;
 

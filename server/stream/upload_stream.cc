@@ -1,10 +1,10 @@
-// Upload: chunks in order into storage that was admitted with the first of them, or into what a cut
-// upload has left.
+// The Upload stream: receives chunks in order, into storage that is admitted with the first chunk,
+// or into the storage of an interrupted upload.
 #include <algorithm>
 #include <utility>
 
 #include "proto/wire/bulk.h"
-#include "server/base/turnstile.h"
+#include "server/base/serial_executor.h"
 #include "server/session/streams.h"
 
 namespace teletensor::server {
@@ -59,7 +59,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
 
   void lease_ended(const Ending& ending) override { finish(ending.status); }
-  void abandon() override {}  // Finish waits for nothing here
+  // Finishing this stream never waits for the client, so nothing must be cancelled.
+  void abandon() override {}
 
  private:
   void next() {
@@ -69,7 +70,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     if (!waits) want_read();
   }
 
-  // `waits`: for memory; admitted() comes.
+  // Processes a chunk. Sets `waits` if the upload has to wait for memory; admitted() is then called
+  // later.
   Status take_chunk(bool* waits) {
     std::vector<grpc::Slice> slices;
     if (!chunk_.Dump(&slices).ok()) return core::internal("upload: unreadable chunk");
@@ -128,11 +130,13 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     };
     core::Result<std::uint64_t> upload = ask();
     if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
-      lease_->drop_staged(core::Clock::now());  // its own that were cut: they can be sent again
+      // The session's own interrupted uploads are dropped first, because their client can send them
+      // again.
+      lease_->drop_staged(core::Clock::now());
       upload = ask();
     }
     if (!upload.ok() && upload.status().code() == Code::kResourceExhausted) {
-      // Others' idle memory may move away first.
+      // Idle memory of other sessions may have to be moved to disk first.
       *waits = true;
       return lease_->with_session([&](engine::Session& session) {
         session.admit_upload(header.device, header.bytes,
@@ -153,7 +157,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     return [lease = lease_](std::uint64_t upload) { lease->abort_upload(upload); };
   }
 
-  // CANCELLED: the call is over, and it is left as one that was cut before its first byte.
+  // Returns CANCELLED if the call has ended; the upload is then treated as interrupted before its
+  // first byte.
   Status begun(StagedRef staged) {
     {
       MutexLock lock(mutex_);
@@ -166,13 +171,13 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     return Status(Code::kCancelled, "upload: the connection was lost");
   }
 
-  // The chunk that asked for the memory lies here yet.
+  // The chunk that requested the memory is still in chunk_.
   void admitted(core::Result<std::uint64_t> upload) {
     if (!upload.ok()) return finish(lease_->advised(upload.status()));
     if (begun(stage(*upload)).ok()) next();
   }
 
-  // The client has sent everything, or is gone.
+  // Called when the client has sent everything or has disconnected.
   void close() {
     if (context_->IsCancelled()) return finish_cut();
     if (!staged_) return finish(core::invalid("upload: the stream has no chunk"));
@@ -182,7 +187,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     const Status status = lease_->with_session(
         [&](engine::Session& session) { return staged_->finish(this, session); });
-    // The session stands still: the bytes stay, for the client to ask again.
+    // The session is paused: the bytes are kept, and the client asks again later.
     const bool resting = status.code() == Code::kUnavailable;
     if (resting) {
       MutexLock lock(mutex_);
@@ -192,7 +197,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       StagedRef whole;
       {
         MutexLock lock(mutex_);
-        whole = std::exchange(staged_, nullptr);  // nothing left to abort
+        // Cleared, so that the finished upload is not aborted.
+        whole = std::exchange(staged_, nullptr);
       }
       if (key_ != 0) lease_->uploaded(key_, whole->upload);
       lease_->staging().forget(key_, whole);
@@ -209,7 +215,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     finish(Status(Code::kCancelled, "upload: the connection was lost"));
   }
-  // `word`: why it fails, for the client's program.
+  // `word` is the reason in one word, for the client's program.
   void finish(Status status, std::string word = "") {
     {
       MutexLock lock(mutex_);
@@ -228,7 +234,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
   void pump() {
     const auto self = shared_from_this();
-    turnstile_.run([this] { return step(); });
+    serial_executor_.run([this] { return step(); });
   }
   bool step() {
     Status answer;
@@ -261,14 +267,14 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer* const reply_;
   const Limits& limits_;
   const StreamCount count_;
-  const std::uint64_t key_;             // the client's number for the upload; 0: none
-  std::shared_ptr<UploadStream> self_;  // until OnDone
-  Turnstile turnstile_;
+  const std::uint64_t key_;             // The client's number for the upload. 0 means none.
+  std::shared_ptr<UploadStream> self_;  // Keeps the stream alive until OnDone.
+  SerialExecutor serial_executor_;
 
-  // Of the reads, which come one after the other; then of OnDone.
+  // Used by the reads of the stream, which do not overlap, and then by OnDone.
   LeaseRef lease_;
   grpc::ByteBuffer chunk_;
-  StagedRef staged_;  // once the first chunk has come
+  StagedRef staged_;  // The upload; set when the first chunk was received.
   core::Device device_;
   std::uint64_t expected_ = 0, received_ = 0;
 

@@ -91,9 +91,9 @@ void fill(Dice& dice, Message& message) {
 }
 
 // A service whose callers are this user.
-class Door {
+class UnixListener {
  public:
-  Door(KeyStores& stores, server::Auth& auth, const std::string& user)
+  UnixListener(KeyStores& stores, server::Auth& auth, const std::string& user)
       : service_(stores, auth, server::Entrance{false, user}) {
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
@@ -103,7 +103,7 @@ class Door {
     channel_ = server_->InProcessChannel(grpc::ChannelArguments());
     stub_ = std::make_unique<grpc::GenericStub>(channel_);
   }
-  ~Door() { server_->Shutdown(); }
+  ~UnixListener() { server_->Shutdown(); }
   std::shared_ptr<grpc::Channel> channel() const { return channel_; }
 
   // One call with these bytes, given up after so long.
@@ -141,7 +141,8 @@ struct House {
   server::Auth auth{tokens, false, false};
   KeyStores::Clock::time_point now = KeyStores::Clock::now();
   KeyStores stores{{}, [this] { return now; }};
-  Door mallory{stores, auth, "mallory"}, trudy{stores, auth, "trudy"}, alice{stores, auth, "alice"};
+  UnixListener mallory{stores, auth, "mallory"}, trudy{stores, auth, "trudy"},
+      alice{stores, auth, "alice"};
   std::unique_ptr<v1::Store::Stub> honest = v1::Store::NewStub(alice.channel());
 };
 

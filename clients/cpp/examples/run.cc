@@ -1,13 +1,13 @@
 // Runs a program that Python has saved (tt.jit.save), through a daemon:
 //
-//   teletensor-run ADDRESS FILE show               the program
+//   teletensor-run ADDRESS FILE show               prints the program
 //   teletensor-run ADDRESS FILE STEPS [VALUES...]  calls it STEPS times, prints its first results
 //   teletensor-run ADDRESS FILE STEPS/SLICED [VALUES...]
-//                                                  the same as one loop on the daemon, whose rounds
-//                                                  have slices of the first SLICED arguments
+//                                                  does the same as one loop in the daemon, whose
+//                                                  rounds use slices of the first SLICED arguments
 //
-// VALUES are its arguments in their order: numbers with commas between them, and after a colon the
-// shape, as in 1,2,3,4:2,2. One number without a shape is a number.
+// VALUES are the arguments in order: numbers separated by commas, and after a colon the shape, for
+// example 1,2,3,4:2,2. A single number without a shape is a scalar.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -61,7 +61,7 @@ int run(int count, char** arguments) {
   for (int i = 4; i < count; ++i) values.push_back(argument(daemon, arguments[i]));
   const std::string steps = arguments[3];
   const int rounds = std::atoi(steps.c_str());
-  std::vector<Tensor> first;  // of each call; read when all have been sent
+  std::vector<Tensor> first;  // The first result of each call; read when all calls have been sent.
   if (const std::size_t slash = steps.find('/'); slash == std::string::npos) {
     for (int step = 0; step < rounds; ++step) first.push_back(program(values).at(0));
   } else {

@@ -10,15 +10,15 @@ using core::DType;
 
 enum class Policy : std::uint8_t { kNone, kLower, kF32, kWidest };
 
-// By op id: [0] on a CPU, [1] elsewhere. Written once, at import.
+// The policy of each operator by id: [0] on a CPU, [1] on other devices. Written once, at import.
 std::vector<std::array<Policy, 2>> g_policies;
 
 struct State {
   bool enabled[2] = {false, false};
   DType lower[2] = {DType::kBF16, DType::kF16};
   bool cache = true;
-  int depth = 0;  // of regions; casts are kept until the outermost ends
-  // What a leaf was cast to: a weight is cast once, however often it is used. The session goes
+  int depth = 0;  // Number of nested regions. Casts are cached until the outermost region ends.
+  // The cast of a leaf: a weight is cast once, however often it is used. The session is destroyed
   // last.
   struct Cast {
     nb::object session;
@@ -26,7 +26,7 @@ struct State {
   };
   std::unordered_map<const void*, Cast> casts;
 };
-// Never destroyed: a thread may end without the GIL.
+// Never destroyed, because a thread may end without the GIL.
 State& state() {
   thread_local State* own = new State();
   return *own;
@@ -36,7 +36,8 @@ struct Region {
   std::size_t where;
   bool enabled;
   DType lower;
-  std::optional<bool> cache;  // else as outside
+  // Whether casts are cached. None means the same as outside the region.
+  std::optional<bool> cache;
   struct Outer {
     bool enabled;
     DType lower;
@@ -63,7 +64,7 @@ struct Region {
   }
 };
 
-// The simulated device stands for a CPU.
+// The simulated device is treated like a CPU.
 std::size_t place(const Var& var) {
   return var.layout().device.kind == core::DeviceKind::kCuda ? 1 : 0;
 }
@@ -77,7 +78,7 @@ Status cast_to(PySession& session, DType dtype, Var& var) {
   if (var.dtype() == dtype) return {};
   State& own = state();
   auto& handle = static_cast<autograd::Handle&>(*var.named());
-  // A weight, cast so that gradients reach it.
+  // A weight that requires a gradient, whose cast is kept so that the gradient reaches it.
   const bool keep = own.cache && own.depth > 0 && dtype != DType::kF32 &&
                     var.dtype() == DType::kF32 && handle.flag && grad_mode();
   if (keep) {
@@ -137,7 +138,7 @@ Status autocast(PySession& session, OpId id, Arguments& arguments) {
 }
 
 void bind_autocast(nb::module_& m) {
-  // Names that are no op are left out: composed functions reach ops that are.
+  // Names that are not operators are ignored: composed functions call operators that have a policy.
   m.def("set_autocast_policies",
         [](int where, const std::vector<std::string>& lower, const std::vector<std::string>& f32,
            const std::vector<std::string>& widest) {

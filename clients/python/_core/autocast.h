@@ -1,5 +1,5 @@
-// Autocast: while a thread has it on, ops get their floating operands in another dtype, by a table
-// of op names. Casts are ordinary recorded instructions.
+// Autocast: while it is on in a thread, operators receive their floating-point operands in another
+// dtype, by a table of operator names. The casts are ordinary recorded instructions.
 #pragma once
 
 #include "bindings.h"
@@ -8,11 +8,11 @@ namespace teletensor::client {
 
 using Arguments = core::InlineVector<Var, 3>;
 
-// Is it on in this thread? Cheap: asked at every call.
+// Returns true if autocast is on in this thread. Cheap, because every operator call asks.
 bool autocasting();
-// What tells this thread's mode from others; "" while it is off.
+// A key that identifies this thread's autocast mode. Empty while autocast is off.
 std::string_view autocast_key();
-// Casts what the op's policy says. A failure is the cast's own.
+// Casts the arguments as the operator's policy requires. An error is that of a cast.
 Status autocast(PySession& session, OpId id, Arguments& arguments);
 
 void bind_autocast(nb::module_& m);

@@ -1,7 +1,6 @@
-// What the binding files share: the Python objects around Session, Handle and OpDef.
-//
-// Hot paths (operators, op calls, making a Tensor) use CPython's own interface; the rest is
-// nanobind. Everything here runs under the GIL.
+// Declarations that the binding files share: the Python objects around Session, Handle and OpDef.
+// Frequent operations (operators, operator calls, creating a Tensor) use CPython's own interface;
+// the rest uses nanobind. All code here runs with the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,31 +27,33 @@ namespace teletensor::client {
 
 namespace nb = nanobind;
 
-// A checkpointed call: how to run it again, and the nodes that its second run has recorded.
+// A checkpointed call: the function to run again, and the nodes that its second run has recorded.
 class Frame final : public core::Counted {
  public:
   nb::object function;
-  std::size_t count = 0;  // nodes of the first run that saved something
+  std::size_t count = 0;  // Number of nodes of the first run that saved values.
   std::vector<core::Ref<autograd::Node>> nodes;
-  std::size_t left = 0;  // of `nodes`, not yet used up
-  nb::object outputs;    // of the second run: they keep its nodes alive on the daemon
+  std::size_t left = 0;  // Number of entries of `nodes` that a backward has not used yet.
+  nb::object outputs;    // Outputs of the second run; they keep its nodes alive in the daemon.
 };
 
-// What this client knows of a tape node.
+// Data that this client keeps for a tape node.
 class NodeExtra final : public core::Counted {
  public:
-  nb::object runner;  // of a Function: called with the node and the gradients
+  nb::object runner;  // For a node of a Function: called with the node and the gradients.
   std::string name;
   core::Ref<Frame> frame;
-  std::size_t index = 0;  // in the frame
-  std::string site;       // anomaly mode: where it was recorded
-  // saved_tensors_hooks: the hooks for each saved value of the node, until it is packed.
+  std::size_t index = 0;  // Index of the node in its checkpoint frame.
+  std::string site;       // In anomaly mode: the source line that recorded the node.
+  // The saved_tensors_hooks for each saved value of the node, until the value is packed.
   struct Packing {
-    nb::object pack, unpack;  // neither: the value is kept as it is
-    int storage = -1;         // its number among those that the hooks are for; -1: they are for all
+    nb::object pack, unpack;  // Both are empty if the value is kept unchanged.
+    // Number of the value's storage among those that the hooks apply to. -1 means that they apply
+    // to all.
+    int storage = -1;
   };
   std::vector<Packing> packing;
-  // The results of pack().
+  // A result of pack().
   struct Packed {
     int slot;
     nb::object value, unpack;
@@ -80,33 +81,36 @@ class PySession final : public Session {
   core::Result<autograd::Node*> again(autograd::Node& node) override;
   Var saved_again(int slot, autograd::Node& node) override;
 
-  // ---- Tensors that are not made yet (pending.h)
-  // Makes it; false: a Python error is set.
+  // ---- Tensors that do not exist yet (pending.h)
+  // Creates the tensor. Returns false if a Python error is set.
   bool resolve(PyTensor& tensor);
-  // Makes all; an error of any is raised.
+  // Creates all pending tensors. Raises an error of any of them.
   Status settle_all();
   void add(Pending& pending);
   Status make_room();
-  // The program has let go of it.
+  // Reports that the program has released the tensor.
   void dropped(PyTensor& tensor);
-  // Whether calls must be carried out in order: inside levels, checkpoints, with strict and anomaly
-  // mode.
+  // Returns true if calls must be executed in order: inside levels and checkpoints, in strict mode
+  // and in anomaly mode.
   bool in_order() const;
   Site present_site();
 
-  // Checkpoint: between begin and end, nodes belong to the frame and their saved values go.
+  // Checkpoints: between begin and end, nodes belong to the frame and their saved values are
+  // dropped.
   void begin_frame(core::Ref<Frame> frame, bool first);
   void end_frame();
-  // saved_tensors_hooks of this thread: `pack` sees what nodes save, `unpack` gives it back.
-  // `storages` not empty: only for what is saved of these tensors' storages, in their dtypes;
-  // pack() then gets the number among them, shape, strides and offset in place of a tensor.
+  // Pushes saved_tensors_hooks of this thread: `pack` receives the values that nodes save, and
+  // `unpack` returns them. If `storages` is not empty, the hooks apply only to values in the
+  // storages and dtypes of these tensors, and pack() receives the storage's number, shape, strides
+  // and offset instead of a tensor.
   void push_saved_hooks(nb::object pack, nb::object unpack, std::span<const HandleRef> storages);
   std::size_t saved_hooks() const { return saved_hooks_.size(); }
-  // The innermost ones go until `left` are left.
+  // Pops the innermost hooks until `left` remain.
   void pop_saved_hooks(std::size_t left);
-  // Anomaly mode: `site` gives the place of the present line, `check` looks at a node's gradients.
+  // Sets anomaly mode: `site` returns the current source line, and `check` inspects the gradients
+  // of a node.
   void set_anomaly(nb::object site, nb::object check);
-  // Gradients are fetched as leaves get them, from a stream's begin to its end.
+  // From begin to end of a stream, gradients are fetched as soon as leaves receive them.
   struct Streamed {
     HandleRef leaf;
     std::uint64_t seq;
@@ -117,31 +121,31 @@ class PySession final : public Session {
   autograd::HookId add_hook(nb::object callable);
   void drop_hook(autograd::HookId hook) { hooks_.erase(hook); }
 
-  // "file.py:12 in train", or "" where it is no longer known.
+  // A source line such as "file.py:12 in train". Empty if it is no longer known.
   std::string site_of(std::uint64_t seq) const;
-  // Called without arguments whenever kLap more commands have been issued, in the middle of issuing
-  // one: it must be C code that runs no Python code. Its exceptions are dropped.
+  // Called without arguments each time kLap more commands were issued, while a command is being
+  // issued. It must be C code that runs no Python code. Its exceptions are dropped.
   nb::object on_lap;
-  // Commands up to this one are the older half of those whose lines site_of() knows.
+  // Commands up to this number are the older half of those whose source lines site_of() knows.
   std::uint64_t fading_upto() const { return last_seq() - std::min(last_seq(), kSites / 2); }
 
-  // From here on h and its views show memory of the program's: `refresh` is called with h before
-  // they are used, and gives it its contents. Ends with h's last other name.
+  // Makes h and its views follow memory of the program: `refresh` is called with h before they are
+  // used, and updates its contents. Ends when the last other reference to h is released.
   void follow(Handle& h, nb::object refresh);
   void follow_nothing();
-  // Lets them be a tensor like any other for a while, or no longer.
+  // Suspends or resumes following: while `on` is set, the tensors behave like any others.
   void set_handed_over(const Handle& h, bool on);
-  // Whether h shows such memory, and who gives it its contents; None.
+  // The object that updates h if h follows memory of the program; otherwise None.
   nb::object follower_of(const Handle& h) const;
 
-  bool strict = false;  // wait after every op
-  // Command `seq` reads the value of one element. The kManyReads-th time in a row for one line, and
-  // with few commands in between, on_reads is called with the line.
+  bool strict = false;  // Whether to wait after every operator.
+  // Reports that command `seq` reads the value of one element. At the kManyReads-th such read in a
+  // row from the same line, with few commands in between, on_reads is called with the line.
   void note_read(std::uint64_t seq);
   nb::object on_reads;
-  // Called without arguments before each wait for the daemon; an exception of it ends the wait.
+  // Called without arguments before each wait for the daemon. An exception ends the wait.
   nb::object before_wait;
-  nb::handle self;  // the Python object, not counted
+  nb::handle self;  // The Python object; a borrowed reference.
 
  protected:
   Status block(const std::function<bool()>& ready) override;
@@ -153,7 +157,7 @@ class PySession final : public Session {
     return site.empty() ? site : "at " + site;
   }
   std::string here() override {
-    note_site(last_seq() + 1);  // the next command writes its own over it
+    note_site(last_seq() + 1);  // The next command overwrites this entry with its own line.
     return site_of(last_seq() + 1);
   }
   Status before_write(const Handle& h) override;
@@ -166,13 +170,14 @@ class PySession final : public Session {
  private:
   struct SavedHooks {
     nb::object pack, unpack;
-    std::vector<std::pair<core::Ref<autograd::Cell>, core::DType>> storages;  // empty: all
+    // The storages to which the hooks apply. Empty for all storages.
+    std::vector<std::pair<core::Ref<autograd::Cell>, core::DType>> storages;
     std::thread::id thread;
   };
-  // The innermost hooks of this thread that are for such a value.
+  // The innermost hooks of this thread that apply to the value.
   NodeExtra::Packing packing_of(const autograd::Node::SavedSlot& slot) const;
-  std::vector<SavedHooks> saved_hooks_;  // innermost last
-  // Makes the tensor, or notes why that is not possible. Errors: a wait failed.
+  std::vector<SavedHooks> saved_hooks_;  // The saved_tensors_hooks in effect, innermost last.
+  // Creates the tensor, or records the error that prevents it. Returns an error if a wait failed.
   Status settle(PyTensor& tensor);
   Status finish(PyTensor& tensor, Pending& pending);
   Status settle_those(const std::function<bool(const Pending&)>& wanted);
@@ -182,22 +187,24 @@ class PySession final : public Session {
 
   static constexpr int kManyReads = 64;
   static constexpr std::uint64_t kFewCommands = 4;
-  const PyObject* read_code_ = nullptr;  // of the last read, to compare; not counted
+  // Code object of the last element read, for comparison; a borrowed reference.
+  const PyObject* read_code_ = nullptr;
   int read_instruction_ = 0, reads_ = 0;
   std::uint64_t read_seq_ = 0;
 
-  // The lines of the last kSites commands are known. A lap is so long that meanwhile a thread can
-  // tell the daemon those that it lacks.
+  // The source lines of the last kSites commands are known. During kLap commands, another thread
+  // has enough time to report to the daemon the lines that it is missing.
   static constexpr std::uint64_t kSites = 1 << 17, kLap = kSites / 4;
   std::vector<Site> sites_;
-  std::deque<Pending*> unresolved_;  // oldest first; not counted
-  std::uint64_t held_ = 0;           // bytes of their operands
+  // Tensors that are not created yet, oldest first; borrowed references.
+  std::deque<Pending*> unresolved_;
+  std::uint64_t held_ = 0;  // Bytes of the operands of unresolved tensors.
   void watch_nodes();
   nb::object list_of(std::span<const Var> vars);
   Status take_list(PyObject* list, std::span<Var> vars, const char* what);
 
   struct Followed {
-    HandleRef handle;  // of the cell, and nobody else's
+    HandleRef handle;  // A handle of the followed cell; this is the only reference to it.
     nb::object refresh;
     bool handed_over = false, busy = false;
   };
@@ -208,25 +215,25 @@ class PySession final : public Session {
   autograd::HookId next_hook_ = 1;
   struct OpenFrame {
     core::Ref<Frame> frame;
-    bool first;  // run
+    bool first;  // Whether it is the first run of the checkpointed function.
     std::thread::id thread;
   };
-  std::vector<OpenFrame> frames_;  // innermost last
+  std::vector<OpenFrame> frames_;  // Checkpoint frames in progress, innermost last.
   nb::object anomaly_site_, anomaly_check_;
   bool streaming_ = false;
   std::size_t stream_inline_ = 0;
   std::vector<Streamed> streamed_;
 };
 
-// A transfer: how much of it is done, for other threads, and whether the command is issued that
-// makes an upload's bytes a tensor. The upload is the daemon's from then on.
+// The progress of a transfer, for other threads. `bound` is set when the command that makes a
+// tensor of an upload was issued; from then on the daemon owns the upload.
 struct Moved {
   std::atomic<std::uint64_t> bytes{0};
   bool bound = false;
 };
 
-// A fetch whose value this gives back where it is not read. The daemon keeps a bulk one's until
-// this ends. A `with` tells that the thread waits.
+// A fetch. If its value is not read, it is released when this object ends; the daemon keeps the
+// value of a bulk fetch until then. A `with` block marks that the thread waits.
 class PyFetch {
  public:
   PyFetch(nb::object session_object, PySession& session, std::uint64_t seq, bool bulk)
@@ -247,7 +254,7 @@ class PyFetch {
       session_.unwanted(seq_);
     }
   }
-  // The value of one that is not bulk. Once.
+  // The value of a fetch that is not bulk. May be called once.
   nb::bytes read();
 
  private:
@@ -259,17 +266,17 @@ class PyFetch {
   std::optional<AwaitsValue> awaits_;
 };
 
-// A Python Tensor. Its handle goes before the session does.
+// A Python Tensor. Its handle is released before the session.
 struct PyTensor {
   nb::object session_object;
   PySession* session = nullptr;
-  HandleRef handle;  // null while it is pending: tensor_of() makes it
+  HandleRef handle;  // Null while the tensor is pending; tensor_of() then creates it.
   core::Ref<Pending> pending;
-  PyObject* self = nullptr;   // the Python object, not counted
-  nb::object kept;            // its bytes, where they came before anybody asked
-  std::uint32_t kept_at = 0;  // the clock then
+  PyObject* self = nullptr;   // The Python object; a borrowed reference.
+  nb::object kept;            // The contents, if they arrived before they were requested.
+  std::uint32_t kept_at = 0;  // Value of the write counter when `kept` was stored.
 
-  // Makes `object` the one Tensor of this handle.
+  // Makes `object` the only Tensor of this handle.
   PyTensor(PySession* s, HandleRef h, PyObject* object)
       : session_object(nb::borrow(s->self)), session(s), handle(std::move(h)), self(object) {
     handle->owner = self;
@@ -278,15 +285,15 @@ struct PyTensor {
   ~PyTensor();
   PyTensor(const PyTensor&) = delete;
   PyTensor& operator=(const PyTensor&) = delete;
-  // As an operand.
+  // The tensor as an operand.
   Var var() const {
     used = true;
     return Var(session, handle);
   }
-  mutable bool used = false;  // since stand_in()
+  mutable bool used = false;  // Whether the stand-in was used as an operand since stand_in().
 };
 
-// A tape node, or the place where a leaf's gradient arrives. Goes before the session does.
+// A tape node, or the place where a leaf's gradient is accumulated. Released before the session.
 struct PyNode {
   nb::object session_object;
   PySession* session = nullptr;
@@ -297,85 +304,92 @@ nb::object node_object(PySession& session, autograd::Node* node, Handle* leaf);
 std::string node_name(const PySession& session, const autograd::Node& node);
 
 bool is_tensor(PyObject* object);
-bool is_op(PyObject* object);  // one of _core.ops
-// nullptr where `object` is no Tensor; or, with a Python error set, where a pending one cannot be
-// made.
+bool is_op(PyObject* object);  // Returns true for an operator object of _core.ops.
+// Returns null if `object` is not a Tensor, or, with a Python error set, if it is a pending one
+// that cannot be created.
 PyTensor* tensor_of(PyObject* object);
-// Has the program set attributes of its own on this Tensor?
+// Returns true if the program has set attributes on this Tensor.
 bool has_attributes(PyObject* tensor);
-// Are gradients recorded for it?
+// Returns true if gradients are recorded for the tensor.
 bool requires_grad(const PyTensor& tensor);
-// The Tensor of h: the living one, or a new one (a new reference).
+// The Tensor of h: the existing one, or a new one. Returns a new reference.
 PyObject* wrap(PySession& session, const HandleRef& h);
-// For `Tensor` and its Python subclasses.
+// The Python type `Tensor`, from which Python subclasses derive.
 extern PyTypeObject* tensor_type;
 
-// Sets the Python error that a Status stands for.
+// Sets the Python error for a Status.
 void set_error(const Status& status);
-// The Python exception that a Status becomes, not raised.
+// Returns the Python exception for a Status, without raising it.
 nb::object exception_of(const Status& status);
-// Throws it.
+// Throws the exception for a Status that is not OK.
 void raise_if(const Status& status);
-// A shape from Python; raises where the rank is above the limit.
+// Converts a shape from Python. Throws if it has too many dimensions.
 core::Dims dims_of(std::span<const std::int64_t> shape);
 template <class T>
 T value_or_raise(core::Result<T> result) {
   raise_if(result.status());
   return std::move(*result);
 }
-// Raises the session's oldest late error, with the line that issued it.
+// Raises the session's oldest asynchronous error, with the line that issued the command.
 void raise_late(PySession& session);
 
-// The session of code that has no tensor yet (asks teletensor._session).
+// The current session, for code that has no tensor (asks teletensor._session).
 PySession& current_session();
 
-// Refuses on a thread that the daemon's answers need, where only a finalizer can want to wait for
-// one (threads.cc).
+// Returns an error in a thread that is needed to receive the daemon's answers. Only a finalizer can
+// want to wait in such a thread (threads.cc).
 Status check_may_wait();
 
-// Python objects to ops' operands and attributes. False: a Python error is set.
-bool number_of(PyObject* object, core::Number& number);  // no error set where it is no number
-// Tensor or number; else false, and an error is set only where a pending Tensor has one.
-// A number that a capture follows (jit's Symbol), with its tag.
+// Conversions of Python objects to operands and attributes. They return false with a Python error
+// set.
+// Sets no error if the object is not a number.
+bool number_of(PyObject* object, core::Number& number);
+// to_var() accepts a Tensor or a number; otherwise it returns false, and sets an error only if a
+// pending Tensor has one. symbol_of() accepts a number that a capture tracks (jit's Symbol), with
+// its tag.
 bool symbol_of(PyObject* object, core::Number& number);
-// The process's random generator: its state, and the next `count` ordinals of it.
+// The process's random number generator: its state, and the next `count` ordinals.
 std::pair<std::int64_t, std::int64_t> rng_state();
 std::pair<std::int64_t, std::int64_t> take_ordinals(std::uint64_t count);
 bool to_var(PyObject* object, Var& var);
 
-// Calls op `id` with results as Python objects (a new reference; nullptr: error set). For
-// operators.
+// Calls operator `id`. Returns its results as Python objects (a new reference), or null with an
+// error set.
 PyObject* call_op(PySession& session, OpId id, std::span<const Var> arguments,
                   std::span<const std::uint32_t> counts, const core::Attributes& attributes);
 PyObject* call_inplace(PySession& session, OpId id, PyObject* self, std::span<const Var> arguments,
                        std::span<const std::uint32_t> counts, const core::Attributes& attributes);
 
 std::optional<core::DType> dtype_of(PyObject* object);
-// The same, also of Python's bool, int, float and complex.
+// Converts a dtype, or one of Python's types bool, int, float and complex. None if the object is
+// neither.
 std::optional<core::DType> dtype_named_by(PyObject* object);
 std::optional<core::Device> device_of(PyObject* object);
-// Sets the Python error for what names no device; it lists those that there are.
+// Sets the Python error for an unknown device name; it lists the existing devices.
 void refuse_device(PyObject* name);
-PyObject* wrap_dtype(core::DType dtype);  // a new reference
+// The Python object of a dtype or a device. Returns a new reference.
+PyObject* wrap_dtype(core::DType dtype);
 PyObject* wrap_device(core::Device device);
 
-extern PyType_Slot tensor_slots[];  // operators.cc
+extern PyType_Slot tensor_slots[];  // The operator slots of Tensor, defined in operators.cc.
 
-void bind_types(nb::module_& m);  // dtype, device, errors
+void bind_types(nb::module_& m);  // Binds the types dtype and device, and the errors.
 void bind_tensor(nb::module_& m);
-void bind_ops(nb::module_& m);  // Op objects, catalog
+void bind_ops(nb::module_& m);  // Binds operator objects and the catalog.
 void bind_session(nb::module_& m);
 void bind_pending(nb::module_& m);
-void bind_tape(nb::module_& m);        // Node, Functions, checkpoints, anomaly mode, streams
-void bind_programs(nb::module_& m);    // capture and calls
-void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
-void bind_scopes(nb::module_& m);      // modes that a signal does not leave on
+// Binds Node, Functions, checkpoints, anomaly mode and gradient streams.
+void bind_tape(nb::module_& m);
+void bind_programs(nb::module_& m);    // Binds capture and calls of programs.
+void bind_transforms(nb::module_& m);  // Binds the levels of vmap and forward mode.
+void bind_scopes(nb::module_& m);  // Binds modes that are reset even if a signal handler raises.
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
 void bind_process(nb::module_& m);
-void bind_threads(nb::module_& m);  // those that the daemon's answers need
+// Binds checks for threads that are needed to receive the daemon's answers.
+void bind_threads(nb::module_& m);
 
-// ImportError, as an exception, from the second call of the process on.
+// Throws ImportError from the second call in the process on.
 void check_first_import();
 
 }  // namespace teletensor::client

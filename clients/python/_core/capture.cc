@@ -1,4 +1,5 @@
-// The capture of a function as one native call: no signal's handler finds a trace half begun.
+// Captures a function in one native call, so that no signal handler runs while a trace is half set
+// up.
 #include <algorithm>
 #include <stdexcept>
 
@@ -16,11 +17,11 @@ PyObject* stand_in(PyTensor& t) {
   return made;
 }
 
-// A capture: from the first command that belongs to the trace to the last. Its end leaves nothing
-// on, however the function ends.
+// A capture, from the first command that belongs to the trace to the last. Its destructor resets
+// everything, however the function ends.
 class Capturing {
  public:
-  // `state`: what the package's Python code looks at.
+  // `state` is a dictionary that the package's Python code reads.
   Capturing(PySession& session, nb::dict state, nb::handle held)
       : session_(session), state_(state) {
     if (!nb::object(state_["current"]).is_none()) {
@@ -43,8 +44,9 @@ class Capturing {
 
   std::uint64_t ordinal() const { return ordinal_; }
 
-  // What the function gets for its arguments: other objects, so that reading the same tensors from
-  // outside shows. A tensor with attributes is given itself: the program is for that tensor alone.
+  // The objects that the function receives as arguments. They are stand-ins, so that a read of the
+  // same tensors from outside is noticed. A tensor with attributes is passed itself; the program is
+  // then valid for that tensor only.
   nb::list arguments(nb::list tensors) {
     nb::list given;
     int place = 0;
@@ -70,7 +72,7 @@ class Capturing {
   }
 
   void function_ends() { state_["current"] = nb::none(); }
-  // What the function has set on stand-ins is set on the real tensors.
+  // Copies attributes that the function has set on stand-ins to the real tensors.
   void pass_on_attributes() {
     for (const StandIn& own : own_) {
       if (!has_attributes(own.made.ptr())) continue;
@@ -88,7 +90,7 @@ class Capturing {
     return out;
   }
 
-  // Places of the arguments that were, or may have been, read from outside as well.
+  // Indices of the arguments that were, or may have been, read from outside as well.
   nb::list read_outside(nb::list tensors) {
     nb::list places;
     for (std::size_t i = 0; i < nb::len(tensors); ++i) {

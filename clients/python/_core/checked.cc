@@ -1,9 +1,9 @@
-// Python functions that look at the kinds of their arguments first, as op objects do: what stands
-// for a Tensor, an int or a bool is one, or the call raises TypeError with the function's and the
-// argument's name.
+// Python functions that check the types of their arguments before they run, like operator objects:
+// an argument that is declared as a Tensor, an int or a bool must be one, or the call raises
+// TypeError with the names of the function and the argument.
 
 #include <Python.h>
-// After Python.h.
+// This header requires Python.h to be included first.
 #include <structmember.h>
 
 #include <array>
@@ -24,7 +24,7 @@ enum class Kind : char {
 };
 
 struct Argument {
-  PyObject* name;  // interned
+  PyObject* name;  // An interned string.
   Kind kind;
 };
 
@@ -32,14 +32,14 @@ struct CheckedObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* weak;
   PyObject* function;
-  PyObject* home;                    // the name of the module that exports it
-  std::vector<Argument>* arguments;  // positional ones first
+  PyObject* home;                    // Name of the module that exports the function.
+  std::vector<Argument>* arguments;  // The parameters of the function, positional ones first.
   std::size_t positional;
 };
 
 CheckedObject* checked_of(PyObject* self) { return reinterpret_cast<CheckedObject*>(self); }
 
-// What an argument must be and is not, or nullptr.
+// The type that an argument must have if `given` does not have it. Null if the type is right.
 const char* missing(Kind kind, PyObject* given) {
   switch (kind) {
     case Kind::kTensor:
@@ -57,7 +57,7 @@ const char* missing(Kind kind, PyObject* given) {
   return nullptr;
 }
 
-// `position` counts from 1; 0: given by name.
+// `position` counts from 1. 0 if the argument was given by name.
 bool look_at(const CheckedObject& self, const Argument& argument, PyObject* given,
              std::size_t position) {
   const char* const wants = missing(argument.kind, given);
@@ -71,7 +71,7 @@ bool look_at(const CheckedObject& self, const Argument& argument, PyObject* give
   return false;
 }
 
-// A copy of the tuple of names, with `name` at index `at`; nullptr with an error.
+// A copy of the tuple of names, with `name` at index `at`. Null with an error set on failure.
 PyObject* with_name(PyObject* names, Py_ssize_t at, PyObject* name) {
   const Py_ssize_t count = PyTuple_GET_SIZE(names);
   PyObject* made = PyTuple_New(count);
@@ -82,7 +82,8 @@ PyObject* with_name(PyObject* names, Py_ssize_t at, PyObject* name) {
   return made;
 }
 
-// Do the keywords of a call name this parameter already? True with a TypeError, or another error.
+// Returns true, with an error set, if the keywords of a call name this parameter a second time.
+// Also returns true for another error.
 bool given_twice(const CheckedObject& self, PyObject* names, PyObject* parameter) {
   const int found = PySequence_Contains(names, parameter);
   if (found <= 0) return found < 0;
@@ -121,8 +122,7 @@ PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, 
   return PyObject_Vectorcall(self.function, args, flags, renamed ? renamed.ptr() : names);
 }
 
-// Everything but what is its own, and where it is found, is the function's: its name, code,
-// documentation, marks.
+// All attributes except a few are those of the function: its name, code, documentation and marks.
 PyObject* checked_getattr(PyObject* self, PyObject* name) {
   static constexpr std::array<std::string_view, 3> kOwn = {"__reduce__", "__reduce_ex__",
                                                            "__call__"};
@@ -141,7 +141,7 @@ int checked_setattr(PyObject* self, PyObject* name, PyObject* value) {
 }
 PyObject* checked_repr(PyObject* self) { return PyObject_Repr(checked_of(self)->function); }
 
-// Copies and pickles are the function itself, found where it is exported.
+// Copies and pickles are references to the function, which is found in the module that exports it.
 PyObject* checked_reduce(PyObject* self, PyObject*) {
   PyObject* module = PyImport_ImportModule("teletensor._checked");
   if (module == nullptr) return nullptr;
@@ -174,7 +174,7 @@ PyTypeObject* checked_type() {
   return type;
 }
 
-// Lives as long as the process.
+// The returned object lives as long as the process.
 nb::object make_checked(nb::object function, nb::str home, const std::vector<std::string>& names,
                         const std::string& kinds, std::size_t positional) {
   auto* checked = PyObject_New(CheckedObject, checked_type());

@@ -1,4 +1,4 @@
-// Python functions that look at the kinds of their arguments.
+// Declares Python functions that check the types of their arguments.
 #pragma once
 
 #include "bindings.h"

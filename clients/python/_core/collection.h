@@ -1,5 +1,5 @@
-// No collection of garbage in a scope: one runs finalizers, which are Python code, and then other
-// threads.
+// Disables garbage collection in a scope, because a collection runs finalizers, which are Python
+// code and let other threads run.
 #pragma once
 
 #include <Python.h>

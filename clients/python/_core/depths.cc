@@ -29,7 +29,7 @@ const Opcodes& opcodes() {
     for (const auto [key, value] : nb::cast<nb::dict>(module.attr("opmap"))) {
       const std::string name = nb::cast<std::string>(key);
       const int op = nb::cast<int>(value);
-      if (op >= 256) continue;  // of the compiler alone
+      if (op >= 256) continue;  // Pseudo-opcodes, which only the compiler uses.
       Opcodes::Kind& kind = made.kinds[static_cast<std::size_t>(op)];
       kind.jumps = nb::cast<bool>(jumps.attr("__contains__")(value));
       kind.backward = name.find("BACKWARD") != std::string::npos;
@@ -40,7 +40,7 @@ const Opcodes& opcodes() {
       if (name == "EXTENDED_ARG") made.extended = op;
       if (name == "RETURN_GENERATOR") {
         made.generator = op;
-        kind.ends = false;  // the generator goes on behind it
+        kind.ends = false;  // The generator continues after RETURN_GENERATOR.
       }
     }
     return made;
@@ -48,7 +48,7 @@ const Opcodes& opcodes() {
   return known;
 }
 
-// A walk along all ways through the code.
+// Follows all paths through the code.
 class Walk {
  public:
   explicit Walk(std::string_view bytes) : bytes_(bytes), depths_(bytes.size() / 2, kUnreached) {}
@@ -97,7 +97,7 @@ class Walk {
         ways_.emplace_back(at + (kind.backward ? -2 : 2) * arg, depth + effect(op, arg, true));
       }
       if (kind.ends) return;
-      // A generator is resumed with a value, whatever the compiler counts for its making.
+      // A generator is resumed with a value, whatever effect the compiler records for its creation.
       depth = op == known.generator ? 1 : depth + effect(op, arg, false);
       arg = 0;
     }
@@ -105,10 +105,11 @@ class Walk {
 
   std::string_view bytes_;
   std::vector<int> depths_;
-  std::vector<std::pair<int, int>> ways_;  // an offset and the values that lie there
+  // Starting points of paths: an offset, and the number of values on the stack there.
+  std::vector<std::pair<int, int>> ways_;
 };
 
-// The numbers of co_exceptiontable: six bits a byte, the first ones first.
+// Reads the numbers of co_exceptiontable: six bits in each byte, most significant first.
 class ExceptionTable {
  public:
   explicit ExceptionTable(std::string_view bytes) : bytes_(bytes) {}
@@ -139,10 +140,11 @@ std::vector<int> stack_depths(PyCodeObject* code, std::string_view bytes) {
       nb::getattr(nb::handle(reinterpret_cast<PyObject*>(code)), "co_exceptiontable"));
   ExceptionTable table({held.c_str(), held.size()});
   while (!table.ended()) {
-    table.next();  // the first instruction that the entry covers
-    table.next();  // and how many
+    table.next();  // The first instruction that the entry covers.
+    table.next();  // The number of instructions that the entry covers.
     const int target = 2 * table.next(), depth = table.next();
-    // The instruction's place where the entry asks for it, and the exception.
+    // The stack also has the offset of the instruction, if the entry requests it, and the
+    // exception.
     walk.from(target, (depth >> 1) + (depth & 1) + 1);
   }
   return std::move(walk).depths();

@@ -94,7 +94,8 @@ Status Expanded::call(PySession& session, const Given& given, const Step& step) 
   for (std::size_t r = 0; r < step.results.size(); ++r) {
     const program::StepResult& result = step.results[r];
     const View& view = result.view;
-    // What overwrites all of a value is a value of its own here; a part would need the rest.
+    // A result that overwrites a whole value becomes a new value here. If it overwrites a part, the
+    // rest would be needed.
     if (r >= made.size() || made[r]->layout.dtype != program_.values[view.value].dtype ||
         !(made[r]->geometry() == view.geometry) ||
         (result.overwrites >= 0 && view.geometry.numel() != program_.values[view.value].elements)) {

@@ -1,4 +1,5 @@
-// A program's steps as calls of their own: recorded, they have derivatives of every order.
+// Executes a program's steps as separate calls. When these are recorded, they have derivatives of
+// every order.
 #pragma once
 
 #include <vector>
@@ -10,22 +11,22 @@ namespace teletensor::client {
 
 class Expanded {
  public:
-  // Of these of its results alone.
+  // Prepares to execute only the steps that these results need.
   Expanded(const program::Program& program, const std::vector<std::uint32_t>& results);
 
-  // Which parameters they are made of.
+  // Indices of the parameters that the results depend on.
   std::vector<std::uint32_t> parameters() const;
 
   struct Given {
-    std::vector<HandleRef> inputs;  // by parameter
+    std::vector<HandleRef> inputs;  // The inputs by parameter.
     std::vector<core::Number> numbers;
     std::int64_t seed = 0, ordinal = 0;
   };
-  // Refuses branches and loops, and writes into a part of a tensor.
+  // Refuses branches, loops, and writes into a part of a tensor.
   Status run(PySession& session, const Given& given, Handles& out);
 
  private:
-  // A handle that shows a value, and where.
+  // A handle that has the contents of a value, and its geometry.
   struct Shown {
     HandleRef handle;
     core::Geometry geometry;
@@ -37,8 +38,8 @@ class Expanded {
 
   const program::Program& program_;
   const std::vector<std::uint32_t>& results_;
-  std::vector<bool> steps_, values_;       // what is needed
-  std::vector<std::vector<Shown>> shown_;  // by value
+  std::vector<bool> steps_, values_;       // The steps and values that the results need.
+  std::vector<std::vector<Shown>> shown_;  // The handles of each value, with their geometries.
 };
 
 }  // namespace teletensor::client

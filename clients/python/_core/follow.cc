@@ -1,7 +1,6 @@
-// Tensors that show memory which the program writes to (tt.shared_empty, tt.from_numpy).
-//
-// Each use sends the memory's contents first, by a copy into the tensor: so no kernel ever reads
-// what somebody writes meanwhile, and the tape keeps the values that were used.
+// Tensors that follow memory of the program (tt.shared_empty, tt.from_numpy).
+// Before each use, the contents of the memory are copied into the tensor. So no kernel reads memory
+// while the program writes to it, and the tape keeps the values that were used.
 
 #include "bindings.h"
 
@@ -24,11 +23,11 @@ void PySession::follow_nothing() {
   following = false;
 }
 
-// Nobody but ours names the cell any more: as its cell and as its clock.
+// Forgets tensors whose cell is referenced only from here, as cell and as write counter.
 void PySession::forget_followed() {
-  // What could be taken back refers to cells as well, until it is known to have run.
+  // The undo records of commands refer to cells, too, until the commands are known to have run.
   if (!followed_.empty() && !has_pending()) graph().completed(completed_upto());
-  std::vector<Followed> gone;  // their end may run Python
+  std::vector<Followed> gone;  // Collected here, because destroying them may run Python code.
   for (auto at = followed_.begin(); at != followed_.end();) {
     if (at->first->references() <= 2) {
       gone.push_back(std::move(at->second));

@@ -1,5 +1,5 @@
-// The values of a Python frame: its variables, and the stack that instructions take from (depths.h
-// says how much lies there). The layouts are those of CPython's internal/pycore_frame.h.
+// Accesses the values of a Python frame: its variables and its evaluation stack (depths.h computes
+// the depth). The layouts are those of CPython's internal/pycore_frame.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,7 +26,7 @@ struct FrameData {
   std::uint16_t return_offset;
   char owner;
 #endif
-  PyObject* values[1];  // locals, cells and free variables; then the stack
+  PyObject* values[1];  // Local variables, cells and free variables; then the stack.
 };
 
 struct FrameObject {

@@ -1,10 +1,9 @@
-// Python's lock let go, and taken, in a scope.
-//
-// When the interpreter ends, CPython (before 3.14) unwinds a thread that asks for the lock, by
-// pthread_exit, and a destructor or a thread's own frame on the way aborts the process ("terminate
-// called without an active exception"). Here such a thread stays where it is, as CPython's do since
-// 3.14, until the process is gone: where we ask for the lock, and where we call Python code, which
-// lets others have it now and then.
+// Releases and acquires Python's global interpreter lock (GIL) in a scope.
+// When the interpreter ends, CPython before 3.14 unwinds a thread that requests the GIL by
+// pthread_exit; a destructor or a thread's outermost frame on the way then aborts the process
+// ("terminate called without an active exception"). Here such a thread waits until the process
+// ends, as in CPython since 3.14. This applies where this code requests the GIL, and where it calls
+// Python code, which releases the GIL now and then.
 #pragma once
 
 #include <Python.h>
@@ -13,7 +12,7 @@
 namespace teletensor::client {
 
 template <class Ask>
-auto stay_at_the_end(Ask ask) {
+auto wait_for_process_end(Ask ask) {
   try {
     return ask();
   } catch (...) {
@@ -21,11 +20,11 @@ auto stay_at_the_end(Ask ask) {
   }
 }
 
-// What `callable` returns; null with an error set. In a thread that is no more than a guest of the
-// interpreter's, Python code may be where it is unwound.
+// Calls `callable` and returns its result, or null with an error set. In a thread that Python did
+// not create, the interpreter may unwind the thread inside the call.
 template <class... Arguments>
 PyObject* call_python(PyObject* callable, Arguments*... arguments) {
-  return stay_at_the_end([&] {
+  return wait_for_process_end([&] {
     if constexpr (sizeof...(arguments) == 0) {
       return PyObject_CallNoArgs(callable);
     } else if constexpr (sizeof...(arguments) == 1) {
@@ -40,7 +39,7 @@ class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
   ~WithoutGil() {
-    stay_at_the_end([this] { PyEval_RestoreThread(state_); });
+    wait_for_process_end([this] { PyEval_RestoreThread(state_); });
   }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
@@ -51,7 +50,7 @@ class WithoutGil {
 
 class WithGil {
  public:
-  WithGil() : state_(stay_at_the_end([] { return PyGILState_Ensure(); })) {}
+  WithGil() : state_(wait_for_process_end([] { return PyGILState_Ensure(); })) {}
   ~WithGil() { PyGILState_Release(state_); }
   WithGil(const WithGil&) = delete;
   WithGil& operator=(const WithGil&) = delete;

@@ -1,4 +1,5 @@
-// Guards of captured programs: facts about Python objects, compared in one call.
+// Implements the guards of captured programs: facts about Python objects that are compared in one
+// call.
 
 #include "guards.h"
 
@@ -8,7 +9,7 @@
 namespace teletensor::client {
 namespace {
 
-// Types whose objects are equal where their values are.
+// Returns true for types whose objects are equal if their values are equal.
 bool is_value(PyTypeObject* type) {
   return type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type ||
          type == &PyBool_Type || type == &PyBytes_Type || type == &PyComplex_Type ||
@@ -17,7 +18,7 @@ bool is_value(PyTypeObject* type) {
           std::strcmp(type->tp_name, "numpy.ndarray") != 0);
 }
 
-// Of a dict or a type: changes where it is written to. 0: not known.
+// A version number of a dict or a type that changes when it is written to. 0 if unknown.
 std::uint64_t version_of(Guards::Kind kind, PyObject* object) {
 #if PY_VERSION_HEX < 0x030C0000
   if (kind == Guards::Kind::kDict || kind == Guards::Kind::kNumber) {
@@ -38,7 +39,8 @@ bool is_number(PyObject* object) {
   return object != nullptr && (PyFloat_CheckExact(object) || PyLong_CheckExact(object));
 }
 
-// As many numbers as that: -1 is one that is in no tuple, -2 something else.
+// The number of elements of a tuple of numbers; -1 for a single number, and -2 for any other
+// object.
 Py_ssize_t numbers_of(PyObject* object) {
   if (is_number(object)) return -1;
   if (object == nullptr || !PyTuple_Check(object)) return -2;
@@ -101,7 +103,7 @@ PyObject* Expected::referent() const {
 #else
   PyObject* object = nullptr;
   if (PyWeakref_GetRef(reference_, &object) < 0) PyErr_Clear();
-  Py_XDECREF(object);  // some other name holds it, under the GIL
+  Py_XDECREF(object);  // Another reference keeps the object alive, because this runs with the GIL.
   return object;
 #endif
 }
@@ -286,8 +288,8 @@ bool Guards::check() {
     for (const Fact& fact : group.facts) {
       if (!holds(group, fact)) return false;
     }
-    // Facts that held once hold while their container is not written to: what they expect is held
-    // by it.
+    // While the container is not written to, facts that held once still hold, because the container
+    // keeps the expected objects alive.
     group.version = version_of(group.kind, group.object);
   }
   return true;

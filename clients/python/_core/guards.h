@@ -1,4 +1,5 @@
-// Guards: what a captured program has read from Python, and whether it still stands there.
+// Guards record what a captured program has read from Python objects, and check whether it is
+// unchanged.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,15 @@
 
 namespace teletensor::client {
 
-// Is `b` another object with the same constant value: a number, text, bytes, or a tuple of such?
+// Returns true if `b` is another object with the same constant value: a number, a string, bytes, or
+// a tuple of these.
 bool same_value(PyObject* a, PyObject* b);
 
-// What a place held. Objects that allow it are held weakly, so that a program keeps no model and no
-// optimizer's state alive that the program has replaced.
+// The object that a place contained. Objects that support it are referenced weakly, so that a
+// program does not keep models or optimizer states alive that the user's program has replaced.
 class Expected {
  public:
-  Expected() = default;  // nothing stands there
+  Expected() = default;  // Expects that the place contains nothing.
   explicit Expected(PyObject* object);
   Expected(Expected&& other) noexcept;
   Expected& operator=(Expected&& other) noexcept;
@@ -29,19 +31,21 @@ class Expected {
            same_value(object_, now);
   }
   bool dead() const { return reference_ != nullptr && referent() == nullptr; }
-  PyObject* get() const;  // borrowed; nullptr: nothing, or it is gone
+  // The expected object, borrowed. Null if the place contains nothing, or if the object was
+  // destroyed.
+  PyObject* get() const;
   int traverse(visitproc visit, void* arg) const;
   void clear();
 
  private:
   PyObject* referent() const;
 
-  PyObject* object_ = nullptr;     // counted where there is no reference
-  PyObject* reference_ = nullptr;  // a weakref
+  PyObject* object_ = nullptr;  // The expected object; a counted reference if `reference_` is null.
+  PyObject* reference_ = nullptr;  // A weak reference to the expected object.
 };
 
-// Facts about Python objects, compared all at once. A list of containers, each with what was read
-// of it. Used under the GIL.
+// Facts about Python objects, which are compared together. A list of containers, each with what was
+// read from it. Used with the GIL.
 class Guards {
  public:
   Guards() = default;
@@ -61,27 +65,30 @@ class Guards {
     kBuffer
   };
 
-  // Each notes a fact, once: a second one about the same place is left out. `expected` may be
-  // nullptr: nothing stands there.
+  // Each function records a fact; a second fact about the same place is ignored. `expected` may be
+  // null, which means that the place contains nothing.
   void item(PyObject* dict, PyObject* key, PyObject* expected, const char* owner = nullptr);
   void element(PyObject* list, Py_ssize_t i, PyObject* expected);
   void cell(PyObject* cell, PyObject* expected, PyObject* name);
   void type(PyObject* type, PyObject* name, PyObject* expected);
   void attribute(PyObject* object, PyObject* name, PyObject* expected);
   void length(PyObject* container, Py_ssize_t size);
-  void number(PyObject* dict, PyObject* key);  // an int or a float, or a tuple of as many as now
-  void set(PyObject* set, PyObject* members);  // a frozenset
-  void members(PyObject* container, PyObject* list);  // in this order
+  // Records that the entry is an int or a float, or a tuple of the same number of them.
+  void number(PyObject* dict, PyObject* key);
+  // Records the members of a set; `members` is a frozenset.
+  void set(PyObject* set, PyObject* members);
+  // Records the members of a container, in this order.
+  void members(PyObject* container, PyObject* list);
   void buffer(PyObject* object, PyObject* bytes);
   bool knows(PyObject* dict, PyObject* key) const;
 
-  // What was noted is not all: they never hold.
+  // Marks the recorded facts as incomplete, so that check() never succeeds.
   void spoil() { spoilt_ = true; }
-  // Does everything hold?
+  // Returns true if all facts hold.
   bool check();
-  // Can it never hold again, since what it expects is gone?
+  // Returns true if the facts can never hold again, because an expected object was destroyed.
   bool dead() const;
-  // The first fact that does not hold, for people; "" where all do.
+  // Describes the first fact that does not hold. Empty if all hold.
   std::string why();
   std::size_t size() const;
 
@@ -90,17 +97,17 @@ class Guards {
 
  private:
   struct Fact {
-    PyObject* key = nullptr;  // counted
+    PyObject* key = nullptr;  // Key of the entry; a counted reference.
     Py_ssize_t index = 0;
     Expected expected;
   };
   struct Group {
     Kind kind;
     Expected container;
-    PyObject* object;  // the container
+    PyObject* object;  // The container whose facts these are.
     std::uint64_t version = 0;
     std::string owner;
-    PyObject* keys = nullptr;  // a set, while facts are noted
+    PyObject* keys = nullptr;  // A set of the recorded keys, while facts are recorded.
     std::vector<Fact> facts;
   };
   Group& group(Kind kind, PyObject* object);
@@ -111,7 +118,8 @@ class Guards {
 
   bool spoilt_ = false;
   std::vector<Group> groups_;
-  std::unordered_map<PyObject*, std::size_t> places_[10];  // of a container, by kind
+  // Index of a container in groups_, by kind.
+  std::unordered_map<PyObject*, std::size_t> places_[10];
 };
 
 void bind_guards(nb::module_& m);

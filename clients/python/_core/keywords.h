@@ -1,12 +1,13 @@
-// The names that NumPy has for parameters of PyTorch's: calls may use either.
+// NumPy's names for parameters of PyTorch's functions; calls may use either name.
 #pragma once
 
 #include <Python.h>
 
 namespace teletensor::client {
 
-// Is `name`, a keyword of a call, NumPy's name of the parameter? `axis` is `dim` or `dims`, `axes`
-// is `dims`, `keepdims` is `keepdim`; `x`, `x1` and `a` are `input`, and `x2` is `other`.
+// Returns true if `name`, a keyword of a call, is NumPy's name of the parameter: `axis` for `dim`
+// or `dims`, `axes` for `dims`, `keepdims` for `keepdim`, `x`, `x1` and `a` for `input`, and `x2`
+// for `other`.
 bool stands_for(PyObject* name, PyObject* parameter);
 
 }  // namespace teletensor::client

@@ -298,7 +298,7 @@ void Linker::loop(const Piece& piece, Block& out, Tape* tape) {
     operands.push_back(of(*h));
     step.operands.push_back(tensor(operands.back()));
   }
-  // Storages that a round writes to are carried as well, whole.
+  // Storages that a round of the loop writes to are carried from round to round as a whole.
   std::set<ValueId> written;
   for (const Pieces& inner : piece.blocks) written_by(inner, written);
   for (const ValueId v : written) step.operands.push_back(tensor(whole(v)));

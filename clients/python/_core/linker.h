@@ -1,6 +1,6 @@
-// Linker: pieces of straight code, branches and loops become one program, and that program's
-// gradients another. What the pieces are is the script compiler's (teletensor/_script); each names
-// tensors by stand-ins of a session without a daemon.
+// Linker joins pieces of straight-line code, branches and loops to one program, and builds another
+// program for its gradients. The script compiler (teletensor/_script) produces the pieces. Each
+// piece refers to tensors by stand-ins of a session that is not connected to a daemon.
 #pragma once
 
 #include <map>
@@ -17,58 +17,63 @@
 
 namespace teletensor::client {
 
-// What the compiler has made of a function's statements, in their order.
+// A part of a function's statements, as the compiler has translated it. The pieces are in the order
+// of the statements.
 struct Piece {
   enum class Kind : std::uint8_t { kSegment, kIf, kWhile };
   using Handles = std::vector<const Handle*>;
   Kind kind = Kind::kSegment;
-  std::string line;  // of source
+  std::string line;  // The source line of the piece.
 
-  // kSegment: straight code. `fixed` are its parameters, `made` (as `outputs` say) what it hands
-  // on.
+  // kSegment: straight-line code. `fixed` are its parameters, and `made` are its results, described
+  // by `outputs`.
   std::shared_ptr<const program::Program> program;
   Handles fixed, made;
   std::vector<autograd::TracedOutput> outputs;
-  nb::object trace;            // where gradients are recorded
-  autograd::Traced gradients;  // live(): the backward of those of `made` that have a gradient
+  nb::object trace;  // The Trace of the segment, if gradients are recorded.
+  // Set by live(): the backward of those of `made` that have a gradient.
+  autograd::Traced gradients;
 
-  // kIf: `test`, two blocks with what they give. kWhile: the condition's block, which gives `test`,
-  // and the body's; `blocks[b]` reads what is carried as `parameters[b]`.
+  // kIf: `test` and two blocks with their results. kWhile: the block of the condition, whose result
+  // is `test`, and the block of the body; `blocks[b]` reads the carried values as `parameters[b]`.
   const Handle* test = nullptr;
   std::vector<Piece> blocks[2];
   Handles operands, parameters[2], given[2], results;
-  // live(): places in `results` that have gradients; tensors from outside that get some.
+  // Set by live(): indices in `results` of tensors with gradients, and tensors from outside that
+  // receive gradients.
   std::vector<std::size_t> carried;
   Handles outside;
 };
 using Pieces = std::vector<Piece>;
-// The compiler's nodes, which hold the tensors.
+// Converts the compiler's nodes. The nodes own the tensors.
 Pieces pieces_of(nb::list nodes);
 
-// Finds out what gradients pass on the way from `wanted` backwards, and adds that.
+// Determines which gradients flow backwards through the pieces, beginning with `wanted`, and adds
+// the tensors that receive gradients to `wanted`.
 void live(Pieces& pieces, std::set<const Handle*>& wanted);
 
 class Linker {
  public:
-  // `forward`: the program whose values may be read here too, as parameters (saved()).
+  // `forward` is the program whose values this one may read as parameters (see saved()).
   explicit Linker(std::string name, const Linker* forward = nullptr);
 
   void input(const Handle& h);
   void output(const Handle& h) { program_.body.results.push_back(of(h)); }
-  // The parameters that the program has written to in place.
+  // Records the parameters that the program has written to in place.
   void rebinds();
-  // The tensors of a run of pieces, and what their gradients need of it.
+  // The tensors of an executed piece that its gradients need.
   struct Done {
     const Piece* piece;
     std::vector<program::View> saved;
-    std::vector<program::View> records;  // of a loop, by operand; then the number of rounds
+    // Records of a loop, by operand, and then the number of rounds.
+    std::vector<program::View> records;
   };
   using Tape = std::vector<Done>;
   void run(const Pieces& pieces, Tape* tape) { block(pieces, program_.body, tape); }
   program::Program take() { return std::move(program_); }
   const program::Program& program() const { return program_; }
 
-  // ---- of a backward
+  // ---- for a backward program
   using Gradients = std::map<const Handle*, program::View>;
   program::View seed(const Handle& h);
   void reverse(const Tape& tape, Gradients& gradients) { reverse(tape, gradients, program_.body); }
@@ -76,7 +81,7 @@ class Linker {
   program::View whole(program::ValueId value) const {
     return {value, core::Geometry(core::Dims{program_.values[value].elements})};
   }
-  // What it reads of the forward program: values of that one. Ends it.
+  // Returns the values of the forward program that this program reads. Completes this program.
   std::vector<program::ValueId> saved();
 
  private:
@@ -91,16 +96,16 @@ class Linker {
   void block(const Pieces& pieces, program::Block& out, Tape* tape);
 
   // ---- writes in place
-  // Storage `old` holds `now` from here on, under all of its names.
+  // Makes all names of the storage that contained `old` refer to `now`.
   void rebind(program::ValueId old, program::ValueId now);
-  // The present value of a storage that held `old` when the innermost block began.
+  // The current value of a storage that contained `old` at the beginning of the innermost block.
   program::ValueId present(program::ValueId old) const;
-  // Overwrites the storage that holds `old` with the contents of `with`.
+  // Overwrites the storage that contains `old` with the contents of `with`.
   void overwrite(program::Block& out, program::ValueId old, const program::View& with);
-  // The values, of storages that are there already, which these pieces write to in place.
+  // The values, in storages that exist already, that these pieces write to in place.
   void written_by(const Pieces& pieces, std::set<program::ValueId>& written) const;
 
-  // The steps of a program whose parameters are these; its results.
+  // Appends the steps of a program with these parameters, and returns its results.
   std::vector<program::View> inlined(const program::Program& piece,
                                      const std::vector<program::View>& parameters,
                                      const std::string& line, program::Block& out,
@@ -109,7 +114,7 @@ class Linker {
                      std::vector<program::StepOperand> operands,
                      const core::Attributes& attributes = {});
   program::View zeros(program::Block& out, const Handle& like);
-  // A row-major value of its own.
+  // Copies a view to a new value in row-major order.
   program::View own(program::Block& out, const program::View& view);
   void add(program::Block& out, Gradients& gradients, const Handle& h, const program::View& view);
   void reverse(const Tape& tape, Gradients& gradients, program::Block& out);
@@ -120,11 +125,13 @@ class Linker {
   const Linker* const forward_;
   program::Program program_;
   std::map<const Handle*, program::View> names_;
-  std::map<program::ValueId, program::ValueId> rebound_;  // in the block under way, at its end
-  std::map<program::ValueId, program::View> imported_;    // by value of the forward
+  // The new values of storages that the current block has written to so far.
+  std::map<program::ValueId, program::ValueId> rebound_;
+  // Parameters for values of the forward program, by value.
+  std::map<program::ValueId, program::View> imported_;
   std::vector<std::pair<program::ValueId, program::View>> saved_;
   std::vector<program::View> seeds_;
-  int inside_ = 0;  // blocks of the backward
+  int inside_ = 0;  // Number of blocks of the backward around the current one.
 };
 
 }  // namespace teletensor::client

@@ -1,6 +1,7 @@
-// The gradients of linked programs. A segment's backward is its trace's. A branch is taken again,
-// and gone backwards, on the side that was taken. A loop has recorded what its rounds began with:
-// its backward is a loop from the last round to the first, which computes each again first.
+// Builds the gradients of linked programs. The backward of a segment is that of its trace. The
+// backward of a branch executes the branch that was taken again, and then its backward. A loop has
+// recorded the values at the beginning of its rounds: its backward is a loop from the last round to
+// the first, which computes each round again first.
 #include <algorithm>
 #include <functional>
 
@@ -36,7 +37,7 @@ void defined(const Pieces& pieces, std::set<const Handle*>& out) {
   }
 }
 
-// Those of `wanted` that the pieces have from outside.
+// Returns the tensors in `wanted` that the pieces do not define themselves.
 Piece::Handles from_outside(const Pieces& pieces, const std::set<const Handle*>& wanted,
                             Piece::Handles known) {
   std::set<const Handle*> own(known.begin(), known.end());
@@ -83,7 +84,7 @@ void live_branch(Piece& piece, std::set<const Handle*>& wanted) {
   wanted.insert(outside.begin(), outside.end());
 }
 
-// What a round gets gradients for, the round before has to pass on.
+// A gradient that one round receives must be passed on by the round before it.
 void live_loop(Piece& piece, std::set<const Handle*>& wanted) {
   std::set<std::size_t> carried;
   for (std::size_t i = 0; i < piece.results.size(); ++i) {
@@ -239,7 +240,7 @@ void Linker::add(Block& out, Gradients& gradients, const Handle& h, const View& 
   if (!added) at->second = emit(out, "add", {tensor(at->second), tensor(view)});
 }
 
-// ---------------------------------------------------------------- backwards
+// ---------------------------------------------------------------- backward passes
 
 void Linker::reverse(const Tape& tape, Gradients& gradients, Block& out) {
   for (std::size_t i = tape.size(); i-- > 0;) {
@@ -316,8 +317,8 @@ void Linker::reverse_branch(const Done& done, Gradients& gradients, Block& out) 
 void Linker::reverse_loop(const Done& done, Gradients& gradients, Block& out) {
   const Piece& piece = *done.piece;
   const auto here = [&](const View& view) { return inside_ > 0 ? view : import(view); };
-  // Carried: the number of the round, the gradients of what the round began with, and those of what
-  // all rounds read from outside.
+  // The carried values: the number of the round, the gradients of the values at its beginning, and
+  // those of the values that all rounds read from outside.
   std::vector<View> begin{emit(out, "sub", {tensor(here(done.records.back())), number(1)})};
   for (const std::size_t i : piece.carried) {
     const auto found = gradients.find(piece.results[i]);

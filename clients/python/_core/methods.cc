@@ -1,7 +1,7 @@
 #include "methods.h"
 
 #include <Python.h>
-// After Python.h.
+// This header requires Python.h to be included first.
 #include <structmember.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 struct MethodObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
-  vectorcallfunc call;  // the function's
+  vectorcallfunc call;  // The function's own vectorcall.
 };
 
 MethodObject* method_of(PyObject* self) { return reinterpret_cast<MethodObject*>(self); }
@@ -29,7 +29,7 @@ PyObject* method_bind(PyObject* self, PyObject* instance, PyObject*) {
   return PyMethod_New(method_of(self)->function, instance);
 }
 
-// Everything but what is its own is the function's: its name, code, documentation.
+// All attributes except a few are those of the function: its name, code and documentation.
 PyObject* method_getattr(PyObject* self, PyObject* name) {
   static constexpr std::array<std::string_view, 5> kOwn = {"__func__", "__get__", "__call__",
                                                            "__reduce__", "__reduce_ex__"};
@@ -46,7 +46,7 @@ PyObject* method_repr(PyObject* self) {
                               nb::steal(name).ptr());
 }
 
-// Copies and pickles are the method itself, found by its name.
+// Copies and pickles are references to the method, which is found by its name.
 PyObject* method_reduce(PyObject* self, PyObject*) {
   PyObject* name = PyObject_GetAttrString(method_of(self)->function, "__name__");
   if (name == nullptr) return nullptr;
@@ -81,7 +81,7 @@ PyTypeObject* method_type() {
   return type;
 }
 
-// Lives as long as the process.
+// The returned object lives as long as the process.
 nb::object make_method(nb::object function) {
   const vectorcallfunc call = PyVectorcall_Function(function.ptr());
   if (call == nullptr) throw nb::type_error("method: expected a function");

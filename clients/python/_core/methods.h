@@ -1,16 +1,17 @@
-// Methods of Tensor that are no Python functions.
+// Methods of Tensor that are not Python functions.
 #pragma once
 
 #include "bindings.h"
 
 namespace teletensor::client {
 
-// _core.method(function): what an op or a function with checks is put on Tensor in. Neither binds
-// by itself, as PyTorch's built-in functions do not.
+// Binds _core.method(function), which wraps an operator or a checked function as an attribute of
+// Tensor. Like PyTorch's built-in functions, these do not bind to an object by themselves.
 void bind_methods(nb::module_& m);
 
-bool is_method(PyObject* object);  // one of _core.method
-// What a bound method, or one of _core.method, calls; another object itself (borrowed).
+bool is_method(PyObject* object);  // Returns true for an object of _core.method.
+// The function that a bound method or an object of _core.method calls; for any other object, the
+// object itself. A borrowed reference.
 PyObject* function_of(PyObject* callable);
 
 }  // namespace teletensor::client

@@ -1,4 +1,4 @@
-// teletensor._core: the native half of the Python client.
+// teletensor._core: the native part of the Python client.
 
 #include <algorithm>
 
@@ -12,8 +12,8 @@
 namespace teletensor::client {
 namespace {
 
-PyObject* g_current;     // a callable that gives the current Session object
-std::string* g_package;  // the folder of the Python files
+PyObject* g_current;     // A callable that returns the current Session object.
+std::string* g_package;  // The folder of the package's Python files.
 
 }  // namespace
 
@@ -21,7 +21,7 @@ PySession::PySession(const SessionLimits& limits) : Session(limits), sites_(kSit
 
 PySession::~PySession() {
   {
-    const WithoutGil released;  // the writer may wait for it
+    const WithoutGil released;  // Released, because the writer may wait for the GIL.
     detach();
   }
   for (Site& site : sites_) Py_XDECREF(site.code);
@@ -39,7 +39,7 @@ core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
   }
   const nb::object callable = found->second;
   nb::object gradient = nb::steal(wrap(*this, HandleRef(&autograd::handle_of(seen))));
-  // Hooks run in the mode of the backward: recorded only with create_graph.
+  // Hooks run in the gradient mode of the backward: they are recorded only with create_graph.
   PyObject* changed = call_python(callable.ptr(), gradient.ptr());
   if (changed == nullptr) return Status(core::Code::kAborted, "a hook raised an exception");
   const nb::object result = nb::steal(changed);
@@ -62,8 +62,8 @@ autograd::HookId PySession::add_hook(nb::object callable) {
 
 namespace {
 
-// Is this one of the package's own files, behind which the caller's line is looked for? Every code
-// object of a file has the same file name object.
+// Returns true if the code belongs to the package itself; the caller's line is then searched
+// further out. Every code object of a file has the same file name object.
 bool internal_code(PyCodeObject* code) {
   static std::unordered_map<PyObject*, bool> known;
   const auto found = known.find(code->co_filename);
@@ -104,9 +104,9 @@ void PySession::note_site(std::uint64_t seq) {
   Py_XDECREF(before);
 }
 
-// Its code is a new reference. A collection of garbage, which frames as objects may begin, runs
-// Python code, and then other threads: they would issue commands in the middle of the one whose
-// site this is.
+// The code in the result is a new reference. Garbage collection is paused: creating frame objects
+// may start it, and it runs Python code and lets other threads run, which would issue commands in
+// the middle of this one.
 Site PySession::present_site() {
   const WithoutCollection paused;
   Site site;
@@ -200,8 +200,8 @@ Status PySession::block_until(const std::function<bool()>& ready) {
     bool done = false;
     {
       const WithoutGil released;
-      // Short, so that Ctrl-C is seen soon, and at first shorter: a finalizer that must not wait
-      // here holds up what other threads wait for.
+      // The slices are short, so that Ctrl-C is noticed soon. The first one is shorter still,
+      // because a finalizer that must not wait here would delay the threads that wait for it.
       done = wait_for(ready, std::chrono::milliseconds(first ? 5 : 100));
     }
     if (done) return {};
@@ -224,7 +224,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 // id, base, grad, dtype, device, shape, strides, offset, cell, clock, elements, made,
-// requires_grad, read_only
+// requires_grad, read_only.
 using Kept = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, int, std::string, Sizes, Sizes,
                         std::int64_t, std::uint64_t, std::uint64_t, std::int64_t, int, bool, bool>;
 
@@ -400,7 +400,8 @@ void bind_session(nb::module_& m) {
            [](PySession& s) {
              const Status settled = s.settle_all();
              PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-             PyErr_Fetch(&type, &value, &trace);  // a late error comes first
+             // If an asynchronous error exists, it is raised instead.
+             PyErr_Fetch(&type, &value, &trace);
              const nb::object own[] = {nb::steal(type), nb::steal(value), nb::steal(trace)};
              const Status status = s.synchronize();
              if (PyErr_Occurred()) throw nb::python_error();
@@ -567,7 +568,8 @@ void bind_session(nb::module_& m) {
 NB_MODULE(_core, m) {
   using namespace teletensor::client;
   check_first_import();
-  nanobind::set_leak_warnings(false);  // tensors may live to the interpreter's end
+  // No leak warnings, because tensors may exist until the interpreter ends.
+  nanobind::set_leak_warnings(false);
   bind_types(m);
   bind_tensor(m);
   bind_ops(m);

@@ -1,4 +1,4 @@
-// Questions about Python objects and functions.
+// Implements queries about Python objects and functions.
 
 #include "objects.h"
 
@@ -132,12 +132,13 @@ PyObject* attributes_of(PyObject* object) {
 #else
   if (type->tp_dictoffset == 0) return nullptr;
 #endif
-  PyObject* const dict = PyObject_GenericGetDict(object, nullptr);  // makes it, where it must
+  // Creates the dict of the object if necessary.
+  PyObject* const dict = PyObject_GenericGetDict(object, nullptr);
   if (dict == nullptr) {
     PyErr_Clear();
     return nullptr;
   }
-  Py_DECREF(dict);  // the object holds it
+  Py_DECREF(dict);  // The object still owns the dict.
   return dict;
 }
 
@@ -161,7 +162,7 @@ std::string builtin_name(PyObject* callable) {
 
 namespace {
 
-// A slot of C, bound to an object: x.__add__.
+// Returns true for a C slot that is bound to an object, such as x.__add__.
 bool is_slot_method(PyObject* object) {
   return std::strcmp(Py_TYPE(object)->tp_name, "method-wrapper") == 0;
 }

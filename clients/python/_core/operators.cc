@@ -1,4 +1,4 @@
-// Tensor's operators as type slots: the hot path of remote code.
+// Tensor's operators as type slots, the most frequent calls of a program.
 
 #include "bindings.h"
 #include "engine/ops/signature.h"
@@ -6,7 +6,7 @@
 namespace teletensor::client {
 namespace {
 
-// The op's id and its default attributes, looked up once.
+// The operator's id and its default attributes, looked up once.
 struct Prepared {
   explicit Prepared(const char* name) : id(ops::OpRef(name)) {
     const ops::OpDef& def = ops::catalog().at(id);
@@ -18,7 +18,7 @@ struct Prepared {
   }
   OpId id;
   core::Attributes attributes;
-  bool numbers;  // are operands too; matmul takes tensors alone
+  bool numbers;  // Whether the operator also takes numbers as operands; matmul takes tensors only.
 };
 
 PyObject* binary(const Prepared& op, PyObject* a, PyObject* b) {
@@ -79,7 +79,7 @@ PyObject* invert(PyObject* a) {
   if (tensor == nullptr) return nullptr;
   const core::DType dtype =
       tensor->pending != nullptr ? tensor->pending->dtype : tensor->handle->layout.dtype;
-  if (core::is_inexact(dtype)) {  // a TypeError, whereas bitwise_not's is not
+  if (core::is_inexact(dtype)) {  // Raises a TypeError, unlike the operator bitwise_not.
     PyErr_SetString(PyExc_TypeError,
                     "~ (operator.invert) is only implemented on integer and Boolean-type tensors");
     return nullptr;

@@ -1,8 +1,9 @@
-// Op objects: every catalog op as a Python callable with the signature's names and defaults.
-// Arguments are parsed here, without Python code on the way. methods.h makes methods of them.
+// Operator objects: every operator of the catalog as a Python callable with the names and defaults
+// of its signature. Arguments are parsed here, without running Python code. methods.h turns
+// operator objects into methods.
 
 #include <Python.h>
-// After Python.h.
+// This header requires Python.h to be included first.
 #include <structmember.h>
 
 #include <algorithm>
@@ -20,8 +21,8 @@ using core::Attribute;
 using ops::OpDef;
 using ops::Parameter;
 
-// The process's random generator: what manual_seed sets and every random instruction takes.
-std::int64_t g_seed = 67280421310721;  // PyTorch's default
+// The process's random number generator, which manual_seed sets and every random instruction uses.
+std::int64_t g_seed = 67280421310721;  // PyTorch's default seed.
 std::int64_t g_ordinal = 0;
 
 struct OpObject {
@@ -29,9 +30,9 @@ struct OpObject {
   const OpDef* def;
   OpId id;
   bool inplace;
-  bool real_valued;               // also of complex tensors
-  int factor;                     // the parameter that multiplies an operand, -1 where none does
-  std::vector<PyObject*>* names;  // interned parameter names
+  bool real_valued;  // Whether the result is real also for complex tensors.
+  int factor;        // Index of the parameter that multiplies an operand. -1 means none.
+  std::vector<PyObject*>* names;  // Interned parameter names.
 };
 
 bool type_error(const OpObject* op, const Parameter& p, const char* wants, PyObject* got) {
@@ -44,7 +45,8 @@ bool type_error(const OpObject* op, const Parameter& p, const char* wants, PyObj
 bool to_int(PyObject* object, std::int64_t& value) {
   if (PyLong_Check(object)) {
     value = PyLong_AsLongLong(object);
-  } else if (PyIndex_Check(object)) {  // a 0-d tensor of integers too: its value is waited for
+    // An integer, or a 0-d integer tensor, whose value is waited for.
+  } else if (PyIndex_Check(object)) {
     PyObject* index = PyNumber_Index(object);
     if (index == nullptr) return false;
     value = PyLong_AsLongLong(index);
@@ -77,14 +79,15 @@ bool to_attribute(const OpObject* op, const Parameter& p, PyObject* object, Attr
     case Parameter::Type::kFloat: {
       core::Number number;
       if (!PyFloat_CheckExact(object) && !PyLong_CheckExact(object) &&
-          symbol_of(object, number)) {  // an attribute is a constant: __float__ notes that
+          // A Symbol used as an attribute becomes a constant, which __float__ records.
+          symbol_of(object, number)) {
         out = Attribute::of(PyFloat_AsDouble(object));
         return !PyErr_Occurred();
       }
       if (PyErr_Occurred()) return false;
-      if (is_tensor(object)) {  // 0-d: its value is waited for
+      if (is_tensor(object)) {  // A 0-d tensor as a number: its value is waited for.
         const PyTensor& tensor = *nb::inst_ptr<PyTensor>(object);
-        // An attribute has no gradient.
+        // An attribute has no gradient, so a tensor that requires one is refused.
         if (requires_grad(tensor)) return type_error(op, p, "a number", object);
         out = Attribute::of(PyFloat_AsDouble(object));
         return !PyErr_Occurred();
@@ -154,7 +157,8 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
     }
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence);
     counts.push_back(static_cast<std::uint32_t>(size));
-    if (size == 0 && op->def->name == "cat") {  // PyTorch's kind; others are RuntimeErrors of infer
+    // PyTorch raises ValueError here; other invalid lists give RuntimeErrors in infer.
+    if (size == 0 && op->def->name == "cat") {
       Py_DECREF(sequence);
       PyErr_SetString(PyExc_ValueError, "cat(): expected a non-empty list of Tensors");
       return false;
@@ -185,8 +189,8 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
 
 PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
 
-// The call without out=, its result stored in what that names (_out.py); nullptr with no error set:
-// there is no out.
+// Performs a call without out=, and stores its result in the tensor that out= names (_out.py).
+// Returns null without an error if there is no out=.
 PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   const Py_ssize_t keywords = PyTuple_GET_SIZE(names);
   Py_ssize_t at = 0;
@@ -207,7 +211,7 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   PyObject* result = op_call(callable, values.data(), static_cast<size_t>(given), fewer);
   Py_DECREF(fewer);
   if (result == nullptr || out == Py_None) return result;
-  PyObject* stored = stay_at_the_end([&]() -> PyObject* {
+  PyObject* stored = wait_for_process_end([&]() -> PyObject* {
     PyObject* module = PyImport_ImportModule("teletensor._out");
     if (module == nullptr) return nullptr;
     const auto* op = reinterpret_cast<OpObject*>(callable);
@@ -220,8 +224,9 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   return stored;
 }
 
-// No argument is a tensor. What is a function of tensors makes its first number one, as
-// tt.add(2, 3) does; what makes tensors, as tt.full, takes numbers. False with an error.
+// Handles a call without a tensor argument. For a function of tensors, such as tt.add(2, 3), the
+// first number becomes a tensor; functions that create tensors, such as tt.full, receive numbers.
+// Returns false with an error set on failure.
 bool first_as_tensor(PySession& session, const OpDef& def, std::span<Var> arguments) {
   const auto makes_tensors = [](const Parameter& p) { return p.type == Parameter::Type::kDevice; };
   if (arguments.empty() || !arguments[0].is_number() ||
@@ -237,10 +242,11 @@ bool first_as_tensor(PySession& session, const OpDef& def, std::span<Var> argume
   return true;
 }
 
-// How many parameters a call may give: of random ops seed and ordinal, the last two, are ours.
+// The number of parameters that a caller may pass. For random operators, seed and ordinal, the last
+// two, are set by this client.
 std::size_t fillable(const OpDef& def) { return def.parameters.size() - (def.random ? 2 : 0); }
 
-// What a call gives for each parameter, nullptr where it gives nothing.
+// Finds the value that a call passes for each parameter; null if it passes none.
 bool match(const OpObject& op, PyObject* const* args, std::size_t given, PyObject* names,
            std::span<PyObject*> values) {
   const char* const called = op.def->name.c_str();
@@ -255,7 +261,8 @@ bool match(const OpObject& op, PyObject* const* args, std::size_t given, PyObjec
     PyObject* name = PyTuple_GET_ITEM(names, k);
     std::size_t i = 0;
     while (i < values.size() && (*op.names)[i] != name) ++i;
-    if (i == values.size()) {  // names that are not interned, and PyTorch's name of the first
+    // Handles names that are not interned, and PyTorch's name of the first parameter.
+    if (i == values.size()) {
       i = 0;
       while (i < values.size() && PyUnicode_Compare((*op.names)[i], name) != 0) ++i;
       if (i == values.size() && PyUnicode_CompareWithASCIIString(name, "input") == 0) i = 0;
@@ -283,7 +290,8 @@ struct ReadCall {
   core::Attributes attributes;
 };
 
-// What a parameter is that the call does not give; false with an error: it has to.
+// Uses the default of a parameter that the call does not pass. Returns false with an error set if
+// there is none.
 bool read_missing(const OpDef& def, std::size_t i, ReadCall& call) {
   const Parameter& p = def.parameters[i];
   const Attribute& fallback = p.fallback;
@@ -302,7 +310,7 @@ bool read_missing(const OpDef& def, std::size_t i, ReadCall& call) {
   } else if (p.optional || p.type == Parameter::Type::kOptionalTensor) {
     call.arguments.push_back({});
     return true;
-  } else if (p.has_default) {  // an Operand with a number as default
+  } else if (p.has_default) {  // The parameter is an operand with a number as its default.
     call.arguments.push_back(
         fallback.kind == Attribute::Kind::kFloat  ? core::Number::of_float(fallback.real)
         : fallback.kind == Attribute::Kind::kBool ? core::Number::of_bool(fallback.integer)
@@ -330,7 +338,7 @@ bool read(const OpObject* op, std::span<PyObject* const> values, ReadCall& call)
   return true;
 }
 
-// The first tensor's, else the current one; nullptr with an error.
+// The session of the first tensor, or the current session. Null with an error set on failure.
 PySession* session_of(const OpDef& def, std::span<Var> arguments) {
   for (const Var& argument : arguments) {
     if (argument.is_tensor()) return static_cast<PySession*>(argument.builder());
@@ -351,8 +359,8 @@ bool any_operand(std::span<const Var> operands, bool (*of_dtype)(core::DType),
   });
 }
 
-// A factor is of a kind that the result can hold; false with an error. Numbers other than alpha are
-// cast, as in PyTorch.
+// Checks that the result type can represent a factor. Returns false with an error set if not. Other
+// numbers than alpha are cast, as in PyTorch.
 bool factor_fits(const Parameter& p, PyObject* factor, std::span<const Var> operands) {
   const auto is_complex = [](const core::Number& n) { return n.is_complex(); };
   const auto is_fraction = [](const core::Number& n) {
@@ -381,7 +389,8 @@ bool factor_fits(const Parameter& p, PyObject* factor, std::span<const Var> oper
   return wrong == nullptr;
 }
 
-// A complex factor, which is no attribute, is multiplied before (_functions/complex.py).
+// A complex factor cannot be an attribute, so the operand is multiplied by it first
+// (_functions/complex.py).
 PyObject* call_scaled(const OpObject& op, std::span<PyObject* const> values) {
   PyObject* module = PyImport_ImportModule("teletensor._functions.complex");
   if (module == nullptr) return nullptr;
@@ -454,7 +463,7 @@ PyObject* op_doc(PyObject* self, void*) {
   return PyUnicode_FromString(
       (std::string(op->def->signature) + "\n\n" + std::string(op->def->doc)).c_str());
 }
-// As PyTorch's functions, for what asks the `inspect` module.
+// Makes an operator look like PyTorch's functions to the `inspect` module.
 PyObject* op_class(PyObject*, void*) { return Py_NewRef(&PyCFunction_Type); }
 PyObject* op_signature(PyObject* self, void*) {
   const auto* op = reinterpret_cast<OpObject*>(self);
@@ -462,7 +471,7 @@ PyObject* op_signature(PyObject* self, void*) {
                                      static_cast<Py_ssize_t>(op->def->signature.size()));
 }
 
-// Copies and pickles are the op itself, found by its name.
+// Copies and pickles are references to the operator, which is found by its name.
 PyObject* op_reduce(PyObject* self, PyObject*) {
   PyObject* module = PyImport_ImportModule("teletensor._ops");
   if (module == nullptr) return nullptr;
@@ -499,7 +508,7 @@ PyTypeObject* op_type() {
   return type;
 }
 
-// Lives as long as the process.
+// The returned object lives as long as the process.
 nb::object make_op(const OpDef& def, bool inplace) {
   auto* op = PyObject_New(OpObject, op_type());
   op->vectorcall = op_call;
@@ -587,12 +596,12 @@ bool number_of(PyObject* object, core::Number& number) {
   if (PyObject_HasAttrString(object, "__complex__") && !PyIndex_Check(object) &&
       (Py_TYPE(object)->tp_as_number == nullptr ||
        std::string_view(Py_TYPE(object)->tp_name).find("complex") != std::string_view::npos)) {
-    const Py_complex value = PyComplex_AsCComplex(object);  // NumPy's complex64
+    const Py_complex value = PyComplex_AsCComplex(object);  // Converts NumPy's complex64.
     if (value.real == -1.0 && PyErr_Occurred()) return false;
     number = core::Number::of_complex(value.real, value.imag);
     return true;
   }
-  if (PyIndex_Check(object)) {  // NumPy's integer scalars
+  if (PyIndex_Check(object)) {  // Converts NumPy's integer scalars.
     PyObject* index = PyNumber_Index(object);
     if (index == nullptr) return false;
     const bool fits = number_of(index, number);

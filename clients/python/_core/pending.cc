@@ -13,14 +13,14 @@ struct PyCounts {
   core::Ref<Counts> counts;
 };
 
-// What unresolved tensors may hold of memory that the program has perhaps let go: the oldest is
-// made first beyond this.
+// Limits on the memory that unresolved tensors keep alive although the program may have released
+// it. Beyond them, the oldest tensor is created first.
 constexpr std::size_t kMaxPending = 256;
 constexpr std::uint64_t kMinHeld = 64ull << 20;
 
 thread_local const Site* t_site = nullptr;
 
-// Those of the call, for its life.
+// Sets the modes of the original call while it exists.
 class Modes {
  public:
   explicit Modes(const Pending& pending)
@@ -45,7 +45,7 @@ class Modes {
 
 Status aborted() { return Status(core::Code::kAborted, "a Python error is set"); }
 
-// The present error as an object, its text with the line of the call.
+// Takes the current error as an object, with the source line of the call in its text.
 nb::object taken_error(const std::string& site) {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
@@ -106,7 +106,8 @@ Status Counts::wait(Status& found) {
       TT_RETURN_IF_ERROR(session.wait_until([this] { return !busy_.load(); }));
       continue;
     }
-    if (seq == 0) TT_RETURN_IF_ERROR(ask());  // a wait was interrupted
+    // The number is 0 after an earlier wait was interrupted; the Fetch is then issued again.
+    if (seq == 0) TT_RETURN_IF_ERROR(ask());
     busy_ = true;
     waits_ = std::this_thread::get_id();
     auto value = session.wait_fetched(std::exchange(seq, 0));
@@ -130,7 +131,8 @@ Status Counts::wait(Status& found) {
 
 Pending::~Pending() { Py_XDECREF(site.code); }
 
-// Makes the tensor, or notes why that is not possible. Errors: the wait failed, or was interrupted.
+// Creates the tensor, or records the error that prevents it. Returns an error if the wait failed or
+// was interrupted.
 Status PySession::settle(PyTensor& tensor) {
   TT_RETURN_IF_ERROR(alive());
   while (tensor.pending) {
@@ -158,7 +160,7 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   const nb::object alive = nb::borrow(tensor.self);
   Status found;
   TT_RETURN_IF_ERROR(pending.counts->wait(found));
-  if (pending.error.is_valid()) return {};  // interrupted meanwhile
+  if (pending.error.is_valid()) return {};  // Creating the tensor was interrupted meanwhile.
   if (!found.ok()) {
     set_error(Status(found.code(), explained(found.message(), pending.counts->root)));
     pending.error = taken_error("");
@@ -181,14 +183,15 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
     PyErr_SetString(PyExc_TypeError,
                     "the function that creates a pending tensor returned no Tensor");
   }
-  if (pending.error.is_valid()) {  // interrupted meanwhile
+  if (pending.error.is_valid()) {  // Creating the tensor was interrupted meanwhile.
     Py_XDECREF(made);
     PyErr_Clear();
     return {};
   }
   if (result == nullptr) {
     Py_XDECREF(made);
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) return aborted();  // Ctrl-C: it can still be made
+    // After Ctrl-C the tensor can still be created by a later use.
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return aborted();
     pending.error = taken_error(text_of(pending.site));
     unregister(pending);
     return {};
@@ -209,7 +212,8 @@ bool PySession::resolve(PyTensor& tensor) {
     set_error(status);
     return false;
   }
-  if (t_site == nullptr && has_pending()) {  // the oldest late error comes first, whatever is read
+  // The oldest asynchronous error of the session is raised first.
+  if (t_site == nullptr && has_pending()) {
     try {
       raise_late(*this);
     } catch (nb::python_error& error) {
@@ -261,7 +265,7 @@ Status PySession::before_write(const Handle& h) {
   });
 }
 
-// A backward writes to .grad of leaves that are not known yet.
+// A backward writes to the .grad of leaves that are not known yet.
 Status PySession::before_backward() {
   return settle_those([](const Pending& pending) {
     return std::any_of(pending.operands.begin(), pending.operands.end(),
@@ -309,7 +313,8 @@ Status PySession::make_room() {
   while (!unresolved_.empty() && (held_ > most || unresolved_.size() > kMaxPending)) {
     const Pending* const oldest = unresolved_.front();
     TT_RETURN_IF_ERROR(settle_those([=](const Pending& each) { return &each == oldest; }));
-    if (!unresolved_.empty() && unresolved_.front() == oldest) break;  // another thread makes it
+    // Another thread is creating the oldest pending tensor.
+    if (!unresolved_.empty() && unresolved_.front() == oldest) break;
   }
   return {};
 }
@@ -352,7 +357,8 @@ nb::object pending(PyCounts& counts, nb::object finish, nb::handle dtype, std::i
   new (t) PyTensor(&session, made, object.ptr());
   nb::inst_mark_ready(object);
   session.add(*made);
-  // Levels, frames of checkpoints and the like are of the call: nothing is put off inside them.
+  // Levels, checkpoint frames and similar states belong to the call, so nothing is postponed inside
+  // them.
   if (session.in_order()) {
     if (!session.resolve(*t)) throw nb::python_error();
     return object;

@@ -1,8 +1,9 @@
-// Tensors whose sizes depend on data (nonzero, x[mask], unique). They exist at once: a Fetch of the
-// numbers that decide is under way, and what makes the tensor is called at the first use of what
-// only those numbers tell. Before that the session knows no name of it; whatever could change what
-// that call computes (a write to an operand, a flag, a Raise, a backward) calls it first, so that a
-// program cannot tell.
+// Tensors whose sizes depend on data (nonzero, x[mask], unique). Such a tensor object is returned
+// at once. A Fetch of the numbers that determine its size is in flight, and the function that
+// creates the tensor is called when the program first uses something that depends on these numbers.
+// Until then the session has no handle for the tensor. Any operation that could change the result
+// of that function (a write to an operand, a flag, a Raise, a backward) calls it first, so the
+// program cannot observe the delay.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,60 +21,61 @@ namespace nb = nanobind;
 class PySession;
 struct PyTensor;
 
-// The caller's place in the program, resolved to a line only when an error needs it.
+// The caller's position in the program; converted to a source line only when an error needs it.
 struct Site {
   std::uint64_t seq = 0;
-  PyObject* code = nullptr;  // counted
+  PyObject* code = nullptr;  // The code object of the caller; a counted reference.
   int instruction = 0;
 };
 
-// Numbers under way; several tensors may wait for the same.
+// Numbers that are being fetched. Several tensors may wait for the same ones.
 class Counts final : public core::Counted {
  public:
   Counts(PySession& session, HandleRef handle) : session(session), handle(std::move(handle)) {}
   ~Counts() override;
-  // Issues the Fetch.
+  // Issues the Fetch of the numbers.
   Status ask();
-  // Waits. `found`: whether they were computed. Errors: the wait itself failed, the next may not.
+  // Waits for the numbers. `found` has the error if they could not be computed. The result has the
+  // error if the wait failed; a later wait may succeed.
   Status wait(Status& found);
 
   PySession& session;
   const HandleRef handle;
-  std::uint64_t seq = 0;    // of the Fetch; 0: none is under way
-  std::uint64_t asked = 0;  // of the last Fetch
+  std::uint64_t seq = 0;    // Number of the Fetch command. 0 if none is in flight.
+  std::uint64_t asked = 0;  // Number of the last Fetch command.
   std::vector<std::int64_t> numbers;
-  std::uint64_t root = 0;  // of their error
+  std::uint64_t root = 0;  // Number of the command that caused the error.
 
  private:
   std::atomic<bool> busy_ = false;
-  std::thread::id waits_;  // while busy
+  std::thread::id waits_;  // The thread that waits while busy_ is set.
   bool done_ = false;
   Status status_;
 };
 
-// The line of the pending tensor that this thread makes; nullptr: none.
+// The source line of the pending tensor that this thread is creating. Null if there is none.
 struct PendingCall {
   static const Site* site();
 };
 
 class Pending final : public core::Counted {
  public:
-  PyTensor* tensor = nullptr;  // not counted
+  PyTensor* tensor = nullptr;  // The Tensor object; a borrowed reference.
   core::Ref<Counts> counts;
-  nb::object finish;  // called with the numbers, gives the Tensor
+  nb::object finish;  // A function that receives the numbers and returns the Tensor.
   core::DType dtype = core::DType::kI64;
   core::Device device;
   std::int64_t rank = 0;
   bool requires_grad = false;
-  bool record = false, inference = false;  // the modes at the call
-  std::size_t depth = 0;                   // of transforms
-  Site site;                               // of the call
+  bool record = false, inference = false;  // The gradient and inference modes at the call.
+  std::size_t depth = 0;                   // Depth of transforms at the call.
+  Site site;                               // Source line of the call.
   std::vector<HandleRef> operands;
-  std::uint64_t bytes = 0;  // that they hold
+  std::uint64_t bytes = 0;  // Size of the operands in bytes.
   std::atomic<bool> busy = false;
-  std::thread::id runs;    // while busy
-  nb::object error;        // it cannot be made: what every use raises
-  bool cancelled = false;  // by Ctrl-C, which the program has seen
+  std::thread::id runs;    // The thread that creates the tensor while `busy` is set.
+  nb::object error;        // The error that every use raises if the tensor cannot be created.
+  bool cancelled = false;  // Cancelled by a Ctrl-C that the program has received.
 
   ~Pending() override;
 };

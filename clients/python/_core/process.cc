@@ -1,5 +1,5 @@
-// What belongs to the process and its threads rather than to a session: its exit status and its one
-// import.
+// State of the process and its threads rather than of a session: the exit status, and the check
+// that the module is imported once.
 #include <cstdlib>
 
 #include "bindings.h"
@@ -9,7 +9,8 @@ namespace teletensor::client {
 namespace {
 
 void fail(int status, void*) {
-  if (status == 0) std::exit(1);  // glibc goes on with the handlers that are left
+  // exit() inside an exit handler makes glibc continue with the remaining handlers and status 1.
+  if (status == 0) std::exit(1);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Programs: capturing a function's commands, and calling what was captured. The Python half is
+// Captures a function's commands as a program, and calls captured programs. The Python part is
 // teletensor/jit.
 
 #include "programs.h"
@@ -23,24 +23,26 @@ using autograd::Callable;
 using autograd::Traced;
 using autograd::TracedOutput;
 
-PyObject* g_symbol;  // the Python class of numbers that a capture follows
+PyObject* g_symbol;  // The Python class of numbers that a capture tracks.
 std::uint32_t g_tag = 0;
 
-// A program on the daemon, and where its parameters come from.
+// A program in the daemon, with the sources of its parameters.
 class PyProgram {
  public:
   struct Source {
-    HandleRef fixed;       // null for an argument or a gradient
-    int argument = -1;     // place among the arguments of a call
-    int gradient_of = -1;  // the .grad of that source
+    HandleRef fixed;       // The tensor of a fixed parameter. Null for an argument or a gradient.
+    int argument = -1;     // Position among the arguments of a call.
+    int gradient_of = -1;  // Index of the source whose .grad this is.
     bool has_grad = false, requires_grad = false;
     std::vector<autograd::HookId> hooks, post_hooks;
   };
 
-  nb::object session_object;  // before what belongs to the session
+  // Declared first, so that it is destroyed after the members that belong to the session.
+  nb::object session_object;
   PySession* session = nullptr;
   std::shared_ptr<const Callable> callable;
-  std::shared_ptr<const program::Program> captured;  // before the passes
+  // The program as captured, without optimization passes.
+  std::shared_ptr<const program::Program> captured;
   std::uint64_t number = 0;
   std::vector<Source> sources;
   std::vector<TracedOutput> outputs;
@@ -60,7 +62,8 @@ class PyProgram {
   }
   const program::Program& program() const { return callable->program(); }
 
-  // The handles behind the parameters; false where they are not what the program was made for.
+  // Finds the handles for the parameters. Returns false if they do not match what the program was
+  // created for.
   bool resolve(const std::vector<HandleRef>& arguments, std::vector<HandleRef>& inputs,
                bool guard) {
     inputs.resize(sources.size());
@@ -99,7 +102,7 @@ class PyProgram {
         return false;
       }
     }
-    // Memory that is shared where it was not, and written.
+    // Refuses arguments that share memory now, did not at the capture, and are written to.
     for (std::size_t i = 0; i < sources.size(); ++i) {
       if (sources[i].argument < 0) continue;
       const std::uint32_t leader = callable->parameters()[i].leader;
@@ -135,7 +138,7 @@ core::Status fits_a_file(const program::Program& program) {
   return {};
 }
 
-// Computes a step on the daemon; `read` gives the bytes of a Tensor.
+// Computes a step in the daemon; `read` returns the bytes of a Tensor.
 passes::Evaluate evaluator(PySession& session, nb::handle read) {
   return [&session, read](const program::Step& step, const program::Program& p,
                           std::span<const std::string_view> operands,
@@ -194,7 +197,7 @@ std::vector<HandleRef> handles_of(nb::handle sequence, PySession* session) {
   return out;
 }
 
-// As the program takes them.
+// Converts the numbers of a call to the kinds that the program expects.
 std::vector<core::Number> numbers_of(const program::Program& program, nb::handle numbers) {
   std::vector<core::Number> out;
   const auto& expected = program.numbers;
@@ -229,7 +232,7 @@ program::Call command_of(PyProgram& p, nb::handle numbers, std::uint32_t times,
   return command;
 }
 
-// Runs it; the results as Tensors, then those inputs that are outputs.
+// Runs the program. Returns its results as Tensors, followed by those inputs that are outputs.
 nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint32_t times,
                std::vector<std::uint32_t> sliced, bool whole) {
   autograd::Tracer* const tracer = p.session->tracer();
@@ -265,7 +268,7 @@ nb::tuple call(PyProgram& p, nb::handle arguments, nb::handle numbers, std::uint
   return nb::tuple(out);
 }
 
-// A trace that has ended: for programs of other parts of its backward.
+// A finished trace, from which backward programs for other outputs can be made.
 struct PyTrace {
   nb::object session_object;
   PySession* session;
@@ -289,7 +292,8 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   if (!ended) throw nb::value_error("nothing is being captured");
   const auto [seed, ordinal] = rng_state();
   std::vector<HandleRef> keep = handles_of(outputs, &session);
-  for (const HandleRef& h : keep) ended->know(*h);  // one from outside, which no step has read
+  // Adds a tensor from outside that no step has read to the trace.
+  for (const HandleRef& h : keep) ended->know(*h);
   auto trace = std::make_unique<PyTrace>(nb::borrow(session.self), &session, std::move(ended), keep,
                                          static_cast<std::uint64_t>(ordinal) - begun);
   const autograd::Tracer* const tracer = trace->tracer.get();
@@ -320,7 +324,7 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   program->check_grads = traced.grads_matter;
   program->check_hooks = traced.hooks_matter;
   nb::dict out;
-  // Tensors made inside that somebody outside still holds.
+  // Counts tensors that were created inside and are still referenced outside.
   std::vector<const Handle*> known;
   for (const HandleRef& h : keep) known.push_back(h.get());
   for (const PyProgram::Source& source : program->sources) {
@@ -333,13 +337,13 @@ nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun
   for (const auto& [id, h] : tracer->alive()) {
     escaped += h->owner != nullptr && std::find(known.begin(), known.end(), h) == known.end();
   }
-  // A gradient that was there before and is gone: the next call is another program.
+  // A gradient existed before and was removed, so the next call needs another program.
   bool grads_gone = false;
   for (const Traced::Input& input : traced.inputs) {
     grads_gone = grads_gone || (input.requires_grad && input.has_grad && !input.handle->grad);
   }
-  // Can it be run again on what it leaves behind? A gradient that it makes where there was none
-  // would be added to in the next round.
+  // Whether the program can run again from the state that it leaves. A gradient that it creates
+  // would be accumulated in the next round, so it cannot.
   bool loops = true;
   for (const program::Gradient& g : traced.program->gradients) {
     loops = loops && traced.inputs[g.parameter].has_grad;
@@ -649,8 +653,8 @@ void bind_programs(nb::module_& m) {
       "abandon_trace", [](PySession& session) { (void)session.end_trace(); }, nb::arg("session"));
   m.def("new_tag", [] { return ++g_tag; });
   m.def("set_symbol_type", [](nb::object type) { g_symbol = type.release().ptr(); });
-  // What takes part in how an op is called, of one argument: everything that would make another
-  // program.
+  // The signature of the arguments: all properties of the tensors that influence which program is
+  // needed.
   m.def(
       "signature",
       [](nb::handle tensors) {
@@ -670,7 +674,7 @@ void bind_programs(nb::module_& m) {
                                static_cast<char>(t->session->graph().requires_grad(*t->handle)),
                                static_cast<char>(has_attributes(each.ptr()))};
           key.append(head, sizeof head);
-          // One tensor at two places is one parameter.
+          // A tensor that is passed in two positions is one parameter.
           const auto first =
               static_cast<std::uint32_t>(std::find(seen.begin(), seen.end(), &h) - seen.begin());
           key.append(reinterpret_cast<const char*>(&first), sizeof first);

@@ -1,4 +1,4 @@
-// What scripts.cc and the linker need of programs.cc.
+// Declarations of programs.cc for scripts.cc and the linker.
 #pragma once
 
 #include <set>
@@ -11,24 +11,24 @@ namespace teletensor::client {
 
 // The program of a Python Program object.
 const program::Program& program_of(nb::handle object);
-// A Program object of this session; every parameter is an argument, every result an output.
+// A Program object of this session. Every parameter is an argument and every result an output.
 nb::object program_object(PySession& session, program::Program program);
 
-// What a Trace object holds, with the backward of those of its outputs.
+// The contents of a Trace object, with the backward of those of its outputs that are in `roots`.
 autograd::Traced retraced(nb::handle trace, const std::set<program::HandleId>& roots);
 
-// What the trace under way has become, as a dict; it ends. `keep`: a trace without a backward, for
-// retraced().
+// Ends the active trace and returns its program as a dict. With `keep`, it is a trace without a
+// backward, for retraced().
 nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun,
                      const std::string& name, const std::vector<std::string>& names, bool keep);
-// Runs function(stand-ins of the tensors), which returns a list of leaves, as a trace: (the leaves,
-// places of the tensors that were read from outside as well, what end_trace gives). In one call,
-// which no signal leaves in between.
+// Runs function(stand-ins of the tensors), which returns a list of leaves, as a trace. Returns the
+// leaves, the indices of the tensors that were also read from outside, and the result of
+// end_trace(). It is a single native call, which no signal handler interrupts.
 nb::tuple capture(PySession& session, nb::dict state, nb::object held, nb::list tensors,
                   nb::object function, const std::string& name,
                   const std::vector<std::string>& names);
 
-// The class of numbers that a capture follows, or nullptr.
+// The class of numbers that a capture tracks. Null if it was not set.
 PyTypeObject* symbol_type();
 
 void bind_scripts(nb::module_& m);

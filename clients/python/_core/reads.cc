@@ -1,5 +1,5 @@
-// What a capture reads from Python: the places, and which of them are the function's own. How reads
-// are found is in reads_steps.cc and reads_calls.cc.
+// Records the places that a captured function reads from Python objects, and which of them the
+// function has written itself. reads_steps.cc and reads_calls.cc detect the reads.
 
 #include "reads.h"
 
@@ -12,7 +12,8 @@
 namespace teletensor::client {
 namespace {
 
-constexpr Py_ssize_t kMaxBuffer = 1 << 20;  // bytes of an array that each call compares
+// Maximum size in bytes of an array that each call compares.
+constexpr Py_ssize_t kMaxBuffer = 1 << 20;
 
 }  // namespace
 
@@ -98,8 +99,8 @@ void Reads::know(PyObject* object) {
   }
 }
 
-// Has the function stored at this place before it reads it? `counted`: only to count on, from
-// `before`.
+// Returns true if the function has stored a value at this place before it reads it. `counted` is
+// set if it only counts on from the value `before`.
 bool Reads::own(PyObject* container, PyObject* key, bool& counted, nb::object& before) {
   const auto at = written_.find(container);
   if (at == written_.end()) return false;
@@ -212,7 +213,7 @@ void Reads::whole(PyObject* container, bool deep) {
 void Reads::class_attribute(PyTypeObject* type, PyObject* name, PyObject* found) {
   if (found == nullptr || is_method(found)) return;
   if (is_python_function(found) || Py_TYPE(found) == &PyProperty_Type || PyCFunction_Check(found)) {
-    // Methods of the package and of C stay as they are.
+    // Methods of the package and of C types do not change.
     if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) return;
     if (in_package(
             module_of(PyFunction_Check(found) ? found : reinterpret_cast<PyObject*>(type)))) {
@@ -274,7 +275,8 @@ void Reads::attribute(PyObject* object, PyObject* name, bool counts) {
   }
   static PyObject* const fallback = PyUnicode_InternFromString("__getattr__");
   PyObject* const hook = found == nullptr ? _PyType_Lookup(type, fallback) : nullptr;
-  if (hook != nullptr && !is_python_function(hook)) {  // as dict.__getitem__
+  // The type has a C hook, for example dict.__getitem__.
+  if (hook != nullptr && !is_python_function(hook)) {
     if (PyDict_Check(object)) return item(object, name);
     const nb::object now = nb::steal(PyObject_GetAttr(object, name));
     if (!now.is_valid()) PyErr_Clear();
@@ -311,7 +313,7 @@ void Reads::take(PyObject* iterator) {
   throw nb::python_error();
 }
 
-// ---- what the function writes
+// ---- writes of the function
 
 void Reads::mutate(PyObject* container, bool replaces) {
   if (paused > 0 || !knows(container)) return;

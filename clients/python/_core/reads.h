@@ -1,4 +1,4 @@
-// Reads: what a function under capture reads from Python, noted instruction by instruction.
+// Reads records what a captured function reads from Python objects, instruction by instruction.
 #pragma once
 
 #include <memory>
@@ -12,37 +12,37 @@
 
 namespace teletensor::client {
 
-// Runs a function and notes, as guards, every place outside of it that it reads: globals, variables
-// of enclosing functions, attributes of objects, items of dicts and lists. What the function made
-// itself, or stored at a place before it read it, is none of them. It finds this by looking at each
-// instruction's operands, and it puts the plain number in the place of a Symbol where an
-// instruction or a C function would not know what to do with one.
-//
-// They may run inside each other: the innermost one of a thread notes.
+// Runs a function and records, as guards, every place outside the function that it reads: globals,
+// variables of enclosing functions, attributes of objects, and elements of dicts and lists. Objects
+// that the function has created, and places that it has written before reading them, are not
+// recorded. It inspects the operands of each instruction. If an instruction or a C function cannot
+// handle a Symbol, it replaces the Symbol by the plain number.
+// Objects of this class may be nested; the innermost one of a thread records.
 class Reads {
  public:
   explicit Reads(nb::object guards);
   Reads(const Reads&) = delete;
   ~Reads();
 
-  // Calls function(*args, **kwargs). Without supported() it sees no instruction.
+  // Calls function(*args, **kwargs). Unless supported() is true, it sees no instructions.
   nb::object run(nb::handle function, nb::handle args, nb::handle kwargs);
   static bool supported();
 
-  // An object from outside: what is read of it is noted.
+  // Marks an object as coming from outside the function, so that reads of it are recorded.
   void know(PyObject* object);
-  // Each notes a read.
+  // Each function records one read.
   void item(PyObject* container, PyObject* key, bool counts = false, const char* owner = nullptr);
   void attribute(PyObject* object, PyObject* name, bool counts = false);
   void cell(PyObject* cell, PyObject* name, bool counts = false);
-  // All of a list, dict, set or deque; with `deep` of those inside, too.
+  // Records all elements of a list, dict, set or deque; with `deep`, also those of nested
+  // containers.
   void whole(PyObject* container, bool deep);
 
-  // A function in C that is called with these.
+  // Handles the call of a C function with these arguments.
   void called(PyObject* function, PyObject* args);
   bool knows(PyObject* object) const { return known_.contains(object); }
 
-  int paused = 0;  // above 0 nothing is noted
+  int paused = 0;  // While it is above 0, nothing is recorded.
 
   int traverse(visitproc visit, void* arg) const;
   void clear();
@@ -50,19 +50,20 @@ class Reads {
  private:
   friend int on_event(PyObject* self, PyFrameObject* frame, int what, PyObject* arg);
 
-  // What the frames of a code object are.
+  // Properties of the frames of a code object.
   struct Code {
     Policy policy;
     nb::object object;
     nb::object bytes;
-    nb::object names;         // of globals and attributes
-    std::vector<int> depths;  // of the stack, by instruction
+    nb::object names;         // Names of globals and attributes in the code.
+    std::vector<int> depths;  // Stack depth for each instruction.
   };
-  // Places that the function itself has written to.
+  // Places that the function has written.
   struct Written {
-    nb::object keys = nb::steal(PyDict_New());  // key: a tuple of what stood there, or None
-    bool replaced = false;                      // all of it is the function's own
-    nb::object before;                          // a copy, where it was written to as a whole
+    // The written keys, each with a tuple of the earlier value, or None.
+    nb::object keys = nb::steal(PyDict_New());
+    bool replaced = false;  // Whether the function has written the whole container.
+    nb::object before;      // A copy of the earlier container, if it was written as a whole.
   };
 
   const Code& code_of(PyFrameObject* frame);
@@ -82,15 +83,16 @@ class Reads {
   void class_attribute(PyTypeObject* type, PyObject* name, PyObject* found);
   bool own(PyObject* container, PyObject* key, bool& counted, nb::object& before);
 
-  // Symbols
+  // ---- Symbols
   bool is_symbol(PyObject* object) const;
   void plain(PyObject** slot, bool fixes = true);
   void plain_inside(PyObject** slot, int depth);
 
   nb::object guards_object_;
   Guards& guards_;
-  std::unordered_set<PyObject*> known_;      // counted
-  std::unordered_set<PyObject*> own_cells_;  // counted: made by the function
+  std::unordered_set<PyObject*> known_;  // Objects from outside; counted references.
+  // Counted references to cells that the function has created.
+  std::unordered_set<PyObject*> own_cells_;
   std::unordered_map<PyObject*, Written> written_;
   std::unordered_map<PyObject*, Code> codes_;
   Py_tracefunc chained_ = nullptr;

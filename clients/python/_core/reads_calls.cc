@@ -1,5 +1,5 @@
-// Calls in a function under capture: what functions in C read of their arguments, and which of them
-// know what to do with a Symbol.
+// Calls inside a captured function: what C functions read of their arguments, and which of them can
+// handle a Symbol.
 
 #include <cstring>
 
@@ -15,7 +15,7 @@ bool Reads::is_symbol(PyObject* object) const {
   return object != nullptr && Py_TYPE(object) == symbol_type();
 }
 
-// Puts the number itself in a Symbol's place; `fixes`: the program holds for this number alone.
+// Replaces a Symbol by its number. With `fixes`, the program is then valid for this number only.
 void Reads::plain(PyObject** slot, bool fixes) {
   PyObject* const symbol = *slot;
   if (!is_symbol(symbol)) return;
@@ -119,7 +119,8 @@ void Reads::call_native(PyObject* callable, PyObject* self, PyObject** args, Py_
   PyObject* bound = self;
   const std::string of = method_name(callable, bound);
   if (!of.empty()) {
-    if (bound == nullptr && count > 0 && !PyCFunction_Check(callable)) {  // list.append(x, 1)
+    // An unbound method call such as list.append(x, 1).
+    if (bound == nullptr && count > 0 && !PyCFunction_Check(callable)) {
       bound = args[0];
       ++args;
       --count;

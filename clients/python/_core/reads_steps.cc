@@ -1,5 +1,5 @@
-// The instructions of a function under capture. CPython calls the trace function with an opcode
-// event before each instruction; its operands are on the frame's stack (frames.h, depths.h).
+// The instructions of a captured function. CPython calls the trace function with an opcode event
+// before each instruction; the operands are on the frame's stack (frames.h, depths.h).
 
 #include <nanobind/eval.h>
 
@@ -18,7 +18,7 @@ namespace teletensor::client {
 #ifdef TELETENSOR_FRAMES
 namespace {
 
-thread_local Reads* g_reads = nullptr;  // the innermost of this thread
+thread_local Reads* g_reads = nullptr;  // The innermost Reads object of this thread.
 
 enum class Action : std::uint8_t {
   kNone,
@@ -102,7 +102,7 @@ constexpr Named kActions[] = {
     {"FORMAT_WITH_SPEC", Action::kFormatBy},
     {"CONVERT_VALUE", Action::kFormat},
 #if PY_VERSION_HEX < 0x030C0000
-    {"PRECALL", Action::kCall},  // before CALL, with the same operands
+    {"PRECALL", Action::kCall},  // PRECALL comes before CALL, with the same operands.
 #else
     {"CALL", Action::kCall},
 #endif
@@ -119,7 +119,8 @@ constexpr Named kActions[] = {
 struct Opcodes {
   std::array<Action, 256> actions{};
   int copy = -1, cache = -1, binary = -1, store_global = -1, store_variable = -1;
-  int simple[3] = {-1, -1, -1};  // that load what no one else sees
+  // Opcodes of instructions that load objects which no other code refers to.
+  int simple[3] = {-1, -1, -1};
 };
 
 const Opcodes& opcodes() {
@@ -165,32 +166,32 @@ std::string_view text_in(const nb::object& bytes) {
 struct Reads::Step {
   FrameData* data;
   const Code* code;
-  int arg, at, next;  // the argument; offsets of this and of the next instruction
+  int arg, at, next;  // The argument, and the offsets of this and the next instruction.
   std::string_view bytes;
-  PyObject** end;  // of the stack
+  PyObject** end;  // End of the evaluation stack.
 
-  // The operand that lies `depth` under the top, from 1.
+  // The operand at `depth` from the top, counted from 1.
   PyObject** peek(int depth) const { return end - depth; }
   int op(int offset) const {
     return offset >= 0 && offset < static_cast<int>(bytes.size())
                ? static_cast<unsigned char>(bytes[static_cast<std::size_t>(offset)])
                : -1;
   }
-  int behind(int offset) const {  // the next instruction
+  int behind(int offset) const {  // Returns the offset of the next instruction.
     do {
       offset += 2;
     } while (op(offset) == opcodes().cache && opcodes().cache >= 0);
     return offset;
   }
   PyObject* name(int i) const { return PyTuple_GET_ITEM(code->names.ptr(), i); }
-  // `x.n += 1` and `x[k] += 1`: the operands were copied for the store.
+  // Returns true for `x.n += 1` and `x[k] += 1`, where the operands were copied for the store.
   bool copied(int depth) const {
     for (int i = 1; i <= depth; ++i) {
       if (op(at - 2 * i) != opcodes().copy || op(at - 2 * i + 1) != depth) return false;
     }
     return true;
   }
-  // `n += 1` of a global or an enclosing function's variable.
+  // Returns true for `n += 1` with a global or a variable of an enclosing function.
   bool stored_again(int store, int index) const {
     int offset = behind(next - 2);
     const int loads = op(offset);
@@ -209,7 +210,8 @@ void Reads::call_with_containers(Step& step) {
   const bool named = (step.arg & 1) != 0;
   PyObject** const containers[] = {step.peek(named ? 2 : 1), named ? step.peek(1) : nullptr};
 #if PY_VERSION_HEX >= 0x030D0000
-  PyObject** const function = step.peek(named ? 4 : 3);  // self or null lies over it
+  // `self` or null is above the function on the stack.
+  PyObject** const function = step.peek(named ? 4 : 3);
 #else
   PyObject** const function = step.peek(named ? 3 : 2);
 #endif
@@ -235,8 +237,7 @@ void Reads::read_global(Step& step) {
   PyObject* const now = PyDict_GetItemWithError(globals, name);
   if (step.code->policy == Policy::kLibrary) return;
   if (step.code->policy == Policy::kPackage) {
-    // Constants, functions and classes of the package stay as they are; registries and switches do
-    // not.
+    // Constants, functions and classes of the package do not change; registries and switches do.
     if (now == nullptr || is_atom(now) || is_op(now) || is_python_function(now) ||
         is_native_iterator(now) || PyTuple_Check(now)) {
       return;
@@ -281,7 +282,7 @@ void Reads::enter(PyFrameObject* frame) {
   if (code.policy == Policy::kSkipped) return;
   const nb::handle handle(reinterpret_cast<PyObject*>(frame));
 #if PY_VERSION_HEX >= 0x030D0000
-  // Opcode events come only to frames with a trace function, which nothing but a debugger calls.
+  // Opcode events are sent only to frames with a trace function. Only a debugger would call it.
   if (nb::getattr(handle, "f_trace").is_none()) nb::setattr(handle, "f_trace", ignores_events());
 #endif
   nb::setattr(handle, "f_trace_opcodes", nb::bool_(true));
@@ -323,11 +324,11 @@ void Reads::step(PyFrameObject* frame) {
     return is_plain_number(object) || is_symbol(object) || is_tensor(object);
   };
 #if PY_VERSION_HEX < 0x030D0000
-  const bool has_spec = (step.arg & 4) != 0;  // of FORMAT_VALUE
+  const bool has_spec = (step.arg & 4) != 0;  // A flag in the argument of FORMAT_VALUE.
 #else
   const bool has_spec = false;
 #endif
-  // Without what is read: Symbols are dealt with everywhere.
+  // Reads are not recorded for kPlain, but Symbols are handled everywhere.
   const bool reads = code.policy != Policy::kPlain;
   switch (action) {
     case Action::kNone:
@@ -384,7 +385,7 @@ void Reads::step(PyFrameObject* frame) {
       return reads ? read_whole(*subject, true) : void();
     }
     case Action::kArithmetic: {
-      // &, <<, @, |, >>, ^, and the same in place
+      // The operators &, <<, @, |, >>, ^, and their in-place forms.
       const int kind = step.arg % 13;
       const bool foreign =
           kind == 1 || kind == 3 || kind == 4 || kind == 7 || kind == 9 || kind == 12;
@@ -497,11 +498,11 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) {
 }
 
 nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
-  // The captured function does not read what a finalizer or a function in gc.callbacks reads.
+  // Reads by finalizers and by functions in gc.callbacks are not reads of the captured function.
   const WithoutCollection no_collection;
   PyThreadState* const thread = PyThreadState_Get();
   Reads* const outer = g_reads;
-  // A tracer of the program's (a debugger, a measurement of coverage) goes on being told.
+  // A trace function of the program (a debugger or a coverage tool) continues to receive events.
   const Py_tracefunc before = thread->c_tracefunc;
   const nb::object of_before = nb::borrow(thread->c_traceobj);
   chained_ = outer != nullptr ? outer->chained_ : before;
@@ -513,7 +514,7 @@ nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
 #endif
   g_reads = this;
 #if PY_VERSION_HEX >= 0x030C0000
-  // Opcode events come only where a frame has asked for them before.
+  // Opcode events are sent only if a frame has requested them before.
   if (PyFrameObject* const frame = PyEval_GetFrame()) {
     nb::setattr(nb::handle(reinterpret_cast<PyObject*>(frame)), "f_trace_opcodes", nb::bool_(true));
   }
@@ -524,7 +525,7 @@ nb::object Reads::run(nb::handle function, nb::handle args, nb::handle kwargs) {
     const nb::error_scope scope;
     PyEval_SetTrace(before, of_before.ptr());
   } else {
-    guards_.spoil();  // a debugger was started on the way: the rest was not seen
+    guards_.spoil();  // A debugger was started meanwhile, so the remaining reads were not seen.
   }
   g_reads = outer;
   chained_ = nullptr;

@@ -12,10 +12,10 @@ namespace {
 constexpr int kTries = 3;
 
 thread_local int t_uninterrupted = 0;
-thread_local bool t_postponed = false;  // an interrupt
+thread_local bool t_postponed = false;  // Whether a Ctrl-C was postponed.
 
-// What scopes of one object have found, innermost last: the same object may be entered again
-// inside.
+// The states that the scopes of one object have saved, innermost last. The same object may be
+// entered again inside.
 template <class State>
 class Stack {
  public:
@@ -41,7 +41,8 @@ struct InferenceScope {
   Stack<std::pair<bool, bool>> before;
 };
 
-// Takes effect when it is made: a call that an exception interrupts has not happened.
+// Takes effect when it is constructed. If an exception interrupts the constructor call, nothing has
+// changed.
 class GradSwitch {
  public:
   explicit GradSwitch(bool on) : on_(on), before_(grad_mode()) { set_grad_mode(on); }
@@ -73,13 +74,13 @@ struct DepthScope {
   Stack<std::size_t> before;
 };
 
-// Without gradients, if that is asked for.
+// Interrupts are postponed; gradient recording is turned off if requested.
 struct Uninterrupted {
   bool recording;
   Stack<bool> before;
 };
 
-// One object on top of a list.
+// An object that was pushed onto a list.
 struct Pushed {
   nb::list list;
   nb::object object;
@@ -93,9 +94,9 @@ void remove_last(nb::list list, nb::handle object) {
   }
 }
 
-// A Python subclass says what is set: `_save()` gives what `_restore(state, kind)` puts back, and
-// `_apply()` changes it. `_restore` may be called more than once, and is, until it has come to its
-// end: an exception of a signal's handler may interrupt it.
+// A Python subclass defines the state: `_save()` returns a state, `_restore(state, kind)` restores
+// it, and `_apply()` changes it. An exception of a signal handler may interrupt `_restore`; it is
+// then called again, up to kTries times.
 struct Scope {
   Stack<nb::object> states;
 };
@@ -106,7 +107,7 @@ nb::object method(nb::handle self, const char* name) {
   return nb::steal(found);
 }
 
-// The first exception of any call goes on.
+// Rethrows the first exception of any call.
 void restore(nb::handle self, nb::handle state, nb::handle kind) {
   const nb::object call = method(self, "_restore");
   std::exception_ptr first;
@@ -125,7 +126,8 @@ void restore(nb::handle self, nb::handle state, nb::handle kind) {
   if (first) std::rethrow_exception(first);
 }
 
-// An entry that was interrupted is left again: with what was there, or is there still.
+// If entering a scope was interrupted, it is left again with the saved state, or with the present
+// one if nothing was saved.
 nb::object enter_scope(nb::pointer_and_handle<Scope> self) {
   const nb::object save = method(self.h, "_save"), apply = method(self.h, "_apply");
   nb::object state = nb::steal(call_python(save.ptr()));
@@ -141,7 +143,7 @@ nb::object enter_scope(nb::pointer_and_handle<Scope> self) {
   if (state.is_valid()) {
     try {
       restore(self.h, state, reinterpret_cast<PyObject*>(&PyBaseObject_Type));
-    } catch (nb::python_error&) {  // the first one counts
+    } catch (nb::python_error&) {  // Only the first exception is reported.
     }
   }
   PyErr_Clear();
@@ -152,7 +154,7 @@ nb::object enter_scope(nb::pointer_and_handle<Scope> self) {
 
 bool postpone_interrupt() {
   if (t_uninterrupted == 0) return false;
-  t_postponed = !t_postponed;  // a second one stands for both
+  t_postponed = !t_postponed;  // A second interrupt is delivered at once and stands for both.
   return t_postponed;
 }
 
@@ -269,7 +271,7 @@ void bind_scopes(nb::module_& m) {
           "__exit__",
           [](Uninterrupted& self, nb::handle, nb::handle, nb::handle) {
             set_grad_mode(self.before.pop());
-            // The handler runs, and raises, when this call has returned.
+            // The signal handler runs, and raises, after this call has returned.
             if (--t_uninterrupted == 0 && std::exchange(t_postponed, false)) {
               PyErr_SetInterruptEx(SIGINT);
             }

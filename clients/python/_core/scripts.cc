@@ -1,5 +1,5 @@
-// Scripts: pieces of straight code, branches and loops, joined to one program. The compiler is
-// teletensor/_script; its tensors are stand-ins of a session without a daemon.
+// Scripts: joins pieces of straight-line code, branches and loops to one program. The compiler is
+// teletensor/_script; its tensors are stand-ins of a session that is not connected to a daemon.
 
 #include <algorithm>
 
@@ -29,8 +29,8 @@ Linker linked(const std::string& name, const Pieces& pieces, nb::list inputs, nb
   return linker;
 }
 
-// The program and, where outputs have gradients that come from inputs, its backward; as end_trace
-// gives them.
+// Returns the program, and its backward if outputs have gradients that come from inputs, in the
+// format of end_trace().
 nb::dict link(PySession& session, const std::string& name, nb::list nodes, nb::list inputs,
               nb::list outputs, bool gradients) {
   Pieces pieces = pieces_of(nodes);

@@ -1,4 +1,4 @@
-// Memory of the session that the daemon of this machine passes by descriptor.
+// Binds memory of the session that the daemon of this machine passes as a file descriptor.
 
 #include "clients/session/share.h"
 
@@ -21,8 +21,8 @@ T value_of(core::Result<T> result) {
   return value_or_raise(std::move(result));
 }
 
-// The tensor of an upload. Where a signal's handler has raised, a whole one gets a name all the
-// same, which nobody keeps: so the daemon lets go of it.
+// The tensor of an upload. If a signal handler has raised, a complete upload is bound to a handle
+// nevertheless, which is then dropped so that the daemon frees the upload.
 nb::object bound(PySession& session, const core::Result<std::uint64_t>& upload, core::DType dtype,
                  core::Device device, const core::Dims& shape) {
   if (PyErr_Occurred()) {
@@ -35,7 +35,7 @@ nb::object bound(PySession& session, const core::Result<std::uint64_t>& upload, 
   return nb::steal(wrap(session, value_or_raise(session.uploaded(*upload, dtype, device, shape))));
 }
 
-// Its bytes, as Python's buffer protocol gives them; they live as long as somebody looks.
+// The contents through Python's buffer protocol; valid as long as a view exists.
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   const Mapping& mapping = *nb::inst_ptr<Mapping>(nb::handle(self));
   return PyBuffer_FillInfo(view, self, mapping.data(), static_cast<Py_ssize_t>(mapping.bytes()), 0,

@@ -1,6 +1,6 @@
 // The tape as Python sees it: nodes and their hooks, Functions whose backward is Python code,
-// checkpoints, anomaly mode, gradients as a stream. A backward that meets any of these is run by
-// this client (autograd/backward.h); nothing here is known to the daemon.
+// checkpoints, anomaly mode, and gradients as a stream. A backward that needs any of these is run
+// by this client (autograd/backward.h); the daemon does not know them.
 
 #include <algorithm>
 #include <cctype>
@@ -48,7 +48,7 @@ std::string node_name(const PySession& session, const Node& node) {
     const std::string& own = static_cast<const NodeExtra*>(node.extra.get())->name;
     if (!own.empty()) return own;
   }
-  // "mul" -> "MulBackward0", "log_softmax" -> "LogSoftmaxBackward0".
+  // Converts "mul" to "MulBackward0", and "log_softmax" to "LogSoftmaxBackward0".
   std::string out;
   bool upper = true;
   for (char c : session.catalog().at(node.label).name) {
@@ -67,7 +67,7 @@ nb::object node_object(PySession& session, Node* node, Handle* leaf) {
       PyNode{nb::borrow(session.self), &session, core::Ref<Node>(node), HandleRef(leaf)});
 }
 
-// ---------------------------------------------------------------- Python on a backward's way
+// ---------------------------------------------------------------- Python code in a backward
 
 nb::object PySession::list_of(std::span<const Var> vars) {
   nb::list out;
@@ -75,7 +75,7 @@ nb::object PySession::list_of(std::span<const Var> vars) {
   return out;
 }
 
-// A list or tuple of tensors and Nones into vars, of the same length.
+// Converts a list or tuple of tensors and Nones to `vars`, which has the same length.
 Status PySession::take_list(PyObject* list, std::span<Var> vars, const char* what) {
   PyObject* sequence =
       is_tensor(list) || list == Py_None ? PyTuple_Pack(1, list) : PySequence_Fast(list, what);
@@ -203,7 +203,8 @@ void PySession::watch_nodes() {
   if (!frames_.empty()) {
     graph().on_save = [this](Node& node) {
       auto& [frame, first, thread] = frames_.back();
-      if (thread != std::this_thread::get_id()) return;  // another thread's ops are its own
+      // Operators of another thread do not belong to the frame.
+      if (thread != std::this_thread::get_id()) return;
       if (!first) {
         frame->nodes.emplace_back(&node);
         return;
@@ -268,7 +269,7 @@ void PySession::pop_saved_hooks(std::size_t left) {
 
 namespace {
 
-// Nothing is recorded for its life.
+// While it exists, nothing is recorded.
 class Unrecorded {
  public:
   Unrecorded() : before_(grad_mode()) { set_grad_mode(false); }
@@ -456,7 +457,8 @@ PyTensor& tensor(nb::handle object) {
   return *t;
 }
 
-// Names the values as results of a Function: (results, slots of the saved ones, recorded).
+// Makes the values results of a Function. Returns the results, the slots of the saved values, and
+// whether it was recorded.
 nb::object function_node(nb::list inputs, nb::list values, nb::list saved, nb::object runner,
                          const std::string& name) {
   static const ops::OpRef client_node("client_node");
@@ -525,7 +527,7 @@ nb::object edge_object(PySession& session, const autograd::Edge& edge) {
   return nb::none();
 }
 
-// Does the history of the roots reach a leaf that is not among the inputs?
+// Returns true if the history of the roots reaches a leaf that is not among the inputs.
 bool depends_elsewhere(nb::list roots, nb::list inputs) {
   std::unordered_set<const void*> seen, known;
   std::vector<core::Ref<Node>> todo;
@@ -566,7 +568,8 @@ struct PyFrame {
   core::Ref<Frame> frame;
 };
 
-// In one native call: no signal leaves it with gradients that are fetched and nobody's.
+// A single native call, so that a signal handler cannot interrupt it and leave fetched gradients
+// without an owner.
 nb::list streamed(PySession& session, std::size_t inline_bytes, nb::object backward) {
   session.begin_stream(inline_bytes);
   const bool before = std::exchange(session.expand_backward, true);
@@ -714,10 +717,10 @@ void bind_transforms(nb::module_& m) {
       [](nb::list levels) { transforms::pop(nb::cast<std::uint64_t>(levels.attr("pop")())); },
       nb::arg("levels"), "Ends the last level of the list.");
   m.def("depth", [] { return transforms::depth; });
-  m.def("below", [](std::uint64_t id) {  // what depth() is while code runs below the level
-    return value_or_raise(transforms::position(id));
-  });
-  // The innermost level that a tensor belongs to: (id, forward, batch size, randomness), or None.
+  // Returns the value of depth() while code runs below the level.
+  m.def("below", [](std::uint64_t id) { return value_or_raise(transforms::position(id)); });
+  // The innermost level that a tensor belongs to, as (id, forward, batch size, randomness), or
+  // None.
   m.def("innermost", [](nb::list tensors) -> nb::object {
     for (std::size_t k = transforms::depth; k-- > 0;) {
       const Level& level = transforms::at(k);

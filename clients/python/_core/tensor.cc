@@ -1,5 +1,5 @@
-// Tensor: the native type. Facts and flags without I/O, reading a value; methods written in Python
-// are attached to this very type (_tensor.py).
+// The native type Tensor: properties and flags, which need no I/O, and reading a value. Methods
+// written in Python are added to this type (_tensor.py).
 
 #include <algorithm>
 #include <cstring>
@@ -154,11 +154,13 @@ autograd::Handle& handle(const PyTensor& t) {
   return *t.handle;
 }
 
-// Made by a recorded instruction, with nobody who asked for its gradient.
+// Returns true for the result of a recorded instruction whose gradient was not requested to be
+// kept.
 bool is_inner(const PyTensor& t) {
   if (handle(t).retains || t.session->tracer() != nullptr) return false;
   const auto node = t.session->node_of(transforms::ground(handle(t)));
-  return node.ok() && *node != nullptr;  // a view that can have none any more says so elsewhere
+  // An error of a view that can no longer have a gradient is reported elsewhere.
+  return node.ok() && *node != nullptr;
 }
 
 void warn_of_inner_grad() {
@@ -170,7 +172,7 @@ void warn_of_inner_grad() {
   if (PyErr_WarnEx(PyExc_UserWarning, text, 1) < 0) throw nb::python_error();
 }
 
-// What is known of a pending tensor before it is made.
+// Properties of a pending tensor that are known before it is created.
 core::DType dtype(const PyTensor& t) {
   return t.pending != nullptr ? t.pending->dtype : t.handle->layout.dtype;
 }
@@ -348,7 +350,7 @@ void bind_tensor(nb::module_& m) {
                            .attr("of_default_type")(*data, **options);
              }
              PyTensor& source = tensor(given, "data");
-             // A name of its own on the same memory, without history.
+             // Creates a new handle for the same memory, without history.
              static const ops::OpRef detach("detach");
              const Var argument = source.var();
              Handles results;

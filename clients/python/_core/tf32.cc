@@ -8,9 +8,10 @@ namespace {
 
 enum Switch : std::uint8_t { kNone, kMatmul, kConvolution };
 
-std::atomic<bool> g_on[] = {false, false, true};  // PyTorch's defaults
+// PyTorch's defaults: off for matrix products, on for convolutions.
+std::atomic<bool> g_on[] = {false, false, true};
 
-// By op id.
+// The switch of each operator, by id.
 const std::vector<Switch>& switches() {
   static const std::vector<Switch> made = [] {
     std::vector<Switch> of(ops::catalog().size(), kNone);

@@ -1,6 +1,7 @@
-// Threads that the daemon's answers need. A finalizer, which the collector runs on whatever thread
-// allocates, must not wait for an answer there: inside grpcio the thread holds locks that grpcio's
-// other threads take before they bring anything, or is itself the one that brings it.
+// Threads that are needed to receive the daemon's answers. A finalizer, which the garbage collector
+// runs in whichever thread allocates, must not wait for an answer in such a thread: inside grpcio
+// the thread holds locks that grpcio's other threads need before they deliver an answer, or it is
+// itself the thread that delivers it.
 #include <string_view>
 
 #include "bindings.h"
@@ -10,9 +11,9 @@
 namespace teletensor::client {
 namespace {
 
-// A context variable, set on the threads of this package that make calls. A thread that grpcio
-// starts has the context of the thread that has started it, so that it is set there too; it is not
-// set where a program uses grpcio by itself.
+// A context variable that is set in the threads of this package that make calls. A thread that
+// grpcio starts inherits the context of the thread that started it, so it is set there as well. It
+// is not set in threads where the program itself uses grpcio.
 PyObject* g_calls = nullptr;
 
 bool makes_calls() {
@@ -28,8 +29,8 @@ bool in_module(nb::handle name, std::string_view module) {
 
 enum class Place : std::uint8_t {
   kElsewhere,
-  kInsideCall,  // of grpcio's, for a connection of this package
-  kKeeper,      // the thread that reads a session's stream and attaches the session again
+  kInsideCall,  // A thread inside a grpcio call, for a connection of this package.
+  kKeeper,      // The thread that reads a session's stream and reconnects the session.
 };
 
 Place place_of(nb::handle frame) {
@@ -40,7 +41,7 @@ Place place_of(nb::handle frame) {
     }
     const nb::object name = nb::getattr(nb::getattr(at, "f_code"), "co_name");
     if (text_of(name.ptr()) != "_bootstrap_inner") continue;
-    // A thread that begins has neither a frame of its own yet nor the context.
+    // A thread that is just starting has neither a frame of its own nor the context.
     const nb::object thread = nb::getattr(at, "f_locals")["self"];
     const nb::object target = nb::getattr(thread, "_target", nb::none());
     const nb::object module = nb::getattr(target, "__module__", nb::none());
@@ -57,7 +58,8 @@ Place present_place() {
       nb::steal(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   try {
     return frame.is_valid() ? place_of(frame) : Place::kElsewhere;
-  } catch (const nb::python_error&) {  // threads are of another kind than those of today's Python
+    // The internals of `threading` may differ in a later version of Python.
+  } catch (const nb::python_error&) {
     return Place::kElsewhere;
   }
 }

@@ -1,4 +1,4 @@
-// The transport by clients/wire: calls that let go of the GIL and see Ctrl-C.
+// The transport through clients/wire: calls that release the GIL and can be interrupted by Ctrl-C.
 
 #include <nanobind/stl/shared_ptr.h>
 
@@ -15,7 +15,7 @@ struct PyWire {
   const tt_wire_api* api;
 };
 
-// A memory view's bytes.
+// The bytes of a memory view.
 class Buffer {
  public:
   Buffer(nb::handle object, bool writable) {
@@ -136,7 +136,7 @@ void bind_transport(nb::module_& m) {
                               &word, &moved.bytes);
             });
             raise_call(upload.status(), word);
-            // Here, so that no interrupt can come between an upload and its name.
+            // Done here, so that no interrupt can come between an upload and its handle.
             const HandleRef h =
                 value_or_raise(session.uploaded(*upload, *dtype_of(dtype.ptr()), place, dims));
             moved.bound = true;

@@ -1,4 +1,4 @@
-// dtype and device objects, and the exceptions that Statuses become.
+// The Python objects dtype and device, and the exceptions for Statuses.
 
 #include "bindings.h"
 
@@ -12,14 +12,14 @@ struct PyDevice {
   core::Device device;
 };
 
-PyObject* g_dtypes[16];  // by number
+PyObject* g_dtypes[16];  // The dtype objects, by number.
 PyTypeObject* dtype_type;
 PyTypeObject* device_type;
 
 struct {
   PyObject *current, *outer, *check, *refuse;
 } g_default;
-PyObject* g_error_types;  // dict: code -> exception class
+PyObject* g_error_types;  // A dict from status code to exception class.
 
 PyObject* error_type(core::Code code) {
   nb::object key = nb::int_(static_cast<int>(code));
@@ -30,7 +30,8 @@ PyObject* error_type(core::Code code) {
 }  // namespace
 
 void set_error(const Status& status) {
-  if (PyErr_Occurred()) return;  // a Python error came first (a hook, Ctrl-C)
+  // A Python error (from a hook or Ctrl-C) was set first and is kept.
+  if (PyErr_Occurred()) return;
   PyErr_SetString(error_type(status.code()), status.message().c_str());
 }
 
@@ -61,7 +62,7 @@ void raise_late(PySession& session) {
 }
 
 namespace {
-thread_local std::uint8_t current_gpu = 0;  // what "cuda" means
+thread_local std::uint8_t current_gpu = 0;  // The GPU that "cuda" means.
 }
 
 std::optional<core::DType> dtype_of(PyObject* object) {
@@ -113,7 +114,7 @@ core::DType dtype_argument(nb::handle object) {
   throw nb::python_error();
 }
 
-// What stands before the names in the texts of dtypes, sizes and types. Written under the GIL.
+// The prefix of names in the texts of dtypes, sizes and types. Written with the GIL.
 std::string g_prefix = "teletensor";
 
 }  // namespace

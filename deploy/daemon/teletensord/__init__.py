@@ -1,4 +1,6 @@
-"""The daemon of teletensor as a package: bin/teletensord beside this file, where the client finds it."""
+"""A package with teletensor's daemon. The program is bin/teletensord beside this file; the client finds it
+there.
+"""
 
 import os
 import pathlib
@@ -8,6 +10,6 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Becomes the daemon, with the arguments of this process."""
+    """Replaces this process by the daemon, with the same arguments."""
     program = str(pathlib.Path(__file__).resolve().parent / "bin" / "teletensord")
     os.execv(program, [program, *sys.argv[1:]])

@@ -49,9 +49,9 @@ class CudaBackend final : public Accelerator {
   void* allocate(std::size_t bytes) override { return gpu_->allocate(bytes); }
   void deallocate(void* memory, std::size_t) override { gpu_->free(memory); }
   void zero(void* memory, std::size_t bytes) override { (void)gpu_->zero(memory, bytes); }
-  void hand_over(void* memory, std::size_t bytes, memory::OwnerId from,
-                 memory::OwnerId to) override {
-    (void)gpu_->hand_over(memory, bytes, from, to);
+  void transfer_ownership(void* memory, std::size_t bytes, memory::OwnerId from,
+                          memory::OwnerId to) override {
+    (void)gpu_->transfer_ownership(memory, bytes, from, to);
   }
   core::Status begin_shared() override { return gpu_->follow_all(); }
   core::Status end_shared() override { return gpu_->make_all_follow(); }

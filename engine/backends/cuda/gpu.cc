@@ -309,7 +309,8 @@ Status Gpu::zero(void* memory, std::size_t bytes) {
   return own.ok() ? clear(**own, memory, bytes) : own.status();
 }
 
-Status Gpu::hand_over(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to) {
+Status Gpu::transfer_ownership(void* memory, std::size_t bytes, memory::OwnerId from,
+                               memory::OwnerId to) {
   TT_RETURN_IF_ERROR(enter());
   const core::Result<Queues::QueueRef> next = queues_.of(to);
   if (!next.ok()) return next.status();

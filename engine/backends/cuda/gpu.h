@@ -62,7 +62,8 @@ class Gpu {
   core::Status zero(void* memory, std::size_t bytes);
   // Clears memory after all work that session `from` has queued, and before all work that session
   // `to` queues from now on.
-  core::Status hand_over(void* memory, std::size_t bytes, memory::OwnerId from, memory::OwnerId to);
+  core::Status transfer_ownership(void* memory, std::size_t bytes, memory::OwnerId from,
+                                  memory::OwnerId to);
   core::Status copy(void* to, const void* from, std::size_t bytes);
   core::Status copy_now(void* to, const void* from, std::size_t bytes);  // waits for the copy
   core::Status copy_from(Gpu& other, void* to, const void* from, std::size_t bytes);

@@ -262,7 +262,7 @@ TEST(Gpu, SessionsRunBesideEachOtherAndWaitWhereMemoryIsHandedOver) {
       ASSERT_TRUE(gpu.copy_in(memory, source.data(), 4000).ok());
       ASSERT_TRUE(gpu.copy(private_copy, memory, 4000).ok());
     }
-    ASSERT_TRUE(gpu.hand_over(memory, 4000, one, two).ok());
+    ASSERT_TRUE(gpu.transfer_ownership(memory, 4000, one, two).ok());
     {
       const OnBehalf behalf(two);
       EXPECT_EQ(read(gpu, memory, 1000), std::vector<int>(1000, 0)) << i;
@@ -306,7 +306,7 @@ TEST(Gpu, AnEndedSessionsWorkIsWaitedFor) {
       ASSERT_TRUE(gpu.copy_in(memory, source.data(), 4000).ok());
     }
     gpu.end(i);
-    ASSERT_TRUE(gpu.hand_over(memory, 2000, i, i + 1000).ok());
+    ASSERT_TRUE(gpu.transfer_ownership(memory, 2000, i, i + 1000).ok());
     const OnBehalf behalf(i + 1000);
     std::vector<int> wanted = source;
     std::fill_n(wanted.begin(), 500, 0);

@@ -141,7 +141,7 @@ TEST_F(GraphsOfASession, WhatIsGatheredIsNotOvertaken) {
     ASSERT_TRUE(gpu_->copy(passing, blocks_[0], kBytes).ok());
     ASSERT_TRUE(gpu_->copy(blocks_[1], passing, kBytes).ok());
     // Gathered tasks read both blocks.
-    ASSERT_TRUE(gpu_->hand_over(blocks_[0], kBytes, kMe, kOther).ok());
+    ASSERT_TRUE(gpu_->transfer_ownership(blocks_[0], kBytes, kMe, kOther).ok());
     gpu_->free(passing);
     EXPECT_EQ(cells(blocks_[0], kOther), none);
     EXPECT_EQ(cells(blocks_[1]), host);
@@ -175,7 +175,7 @@ TEST_F(GraphsOfASession, ASessionThatEndsLeavesNothingGathered) {
     ASSERT_TRUE(gpu_->copy(blocks_[1], blocks_[0], kBytes).ok());
   }
   gpu_->end(kMe);
-  ASSERT_TRUE(gpu_->hand_over(blocks_[0], kBytes, kMe, kOther).ok());
+  ASSERT_TRUE(gpu_->transfer_ownership(blocks_[0], kBytes, kMe, kOther).ok());
   EXPECT_EQ(cells(blocks_[1], kOther), host);
   gpu_->end(kOther);
 }

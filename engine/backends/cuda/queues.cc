@@ -273,9 +273,9 @@ Status Queues::ask(Queue& queue, const Task& task, bool gathers, int* code) {
   MutexLock lock(queue.gather_mu_);
   if (queue.gathering_ && gathers) {
     queue.gathered_.add(task);
-    return queue.gathered_.size() < std::min(room, kMaxGathered) ? Status() : hand_over(queue);
+    return queue.gathered_.size() < std::min(room, kMaxGathered) ? Status() : submit(queue);
   }
-  TT_RETURN_IF_ERROR(hand_over(queue));
+  TT_RETURN_IF_ERROR(submit(queue));
   if (counts) TT_RETURN_IF_ERROR(count(queue, 1));
   starts_.fetch_add(task.starts() ? 1 : 0, std::memory_order_relaxed);
   *code = task.start(device_.driver, queue.stream_);
@@ -284,13 +284,13 @@ Status Queues::ask(Queue& queue, const Task& task, bool gathers, int* code) {
 
 core::Result<Stream> Queues::stream(Queue& queue) {
   MutexLock lock(queue.gather_mu_);
-  TT_RETURN_IF_ERROR(hand_over(queue));
+  TT_RETURN_IF_ERROR(submit(queue));
   return queue.stream_;
 }
 
 // Sends the gathered tasks. Their instructions already count as done, so if a task cannot be
 // started, the device is lost: its memory does not contain what was promised.
-Status Queues::hand_over(Queue& queue) {
+Status Queues::submit(Queue& queue) {
   const std::size_t tasks = queue.gathered_.size();
   if (tasks == 0) return {};
   Status status = count(queue, tasks);
@@ -325,7 +325,7 @@ Status Queues::gather(OwnerId owner, bool on) {
   }
   MutexLock lock(queue->gather_mu_);
   queue->gathering_ = on;
-  return on ? Status() : hand_over(*queue);
+  return on ? Status() : submit(*queue);
 }
 
 void Queues::drop_graphs() {

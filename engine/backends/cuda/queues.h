@@ -134,7 +134,7 @@ class Queues {
 
  private:
   core::Status mark(Stream stream, Queue& queue, bool beside);
-  core::Status hand_over(Queue& queue) TT_REQUIRES(queue.gather_mu_);
+  core::Status submit(Queue& queue) TT_REQUIRES(queue.gather_mu_);
   core::Status limit(Queue& queue, std::size_t* room);
   core::Status count(Queue& queue, std::size_t tasks);
   core::Status close(Queue& queue) TT_REQUIRES(queue.mu_);

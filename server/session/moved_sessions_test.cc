@@ -1,4 +1,4 @@
-#include "server/session/whereabouts.h"
+#include "server/session/moved_sessions.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@ namespace {
 
 using core::Code;
 
-TEST(Whereabouts, SaysWhereASessionHasGone) {
-  Whereabouts places;
+TEST(MovedSessions, SaysWhereASessionHasGone) {
+  MovedSessions places;
   std::string word;
   EXPECT_TRUE(places.of("t1", &word).ok());
   places.gone("t1", {"ann", "exp", "box2:7420", "unix:/b.sock"});
@@ -21,13 +21,13 @@ TEST(Whereabouts, SaysWhereASessionHasGone) {
   EXPECT_EQ(places.find("t2")->for_client(true), "box3:7420");
   EXPECT_TRUE(places.find("ann", "exp"));
   EXPECT_FALSE(places.find("bob", "exp"));
-  EXPECT_FALSE(places.find("ann", ""));  // no session is found by having no name
+  EXPECT_FALSE(places.find("ann", ""));  // An empty name finds no session.
   places.forget("t1");
   EXPECT_TRUE(places.of("t1", nullptr).ok());
 }
 
-TEST(Whereabouts, ANameIsTakenWhileItsSessionComes) {
-  Whereabouts places;
+TEST(MovedSessions, ANameIsTakenWhileItsSessionComes) {
+  MovedSessions places;
   EXPECT_TRUE(places.expect("t1", "ann", "exp"));
   EXPECT_FALSE(places.expect("t2", "ann", "exp"));
   EXPECT_TRUE(places.expect("t3", "bob", "exp"));
@@ -37,7 +37,7 @@ TEST(Whereabouts, ANameIsTakenWhileItsSessionComes) {
   std::string word;
   EXPECT_EQ(places.of("t1", &word).code(), Code::kUnavailable);
   EXPECT_EQ(word, "arriving");
-  // Also where it had gone from here before: it is on its way back.
+  // Also if the session had moved away from here before and is now on its way back.
   places.gone("t1", {"ann", "exp", "box2:7420", ""});
   EXPECT_EQ(places.of("t1", &word).code(), Code::kUnavailable);
   places.arrived("t1");

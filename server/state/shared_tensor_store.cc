@@ -1,4 +1,4 @@
-#include "server/state/commons.h"
+#include "server/state/shared_tensor_store.h"
 
 #include <spdlog/spdlog.h>
 
@@ -23,8 +23,8 @@ namespace {
 constexpr char kCommonSuffix[] = ".common";
 constexpr char kNames[] = "published";
 constexpr std::uint32_t kCommonFormat = 1;
-// So much is read at once; a storage that is no larger is not kept from its writers while the disk
-// writes.
+// Maximum number of bytes that are read at once. A storage of at most this size is copied first, so
+// that it can be written to while the disk is busy.
 constexpr std::uint64_t kCommonPiece = std::uint64_t{64} << 20;
 
 std::string file_of(std::uint64_t id) {
@@ -37,8 +37,8 @@ std::string file_of(std::uint64_t id) {
 
 // ---------------------------------------------------------------- writing
 
-Status Commons::write(program::Image& image, const SessionStore::Terms& terms,
-                      SessionStore::Lost& lost) {
+Status SharedTensorStore::write(program::Image& image, const SessionStore::Terms& terms,
+                                SessionStore::Lost& lost) {
   for (program::Image::Storage& storage : image.storages) {
     if (storage.common == 0) continue;
     const Status status = write_bytes(storage, terms.check);
@@ -57,10 +57,12 @@ Status Commons::write(program::Image& image, const SessionStore::Terms& terms,
   return {};
 }
 
-Status Commons::write_bytes(program::Image::Storage& storage, const SessionStore::Check& check) {
+Status SharedTensorStore::write_bytes(program::Image::Storage& storage,
+                                      const SessionStore::Check& check) {
   const std::string file = file_of(storage.common);
   const Status status = engine_.hold(
-      storage, [&](const engine::Common& facts, const std::function<void()>& let_go) -> Status {
+      storage,
+      [&](const engine::SharedStorage& facts, const std::function<void()>& let_go) -> Status {
         storage.writes = facts.writes;
         const auto found = written_.find(facts.id);
         if (found != written_.end() && found->second == facts.writes) return {};
@@ -91,7 +93,7 @@ Status Commons::write_bytes(program::Image::Storage& storage, const SessionStore
   return named_file(file, status);
 }
 
-Status Commons::write_names() {
+Status SharedTensorStore::write_names() {
   v1::SavedNames names;
   for (const engine::Publication& each : engine_.publications()) {
     v1::SavedName& name = *names.add_names();
@@ -110,17 +112,17 @@ Status Commons::write_names() {
   return write_message_file(store_->path_of(kNames), names);
 }
 
-void Commons::held_by(const std::string& file, std::vector<std::uint64_t> commons) {
-  if (commons.empty()) {
+void SharedTensorStore::held_by(const std::string& file, std::vector<std::uint64_t> shared_ids) {
+  if (shared_ids.empty()) {
     holders_.erase(file);
   } else {
-    holders_[file] = std::move(commons);
+    holders_[file] = std::move(shared_ids);
   }
 }
 
-void Commons::sweep() {
+void SharedTensorStore::sweep() {
   std::set<std::uint64_t> held;
-  for (const auto& [file, commons] : holders_) held.insert(commons.begin(), commons.end());
+  for (const auto& [file, shared_ids] : holders_) held.insert(shared_ids.begin(), shared_ids.end());
   std::erase_if(written_, [&](const auto& each) {
     if (held.contains(each.first)) return false;
     store_->remove(file_of(each.first));
@@ -128,9 +130,9 @@ void Commons::sweep() {
   });
 }
 
-// ---------------------------------------------------------------- coming back
+// ---------------------------------------------------------------- restoring
 
-void Commons::restore(const Limits& limits) {
+void SharedTensorStore::restore(const Limits& limits) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(store_->path_of(""), error)) {
     const std::string file = entry.path().filename().string();
@@ -150,7 +152,7 @@ void Commons::restore(const Limits& limits) {
   restore_names();
 }
 
-Status Commons::restore_one(std::uint64_t id, const Limits& limits) {
+Status SharedTensorStore::restore_one(std::uint64_t id, const Limits& limits) {
   auto reader = BlockReader::open(store_->path_of(file_of(id)));
   v1::SavedCommon head;
   Status status = reader.ok() ? get_message(**reader, head) : reader.status();
@@ -158,7 +160,7 @@ Status Commons::restore_one(std::uint64_t id, const Limits& limits) {
     status = Status(core::Code::kDataLoss,
                     "the file has another tensor than its name says, or is of another version");
   }
-  const engine::Common facts{
+  const engine::SharedStorage facts{
       id, device_from(head.device()), head.bytes(), head.writes(), head.owner(), head.user()};
   std::uint64_t left = head.bytes();
   const auto read = [&](void* to, std::size_t bytes, Status&) -> Status {
@@ -173,7 +175,7 @@ Status Commons::restore_one(std::uint64_t id, const Limits& limits) {
   return status;
 }
 
-void Commons::restore_names() {
+void SharedTensorStore::restore_names() {
   if (!store_->exists(kNames)) return;
   auto reader = BlockReader::open(store_->path_of(kNames));
   v1::SavedNames names;

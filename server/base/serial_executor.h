@@ -1,18 +1,18 @@
-// Turnstile: runs a step again and again, one thread at a time.
-//
-// gRPC wants StartRead, StartWrite and Finish of one call not to overlap, calls back from inside
-// them, and must not be called under a lock that the callbacks take. So every event only notes what
-// has happened and then runs the turnstile: the step looks at the notes and starts one operation.
+// SerialExecutor is a serial executor: it runs a step repeatedly, in one thread at a time.
+// gRPC requires that StartRead, StartWrite and Finish of a call do not overlap. It may call back
+// from inside them, and they must not be called with a lock that the callbacks acquire. So every
+// event only records what has happened and then runs the executor, whose step looks at the records
+// and starts one operation.
 #pragma once
 
 #include "engine/core/mutex.h"
 
 namespace teletensor::server {
 
-class Turnstile {
+class SerialExecutor {
  public:
-  // Calls `step` until it returns false. If another thread (or a caller of this one) is in here, it
-  // is made to look again instead, and this call returns at once.
+  // Calls `step` until it returns false. If another thread, or a caller of this one, is already
+  // running it, that thread repeats its step, and this call returns at once.
   template <class Step>
   void run(Step step) noexcept {
     {

@@ -1,4 +1,5 @@
-// The table's own thread: it ends what nobody comes back to, and destroys what has ended.
+// The lease reaper, the thread of the lease table: it ends leases that no client has returned to,
+// and destroys sessions that have ended.
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 
@@ -16,12 +17,14 @@ using core::Status;
 
 namespace {
 
-constexpr std::chrono::milliseconds kHouseTick{200};
-constexpr std::chrono::milliseconds kLinger{2000};  // for the last message and the status
+constexpr std::chrono::milliseconds kMaintenancePeriod{200};
+// Time that an ended call has to send its last message and status.
+constexpr std::chrono::milliseconds kLinger{2000};
 constexpr std::chrono::seconds kReleaseEvery{5};
-constexpr std::size_t kHeapKept = std::size_t{64} << 20;  // free bytes
+// Maximum number of free bytes that the heap keeps.
+constexpr std::size_t kHeapKept = std::size_t{64} << 20;
 
-// Gives memory back to the operating system that has been free for one to two periods.
+// Returns memory to the operating system that has been free for one to two periods.
 class IdleMemory {
  public:
   explicit IdleMemory(engine::Engine& engine) : engine_(engine) {}
@@ -38,12 +41,12 @@ class IdleMemory {
  private:
   engine::Engine& engine_;
   Clock::time_point next_ = Clock::now() + kReleaseEvery;
-  std::size_t heap_free_ = 0;  // at the last call
+  std::size_t heap_free_ = 0;  // Free bytes of the heap at the last call.
 };
 
 }  // namespace
 
-void Leases::keep_house() {
+void Leases::run_maintenance() {
   IdleMemory idle(engine_);
   while (true) {
     LeaseRef dead;
@@ -52,7 +55,7 @@ void Leases::keep_house() {
       MutexLock lock(mutex_);
       if (dying_.empty() && handovers_.empty()) {
         if (stop_) return;
-        changed_.wait_for(mutex_, kHouseTick);
+        changed_.wait_for(mutex_, kMaintenancePeriod);
       }
       if (!handovers_.empty()) {
         handover = std::move(handovers_.front());
@@ -72,7 +75,8 @@ void Leases::keep_house() {
       }
       handover.reset();
     } else if (!dead) {
-      (void)core::with_memory("a look at the sessions", [&] {  // else the next time
+      // If memory is short, the check is repeated the next time.
+      (void)core::with_memory("a look at the sessions", [&] {
         Detached::ByUser detached;
         for (const LeaseRef& lease : all()) {
           look_at(*lease, Clock::now());
@@ -115,7 +119,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
     back = lease.detached_at_;
   }
   if (run) {
-    // A client that is there goes on with what was cut, or does not need it.
+    // A connected client resumes its interrupted uploads in that time, or does not need them.
     if (now - back > limits_.safe) lease.drop_staged(now - limits_.safe);
     const Clock::time_point since = run->stalled_since();
     if (since == Clock::time_point{} || now - since <= limits_.stall) return;
@@ -140,8 +144,8 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
       return Status();
     });
   }
-  // Idle is who completes nothing, never who has no socket.
-  const Clock::time_point since = lease.deserted_since();
+  // A session is idle if it completes no commands, even while it has a connection.
+  const Clock::time_point since = lease.unused_since();
   if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;
   end(lease,
       Status(Code::kDeadlineExceeded, "no client returned to it for " +
@@ -151,7 +155,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
 }
 
 void Leases::note_detached(Lease& lease, Detached::ByUser& detached) {
-  Detached::Session session{lease.client.id, 0, lease.client.name, lease.deserted_since()};
+  Detached::Session session{lease.client.id, 0, lease.client.name, lease.unused_since()};
   if (session.since == Clock::time_point{}) return;
   (void)lease.with_session([&](engine::Session& found) {
     for (const engine::MemoryUse& use : found.memory()) session.bytes += use.used;
@@ -177,7 +181,7 @@ bool Leases::evict_one(std::string_view user) {
   Clock::time_point since{};
   for (const LeaseRef& lease : all()) {
     if (lease->client.user != user) continue;
-    const Clock::time_point left = lease->deserted_since();
+    const Clock::time_point left = lease->unused_since();
     if (left == Clock::time_point{} || Clock::now() - left < limits_.safe ||
         (oldest && left >= since)) {
       continue;

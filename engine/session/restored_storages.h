@@ -1,5 +1,5 @@
-// Commons: shared storages restored after a restart of the daemon, kept until the sessions that
-// used them are restored as well.
+// RestoredStorages: shared storages restored after a restart of the daemon, kept until the sessions
+// that used them are restored as well.
 //
 // Each storage is charged to its publisher's user, but to no session. Used by one thread.
 #pragma once
@@ -14,13 +14,13 @@
 
 namespace teletensor::session {
 
-class Commons {
+class RestoredStorages {
  public:
-  Commons(runtime::Devices& devices, runtime::Publications& publications)
+  RestoredStorages(runtime::Devices& devices, runtime::Publications& publications)
       : devices_(devices), publications_(publications) {}
 
   // See Engine::restore_common() and Engine::restore_publication().
-  core::Status restore(const engine::Common& facts, std::uint64_t user_quota,
+  core::Status restore(const engine::SharedStorage& facts, std::uint64_t user_quota,
                        const engine::Engine::ReadBytes& read);
   void restore(engine::Publication publication);
   // Returns the storage that an image refers to, or the error why it is missing.
@@ -28,7 +28,7 @@ class Commons {
   void clear() { found_.clear(); }
 
  private:
-  core::Result<core::Ref<memory::Storage>> restore_contents(const engine::Common& facts,
+  core::Result<core::Ref<memory::Storage>> restore_contents(const engine::SharedStorage& facts,
                                                             std::uint64_t user_quota,
                                                             const engine::Engine::ReadBytes& read);
 

@@ -1,4 +1,4 @@
-#include "server/admin/canary.h"
+#include "server/admin/health_probe.h"
 
 #include <spdlog/spdlog.h>
 
@@ -19,10 +19,10 @@ using core::Status;
 
 namespace {
 
-// [1, 2, 3] x [1, 2, 3]^T.
+// The product of [1, 2, 3] and its transpose.
 constexpr float kAnswer = 14;
 
-// Takes the one answer; shared with the waiting thread.
+// Receives the result of the computation; shared with the waiting thread.
 class AnswerOnce final : public engine::SessionListener {
  public:
   void on_completed(std::uint64_t) override {}
@@ -55,13 +55,13 @@ program::Constant vector(core::Dims shape) {
 
 }  // namespace
 
-Canary::Canary(engine::Engine& engine, std::function<void(bool)> tick)
+HealthProbe::HealthProbe(engine::Engine& engine, std::function<void(bool)> tick)
     : engine_(engine),
       tick_(std::move(tick)),
-      singer_(core::start_thread([this] { sing(); })),
+      probe_thread_(core::start_thread([this] { run_once(); })),
       watcher_(core::start_thread([this] { watch(); })) {}
 
-void Canary::stop() {
+void HealthProbe::stop() {
   stopping_ = true;
   {
     MutexLock lock(mutex_);
@@ -71,13 +71,13 @@ void Canary::stop() {
   stopped_.notify_all();
 }
 
-Canary::~Canary() {
+HealthProbe::~HealthProbe() {
   stop();
   watcher_.join();
-  singer_.join();
+  probe_thread_.join();
 }
 
-void Canary::wait_for_first(std::chrono::milliseconds patience) const {
+void HealthProbe::wait_for_first(std::chrono::milliseconds patience) const {
   const auto end = std::chrono::steady_clock::now() + patience;
   MutexLock lock(mutex_);
   while (!ended_once_) {
@@ -86,17 +86,17 @@ void Canary::wait_for_first(std::chrono::milliseconds patience) const {
   }
 }
 
-bool Canary::ready() const {
+bool HealthProbe::ready() const {
   return !stopping_ && engine_.health().ok() && right_at_ns_ >= 0 &&
          age_seconds() < static_cast<double>(std::chrono::seconds(kPatience).count());
 }
 
-double Canary::age_seconds() const {
+double HealthProbe::age_seconds() const {
   const std::chrono::nanoseconds since(std::max<std::int64_t>(right_at_ns_, 0));
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_ - since).count();
 }
 
-std::string Canary::trouble() const {
+std::string HealthProbe::trouble() const {
   if (stopping_) return "the daemon shuts down";
   if (ready()) return "";
   if (const Status health = engine_.health(); !health.ok()) return health.message();
@@ -105,10 +105,10 @@ std::string Canary::trouble() const {
   return "no computation has ended for " + std::to_string(static_cast<int>(age_seconds())) + " s";
 }
 
-Status Canary::once() {
+Status HealthProbe::once() {
   const ops::OpDef* matmul = engine_.catalog().find("matmul");
   if (matmul == nullptr) return core::internal("the engine has no matmul");
-  AnswerOnce answer;  // outlives the session
+  AnswerOnce answer;  // The receiver of the result must outlive the session.
   engine::SessionOptions options;
   options.name = "canary";
   auto session = engine_.open(options, &answer);
@@ -140,20 +140,20 @@ Status Canary::once() {
   return Status(Code::kDataLoss, "a product that is 14 was computed as " + std::to_string(value));
 }
 
-void Canary::sing() {
+void HealthProbe::run_once() {
   while (true) {
     const auto began = std::chrono::steady_clock::now();
     Status status = core::with_memory("the canary", [&] { return once(); });
-    // A full box that says so is a box that works.
+    // A daemon that reports full memory correctly counts as healthy.
     if (status.code() == Code::kResourceExhausted) status = {};
     const auto ended = std::chrono::steady_clock::now();
     if (stopping_) {
-      // Its computation may have been interrupted.
+      // The computation may have been interrupted, so its result does not count.
     } else if (status.ok()) {
       last_ns_ = static_cast<std::uint64_t>((ended - began).count());
       right_at_ns_ = (ended - started_).count();
     } else {
-      // A wrong answer is worse than none: not ready from here on, until one is right.
+      // After a wrong result the daemon is not ready until a later result is correct.
       spdlog::error("event=canary_wrong reason=\"{}\"", status.message());
       right_at_ns_ = -1;
     }
@@ -165,7 +165,7 @@ void Canary::sing() {
   }
 }
 
-void Canary::watch() {
+void HealthProbe::watch() {
   while (true) {
     {
       MutexLock lock(mutex_);

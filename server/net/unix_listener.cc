@@ -1,4 +1,4 @@
-#include "server/net/door.h"
+#include "server/net/unix_listener.h"
 
 #include <poll.h>
 #include <spdlog/spdlog.h>
@@ -19,12 +19,13 @@ using core::Status;
 
 namespace {
 
-constexpr int kNoDescriptorsMs = 100;  // then it tries again
+// Pause in milliseconds after accept() fails for lack of descriptors.
+constexpr int kNoDescriptorsMs = 100;
 
 }  // namespace
 
-Result<std::unique_ptr<Door>> Door::open(const std::string& path, mode_t mode) {
-  std::unique_ptr<Door> door(new Door);
+Result<std::unique_ptr<UnixListener>> UnixListener::open(const std::string& path, mode_t mode) {
+  std::unique_ptr<UnixListener> door(new UnixListener);
   auto socket = SocketFile::open(path, mode);
   if (!socket.ok()) return socket.status();
   door->socket_ = std::move(*socket);
@@ -35,7 +36,7 @@ Result<std::unique_ptr<Door>> Door::open(const std::string& path, mode_t mode) {
   return door;
 }
 
-Door::~Door() {
+UnixListener::~UnixListener() {
   if (thread_.joinable()) {
     eventfd_write(event_, 1);
     thread_.join();
@@ -43,12 +44,12 @@ Door::~Door() {
   if (event_ >= 0) close(event_);
 }
 
-void Door::start(Guide guide) {
-  guide_ = std::move(guide);
+void UnixListener::start(OnAccept guide) {
+  on_accept_ = std::move(guide);
   thread_ = core::start_thread([this] { run(); });
 }
 
-void Door::run() {
+void UnixListener::run() {
   while (true) {
     pollfd ready[] = {{socket_->descriptor(), POLLIN, 0}, {event_, POLLIN, 0}};
     if (poll(ready, 2, -1) < 0 && errno != EINTR) return;
@@ -57,7 +58,7 @@ void Door::run() {
   }
 }
 
-void Door::accept_all() {
+void UnixListener::accept_all() {
   while (true) {
     const int connection =
         accept4(socket_->descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -65,14 +66,14 @@ void Door::accept_all() {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       spdlog::warn("event=socket_refused reason=\"{}\"", std::strerror(errno));
-      pollfd end{event_, POLLIN, 0};  // no descriptor is left: not again and again
+      pollfd end{event_, POLLIN, 0};  // No descriptor is left: wait before accept() is tried again.
       poll(&end, 1, kNoDescriptorsMs);
       return;
     }
     ucred peer{};
     socklen_t size = sizeof peer;
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) {
-      guide_(peer.uid, connection);
+      on_accept_(peer.uid, connection);
     } else {
       close(connection);
     }

@@ -1,4 +1,4 @@
-#include "engine/session/commons.h"
+#include "engine/session/restored_storages.h"
 
 #include <algorithm>
 #include <utility>
@@ -26,16 +26,17 @@ Status read_into(memory::Storage& storage, runtime::Device& device,
   return {};
 }
 
-Status Commons::restore(const engine::Common& facts, std::uint64_t user_quota,
-                        const engine::Engine::ReadBytes& read) {
+Status RestoredStorages::restore(const engine::SharedStorage& facts, std::uint64_t user_quota,
+                                 const engine::Engine::ReadBytes& read) {
   StorageResult made = restore_contents(facts, user_quota, read);
   const Status status = made.status();
   found_.insert_or_assign(facts.id, std::move(made));
   return status;
 }
 
-StorageResult Commons::restore_contents(const engine::Common& facts, std::uint64_t user_quota,
-                                        const engine::Engine::ReadBytes& read) {
+StorageResult RestoredStorages::restore_contents(const engine::SharedStorage& facts,
+                                                 std::uint64_t user_quota,
+                                                 const engine::Engine::ReadBytes& read) {
   const int found = devices_.find(facts.device);
   if (found < 0) {
     return Status(Code::kFailedPrecondition, "it was on " + core::to_string(facts.device) +
@@ -57,7 +58,7 @@ StorageResult Commons::restore_contents(const engine::Common& facts, std::uint64
   return made;
 }
 
-void Commons::restore(engine::Publication publication) {
+void RestoredStorages::restore(engine::Publication publication) {
   const auto found = found_.find(publication.common);
   if (found == found_.end() || !found->second.ok()) return;
   runtime::Publications::Facts facts;
@@ -83,7 +84,7 @@ void Commons::restore(engine::Publication publication) {
   publications_.restore(std::move(facts), **found->second);
 }
 
-StorageResult Commons::find(const program::Image::Storage& wanted) const {
+StorageResult RestoredStorages::find(const program::Image::Storage& wanted) const {
   const auto found = found_.find(wanted.common);
   const auto lost = [&](const std::string& why) {
     return Status(Code::kDataLoss, "a published tensor of " + std::to_string(wanted.bytes) +

@@ -1,0 +1,73 @@
+"""No class of the C++ sources has so many members that a reader cannot know its state."""
+
+import pytest
+from cpp_classes import classes
+from repository import files, relative
+
+MAX_METHODS = 40
+MAX_FIELDS = 20  # of a class with methods: a struct without methods may have more
+# Classes that are larger still: (methods, fields). A number here is only ever lowered.
+LARGER = {
+    ("clients/python/_core/bindings.h", "PySession"): (53, 23),
+    ("clients/session/session.h", "Session"): (116, 66),
+    ("clients/session/stream.h", "Stream"): (12, 22),
+    ("engine/autograd/graph.h", "Graph"): (58, 33),
+    ("engine/autograd/graph.h", "Node"): (3, 26),
+    ("engine/autograd/trace_finish.cc", "Tracer"): (17, 25),
+    ("engine/backends/cuda/gpu.h", "Gpu"): (53, 45),
+    ("engine/collective/exchange.h", "Exchange"): (35, 24),
+    ("engine/collective/participant.h", "Participant"): (70, 22),
+    ("engine/memory/device_pool.h", "DevicePool"): (36, 27),
+    ("engine/memory/pool.h", "Pool"): (44, 22),
+    ("engine/ops/op.h", "OpDef"): (1, 22),
+    ("engine/runtime/back.h", "Back"): (96, 69),
+    ("engine/runtime/executor.h", "Executor"): (76, 31),
+    ("engine/runtime/group_epoch.h", "GroupEpoch"): (57, 28),
+    ("engine/runtime/groups.h", "Groups"): (32, 21),
+    ("engine/runtime/program_run.h", "ProgramRun"): (37, 26),
+    ("engine/session/session.h", "Session"): (81, 53),
+    ("server/base/limits.h", "Limits"): (1, 22),
+    ("server/peer/moves.h", "Moves"): (38, 23),
+    ("server/server.h", "Server"): (19, 22),
+    ("server/session/lease.h", "Lease"): (44, 37),
+    ("server/session/leases.h", "Leases"): (36, 33),
+    ("server/session/outbox.h", "Outbox"): (24, 27),
+    ("server/state/recovery.h", "Recovery"): (24, 31),
+}
+SOURCES = [p for p in files(".h", ".cc") if relative(p).startswith(("engine/", "proto/", "server/", "clients/"))
+           and not relative(p).endswith(("_test.h", "_test.cc"))]
+
+
+def sizes() -> dict[tuple[str, str], tuple[int, int]]:
+    return {(relative(path), each.name): (len(each.methods), len(each.fields))
+            for path in SOURCES for each in classes(path.read_text(encoding="utf-8")) if each.methods}
+
+
+def test_classes_stay_small():
+    wrong = []
+    for place, (methods, fields) in sizes().items():
+        most_methods, most_fields = LARGER.get(place, (MAX_METHODS, MAX_FIELDS))
+        if methods > max(most_methods, MAX_METHODS) or fields > max(most_fields, MAX_FIELDS):
+            wrong.append(f"{place[0]}: {place[1]} has {methods} methods and {fields} fields")
+    assert not wrong, "make a class of the part that has a state of its own"
+
+
+def test_the_table_of_larger_classes_is_current():
+    present = sizes()
+    assert {place: present.get(place) for place in LARGER} == LARGER, "lower the numbers, or remove the row"
+
+
+@pytest.mark.parametrize("source, methods, fields", [
+    ("class A { int x_ = 0, y_[2]; void f(); int g() const { return x_; } };", {"f", "g"}, {"x_", "y_"}),
+    ("class A final : public B { public: A(int); ~A(); std::function<void(int)> h; void f(int) noexcept; };",
+     {"f"}, {"h"}),
+    ("struct A { int x TT_GUARDED_BY(mu) = 0; static constexpr int kN = 1; bool operator==(const A&) const; };",
+     set(), {"x"}),
+    ("struct A { void f(); void f(int); struct B { int y; }; std::vector<int> z{1, 2}; }; // int no;",
+     {"f"}, {"z"}),
+    ("class A { virtual Status f(Args... a) = 0; using T = int; friend class B; enum { kOne }; T t_; };",
+     {"f"}, {"t_"}),
+])
+def test_members_are_found(source, methods, fields):
+    found = next(classes(source))
+    assert (found.methods, found.fields) == (methods, fields)
