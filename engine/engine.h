@@ -263,23 +263,23 @@ class Session {
   // session for as long as it is held. Returns UNIMPLEMENTED if the value is not in host memory or
   // is too small; the caller then uses chunks.
   virtual core::Result<Shared> share_download(std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
   }
   // For a value on a GPU: copies it into other memory of that GPU, which other processes may map
   // for reading and writing. Waits for the copy. Returns UNIMPLEMENTED on other devices.
   virtual core::Result<Shared> share_copy(std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
   }
   // Allocates zeroed memory that other processes may map for writing. Their writes are accepted
   // until another client takes over the session.
   virtual core::Result<Shared> share_new(std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
   }
   // Like upload_chunk(), but takes bytes [from, from + bytes) of the memory `share`, which
   // share_new() returned.
   virtual core::Status upload_shared(std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
                                      std::uint64_t) {
-    return core::Status(core::Code::kUnimplemented, "this session shares no memory");
+    return core::Status(core::Code::kUnimplemented, "this session does not support shared memory");
   }
 
   // Drops queued instructions, whose results fail with CANCELLED, and asks running ones to stop.
@@ -303,13 +303,13 @@ class Session {
   // ABORTED if another snapshot is pending.
   virtual void snapshot(bool hold, std::function<void(core::Result<program::Image>)> done) {
     (void)hold;
-    done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
+    done(core::Status(core::Code::kUnimplemented, "this session does not support snapshots"));
   }
   // Like snapshot(true), for a session that may continue in this process: it is paused until
   // resume() or take_over() is called. `done` receives FAILED_PRECONDITION if the session has a
   // group, because the other ranks would have to wait.
   virtual void rest(std::function<void(core::Result<program::Image>)> done) {
-    done(core::Status(core::Code::kUnimplemented, "this session cannot be written down"));
+    done(core::Status(core::Code::kUnimplemented, "this session does not support snapshots"));
   }
   // For sessions with groups, snapshot(true) takes its image only when the groups of all sessions
   // are at rest. come_to_rest() lets the session continue as far as other ranks need it and returns
@@ -399,7 +399,7 @@ class Engine {
   virtual core::Status read_storage(const program::Image::Storage& storage, std::uint64_t offset,
                                     void* to, std::size_t bytes) {
     (void)storage, (void)offset, (void)to, (void)bytes;
-    return core::Status(core::Code::kUnimplemented, "no storages here");
+    return core::Status(core::Code::kUnimplemented, "this engine cannot read storages");
   }
   // Like read_storage(), for a storage shared by several sessions: calls `act` while no session can
   // write to the storage. Writes are allowed again when `act` calls `done`.
@@ -407,7 +407,7 @@ class Engine {
       std::function<core::Status(const SharedStorage& facts, const std::function<void()>& done)>;
   virtual core::Status hold(const program::Image::Storage& storage, const Act& act) {
     (void)storage, (void)act;
-    return core::Status(core::Code::kUnimplemented, "no storages here");
+    return core::Status(core::Code::kUnimplemented, "this engine cannot read storages");
   }
   // Number of changes of publications() so far.
   virtual std::uint64_t publications_changed() const { return 0; }
@@ -423,7 +423,7 @@ class Engine {
   virtual core::Status restore_common(const SharedStorage& facts, std::uint64_t user_quota,
                                       const ReadBytes& read) {
     (void)facts, (void)user_quota, (void)read;
-    return core::Status(core::Code::kUnimplemented, "nothing is restored here");
+    return core::Status(core::Code::kUnimplemented, "this engine does not support restoring");
   }
   // Restores a publication of a shared storage; called after restore_common().
   virtual void restore_publication(Publication publication) { (void)publication; }
@@ -436,7 +436,7 @@ class Engine {
                                                          program::Image image,
                                                          const ReadBytes& read) {
     (void)options, (void)listener, (void)image, (void)read;
-    return core::Status(core::Code::kUnimplemented, "nothing is restored here");
+    return core::Status(core::Code::kUnimplemented, "this engine does not support restoring");
   }
 };
 

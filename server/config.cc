@@ -110,7 +110,7 @@ Status assign(const toml::node& node, const program::AmountField& field, std::ui
     if (!value || *value < 0) return core::invalid("expected a whole number, 0 or more");
     out = static_cast<std::uint64_t>(*value);
   }
-  return out > 0 || field.may_be_all ? Status() : core::invalid("expected more than 0");
+  return out > 0 || field.may_be_all ? Status() : core::invalid("expected a number above 0");
 }
 
 Status assign_user(const std::string& key, const toml::node& node, UserConfig& user) {
@@ -267,23 +267,24 @@ void add_session_limits(CLI::App& app, program::Amounts& limits) {
 }
 
 void add_peers(CLI::App& app, Config& config) {
-  app.add_option("--peer-name", config.peer_name,
-                 "this daemon's name among the daemons that it works with [it works alone]")
+  app.add_option("--peer-name", config.peer_name, "this daemon's name among its peers [no peers]")
       ->envname("TELETENSOR_PEER_NAME");
-  app.add_option(
-         "--peer-listen", config.peer_listen,
-         "HOST:PORT where they reach it; port 0 takes a free one; off loopback with TLS only")
+  app.add_option("--peer-listen", config.peer_listen,
+                 "HOST:PORT where peers reach this daemon; port 0 selects a free port; addresses "
+                 "other than loopback require TLS")
       ->envname("TELETENSOR_PEER_LISTEN");
   app.add_option(
          "--peers", config.peers,
-         "NAME=HOST:PORT of each of them, with commas between; the daemon itself may be there")
+         "NAME=HOST:PORT of each peer, separated by commas; the list may contain this daemon")
       ->envname("TELETENSOR_PEERS")
       ->delimiter(',');
   app.add_option("--peer-cert", config.peer_cert,
-                 "PEM: the certificate shown to them, which has the DNS name --peer-name")
+                 "PEM file: the certificate shown to peers, which has the DNS name --peer-name")
       ->envname("TELETENSOR_PEER_CERT");
-  app.add_option("--peer-key", config.peer_key, "PEM, mode 0600")->envname("TELETENSOR_PEER_KEY");
-  app.add_option("--peer-ca", config.peer_ca, "PEM: the authority of their certificates")
+  app.add_option("--peer-key", config.peer_key,
+                 "PEM file, mode 0600: the private key of the certificate")
+      ->envname("TELETENSOR_PEER_KEY");
+  app.add_option("--peer-ca", config.peer_ca, "PEM file: the authority of the peers' certificates")
       ->envname("TELETENSOR_PEER_CA");
   app.add_option("--peer-patience", config.peer_patience_seconds,
                  "seconds after which a peer that cannot be reached is lost")
@@ -295,12 +296,13 @@ void add_peers(CLI::App& app, Config& config) {
 void add_moves(CLI::App& app, Config& config) {
   app.add_option(
          "--move-from", config.move_from,
-         "names of --peers whose sessions may move here, with commas between; such a peer is "
+         "names of --peers whose sessions may move here, separated by commas; such a peer is "
          "trusted with the names and tokens of users [none]")
       ->envname("TELETENSOR_MOVE_FROM")
       ->delimiter(',');
-  app.add_option("--advertise", config.advertise,
-                 "HOST:PORT where clients of sessions that move here reach the daemon [--listen]")
+  app.add_option(
+         "--advertise", config.advertise,
+         "HOST:PORT where clients of sessions that were moved here reach this daemon [--listen]")
       ->envname("TELETENSOR_ADVERTISE");
 }
 
@@ -397,17 +399,19 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
   }
 
   CLI::App app(
-      "teletensord: tensors, autograd and compute of one box for programs elsewhere.\n"
+      "teletensord: a server that stores tensors and computes for programs on this and other "
+      "machines.\n"
       "Settings: flags, then TELETENSOR_* in the environment, then the --config file.");
   app.set_version_flag("--version", "teletensord " + version);
   std::string socket;
   bool no_socket = false;
   app.add_option("--config", path, "TOML file; keys are the flags' names with underscores")
       ->envname("TELETENSOR_CONFIG");
-  auto* listen = app.add_option("--listen", config.listen,
-                                "TCP as well, on HOST:PORT; port 0 takes a free one; off loopback "
-                                "with TLS only [no TCP]")
-                     ->envname("TELETENSOR_LISTEN");
+  auto* listen =
+      app.add_option("--listen", config.listen,
+                     "also listen on TCP at HOST:PORT; port 0 selects a free port; addresses "
+                     "other than loopback require TLS [no TCP]")
+          ->envname("TELETENSOR_LISTEN");
   app.add_flag("--allow-anonymous", config.allow_anonymous,
                "callers on loopback need no token: every user of this machine is one user, "
                "\"anonymous\", with or without tokens")
@@ -421,73 +425,86 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
          "other users of this machine may connect to --socket, each as the user of their name")
       ->envname("TELETENSOR_SOCKET_USERS");
   app.add_option("--http", config.http,
-                 "HOST:PORT for /metrics, /healthz, /readyz; port 0 takes a free one")
+                 "serve /metrics, /healthz and /readyz at HOST:PORT; port 0 selects a free port")
       ->envname("TELETENSOR_HTTP");
   app.add_option("--http-name", config.http_names,
-                 "a host name that HTTP answers for, beside loopback's (several times)")
+                 "a host name under which HTTP may be reached, in addition to loopback names (may "
+                 "be repeated)")
       ->envname("TELETENSOR_HTTP_NAME");
-  app.add_option("--tls-cert", config.tls_cert, "PEM: --listen (and --http off loopback) speak TLS")
+  app.add_option(
+         "--tls-cert", config.tls_cert,
+         "PEM file: enables TLS for --listen, and for --http unless it is a loopback address")
       ->envname("TELETENSOR_TLS_CERT");
-  app.add_option("--tls-key", config.tls_key, "PEM, mode 0600")->envname("TELETENSOR_TLS_KEY");
+  app.add_option("--tls-key", config.tls_key,
+                 "PEM file, mode 0600: the private key of the certificate")
+      ->envname("TELETENSOR_TLS_KEY");
   app.add_option("--tls-client-ca", config.tls_client_ca,
-                 "PEM: clients need a certificate of this authority")
+                 "PEM file: clients need a certificate of this authority")
       ->envname("TELETENSOR_TLS_CLIENT_CA");
   app.add_flag("--tls-users", config.tls_users,
                "the common name of a client's certificate is its user, who needs no token")
       ->envname("TELETENSOR_TLS_USERS");
   app.add_option("--proxy-socket", config.proxy_socket,
-                 "a UNIX socket (mode 0660) for a proxy in front: its callers need tokens")
+                 "UNIX socket (mode 0660) for a reverse proxy, whose callers need tokens")
       ->envname("TELETENSOR_PROXY_SOCKET");
   std::string state_dir;
   auto* state_option = app.add_option("--state-dir", state_dir,
-                                      "keeps tokens and sessions [$STATE_DIRECTORY, "
+                                      "directory for tokens and sessions [$STATE_DIRECTORY, "
                                       "$XDG_STATE_HOME/teletensor]; \"\" for none")
                            ->envname("TELETENSOR_STATE_DIR");
   auto* create_option =
       app.add_option("--create-token", parsed.create_token,
-                     "USER:ROLE (user, admin, metrics): prints a new token and leaves");
+                     "USER:ROLE (user, admin, metrics): print a new token and exit");
   app.add_option(
          "--output", parsed.output,
-         "with --create-token: writes it into this new file, which its owner alone can read")
+         "with --create-token: write the token to this new file, which only its owner can read")
       ->needs(create_option);
   app.add_flag("--gpu-paths", parsed.gpu_paths,
-               "prints each op with how it runs on a GPU (a kind of kernel, or host), and leaves");
+               "print how each op runs on a GPU (a kind of kernel, or host), and exit");
   app.add_option("--slow-ms", config.slow_ms,
-                 "instructions that hold a lane longer are in the slow log (at least 50)")
+                 "milliseconds on a lane after which an instruction is recorded in the slow log "
+                 "(at least 50)")
       ->envname("TELETENSOR_SLOW_MS")
       ->capture_default_str();
   app.add_flag("--no-socket", no_socket, "no UNIX socket");
-  app.add_option("--host-memory", config.host_memory, "for all sessions [80% of the box]")
+  app.add_option("--host-memory", config.host_memory,
+                 "maximum for all sessions [80% of the machine's memory]")
       ->envname("TELETENSOR_HOST_MEMORY")
       ->transform(bytes_validator());
-  app.add_option("--user-memory", config.user_memory, "for all sessions of a user [no limit]")
+  app.add_option("--user-memory", config.user_memory,
+                 "maximum for all sessions of one user [no limit]")
       ->envname("TELETENSOR_USER_MEMORY")
       ->transform(bytes_validator());
   app.add_option("--disk-memory", config.disk_memory,
-                 "files that tensors of idle sessions move to when memory is short; 0: none")
+                 "maximum size of the files to which tensors of idle sessions are moved when "
+                 "memory is short; 0 disables this")
       ->envname("TELETENSOR_DISK_MEMORY")
       ->transform(bytes_validator());
   app.add_option("--user-disk-memory", config.user_disk_memory,
-                 "of those files, for all sessions of a user [no limit]")
+                 "maximum size of those files for all sessions of one user [no limit]")
       ->envname("TELETENSOR_USER_DISK_MEMORY")
       ->transform(bytes_validator());
   app.add_option("--disk-dir", config.disk_dir,
-                 "where those files are [the state directory, else $TMPDIR or /var/tmp]")
+                 "directory of those files [the state directory, else $TMPDIR or /var/tmp]")
       ->envname("TELETENSOR_DISK_DIR");
-  app.add_option("--user-sessions", config.user_sessions, "of a user at once; 0: no limit")
+  app.add_option("--user-sessions", config.user_sessions,
+                 "maximum number of sessions of one user at the same time; 0: no limit")
       ->envname("TELETENSOR_USER_SESSIONS");
-  app.add_option("--session-memory", config.session_memory, "for one session [all of it]")
+  app.add_option("--session-memory", config.session_memory,
+                 "maximum for one session [--host-memory]")
       ->envname("TELETENSOR_SESSION_MEMORY")
       ->transform(bytes_validator());
   add_session_limits(app, config.session_limits);
   add_peers(app, config);
   add_moves(app, config);
-  app.add_option("--session-queue", config.session_queue,
-                 "commands that a session's client sends ahead of what has run; then it waits")
+  app.add_option(
+         "--session-queue", config.session_queue,
+         "maximum number of commands that a client sends before they have run; then it waits")
       ->envname("TELETENSOR_SESSION_QUEUE")
       ->capture_default_str();
-  app.add_option("--session-unread", config.session_unread,
-                 "values that a session's client has not read; then the session ends [64MiB]")
+  app.add_option(
+         "--session-unread", config.session_unread,
+         "maximum size of values that a client has not read; above it the session ends [64MiB]")
       ->envname("TELETENSOR_SESSION_UNREAD")
       ->transform(bytes_validator());
   app.add_option("--lease", config.lease,
@@ -504,7 +521,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                  "library that compiles kernels [libnvrtc.so.13 or .12]")
       ->envname("TELETENSOR_CUDA_COMPILER");
   app.add_option("--device-memory", config.device_memory,
-                 "for all sessions, on each GPU [90% of what is free]")
+                 "maximum for all sessions, on each GPU [90% of its free memory]")
       ->envname("TELETENSOR_DEVICE_MEMORY")
       ->transform(bytes_validator());
   app.add_option("--device-patience", config.device_patience,
@@ -514,12 +531,13 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->capture_default_str();
   app.add_option("--sim-devices", config.sim_devices, "simulated devices sim:0, ... for tests")
       ->envname("TELETENSOR_SIM_DEVICES");
-  app.add_option("--sim-memory", config.sim_memory, "of each simulated device")
+  app.add_option("--sim-memory", config.sim_memory, "memory of each simulated device")
       ->envname("TELETENSOR_SIM_MEMORY")
       ->transform(bytes_validator());
   app.add_flag("--sim-null", config.sim_null, "simulated devices compute nothing (benchmarks)")
       ->envname("TELETENSOR_SIM_NULL");
-  app.add_option("--max-sessions", config.max_sessions, "at once")
+  app.add_option("--max-sessions", config.max_sessions,
+                 "maximum number of sessions at the same time")
       ->envname("TELETENSOR_MAX_SESSIONS")
       ->capture_default_str();
   app.add_option("--rank-grace", config.rank_grace_seconds,
@@ -533,28 +551,27 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--drain", config.drain_seconds,
-                 "seconds after SIGTERM for what runs to end and for sessions to be written into "
+                 "seconds after SIGTERM in which commands finish and sessions are saved in "
                  "the state directory")
       ->envname("TELETENSOR_DRAIN")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--snapshot-every", config.snapshot_every,
-                 "seconds after which a session that has done something is written down again; 0: "
-                 "at a shutdown and on demand alone")
+                 "seconds after which a session that has changed is saved again; 0: "
+                 "only at a shutdown and on demand")
       ->envname("TELETENSOR_SNAPSHOT_EVERY")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option(
-         "--restart", config.restart_seconds,
-         "seconds that clients wait for a daemon that is gone without a word; 0: sessions do "
-         "not outlive the daemon")
+  app.add_option("--restart", config.restart_seconds,
+                 "seconds that clients wait for a daemon that ended without notice; 0: sessions do "
+                 "not outlive the daemon")
       ->envname("TELETENSOR_RESTART")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--embedded", config.embedded,
-               "for one user: no TCP unless asked for; ends after its last client");
+               "for one user: no TCP unless requested; the daemon ends after its last client");
   app.add_option("--linger", config.linger_seconds,
-                 "embedded: seconds that it stays after its last client")
+                 "embedded: seconds that the daemon runs after its last client")
       ->envname("TELETENSOR_LINGER")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -136,7 +136,7 @@ Status Server::check_remote(const std::string& what, const std::string& address)
 Status Server::bind() {
   const std::string &tcp = options_.listen, &socket = options_.socket;
   if (tcp.empty() && socket.empty() && options_.proxy_socket.empty()) {
-    return core::invalid("neither an address nor a socket to listen on");
+    return core::invalid("neither an address (--listen) nor a socket (--socket) to listen on");
   }
   // gRPC aborts the process if it cannot create a thread.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

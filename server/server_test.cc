@@ -494,7 +494,7 @@ TEST_F(ServerTest, BrokenFramesEndTheirSessionOnly) {
   };
   ends("random bytes, no frame", StatusCode::INVALID_ARGUMENT, "frame");
   ends("", StatusCode::INVALID_ARGUMENT, "start at 1");
-  ends(frame({constant()}).substr(0, 12), StatusCode::INVALID_ARGUMENT, "cut off");
+  ends(frame({constant()}).substr(0, 12), StatusCode::INVALID_ARGUMENT, "truncated");
   ends(frame({constant()}, 2), StatusCode::FAILED_PRECONDITION, "out of order");
   ends(frame({constant()}, 1, 2), StatusCode::FAILED_PRECONDITION, "attach");
   ends(frame({program::SetData{0, 0}}), StatusCode::INVALID_ARGUMENT, "set_data");

@@ -195,7 +195,7 @@ Tensor Connection::call(std::string_view op, std::vector<Value> arguments, Named
 void Connection::publish(const std::string& name, const Tensor& tensor, bool writable,
                          const std::string& users) const {
   if (made(tensor.impl_).state != state_) {
-    throw Error(Error::kInvalid, "publish: a tensor of another connection");
+    throw Error(Error::kInvalid, "publish: the tensor belongs to another connection");
   }
   state_->publish(name, tensor.impl_->handle, writable, users);
 }

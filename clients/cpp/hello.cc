@@ -115,7 +115,7 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
   good = read(bytes, on_number, on_text) && good && !answer.token.empty();
   limits.keeps = answer.lease_seconds > 0;
   if (answer.restart.count() > 0) limits.retained_bytes = kRetainedBytes;
-  return good ? core::Status() : core::internal("the daemon's answer to Hello is broken");
+  return good ? core::Status() : core::internal("the daemon's answer to Hello cannot be decoded");
 }
 
 std::string encode_attach(const AttachAsked& asked) {
@@ -144,7 +144,7 @@ core::Status decode_attach(std::string_view bytes, AttachAnswer& answer) {
   };
   return read(bytes, on_number, on_text)
              ? core::Status()
-             : core::internal("the daemon's answer to Attach is broken");
+             : core::internal("the daemon's answer to Attach cannot be decoded");
 }
 
 std::string encode_published(std::string_view name) {
@@ -193,7 +193,7 @@ core::Result<std::vector<PublishedAnswer>> decode_published(std::string_view byt
   good = read(
              bytes, [](std::uint32_t, std::uint64_t) {}, one) &&
          good;
-  if (!good) return core::internal("the daemon's answer to Published is broken");
+  if (!good) return core::internal("the daemon's answer to Published cannot be decoded");
   return out;
 }
 

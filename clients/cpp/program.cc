@@ -85,15 +85,15 @@ void Program::State::describe(const json& call) {
   }
   const int count = static_cast<int>(inputs.size());
   if (inputs.size() != p.body.parameters.size())
-    refuse(name + ": not as many inputs as parameters");
+    refuse(name + ": the number of inputs differs from the number of parameters");
   for (const Input& input : inputs) {
     const bool nowhere = input.argument < 0 && input.gradient_of < 0 && input.weight.empty();
     if (nowhere || input.argument >= count || input.gradient_of >= count) {
-      refuse(name + ": an input that comes from nowhere");
+      refuse(name + ": an input has no source");
     }
     if (input.gradient_of >= 0 &&
         inputs[static_cast<std::size_t>(input.gradient_of)].gradient_of >= 0) {
-      refuse(name + ": the gradient of a gradient");
+      refuse(name + ": an input is the gradient of a gradient");
     }
   }
   for (const json& each : call.at("numbers")) {
@@ -102,7 +102,7 @@ void Program::State::describe(const json& call) {
     if (each.contains("argument")) {
       given.argument = each.at("argument").get<std::string>();
       if (std::find(arguments.begin(), arguments.end(), given.argument) == arguments.end()) {
-        refuse(name + ": a number of an argument that it does not have");
+        refuse(name + ": a number refers to an argument that does not exist");
       }
       continue;
     }
@@ -114,11 +114,12 @@ void Program::State::describe(const json& call) {
     given.counts = each.contains("counter");
     given.value = each.at(given.counts ? "counter" : "value").get<double>();
   }
-  if (numbers.size() != p.numbers.size()) refuse(name + ": other numbers than the program's");
+  if (numbers.size() != p.numbers.size())
+    refuse(name + ": the description has another count of numbers than the program");
   for (const json& each : call.at("outputs")) {
     const Output output{each.at(0).get<bool>(), each.at(1).get<std::size_t>()};
     if (output.index >= (output.is_input ? inputs.size() : p.body.results.size())) {
-      refuse(name + ": an output that it does not have");
+      refuse(name + ": an output does not exist");
     }
     outputs.push_back(output);
   }
@@ -277,8 +278,9 @@ std::vector<Tensor> Program::operator()(const std::vector<Value>& arguments, Whe
 
 std::vector<Tensor> Program::repeat(std::uint32_t rounds, const std::vector<Tensor>& data,
                                     const std::vector<Value>& arguments, Where where) const {
-  if (rounds == 0) refuse(state_->name + ": repeat 0 times");
-  if (!state_->loops) refuse(state_->name + ": cannot be repeated: it makes gradients anew");
+  if (rounds == 0) refuse(state_->name + ": the number of rounds must not be 0");
+  if (!state_->loops)
+    refuse(state_->name + ": cannot be repeated, because it creates new gradients");
   std::vector<Value> all(data.begin(), data.end());
   all.insert(all.end(), arguments.begin(), arguments.end());
   return run(all, rounds, data.size(), where);
@@ -297,7 +299,7 @@ std::vector<Tensor> Program::run(const std::vector<Value>& arguments, std::uint3
     const auto* tensor = std::get_if<Tensor>(&value.value);
     if (tensor == nullptr) continue;
     if (!tensor->impl_ || tensor->impl_->state != s.connection) {
-      refuse(s.name + "(): a tensor that is absent, or of another connection");
+      refuse(s.name + "(): a tensor is absent or belongs to another connection");
     }
     tensors.push_back(tensor->impl_->handle);
   }
@@ -310,13 +312,13 @@ std::vector<Tensor> Program::run(const std::vector<Value>& arguments, std::uint3
     } else if (static_cast<std::size_t>(input.argument) < tensors.size()) {
       inputs[i] = tensors[static_cast<std::size_t>(input.argument)];
     } else {
-      refuse(s.name + "(): another number of tensors than it was saved with");
+      refuse(s.name + "(): has fewer tensors as arguments than it was saved with");
     }
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (s.inputs[i].gradient_of < 0) continue;
     inputs[i] = inputs[static_cast<std::size_t>(s.inputs[i].gradient_of)]->grad;
-    if (!inputs[i]) refuse(s.name + "(): a gradient that it needs is missing");
+    if (!inputs[i]) refuse(s.name + "(): a tensor has no .grad, which the program needs");
   }
   program::Call command;
   command.program = s.number;

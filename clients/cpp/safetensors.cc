@@ -32,21 +32,21 @@ Status entry_of(const json& described, std::string_view data, SafetensorsFile::E
   for (const auto& [name, dtype] : kCodes) {
     if (code == name) known = true, out.dtype = dtype;
   }
-  if (!known) return damaged("a tensor of dtype " + code.substr(0, 20));
+  if (!known) return damaged("it has a tensor of the unknown dtype " + code.substr(0, 20));
   for (const json& size : described.at("shape")) {
-    if (!size.is_number_unsigned()) return damaged("a shape");
+    if (!size.is_number_unsigned()) return damaged("the shape of a tensor is invalid");
     out.shape.push_back(size.get<std::int64_t>());
   }
   const auto count = core::checked_numel(out.shape);
   const json& offsets = described.at("data_offsets");
   if (!count.ok() || out.shape.size() > core::kMaxRank || offsets.size() != 2 ||
       !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
-    return damaged("a tensor's shape or place");
+    return damaged("the shape or the offsets of a tensor are invalid");
   }
   const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
   if (begin > end || end > data.size() || (end - begin) % core::size_of(out.dtype) != 0 ||
       (end - begin) / core::size_of(out.dtype) != static_cast<std::uint64_t>(*count)) {
-    return damaged("a tensor outside of the file, or of another size than its shape");
+    return damaged("a tensor lies outside the file, or has another size than its shape");
   }
   out.bytes = data.substr(begin, end - begin);
   return {};
@@ -79,13 +79,15 @@ core::Result<SafetensorsFile> SafetensorsFile::read(const std::string& path) {
 
 Status SafetensorsFile::parse() {
   std::uint64_t length = 0;
-  if (contents_.size() < 8) return damaged("too short");
+  if (contents_.size() < 8) return damaged("it is too short");
   std::memcpy(&length, contents_.data(), 8);
-  if (length > kMaxHeader || length > contents_.size() - 8) return damaged("cut off");
+  if (length > kMaxHeader || length > contents_.size() - 8) {
+    return damaged("its header is truncated");
+  }
   const std::string_view all(contents_.data(), contents_.size());
   const std::string_view header = all.substr(8, length), data = all.substr(8 + length);
   const json parsed = json::parse(header.begin(), header.end());
-  if (!parsed.is_object()) return damaged("its header is no object");
+  if (!parsed.is_object()) return damaged("its header is not a JSON object");
   for (const auto& [name, described] : parsed.items()) {
     if (name == "__metadata__") {
       metadata_ = described.get<std::map<std::string, std::string>>();

@@ -30,7 +30,7 @@ class CppSession final : public Session {
   void at(std::string_view op, const Where& where) { op_ = op, where_ = where; }
 
   Status run_function(autograd::Node&, std::span<Var>, std::span<Var>) override {
-    return core::internal("a function of the client's own");
+    return core::internal("the C++ client does not support custom autograd functions");
   }
   core::Result<Var> run_hook(autograd::HookId, const Var& g) override { return g; }
 
@@ -40,7 +40,7 @@ class CppSession final : public Session {
   void tick() override;
   std::string issued(std::uint64_t seq) const override;
   core::Result<autograd::Node*> again(autograd::Node&) override {
-    return core::internal("a checkpoint of the client's own");
+    return core::internal("the C++ client does not support checkpoints");
   }
 
  private:

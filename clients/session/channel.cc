@@ -201,7 +201,7 @@ Status Channel::download(std::uint64_t seq, char* out, std::size_t size, std::si
     const Result<wire::ChunkData> data = wire::decode_download_header(prefix, total, header);
     Status status = data.status();
     if (status.ok() && (header.offset != at || data->data_size > size - at)) {
-      status = core::internal("download: a chunk where none belongs");
+      status = core::internal("download: the daemon sent a chunk at the wrong offset");
     }
     std::size_t skip = status.ok() ? data->data_at : 0;
     for (std::size_t i = 0; status.ok() && i < message.count; ++i) {

@@ -76,8 +76,8 @@ Status gradient_below(Session& session, std::size_t at, autograd::BackwardCall c
       wrapped.push_back(is_batched(*input, level.id));
       if (any && !wrapped.back()) {
         return invalid(
-            "grad: inside vmap, the outputs differ from sample to sample, what their gradients are "
-            "asked of does not; use func.grad");
+            "grad: inside vmap, the outputs depend on the sample but the inputs do not; "
+            "use func.grad");
       }
       if (wrapped.back()) input = HandleRef(extra_of(*input)->inner);
     }

@@ -69,7 +69,7 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
                                                      std::uint64_t completed_upto,
                                                      const program::Inventory& inventory) {
   if (seq_ != 0 || next_seq == 0 || next_id == 0) {
-    return core::invalid("resume: the session has begun already");
+    return core::invalid("resume: the session has already issued commands");
   }
   auto handles = autograd::restore(graph_, inventory);
   if (!handles.ok()) return handles;

@@ -102,13 +102,15 @@ Status check_peer(int socket) {
   socklen_t size = sizeof peer;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return unavailable("peer");
   if (peer.uid == geteuid() || peer.uid == 0) return {};
-  return Status(Code::kPermissionDenied, "shared memory: somebody else's daemon");
+  return Status(Code::kPermissionDenied, "shared memory: the daemon runs as another user");
 }
 
 Result<int> dial(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return core::invalid("shared memory: long path");
+  if (path.size() >= sizeof address.sun_path) {
+    return core::invalid("shared memory: the path of the socket is too long");
+  }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   Owned socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) return unavailable(path);
@@ -183,11 +185,11 @@ Status check_file(int file, const wire::ShareReply& reply) {
   struct stat info {};
   const int seals = fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file, &info) != 0) {
-    return core::internal("shared memory: not a sealed file");
+    return core::internal("shared memory: the daemon sent a file that is not sealed");
   }
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (reply.offset <= size && reply.bytes <= size - reply.offset) return {};
-  return core::internal("shared memory: a file that is too short");
+  return core::internal("shared memory: the file is too short");
 }
 
 struct Mapped {
@@ -225,7 +227,9 @@ Result<Mapping> Mapping::ask(const ShareAddress& from, const wire::ShareRequest&
   wire::ShareReply reply;
   Owned file;
   TT_RETURN_IF_ERROR(client::ask(mapping.hold_, request, reply, file, stop));
-  if (reply.bytes != bytes) return core::internal("shared memory: not as long as asked for");
+  if (reply.bytes != bytes) {
+    return core::internal("shared memory: the daemon sent another amount of memory than requested");
+  }
   const Result<Mapped> mapped = map(file.get(), reply, flags);
   if (!mapped.ok()) return mapped.status();
   mapping.base_ = mapped->base;
@@ -263,7 +267,8 @@ Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uin
   wire::ShareReply reply;
   TT_RETURN_IF_ERROR(ask(hold.get(), request, reply, memory, stop));
   if (reply.bytes != bytes || memory.get() < 0) {
-    return core::internal("shared memory: not what was asked for");
+    return core::internal(
+        "shared memory: the daemon sent another amount of memory than requested, or none");
   }
   GpuMemory taken;
   std::memcpy(taken.gpu, &reply.number, sizeof reply.number);
@@ -342,7 +347,7 @@ Result<std::uint64_t> Mapping::send(const ShareAddress& to, core::Device device,
                                     std::string_view bytes, const Stop& stop) {
   wire::ShareRequest request = upload_of(to, device, bytes.size());
   const std::uint64_t most = std::min(bytes_ / kPieces, wire::kMaxShareUpload);
-  if (most == 0) return core::invalid("shared memory: too little to send through");
+  if (most == 0) return core::invalid("shared memory: the memory is too small for transfers");
   TT_RETURN_IF_ERROR(settle(stop));
   wire::ShareReply reply;
   for (std::uint64_t piece = 0; piece == 0 || request.offset < bytes.size(); ++piece) {

@@ -130,7 +130,7 @@ void Stream::read_one(std::int64_t most) {
   const bool ended = done == TT_WIRE_OVER || !broken.ok();
   if (!broken.ok()) {
     outcome_->set(
-        core::internal("the daemon sent what is no progress message: " + broken.message()),
+        core::internal("the daemon sent an invalid progress message: " + broken.message()),
         "protocol");
   } else if (ended) {
     std::string word;

@@ -130,8 +130,8 @@ Status Backward::search() {
         ++target.uses;
         if (target.leaf && !same_kind(target.leaf->layout, node->operands[e].layout)) {
           return invalid(
-              "backward: a leaf of this graph was given data of another shape, dtype or "
-              "device since");
+              "backward: a leaf of this graph has since been given data of another shape, dtype or "
+              "device");
         }
       }
       links_.push_back({to, edge.output});

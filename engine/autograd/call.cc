@@ -84,13 +84,16 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
   }
   for (std::size_t i = 0; i < call.numbers.size(); ++i) {
     if (call.numbers[i].kind != p.numbers[i % p.numbers.size()].kind) {
-      return invalid("call: a number of another kind");
+      return invalid(
+          "call: a number has another kind (bool, int, float or complex) than the program "
+          "declares");
     }
   }
   if (!call.sliced.empty() && (call.times == 0 || call.sliced.back() >= views.size() ||
                                std::adjacent_find(call.sliced.begin(), call.sliced.end(),
                                                   std::greater_equal<>()) != call.sliced.end())) {
-    return invalid("call: slices of what is no parameter, or of no loop");
+    return invalid(
+        "call: sliced inputs must be parameters, in ascending order, of a call with `times`");
   }
   displacement.resize(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -110,7 +113,7 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
                      "is of " + std::string(core::name_of(type.dtype)) + " " +
                          core::to_string(view.geometry.shape) + " with strides " +
                          core::to_string(view.geometry.strides) + " on " +
-                         core::to_string(type.device) + ", given is " +
+                         core::to_string(type.device) + ", but the argument is of " +
                          std::string(core::name_of(h.layout.dtype)) + " " +
                          core::to_string(g.shape) + " with strides " + core::to_string(g.strides) +
                          " on " + core::to_string(h.layout.device));
@@ -119,7 +122,8 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     const std::uint32_t leader = callable.parameters()[i].leader;
     if (leader != i &&
         (inputs[leader]->cell != h.cell || displacement[leader] != displacement[i] || sliced)) {
-      return refused(p, i, "shares its memory otherwise than the program's");
+      return refused(
+          p, i, "shares memory with other inputs in another way than the program's parameters do");
     }
     // Every view that the program has on this value lies within its first type.elements elements.
     std::int64_t end = 0;
@@ -127,7 +131,7 @@ Status Graph::check_call(const Callable& callable, const program::Call& call,
     if (displacement[i] < 0 || __builtin_mul_overflow(most, sliced ? g.strides[0] : 0, &end) ||
         __builtin_add_overflow(end, displacement[i], &end) ||
         __builtin_add_overflow(end, type.elements, &end) || end > h.stored()) {
-      return refused(p, i, "lies in a smaller storage than the program's");
+      return refused(p, i, "is in a smaller storage than the program requires");
     }
   }
   std::vector<const Cell*> cells;

@@ -95,12 +95,16 @@ class Front::Impl final : public Issuer {
     }
     std::sort(ids.begin(), ids.end());
     for (const auto& [id, i] : ids) {
-      if (id < names_.next() || id >= image.next_id) return invalid("the image: a tensor's name");
+      if (id < names_.next() || id >= image.next_id) {
+        return invalid("the session's snapshot is inconsistent: the id of a tensor");
+      }
       names_.put(id, handles[i]);
     }
     names_.skip_to(image.next_id);
     for (const auto& [name, h] : image.kept) {
-      if (h >= handles.size()) return invalid("the image: a kept name");
+      if (h >= handles.size()) {
+        return invalid("the session's snapshot is inconsistent: a kept name");
+      }
       kept_.emplace(name, handles[h]);
     }
     for (const auto& [number, bytes] : image.programs) {
@@ -355,7 +359,9 @@ class Front::Impl final : public Issuer {
       return {};
     }
     if (!plan.ok()) return plan.status();
-    if ((*plan)->has_hooks()) return invalid("backward: only the client can run this one");
+    if ((*plan)->has_hooks()) {
+      return invalid("backward: its graph has hooks, so only the client can run it");
+    }
     backward_ = std::move(*plan);
     status_ = {};
     first_made_ = names_.next();
@@ -365,7 +371,9 @@ class Front::Impl final : public Issuer {
 
   Status run(program::Saved& c) {
     Node* node = graph_.recorded_by(c.node);
-    if (node == nullptr) return core::invalid("no node recorded by " + std::to_string(c.node));
+    if (node == nullptr) {
+      return core::invalid("no operation was recorded by command " + std::to_string(c.node));
+    }
     for (const Node::SavedSlot& slot : node->saved) {
       if (slot.slot == static_cast<int>(c.slot)) {
         names_.add(graph_.name_saved(slot, *node));
@@ -403,7 +411,9 @@ class Front::Impl final : public Issuer {
   }
   Status run(program::Forget& c) {
     Node* node = graph_.recorded_by(c.node);
-    if (node == nullptr) return core::invalid("no node recorded by " + std::to_string(c.node));
+    if (node == nullptr) {
+      return core::invalid("no operation was recorded by command " + std::to_string(c.node));
+    }
     graph_.forget_saved(*node);
     return {};
   }

@@ -202,18 +202,19 @@ Status Graph::may_write(const Handle& h, const std::string& what) const {
   }
   const auto size = static_cast<std::int64_t>(core::size_of(h.layout.dtype));
   if (h.cell->bytes % size == 0) return {};
-  return invalid(what + ": the tensor's memory, " + std::to_string(h.cell->bytes) +
-                 " bytes, is not a whole number of elements of " +
-                 std::string(core::name_of(h.layout.dtype)) +
-                 ", so that it cannot be written as such; write the tensor that it is a view of");
+  return invalid(
+      what + ": the tensor's memory, " + std::to_string(h.cell->bytes) +
+      " bytes, is not a whole number of elements of " + std::string(core::name_of(h.layout.dtype)) +
+      ", so it cannot be written with this dtype; write to the tensor that it is a view of");
 }
 
 Status Graph::may_publish(const Handle& h) const {
   TT_RETURN_IF_ERROR(may_write(h, "publish"));
   const Geometry& g = h.geometry();
   if (g.contiguous() && g.offset == 0 && g.numel() == h.stored()) return {};
-  return invalid("publish: the tensor is a part of another one, or not contiguous; publish " +
-                 std::string("t.clone(), or what it is a view of"));
+  return invalid(
+      "publish: the tensor is a view of a part of another tensor, or not contiguous; publish " +
+      std::string("t.clone(), or the tensor that it is a view of"));
 }
 
 ValueRef Graph::publish(Handle& h) {

@@ -187,7 +187,7 @@ void take_image(Graph& graph, const KeptNames& kept,
 
 core::Result<std::vector<ValueRef>> values_of(const Image& image) {
   const auto broken = [] {
-    return core::invalid("the image of the session makes no sense: a value");
+    return core::invalid("the session's snapshot is inconsistent: a value");
   };
   std::vector<std::shared_ptr<const program::Failure>> failures;
   for (const Image::Failure& item : image.failures) {
@@ -279,7 +279,7 @@ class ImageBuilder {
       graph_.note_recorded(last = seq, *nodes[node]);
     }
     graph_.tape_length_ = image_.tape_length;
-    return acyclic(nodes) ? Status() : broken("a circle of recorded operations");
+    return acyclic(nodes) ? Status() : broken("a cycle of recorded operations");
   }
 
  private:
@@ -292,7 +292,7 @@ class ImageBuilder {
     return i == Image::kNone ? T() : list[i];
   }
   static Status broken(const std::string& what) {
-    return core::invalid("the image of the session makes no sense: " + what);
+    return core::invalid("the session's snapshot is inconsistent: " + what);
   }
 
   Status restore_clocks(const std::vector<ValueRef>& values) {

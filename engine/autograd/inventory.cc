@@ -67,7 +67,9 @@ Inventory take_inventory(const KeptNames& kept, const std::vector<HandleRef>& ha
 }
 
 core::Result<std::vector<HandleRef>> restore(Graph& graph, const Inventory& inventory) {
-  const auto broken = [] { return core::invalid("the daemon's inventory makes no sense"); };
+  const auto broken = [] {
+    return core::invalid("the daemon's inventory of kept tensors is inconsistent");
+  };
   std::unordered_map<std::uint64_t, core::Ref<Cell>> cells;
   std::unordered_map<std::uint64_t, core::Ref<Clock>> clocks;
   std::unordered_map<HandleId, Handle*> by_id;

@@ -94,7 +94,7 @@ Status Tracer::Replay::call(std::uint64_t seq, program::Invocation invocation) {
 
 Status Tracer::Replay::client_backward(std::uint64_t seq) {
   stopped_at_ = seq;
-  return core::invalid("the client's own backward");
+  return core::invalid("only the client can run this backward");
 }
 
 }  // namespace teletensor::autograd

@@ -72,7 +72,7 @@ class Tracer::Replay final : public Sink {
   core::Status call(std::uint64_t seq, program::Invocation invocation) override;
   core::Status client_backward(std::uint64_t seq) override;
   core::Status uploaded(std::uint64_t, const program::Uploaded&, program::ValueRef) override {
-    return core::internal("an upload inside a trace");
+    return core::internal("a captured function cannot upload");
   }
   void fetch(std::uint64_t, bool, program::Operand) override {}
   std::vector<std::uint64_t> failed_rebinds(std::uint64_t) override { return {}; }

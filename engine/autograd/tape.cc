@@ -358,7 +358,7 @@ Status Graph::set_grad(Handle& h, Handle* grad) {
                      core::to_string(h.shape()));
     }
     if (grad->layout.dtype != h.layout.dtype || !(grad->layout.device == h.layout.device)) {
-      return invalid("grad: attempting to assign a gradient of another dtype or device: " +
+      return invalid("grad: the assigned gradient has another dtype or device than the tensor: " +
                      std::string(core::name_of(grad->layout.dtype)) + " on " +
                      core::to_string(grad->layout.device) + " to " +
                      std::string(core::name_of(h.layout.dtype)) + " on " +

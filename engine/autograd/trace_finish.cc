@@ -293,7 +293,7 @@ Status Tracer::Ending::add_inputs() {
     if (known_[k].layout.dtype != original(k)->dtype) {
       return invalid(
           "a captured function cannot use two tensors of different dtypes from outside that share "
-          "their memory; make the view in the function, or give it a clone()");
+          "their memory; make the view in the function, or pass a clone()");
     }
     const auto [at, added] = extent_.try_emplace(known_[k].cell, g.offset, g.storage_end());
     at->second.first = std::min(at->second.first, g.offset);
@@ -419,7 +419,8 @@ Status Tracer::Ending::add_gradients() {
           "backward() outside, or capture that computation as well");
     }
     if (tracer_.by_id_.contains(grad->id)) {
-      return invalid("a captured function cannot make a tensor from outside another one's .grad");
+      return invalid(
+          "a captured function cannot assign a tensor from outside to the .grad of another tensor");
     }
     forward_.program().gradients.push_back({input_of_[k], add_result(grad)});
   }

@@ -13,13 +13,14 @@ core::Status out_of_scratch(std::string_view op, std::size_t bytes) {
 }
 
 core::Status Backend::run_loop(std::span<const LoopStep>, Parallel&, Scratch&) {
-  return core::Status(core::Code::kUnimplemented, "this device has no loops");
+  return core::Status(core::Code::kUnimplemented, "this device does not support fused loops");
 }
 
 void KernelTable::add(std::string_view op, Kernel kernel, LoopRole role) {
   const ops::OpDef* definition = catalog_.find(op);
   if (definition == nullptr || kernels_[catalog_.id(*definition)] != nullptr) {
-    std::fprintf(stderr, "kernel for '%.*s': no such op, or a second kernel\n",
+    std::fprintf(stderr,
+                 "kernel for '%.*s': the catalog has no such op, or the op already has a kernel\n",
                  static_cast<int>(op.size()), op.data());
     std::abort();
   }

@@ -150,7 +150,8 @@ class Backend {
   // Copies directly from another device. Returns UNIMPLEMENTED if the devices cannot do that.
   virtual core::Status copy_from(Backend& other, void* to, const void* from, std::size_t bytes) {
     (void)other, (void)to, (void)from, (void)bytes;
-    return core::Status(core::Code::kUnimplemented, "no way from device to device");
+    return core::Status(core::Code::kUnimplemented,
+                        "this device cannot copy directly from another device");
   }
   // Returns an error with the cause once the device is lost; then it computes nothing any more. Any
   // thread may call it.

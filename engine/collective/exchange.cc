@@ -157,12 +157,12 @@ core::Result<Slice> Exchange::expect(Place from, const Message& message) {
   const auto at = std::lower_bound(own.begin(), own.end(), message.to);
   if (at == own.end() || *at != message.to || !group_.has(message.from) ||
       group_.place_of(message.from) != from) {
-    return violation("a part for a rank that is not here");
+    return violation("a part for a rank that this daemon does not have");
   }
   const std::vector<std::int64_t>& receives =
       calls_[static_cast<std::size_t>(at - own.begin())].receives;
   if (message.from >= receives.size() || range.end > receives[message.from]) {
-    return violation("a longer part than was asked for");
+    return violation("a longer part than the rank receives");
   }
   return part_at(message.to, message.from, range);
 }
@@ -179,10 +179,10 @@ core::Status Exchange::receive(Place from, const Message& message, const Slice& 
     run_stages();
   } else if (message.kind == Kind::kCredit) {
     Transfer* transfer = transfer_to(from, message.level);
-    if (transfer == nullptr) return violation("credit for nothing");
+    if (transfer == nullptr) return violation("a credit for a transfer that does not exist");
     if (message.range.end <= transfer->granted ||
         std::cmp_greater(message.range.end, transfer->segments.size())) {
-      return violation("a credit that grants nothing more, or more than there is");
+      return violation("a credit that grants nothing new, or more than the transfer has");
     }
     transfer->granted = message.range.end;
   } else if (message.to == kNoRank) {

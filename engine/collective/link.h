@@ -88,7 +88,7 @@ class BasicLink {
   // the frame are read.
   core::Result<bool> receive(const Frame& frame, std::vector<Parcel>* released = nullptr) {
     if (!acknowledge(frame.received, released)) {
-      return core::invalid("link: a peer acknowledges what it was not sent");
+      return core::invalid("link: a peer acknowledges a parcel that was not sent to it");
     }
     if (frame.number == 0) return false;
     if (frame.number != received_ + 1) {

@@ -73,7 +73,9 @@ core::Status Participant::check(Rank rank, const Call& call) const {
   }
   const bool counted = call.op == Op::kAllGather || call.op == Op::kReduceScatter;
   if (counted && call.counts.size() != group_.ranks()) return bad("sizes must be one per rank");
-  if (!counted && !call.counts.empty()) return bad("sizes are of all_gather and reduce_scatter");
+  if (!counted && !call.counts.empty()) {
+    return bad("sizes are allowed only for all_gather and reduce_scatter");
+  }
   for (const auto* sizes : {&call.counts, &call.sends, &call.receives}) {
     if (sizes != &call.counts && !sizes->empty() && sizes->size() != group_.ranks()) {
       return bad("sizes must be one per rank");
@@ -99,7 +101,8 @@ core::Status Participant::deposit(Rank rank, Number number, Call call, Failed fa
   const auto known = slots_.find(number);
   if (number <= announced_ || (known != slots_.end() && known->second.deposits[at])) {
     return {core::Code::kAlreadyExists, "group \"" + name_ + "\" #" + std::to_string(number) +
-                                            ": " + rank_text(rank) + " has deposited it already"};
+                                            ": " + rank_text(rank) +
+                                            " has already deposited this number"};
   }
   shorten(call, failed);
   if (const core::Status* const over = end_of(number)) {
@@ -261,7 +264,8 @@ bool Participant::decide(Number number, Slot& slot) {
     }
     end(0, core::Code::kInternal,
         "group \"" + name_ + "\" #" + std::to_string(number) + ": the daemon of " +
-            rank_text(group_.ranks_of(early.from).front()) + " sends what does not fit its call");
+            rank_text(group_.ranks_of(early.from).front()) +
+            " sent data that does not match its call");
     return false;
   }
   return true;
@@ -296,7 +300,7 @@ void Participant::start_explaining(Slot& slot) {
 // float32[1024]) at train.py:41, rank 1 in ...`.
 std::string Participant::explanation(Number number, const Vote& vote) const {
   std::string text = "group \"" + name_ + "\" #" + std::to_string(number) + ": ";
-  if (vote.claims.empty()) return text + "the peers' votes do not say why";
+  if (vote.claims.empty()) return text + "the call failed, and the peers' votes give no reason";
   if (vote.failed != kNoRank) {
     return text + rank_text(vote.failed) + " in " + vote.claims.front().text + ": " + vote.failure;
   }

@@ -21,11 +21,11 @@ core::Result<Slice> Participant::expect(Place from, const Message& message) {
   discard(from);
   if (message.kind == Kind::kData) return point_to_point_.expect(from, message);
   if (message.kind != Kind::kPartial && message.kind != Kind::kFinal) {
-    return violation("a payload with a message that has none");
+    return violation("a payload with a message that must not have one");
   }
-  if (!acceptable(message.number)) return violation("data of a number that is over");
+  if (!acceptable(message.number)) return violation("data of a collective that has ended");
   Slot& slot = this->slot(message.number);
-  if (slot.finished) return violation("data of a number that is over");
+  if (slot.finished) return violation("data of a collective that has ended");
   const bool early = this->early(message, slot);
   if (!early && !slot.exchange) return violation("data for which no rank waits");
   if (message.kind == Kind::kFinal) return slot.exchange->expect(from, message);
@@ -46,7 +46,7 @@ core::Status Participant::check_early(Place from, const Message& message, const 
   };
   if (message.payload <= 0 || message.level >= spread_.levels.size() ||
       std::count_if(slot.early.begin(), slot.early.end(), same) >= Exchange::kGranted) {
-    return violation("too much before its announcement");
+    return violation("more segments than are allowed before their announcement");
   }
   return {};
 }
@@ -75,7 +75,7 @@ core::Status Participant::receive_data(Place from, const Message& message, const
 
 core::Status Participant::receive_vote(Place from, const Message& message) {
   if (message.purpose == Purpose::kAnnounce || message.purpose == Purpose::kExplain) {
-    if (!acceptable(message.number)) return violation("a vote on a number that is over");
+    if (!acceptable(message.number)) return violation("a vote on a collective that has ended");
     Slot& slot = this->slot(message.number);
     Fold& fold = message.purpose == Purpose::kAnnounce ? slot.announce : slot.explain;
     if (!fold.receive(spread_, message.level, from, message.vote)) return violation("a vote twice");
@@ -90,7 +90,7 @@ core::Status Participant::receive_vote(Place from, const Message& message) {
   if (message.purpose < Purpose::kHold || message.purpose > Purpose::kRelease) {
     return violation("a vote of an unknown purpose");
   }
-  if (message.number > cut_.generation() + 1) return violation("a cut from the future");
+  if (message.number > cut_.generation() + 1) return violation("a cut that is not the next one");
   if (message.vote.announced > announced_ + limits_.ahead) {
     return violation("a cut at a number that cannot be announced yet");
   }
@@ -115,13 +115,15 @@ void Participant::discard(Place from) {
 
 // Checks conditions for messages of all kinds.
 core::Status Participant::check(const Message& message) const {
-  if (message.done > announced_) return violation("that it has finished what is not announced");
+  if (message.done > announced_) {
+    return violation("that it has finished a collective that is not announced");
+  }
   const Vote& vote = message.vote;
   if (vote.code < core::Code::kOk || vote.code > core::Code::kDataLoss) {
     return violation("an unknown code");
   }
   const std::size_t claims = message.kind == Kind::kState ? kStateClaims : Vote::kClaims;
-  if (vote.claims.size() > claims) return violation("too many calls of ranks");
+  if (vote.claims.size() > claims) return violation("the calls of too many ranks");
   std::size_t longest = vote.failure.size();
   for (const Claim& claim : vote.claims) longest = std::max(longest, claim.text.size());
   return longest > kMaxText ? violation("a text that is too long") : core::Status();
@@ -150,7 +152,9 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
       break;
     case Kind::kCredit: {
       const auto found = slots_.find(message.number);
-      if (found == slots_.end() || !found->second.exchange) return violation("credit for nothing");
+      if (found == slots_.end() || !found->second.exchange) {
+        return violation("a credit for a transfer that does not exist");
+      }
       status = found->second.exchange->receive(from, message, {});
       break;
     }
@@ -158,7 +162,9 @@ core::Status Participant::receive(Place from, const Message& message, const Slic
       break;
     case Kind::kEnd:
       if (message.vote.code == core::Code::kOk) return violation("an end without an error");
-      if (message.number > announced_ + limits_.ahead) return violation("an end of the future");
+      if (message.number > announced_ + limits_.ahead) {
+        return violation("an end at a number that cannot be announced yet");
+      }
       if (message.from != kNoRank && !group_.has(message.from)) return violation("an unknown rank");
       end(message.number, message.vote.code, message.vote.failure, message.from, from);
       break;

@@ -93,8 +93,8 @@ TEST(Participant, RefusesASecondDepositOfANumber) {
   for (const Number number : {1, 2}) {
     const core::Status status = pair[0].deposit(0, number, collective(Op::kAllReduce, 9));
     EXPECT_EQ(status.code(), core::Code::kAlreadyExists);
-    EXPECT_EQ(status.message(),
-              "group \"test\" #" + std::to_string(number) + ": rank 0 has deposited it already");
+    EXPECT_EQ(status.message(), "group \"test\" #" + std::to_string(number) +
+                                    ": rank 0 has already deposited this number");
   }
 }
 

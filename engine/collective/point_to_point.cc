@@ -232,7 +232,7 @@ core::Status PointToPoint::deliver(Place from, const Message& message) {
   const bool sender = message.kind == Kind::kOffer || message.kind == Kind::kData;
   if (group_.place_of(sender ? key.from : key.to) != from ||
       group_.place_of(sender ? key.to : key.from) != place_) {
-    return violation("what another rank should send");
+    return violation("a message that another rank should send");
   }
   if (message.kind == Kind::kOffer) return receive_offer(from, key, message);
   if (message.kind == Kind::kData) {
@@ -286,11 +286,13 @@ core::Status PointToPoint::receive_answer(const Key& key, const Message& message
   const auto send = queue == sends_.end() ? std::map<Number, Send>::iterator()
                                           : queue->second.find(message.number);
   if (queue == sends_.end() || send == queue->second.end() || !send->second.offered) {
-    return violation("an answer to nothing");
+    return violation("an answer to an offer that was not made");
   }
   if (message.kind == Kind::kAccept) {
     if (send->second.accepted) return violation("an answer twice");
-    if (send->second.failed.code != core::Code::kOk) return violation("an answer to a failure");
+    if (send->second.failed.code != core::Code::kOk) {
+      return violation("an answer to a send that has failed");
+    }
     transfer(key, message.number, send->second);
     return {};
   }

@@ -50,7 +50,7 @@ core::Result<std::unique_ptr<BlockWriter>> BlockWriter::create(const std::string
   const int fd =
       open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   std::unique_ptr<BlockWriter> writer(new BlockWriter(path, fd, compress));
-  if (fd < 0) return writer->failed("cannot be made", errno);
+  if (fd < 0) return writer->failed("cannot be created", errno);
   TT_RETURN_IF_ERROR(writer->put(kMagic, sizeof kMagic));
   return writer;
 }
@@ -160,7 +160,8 @@ core::Result<std::unique_ptr<BlockReader>> BlockReader::open(const std::string& 
   char magic[sizeof kMagic];
   TT_RETURN_IF_ERROR(reader->get(magic, sizeof magic));
   if (std::memcmp(magic, kMagic, sizeof magic) != 0) {
-    return Status(Code::kDataLoss, path + ": not a file of this kind");
+    return Status(Code::kDataLoss,
+                  path + ": not a file that teletensord wrote: its first bytes are others");
   }
   return reader;
 }
@@ -182,7 +183,7 @@ Status BlockReader::get(void* to, std::size_t bytes) {
     if (done < 0) {
       return Status(Code::kDataLoss, path_ + ": cannot be read: " + std::strerror(errno));
     }
-    if (done == 0) return damaged("it is cut off");
+    if (done == 0) return damaged("it is truncated");
     out += done;
     bytes -= static_cast<std::size_t>(done);
   }
@@ -192,17 +193,21 @@ Status BlockReader::get(void* to, std::size_t bytes) {
 Status BlockReader::next_block() {
   BlockHead head;
   TT_RETURN_IF_ERROR(get(&head, sizeof head));
-  if (head.bytes > kFileBlock || head.stored > head.bytes) return damaged("a wrong size");
+  if (head.bytes > kFileBlock || head.stored > head.bytes) {
+    return damaged("a block has an invalid size");
+  }
   const bool packed = head.stored < head.bytes;
   std::vector<char>& stored = packed ? packed_ : block_;
   stored.resize(head.stored);
   TT_RETURN_IF_ERROR(get(stored.data(), stored.size()));
-  if (hash_of(head, stored.data(), blocks_) != head.hash) return damaged("a wrong checksum");
+  if (hash_of(head, stored.data(), blocks_) != head.hash) {
+    return damaged("a block has a wrong checksum");
+  }
   if (packed) {
     block_.resize(head.bytes);
     const std::size_t size =
         ZSTD_decompress(block_.data(), block_.size(), packed_.data(), packed_.size());
-    if (ZSTD_isError(size) || size != head.bytes) return damaged("it does not unpack");
+    if (ZSTD_isError(size) || size != head.bytes) return damaged("a block cannot be decompressed");
   }
   ++blocks_;
   at_ = 0;
@@ -215,7 +220,7 @@ Status BlockReader::read(void* to, std::size_t bytes) {
   while (bytes > 0) {
     if (at_ == block_.size()) {
       if (!ended_) TT_RETURN_IF_ERROR(next_block());
-      if (ended_) return damaged("it ends too soon");
+      if (ended_) return damaged("it ends too early");
     }
     const std::size_t part = std::min(bytes, block_.size() - at_);
     std::memcpy(out, block_.data() + at_, part);
@@ -227,9 +232,9 @@ Status BlockReader::read(void* to, std::size_t bytes) {
 }
 
 Status BlockReader::finish() {
-  if (at_ != block_.size()) return damaged("more than expected");
+  if (at_ != block_.size()) return damaged("it is longer than expected");
   if (!ended_) TT_RETURN_IF_ERROR(next_block());
-  return ended_ ? Status() : damaged("more than expected");
+  return ended_ ? Status() : damaged("it is longer than expected");
 }
 
 }  // namespace teletensor::memory

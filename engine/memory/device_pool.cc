@@ -39,7 +39,7 @@ core::Status DevicePool::guarantee(const std::string& user, std::uint64_t bytes,
                                    std::uint64_t limit) {
   if (!budget_.hold_back(bytes)) {
     return core::Status(core::Code::kResourceExhausted,
-                        core::to_string(device_) + " has not the memory that users are guaranteed");
+                        core::to_string(device_) + " has less memory than is guaranteed to users");
   }
   core::MutexLock lock(mu_);
   const std::uint64_t most = limit == 0 ? budget_.total() : limit;

@@ -51,8 +51,8 @@ void clean(const std::string& base) {
 core::Result<std::unique_ptr<Disk>> Disk::open(const std::string& base, std::uint64_t total,
                                                std::uint64_t user_limit) {
   const auto refuse = [&](int error) {
-    return Status(Code::kUnavailable,
-                  "no folder for spilled tensors in " + base + ": " + std::strerror(error));
+    return Status(Code::kUnavailable, "cannot create a folder for spilled tensors in " + base +
+                                          ": " + std::strerror(error));
   };
   std::error_code error;
   // Set explicitly, regardless of the umask.

@@ -36,7 +36,7 @@ Status unreadable(const Storage& storage, const Away& away, const Status& status
   }
   return Status(Code::kDataLoss, "a tensor of " + readable_bytes(away.bytes) +
                                      ", made by command " + std::to_string(storage.seq()) +
-                                     ", was on the disk and cannot be read back: " + why);
+                                     ", was moved to the disk and cannot be read again: " + why);
 }
 
 }  // namespace
@@ -122,7 +122,7 @@ Status Pool::copy_to_host(const Storage& storage, Storage& host,
   Source& source = device_.source();
   if (host.locked_by_ != nullptr) return source.copy_out_locked(to, from, storage.bytes_, go_on);
   for (std::uint64_t at = 0; at < storage.bytes_; at += kPiece) {
-    if (!go_on()) return Status(Code::kCancelled, "not now");
+    if (!go_on()) return Status(Code::kCancelled, "the move of the tensor was cancelled");
     TT_RETURN_IF_ERROR(
         source.copy_out(to + at, from + at, std::min<std::uint64_t>(kPiece, storage.bytes_ - at)));
   }
@@ -136,7 +136,7 @@ void Pool::abandon(Storage& storage) { (void)take_from(storage); }
 Status Pool::move_to_host(Storage& storage, Pool& host, const std::function<bool()>& go_on) {
   auto away = std::make_unique<Away>();
   away->host = host.allocate_moved(storage.bytes_, storage.seq(), device_.source());
-  if (!away->host) return Status(Code::kResourceExhausted, "the host has no room");
+  if (!away->host) return Status(Code::kResourceExhausted, "the host has no memory left");
   const auto began = std::chrono::steady_clock::now();
   if (Status status = copy_to_host(storage, *away->host, go_on); !status.ok()) {
     if (away->host->locked_by_ != nullptr && device_.source().lost()) abandon(*away->host);
@@ -155,7 +155,7 @@ Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskSh
   const std::uint64_t bytes = storage.bytes_;
   std::uint64_t reserved = most_in_file(bytes);
   if (!share->files.reserve(reserved)) {
-    return Status(Code::kResourceExhausted, "the disk has no room for " + readable_bytes(bytes));
+    return Status(Code::kResourceExhausted, "the disk has no space for " + readable_bytes(bytes));
   }
   const auto began = std::chrono::steady_clock::now();
   auto away = std::make_unique<Away>();
@@ -166,7 +166,7 @@ Status Pool::move_out(Storage& storage, Disk& disk, const std::shared_ptr<DiskSh
     const OnBehalf behalf(owner_);
     std::vector<char> buffer(on_host() ? 0 : std::min<std::uint64_t>(kFileBlock, bytes));
     for (std::uint64_t at = 0; at < bytes; at += kFileBlock) {
-      if (!go_on()) return Status(Code::kCancelled, "not now");
+      if (!go_on()) return Status(Code::kCancelled, "the move of the tensor was cancelled");
       const std::size_t part = std::min<std::uint64_t>(kFileBlock, bytes - at);
       const char* from = static_cast<const char*>(storage.data_) + at;
       if (!on_host()) {
@@ -220,7 +220,7 @@ Status Pool::fetch_away(const Storage& storage, Away& away, char* to,
   const std::uint64_t most = straight ? kPiece : kFileBlock;
   std::vector<char> buffer(on_host() || straight ? 0 : std::min(kFileBlock, away.bytes));
   for (std::uint64_t at = 0; at < away.bytes; at += most) {
-    if (!go_on()) return Status(Code::kCancelled, "not now");
+    if (!go_on()) return Status(Code::kCancelled, "the move of the tensor was cancelled");
     const std::size_t part = std::min(most, away.bytes - at);
     char* from = on_host() ? to + at : buffer.data();
     if (straight) {
@@ -242,7 +242,7 @@ Status Pool::move_in(Storage& storage, const std::function<bool()>& go_on) {
   if (!away.lost.ok()) return away.lost;
   const auto began = std::chrono::steady_clock::now();
   const std::uint64_t more = away.charged - kAwayCharge;
-  const Status none(Code::kResourceExhausted, "no room to bring a tensor back");
+  const Status none(Code::kResourceExhausted, "no memory left to move a tensor back");
   if (!account_.reserve(more)) return none;
   const Block block = take_block(away.charged);
   if (block.data == nullptr) {
@@ -342,9 +342,9 @@ std::string Pool::on_disk() const {
          (user != nullptr ? ", this user " + readable_bytes(user->used()) + " of " +
                                 readable_bytes(user->limit())
                           : "") +
-         ", everybody " + readable_bytes(budget.used()) + " of " + readable_bytes(budget.total()) +
+         ", all users " + readable_bytes(budget.used()) + " of " + readable_bytes(budget.total()) +
          (disk_->moved().failures > 0
-              ? " (moving has failed " + std::to_string(disk_->moved().failures) + " times)"
+              ? " (" + std::to_string(disk_->moved().failures) + " transfers have failed)"
               : "");
 }
 

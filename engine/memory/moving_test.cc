@@ -171,7 +171,7 @@ TEST_F(Moving, WhereTheDiskIsFullAStorageStays) {
   EXPECT_THAT(pool->refusal("add", 64 * kMiB).message(),
               HasSubstr("2.0 MiB made by command 1 (on disk)"));
   EXPECT_THAT(pool->refusal("add", 64 * kMiB).message(),
-              HasSubstr("on disk: 2.0 MiB of this session's tensors in 2.0 MiB of files, everybody "
+              HasSubstr("on disk: 2.0 MiB of this session's tensors in 2.0 MiB of files, all users "
                         "2.0 MiB of 3.0 MiB"));
   first = nullptr;
   EXPECT_TRUE(out(*second).ok());

@@ -358,22 +358,22 @@ core::Status Pool::refusal(std::string_view what, std::size_t bytes) const {
       (user != nullptr && user->limit() < budget.total() ? " of " + readable_bytes(user->limit())
                                                          : "") +
       ", free on the device " + readable_bytes(free) +
-      (kept > 0 ? ", kept for what others are guaranteed " + readable_bytes(kept) : "") +
-      (user != nullptr ? ", other users hold " : ", other sessions hold ") +
-      readable_bytes(others) + "; largest tensors here:";
+      (kept > 0 ? ", reserved for other users " + readable_bytes(kept) : "") +
+      (user != nullptr ? ", other users use " : ", other sessions use ") + readable_bytes(others) +
+      "; largest tensors of this session:";
   if (largest.empty()) text += " none";
   for (std::size_t i = 0; i < largest.size(); ++i) {
     text += (i == 0 ? " " : ", ") + readable_bytes(largest[i].bytes) + " made by command " +
             std::to_string(largest[i].seq) +
             (!largest[i].away ? ""
              : on_host()      ? " (on disk)"
-                              : " (moved away)");
+                              : " (moved off the device)");
   }
   if (disk_ != nullptr) text += on_disk();
   if (used + wanted > account_.quota()) {
     text += "; delete tensors, use smaller batches, or ask for a larger session memory";
   } else if (user != nullptr && user->used() + wanted > user->limit()) {
-    text += "; delete tensors or close sessions of yours, or use smaller batches";
+    text += "; delete tensors, close other sessions of this user, or use smaller batches";
   } else {
     text += "; wait until other sessions release memory, or use smaller batches";
   }

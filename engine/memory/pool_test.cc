@@ -103,7 +103,7 @@ TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {
     ASSERT_TRUE(taken);
     EXPECT_FALSE(bob->allocate_shared(1 << 20, 2));  // the rest is reserved for alice
     const std::string text = bob->refusal("add", 2 << 20).message();
-    EXPECT_NE(text.find("free on the device 0 B, kept for what others are guaranteed 40.0 MiB"),
+    EXPECT_NE(text.find("free on the device 0 B, reserved for other users 40.0 MiB"),
               std::string::npos)
         << text;
     auto a = alice->allocate_shared(30 << 20, 1), b = second->allocate_shared(10 << 20, 1);
@@ -129,7 +129,7 @@ TEST(Guarantee, IsKeptFreeAndTheRestIsBorrowed) {
           .message()
           .find(
               "all sessions of this user 80.0 MiB of 80.0 MiB, free on the device 20.0 MiB, other "
-              "users hold 0 B"),
+              "users use 0 B"),
       std::string::npos);
 }
 
@@ -214,15 +214,15 @@ TEST(Pool, RefusesBeyondQuotaAndDeviceAndSaysWhy) {
   const std::string text = a->refusal("add", 3 << 20).message();
   EXPECT_NE(text.find("add: out of memory on cpu: requested 3.0 MiB"), text.npos) << text;
   EXPECT_NE(text.find("quota of 8.0 MiB"), text.npos) << text;
-  EXPECT_NE(
-      text.find("largest tensors here: 6.0 MiB made by command 41, 1.0 KiB made by command 42"),
-      text.npos)
+  EXPECT_NE(text.find("largest tensors of this session: 6.0 MiB made by command 41, 1.0 KiB made "
+                      "by command 42"),
+            text.npos)
       << text;
   EXPECT_NE(text.find("ask for a larger session memory"), text.npos) << text;
   // The refused request left no trace, and the other session fails only on the device's total.
   EXPECT_EQ(device.budget().used(), (6u << 20) + 1024u);
   EXPECT_FALSE(b->allocate_shared(12 << 20, 1));
-  EXPECT_NE(b->refusal("add", 12 << 20).message().find("other sessions hold 6.0 MiB"),
+  EXPECT_NE(b->refusal("add", 12 << 20).message().find("other sessions use 6.0 MiB"),
             std::string::npos);
   EXPECT_TRUE(b->allocate_shared(9 << 20, 1));
   EXPECT_FALSE(b->allocate_shared(SIZE_MAX, 1));

@@ -8,7 +8,7 @@ namespace {
 // The graph creates the results itself (handles on the memory of the values), so it never calls
 // this.
 core::Status never(InferContext& c, std::vector<core::Geometry>&) {
-  return c.fail("is made by the graph");
+  return c.fail("can be created only by the autograd graph");
 }
 
 }  // namespace

@@ -80,7 +80,9 @@ Status infer_all_to_all(InferContext& c) {
     return true;
   };
   std::int64_t sent = 0, received = 0;
-  if (!sum(sends, &sent) || !sum(receives, &received)) return c.fail("sizes out of range");
+  if (!sum(sends, &sent) || !sum(receives, &received)) {
+    return c.fail("the sizes are negative or too large");
+  }
   core::Dims shape = c.shape(0);
   if (sent != shape[0]) {
     return c.fail("parts of " + std::to_string(sent) + " rows in all do not split a tensor of " +

@@ -14,7 +14,7 @@ using core::Status;
 // Checks for [N, C, ...] with `spatial` more dimensions, none of them empty, and a dtype that can
 // be pooled.
 Status check_pooled(const InferContext& c, std::size_t spatial) {
-  if (spatial < 1 || spatial > 3) return c.fail("pools 1 to 3 dimensions");
+  if (spatial < 1 || spatial > 3) return c.fail("supports pooling over 1 to 3 dimensions");
   const Dims& x = c.shape(0);
   if (static_cast<std::size_t>(x.size()) != spatial + 2) {
     return c.fail("needs " + std::to_string(spatial + 2) + " dimensions, got input of shape " +
@@ -107,7 +107,7 @@ Status adaptive_avg_backward_infer(InferContext& c) {
   Dims shape, sizes;
   if (!core::is_floating(c.dtype(0))) return c.floating_expected(c.dtype(0));
   const int n = static_cast<int>(c.attributes.ints(0).size());
-  if (n < 1 || n > 3 || c.rank(0) != n + 2) return c.fail("sizes do not fit the gradient");
+  if (n < 1 || n > 3 || c.rank(0) != n + 2) return c.fail("the sizes do not match the gradient");
   TT_RETURN_IF_ERROR(window_attribute(c, 0, "input_size", n, 1, sizes));
   shape = Dims{c.shape(0)[0], c.shape(0)[1]};
   for (const std::int64_t size : sizes) shape.push_back(size);

@@ -30,7 +30,7 @@ Status read_region(InferContext& c, Region& region) {
   }
   for (std::size_t i = 0; i < 4; ++i) {
     for (std::int64_t n : a.ints(i)) {
-      if (n < 0) return c.fail("negative size or stride");
+      if (n < 0) return c.fail("a size or a stride is negative");
     }
   }
   if (a.integer(4) < 0) return c.fail("negative offset");
@@ -58,7 +58,9 @@ Status read_region(InferContext& c, Region& region) {
 Status infer_region_index(InferContext& c) {
   Region region;
   TT_RETURN_IF_ERROR(read_region(c, region));
-  if (!(c.shape(0) == region.base.shape)) return c.fail("operand is not the base's shape");
+  if (!(c.shape(0) == region.base.shape)) {
+    return c.fail("the operand has another shape than the base");
+  }
   c.add_result(c.dtype(0), region.view.shape);
   return {};
 }
@@ -66,7 +68,9 @@ Status infer_region_index(InferContext& c) {
 Status infer_region_scatter(InferContext& c) {
   Region region;
   TT_RETURN_IF_ERROR(read_region(c, region));
-  if (!(c.shape(0) == region.view.shape)) return c.fail("operand is not the view's shape");
+  if (!(c.shape(0) == region.view.shape)) {
+    return c.fail("the operand has another shape than the view");
+  }
   c.add_result(c.dtype(0), region.base.shape);
   return {};
 }
@@ -74,9 +78,11 @@ Status infer_region_scatter(InferContext& c) {
 Status infer_update(InferContext& c) {
   Region region;
   TT_RETURN_IF_ERROR(read_region(c, region));
-  if (!(c.shape(0) == region.base.shape)) return c.fail("operand 0 is not the base's shape");
+  if (!(c.shape(0) == region.base.shape)) {
+    return c.fail("operand 0 has another shape than the base");
+  }
   if (c.operands[1].tensor() && !(c.shape(1) == region.view.shape)) {
-    return c.fail("operand 1 is not the view's shape");
+    return c.fail("operand 1 has another shape than the view");
   }
   c.add_result(c.dtype(0), region.base.shape);
   return {};
@@ -84,13 +90,13 @@ Status infer_update(InferContext& c) {
 
 Status infer_relayout(InferContext& c) {
   if (c.attributes.ints(0).size() != static_cast<std::size_t>(c.rank(0))) {
-    return c.fail("one stride per dimension");
+    return c.fail("the number of strides differs from the number of dimensions");
   }
   const Geometry geometry(c.shape(0), Dims(c.attributes.ints(0)));
   for (std::int64_t stride : geometry.strides) {
     if (stride < 0) return c.fail("negative stride");
   }
-  if (!geometry.dense()) return c.fail("strides are not dense");
+  if (!geometry.dense()) return c.fail("the strides are not those of a dense tensor");
   c.add_result(c.dtype(0), geometry);
   return {};
 }

@@ -28,13 +28,13 @@ class Parser {
     while (!take(")")) {
       if (!out.parameters.empty() && !take(",")) return fail("expected ','");
       if (!out.parameters.empty() && left_off(out.parameters.back())) {
-        return fail("what calls may leave off comes last");
+        return fail("a parameter that calls may leave out must be the last");
       }
       Parameter parameter;
       if (core::Status status = read(parameter); !status.ok()) return status;
       if (parameter.is_operand()) {
         if (out.operand_parameters != static_cast<int>(out.parameters.size())) {
-          return fail("operands come before attributes");
+          return fail("operands must come before attributes");
         }
         ++out.operand_parameters;
       }
@@ -57,7 +57,7 @@ class Parser {
       return fail("expected results");
     }
     skip();
-    if (at_ != text_.size()) return fail("text after the results");
+    if (at_ != text_.size()) return fail("there is text after the results");
     return out;
   }
 
@@ -108,7 +108,7 @@ class Parser {
       out.fallback = Attribute::of(static_cast<double>(out.fallback.integer));
     }
     const bool fit = out.is_operand() ? operand_default(out) : fits(out, out.fallback);
-    return fit ? core::Status() : fail("the default has another kind");
+    return fit ? core::Status() : fail("the default value has another kind than the parameter");
   }
 
   static bool operand_default(const Parameter& p) {

@@ -46,7 +46,7 @@ class Verifier {
     for (const program::View& result : body.results)
       TT_RETURN_IF_ERROR(readable(result, "a result"));
     TT_RETURN_IF_ERROR(surface());
-    if (late_) return Status(core::Code::kDeadlineExceeded, "program: no time to check all of it");
+    if (late_) return Status(core::Code::kDeadlineExceeded, "program: checking it took too long");
     return {};
   }
 
@@ -122,14 +122,16 @@ class Verifier {
 
   Status steps(const Block& block, int depth) {
     for (const Step& step : block.steps) {
-      if (step.origin >= program_.origins.size()) return fail("an origin that is not listed");
+      if (step.origin >= program_.origins.size()) {
+        return fail("a step has an origin that is not listed");
+      }
       switch (step.kind) {
         case Step::Kind::kOp:
           TT_RETURN_IF_ERROR(op(step, depth));
           break;
         case Step::Kind::kIf:
         case Step::Kind::kWhile:
-          if (depth == kMaxDepth) return fail("blocks too deep inside each other");
+          if (depth == kMaxDepth) return fail("blocks are nested too deeply");
           TT_RETURN_IF_ERROR(control(step, depth));
           break;
         case Step::Kind::kPast:
@@ -145,7 +147,7 @@ class Verifier {
   Status is_condition(const program::View& view) const {
     TT_RETURN_IF_ERROR(readable(view, "a condition"));
     if (program_.values[view.value].dtype != core::DType::kBool || view.geometry.rank() != 0) {
-      return fail("a condition is a 0-d bool");
+      return fail("a condition must be a 0-d bool");
     }
     return {};
   }
@@ -153,7 +155,7 @@ class Verifier {
   Status same(const program::View& from, const program::View& to, const char* what) const {
     if (!(from.geometry == to.geometry) ||
         !(program_.values[from.value] == program_.values[to.value])) {
-      return fail(std::string(what) + " is not of the type that it becomes");
+      return fail(std::string(what) + " has another type than the value that it is passed to");
     }
     return {};
   }
@@ -162,25 +164,26 @@ class Verifier {
     const std::size_t outside = scope_.size();
     if (loops) {
       if (block.parameters.size() != step.operands.size()) {
-        return fail("a loop whose blocks have another number of parameters");
+        return fail(
+            "a block of a loop has another number of parameters than the loop has operands");
       }
       TT_RETURN_IF_ERROR(parameters(block, false));
       for (std::size_t i = 0; i < block.parameters.size(); ++i) {
         TT_RETURN_IF_ERROR(same(step.operands[i].view, block.parameters[i], "a loop's operand"));
       }
     } else if (!block.parameters.empty()) {
-      return fail("a branch has no parameters");
+      return fail("a branch must have no parameters");
     }
     TT_RETURN_IF_ERROR(steps(block, depth + 1));
     for (const program::View& r : block.results)
       TT_RETURN_IF_ERROR(readable(r, "a block's result"));
     if (condition) {
-      if (block.results.size() != 1) return fail("a loop's condition has one result");
+      if (block.results.size() != 1) return fail("a loop's condition must have one result");
       TT_RETURN_IF_ERROR(is_condition(block.results[0]));
     } else {
       const std::size_t results = loops ? step.operands.size() : step.results.size();
       if (block.results.size() != results) {
-        return fail("a block with another number of results than its step");
+        return fail("a block has another number of results than its step");
       }
       for (std::size_t i = 0; i < results; ++i) {
         const ValueId v = step.results[i].view.value;
@@ -203,15 +206,15 @@ class Verifier {
     where_ = loops ? "while" : "if";
     if (step.blocks.size() != 2 || step.attributes.size() != 0 ||
         (!loops && !step.counts.empty())) {
-      return fail("has two blocks and nothing else");
+      return fail("must have two blocks and no attributes");
     }
     for (const StepOperand& operand : step.operands) {
-      if (operand.kind != Operand::Kind::kTensor) return fail("its operands are tensors");
+      if (operand.kind != Operand::Kind::kTensor) return fail("its operands must be tensors");
       TT_RETURN_IF_ERROR(readable(operand.view, "an operand"));
     }
     if (loops) TT_RETURN_IF_ERROR(records(step));
     if (!loops) {
-      if (step.operands.size() != 1) return fail("has one operand, the condition");
+      if (step.operands.size() != 1) return fail("must have one operand, the condition");
       TT_RETURN_IF_ERROR(is_condition(step.operands[0].view));
     }
     const std::string here = where_;
@@ -220,7 +223,7 @@ class Verifier {
     TT_RETURN_IF_ERROR(inner(step.blocks[1], step, depth, loops, false));
     where_ = here;
     for (const StepResult& result : step.results) {
-      if (result.overwrites != -1) return fail("overwrites nothing");
+      if (result.overwrites != -1) return fail("its results must not overwrite operands");
       TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
       TT_RETURN_IF_ERROR(
           inside(result.view.geometry, program_.values[result.view.value].elements, "a result"));
@@ -237,19 +240,19 @@ class Verifier {
   Status records(const Step& step) const {
     const std::size_t records = step.counts.size();
     if (step.results.size() != step.operands.size() + records + (records > 0)) {
-      return fail("has as many results as operands");
+      return fail("must have as many results as operands, and its records");
     }
     for (std::size_t i = 0; i < records; ++i) {
       if (step.counts[i] >= step.operands.size() ||
           (i > 0 && step.counts[i] <= step.counts[i - 1])) {
-        return fail("records what is no operand, or out of order");
+        return fail("records must be of operands, in ascending order");
       }
       const program::View& record = step.results[step.operands.size() + i].view;
       if (record.value >= facts_.size()) return fail("a result: there is no such value");
       const program::View& operand = step.operands[step.counts[i]].view;
       if (!is_record(record) ||
           !(program_.values[record.value].device == program_.values[operand.value].device)) {
-        return fail("a record of another type");
+        return fail("a record has another type than a record of its operand");
       }
     }
     if (records == 0) return {};
@@ -257,7 +260,7 @@ class Verifier {
     if (rounds.value >= facts_.size() ||
         !(program_.values[rounds.value] == program::ValueType{core::DType::kI64, {}, 1}) ||
         !(rounds.geometry == Geometry())) {
-      return fail("the number of rounds is a 0-d int64");
+      return fail("the number of rounds must be a 0-d int64");
     }
     return {};
   }
@@ -266,17 +269,17 @@ class Verifier {
     where_ = "past";
     if (step.operands.size() != 2 || step.results.size() != 1 || !step.blocks.empty() ||
         step.attributes.size() != 0 || !step.counts.empty()) {
-      return fail("has two operands, a result and nothing else");
+      return fail("must have two operands, a result and nothing else");
     }
     for (const StepOperand& operand : step.operands) {
-      if (operand.kind != Operand::Kind::kTensor) return fail("its operands are tensors");
+      if (operand.kind != Operand::Kind::kTensor) return fail("its operands must be tensors");
       TT_RETURN_IF_ERROR(readable(operand.view, "an operand"));
     }
     const program::View& record = step.operands[0].view;
     const program::View& round = step.operands[1].view;
-    if (!is_record(record)) return fail("its first operand is no record");
+    if (!is_record(record)) return fail("its first operand must be a record");
     if (program_.values[round.value].dtype != core::DType::kI64 || round.geometry.rank() != 0) {
-      return fail("the number of a round is a 0-d int64");
+      return fail("the number of a round must be a 0-d int64");
     }
     const StepResult& result = step.results[0];
     TT_RETURN_IF_ERROR(make(result.view.value, "a result"));
@@ -286,7 +289,7 @@ class Verifier {
         !(result.view.geometry == Geometry(result.view.geometry.shape)) ||
         result.view.geometry.numel() != type.elements ||
         !(type.device == program_.values[record.value].device)) {
-      return fail("its result is a row-major value on the record's device");
+      return fail("its result must be a row-major value on the record's device");
     }
     return {};
   }
@@ -314,10 +317,10 @@ class Verifier {
   }
 
   Status op(const Step& step, int depth) {
-    if (step.op >= catalog_.size()) return fail("an op that is not in the catalog");
+    if (step.op >= catalog_.size()) return fail("a step has an op that is not in the catalog");
     const OpDef& def = catalog_.at(step.op);
     where_ = def.name;
-    if (!step.blocks.empty()) return fail("has no blocks");
+    if (!step.blocks.empty()) return fail("must have no blocks");
     late_ = late_ || core::Clock::now() >= until_;
     if (late_) return unchecked(step, depth);
     TT_RETURN_IF_ERROR(catalog_.check(step.op, step.operands.size(),
@@ -405,8 +408,12 @@ class Verifier {
 
   Status number(const core::Number& n) const {
     if (n.argument == 0) return {};
-    if (n.argument > program_.numbers.size()) return fail("a number that no call gives");
-    if (program_.numbers[n.argument - 1].kind != n.kind) return fail("a number of another kind");
+    if (n.argument > program_.numbers.size()) {
+      return fail("a number refers to an argument that no call gives");
+    }
+    if (program_.numbers[n.argument - 1].kind != n.kind) {
+      return fail("a number has another kind than the program declares");
+    }
     return {};
   }
 
@@ -417,7 +424,9 @@ class Verifier {
     if (!def.mutates.empty()) return mutated(step, def);
     const bool inplace = step.results.size() == 1 && step.results[0].overwrites >= 0;
     if (inplace) return overwritten(step, def, context);
-    if (step.results.size() != context.results.size()) return fail("another number of results");
+    if (step.results.size() != context.results.size()) {
+      return fail("has another number of results than the op gives");
+    }
     for (std::size_t i = 0; i < step.results.size(); ++i) {
       const StepResult& result = step.results[i];
       const Layout& layout = context.results[i];
@@ -439,7 +448,7 @@ class Verifier {
     if (operand.kind != Operand::Kind::kTensor ||
         !(operand.view.geometry == result.view.geometry) ||
         !(program_.values[operand.view.value] == program_.values[result.view.value])) {
-      return fail("a result is not of the type of what it overwrites");
+      return fail("a result has another type than the value that it overwrites");
     }
     return {};
   }
@@ -454,15 +463,15 @@ class Verifier {
     const program::ValueType& type = program_.values[result.view.value];
     if (!(inferred.geometry.shape == result.view.geometry.shape) ||
         !(inferred.device == type.device)) {
-      return fail("its result does not fit what it overwrites");
+      return fail("its result has another shape or device than the value that it overwrites");
     }
     const bool all = def.name == "fill" || def.name == "copy";
     if (!all && !core::can_cast(inferred.dtype, type.dtype)) {
-      return fail("its result cannot be cast to the dtype of what it overwrites");
+      return fail("its result cannot be cast to the dtype of the value that it overwrites");
     }
     const bool fill = def.name == "fill" && step.operands[1].kind != Operand::Kind::kTensor;
     if (!fill && result.view.geometry.overlaps_itself()) {
-      return fail("several elements of what it overwrites are one memory location");
+      return fail("several elements of the value that it overwrites are one memory location");
     }
     return {};
   }
@@ -480,18 +489,18 @@ class Verifier {
         const StepOperand& operand = step.operands[i];
         if (operand.kind != Operand::Kind::kTensor) continue;
         if (r == step.results.size() || step.results[r].overwrites != static_cast<int>(i)) {
-          return fail("does not overwrite what it must");
+          return fail("does not overwrite the operands that its op mutates");
         }
         TT_RETURN_IF_ERROR(rewrites(operand, step.results[r]));
         if (operand.view.geometry.overlaps_itself()) {
-          return fail("several elements of what it overwrites are one memory location");
+          return fail("several elements of the value that it overwrites are one memory location");
         }
         written.push_back(operand.view.value);
         ++r;
       }
       at += count;
     }
-    if (r != step.results.size()) return fail("another number of results");
+    if (r != step.results.size()) return fail("has another number of results than the op gives");
     std::sort(written.begin(), written.end());
     if (std::adjacent_find(written.begin(), written.end()) != written.end()) {
       return fail("two of the tensors that it overwrites share memory");
@@ -520,11 +529,13 @@ class Verifier {
     where_.clear();
     const Block& body = program_.body;
     if (program_.parameter_names.size() != body.parameters.size()) {
-      return fail("parameters without names");
+      return fail("the number of parameter names differs from the number of parameters");
     }
     std::vector<bool> rebound(program_.values.size(), false);
     for (const program::Rebind& rebind : program_.rebinds) {
-      if (rebind.parameter >= body.parameters.size()) return fail("rebinds what is no parameter");
+      if (rebind.parameter >= body.parameters.size()) {
+        return fail("rebinds a parameter that does not exist");
+      }
       const ValueId root = body.parameters[rebind.parameter].value;
       if (rebound[root]) return fail("rebinds a parameter twice");
       rebound[root] = true;
@@ -534,14 +545,14 @@ class Verifier {
     }
     for (const program::View& p : body.parameters) {
       if (facts_[p.value].latest != p.value && !rebound[p.value]) {
-        return fail("overwrites a parameter and does not say so");
+        return fail("overwrites a parameter without a rebind");
       }
     }
     std::vector<bool> shares(body.results.size(), false);
     std::uint32_t after = 0;
     for (const program::Alias& alias : program_.aliases) {
       if (alias.result < after || alias.result >= body.results.size()) {
-        return fail("an alias of what is no result, or out of order");
+        return fail("aliases must be of results, in ascending order");
       }
       after = alias.result + 1;
       shares[alias.result] = true;
@@ -549,16 +560,18 @@ class Verifier {
       if (alias.of_parameter) {
         if (alias.index >= body.parameters.size() ||
             value != facts_[body.parameters[alias.index].value].latest) {
-          return fail("a result that is no view of the parameter whose memory it shares");
+          return fail(
+              "a result is declared to share the memory of a parameter but is no view of it");
         }
       } else if (alias.index >= alias.result || body.results[alias.index].value != value) {
-        return fail("a result that is no view of the result whose memory it shares");
+        return fail(
+            "a result is declared to share the memory of another result but is no view of it");
       }
     }
     for (const program::Gradient& g : program_.gradients) {
       if (g.parameter >= body.parameters.size() || g.result >= body.results.size() ||
           shares[g.result]) {
-        return fail("a gradient of what is no parameter, or that is no result of its own");
+        return fail("a gradient must name a parameter, and a result that shares no memory");
       }
       const program::View& p = body.parameters[g.parameter];
       const program::View& r = body.results[g.result];
@@ -566,11 +579,12 @@ class Verifier {
       const program::ValueType& b = program_.values[r.value];
       if (!(p.geometry.shape == r.geometry.shape) || a.dtype != b.dtype ||
           !(a.device == b.device) || r.geometry.overlaps_itself()) {
-        return fail("a gradient of another shape, dtype or device than its parameter");
+        return fail(
+            "a gradient has another shape, dtype or device than its parameter, or overlaps itself");
       }
     }
     for (const core::Number& n : program_.numbers) {
-      if (n.argument != 0) return fail("a call's number that stands for another");
+      if (n.argument != 0) return fail("an example number refers to another number");
     }
     return {};
   }

@@ -243,14 +243,14 @@ TEST(Verify, RefusesOtherLayoutsThanInfers) {
   EXPECT_REFUSED(p, "another size");
   p = small();
   p.body.steps[0].results[0].overwrites = 0;  // writes the parameter without a rebind
-  EXPECT_REFUSED(p, "does not say so");
+  EXPECT_REFUSED(p, "without a rebind");
 }
 
 TEST(Verify, RebindsFollowTheChain) {
   Program p = small();
   p.values.push_back({DType::kF32, {}, 6});
   p.body.steps.push_back(fill(view(0, {2, 3}), view(4, {2, 3})));
-  EXPECT_REFUSED(p, "does not say so");
+  EXPECT_REFUSED(p, "without a rebind");
   p.rebinds = {{0, 4}};
   EXPECT_TRUE(verify(p, catalog()).ok()) << verify(p, catalog()).message();
   p.rebinds = {{1, 4}};
@@ -258,7 +258,7 @@ TEST(Verify, RebindsFollowTheChain) {
   p.rebinds = {{0, 4}, {0, 4}};
   EXPECT_REFUSED(p, "twice");
   p.rebinds = {{9, 4}};
-  EXPECT_REFUSED(p, "no parameter");
+  EXPECT_REFUSED(p, "a parameter that does not exist");
 }
 
 // The maximum number of results of a program; each is a view on the value that a parameter has
@@ -279,7 +279,7 @@ TEST(Verify, LongChainsAndManyAliases) {
   }
   EXPECT_TRUE(verify(p, catalog()).ok()) << verify(p, catalog()).message();
   p.body.results.back().value = kSteps / 2;
-  EXPECT_REFUSED(p, "no view of the parameter");
+  EXPECT_REFUSED(p, "a parameter but is no view of it");
 }
 
 TEST(Verify, ControlFlowKeepsItsTypes) {
@@ -291,7 +291,7 @@ TEST(Verify, ControlFlowKeepsItsTypes) {
   EXPECT_REFUSED(p, "number of results");
   p = controlled();
   p.body.steps[3].blocks[1].results = {view(4, {})};
-  EXPECT_REFUSED(p, "not of the type");
+  EXPECT_REFUSED(p, "another type than the value that it is passed to");
   p = controlled();
   p.body.steps[2].blocks.pop_back();
   EXPECT_REFUSED(p, "two blocks");
@@ -328,7 +328,7 @@ TEST(Verify, RandomNumbersAndOthersAreTheProgramsOwn) {
   EXPECT_REFUSED(p, "gradient");
   p = small();
   p.aliases = {{0, true, 0}};
-  EXPECT_REFUSED(p, "no view of the parameter");
+  EXPECT_REFUSED(p, "a parameter but is no view of it");
   p = small();
   p.parameter_names.pop_back();
   EXPECT_REFUSED(p, "names");

@@ -239,7 +239,7 @@ Status diagonal(InferContext& c, Views& views) {
   if (!a.ok()) return a.status();
   const auto b = core::normalize_dim(c.attributes.integer(2), g.rank(), c.op);
   if (!b.ok()) return b.status();
-  if (*a == *b) return c.fail("the two dimensions are the same");
+  if (*a == *b) return c.fail("the two dimensions must differ");
   // Compared before any subtraction, because `offset` may be any number.
   const std::int64_t rows = g.shape[*a], columns = g.shape[*b];
   std::int64_t length = 0, start = 0;

@@ -336,13 +336,13 @@ class Reader {
       std::uint32_t field = 0;
       WireType type{};
       if (!cursor.tag(field, type)) {
-        bad("a broken tag");
+        bad("a malformed tag");
         return;
       }
       bool again = false;
       for (const std::uint32_t each : repeated) again |= each == field;
       if (field < last || (field == last && !again)) {
-        bad("a field twice or out of order");
+        bad("a field occurs twice or out of order");
         return;
       }
       last = field;
@@ -375,12 +375,13 @@ class Reader {
   }
 
   bool number(Part part, std::uint64_t& value) {
-    return (part.type == WireType::kVarint && part.cursor->varint(value)) || bad("a broken number");
+    return (part.type == WireType::kVarint && part.cursor->varint(value)) ||
+           bad("a malformed number");
   }
   void small(Part part, std::uint32_t& value) {
     std::uint64_t wide = 0;
     if (!number(part, wide)) return;
-    if (wide >> 32 != 0) bad("a number over 32 bits");
+    if (wide >> 32 != 0) bad("a number of more than 32 bits");
     value = static_cast<std::uint32_t>(wide);
   }
   void signed_number(Part part, std::int64_t& value) {
@@ -390,13 +391,13 @@ class Reader {
   void real(Part part, double& value) {
     std::uint64_t bits = 0;
     if (part.type != WireType::kFixed64 || !part.cursor->fixed64(bits)) {
-      bad("a broken real number");
+      bad("a malformed real number");
       return;
     }
     std::memcpy(&value, &bits, 8);
   }
   bool bytes_of(Part part, std::string_view& value) {
-    return (part.type == WireType::kBytes && part.cursor->bytes(value)) || bad("a broken text");
+    return (part.type == WireType::kBytes && part.cursor->bytes(value)) || bad("a malformed text");
   }
   void text(Part part, std::string& value) {
     std::string_view bytes;
@@ -415,7 +416,7 @@ class Reader {
     while (!cursor.done() && status_.ok()) {
       std::uint64_t value = 0;
       if (!cursor.varint(value)) {
-        bad("a broken list");
+        bad("a malformed list");
         return;
       }
       if (!items(1)) return;
@@ -558,7 +559,8 @@ class Reader {
           fields(p, [&](std::uint32_t field, Part q) {
             field == 1 ? view(q, result.view) : field == 2 ? small(q, overwrites) : unknown();
           });
-          if (overwrites > 1u << 20) bad("overwrites an operand that cannot be");
+          if (overwrites > 1u << 20)
+            bad("a result overwrites an operand with an impossible number");
           result.overwrites = static_cast<int>(overwrites) - 1;
           break;
         }
@@ -572,7 +574,7 @@ class Reader {
         case 6:
           packed(p, false, [&](std::int64_t value) {
             if (value < 0 || value > 1 << 20) {
-              bad("a list that cannot be");
+              bad("a list has an impossible length");
             } else {
               step.counts.push_back(static_cast<std::uint32_t>(value));
             }
@@ -598,7 +600,7 @@ class Reader {
     }
     step.kind = static_cast<Step::Kind>(kind);
     if (step.kind != Step::Kind::kOp) {
-      if (op != 0) bad("an op where there is none");
+      if (op != 0) bad("a step that is no op has an op");
       return;
     }
     if (op >= ops_.size()) {

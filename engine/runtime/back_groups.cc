@@ -268,7 +268,7 @@ bool Back::run_call(Entry& entry, core::Clock::time_point until) {
   } catch (const std::bad_alloc&) {
     const auto failure = std::make_shared<const program::Failure>(program::Failure{
         entry.instruction.seq,
-        Status(core::Code::kResourceExhausted, "call: the daemon itself is out of memory")});
+        Status(core::Code::kResourceExhausted, "call: the daemon process is out of memory")});
     // If it was cancelled earlier, there is no memory to report the failure either.
     if (!cancel_call(entry, failure, true, stopped(*failure))) throw;
     return false;

@@ -43,7 +43,8 @@ bool Back::run_publish(Entry& entry) {
   if (status.ok()) status = refusal(entry);
   if (status.ok() && facts.user.empty()) {
     status = Status(core::Code::kPermissionDenied,
-                    "publish: needs to know who you are; use the daemon's socket, or a token");
+                    "publish: needs an authenticated user: connect through the daemon's Unix "
+                    "socket or with a token");
   }
   if (status.ok() && withdraw) {
     status = publications_->withdraw(owner_, facts.name);
@@ -74,7 +75,7 @@ bool Back::run_fetch(Entry& entry) {
     result.root = failure->seq;
   } else if (!entry.bulk && bytes_of(operand.geometry->numel(), operand.dtype) > kMaxFetched) {
     result.status = core::invalid("fetch: a tensor of shape " + core::to_string(result.shape) +
-                                  " is read by a download");
+                                  " is too large for a fetch and must be read by a download");
     result.root = result.seq;
   } else {
     result.status = core::with_memory(

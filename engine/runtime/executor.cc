@@ -95,7 +95,7 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
     status = execute(instruction, catalog_.at(instruction.op));
   } catch (const std::bad_alloc&) {
     status = Status(core::Code::kResourceExhausted,
-                    catalog_.at(instruction.op).name + ": the daemon itself is out of memory");
+                    catalog_.at(instruction.op).name + ": the daemon process is out of memory");
   } catch (...) {
     status = core::internal(catalog_.at(instruction.op).name + ": the kernel threw an exception");
   }
@@ -224,7 +224,7 @@ Status Executor::starve(std::size_t device, std::size_t bytes) {
       need_.bytes[i] = std::max(need_.bytes[i], taken_[i] + (i == device ? bytes : 0));
     }
   }
-  return Status(core::Code::kResourceExhausted, "there is no room yet");
+  return Status(core::Code::kResourceExhausted, "there is not enough memory yet");
 }
 
 void Executor::drop_grant() {
@@ -256,7 +256,7 @@ Status Executor::require(const Value& value, std::string_view what) {
     need_.operands.emplace_back(&storage);
     return starve(device, 0);
   }
-  return pools_[device]->refusal(std::string(what) + ": an operand that has moved away",
+  return pools_[device]->refusal(std::string(what) + ": an operand that was moved out of memory",
                                  storage.bytes());
 }
 
@@ -528,7 +528,8 @@ Status Executor::prepare_temporary(Instruction& i, const ops::OpDef& op, std::si
   const ResultSlot& result = i.results[r];
   if (r >= context.results.size() ||
       !(context.results[r].geometry.shape == result.geometry->shape)) {
-    return core::internal(op.name + ": the result does not fit what it overwrites");
+    return core::internal(
+        op.name + ": the shape of the result differs from that of the tensor that it overwrites");
   }
   Slot& slot = slots_[r];
   slot.temporary_layout = context.results[r];

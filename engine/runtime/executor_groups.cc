@@ -132,7 +132,7 @@ core::Result<std::shared_ptr<Groups::Member>> Executor::member_of(
   return Status(core::Code::kDeadlineExceeded,
                 catalog_.at(instruction.op).name + ": the session is not in its group " +
                     std::to_string(number) +
-                    ": it has left the group, or the daemon has started again since it joined");
+                    ": it has left the group, or the daemon has restarted since it joined");
 }
 
 const Groups::Member* Executor::meets(const Instruction& instruction) const {
@@ -167,7 +167,7 @@ Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
     status = deposit(instruction, op, &open);
   } catch (const std::bad_alloc&) {
     status =
-        Status(core::Code::kResourceExhausted, op.name + ": the daemon itself is out of memory");
+        Status(core::Code::kResourceExhausted, op.name + ": the daemon process is out of memory");
   }
   if (!status.ok()) {
     if (!has_starved(status) && !forming_.member) decline(instruction, status);
@@ -234,8 +234,8 @@ Status Executor::begin(const std::shared_ptr<Groups::Member>& member, const ops:
 
 Status Executor::deposit(Instruction& instruction, const ops::OpDef& op, Open* open) {
   if (device_ != kHostIndex) {
-    return core::unimplemented(op.name + ": of tensors on " + core::to_string(device().id()) +
-                               " is not there yet");
+    return core::unimplemented(op.name + ": not supported for tensors on " +
+                               core::to_string(device().id()));
   }
   auto member = member_of(instruction);
   if (!member.ok()) return member.status();

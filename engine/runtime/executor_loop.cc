@@ -45,7 +45,7 @@ bool Executor::run_loop(std::span<Instruction* const> instructions, bool* never)
   try {
     status = execute_loop(instructions);
   } catch (const std::bad_alloc&) {
-    status = Status(core::Code::kResourceExhausted, "loop: the daemon itself is out of memory");
+    status = Status(core::Code::kResourceExhausted, "loop: the daemon process is out of memory");
   }
   if (status.ok()) {
     for (std::size_t s = 0; s < instructions.size(); ++s) {
@@ -71,7 +71,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
   loop.uses.assign(instructions.size(), 1);  // one for its result slot
   const core::Device on = instructions[0]->results[0].value->device;
   const int found = devices_.find(on);
-  if (found < 0) return core::internal("loop: no such device");
+  if (found < 0) return core::internal("loop: a step is on a device that the daemon does not have");
   device_ = static_cast<std::size_t>(found);
   std::size_t operands = 0;
   bool shared = false;
@@ -106,11 +106,11 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
       arg.kind = TensorArg::Kind::kTensor;
       arg.geometry = operand.geometry;
       const Value& value = *operand.value;
-      if (!(value.device == on)) return core::internal("loop: operands on two devices");
+      if (!(value.device == on)) return core::internal("loop: its operands are on two devices");
       const int maker = loop.maker(&value);
       if (maker >= 0) {
         if (maker + 1 >= static_cast<int>(loop.calls.size())) {
-          return core::internal("loop: a step reads a later one");
+          return core::internal("loop: a step reads a later step");
         }
         arg.data = nullptr;
         arg.number.integer = maker;

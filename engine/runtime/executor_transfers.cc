@@ -19,7 +19,7 @@ Status Executor::transfer(Instruction& instruction) {
   const ResultSlot& result = instruction.results[0];
   if (instruction.results.size() != 1 || operand.kind != Operand::Kind::kTensor ||
       result.overwrites >= 0 || operand.dtype != result.value->dtype) {
-    return core::internal("to_device: not one tensor to one new one");
+    return core::internal("to_device: expects one operand and one new result of its dtype");
   }
   if (devices_.find(operand.value->device) < 0 || !operand.value->contents) {
     return core::internal("to_device: no contents");

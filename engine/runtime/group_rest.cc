@@ -182,7 +182,7 @@ void GroupEpoch::met(const std::string& daemon, const std::optional<PeerMessage:
     if (kept && participant_->held() && kept->generation == participant_->generation()) {
       participant_->restarted(*place);
     } else {
-      participant_->lost_place(*place, "has lost its daemon: " + daemon + " has started again");
+      participant_->lost_place(*place, "has lost its daemon: " + daemon + " has restarted");
     }
   });
 }

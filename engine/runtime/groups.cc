@@ -104,8 +104,9 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::join(Join join) {
                          " in a group of " + std::to_string(join.ranks));
   }
   if (join.user.empty()) {
-    return Status(Code::kPermissionDenied,
-                  what + ": needs to know who you are; use the daemon's socket, or a token");
+    return Status(Code::kPermissionDenied, what +
+                                               ": needs an authenticated user: connect through the "
+                                               "daemon's Unix socket or with a token");
   }
   const Key key(join.user, join.name);
   EpochRef epoch, earlier;
@@ -310,7 +311,7 @@ void Groups::form(const Key& key) {
 Status Groups::registered(const std::string& peer, const PeerMessage& message) {
   if (message.ranks == 0 || message.ranks > kMaxRanks || message.rank >= message.ranks ||
       message.user.empty()) {
-    return core::invalid("a registration of no rank");
+    return core::invalid("a registration has no user, or a rank that its group does not have");
   }
   const Key key(message.user, message.name);
   EpochRef conflict;
@@ -320,7 +321,7 @@ Status Groups::registered(const std::string& peer, const PeerMessage& message) {
     const auto of_peer = remotes_.lower_bound({peer, 0});
     constexpr std::ptrdiff_t kMaxOfPeer = std::ptrdiff_t{1} << 16;
     if (std::distance(of_peer, remotes_.lower_bound({peer + '\0', 0})) >= kMaxOfPeer) {
-      return core::invalid("more registrations than a daemon may have");
+      return core::invalid("a daemon has more registrations of ranks than are allowed");
     }
     // A registration that was sent just when the daemons connected may be received twice.
     remotes_.insert_or_assign({peer, message.ticket}, message);
@@ -361,7 +362,7 @@ void Groups::withdrawn(const std::string& peer, const PeerMessage& message) {
 // string and sets `place` to this daemon's place, or returns the reason against it.
 std::string Groups::take_part(const EpochRef& epoch, const PeerMessage& message,
                               collective::Place* place) {
-  if (!epoch || epoch->ranks() != message.ranks) return "no rank waits for the group any more";
+  if (!epoch || epoch->ranks() != message.ranks) return "no rank is waiting for the group";
   const auto own = std::find_if(message.places.begin(), message.places.end(),
                                 [&](const auto& p) { return p.daemon == fabric_->name(); });
   std::size_t waiting = 0;
@@ -387,13 +388,13 @@ Status Groups::formed(const std::string& peer, const PeerMessage& message) {
   for (const PeerMessage::Place& place : message.places) {
     own += place.daemon == fabric_->name() ? 1 : 0;
     if (place.members.empty() || (count > 0 && place.members.front().rank <= lowest)) {
-      return core::invalid("a group whose places are not in order");
+      return core::invalid("the daemons of a group are not in the order of their ranks");
     }
     lowest = place.members.front().rank;
     collective::Rank last = lowest;
     for (const PeerMessage::Member& member : place.members) {
       if (member.rank >= message.ranks || has[member.rank] || member.rank < last) {
-        return core::invalid("a group whose ranks are not in order");
+        return core::invalid("the ranks of a group are not in ascending order");
       }
       last = member.rank;
       has[member.rank] = true;
@@ -402,10 +403,10 @@ Status Groups::formed(const std::string& peer, const PeerMessage& message) {
   }
   if (message.ranks == 0 || message.ranks > kMaxRanks || count != message.ranks || own != 1 ||
       message.places.front().daemon != peer) {
-    return core::invalid("a group that is not whole");
+    return core::invalid("the description of a group is inconsistent");
   }
   core::MutexLock lock(mu_);
-  if (running_.contains(message.epoch)) return core::invalid("a group twice");
+  if (running_.contains(message.epoch)) return core::invalid("the same group was announced twice");
   collective::Place place = 0;
   const EpochRef epoch = forming({message.user, message.name});
   const std::string why = take_part(epoch, message, &place);
@@ -480,13 +481,13 @@ Status Groups::restorable(const program::Image::Group& group) const {
   collective::Rank lowest = 0;
   for (const auto& place : group.places) {
     if (place.ranks.empty() || (count > 0 && place.ranks.front() <= lowest)) {
-      return core::invalid("a saved group whose places are not in order");
+      return core::invalid("the daemons of a saved group are not in the order of their ranks");
     }
     lowest = place.ranks.front();
     collective::Rank last = lowest;
     for (const collective::Rank rank : place.ranks) {
       if (rank >= group.ranks || has[rank] || rank < last) {
-        return core::invalid("a saved group whose ranks are not in order");
+        return core::invalid("the ranks of a saved group are not in ascending order");
       }
       last = rank;
       has[rank] = true;
@@ -494,25 +495,25 @@ Status Groups::restorable(const program::Image::Group& group) const {
     }
   }
   if (count != group.ranks || group.place >= group.places.size()) {
-    return core::invalid("a saved group that is not whole");
+    return core::invalid("the description of a saved group is inconsistent");
   }
   const std::vector<std::uint32_t>& own = group.places[group.place].ranks;
   for (const collective::Rank rank : group.joined) {
     if (std::count(own.begin(), own.end(), rank) == 0) {
-      return core::invalid("a saved group with a rank of another daemon");
+      return core::invalid("a saved group has a rank of another daemon among its own");
     }
   }
   if (group.places.size() == 1) return {};
   const auto lacks = [&](const std::string& why) {
     return Status(Code::kDeadlineExceeded, "group \"" + group.name + "\": " + why);
   };
-  if (fabric_ == nullptr) return lacks("the daemon has started again without its peers");
+  if (fabric_ == nullptr) return lacks("the daemon has restarted without peers");
   const std::vector<std::string> peers = fabric_->peers();
   for (std::size_t i = 0; i < group.places.size(); ++i) {
     const std::string& daemon = group.places[i].daemon;
     if (i == group.place ? daemon != fabric_->name()
                          : std::count(peers.begin(), peers.end(), daemon) == 0) {
-      return lacks("the daemon has started again with other peers, or another name among them");
+      return lacks("the daemon has restarted with other peers or under another name");
     }
   }
   return {};
@@ -524,7 +525,7 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::restore(const std::string&
   const Join join{
       user, group.name, group.rank, group.ranks, std::chrono::milliseconds(group.timeout_ms), who};
   if (group.places.empty()) return this->join(join);
-  if (group.ranks > kMaxRanks) return core::invalid("a saved group of too many ranks");
+  if (group.ranks > kMaxRanks) return core::invalid("a saved group has too many ranks");
   TT_RETURN_IF_ERROR(restorable(group));
   const Key key(user, group.name);
   EpochRef epoch;
@@ -544,7 +545,7 @@ core::Result<std::shared_ptr<Groups::Member>> Groups::restore(const std::string&
   changed_.notify_all();
   if (epoch->stamp() != group.stamp || !epoch->come_back(join)) {
     return Status(Code::kDeadlineExceeded,
-                  "group \"" + group.name + "\": its ranks are of different times");
+                  "group \"" + group.name + "\": its ranks were saved at different times");
   }
   return std::shared_ptr<Member>(std::make_shared<Rank>(*this, key, epoch, group.rank));
 }
@@ -598,7 +599,9 @@ Status Groups::received(const std::string& peer, const PeerMessage& message, Pie
     epoch->lose(peer, "has a daemon whose message does not fit the group: " + status.message());
     return {};
   }
-  if (epoch->daemons().front() != peer) return core::invalid("the start of a group of another one");
+  if (epoch->daemons().front() != peer) {
+    return core::invalid("the start of a group that another daemon formed");
+  }
   epoch->go();
   return {};
 }

@@ -343,7 +343,7 @@ TEST_F(GroupsFabric, ALostDaemonEndsTheGroup) {
     }
     EXPECT_EQ(members[0]->take().message(),
               std::string("group \"g\": rank 1 has lost its daemon: b") +
-                  (restarts ? " has started again" : ": no connection for 30 s"));
+                  (restarts ? " has restarted" : ": no connection for 30 s"));
     network_.settle();
     EXPECT_FALSE(members[1]->take().ok());
   }
@@ -444,7 +444,7 @@ TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
     EXPECT_EQ(members[1]->ended(), old);
     if (old) {
       EXPECT_EQ(members[1]->take().message(),
-                "group \"g\": rank 0 has lost its daemon: a has started again");
+                "group \"g\": rank 0 has lost its daemon: a has restarted");
       break;
     }
     Groups::Part part{sum(1), row({1}), row({1})};

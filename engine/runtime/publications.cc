@@ -146,7 +146,7 @@ core::Result<core::Ref<memory::Storage>> Publications::take(const program::Publi
       return storage;
     }
   }
-  return Status(Code::kNotFound, "published: the tensor is not there any more");
+  return Status(Code::kNotFound, "published: the tensor is no longer published");
 }
 
 std::vector<Publications::Facts> Publications::all() const {

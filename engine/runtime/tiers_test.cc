@@ -264,9 +264,10 @@ TEST_F(TiersTest, WhatNeitherTheDeviceNorTheHostHasRoomForIsOutOfMemory) {
   for (int k = 0; k < 20; ++k) values.push_back(a->constant(static_cast<float>(k)));
   a->drain();
   EXPECT_EQ(a->events.last.code(), core::Code::kResourceExhausted);
-  EXPECT_THAT(a->events.last.message(),
-              ::testing::AllOf(HasSubstr("out of memory on sim:0: requested 4.0 MiB"),
-                               HasSubstr("quota of 32.0 MiB"), HasSubstr("(moved away)")));
+  EXPECT_THAT(
+      a->events.last.message(),
+      ::testing::AllOf(HasSubstr("out of memory on sim:0: requested 4.0 MiB"),
+                       HasSubstr("quota of 32.0 MiB"), HasSubstr("(moved off the device)")));
   EXPECT_EQ(box.devices.at(0).pool().budget().used(), 32u << 20);
   EXPECT_NE(values[19]->failure, nullptr);
   // The host has room for eight storages, and the device for seven besides its records.

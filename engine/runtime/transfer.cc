@@ -26,7 +26,7 @@ core::Status CopyKernels::copy(Device& device, const View& from, const View& to,
   }
   const ops::OpDef* op = same ? clone_ : cast_;
   const backends::Kernel kernel = op == nullptr ? nullptr : device.kernel(catalog_.id(*op));
-  if (kernel == nullptr) return core::internal("no kernel to copy with");
+  if (kernel == nullptr) return core::internal("the device has no kernel for copies");
   const backends::TensorArg in{
       backends::TensorArg::Kind::kTensor, from.data, from.dtype, from.geometry, {}};
   const backends::TensorArg out{

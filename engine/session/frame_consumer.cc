@@ -36,7 +36,7 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
     if (!broken_.ok()) {
       refused = broken_;
     } else if (consuming_ && !(still_ && !frame_.done)) {
-      refused = Status(Code::kFailedPrecondition, "the frame before is still being consumed");
+      refused = Status(Code::kFailedPrecondition, "the previous frame is still being consumed");
     } else if (first_seq != next_seq_) {
       refused = Status(Code::kFailedPrecondition, "frame starts with command " +
                                                       std::to_string(first_seq) + ", expected " +
@@ -277,10 +277,10 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
   const std::uint64_t planned = planned_ms_.load(std::memory_order_relaxed);
   const bool checked = front_.is_checked(*invocation.program);
   if (!checked || planned >= limits_.plan_ms) {
-    Status refusal =
-        program::over_limit(checked ? "call" : "call of a program that there was no time to check",
-                            &program::Amounts::plan_ms, planned, 0, limits_.plan_ms,
-                            "drop functions, or results of theirs, that you no longer use");
+    Status refusal = program::over_limit(
+        checked ? "call" : "call of a program that was not checked for lack of time",
+        &program::Amounts::plan_ms, planned, 0, limits_.plan_ms,
+        "drop functions, or results of theirs, that you no longer use");
     back_.failed_call(seq, std::move(refusal), std::move(invocation));
     return {};
   }

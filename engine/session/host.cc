@@ -195,7 +195,7 @@ core::Status Host::read_storage(const program::Image::Storage& storage, std::uin
                                 void* to, std::size_t bytes) {
   auto& contents = static_cast<memory::Storage&>(*storage.contents);
   if (offset > contents.bytes() || bytes > contents.bytes() - offset) {
-    return core::internal("bytes outside of a storage");
+    return core::internal("the bytes to read lie outside the storage");
   }
   return contents.read(offset, to, bytes);
 }

@@ -90,14 +90,16 @@ StorageResult RestoredStorages::find(const program::Image::Storage& wanted) cons
     return Status(Code::kDataLoss, "a published tensor of " + std::to_string(wanted.bytes) +
                                        " bytes was not kept: " + why);
   };
-  if (found == found_.end()) return lost(wanted.gone.empty() ? "no file has it" : wanted.gone);
+  if (found == found_.end()) {
+    return lost(wanted.gone.empty() ? "no saved file contains it" : wanted.gone);
+  }
   if (!found->second.ok()) return lost(found->second.status().message());
   const memory::Storage& storage = **found->second;
   if (storage.sharing()->writes() < wanted.writes) {
     return lost(wanted.gone.empty() ? "its file is older than the session's" : wanted.gone);
   }
   if (storage.bytes() != wanted.bytes || !(storage.device() == wanted.device)) {
-    return lost("it is another one");
+    return lost("its file has a tensor of another size or device");
   }
   return *found->second;
 }

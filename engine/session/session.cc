@@ -149,7 +149,8 @@ void Session::fetch(std::uint64_t seq, bool bulk, program::Operand operand) {
 namespace {
 
 constexpr char kNobody[] =
-    "publish: needs to know who you are; use the daemon's socket, or a token";
+    "publish: needs an authenticated user: connect through the daemon's Unix socket or with a "
+    "token";
 
 }  // namespace
 

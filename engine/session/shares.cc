@@ -14,7 +14,7 @@ Status Shares::full() const {
   core::MutexLock lock(mu_);
   if (shares_.size() < kMax) return {};
   return Status(Code::kResourceExhausted,
-                "share: " + std::to_string(kMax) + " pieces of memory are shared already");
+                "share: " + std::to_string(kMax) + " memory regions are already shared");
 }
 
 Result<engine::Shared> Shares::keep(memory::Pinned storage, int descriptor, bool open,
@@ -38,7 +38,7 @@ Result<engine::Shared> Shares::add(memory::Pool& pool, memory::Pinned storage, s
   TT_RETURN_IF_ERROR(full());
   const int descriptor = pool.share(*storage);
   if (descriptor < 0) {
-    return Status(Code::kUnimplemented, "share: this memory cannot be mapped by others");
+    return Status(Code::kUnimplemented, "share: this memory cannot be mapped by other processes");
   }
   storage->stays();  // a program may keep the mapping for hours
   return keep(std::move(storage), descriptor, false, offset, bytes);

@@ -166,7 +166,7 @@ void Session::picture(After after, std::function<void(core::Result<Image>)> done
     if (!broken_.ok()) {
       refused = broken_;
     } else if (pending_snapshot_.done || still_) {
-      refused = Status(Code::kAborted, "another snapshot of the session is under way");
+      refused = Status(Code::kAborted, "another snapshot of the session is in progress");
     } else {
       pending_snapshot_ = {std::move(done), after, 0};
     }
@@ -369,7 +369,10 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
   give_front_back();
   TT_RETURN_IF_ERROR(status);
   describe(image);
-  if (image.next_seq == 0) return core::invalid("the image: no next command");
+  if (image.next_seq == 0) {
+    return core::invalid(
+        "the session's snapshot is inconsistent: the number of the next command is missing");
+  }
   back_.begin_at(image.next_seq - 1, image.cancelled_below, std::move(image.failed));
   for (const Image::Group& group : image.groups) back_.restore_group(user_, who(), group);
   forgotten_ = accepted_upto_ = image.next_seq - 1;
@@ -381,7 +384,9 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
   abandoned_upto_ = image.forsaken_upto;
   given_up_.insert(image.given_up.begin(), image.given_up.end());
   for (const Image::Upload& item : image.uploads) {
-    if (item.storage >= image.storages.size()) return core::invalid("the image: an upload");
+    if (item.storage >= image.storages.size()) {
+      return core::invalid("the session's snapshot is inconsistent: an upload");
+    }
     auto upload = std::make_shared<Upload>();
     core::MutexLock inner(upload->mu);
     upload->storage = core::Ref<memory::Storage>(
@@ -407,7 +412,7 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
         !(image.storages[item.storage].device == item.device) ||
         item.offset > image.storages[item.storage].bytes ||
         item.bytes > image.storages[item.storage].bytes - item.offset) {
-      return core::invalid("the image: a download");
+      return core::invalid("the session's snapshot is inconsistent: a download");
     }
     result.contents.storage = memory::Pinned(core::Ref<memory::Storage>(
         static_cast<memory::Storage*>(image.storages[item.storage].contents.get())));

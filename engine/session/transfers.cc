@@ -128,11 +128,11 @@ Status Session::finish_upload(std::uint64_t id) {
   if (!upload.storage) return Status(Code::kFailedPrecondition, name + " is bound already");
   if (upload.received != upload.storage->bytes()) {
     return core::invalid(name + ": " + std::to_string(upload.received) + " of the declared " +
-                         std::to_string(upload.storage->bytes()) + " bytes came");
+                         std::to_string(upload.storage->bytes()) + " bytes were received");
   }
   // The session may continue elsewhere from an image that contains only uploads finished earlier.
   if (still_ && pending_snapshot_.after != After::kGoOn) {
-    return Status(Code::kUnavailable, name + ": the session stands still");
+    return Status(Code::kUnavailable, name + ": the session is paused for a snapshot");
   }
   upload.finished = true;
   return {};
@@ -298,7 +298,7 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
       if (seq <= completed_upto()) {  // read under the lock; refuse_downloads() takes it afterwards
         refused = no_bulk_fetch(seq);
       } else if (given_up_.contains(seq)) {
-        refused = Status(Code::kCancelled, "download: its client has given the value up");
+        refused = Status(Code::kCancelled, "download: the client no longer needs the value");
       } else if (downloads_.size() >= kMaxDownloads) {
         refused = Status(Code::kResourceExhausted, "download: too many are waiting");
       } else {
@@ -307,7 +307,8 @@ void Session::begin_download(std::uint64_t seq, Ready ready) {
       }
     } else if (!found->second.bound) {
       std::swap(found->second.ready, ready);
-      refused = Status(Code::kCancelled, "another download has taken the place of this one");
+      refused =
+          Status(Code::kCancelled, "download: replaced by a later download of the same value");
     } else {
       fetched = description(found->second.result);
     }
@@ -341,7 +342,7 @@ core::Result<engine::Shared> Session::share_copy(std::uint64_t seq) {
   backends::Accelerator* const gpu = devices_.at(index).accelerator();
   if (gpu == nullptr || gpu->open_unit() == 0) {
     return Status(Code::kUnimplemented, "share: " + core::to_string(found->device) +
-                                            " copies nothing for other processes");
+                                            " cannot copy into memory for other processes");
   }
   return shares_->copy(back_.executor().pool(index), *gpu, found->contents, seq);
 }
@@ -355,7 +356,7 @@ Status Session::upload_shared(std::uint64_t upload, std::uint64_t offset, std::u
   const core::Ref<memory::Storage> memory = shares_->opened(share);
   if (!memory) return Status(Code::kNotFound, "upload: there is no such shared memory");
   if (from > memory->bytes() || bytes > memory->bytes() - from) {
-    return Status(Code::kOutOfRange, "upload: outside of the shared memory");
+    return Status(Code::kOutOfRange, "upload: the range lies outside the shared memory");
   }
   // Another process may write there concurrently: each byte is read only once.
   return upload_chunk(upload, offset, {static_cast<const char*>(memory->data()) + from, bytes});

@@ -57,7 +57,7 @@ class ApplyReader : public PartReader {
           break;
         default:
           if (fields_.field() <= field::kLastKind) {
-            fields_.bad("two kinds in one command");
+            fields_.bad("one command has two kinds");
           } else {
             fields_.unknown();
           }
@@ -75,7 +75,7 @@ class ApplyReader : public PartReader {
     for (Cursor list(counts); !list.done();) {
       std::uint64_t count = 0;
       if (!list.varint(count) || count >> 32 != 0) {
-        fields_.bad("a broken count");
+        fields_.bad("a malformed count");
         return;
       }
       if (!take_items(1)) return;
@@ -86,7 +86,7 @@ class ApplyReader : public PartReader {
 
  private:
   bool set_op(std::uint64_t op, program::Apply& apply) {
-    if (op == 0) return fields_.bad("no op and no other kind");
+    if (op == 0) return fields_.bad("a command has neither an op nor another kind");
     if (context_.ops.empty()) {
       if (op > FrameReader::kNoOp) return fields_.bad("unknown op " + std::to_string(op));
       apply.op = static_cast<program::OpId>(op - 1);
@@ -145,7 +145,7 @@ class ApplyReader : public PartReader {
                      program::Apply& apply) {
     for (Cursor list(codes); !list.done();) {
       std::uint64_t code = 0;
-      if (!list.varint(code)) return fields_.bad("a broken argument");
+      if (!list.varint(code)) return fields_.bad("a malformed argument");
       if (!take_items(1)) return false;
       program::Argument& a = apply.arguments.emplace_back();
       if ((code & 1) == 0) {
@@ -189,7 +189,7 @@ class ApplyReader : public PartReader {
                       program::Apply& apply) {
     for (Cursor list(codes); !list.done();) {
       std::uint64_t code = 0;
-      if (!list.varint(code)) return fields_.bad("a broken attribute");
+      if (!list.varint(code)) return fields_.bad("a malformed attribute");
       if (!take_items(1)) return false;
       core::Attribute a;
       if (!set_attribute(code, integers, reals, a)) return false;

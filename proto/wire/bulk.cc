@@ -22,7 +22,7 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
     std::uint32_t field = 0;
     WireType type{};
     if (!cursor.tag(field, type) || field <= last || field > data_field) {
-      return core::invalid("chunk: unknown field, or out of order");
+      return core::invalid("chunk: a field is unknown or out of order");
     }
     last = field;
     if (field != data_field) {
@@ -35,7 +35,9 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
     if (type != WireType::kBytes || !cursor.varint(size))
       return core::invalid("chunk: broken data");
     const std::size_t at = prefix.size() - cursor.left();
-    if (size != total - at) return core::invalid("chunk: data is not as long as it says");
+    if (size != total - at) {
+      return core::invalid("chunk: its data has another length than declared");
+    }
     return ChunkData{at, static_cast<std::size_t>(size)};
   }
   if (prefix.size() != total) return core::invalid("chunk: the header is too long");
@@ -144,7 +146,7 @@ core::Status decode_upload_reply(std::string_view bytes, std::uint64_t& upload) 
   WireType type{};
   if (!cursor.tag(field, type) || field != 1 || type != WireType::kVarint ||
       !cursor.varint(upload)) {
-    return core::invalid("upload: a broken reply");
+    return core::invalid("upload: the reply cannot be decoded");
   }
   return {};
 }
@@ -157,7 +159,7 @@ std::string encode_staged_request(std::uint64_t key, bool give_up) {
 core::Status decode_staged_reply(std::string_view bytes, StagedAnswer& answer) {
   answer = {};
   return decode_two(bytes, answer.received, answer.upload,
-                    "upload: a broken answer about what has come");
+                    "upload: an answer about the received bytes cannot be decoded");
 }
 
 std::string encode_download_request(const DownloadAsked& asked) {
@@ -167,7 +169,7 @@ std::string encode_download_request(const DownloadAsked& asked) {
 
 core::Status decode_download_request(std::string_view bytes, DownloadAsked& asked) {
   asked = {};
-  return decode_two(bytes, asked.seq, asked.offset, "download: a broken request");
+  return decode_two(bytes, asked.seq, asked.offset, "download: the request cannot be decoded");
 }
 
 }  // namespace teletensor::wire

@@ -31,7 +31,7 @@ class CommandReader : public PartReader {
         if (!stated) fields_.bad("`made` without a command");
       }
       if (fields_.status().ok()) KindReader(context_, fields_, out_).read();
-      if (fields_.status().ok() && fields_.next()) fields_.bad("two kinds in one command");
+      if (fields_.status().ok() && fields_.next()) fields_.bad("one command has two kinds");
       if (fields_.status().ok()) advance(stated ? made : usual_made(out_.back()));
     }
     return std::move(fields_.status());
@@ -59,7 +59,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
     const Cursor here = cursor;
     std::uint32_t field = 0;
     WireType type{};
-    if (!cursor.tag(field, type)) return core::invalid("frame: a broken tag");
+    if (!cursor.tag(field, type)) return core::invalid("frame: a malformed tag");
     if (field < last || (field == last && field != field::kCommands)) {
       return core::invalid("frame: field " + std::to_string(field) + " twice or out of order");
     }
@@ -90,7 +90,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
         if (count++ == 0) commands = here;
         whole = cursor.bytes(body);
     }
-    if (!whole) return core::invalid("frame: cut off");
+    if (!whole) return core::invalid("frame: truncated");
   }
   if (count > limits_.commands) {
     return Status(Code::kResourceExhausted, "frame: " + std::to_string(count) +

@@ -217,7 +217,7 @@ TEST(Frame, RefusesShapesAndContents) {
   v1::Command* c = nullptr;
   v1::Frame message = one(&c);
   auto* constant = c->mutable_constant();
-  EXPECT_REFUSED(read(message), kInvalidArgument, "without dtype");
+  EXPECT_REFUSED(read(message), kInvalidArgument, "has no dtype");
   constant->set_dtype(static_cast<v1::DType>(77));
   EXPECT_REFUSED(read(message), kInvalidArgument, "unknown dtype 77");
   constant->set_dtype(v1::DTYPE_FLOAT32);

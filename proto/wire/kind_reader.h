@@ -319,7 +319,7 @@ class KindReader : public PartReader {
         if (!inner.bytes(sizes)) return;
         for (Cursor list(sizes); !list.done();) {
           if (!list.varint(number)) {
-            inner.bad("a broken shape");
+            inner.bad("a malformed shape");
             return;
           }
           if (shape.size() == core::kMaxRank) {
@@ -337,7 +337,7 @@ class KindReader : public PartReader {
   std::int64_t check_layout(Fields& inner, const core::Dims& shape) {
     if (!fields_.status().ok() || !inner.status().ok()) return -1;
     if (!has_dtype_) {
-      inner.bad("a tensor without dtype");
+      inner.bad("a tensor has no dtype");
       return -1;
     }
     const core::Result<std::int64_t> elements = core::checked_numel(shape.span());
@@ -430,7 +430,7 @@ class KindReader : public PartReader {
           if (!inner.bytes(list)) return;
           for (Cursor cursor(list); !cursor.done();) {
             if (!cursor.varint(number) || number >> 32 != 0) {
-              inner.bad("call: a broken list");
+              inner.bad("call: a malformed list");
               return;
             }
             if (!take_items(1)) return;
@@ -479,11 +479,11 @@ class KindReader : public PartReader {
           good = false;
       }
       if (!good) {
-        inner.bad("call: a broken number");
+        inner.bad("call: a malformed number");
         return;
       }
     }
-    if (!whole.done() || !parts.done()) inner.bad("call: numbers that nothing uses");
+    if (!whole.done() || !parts.done()) inner.bad("call: some of its numbers are not used");
   }
 
   void read_two(Fields& inner, program::HandleId& first, program::HandleId& second) {
@@ -517,7 +517,7 @@ class KindReader : public PartReader {
       std::uint64_t distance = 0;
       program::HandleId id = 0;
       if (!cursor.varint(distance)) {
-        inner.bad("a broken handle");
+        inner.bad("a malformed handle");
         return;
       }
       if (!take_items(1) || !handle_at(distance, id)) return;

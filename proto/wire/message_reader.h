@@ -22,7 +22,7 @@ class Fields {
   bool next() {
     if (cursor_.done() || !status_.ok()) return false;
     const std::uint32_t before = field_;
-    if (!cursor_.tag(field_, type_)) return bad("a broken tag");
+    if (!cursor_.tag(field_, type_)) return bad("a malformed tag");
     if (field_ <= before) return bad("field " + std::to_string(field_) + " twice or out of order");
     return true;
   }

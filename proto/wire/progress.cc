@@ -155,7 +155,9 @@ std::string encode_progress(const Progress& progress) {
 
 core::Status decode_progress(std::string_view bytes, Progress& progress) {
   progress = {};
-  const auto broken = [] { return core::invalid("progress: a broken message from the server"); };
+  const auto broken = [] {
+    return core::invalid("progress: a message of the server is malformed");
+  };
   for (Cursor cursor(bytes); !cursor.done();) {
     std::uint32_t field = 0;
     WireType type{};

@@ -56,7 +56,7 @@ Result<Caller> Auth::caller(Way way, std::string_view authorization, std::string
   if (way == Way::kRemote) {
     if (!certificate_users_ || name.empty()) return Caller{};
     if (good_user(name) && name != kAnonymous) return Caller{std::string(name), Role::kUser};
-    return Status(kUnauthenticated, "the certificate's common name is no user's name");
+    return Status(kUnauthenticated, "the certificate's common name is not a valid user name");
   }
   return allow_anonymous_ ? Caller{kAnonymous, Role::kUser} : Caller{};
 }

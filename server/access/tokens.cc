@@ -83,8 +83,9 @@ class Query {
 
 // Checks user names, because they are written to logs and terminals.
 Status check_user(const std::string& user) {
-  return good_user(user) ? Status()
-                         : Status(Code::kDataLoss, "tokens: the file is damaged: no user's name");
+  return good_user(user)
+             ? Status()
+             : Status(Code::kDataLoss, "tokens: the file is damaged: a user name is invalid");
 }
 
 constexpr char kTable[] =
@@ -105,7 +106,7 @@ Tokens::~Tokens() { sqlite3_close(db_); }
 Status Tokens::open(bool make) {
   if (db_ != nullptr) return {};
   if (folder_.empty()) {
-    return make ? core::invalid("tokens are kept in a state directory (--state-dir)") : Status();
+    return make ? core::invalid("tokens need a state directory (--state-dir)") : Status();
   }
   const std::string path = folder_ + "/tokens.db";
   std::error_code error;
@@ -134,10 +135,12 @@ Result<NewToken> Tokens::create(const std::string& user, Role role, std::int64_t
   if (!good_user(user)) {
     return core::invalid("token: a user's name has at most 64 letters, digits and ._@-");
   }
-  if (role == Role::kNobody) return core::invalid("token: the role is user, admin or metrics");
-  if (lifetime < 0) return core::invalid("token: a lifetime is not negative");
+  if (role == Role::kNobody) return core::invalid("token: the role must be user, admin or metrics");
+  if (lifetime < 0) return core::invalid("token: the lifetime must not be negative");
   const std::string secret = random_hex(kSecretBytes), id = random_hex(kIdBytes);
-  if (secret.empty() || id.empty()) return core::internal("no random bits for a token");
+  if (secret.empty() || id.empty()) {
+    return core::internal("the system has no random numbers for a token");
+  }
   const NewToken made{id, std::string(kPrefix) + secret};
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(open(true));
@@ -145,8 +148,8 @@ Result<NewToken> Tokens::create(const std::string& user, Role role, std::int64_t
   const Result<bool> counted = count.step();
   if (!counted.ok()) return counted.status();
   if (count.number(0) >= static_cast<std::int64_t>(kMax)) {
-    return Status(Code::kResourceExhausted,
-                  "token: there are " + std::to_string(kMax) + " already");
+    return Status(Code::kResourceExhausted, "token: there are already " + std::to_string(kMax) +
+                                                ", which is the maximum; revoke some");
   }
   const Result<bool> stored = Query(db_, "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, 0)")
                                   .bind(made.id)
@@ -244,7 +247,7 @@ Result<std::vector<Tokens::Hashed>> Tokens::hashes_of(const std::string& user, s
 
 Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens) {
   if (tokens.empty()) return {};
-  if (!good_user(user)) return core::invalid("token: no user's name");
+  if (!good_user(user)) return core::invalid("token: the user name is invalid");
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(open(true));
   for (const Hashed& each : tokens) {
@@ -252,8 +255,8 @@ Status Tokens::adopt(const std::string& user, const std::vector<Hashed>& tokens)
     const Result<bool> counted = count.step();
     if (!counted.ok()) return counted.status();
     if (count.number(0) >= static_cast<std::int64_t>(kMax)) {
-      return Status(Code::kResourceExhausted,
-                    "token: there are " + std::to_string(kMax) + " already");
+      return Status(Code::kResourceExhausted, "token: there are already " + std::to_string(kMax) +
+                                                  ", which is the maximum; revoke some");
     }
     // Another token in this file may have the same id.
     const Result<bool> stored =

@@ -241,7 +241,7 @@ class Http final : public HttpServer {
           if (our_host(host_of(request.get_header_value("Host")))) {
             return httplib::Server::HandlerResponse::Unhandled;
           }
-          refuse(response, 421, "this server does not answer for that host name");
+          refuse(response, 421, "this server does not answer for that host name (--http-name)");
           return httplib::Server::HandlerResponse::Handled;
         });
     add_routes();
@@ -285,7 +285,7 @@ class Http final : public HttpServer {
       return Status(Code::kPermissionDenied, "not from another origin");
     }
     if (request.get_header_value("Content-Type").starts_with("application/json")) return {};
-    return core::invalid("the body is application/json");
+    return core::invalid("the body must have the type application/json");
   }
 
   // Registers a POST route with the body {"session": ID, "reason": TEXT}.

@@ -317,7 +317,9 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
     return upload(connection, *lease, request);
   }
   if ((request.kind != wire::kShareOpen && request.kind != wire::kShareWay) || !first) {
-    return answer(connection, core::invalid("not a request of this moment"), reply);
+    return answer(connection,
+                  core::invalid("this request is not valid in the present state of the connection"),
+                  reply);
   }
   const Result<engine::Shared> opened =
       (*lease)->with_session([&](engine::Session& session) -> Result<engine::Shared> {
@@ -367,10 +369,13 @@ void ShareServer::upload(const ConnectionRef& connection, const LeaseRef& lease,
   wire::ShareReply reply;
   reply.number = request.number;
   if (connection->lease.lock() != lease) {
-    return answer(connection, core::invalid("another session's memory"), reply);
+    return answer(connection,
+                  core::invalid("the memory of this connection belongs to another session"), reply);
   }
   if (request.bytes > wire::kMaxShareUpload) {
-    return answer(connection, core::invalid("upload: too much at once"), reply);
+    return answer(connection,
+                  core::invalid("upload: one request has more than the maximum number of bytes"),
+                  reply);
   }
   if (request.number != 0) return copy(connection, *lease, request, request.number);
   const core::Device device{static_cast<core::DeviceKind>(request.device / 256),
@@ -417,7 +422,7 @@ void ShareServer::copy(const ConnectionRef& connection, Lease& lease,
   reply.number = number;
   const Status status = lease.with_session([&](engine::Session& session) -> Status {
     if (number != connection->upload) {
-      return Status(Code::kNotFound, "upload: not begun here");
+      return Status(Code::kNotFound, "upload: it was not begun on this connection");
     }
     Status copied = session.upload_shared(number, request.offset, connection->share, request.from,
                                           request.bytes);

@@ -158,7 +158,7 @@ Status Moves::received(const std::string& peer, v1::PeerMove move, std::string d
   {
     MutexLock lock(mutex_);
     if (waiting_[peer] + bytes > kMaxWaiting) {
-      return core::invalid("more of a session's file than was asked for");
+      return core::invalid("the peer sent more of a session's file than was requested");
     }
     waiting_[peer] += bytes;
   }

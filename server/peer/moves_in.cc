@@ -51,9 +51,10 @@ Status Moves::may_come(const std::string& peer, const v1::PeerOffer& offer) {
                   "it takes no sessions from \"" + peer + "\" (--move-from)");
   }
   if (!files_) {
-    return Status(Code::kFailedPrecondition,
-                  "it keeps no sessions: it has no state directory of its own, or was started with "
-                  "--restart 0 or --lease 0");
+    return Status(
+        Code::kFailedPrecondition,
+        "it does not save sessions: it has no state directory of its own, or was started with "
+        "--restart 0 or --lease 0");
   }
   if (is_later(offer.version(), options_.version)) {
     return Status(Code::kFailedPrecondition, "it is of version " + options_.version +
@@ -96,9 +97,10 @@ Status Moves::has_way_in(const v1::PeerOffer& offer) const {
   if (offer.by_socket()) {
     const bool known = offer.user() == auth_.own_user() || options_.socket_users;
     if (!socket_.empty() && known) return {};
-    return Status(Code::kFailedPrecondition,
-                  "the session's program came through a UNIX socket, without a token, and cannot "
-                  "come in there: have it connect with a token");
+    return Status(
+        Code::kFailedPrecondition,
+        "the session's program has connected through a UNIX socket, without a token, and cannot "
+        "connect there: let it connect with a token");
   }
   if (address_.empty()) {
     return Status(Code::kFailedPrecondition,
@@ -111,7 +113,7 @@ Status Moves::has_way_in(const v1::PeerOffer& offer) const {
   }
   if (!offer.tokens().empty() || options_.certificate_users) return {};
   return Status(Code::kFailedPrecondition,
-                offer.user() + " has no token, and cannot come in there without one");
+                offer.user() + " has no token, and cannot connect there without one");
 }
 
 void Moves::offered(const std::string& peer, const v1::PeerMove& move) {
@@ -126,7 +128,7 @@ void Moves::offered(const std::string& peer, const v1::PeerMove& move) {
   }
   if (status.ok() && std::cmp_greater_equal(coming, kMaxComing)) {
     status = Status(Code::kResourceExhausted,
-                    std::to_string(coming) + " sessions are on their way there already");
+                    std::to_string(coming) + " sessions are already being moved to it");
   }
   if (status.ok() && coming_.contains(id)) status = core::invalid("a second offer");
   std::unique_ptr<MoveFile> file;
@@ -151,7 +153,9 @@ void Moves::append(const std::string& peer, const v1::PeerMove& move, std::strin
   const auto found = coming_.find(move.id());
   if (found == coming_.end() || found->second.peer != peer || !found->second.file) return;
   MoveFile& file = *found->second.file;
-  Status status = move.bytes() == file.size() ? Status() : core::invalid("bytes out of order");
+  Status status = move.bytes() == file.size()
+                      ? Status()
+                      : core::invalid("the bytes of the session's file arrived out of order");
   if (status.ok()) status = file.append(data);
   if (status.ok()) return say(peer, move.id(), v1::PeerMove::ACCEPT, file.size());
   say_no(peer, move.id(), v1::PeerMove::REFUSE, status);
@@ -180,7 +184,7 @@ void Moves::end_of_file(const std::string& peer, const v1::PeerMove& move) {
 // Creates the session, so that nothing can fail afterwards, and records that the arrival is
 // complete.
 Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t bytes) {
-  if (coming.file->size() != bytes) return core::invalid("the file is not whole");
+  if (coming.file->size() != bytes) return core::invalid("the session's file is incomplete");
   TT_RETURN_IF_ERROR(coming.file->sync());
   core::Result<LeaseRef> made = recovery_.load_session(MoveFiles::arriving(id), true);
   if (!made.ok()) return made.status();
@@ -188,9 +192,11 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
   const ClientInfo& client = lease->client;
   const v1::PeerOffer& offer = coming.offer;
   if (client.user != offer.user() || client.name != offer.name() || client.named != offer.named()) {
-    return core::invalid("the file is of another session than the offer");
+    return core::invalid("the file belongs to another session than the offer");
   }
-  if (leases_.find(lease->token).ok()) return core::invalid("the session is here already");
+  if (leases_.find(lease->token).ok()) {
+    return core::invalid("the session already exists on this daemon");
+  }
   TT_RETURN_IF_ERROR(may_come(coming.peer, offer));  // Other sessions may have arrived meanwhile.
   v1::SavedArrival& arrival = coming.arrival;
   arrival.set_id(id);
@@ -209,8 +215,8 @@ Status Moves::make_ready(const std::string& id, Coming& coming, std::uint64_t by
   auth_.tokens().expect(client.user, tokens_of(arrival));
   if (!leases_.moved_sessions().expect(lease->token, client.user,
                                        client.named ? client.name : "")) {
-    return Status(Code::kAlreadyExists,
-                  "another session \"" + client.name + "\" of " + client.user + " comes already");
+    return Status(Code::kAlreadyExists, "another session \"" + client.name + "\" of " +
+                                            client.user + " is already being moved here");
   }
   (void)lease->set_file(MoveFiles::session(id), lease->written_upto());
   coming.lease = lease;

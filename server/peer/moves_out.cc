@@ -81,7 +81,7 @@ void Moves::begin(Delayed move) {
     if (stopping_) refused = shutting_down();
   }
   if (refused.ok() && !request.wanted()) {
-    refused = Status(Code::kCancelled, "the caller has gone");
+    refused = Status(Code::kCancelled, "the caller has disconnected");
     spdlog::info("event=move_not_wanted session=\"{}\" id={} peer=\"{}\"",
                  request.lease->client.name, request.lease->client.id, request.peer);
   }
@@ -106,7 +106,9 @@ void Moves::offer(const Request& request) {
   const LeaseRef& lease = request.lease;
   const std::string& peer = request.peer;
   const std::string id = make_token();
-  if (id.empty()) return request.done(core::internal("no random bits for a move"));
+  if (id.empty()) {
+    return request.done(core::internal("the system has no random numbers for a move"));
+  }
   v1::PeerMove move;
   move.set_kind(v1::PeerMove::OFFER);
   move.set_id(id);
@@ -284,7 +286,7 @@ void Moves::answer_ask(const std::string& id, const std::string& peer) {
     return say(peer, id, v1::PeerMove::COMMIT);
   }
   if (leaving_.contains(id)) return;  // The peer will receive an answer when the move is decided.
-  say_no(peer, id, v1::PeerMove::ABORT, Status(Code::kAborted, "the session stayed where it was"));
+  say_no(peer, id, v1::PeerMove::ABORT, Status(Code::kAborted, "the session stayed at its daemon"));
 }
 
 void Moves::give_up(std::string id, const Status& why, bool tell_peer) {

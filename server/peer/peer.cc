@@ -73,7 +73,7 @@ std::uint64_t new_incarnation() {
 
 Result<PeerFrame> read_frame(const grpc::ByteBuffer& bytes, std::vector<grpc::Slice>* memory) {
   return core::with_memory("a peer's frame", [&]() -> Result<PeerFrame> {
-    if (!bytes.Dump(memory).ok()) return core::invalid("a frame is no PeerFrame");
+    if (!bytes.Dump(memory).ok()) return core::invalid("a frame cannot be decoded as a PeerFrame");
     std::vector<std::span<const char>> pieces;
     for (const grpc::Slice& slice : *memory) {
       pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -185,7 +185,7 @@ void Peer::received(const PeerStream::Ref& stream, grpc::ByteBuffer bytes) {
 }
 
 Status Peer::greet(const PeerStream::Ref& stream, const PeerHello& hello) {
-  if (hello.name.empty()) return core::invalid("the first frame is no hello");
+  if (hello.name.empty()) return core::invalid("the first frame has no hello");
   if (hello.name != name_) {
     return Status(Code::kPermissionDenied,
                   "the daemon there says that it is \"" + hello.name + "\"");
@@ -209,7 +209,7 @@ Status Peer::take(const PeerStream::Ref& stream, PeerFrame& frame) {
     note_receipt(static_cast<std::size_t>(frame.message.message.payload) + kFrameBytes);
   }
   if (!frame.move) return home_.receiver->received(name_, frame.message, frame.payload);
-  if (home_.moves == nullptr) return core::invalid("no session moves here");
+  if (home_.moves == nullptr) return core::invalid("this daemon does not receive moved sessions");
   std::string data;
   for (const std::span<const char> piece : frame.payload) data.append(piece.data(), piece.size());
   return home_.moves->received(name_, std::move(*frame.move), std::move(data));
@@ -321,7 +321,7 @@ Peer::Clock::time_point Peer::tick(Clock::time_point now) {
     if (standing_ && acknowledge_at_ && passed(*acknowledge_at_)) owing = stream_;
     if (!standing_ && missed_) lost = passed(*missed_ + home_.patience);
   }
-  if (late) late->end(Status(Code::kDeadlineExceeded, "no hello within 5 s"));
+  if (late) late->end(Status(Code::kDeadlineExceeded, "the peer sent no hello within 5 s"));
   if (owing) owing->wake();
   // If the receiver is being called for this peer, report the loss later, so that other peers need
   // not wait.

@@ -239,7 +239,7 @@ struct PayloadPlace {
 
 Status find_payload(runtime::Pieces bytes, PayloadPlace* place) {
   using google::protobuf::internal::WireFormatLite;
-  const Status bad = core::invalid("a frame is no PeerFrame");
+  const Status bad = core::invalid("a frame cannot be decoded as a PeerFrame");
   Input frame(bytes);
   google::protobuf::io::CodedInputStream input(&*frame.stream);
   while (true) {
@@ -334,7 +334,9 @@ Result<PeerFrame> decode_frame(runtime::Pieces bytes) {
   v1::PeerFrame frame;
   Input input(bytes);
   google::protobuf::io::LimitingInputStream before(&*input.stream, place.field);
-  if (!frame.ParseFromZeroCopyStream(&before)) return core::invalid("a frame is no PeerFrame");
+  if (!frame.ParseFromZeroCopyStream(&before)) {
+    return core::invalid("a frame cannot be decoded as a PeerFrame");
+  }
   PeerFrame result;
   if (frame.has_hello()) {
     if (frame.has_message() || frame.has_move() || frame.number() != 0 || place.bytes > 0) {

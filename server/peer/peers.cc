@@ -170,7 +170,7 @@ PeerReactor* Peers::admit(grpc::CallbackServerContext* context) {
     if (stopping_) {
       why = Status(Code::kUnavailable, "the daemon shuts down");
     } else if (strangers_.size() >= kMaxPendingPerPeer * peers_.size()) {
-      why = Status(Code::kResourceExhausted, "too many connections have not said their name");
+      why = Status(Code::kResourceExhausted, "too many connections have not sent a hello");
     } else {
       strangers_.push_back({stream, Clock::now() + Peer::kHandshake});
     }
@@ -188,18 +188,19 @@ Status Peers::accept_hello(const PeerStream::Ref& stream, grpc::ByteBuffer& byte
   std::vector<grpc::Slice> memory;
   const Result<PeerFrame> frame = read_frame(bytes, &memory);
   if (!frame.ok()) return frame.status();
-  if (!frame->hello) return core::invalid("the first frame is no hello");
+  if (!frame->hello) return core::invalid("the first frame has no hello");
   const PeerHello& hello = *frame->hello;
   const auto peer = peers_.find(hello.name);
   if (peer == peers_.end()) {
     return Status(Code::kPermissionDenied,
                   hello.name == options_.name
-                      ? "the caller says the name of the daemon that it calls"
+                      ? "the caller uses the name of the daemon that it calls"
                       : "\"" + hello.name + "\" is not in --peers");
   }
   if (peer->second->dials()) {
     return Status(Code::kFailedPrecondition,
-                  "\"" + hello.name + "\" has the greater name and does not call");
+                  "\"" + hello.name +
+                      "\" must not open the connection: the daemon with the smaller name does");
   }
   TT_RETURN_IF_ERROR(check_hello(hello, *stream, home_));
   forget_stranger(stream);
@@ -249,7 +250,7 @@ Clock::time_point Peers::end_late_strangers(Clock::time_point now) {
     for (const PendingConnection& each : strangers_) due = std::min(due, each.until);
   }
   for (const PendingConnection& each : late) {
-    const Status why(Code::kDeadlineExceeded, "no hello within 5 s");
+    const Status why(Code::kDeadlineExceeded, "the peer sent no hello within 5 s");
     refused(why.message());
     each.stream->end(why);
   }

@@ -70,14 +70,14 @@ TEST(PeersRefuse, CallersThatAreNoPeers) {
   };
   refused(Caller::hello("mallory"), StatusCode::PERMISSION_DENIED, "\"mallory\" is not in --peers");
   refused(Caller::hello("b"), StatusCode::PERMISSION_DENIED,
-          "the caller says the name of the daemon that it calls");
+          "the caller uses the name of the daemon that it calls");
   refused(Caller::hello("z"), StatusCode::FAILED_PRECONDITION,
-          "\"z\" has the greater name and does not call");
+          "\"z\" must not open the connection: the daemon with the smaller name does");
   refused(
       Caller::hello("a", kPeerProtocol + 1), StatusCode::FAILED_PRECONDITION,
       "\"a\" speaks version 4 of the protocol of peers, \"b\" version 3: install daemons of one "
       "version");
-  refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame is no hello");
+  refused(Caller::message(1), StatusCode::INVALID_ARGUMENT, "the first frame has no hello");
   refused(Caller::hello("a \""), StatusCode::INVALID_ARGUMENT,
           "a frame's field hello.name is out of range");
   EXPECT_EQ(b.recorder->met_count("a"), 0);
@@ -104,7 +104,7 @@ TEST(PeersRefuse, FramesThatNoDaemonSends) {
   lost("a second hello", {Caller::hello("a")});
   lost("link: a peer sends #2 after #0", {Caller::message(2)});
   lost("link: a peer sends #1 after #1", {Caller::message(1), Caller::message(1)});
-  lost("link: a peer acknowledges what it was not sent", {acknowledges});
+  lost("link: a peer acknowledges a parcel that was not sent to it", {acknowledges});
   lost("a frame's field kind is out of range", {unknown});
   lost("a frame's field payload is out of range", {with_payload});
 }
@@ -125,8 +125,8 @@ TEST(PeersRefuse, SilentCallers) {
                                        ? StatusCode::RESOURCE_EXHAUSTED
                                        : StatusCode::DEADLINE_EXCEEDED);
   }
-  EXPECT_GE(ends["no hello within 5 s"], 2);
-  EXPECT_GE(ends["too many connections have not said their name"], 1);
+  EXPECT_GE(ends["the peer sent no hello within 5 s"], 2);
+  EXPECT_GE(ends["too many connections have not sent a hello"], 1);
   EXPECT_EQ(ends.size(), 2u);
   PeerFrame answer;
   Caller a(b.peers->address());

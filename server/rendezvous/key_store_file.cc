@@ -156,7 +156,7 @@ Result<std::unique_ptr<KeyStoreFile>> KeyStoreFile::load(const std::string& path
   Change change;
   std::size_t at = 0;
   if (!get(*all, 0, change, at) || change.kind != Kind::kHead) {
-    return Status(Code::kDataLoss, "not the file of a store, or damaged at its beginning");
+    return Status(Code::kDataLoss, "not the file of a store, or its beginning is damaged");
   }
   head = {std::string(change.key), std::string(change.value), change.client};
   while (get(*all, at, change, at)) visit(change);

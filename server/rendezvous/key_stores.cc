@@ -87,8 +87,9 @@ Result<KeyStores::Store*> KeyStores::find_store(const Ref& ref) {
   TT_RETURN_IF_ERROR(check(ref));
   const auto found = stores_.find({ref.user, ref.name});
   if (found == stores_.end()) {
-    return Status(Code::kNotFound, "there is no store " + in_quotes(ref.name) +
-                                       " (any more): it goes when nobody has used it for an hour");
+    return Status(Code::kNotFound,
+                  "there is no store " + in_quotes(ref.name) +
+                      ": a store is removed when no client has used it for an hour");
   }
   if (found->second->generation != ref.generation) return begun_anew(ref.name);
   found->second->used = now_();
@@ -99,7 +100,7 @@ Result<std::uint64_t> KeyStores::open(const Ref& ref, Way way) {
   Ready ready;
   MutexLock lock(mutex_);
   TT_RETURN_IF_ERROR(check(ref));
-  if (ref.generation == 0) return core::invalid("the generation of a store is not 0");
+  if (ref.generation == 0) return core::invalid("the generation of a store must not be 0");
   const auto found = stores_.find({ref.user, ref.name});
   if (found != stores_.end()) {
     Store& there = *found->second;

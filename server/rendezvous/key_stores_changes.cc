@@ -149,8 +149,9 @@ Result<std::int64_t> KeyStores::add(const Ref& ref, Call call, std::string_view 
   const std::optional<std::int64_t> number = number_in(stored);
   std::int64_t sum = 0;
   if (!number) {
-    return Status(Code::kFailedPrecondition, "add: the value of " + in_quotes(key) +
-                                                 " is no number of 64 bits: " + in_quotes(stored));
+    return Status(Code::kFailedPrecondition,
+                  "add: the value of " + in_quotes(key) +
+                      " is not a number of 64 bits: " + in_quotes(stored));
   }
   if (__builtin_add_overflow(*number, amount, &sum)) {
     return Status(Code::kOutOfRange, "add: the sum of " + in_quotes(key) + " does not fit 64 bits");

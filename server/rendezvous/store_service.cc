@@ -45,7 +45,8 @@ class StoreCall final : public grpc::ServerUnaryReactor {
     }));
   }
   void OnCancel() override {
-    if (wait_ && stores_.cancel(wait_)) give(Status(core::Code::kCancelled, "the caller is gone"));
+    if (wait_ && stores_.cancel(wait_))
+      give(Status(core::Code::kCancelled, "the caller has disconnected"));
   }
   void OnDone() override {
     stores_.sent(user_, bytes_);
@@ -67,7 +68,8 @@ Result<Caller> StoreService::caller(const grpc::CallbackServerContext& context,
   Result<Caller> who = auth_.check(context, entrance_, kStoreService + std::string(method));
   if (!who.ok() || who->user != kAnonymous) return who;
   return Status(core::Code::kPermissionDenied,
-                "a store needs to know who you are; use the daemon's socket, or a token");
+                "a store needs an authenticated user: connect through the daemon's Unix socket or "
+                "with a token");
 }
 
 // Answers a call of `method` with the result of act(caller), if the caller may make the call.

@@ -87,8 +87,10 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
                          " printable ASCII characters without quotes");
   }
   if (request.instance_id().size() > kMaxName) return core::invalid("instance id: too long");
-  if (request.ops_size() == 0) return core::invalid("Hello without a table of ops");
-  if (request.ops_size() > kMaxOps) return core::invalid("Hello with too many ops");
+  if (request.ops_size() == 0) return core::invalid("Hello has no table of operators");
+  if (request.ops_size() > kMaxOps) {
+    return core::invalid("Hello has more operators than a client may list");
+  }
 
   Hello hello;
   hello.client.name = request.session_name();
@@ -103,7 +105,7 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
   hello.client.description = described(request.client());
   hello.client.attach_counter = request.attach_counter();
   for (const v1::Op& op : request.ops()) {
-    if (!good_name(op.name())) return core::invalid("Hello with a broken op name");
+    if (!good_name(op.name())) return core::invalid("Hello has an invalid operator name");
     const ops::OpDef* def = catalog.find(op.name());
     const bool known = def && static_cast<std::uint32_t>(def->revision) == op.revision();
     hello.client.ops.push_back(known ? catalog.id(*def) : wire::FrameReader::kNoOp);

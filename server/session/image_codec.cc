@@ -465,7 +465,7 @@ core::Result<Image> read_image(const v1::SavedImage& saved, const ops::Catalog& 
     image.failed.emplace_back(
         item.root(), std::vector<std::uint64_t>{item.rebinds().begin(), item.rebinds().end()});
   }
-  if (!good) return core::invalid("the image of the session makes no sense");
+  if (!good) return core::invalid("the session's snapshot is inconsistent");
   return image;
 }
 

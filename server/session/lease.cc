@@ -125,7 +125,7 @@ Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> a
   if (attach) {
     if (restored_) {
       if (word != nullptr) *word = "restart";
-      return Status(Code::kUnavailable, "the daemon has started again: Attach comes first");
+      return Status(Code::kUnavailable, "the daemon was restarted: call Attach before Run");
     }
     if (*attach != attach_) {
       return Status(Code::kFailedPrecondition, "a stream of attach " + std::to_string(*attach) +
@@ -133,7 +133,7 @@ Status Lease::join(std::weak_ptr<LeaseCall> call, std::optional<std::uint64_t> a
     }
     if (!awaited_) {
       return Status(Code::kAlreadyExists,
-                    "the session has a Run stream already, or had it: Attach comes first");
+                    "the session has or had a Run stream: call Attach before Run");
     }
     run_ = call;
     run_now_ = call.lock().get();
@@ -214,7 +214,8 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
                                                    std::to_string(attach_));
     }
     if (!survives()) {
-      return Status(Code::kFailedPrecondition, "the session has a lease of 0");
+      return Status(Code::kFailedPrecondition,
+                    "the session cannot be attached again, because its lease is 0");
     }
     // Happens only if the daemon was restarted from an older snapshot.
     const bool behind = call.completed > outbox_.completed_upto();
@@ -237,14 +238,14 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
     detached_at_ = Clock::now();
     if (!outbox_.rewind(call.progress_upto, call.attach)) {
       return Status(Code::kDataLoss,
-                    "the client had left too many results unacknowledged to come back");
+                    "the client cannot reconnect: it has left too many results unacknowledged");
     }
     reply.received_upto = outbox_.received_upto();
     reply.completed_upto = outbox_.completed_upto();
     reply.credits = outbox_.credits();
   }
   if (older) {
-    const Ending ending{Status(Code::kAborted, "a later attach has taken the place of this stream"),
+    const Ending ending{Status(Code::kAborted, "a later attach has replaced this stream"),
                         "fenced"};
     table_->dismiss(older, ending);
   }

@@ -21,7 +21,7 @@ constexpr std::size_t kTombstones = 256;
 
 // The message that the previous client receives about the one that has taken over its session.
 std::string taken_by(const ClientInfo& next, const ClientInfo& before) {
-  std::string text = "another client has taken the session over";
+  std::string text = "another client has taken over the session";
   if (next.instance == before.instance) {
     text += ": this process, by connecting to it again";
   } else if (!next.description.empty()) {
@@ -115,7 +115,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
     if (client.name.empty()) client.name = "session-" + std::to_string(opened_);
   }
   std::string token = make_token();
-  if (token.empty()) return core::internal("no random bits for a token");
+  if (token.empty()) return core::internal("the system has no random numbers for a token");
   const engine::SessionOptions options = options_of(client);
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get());
@@ -231,7 +231,7 @@ void Leases::take_over(ClientInfo client, LeaseReady ready, LeaseRef of) {
       refused = shutting_down();
     } else if (moved_sessions_.expected(key.first, key.second)) {
       refused = Status(Code::kAborted,
-                       "session \"" + client.name + "\" is on its way to this daemon just now");
+                       "session \"" + client.name + "\" is being moved to this daemon just now");
     } else if (!seizure->begin(*this)) {
       refused = Status(Code::kAborted, "session \"" + client.name +
                                            "\" is being taken over by another client just now");
@@ -319,7 +319,7 @@ void Leases::hand_over(Handover handover) {
     MutexLock lock(mutex_);
     if (closed_) refused = shutting_down();
     if (lease->token.empty()) {
-      refused = core::internal("no random bits for a token");
+      refused = core::internal("the system has no random numbers for a token");
       dying_.push_back(lease);
     } else {
       // A lease is added during a shutdown as well, so that its session is written to a file.

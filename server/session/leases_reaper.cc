@@ -148,7 +148,7 @@ void Leases::look_at(Lease& lease, Clock::time_point now) {
   const Clock::time_point since = lease.unused_since();
   if (since == Clock::time_point{} || now - since <= lease.client.lease || lease.busy()) return;
   end(lease,
-      Status(Code::kDeadlineExceeded, "nobody came back to it for " +
+      Status(Code::kDeadlineExceeded, "no client returned to it for " +
                                           std::to_string(lease.client.lease.count()) +
                                           " s, its lease"),
       "expired");

@@ -12,7 +12,7 @@ using core::Status;
 
 Status Staged::fenced(const void* writer) const {
   if (writer_ == writer) return {};
-  return Status(Code::kAborted, "upload: a later call has taken the place of this one");
+  return Status(Code::kAborted, "upload: a later call has replaced this one");
 }
 
 Status Staged::write(const void* writer, engine::Session& session, std::string_view data) {
@@ -50,15 +50,15 @@ core::Result<StagedRef> Staging::go_on(std::uint64_t key, core::Device device, s
   StagedRef staged = find(key);
   if (staged == nullptr) {
     return Status(Code::kFailedPrecondition,
-                  "upload: nothing has come of it that could be gone on with");
+                  "upload: the daemon has no data of this upload to resume");
   }
   MutexLock lock(staged->mutex_);
   if (staged->writer_ != nullptr || staged->received_ != offset || staged->bytes != bytes ||
       !(staged->device == device)) {
-    return Status(Code::kFailedPrecondition, "upload: goes on at " + std::to_string(offset) +
-                                                 " of " + std::to_string(bytes) + " bytes, " +
-                                                 std::to_string(staged->received_) + " of " +
-                                                 std::to_string(staged->bytes) + " have come");
+    return Status(Code::kFailedPrecondition,
+                  "upload: cannot be resumed at " + std::to_string(offset) + " of " +
+                      std::to_string(bytes) + " bytes: " + std::to_string(staged->received_) +
+                      " of " + std::to_string(staged->bytes) + " were received");
   }
   staged->writer_ = writer;
   return staged;

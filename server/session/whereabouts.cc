@@ -58,7 +58,7 @@ Status MovedSessions::of(std::string_view token, std::string* word) const {
   MutexLock lock(mutex_);
   if (expected_.contains(token)) {
     if (word != nullptr) *word = "arriving";
-    return Status(Code::kUnavailable, "the session is on its way to this daemon");
+    return Status(Code::kUnavailable, "the session is being moved to this daemon");
   }
   const auto found = gone_.find(token);
   if (found == gone_.end()) return {};

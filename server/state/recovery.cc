@@ -82,13 +82,15 @@ bool Recovery::last_chance(const Job& job) {
 
 Status Recovery::refusal(const Lease& lease) const {
   if (!on()) {
-    return Status(Code::kFailedPrecondition,
-                  "this daemon keeps no sessions: it has no state directory of its own, or was "
-                  "started with --restart 0 or --lease 0");
+    return Status(
+        Code::kFailedPrecondition,
+        "this daemon does not save sessions: it has no state directory of its own, or was "
+        "started with --restart 0 or --lease 0");
   }
   if (!lease.survives()) {
-    return Status(Code::kFailedPrecondition,
-                  "the session ends with its connection (a lease of 0): nobody could come back");
+    return Status(
+        Code::kFailedPrecondition,
+        "the session ends with its connection (its lease is 0), so no client could return to it");
   }
   return {};
 }
@@ -198,8 +200,9 @@ void Recovery::ask_to_drain(std::chrono::milliseconds budget, Drained done) {
     }
   }
   if (done) {
-    return done(Status(late ? Code::kUnavailable : Code::kUnimplemented,
-                       late ? "the server is shutting down already" : "nobody would shut down"));
+    return done(Status(
+        late ? Code::kUnavailable : Code::kUnimplemented,
+        late ? "the server is shutting down already" : "this server has no shutdown handler"));
   }
   if (first) shutdown_();
 }
@@ -522,7 +525,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   v1::SavedLosses losses;
   std::set<const Lease*> stay;
   for (const auto& [ignored, lease] : order) {
-    Status why(Code::kDeadlineExceeded, "what it had to do did not end in time");
+    Status why(Code::kDeadlineExceeded, "its commands did not finish in time");
     {
       MutexLock lock(mutex_);
       const auto& result = results[lease.get()];

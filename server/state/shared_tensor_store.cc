@@ -157,7 +157,8 @@ Status SharedTensorStore::restore_one(std::uint64_t id, const Limits& limits) {
   v1::SavedCommon head;
   Status status = reader.ok() ? get_message(**reader, head) : reader.status();
   if (status.ok() && (head.format() != kCommonFormat || head.id() != id)) {
-    status = Status(core::Code::kDataLoss, "not what its name says, or of another version");
+    status = Status(core::Code::kDataLoss,
+                    "the file has another tensor than its name says, or is of another version");
   }
   const engine::SharedStorage facts{
       id, device_from(head.device()), head.bytes(), head.writes(), head.owner(), head.user()};

@@ -47,7 +47,8 @@ Status format_known(const v1::SavedHead& head) {
 Status put_message(BlockWriter& writer, const google::protobuf::MessageLite& message) {
   const std::uint64_t size = message.ByteSizeLong();
   if (size >= kMaxMessage) {
-    return Status(Code::kResourceExhausted, "too many names and recorded operations to write down");
+    return Status(Code::kResourceExhausted,
+                  "the session has too many tensors and recorded operations for one file");
   }
   TT_RETURN_IF_ERROR(writer.write(&size, sizeof size));
   return writer.write(message.SerializeAsString());
@@ -56,7 +57,7 @@ Status put_message(BlockWriter& writer, const google::protobuf::MessageLite& mes
 Status get_message(BlockReader& reader, google::protobuf::MessageLite& message) {
   std::uint64_t size = 0;
   TT_RETURN_IF_ERROR(reader.read(&size, sizeof size));
-  if (size >= kMaxMessage) return Status(Code::kDataLoss, "a wrong size");
+  if (size >= kMaxMessage) return Status(Code::kDataLoss, "a size in the file is wrong");
   // Reads in pieces, so that a wrong size does not allocate more than the file has.
   std::string bytes;
   while (bytes.size() < size) {
@@ -64,7 +65,9 @@ Status get_message(BlockReader& reader, google::protobuf::MessageLite& message) 
     bytes.resize(at + part);
     TT_RETURN_IF_ERROR(reader.read(bytes.data() + at, part));
   }
-  return message.ParseFromString(bytes) ? Status() : Status(Code::kDataLoss, "not a message");
+  return message.ParseFromString(bytes)
+             ? Status()
+             : Status(Code::kDataLoss, "a message in the file cannot be decoded");
 }
 
 Status named_file(const std::string& file, const Status& status) {
@@ -237,11 +240,11 @@ Status SessionStore::Reading::read(void* to, std::size_t bytes, Status& lost) {
 
 Status SessionStore::Reading::next_piece(Status& lost) {
   TT_RETURN_IF_ERROR(reader_->read(&left_, sizeof left_));
-  if (left_ == 0) return Status(Code::kDataLoss, "a wrong size");
+  if (left_ == 0) return Status(Code::kDataLoss, "a size in the file is wrong");
   if (left_ != kGone) return {};
   TT_RETURN_IF_ERROR(reader_->read(&left_, sizeof left_));
   const std::uint64_t size = std::exchange(left_, 0);
-  if (size > kMaxReason) return Status(Code::kDataLoss, "a wrong size");
+  if (size > kMaxReason) return Status(Code::kDataLoss, "a size in the file is wrong");
   std::string why(static_cast<std::size_t>(size), '\0');
   TT_RETURN_IF_ERROR(reader_->read(why.data(), why.size()));
   lost = Status(Code::kDataLoss, std::move(why));

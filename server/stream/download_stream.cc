@@ -32,10 +32,12 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       MutexLock lock(mutex_);
       writing_ = false;
     }
-    if (!ok) return finish(Status(Code::kCancelled, "download: cut"));
+    if (!ok) return finish(Status(Code::kCancelled, "download: the connection was lost"));
     pump();
   }
-  void OnCancel() noexcept override { finish(Status(Code::kCancelled, "download: cut")); }
+  void OnCancel() noexcept override {
+    finish(Status(Code::kCancelled, "download: the connection was lost"));
+  }
   void OnDone() noexcept override {
     // Otherwise the client reports when it has all of the value; until then it may ask for the
     // missing part again.
@@ -76,7 +78,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::vector<grpc::Slice> slices;
     std::string bytes;
     if (request.Length() > wire::kMaxChunkHeader || !request.Dump(&slices).ok()) {
-      return core::invalid("download: a broken request");
+      return core::invalid("download: the request cannot be decoded");
     }
     for (const grpc::Slice& slice : slices) {
       bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -92,7 +94,9 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     if (!elements.ok()) return finish(elements.status());
     const std::uint64_t total =
         static_cast<std::uint64_t>(*elements) * core::size_of(fetched->dtype);
-    if (asked_.offset > total) return finish(core::invalid("download: starts behind the end"));
+    if (asked_.offset > total) {
+      return finish(core::invalid("download: the offset is after the end of the value"));
+    }
     {
       MutexLock lock(mutex_);
       header_.bytes = total;

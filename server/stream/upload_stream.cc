@@ -168,7 +168,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       }
     }
     lease_->staging().leave(key_, staged, this, false, abort());
-    return Status(Code::kCancelled, "upload: cut");
+    return Status(Code::kCancelled, "upload: the connection was lost");
   }
 
   // The chunk that requested the memory is still in chunk_.
@@ -180,7 +180,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   // Called when the client has sent everything or has disconnected.
   void close() {
     if (context_->IsCancelled()) return finish_cut();
-    if (!staged_) return finish(core::invalid("upload: no chunk"));
+    if (!staged_) return finish(core::invalid("upload: the stream has no chunk"));
     if (received_ != expected_) {
       return finish(core::invalid("upload: " + std::to_string(received_) + " of the " +
                                   std::to_string(expected_) + " bytes that were declared"));
@@ -213,7 +213,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       MutexLock lock(mutex_);
       cut_ = true;
     }
-    finish(Status(Code::kCancelled, "upload: cut"));
+    finish(Status(Code::kCancelled, "upload: the connection was lost"));
   }
   // `word` is the reason in one word, for the client's program.
   void finish(Status status, std::string word = "") {

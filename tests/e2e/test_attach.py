@@ -123,7 +123,7 @@ def test_a_session_that_nobody_comes_back_to(start_daemon):
         wait_until(lambda: raw.used()["cpu"] == 0, what="memory back")
         with pytest.raises(grpc.RpcError) as gone:
             s.attach()
-        assert reason(gone.value) == "expired" and "nobody came back" in gone.value.details()
+        assert reason(gone.value) == "expired" and "no client returned" in gone.value.details()
 
 
 def test_idle_is_who_completes_nothing(start_daemon, tt):

@@ -27,7 +27,7 @@ def test_the_sessions_of_a_user_share_a_quota(start_daemon, tt):
                 tt.ones(2 * MIB + 1).sum().item()
             text = str(refused.value)
             assert "all sessions of this user 28.0 MiB of 32.0 MiB" in text
-            assert "close sessions of yours" in text and "test_budgets.py" in text
+            assert "close other sessions of this user" in text and "test_budgets.py" in text
             assert fits.sum().item() == 2 * MIB  # the session stays usable
             with tt.connect(daemon.tcp, token=bob):
                 theirs = tt.ones(7 * MIB)  # 28 MiB: another user's quota
@@ -88,12 +88,12 @@ sessions = 1
             held.sum().item()
             with pytest.raises(tt.OutOfMemoryError) as refused:
                 tt.ones(3 * MIB).sum().item()
-            assert "kept for what others are guaranteed 32.0 MiB" in str(refused.value)
+            assert "reserved for other users 32.0 MiB" in str(refused.value)
         with tt.connect(daemon.tcp, token=alice) as own:
             with own.as_current():
                 mine = tt.ones(7 * MIB)
                 assert mine.sum().item() == 7 * MIB
-                with pytest.raises(tt.OutOfMemoryError, match="other users hold 60"):
+                with pytest.raises(tt.OutOfMemoryError, match="other users use 60"):
                     tt.ones(3 * MIB).sum().item()
             with pytest.raises(tt.RefusedError, match="alice has 1 sessions"):
                 tt.connect(daemon.tcp, token=alice)

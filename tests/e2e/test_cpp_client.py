@@ -175,7 +175,8 @@ def test_a_saved_forward_with_numbers_and_random_steps(shared_daemon, tmp_path):
 
 def test_what_is_no_program_is_refused(shared_daemon, tmp_path):
     path = tmp_path / "file.safetensors"
-    for contents, text in ((b"", "too short"), (b"\xff" * 64, "cut off"), (b"\x02" + b"\0" * 7 + b"[]", "no object")):
+    no_object = b"\x02" + b"\0" * 7 + b"[]"
+    for contents, text in ((b"", "too short"), (b"\xff" * 64, "truncated"), (no_object, "not a JSON object")):
         path.write_bytes(contents)
         done = run("run", shared_daemon.unix, path, 1)
         assert done.returncode == 1 and text in done.stderr and "code 3" in done.stderr, done

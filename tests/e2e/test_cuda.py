@@ -282,7 +282,7 @@ def test_a_box_without_a_driver(start_daemon):
 @pytest.mark.parametrize(("options", "text"), [
     ({"driver": 12080}, "speaks CUDA 12.8 .* is of CUDA 13.0: the compiler must not be of a later major"),
     ({"driver": 12010, "nvrtc": "12.1"}, "speaks CUDA 12.1 .* a driver for CUDA 12.4 or later"),
-    ({"capability": 70}, "compute capability 7.0; 7.5 is the least"),
+    ({"capability": 70}, "compute capability 7.0; the minimum is 7.5"),
     ({"devices": 0}, "the driver has no device"),
 ])
 def test_what_does_not_fit_is_said_in_one_line(start, options, text):
@@ -339,7 +339,7 @@ def test_attention_of_16_bits_makes_no_scores(start, dtype):
 
 @pytest.mark.parametrize(("what", "patience", "text"), [
     ("sticky 0", 60, "CUDA_ERROR_ILLEGAL_ADDRESS"), ("lost 0", 60, "CUDA_ERROR_UNKNOWN"),
-    ("hang 0", 5, "it has not moved for 5 seconds")])
+    ("hang 0", 5, "it has made no progress for 5 seconds")])
 def test_a_lost_device(start, tmp_path, what, patience, text):
     import teletensor as tt
 

@@ -220,9 +220,9 @@ tell([net.module.weight.grad.flatten().tolist() for net in nets])
 
 REFUSED = {
     "DDP(tt.nn.ReLU())": "RuntimeError: DistributedDataParallel is not needed when a module doesn't have any parameter",
-    "DDP(net, bucket_cap_mb=0)": "ValueError: bucket_cap_mb is a positive number of MiB, not 0",
-    "DDP(net, bucket_cap_mb=-1.5)": "ValueError: bucket_cap_mb is a positive number of MiB, not -1.5",
-    "DDP(net, bucket_cap_mb=float('nan'))": "ValueError: bucket_cap_mb is a positive number of MiB, not nan",
+    "DDP(net, bucket_cap_mb=0)": "ValueError: bucket_cap_mb must be a positive number of MiB, not 0",
+    "DDP(net, bucket_cap_mb=-1.5)": "ValueError: bucket_cap_mb must be a positive number of MiB, not -1.5",
+    "DDP(net, bucket_cap_mb=float('nan'))": "ValueError: bucket_cap_mb must be a positive number of MiB, not nan",
     "DDP(tt.nn.Sequential(ddp))": "RuntimeError: DistributedDataParallel of a module that is one, or has one in it",
     "DDP(net, device_ids=[0, 1])": "ValueError: device_ids can only be None or contain a single element.",
     "ddp.register_comm_hook(None, 3)": "TypeError: Communication hook must be callable, not int.",
@@ -233,12 +233,12 @@ REFUSED = {
     "dist.new_group([0, 0])": "ValueError: a rank is in a group once: [0, 0]",
     "dist.new_group([0, 2])": "ValueError: the new group's rank should be within the world_size",
     "dist.new_group([0, -1])": "ValueError: the new group's rank should be within the world_size",
-    "dist.new_group(['0'])": "TypeError: ranks of a group are integers, not str",
+    "dist.new_group(['0'])": "TypeError: ranks of a group must be integers, not str",
     "algorithms.Join([])": "ValueError: The join context manager requires at least one joinable",
     "algorithms.Join([ddp, ZeRO(net.parameters(), tt.optim.SGD, lr=1.0, process_group=both)])":
         "ValueError: Using join context manager with multiple process groups",
     "ZeRO(net.parameters(), tt.optim.SGD, lr=1.0, overlap_with_ddp=True)": "NotImplementedError: ZeroRedundancy",
-    "ZeRO(net.parameters(), 'SGD', lr=1.0)": "TypeError: optimizer_class is a class of optimizers, not 'SGD'",
+    "ZeRO(net.parameters(), 'SGD', lr=1.0)": "TypeError: optimizer_class must be a class of optimizers, not 'SGD'",
     "ZeRO(net.parameters(), tt.optim.SGD, lr=1.0).consolidate_state_dict(2)": "ValueError: group rank 2 is not in",
 }
 

@@ -517,9 +517,9 @@ def test_refusals(worlds):
         "fully_shard(nn.Linear(3, 4), shard_placement_fn=lambda p: dim(1) if p.dim() == 2 else None)":
             "ValueError: FSDP does not support uneven sharding on dim 1: weight of (4, 3) (world size: 2)",
         "fully_shard(nn.Linear(3, 4), shard_placement_fn=lambda p: dim(5))": "ValueError: shard_placement_fn: a",
-        "fully_shard(nn.Linear(3, 4), mesh=3)": "ValueError: fully_shard: mesh is a ProcessGroup or a DeviceMesh",
+        "fully_shard(nn.Linear(3, 4), mesh=3)": "ValueError: fully_shard: mesh must be a ProcessGroup or a DeviceMesh",
         "fully_shard(nn.Linear(3, 4), offload_policy=fsdp.CPUOffloadPolicy())": "NotImplementedError: fully_shard: CPU",
-        "fully_shard(nn.Linear(3, 4), reshard_after_forward=2)": "NotImplementedError: fully_shard: a number of ranks",
+        "fully_shard(nn.Linear(3, 4), reshard_after_forward=2)": "NotImplementedError: fully_shard: reshard_",
         "fully_shard(3)": "TypeError: fully_shard takes a Module, not int",
         "copy.deepcopy(net)": "AssertionError: FSDP does not support deepcopy",
         "copy.deepcopy(net[0].weight)": "TypeError: parameter weight is sharded by fully_shard",

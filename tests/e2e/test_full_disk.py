@@ -210,7 +210,7 @@ def test_a_damaged_file_of_moved_memory_costs_its_tensor_at_a_drain(start_daemon
         assert "event=tensors_lost" in daemon.log and "event=session_lost" not in daemon.log, daemon.log
         daemon.restart()
         with s.as_current():
-            with pytest.raises(RuntimeError, match="was on the disk and cannot be read back") as raised:
+            with pytest.raises(RuntimeError, match="was moved to the disk and cannot be read again") as raised:
                 (bad + 1).sum().item()
             assert "test_full_disk.py" in str(raised.value) and "spill" not in str(raised.value)
             np.testing.assert_array_equal(good.numpy(), data[1])

@@ -56,9 +56,9 @@ tell(values, texts)
         for name, text in zip(("all_reduce", "reduce", "reduce_scatter"), texts[:3], strict=True):
             assert text.startswith(f"NotImplementedError: distributed.nn.functional.{name} has gradients for"), text
         assert texts[3].startswith("ValueError: global rank 2 is not in the group")
-        assert texts[4].startswith("ValueError: tensors is a list of one element for each rank")
+        assert texts[4].startswith("ValueError: tensors must be a list of one element for each rank")
         assert texts[5].startswith("ValueError: tensors: tensors of one dtype and shape are expected")
-        assert texts[6] == "TypeError: tensor is a Tensor, not int" and texts[7] == "[2.0, 2.0]"
+        assert texts[6] == "TypeError: tensor must be a Tensor, not int" and texts[7] == "[2.0, 2.0]"
 
 
 def test_work_tells_its_results(start_daemon):

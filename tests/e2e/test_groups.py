@@ -178,7 +178,7 @@ tell(text, kept.tolist())
     (first, values), (second, same) = told(processes)
     assert values == same == [0.0, 2.0, 4.0]
     assert "has a daemon that shuts down" in first
-    assert "has left the group, or the daemon has started again" in second
+    assert "has left the group, or the daemon has restarted" in second
 
 
 def test_a_rank_that_does_not_come(start_daemon):

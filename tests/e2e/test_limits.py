@@ -175,7 +175,7 @@ def test_no_time_to_check_a_program(start_daemon, tt):
         assert total.tolist() == [1.0, 1.0]
         with pytest.raises(tt.OutOfMemoryError) as refused:
             f(x).sum().item()
-        assert "call of a program that there was no time to check: the session has " in str(refused.value)
+        assert "call of a program that was not checked for lack of time: the session has " in str(refused.value)
         assert "of at most 1 (limit session_plan_ms)" in str(refused.value)
         assert total.tolist() == [1.0, 1.0] and x.tolist() == [1.0, 1.0]
         s.keep("total", total)

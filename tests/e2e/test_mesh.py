@@ -403,7 +403,7 @@ mesh.close()
     assert status == 0, err
     kept, sums, refusal = out.splitlines()
     assert kept == str([eval(weights)] * 3) and sums == str([[3.0, 3.0]] * 3)
-    assert refusal == "connect_mesh: this program drives the mesh 'm' already"
+    assert refusal == "connect_mesh: this program has already connected the mesh 'm'"
 
 
 @pytest.mark.parametrize("mode", ["run", "spawn"])

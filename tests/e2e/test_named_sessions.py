@@ -403,7 +403,7 @@ def test_who_has_taken_a_session_over(daemon, tt, each_transport, monkeypatch):
         tt.ones(1).item()
     user = pwd.getpwuid(os.geteuid()).pw_name
     assert lost.value.reason == "taken"
-    assert re.search(rf"taken the session over: {user} on {re.escape(socket.gethostname())}, "
+    assert re.search(rf"taken over the session: {user} on {re.escape(socket.gethostname())}, "
                      rf"pid {other.pid}, räumen.ipynb, at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC",
                      str(lost.value)), lost.value
     a.close()

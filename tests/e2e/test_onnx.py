@@ -239,9 +239,9 @@ def test_all_missing_operators_are_named(tt, load):
     (files.model(files.graph([files.node("Add", "x b", "a"), files.node("Neg", "a", "b")], [files.value("x")],
                              [files.value("b")])), "the graph has a cycle"),
     (files.model(files.graph([], [files.value("x")], [files.value("y")])), "nothing gives the output 'y'"),
-    (b"", "there is no graph in it"),
-    (b"\x08", "no ONNX model, or a damaged one"),
-    (b"PK\x03\x04 a zip file", "no ONNX model, or a damaged one|there is no graph"),
+    (b"", "the model has no graph"),
+    (b"\x08", "not an ONNX model, or it is damaged"),
+    (b"PK\x03\x04 a zip file", "not an ONNX model, or it is damaged|the model has no graph"),
     (one_node("Relu", constants=[files.tensor("w", np.ones(3, np.float32), f9=b"\0" * 11)]),
      "tensor 'w': 11 bytes, its shape needs 12"),
     (one_node("Relu", constants=[b"\x08" + b"\xff" * 8 + b"\x7f" + files.tensor("w", np.ones(1, np.float32))]),
@@ -292,11 +292,11 @@ def test_weights_in_other_files(tt, load, tmp_path):
             ({"location": str(outside)}, "outside of the model's folder"),
             ({"location": "link"}, "outside of the model's folder"),
             ({"location": ""}, "outside of the model's folder"),
-            ({"location": "sub"}, "cannot be read|no regular file"),
+            ({"location": "sub"}, "cannot be read|not a regular file"),
             ({"location": "missing"}, "cannot be read"),
             ({"location": "sub/w.bin", "offset": 8}, "cannot be read: bytes 8 to 8008 of it, which has 8004"),
             ({"location": "sub/w.bin", "offset": -4}, "bytes -4 to"),
-            ({"location": "sub/w.bin", "offset": "x"}, "is no number"),
+            ({"location": "sub/w.bin", "offset": "x"}, "is not a number"),
             ({"location": "sub/w.bin", "length": 4}, "4 bytes, its shape needs 8000")):
         with pytest.raises(tt.onnx.OnnxError, match=text):
             of(**facts)

@@ -149,7 +149,8 @@ tell(texts)
 """))
     wanted = (
         "ValueError: Invalid destination rank", "ValueError: Invalid source rank", "ValueError: global rank 2",
-        "TypeError: tensor is a Tensor, not list", "ValueError: Invalid ``p2p_op_list``", "ValueError: Invalid ``op``",
+        "TypeError: tensor must be a Tensor, not list", "ValueError: Invalid ``p2p_op_list``",
+        "ValueError: Invalid ``op``",
     )
     for (texts,) in found:
         assert len(texts) == len(wanted)

@@ -97,10 +97,10 @@ def test_collectives_refuse_what_does_not_fit(tt, world):
     world.init_process_group(rank=0, world_size=1)
     x = tt.ones(2, 3)
     for call, text in (
-        (lambda: world.all_gather([x, x], x), "tensor_list is a list of one element .* it is 2"),
+        (lambda: world.all_gather([x, x], x), "tensor_list must be a list of one element .* it is 2"),
         (lambda: world.all_gather([tt.ones(3)], x), r"tensor_list\[0\] of \(3,\) does not take tensor of \(2, 3\)"),
         (lambda: world.all_gather([x.long()], x), "is teletensor.int64, tensor teletensor.float32"),
-        (lambda: world.gather(x), "gather_list is a list .* it is NoneType"),
+        (lambda: world.gather(x), "gather_list must be a list .* it is NoneType"),
         (lambda: world.broadcast(x, 1), "global rank 1 is not in the group of ranks"),
         (lambda: world.recv(x, 0), "Invalid source rank"),
         (lambda: world.recv(x), "no other rank"),
@@ -108,7 +108,7 @@ def test_collectives_refuse_what_does_not_fit(tt, world):
     ):
         with pytest.raises(ValueError, match=text):
             call()
-    with pytest.raises(TypeError, match="tensor is a Tensor, not list"):
+    with pytest.raises(TypeError, match="tensor must be a Tensor, not list"):
         world.all_reduce([1])
     with pytest.raises(RuntimeError, match="non-integral dtype"):
         world.all_reduce(x, world.ReduceOp.BAND)

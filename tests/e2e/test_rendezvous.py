@@ -119,7 +119,7 @@ def test_a_signal_ends_the_wait(launch, number):
 
 def test_what_goes_wrong(launch):
     status, _, err = finish(launch("--nnodes", "2", "--rdzv-conf", "join_timeout=0.1"))
-    assert status == 1 and "rendezvous: 1 of 2 machines have come in time" in err and "Traceback" not in err
+    assert status == 1 and "rendezvous: 1 of 2 machines have joined in time" in err and "Traceback" not in err
     waiting(launch, 0)
     first = launch("--nnodes", "3")
     waiting(launch, 1)

@@ -224,7 +224,7 @@ def test_a_session_that_was_ended_says_why(start_daemon, tt):
             proxy.cut()
             wait_until(lambda: not raw.sessions())
             proxy.accept()
-            with pytest.raises(tt.SessionLostError, match="nobody came back") as lost:
+            with pytest.raises(tt.SessionLostError, match="no client returned") as lost:
                 x.tolist()
             assert lost.value.reason == "expired"
         with contextlib.suppress(tt.SessionLostError):

@@ -68,7 +68,7 @@ def test_values_of_before_are_told_again(start_daemon):
     with Raw(daemon.unix) as s.raw:
         s.stream(s.attaches)
         code, text = s.refusal()
-        assert code == grpc.StatusCode.UNAVAILABLE and "Attach comes first" in text
+        assert code == grpc.StatusCode.UNAVAILABLE and "call Attach before Run" in text
         s.resume()
         assert s.fetched().data == b"\0\0\0@"  # 2.0
         s.end()

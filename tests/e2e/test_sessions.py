@@ -266,9 +266,9 @@ def test_use_after_close_says_so(start_daemon, tt):
 
 
 @pytest.mark.parametrize(("wrong", "error", "text"), [
-    ({"memory": "2GiB"}, TypeError, "memory is a whole number of bytes, not '2GiB'"),
+    ({"memory": "2GiB"}, TypeError, "memory must be a whole number of bytes, not '2GiB'"),
     ({"memory": 1.5}, TypeError, "memory"), ({"memory": -5}, ValueError, "memory"),
-    ({"memory": 2**70}, ValueError, "memory"), ({"name": 5}, TypeError, "name is text, not 5"),
+    ({"memory": 2**70}, ValueError, "memory"), ({"name": 5}, TypeError, "name must be text, not 5"),
     ({"token": 5}, TypeError, "token"), ({"address": 5}, TypeError, "int")])
 def test_arguments_of_connect(shared_daemon, tt, wrong, error, text):
     """A wrong type must be an error; sent as an unknown field, it would have no effect."""
@@ -284,10 +284,10 @@ def test_names_that_are_none(start_daemon, tt):
             for name in ("", 5, None, "a\0b", "x" * 5000):
                 if (call, name) == (tt.published, None):
                     continue  # published() without a name lists publications
-                with pytest.raises(ValueError, match="is no name: 1 to 200") as caught:
+                with pytest.raises(ValueError, match="is not a valid name: 1 to 200") as caught:
                     call(name)
                 assert len(str(caught.value)) < 300
         with pytest.raises(ValueError, match="name"):
             tt.interrupt("", daemon.unix)
-        with pytest.raises(TypeError, match="name is text, not 5"):
+        with pytest.raises(TypeError, match="name must be text, not 5"):
             tt.interrupt(5, daemon.unix)

@@ -82,7 +82,7 @@ def test_snapshots_while_another_thread_works(start_daemon, tt):
 def test_what_cannot_be_written_says_so(start_daemon, tt):
     for flags in (("--lease", "60"), ("--lease", "0", *FLAGS[2:])):  # the first: the fixture's --restart 0
         daemon = start_daemon(*flags)
-        with tt.connect(daemon.unix) as s, pytest.raises(RuntimeError, match="keeps no sessions"):
+        with tt.connect(daemon.unix) as s, pytest.raises(RuntimeError, match="does not save sessions"):
             s.snapshot()
 
 

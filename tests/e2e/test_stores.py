@@ -79,14 +79,14 @@ def test_bad_arguments(store):
     for call in (lambda: store.set(1, "x"), lambda: store.set("k", 1), lambda: store.get(b"k"),
                  lambda: store.wait("key"), lambda: store.check("key"), lambda: store.append("k", None),
                  lambda: store.compare_set("k", 1, "x"), lambda: store.delete_key(None)):
-        with pytest.raises(TypeError, match="store is|is a list"):
+        with pytest.raises(TypeError, match="store must be|must be a list"):
             call()
     with pytest.raises(ValueError, match="2 keys and 1 values"):
         store.multi_set(["a", "b"], ["1"])
     with pytest.raises(ValueError, match="more than 0"):
         store.set_timeout(0)
     store.set("k", "text")
-    with pytest.raises(dist.DistStoreError, match="k. is no number.*text"):
+    with pytest.raises(dist.DistStoreError, match="k. is not a number.*text"):
         store.add("k", 1)
     with pytest.raises(TypeError, match="not dict"):
         dist.PrefixStore("p", {})

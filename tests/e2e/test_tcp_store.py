@@ -259,7 +259,7 @@ def test_users_do_not_meet(start_daemon, new_token, monkeypatch):
 
 def test_a_store_is_nobodys_without_a_name(start_daemon, monkeypatch):
     monkeypatch.setenv("TELETENSOR_STORE", start_daemon(anonymous=True).tcp)
-    with pytest.raises(dist.DistStoreError, match="needs to know who you are; use the daemon's socket, or a token"):
+    with pytest.raises(dist.DistStoreError, match="needs an authenticated user: connect through"):
         opened(is_master=True)
 
 

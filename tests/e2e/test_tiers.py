@@ -140,9 +140,9 @@ def test_a_damaged_file_costs_its_tensor(start_daemon, tt):
             with pytest.raises(RuntimeError) as raised:
                 (lost + 1).sum().item()
             text = str(raised.value)
-            assert "was on the disk and cannot be read back" in text and "wrong checksum" in text
+            assert "was moved to the disk and cannot be read again" in text and "wrong checksum" in text
             assert text.count("test_tiers.py") == 2, text  # who made it, who used it
-            with pytest.raises(RuntimeError, match="cannot be read back"):
+            with pytest.raises(RuntimeError, match="cannot be read again"):
                 lost.numpy()
             np.testing.assert_array_equal(fine.numpy(), data[1])
             lost = tt.tensor(data[0])
@@ -165,7 +165,7 @@ def test_a_full_disk_is_out_of_memory(start_daemon, tt):
                 mine.append(tt.full((EIGHT,), 9.0))
                 s.synchronize()
             text = str(refused.value)
-            assert re.search(r"on disk: .* everybody 1\d\.\d MiB of 20\.0 MiB", text), text
+            assert re.search(r"on disk: .* all users 1\d\.\d MiB of 20\.0 MiB", text), text
             assert "requested 8.0 MiB" in text and line_of(text)
             assert [t[7].item() for t in mine[:3]] == [0.0, 1.0, 2.0]
         del mine  # both are full, so nothing could be moved

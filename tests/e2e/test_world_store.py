@@ -82,7 +82,7 @@ def test_a_world_of_one(tt):
 def test_bad_arguments(tt, arguments, said):
     with pytest.raises(ValueError, match=said):
         dist.init_process_group(rank=0, world_size=1, **arguments)
-    with pytest.raises(TypeError, match="store is a Store, not dict"):
+    with pytest.raises(TypeError, match="store must be a Store, not dict"):
         dist.init_process_group(rank=0, world_size=1, store={})
 
 

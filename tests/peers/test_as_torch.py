@@ -67,5 +67,5 @@ def test_versions_compare():
             for compare in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__"):
                 assert getattr(ours, compare)(other) == getattr(wanted, compare)(other), (text, compare, other)
     assert TorchVersion("2.1") != "something else" and {TorchVersion("2.1"): 1}["2.1"] == 1
-    with pytest.raises(ValueError, match="'new' is no version"):
+    with pytest.raises(ValueError, match="'new' is not a valid version"):
         _ = TorchVersion("2.1") < "new"

@@ -291,7 +291,7 @@ def test_errors(start_daemon, tmp_path: Path):
         "average": "average is of floating point", "premultiplied": "NotImplementedError: ",
         "float8": "TypeError: the daemon cannot compute with torch.float8_e5m2",
         "meta": "not torch.float32 of layout torch.strided on meta",
-        "list": "a list of 2 elements", "outputs": "expected to be as the inputs",
+        "list": "a list of 2 elements", "outputs": "must have the inputs' dtype",
         "parts": "output_split_sizes [1, 1] do not split 4 rows", "itself": "send: rank 0 is no other rank",
         "root": "rank 2 is not in", "monitored": "Rank 1 failed to pass monitoredBarrier in 200 ms",
         "destroyed": "all_reduce: the process group has been destroyed", "long": None,

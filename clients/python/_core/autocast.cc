@@ -163,7 +163,7 @@ void bind_autocast(nb::module_& m) {
           "__init__",
           [](Region* self, int where, bool enabled, nb::handle dtype, std::optional<bool> cache) {
             const auto lower = dtype_of(dtype.ptr());
-            if (!lower) throw nb::type_error("AutocastScope: not a dtype");
+            if (!lower) throw nb::type_error("AutocastScope: expected a dtype");
             new (self) Region{where ? 1u : 0u, enabled, *lower, cache, {}};
           },
           nb::arg("where"), nb::arg("enabled"), nb::arg("dtype"), nb::arg("cache").none())

@@ -53,7 +53,7 @@ class Capturing {
     for (nb::handle each : tensors) {
       PyTensor* const t = tensor_of(each.ptr());
       if (t == nullptr && PyErr_Occurred()) throw nb::python_error();
-      if (t == nullptr) throw nb::type_error("an argument of a trace is a Tensor");
+      if (t == nullptr) throw nb::type_error("an argument of a trace must be a Tensor");
       const auto known = std::find_if(own_.begin(), own_.end(),
                                       [&](const StandIn& own) { return own.real.is(each); });
       if (known != own_.end()) {

@@ -393,8 +393,9 @@ void bind_guards(nb::module_& m) {
   nb::class_<Guards>(m, "Guards", nb::type_slots(guards_slots),
                      "What a captured program has read from Python.")
       .def(nb::init<>())
-      .def("check", &Guards::check, "Does everything still stand where it was read?")
-      .def("dead", &Guards::dead, "Can they never hold again, since an object is gone?")
+      .def("check", &Guards::check, "Returns true if everything that was read is unchanged.")
+      .def("dead", &Guards::dead,
+           "Returns true if they can never hold again, because an object was destroyed.")
       .def("why", &Guards::why, "The first place that has changed; \"\" where none has.")
       .def("__len__", &Guards::size)
       .def(
@@ -404,7 +405,7 @@ void bind_guards(nb::module_& m) {
             if (now == nullptr && PyErr_Occurred()) throw nb::python_error();
             g.item(dict.ptr(), key.ptr(), now);
           },
-          nb::arg("dict"), nb::arg("key"), "Notes what stands at a key of a dict.")
+          nb::arg("dict"), nb::arg("key"), "Records the value at a key of a dict.")
       .def(
           "number",
           [](Guards& g, nb::dict dict, nb::handle key) { g.number(dict.ptr(), key.ptr()); },

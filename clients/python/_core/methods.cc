@@ -84,7 +84,7 @@ PyTypeObject* method_type() {
 // The returned object lives as long as the process.
 nb::object make_method(nb::object function) {
   const vectorcallfunc call = PyVectorcall_Function(function.ptr());
-  if (call == nullptr) throw nb::type_error("method: a function is wanted");
+  if (call == nullptr) throw nb::type_error("method: expected a function");
   auto* method = PyObject_New(MethodObject, method_type());
   method->vectorcall = method_call;
   method->function = function.release().ptr();

@@ -46,7 +46,7 @@ core::Result<Var> PySession::run_hook(autograd::HookId hook, const Var& g) {
   if (result.is_none()) return seen;
   PyTensor* tensor = tensor_of(result.ptr());
   if (tensor == nullptr && PyErr_Occurred()) {
-    return Status(core::Code::kAborted, "a hook's result cannot be made");
+    return Status(core::Code::kAborted, "the tensor that a hook returned cannot be computed");
   }
   if (tensor == nullptr || tensor->session != this) {
     PyErr_SetString(PyExc_TypeError, "a gradient hook must return None or a Tensor of the session");
@@ -266,7 +266,7 @@ nb::dict resume(PySession& s, std::uint64_t next_seq, std::uint64_t next_id,
 
 void bind_session(nb::module_& m) {
   nb::class_<PySession>(m, "Session", nb::is_weak_referenceable(), nb::dynamic_attr(),
-                        "The native half of a session; teletensor.Session wraps it.")
+                        "The native part of a session; teletensor.Session wraps it.")
       .def(
           "__init__",
           [](nb::pointer_and_handle<PySession> self, std::uint64_t credit_upto,
@@ -310,17 +310,18 @@ void bind_session(nb::module_& m) {
           "The next frame's bytes; b'' when the time has passed, None when the stream is over.")
       .def("take_up", &PySession::take_up, nb::arg("attach"), nb::arg("received_upto"),
            "A new stream takes over; its number, for next_frame.")
-      .def("retain", &PySession::retain, "From now on frames that have run are retained.")
+      .def("retain", &PySession::retain, "Retains frames that have run from now on.")
       .def_prop_ro("replay_from", [](const PySession& s) { return s.replay_from(); })
       .def("replay", &PySession::replay, nb::arg("attach"), nb::arg("received_upto"),
            nb::arg("credit_upto"), nb::arg("credit_bytes"), nb::arg("bytes_received"),
-           "As take_up, for a daemon that is older than this client.")
+           "Like take_up, for a daemon whose session is in an earlier state than this client.")
       .def(
           "freeze",
           [](PySession& s, int code, const std::string& why) {
             s.freeze(code == 0 ? Status() : Status(static_cast<core::Code>(code), why));
           },
-          nb::arg("code"), nb::arg("why"), "Nothing but reading from now on; code 0: all again.")
+          nb::arg("code"), nb::arg("why"),
+          "Allows only reading from now on; code 0 allows everything again.")
       .def_prop_ro("frozen", [](const PySession& s) { return s.frozen(); })
       .def_prop_ro("progress_upto", [](const PySession& s) { return s.progress_upto(); })
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
@@ -425,7 +426,7 @@ void bind_session(nb::module_& m) {
             }
             return out;
           },
-          "The exceptions of the late errors that have arrived and were not raised.")
+          "The exceptions of the asynchronous errors that were received and not raised.")
       .def(
           "join_pending",
           [](PySession& s, int code) {
@@ -466,7 +467,7 @@ void bind_session(nb::module_& m) {
            })
       .def(
           "mark_interrupted", [](PySession& s) { return s.mark_interrupted(); },
-          "Nothing issued so far is wanted any more: the number of the last command, or 0.")
+          "Marks all issued commands as not needed; returns the number of the last one, or 0.")
       .def(
           "dropped",
           [](PySession& s, std::uint64_t upto, double seconds) {
@@ -478,11 +479,12 @@ void bind_session(nb::module_& m) {
             return nb::make_tuple(found.first, found.commands);
           },
           nb::arg("upto"), nb::arg("seconds"),
-          "Of the commands up to `upto`: the first that was dropped, and how many were.")
+          "The first of the commands up to `upto` that was cancelled, and how many were.")
       .def_prop_ro("queued", [](const PySession& s) { return s.queued(); })
       .def(
           "interrupt_again", [](PySession& s) { return s.interrupt_again(); },
-          "Notes a Ctrl-C: is what an earlier one has found in the queue still waited for?")
+          "True if this thread waits for a value and commands queued at an earlier Ctrl-C have not "
+          "run.")
       .def_prop_ro("interrupt_pending", [](PySession& s) { return s.interrupt_pending(); })
       .def_prop_ro("tape_nodes", [](PySession& s) { return s.graph().live_nodes(); })
       .def_rw("strict", &PySession::strict)

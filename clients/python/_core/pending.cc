@@ -140,7 +140,7 @@ Status PySession::settle(PyTensor& tensor) {
     if (pending->error.is_valid()) return {};
     if (pending->busy) {
       if (pending->runs == std::this_thread::get_id()) {
-        return core::internal("a tensor is needed to make itself");
+        return core::internal("the creation of a tensor needs the tensor itself");
       }
       TT_RETURN_IF_ERROR(wait_until([&] { return !pending->busy.load(); }));
       continue;
@@ -180,7 +180,8 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   }
   PyTensor* result = made == nullptr ? nullptr : tensor_of(made);
   if (made != nullptr && result == nullptr && !PyErr_Occurred()) {
-    PyErr_SetString(PyExc_TypeError, "what makes a pending tensor returned no Tensor");
+    PyErr_SetString(PyExc_TypeError,
+                    "the function that creates a pending tensor returned no Tensor");
   }
   if (pending.error.is_valid()) {  // Creating the tensor was interrupted meanwhile.
     Py_XDECREF(made);
@@ -322,7 +323,7 @@ namespace {
 
 PyTensor& tensor(nb::handle object) {
   PyTensor* t = tensor_of(object.ptr());
-  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a Tensor is wanted");
+  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected a Tensor");
   if (t == nullptr) throw nb::python_error();
   return *t;
 }
@@ -377,7 +378,7 @@ void bind_pending(nb::module_& m) {
           [](PyCounts* self, nb::handle numbers) {
             PyTensor& t = tensor(numbers);
             if (t.handle->layout.dtype != core::DType::kI64) {
-              raise_if(core::invalid("Counts: an int64 tensor is wanted"));
+              raise_if(core::invalid("Counts: expected an int64 tensor"));
             }
             core::Ref<Counts> counts(new Counts(*t.session, t.handle));
             raise_if(counts->ask());

@@ -33,7 +33,7 @@ void bind_process(nb::module_& m) {
         static const int registered = on_exit(fail, nullptr);
         (void)registered;
       },
-      "The process ends with status 1 where it would end with 0.");
+      "Makes the process end with status 1 instead of 0.");
 }
 
 }  // namespace teletensor::client

@@ -184,7 +184,7 @@ std::vector<HandleRef> handles_of(nb::handle sequence, PySession* session) {
     PyTensor* t = tensor_of(each.ptr());
     if (t == nullptr) {
       if (PyErr_Occurred()) throw nb::python_error();
-      PyErr_SetString(PyExc_TypeError, "a program takes Tensors");
+      PyErr_SetString(PyExc_TypeError, "the arguments of a program must be Tensors");
       throw nb::python_error();
     }
     if (session != nullptr && t->session != session) {
@@ -204,7 +204,8 @@ std::vector<core::Number> numbers_of(const program::Program& program, nb::handle
   for (nb::handle each : numbers) {
     core::Number n;
     if (!number_of(each.ptr(), n)) {
-      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a program's numbers are numbers");
+      if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "the numbers of a program must be numbers");
       throw nb::python_error();
     }
     n.argument = 0;
@@ -425,7 +426,8 @@ void bind_programs(nb::module_& m) {
             std::vector<HandleRef> inputs;
             return p.resolve(handles_of(arguments, p.session), inputs, true);
           },
-          nb::arg("arguments"), "Do these arguments, and what it reads besides, fit?")
+          nb::arg("arguments"),
+          "Returns true if the program is valid for these arguments and for its other inputs.")
       .def("call", &call, nb::arg("arguments"), nb::arg("numbers"), nb::arg("times") = 0,
            nb::arg("sliced") = std::vector<std::uint32_t>(), nb::arg("whole") = false,
            "Runs it: the outputs, or with `whole` all results. Nothing waits.")
@@ -434,7 +436,7 @@ void bind_programs(nb::module_& m) {
           [](PyProgram& p, const std::vector<std::uint32_t>& results) {
             return Expanded(p.program(), results).parameters();
           },
-          nb::arg("results"), "Which parameters these of its results are made of.")
+          nb::arg("results"), "The parameters that these of its results depend on.")
       .def(
           "expand",
           [](PyProgram& p, nb::handle inputs, nb::handle numbers,
@@ -445,7 +447,8 @@ void bind_programs(nb::module_& m) {
                                         drawn.second};
             if (given.inputs.size() != p.program().body.parameters.size() ||
                 given.numbers.size() != p.program().numbers.size()) {
-              raise_if(core::invalid("program: not as many inputs as parameters"));
+              raise_if(core::invalid(
+                  "program: the number of inputs differs from the number of parameters"));
             }
             Handles made;
             raise_if(Expanded(p.program(), wanted).run(*p.session, given, made));
@@ -486,13 +489,13 @@ void bind_programs(nb::module_& m) {
                    view.geometry.dense() &&
                    p.program().values[view.value].elements == view.geometry.numel();
           },
-          nb::arg("parameter"), "Is the parameter a whole storage of its own?")
+          nb::arg("parameter"), "Returns true if the parameter is a whole storage of its own.")
       .def(
           "laid",
           [](PyProgram& p, std::size_t i, nb::handle object) {
             PyTensor* t = tensor_of(object.ptr());
             if (t == nullptr || i >= p.program().body.parameters.size()) {
-              throw nb::type_error("not a parameter's Tensor");
+              throw nb::type_error("expected the Tensor of a parameter");
             }
             const program::View& view = p.program().body.parameters[i];
             if (!(t->handle->shape() == view.geometry.shape) ||
@@ -515,7 +518,8 @@ void bind_programs(nb::module_& m) {
           [](PyProgram& p, nb::list sources,
              const std::vector<std::pair<bool, std::uint32_t>>& outputs) {
             if (sources.size() != p.program().body.parameters.size()) {
-              raise_if(core::invalid("program: not as many inputs as parameters"));
+              raise_if(core::invalid(
+                  "program: the number of inputs differs from the number of parameters"));
             }
             std::vector<PyProgram::Source> bound;
             for (nb::handle each : sources) {
@@ -529,13 +533,13 @@ void bind_programs(nb::module_& m) {
               if (source.argument < 0 && !source.fixed &&
                   (source.gradient_of < 0 ||
                    static_cast<std::size_t>(source.gradient_of) >= sources.size())) {
-                raise_if(core::invalid("program: an input that comes from nowhere"));
+                raise_if(core::invalid("program: an input has no source"));
               }
             }
             std::vector<TracedOutput> named;
             for (const auto& [is_input, index] : outputs) {
               if (index >= (is_input ? bound.size() : p.program().body.results.size())) {
-                raise_if(core::invalid("program: an output that it does not have"));
+                raise_if(core::invalid("program: an output does not exist"));
               }
               named.push_back({is_input, index, false});
             }
@@ -615,7 +619,7 @@ void bind_programs(nb::module_& m) {
                 program::serialize(p.program(), ops::op_names(ops::catalog()));
             return nb::bytes(bytes.data(), bytes.size());
           },
-          "Its bytes, as a file holds them.");
+          "The program as bytes in the file format.");
   m.def(
       "load_program",
       [](PySession& session, nb::bytes bytes) {
@@ -660,7 +664,7 @@ void bind_programs(nb::module_& m) {
           PyTensor* t = tensor_of(each.ptr());
           if (t == nullptr) {
             if (PyErr_Occurred()) throw nb::python_error();
-            throw nb::type_error("not a Tensor");
+            throw nb::type_error("expected a Tensor");
           }
           const Handle& h = *t->handle;
           const char head[] = {static_cast<char>(h.layout.dtype),

@@ -368,7 +368,8 @@ PyType_Slot reads_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_r
 }  // namespace
 
 void bind_reads(nb::module_& m) {
-  m.def("can_capture", &Reads::supported, "Does this version of Python let it see what is read?");
+  m.def("can_capture", &Reads::supported,
+        "Returns true if reads can be observed in this version of Python.");
   nb::class_<Reads>(m, "Reads", nb::type_slots(reads_slots),
                     "Notes what a function reads from Python.")
       .def(nb::init<nb::object>(), nb::arg("guards"))
@@ -412,7 +413,7 @@ void bind_reads(nb::module_& m) {
           },
           nb::arg("function"), nb::arg("args"),
           "Notes what a function in C reads of its arguments.")
-      .def("clear", &Reads::clear, "Lets go of what it has met.")
+      .def("clear", &Reads::clear, "Releases the recorded objects.")
       .def_rw("paused", &Reads::paused, "Above 0 nothing is noted.");
 }
 

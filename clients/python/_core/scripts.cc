@@ -115,7 +115,7 @@ void bind_scripts(nb::module_& m) {
   m.def(
       "one_storage",
       [](nb::handle a, nb::handle b) { return handle_at(a).cell == handle_at(b).cell; },
-      "Do the two tensors lie in the same memory?");
+      "Returns true if the two tensors share memory.");
   m.def("tracing", [](PySession& session) { return session.tracer() != nullptr; });
   m.def("alive_in_trace", [](PySession& session) {
     nb::list out;

@@ -355,7 +355,9 @@ Var PySession::saved_again(int slot, Node& node) {
 
 core::Result<Node*> PySession::again(Node& node) {
   NodeExtra& extra = extra_of(node);
-  if (extra.frame == nullptr) return core::invalid("backward: a node's saved values are gone");
+  if (extra.frame == nullptr) {
+    return core::invalid("backward: the saved values of a node were freed");
+  }
   const core::Ref<Frame> frame = extra.frame;
   if (frame->nodes.empty()) {
     const transforms::Below below(0);
@@ -450,7 +452,7 @@ namespace {
 
 PyTensor& tensor(nb::handle object) {
   PyTensor* t = tensor_of(object.ptr());
-  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a Tensor is wanted");
+  if (t == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "expected a Tensor");
   if (t == nullptr) throw nb::python_error();
   return *t;
 }

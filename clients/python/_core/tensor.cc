@@ -313,7 +313,8 @@ nb::object backward(nb::handle roots, nb::handle seeds, nb::handle inputs, bool 
 }  // namespace
 
 nb::bytes PyFetch::read() {
-  if (bulk_ || std::exchange(ended_, true)) throw nb::value_error("a value is read once");
+  if (bulk_ || std::exchange(ended_, true))
+    throw nb::value_error("the value of a fetch can be read only once");
   auto value = session_.wait_fetched(seq_);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_late(session_);

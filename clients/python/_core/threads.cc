@@ -66,8 +66,8 @@ Place present_place() {
 
 Status refusal() {
   return core::invalid(
-      "a finalizer cannot wait for the daemon where the collector runs it on a thread that the "
-      "daemon's answers need");
+      "a finalizer cannot wait for the daemon on a thread that is needed to receive the daemon's "
+      "answers");
 }
 
 }  // namespace

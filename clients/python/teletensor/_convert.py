@@ -146,7 +146,7 @@ def _python_numbers(array: np.ndarray[Any, Any], dtype: _core.dtype | None
     _check_fits(array, dtype)
     if kind == "c":
         if dtype is not None and not dtype.is_complex:
-            raise TypeError(f"tensor: a complex number is no {dtype.name}")
+            raise TypeError(f"tensor: a complex number cannot be converted to {dtype.name}")
         return array.astype(_TO_NUMPY[dtype or default.to_complex()])
     if kind == "f":
         wanted = dtype if dtype is not None else default
@@ -224,7 +224,7 @@ def _refuse_device(name: Any) -> None:
     if session is not None:
         session.check_device(name)
     raise RuntimeError(
-        f"device {name!r} is on no daemon; one has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...")
+        f"device {name!r} is on no daemon: a daemon has 'cpu', and its GPUs are 'cuda:0', 'cuda:1', ...")
 
 
 # Inside `with device:` new tensors are created on that device.

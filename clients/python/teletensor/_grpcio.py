@@ -130,7 +130,7 @@ class GrpcioTransport(Transport):
             return _failed(error).end
         except (RuntimeError, ValueError) as error:
             call.cancel()
-            return End(_INTERNAL, f"the daemon sent what is no progress message: {error}", "protocol")
+            return End(_INTERNAL, f"the daemon sent an invalid progress message: {error}", "protocol")
 
     def _upload(self, core: _core.Session, data: memoryview, dtype: _core.dtype,
                 device: _core.device, shape: Sequence[int], moved: _core.Moved,

@@ -80,9 +80,10 @@ def replace(session: Session, held: dict[str, Tensor], name: str, value: Any) ->
     fresh = dict(flat(name, value)) if good_name(name) else {}
     for each in fresh or [name]:
         if not good_name(each):
-            raise ValueError(f"keep: {each!r:.200} is no name: 1 to 200 characters of printable ASCII")
+            raise ValueError(
+                f"keep: {each!r:.200} is not a valid name: 1 to 200 characters of printable ASCII")
     if value is not None and not fresh:
-        raise TypeError("keep: a tensor is wanted, or what holds tensors")
+        raise TypeError("keep: expected a tensor, or a container or module of tensors")
     for old in [n for n in held if n == name or n.startswith(name + "/")]:
         if old not in fresh:
             session._core.keep(old, None)

@@ -43,7 +43,7 @@ def _assert_async(
 ) -> None:
     """RuntimeError if the tensor's only element is zero. Waits for its value."""
     if not isinstance(input, Tensor):
-        raise TypeError(f"_assert_async: input is a Tensor, not {type(input).__name__}")
+        raise TypeError(f"_assert_async: input must be a Tensor, not {type(input).__name__}")
     if not input.item():
         raise RuntimeError(assert_msg)
 

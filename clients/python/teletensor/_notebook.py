@@ -45,7 +45,7 @@ def session_html(session: Session) -> str:
     bars = "".join(
         f"<div>{html.escape(m['device'])}: <progress max='{m['quota'] or m['device_total'] or 1}' "
         f"value='{m['used']}'></progress> {bytes_text(m['used'])} of "
-        f"{bytes_text(m['quota'] or m['device_total'])}; everybody: {bytes_text(m['device_used'])} of "
+        f"{bytes_text(m['quota'] or m['device_total'])}; all sessions: {bytes_text(m['device_used'])} of "
         f"{bytes_text(m['device_total'])}</div>" for m in status["memory"])
     queue = "nothing queued"
     if status["queued"]:

@@ -35,7 +35,7 @@ class _FirstImport(MetaPathFinder, Loader):
         if not _ours(_importer()):
             raise ImportError(
                 f"{name} is imported a second time in this process, after its modules were removed from "
-                "sys.modules; its native part can be there only once. Keep the modules, or start another "
+                "sys.modules; its native part can be loaded only once. Keep the modules, or start another "
                 "process", name=name)
         return ModuleSpec(name, self)
 

@@ -36,7 +36,7 @@ def with_address(parser: argparse.ArgumentParser, table: bool = False) -> argpar
     parser.add_argument("--address", help="host:port, unix:/path or a path "
                         "[TELETENSOR_ADDRESS, else this user's socket]")
     if table:
-        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     return parser
 
 
@@ -500,54 +500,58 @@ def _session_word(text: str) -> int | str:
 
 def add_commands(commands: Any) -> dict[str, Callable[[argparse.Namespace], int]]:
     """Adds the parsers of the commands; returns the functions that run them."""
-    with_address(commands.add_parser("sessions", help="who is on it"), table=True)
-    memory = with_address(commands.add_parser("memory", help="what they hold, by device"), table=True)
+    with_address(commands.add_parser("sessions", help="lists the daemon's sessions"), table=True)
+    memory = with_address(commands.add_parser("memory", help="memory of sessions, by device"), table=True)
     memory.add_argument("--session", type=_session_word, metavar="SESSION",
                         help="the largest tensors of the session with this number or name")
     memory.add_argument("--published", action="store_true",
-                        help="with --json: the tensors that sessions use together")
-    top = with_address(commands.add_parser("top", help="who uses the lanes right now"))
-    top.add_argument("--interval", type=number(0, 3600, float), default=2.0, help="seconds [2]")
-    top.add_argument("--count", type=number(1, _MOST), default=-1, help="ends after so many tables")
+                        help="with --json: the tensors that are published to other sessions")
+    top = with_address(commands.add_parser("top", help="shows periodically which sessions use the lanes"))
+    top.add_argument("--interval", type=number(0, 3600, float), default=2.0,
+                     help="seconds between tables [2]")
+    top.add_argument("--count", type=number(1, _MOST), default=-1, help="number of tables [no limit]")
     slow = with_address(commands.add_parser(
-        "slowlog", help="instructions that held a lane for long"), table=True)
-    slow.add_argument("--most", type=number(1, _MOST), default=20, help="entries [20]")
-    with_address(commands.add_parser("groups", help="sessions that run collectives together"), table=True)
+        "slowlog", help="lists instructions that held a lane for a long time"), table=True)
+    slow.add_argument("--most", type=number(1, _MOST), default=20, help="maximum number of entries [20]")
+    with_address(commands.add_parser("groups", help="lists the groups of collectives"), table=True)
     kill = with_address(commands.add_parser("kill", help="ends a session"))
     kill.add_argument("session", type=_session_word, help="its number or name, from `teletensor sessions`")
-    kill.add_argument("--reason", default="", help="told to its client")
-    kill.add_argument("--interrupt", action="store_true", help="only drops what it has queued")
+    kill.add_argument("--reason", default="", help="the reason that its client is told")
+    kill.add_argument("--interrupt", action="store_true", help="only drop its queued commands")
     snapshot = with_address(commands.add_parser(
-        "snapshot", help="writes sessions into the state directory, all that you may see"), table=True)
+        "snapshot", help="saves sessions in the state directory: those named, or all that you may see"),
+        table=True)
     snapshot.add_argument("session", type=_session_word, nargs="*",
                           help="numbers or names, from `teletensor sessions`")
     drain = with_address(commands.add_parser(
-        "drain", help="ends the daemon as SIGTERM does, and tells what became of its sessions"), table=True)
-    drain.add_argument("--to", metavar="PEER", help="instead of ending it, moves all sessions to "
-                       "this peer; no new ones are opened from then on")
+        "drain", help="ends the daemon as SIGTERM does, and reports what happened to its sessions"),
+        table=True)
+    drain.add_argument("--to", metavar="PEER", help="move all sessions to this peer instead of ending the "
+                       "daemon; no new sessions are opened from then on")
     drain.add_argument("--cancel", action="store_true",
-                       help="ends what --to has begun: new sessions are opened")
+                       help="cancel a drain with --to: new sessions are opened again")
     drain.add_argument("--seconds", type=number(0, 1e6, float), default=0.0,
-                       help="for all of it [the daemon's --drain]")
+                       help="maximum duration of the drain [the daemon's --drain]")
     move = with_address(commands.add_parser(
-        "move", help="moves a session to another daemon, where its program goes on"), table=True)
+        "move", help="moves a session to another daemon, where its program continues"), table=True)
     move.add_argument("session", type=_session_word, help="its number or name, from `teletensor sessions`")
-    move.add_argument("--to", metavar="PEER", required=True, help="a name of the daemon's --peers")
+    move.add_argument("--to", metavar="PEER", required=True, help="name of a peer of the daemon (--peers)")
     for each in (move, drain):
         each.add_argument("--timeout", type=number(0, 1e6, float), default=30.0, metavar="SECONDS",
-                          help="for which a move waits where the daemon has no connection to PEER [30]")
-    tokens = commands.add_parser("token", help="who may call: create, list, revoke")
+                          help="maximum wait of a move for a connection to PEER [30]")
+    tokens = commands.add_parser("token", help="manages tokens: create, list, revoke")
     actions = tokens.add_subparsers(dest="action", required=True)
-    create = with_address(actions.add_parser("create", help="prints a new one"))
+    create = with_address(actions.add_parser("create", help="prints a new token"))
     create.add_argument("user", help="letters, digits and ._@-")
     create.add_argument("--output", metavar="FILE",
-                        help="writes it into this new file, which its owner alone can read")
+                        help="write it to this new file, which only its owner can read")
     create.add_argument("--role", choices=["user", "admin", "metrics"], default="user")
     create.add_argument("--days", type=number(1, 36500), default=0,
-                        help="it expires after so many [never]")
-    with_address(actions.add_parser("list", help="without their secrets"), table=True)
-    with_address(actions.add_parser("revoke", help="refused from the next call on")).add_argument("id")
-    with_address(commands.add_parser("bench", help="a few figures of a daemon, seen from here"),
+                        help="days until it expires [never]")
+    with_address(actions.add_parser("list", help="lists tokens without their secrets"), table=True)
+    revoke = with_address(actions.add_parser("revoke", help="revokes a token: calls with it are refused"))
+    revoke.add_argument("id")
+    with_address(commands.add_parser("bench", help="measures the daemon from this machine"),
                  table=True)
     return {"sessions": _sessions, "memory": _memory, "top": _top, "slowlog": _slow_log, "groups": _groups,
             "kill": _kill, "snapshot": _snapshot, "move": _move, "drain": _drain,

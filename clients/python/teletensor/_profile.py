@@ -90,7 +90,7 @@ class Profile(_core.Scope):
     # Called by Scope when the `with` block is entered.
     def _save(self) -> None:
         if self._begin:
-            raise RuntimeError("a profile is of one block; session.profile() makes another")
+            raise RuntimeError("a profile records only one block; session.profile() creates another")
         self._session.synchronize()
 
     def _apply(self) -> Profile:

@@ -59,10 +59,10 @@ class EventList(list[Any]):
         "cpu_time" or "count"; "cuda" or "device" in place of "cpu" mean the same, because the lanes' time
         is the devices' time. row_limit -1 shows all entries. ValueError for another column."""
         if sort_by is not None and sort_by not in _COLUMNS:
-            raise ValueError(f"sort_by is one of {', '.join(_COLUMNS)}, not {sort_by!r}")
+            raise ValueError(f"sort_by must be one of {', '.join(_COLUMNS)}, not {sort_by!r}")
         units = {"s": 1e-6, "ms": 1e-3, "us": 1.0}
         if time_unit not in (None, *units):
-            raise ValueError(f"time_unit is one of {', '.join(units)}, not {time_unit!r}")
+            raise ValueError(f"time_unit must be one of {', '.join(units)}, not {time_unit!r}")
         rows = list(self) if sort_by is None else sorted(
             self, key=lambda each: -getattr(each, _COLUMNS[sort_by]))
         whole = sum(each.self_cpu_time_total for each in self)

@@ -81,7 +81,8 @@ def publication_of(message: Message) -> dict[str, Any]:
 
 def _checked(name: str) -> str:
     if not good_name(name):
-        raise ValueError(f"publish: {name!r:.200} is no name: 1 to 200 characters of printable ASCII")
+        raise ValueError(
+            f"publish: {name!r:.200} is not a valid name: 1 to 200 characters of printable ASCII")
     return name
 
 
@@ -91,15 +92,15 @@ def publish_in(session: Session, name: str, value: Any, writable: bool, users: I
     whom = [users] if isinstance(users, str) else list(users)
     for each in whom:
         if each != "*" and (not each.isascii() or not each.isprintable() or " " in each or not each):
-            raise ValueError(f"publish: {each!r} is no user")
+            raise ValueError(f"publish: {each!r} is not a valid user name")
     text = "*" if "*" in whom else " ".join(whom)
     if len(text) > 200:
-        raise ValueError("publish: more users than 200 characters of names; publish to everybody (*)")
+        raise ValueError("publish: the users' names have more than 200 characters; publish to all (*)")
     if value is None:
         return _withdraw(session, name)
     fresh = dict(flat(name, value))
     if not fresh:
-        raise TypeError("publish: a tensor is wanted, or what holds tensors")
+        raise TypeError("publish: expected a tensor, or a container or module of tensors")
     for each in fresh:
         _checked(each)
     session._core.synchronize()  # raises errors of earlier lines before anything is published

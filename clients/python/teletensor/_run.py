@@ -49,7 +49,7 @@ def _value(text: str) -> Any:
             raise
         # numpy.load raises various exceptions for a damaged file: EOFError, TokenError, MemoryError, ...
         except Exception as error:
-            raise ValueError(f"{text} is no .npy file that can be read: {_line(error)}") from None
+            raise ValueError(f"{text} is not a .npy file that can be read: {_line(error)}") from None
         return tensor(array)
     try:
         values = [float(part) if "." in part or "e" in part else int(part)

@@ -537,9 +537,9 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
     try:
         quota = operator.index(memory)
     except TypeError:
-        raise TypeError(f"connect: memory is a whole number of bytes, not {memory!r}") from None
+        raise TypeError(f"connect: memory must be a whole number of bytes, not {memory!r}") from None
     if not 0 <= quota < 1 << 63:
-        raise ValueError(f"connect: memory is a number of bytes, 0 or more, not {memory}")
+        raise ValueError(f"connect: memory must be a number of bytes, 0 or more, not {memory}")
     if _over:
         raise RuntimeError(_over)
     _check_threads()
@@ -624,7 +624,7 @@ def _is_away(credentials: Credentials) -> bool:
 
 def _name(what: str, name: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"{what}: a session's name is text, not {name!r}")
+        raise TypeError(f"{what}: a session's name must be text, not {name!r}")
     return name
 
 
@@ -634,7 +634,7 @@ def interrupt(name: str, address: str | None = None) -> None:
     The next read in that session raises InterruptedOpError. RuntimeError if there is no such session.
     """
     if not _name("interrupt", name):
-        raise ValueError("interrupt: a session is found by its name, and '' is none")
+        raise ValueError("interrupt: the name of the session must not be empty")
     transport = open_transport(place_of(address))
     try:
         transport.interrupt_named(name)

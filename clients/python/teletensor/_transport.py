@@ -528,9 +528,9 @@ def _check_fork() -> None:
     global _connected
     if _connected not in (0, os.getpid()):
         raise RuntimeError(
-            "this process was forked from one that had connected to a daemon, and has not the threads of "
-            "that connection: start processes by multiprocessing's \"spawn\" or \"forkserver\", or fork "
-            "before the first session is opened")
+            "this process was forked from one that had connected to a daemon, and does not have the "
+            "threads of that connection: start processes by multiprocessing's \"spawn\" or \"forkserver\", "
+            "or fork before the first session is opened")
     _connected = os.getpid()
 
 

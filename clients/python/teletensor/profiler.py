@@ -57,7 +57,8 @@ def schedule(*, wait: int, warmup: int, active: int, repeat: int = 0, skip_first
     PyTorch."""
     if min(wait, warmup, repeat, skip_first) < 0 or active <= 0:
         raise AssertionError(f"schedule: wait={wait}, warmup={warmup}, repeat={repeat}, "
-                             f"skip_first={skip_first} are not negative, active={active} is positive")
+                             f"skip_first={skip_first} must not be negative, and active={active} must "
+                             "be positive")
     cycle = wait + warmup + active
 
     def action(step: int) -> ProfilerAction:
@@ -188,7 +189,7 @@ class profile:
     def _ended(self) -> Profile:
         if self._found is None:
             raise RuntimeError(
-                "the profile has no events yet: they are there once a recorded part has ended")
+                "the profile has no events yet: they are available after a recorded part has ended")
         return self._found
 
     def events(self) -> EventList:

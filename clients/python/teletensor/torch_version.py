@@ -16,7 +16,7 @@ def _order(version: Any) -> tuple[list[int], int, int]:
     text = ".".join(map(str, version)) if isinstance(version, (tuple, list)) else str(version)
     found = _PARTS.match(text)
     if found is None:
-        raise ValueError(f"{version!r} is no version")
+        raise ValueError(f"{version!r} is not a valid version")
     numbers = [int(number) for number in found.group(1).split(".")]
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()

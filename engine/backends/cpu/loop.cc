@@ -139,7 +139,7 @@ class Loop final : public LoopMaker {
           *step.op, step.in, std::span(&step.out, 1), step.counts, *step.attributes, parallel_,
           scratch_, this};
       TT_RETURN_IF_ERROR(step.kernel(call));
-      if (!works_[step_].element) return refused("a kernel that is no step");
+      if (!works_[step_].element) return refused("a kernel that cannot be a step of a loop");
     }
     TT_RETURN_IF_ERROR(place());
     double ns = 0;
@@ -233,7 +233,7 @@ class Loop final : public LoopMaker {
         work.inside[i] = in[i].number.integer;
         if (work.inside[i] < 0 || work.inside[i] >= static_cast<std::int64_t>(step_) ||
             steps_[static_cast<std::size_t>(work.inside[i])].role != LoopRole::kElement) {
-          return core::internal("a loop's step reads a later one");
+          return core::internal("a step of a loop reads a later step");
         }
       } else {
         core::Geometry packed;

@@ -35,7 +35,7 @@ Status sizes_of(const KernelCall& call, const TensorArg& q, const TensorArg& k, 
   p.keys = c[c.size() - 2];
   p.values = c.back();
   if (heads == 0 || p.length == 0 || p.keys == 0 || p.inner == 0 || p.values == 0) {
-    return not_on_device("attention to nothing");
+    return not_on_device("an empty tensor");
   }
   if (p.length > kLongest || p.keys > kLongest) return not_on_device("sequences of more than 2^30");
   if (p.inner > 2 * kAttentionTile || p.values > 2 * kAttentionTile)

@@ -217,7 +217,7 @@ Status convolution(KernelCall& call, Work& work) {
   const TensorArg &input = call.in[0], &weight = call.in[1], &out = call.out[0];
   if (out.geometry->numel() == 0) return {};
   if (input.geometry->numel() == 0 || weight.geometry->numel() == 0) {
-    return not_on_device("a product of nothing");
+    return not_on_device("an empty tensor");
   }
   const bool transposed = call.attributes.boolean(3);
   const Dims &x = input.geometry->shape, &y = out.geometry->shape;
@@ -242,8 +242,7 @@ Status convolution(KernelCall& call, Work& work) {
 Status convolution_weight(KernelCall& call, Work& work) {
   const TensorArg &x = call.in[0], &g = call.in[1], &out = call.out[0];
   if (out.geometry->numel() == 0) return {};
-  if (x.geometry->numel() == 0 || g.geometry->numel() == 0)
-    return not_on_device("a sum of nothing");
+  if (x.geometry->numel() == 0 || g.geometry->numel() == 0) return not_on_device("an empty tensor");
   calls::ConvCall p = conv_of(x.geometry->shape, g.geometry->shape, call.attributes.ints(0),
                               call.attributes, 1, call.attributes.integer(4));
   const ConvArgs args{x, out, g, out};

@@ -123,14 +123,14 @@ Status stack(KernelCall& call, Work& work) {
 Status index_region(KernelCall& call, Work& work) {
   const Region region(call.attributes);
   const TensorArg& x = call.in[0];
-  if (!lies_as(*x.geometry, region.base)) return not_on_device("a base that lies otherwise");
+  if (!lies_as(*x.geometry, region.base)) return not_on_device("a base with another layout");
   return describe_copy(call, seen_as(x, x.first(), region.view), call.out[0], work);
 }
 
 Status scatter_region(KernelCall& call, Work& work) {
   const Region region(call.attributes);
   const TensorArg &x = call.in[0], &out = call.out[0];
-  if (!lies_as(*out.geometry, region.base)) return not_on_device("a base that lies otherwise");
+  if (!lies_as(*out.geometry, region.base)) return not_on_device("a base with another layout");
   if (region.view.overlaps_itself()) return not_on_device("a view that overlaps itself");
   TT_RETURN_IF_ERROR(describe_copy(call, number_arg(Number::of_int(0)), out, work));
   return describe_copy(call, x, seen_as(out, out.first(), region.view), work);
@@ -140,7 +140,7 @@ Status scatter_region(KernelCall& call, Work& work) {
 Status update_region(KernelCall& call, Work& work) {
   const Region region(call.attributes);
   const TensorArg& out = call.out[0];
-  if (!lies_as(*out.geometry, region.base)) return not_on_device("a base that lies otherwise");
+  if (!lies_as(*out.geometry, region.base)) return not_on_device("a base with another layout");
   if (region.view.overlaps_itself()) return not_on_device("a view that overlaps itself");
   return describe_copy(call, call.in[1], seen_as(out, out.first(), region.view), work);
 }
@@ -150,7 +150,7 @@ Status add_region(KernelCall& call, Work& work) {
   static const core::Attributes kOnce{core::Attribute::of(1.0)};
   const Region region(call.attributes);
   const TensorArg& out = call.out[0];
-  if (!lies_as(*out.geometry, region.base)) return not_on_device("a base that lies otherwise");
+  if (!lies_as(*out.geometry, region.base)) return not_on_device("a base with another layout");
   if (region.view.overlaps_itself()) return not_on_device("a view that overlaps itself");
   const TensorArg sum = seen_as(out, out.first(), region.view);
   const TensorArg in[2] = {sum, call.in[1]};

@@ -43,8 +43,10 @@ std::string_view name_of(Skeleton skeleton) {
 void DeviceTable::add(std::string_view op, Skeleton skeleton, Describe describe) {
   const ops::OpDef* definition = catalog_.find(op);
   if (definition == nullptr || kernels_[catalog_.id(*definition)].describe != nullptr) {
-    std::fprintf(stderr, "device kernel for '%.*s': no such op, or a second kernel\n",
-                 static_cast<int>(op.size()), op.data());
+    std::fprintf(
+        stderr,
+        "device kernel for '%.*s': the catalog has no such op, or the op already has a kernel\n",
+        static_cast<int>(op.size()), op.data());
     std::abort();
   }
   kernels_[catalog_.id(*definition)] = {skeleton, describe};

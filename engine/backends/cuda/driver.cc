@@ -148,7 +148,7 @@ core::Result<std::string> compile(const Compiler& compiler, const std::string& s
   OwnedProgram owned(compiler);
   if (compiler.nvrtcCreateProgram(&owned.program, source.c_str(), "kernel.cu", 0, nullptr,
                                   nullptr) != 0) {
-    return core::internal("NVRTC takes no program");
+    return core::internal("NVRTC cannot create a program");
   }
   const std::string target = architecture_flag(compiler, capability);
   std::vector<const char*> flags(std::begin(kCompileOptions), std::end(kCompileOptions));
@@ -164,7 +164,7 @@ core::Result<std::string> compile(const Compiler& compiler, const std::string& s
   std::string code;
   if (size_of(owned.program, &bytes) == 0 && bytes > 0) code.resize(bytes);
   if (code.empty() || read(owned.program, code.data()) != 0) {
-    return core::internal("NVRTC gives no code");
+    return core::internal("NVRTC returned no code");
   }
   return code;
 }

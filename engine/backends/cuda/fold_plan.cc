@@ -90,7 +90,7 @@ std::vector<std::byte> pack(const FoldParams& p, const ReducePlan& plan, bool wi
 Status describe_fold(const TensorArg& in, const TensorArg& out, const ReducePlan& plan,
                      const FoldPass& pass, Scratch& scratch, Work& work) {
   if (plan.outputs == 0) return {};
-  if (plan.count == 0) return not_on_device("a fold of nothing");
+  if (plan.count == 0) return not_on_device("an empty tensor");
   ReducePlan layout = plan;
   FoldGraph graph;
   graph.in = in.dtype;

@@ -66,8 +66,9 @@ Status Gpu::start() {
     return driver_.cuDeviceGetAttribute(&value, which, device_) == kSuccess ? value : 0;
   };
   char model[128] = "";
-  TT_RETURN_IF_ERROR(check(driver_.cuDeviceGet(&device_, ordinal_), "opening it"));
-  TT_RETURN_IF_ERROR(check(driver_.cuDeviceGetName(model, sizeof model - 1, device_), "its name"));
+  TT_RETURN_IF_ERROR(check(driver_.cuDeviceGet(&device_, ordinal_), "opening the device"));
+  TT_RETURN_IF_ERROR(
+      check(driver_.cuDeviceGetName(model, sizeof model - 1, device_), "reading its name"));
   model_ = model;
   capability_ = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
   multiprocessors_ = attribute(kMultiprocessors);
@@ -76,30 +77,33 @@ Status Gpu::start() {
     return Status(Code::kFailedPrecondition, name_ + " (" + model_ + ") has compute capability " +
                                                  std::to_string(capability_ / 10) + "." +
                                                  std::to_string(capability_ % 10) +
-                                                 "; 7.5 is the least that is used");
+                                                 "; the minimum is 7.5");
   }
   if (attribute(kComputeMode) == kComputeModeProhibited) {
-    return Status(Code::kFailedPrecondition, name_ + " (" + model_ + ") is closed for computing");
+    return Status(Code::kFailedPrecondition,
+                  name_ + " (" + model_ + ") is in compute mode 'prohibited'");
   }
-  TT_RETURN_IF_ERROR(check(driver_.cuDevicePrimaryCtxRetain(&context_, device_), "its context"));
+  TT_RETURN_IF_ERROR(
+      check(driver_.cuDevicePrimaryCtxRetain(&context_, device_), "creating its context"));
   TT_RETURN_IF_ERROR(enter());
   std::size_t free = 0, total = 0;
-  TT_RETURN_IF_ERROR(check(driver_.cuMemGetInfo(&free, &total), "asking for its memory"));
+  TT_RETURN_IF_ERROR(check(driver_.cuMemGetInfo(&free, &total), "reading the size of its memory"));
   memory_ = total;
   free_at_start_ = free;
   TT_RETURN_IF_ERROR(ask_open());
   const auto stream = [&](Stream* made) {
-    return check(driver_.cuStreamCreate(made, kStreamNonBlocking), "a stream");
+    return check(driver_.cuStreamCreate(made, kStreamNonBlocking), "creating a stream");
   };
   TT_RETURN_IF_ERROR(stream(&marks_));
   TT_RETURN_IF_ERROR(stream(&ins_));
   TT_RETURN_IF_ERROR(queues_.of(0).status());
   const auto event = [&](Event* made) {
-    return check(driver_.cuEventCreate(made, kEventDisableTiming), "an event");
+    return check(driver_.cuEventCreate(made, kEventDisableTiming), "creating an event");
   };
   const auto pinned = [&](char** made) {
     void* memory = nullptr;
-    const Status status = check(driver_.cuMemHostAlloc(&memory, kSlot, 0), "page-locked memory");
+    const Status status =
+        check(driver_.cuMemHostAlloc(&memory, kSlot, 0), "allocating page-locked memory");
     *made = static_cast<char*>(memory);
     return status;
   };
@@ -176,7 +180,7 @@ Status Gpu::health() const {
 
 void Gpu::lose(std::string cause) const {
   std::string text = "DEVICE_LOST: " + name_ + " (" + model_ + "): " + std::move(cause) +
-                     "; what lay on it is gone, what lies on the host is as it was";
+                     "; tensors on it are lost, tensors on the host are unchanged";
   {
     MutexLock lock(lost_mu_);
     if (lost_) return;
@@ -215,7 +219,7 @@ Status Gpu::wait(Event event) {
   while (true) {
     const int code = driver_.cuEventQuery(event);
     if (code == kSuccess) return {};
-    if (code != kNotReady) return check(code, "waiting for it");
+    if (code != kNotReady) return check(code, "waiting for its work");
     TT_RETURN_IF_ERROR(health());  // set by watch() after too long without progress
     if (Clock::now() - began < kSpin) continue;
     nap = std::min(kLongestNap, nap + std::chrono::microseconds(10));
@@ -245,12 +249,13 @@ void Gpu::watch() {
       if (code == kNotReady) {
         if (Clock::now() - since <= patience) continue;
         char text[80];
-        std::snprintf(text, sizeof text, "it has not moved for %.3g seconds", options_.patience);
+        std::snprintf(text, sizeof text, "it has made no progress for %.3g seconds",
+                      options_.patience);
         lose(text);
         return;
       }
       pending = false;
-      if (!check(code, "what ran on it").ok()) return;
+      if (!check(code, "work on the device").ok()) return;
     }
     const std::uint64_t asked = asked_.load(std::memory_order_relaxed);
     if (asked == seen) continue;

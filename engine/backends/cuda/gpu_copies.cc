@@ -42,11 +42,11 @@ Status Gpu::run_now(const Task& task, const char* what) {
   const core::Result<Queues::QueueRef> own = queue();
   if (!own.ok()) return own.status();
   Event done = nullptr;
-  TT_RETURN_IF_ERROR(check(driver_.cuEventCreate(&done, kEventDisableTiming), "an event"));
+  TT_RETURN_IF_ERROR(check(driver_.cuEventCreate(&done, kEventDisableTiming), "creating an event"));
   Status status = ask(**own, task, true, what);
   const core::Result<Stream> stream = queues_.stream(**own);
   if (status.ok()) status = stream.status();
-  if (status.ok()) status = check(driver_.cuEventRecord(done, *stream), "a mark in its stream");
+  if (status.ok()) status = check(driver_.cuEventRecord(done, *stream), "recording an event");
   if (status.ok()) status = wait(done);
   if (enter().ok()) driver_.cuEventDestroy(done);
   return status;
@@ -62,26 +62,29 @@ Status Gpu::copy_from(Gpu& other, void* to, const void* from, std::size_t bytes)
   const core::Result<Stream> source = other.queues_.stream(**there);
   if (!source.ok()) return source.status();
   Event made = nullptr, read = nullptr;
-  TT_RETURN_IF_ERROR(other.check(driver_.cuEventCreate(&made, kEventDisableTiming), "an event"));
-  Status status = other.check(driver_.cuEventRecord(made, *source), "a mark in its stream");
+  TT_RETURN_IF_ERROR(
+      other.check(driver_.cuEventCreate(&made, kEventDisableTiming), "creating an event"));
+  Status status = other.check(driver_.cuEventRecord(made, *source), "recording an event");
   const core::Result<Stream> own = own_stream();
   if (status.ok()) status = own.status();
   const Stream stream = own.ok() ? *own : nullptr;
   if (status.ok()) {
-    status = check(driver_.cuEventCreate(&read, kEventDisableTiming), "an event");
+    status = check(driver_.cuEventCreate(&read, kEventDisableTiming), "creating an event");
   }
-  if (status.ok()) status = check(driver_.cuStreamWaitEvent(stream, made, 0), "waiting for it");
+  if (status.ok())
+    status = check(driver_.cuStreamWaitEvent(stream, made, 0), "waiting for an event");
   if (status.ok()) {
     asked_.fetch_add(1, std::memory_order_relaxed);
     status = check(driver_.cuMemcpyPeerAsync(address(to), context_, address(from), other.context_,
                                              bytes, stream),
                    "a copy from another device");
   }
-  if (status.ok()) status = check(driver_.cuEventRecord(read, stream), "a mark in its stream");
+  if (status.ok()) status = check(driver_.cuEventRecord(read, stream), "recording an event");
   if (read != nullptr && status.ok()) {
     status = other.enter();
     if (status.ok()) {
-      status = other.check(driver_.cuStreamWaitEvent(*source, read, 0), "waiting for a copy");
+      status = other.check(driver_.cuStreamWaitEvent(*source, read, 0),
+                           "waiting for a copy on another device");
     }
   }
   // The driver keeps an event until no stream waits for it.
@@ -98,7 +101,7 @@ Status Gpu::next_slot() {
     TT_RETURN_IF_ERROR(queues_.stream_follows(ins_, *queue, beside));
   }
   in_use_.clear();
-  TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(full.filled, ins_), "a mark in its stream"));
+  TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(full.filled, ins_), "recording an event"));
   full.used = true;
   slot_ = (slot_ + 1) % kSlots;
   filled_ = 0;
@@ -126,7 +129,7 @@ Status Gpu::copy_in(void* to, const void* host, std::size_t bytes) {
       char* staged = slots_[slot_].data + filled_;
       std::memcpy(staged, from, n);
       TT_RETURN_IF_ERROR(
-          check(driver_.cuMemcpyHtoDAsync(there, staged, n, stream), "a copy to it"));
+          check(driver_.cuMemcpyHtoDAsync(there, staged, n, stream), "a copy to the device"));
       filled_ = std::min(kSlot, (filled_ + n + 63) & ~std::size_t{63});
       from += n;
       there += n;
@@ -183,7 +186,7 @@ Status Gpu::copy_through(const Out& out, Queues::Queue& queue, char* to, Address
   TT_RETURN_IF_ERROR(ask(0, 0));
   std::size_t half = 0;
   for (std::size_t at = 0; at < bytes; at += kHalf, half ^= 1) {
-    TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(out.event, stream), "a mark in its stream"));
+    TT_RETURN_IF_ERROR(check(driver_.cuEventRecord(out.event, stream), "recording an event"));
     TT_RETURN_IF_ERROR(wait(out.event));
     if (at + kHalf < bytes) TT_RETURN_IF_ERROR(ask(at + kHalf, half ^ 1));
     std::memcpy(to + at, out.data + half * kHalf, std::min(kHalf, bytes - at));
@@ -209,19 +212,19 @@ Status Gpu::copy_parts(Stream stream, Event event, std::size_t bytes,
   std::size_t at = 0;
   while (at < bytes && status.ok()) {
     if (!go_on()) {
-      status = Status(core::Code::kCancelled, "not now");
+      status = Status(core::Code::kCancelled, "the copy was cancelled");
       break;
     }
     const std::size_t n = std::min(kPart, bytes - at);
     status = check(ask(at, n), "a copy");
     if (!status.ok()) break;
     if (at > 0) status = wait(event);  // waits for the previous part
-    if (status.ok()) status = check(driver_.cuEventRecord(event, stream), "a mark in its stream");
+    if (status.ok()) status = check(driver_.cuEventRecord(event, stream), "recording an event");
     at += n;
   }
   if (at == 0) return status;  // no copy was started
   // Waits even after an error, because the caller may reuse the memory next.
-  Status ended = check(driver_.cuEventRecord(event, stream), "a mark in its stream");
+  Status ended = check(driver_.cuEventRecord(event, stream), "recording an event");
   if (ended.ok()) ended = wait(event);
   if (ended.ok()) return status;
   lose("a copy cannot be waited for: " + ended.message());
@@ -254,7 +257,8 @@ Status Gpu::copy_in_locked(void* to, const void* host, std::size_t bytes,
   const core::Result<Stream> stream = own_stream();
   if (!stream.ok()) return stream.status();
   Event event = nullptr;
-  TT_RETURN_IF_ERROR(check(driver_.cuEventCreate(&event, kEventDisableTiming), "an event"));
+  TT_RETURN_IF_ERROR(
+      check(driver_.cuEventCreate(&event, kEventDisableTiming), "creating an event"));
   asked_.fetch_add(1, std::memory_order_relaxed);
   const Status status =
       copy_parts(*stream, event, bytes, go_on, [&](std::size_t at, std::size_t n) {

@@ -22,13 +22,14 @@ MemoryKind kind_on(int device) {
 
 Status Gpu::ask_open() {
   Uuid uuid;
-  TT_RETURN_IF_ERROR(check(driver_.cuDeviceGetUuid_v2(&uuid, device_), "its UUID"));
+  TT_RETURN_IF_ERROR(check(driver_.cuDeviceGetUuid_v2(&uuid, device_), "reading its UUID"));
   std::memcpy(uuid_.data(), uuid.bytes, sizeof uuid.bytes);
   int can = 0;
   const int code = driver_.cuDeviceGetAttribute(&can, kDescriptorsSupported, device_);
   if (code != kSuccess || can == 0) return {};
   const MemoryKind kind = kind_on(device_);
-  return check(driver_.cuMemGetAllocationGranularity(&open_unit_, &kind, 0), "asking for a unit");
+  return check(driver_.cuMemGetAllocationGranularity(&open_unit_, &kind, 0),
+               "reading the granularity of shared memory");
 }
 
 // Memory that was freed into the driver's pool stays there until the pool is trimmed; this is done
@@ -47,8 +48,8 @@ int Gpu::make_physical(std::size_t bytes, Physical* made) {
 
 Status Gpu::map_open(Physical physical, std::size_t bytes, Address* mapped) {
   Address at = 0;
-  TT_RETURN_IF_ERROR(
-      check(driver_.cuMemAddressReserve(&at, bytes, open_unit_, 0, 0), "an address"));
+  TT_RETURN_IF_ERROR(check(driver_.cuMemAddressReserve(&at, bytes, open_unit_, 0, 0),
+                           "reserving an address range"));
   MemoryAccess access;
   access.place.id = device_;
   Status status = check(driver_.cuMemMap(at, bytes, 0, physical, 0), "mapping memory");
@@ -56,7 +57,7 @@ Status Gpu::map_open(Physical physical, std::size_t bytes, Address* mapped) {
     driver_.cuMemAddressFree(at, bytes);
     return status;
   }
-  status = check(driver_.cuMemSetAccess(at, bytes, &access, 1), "opening memory");
+  status = check(driver_.cuMemSetAccess(at, bytes, &access, 1), "allowing access to memory");
   // Clears the memory, because it may contain data of another process.
   Task clearing;
   clearing.to = at;
@@ -94,7 +95,7 @@ void Gpu::withdraw(int descriptor, void* memory, std::size_t bytes) {
   if (!enter().ok()) return;
   const auto at = reinterpret_cast<Address>(memory);
   if (check(driver_.cuMemUnmap(at, bytes), "unmapping memory").ok()) {
-    (void)check(driver_.cuMemAddressFree(at, bytes), "freeing an address");
+    (void)check(driver_.cuMemAddressFree(at, bytes), "freeing an address range");
   }
 }
 

@@ -512,7 +512,7 @@ TEST(Gpu, AHangEndsWithPatience) {
   int one = 0;
   const core::Status status = device.gpu->copy_out(&one, memory, 4);
   EXPECT_EQ(status.code(), core::Code::kUnknown);
-  EXPECT_THAT(status.message(), HasSubstr("it has not moved for 3 seconds"));
+  EXPECT_THAT(status.message(), HasSubstr("it has made no progress for 3 seconds"));
 }
 
 TEST(Gpu, AnIdleDeviceIsNotLost) {

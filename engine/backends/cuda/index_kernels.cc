@@ -81,7 +81,7 @@ struct Pick {
 Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_strides,
             std::span<const Pick> picks, bool wrap) {
   const TensorArg& out = call.out[0];
-  if (picks.empty() || picks.size() > kMaxIndices) return not_on_device("so many indices");
+  if (picks.empty() || picks.size() > kMaxIndices) return not_on_device("no indices, or too many");
   if (!out.geometry->contiguous()) return not_on_device("a result that is not row-major");
   TT_RETURN_IF_ERROR(need_flag(call, work));
   IndexGraph graph;
@@ -123,7 +123,7 @@ Status pick(KernelCall& call, Work& work, const TensorArg& x, const Dims& x_stri
 
 Status gather(KernelCall& call, Work& work) {
   const Geometry &x = *call.in[0].geometry, &index = *call.in[1].geometry;
-  if (x.rank() != index.rank()) return not_on_device("a 0-d tensor beside a vector");
+  if (x.rank() != index.rank()) return not_on_device("tensors of different ranks");
   Pick one{&call.in[1], index.strides, dim_of(call, call.attributes.integer(0), x.rank())};
   Dims strides = x.strides;
   if (x.rank() > 0) strides[one.dim] = 0;
@@ -143,7 +143,7 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
   }
   const int rank = call.out[0].geometry->rank();
   if (rank != x.rank() - static_cast<int>(dims.size()) + broad.size())
-    return not_on_device("a rank");
+    return not_on_device("a result of another rank");
   Dims strides;
   for (int d = 0; d < dim; ++d) strides.push_back(x.strides[d]);
   for (int d = 0; d < broad.size(); ++d) strides.push_back(0);
@@ -151,7 +151,7 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
     strides.push_back(x.strides[d]);
   }
   Pick picks[kMaxIndices];
-  if (indices.size() > kMaxIndices) return not_on_device("so many indices");
+  if (indices.size() > kMaxIndices) return not_on_device("no indices, or too many");
   for (std::size_t j = 0; j < indices.size(); ++j) {
     const Geometry& index = *indices[j].geometry;
     picks[j] = {&indices[j], Dims(rank, 0), static_cast<int>(dims[j])};
@@ -165,7 +165,7 @@ Status select(KernelCall& call, Work& work, int dim, std::span<const TensorArg> 
 
 Status index_select(KernelCall& call, Work& work) {
   if (call.in[0].geometry->rank() == 0 || call.in[1].geometry->rank() == 0)
-    return not_on_device("0-d");
+    return not_on_device("a 0-d tensor");
   const std::int64_t dim = dim_of(call, call.attributes.integer(0), call.in[0].geometry->rank());
   return select(call, work, static_cast<int>(dim), call.in.subspan(1, 1), {&dim, 1}, false);
 }
@@ -173,7 +173,7 @@ Status index_select(KernelCall& call, Work& work) {
 // Picks from all elements of x, taken as one line.
 Status take(KernelCall& call, Work& work) {
   const TensorArg &x = call.in[0], &index = call.in[1];
-  if (x.geometry->numel() == 0) return not_on_device("nothing to take");
+  if (x.geometry->numel() == 0) return not_on_device("an empty tensor");
   RowMajorCall memory(call, work);
   const Geometry line(Dims{x.geometry->numel()});
   TensorArg flat = x;
@@ -196,7 +196,9 @@ Status index(KernelCall& call, Work& work) {
   const auto indices = call.in.subspan(1);
   if (dims.empty() || indices.size() != dims.size()) return not_on_device("no indices");
   for (std::size_t j = 1; j < dims.size(); ++j) {
-    if (dims[j] != dims[j - 1] + 1) return not_on_device("indices of dimensions apart");
+    if (dims[j] != dims[j - 1] + 1) {
+      return not_on_device("indices of dimensions that are not adjacent");
+    }
   }
   return select(call, work, static_cast<int>(dims[0]), indices, dims, true);
 }

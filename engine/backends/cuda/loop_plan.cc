@@ -108,13 +108,17 @@ class Planner final : public LoopMaker {
       const LoopStep& step = steps_[step_];
       if (step.role != LoopRole::kElement) return not_on_device("a fold");
       const TensorArg& out = step.out;
-      if (!(out.geometry->shape == steps_[0].out.geometry->shape)) return not_on_device("a shape");
+      if (!(out.geometry->shape == steps_[0].out.geometry->shape)) {
+        return not_on_device("steps of different shapes");
+      }
       const Kernel kernel = host_kernel(*step.op);
       if (kernel == nullptr) return not_on_device("no elementwise kernel");
       KernelCall call{*step.op,         step.in,   std::span(&out, 1), step.counts,
                       *step.attributes, parallel_, scratch_,           this};
       TT_RETURN_IF_ERROR(kernel(call));
-      if (graph_.nodes.size() != step_ + 1) return not_on_device("a kernel that is no step");
+      if (graph_.nodes.size() != step_ + 1) {
+        return not_on_device("a kernel that cannot be a step of a loop");
+      }
       LoopNode& node = graph_.nodes.back();
       node.result = out.dtype;
       if (out.data == nullptr) continue;
@@ -162,9 +166,9 @@ class Planner final : public LoopMaker {
   }
 
   Status add_check(const TensorArg& divisor) override {
-    if (checks_ == nullptr) return not_on_device("a step that may refuse");
+    if (checks_ == nullptr) return not_on_device("a step that may fail");
     if (divisor.kind == TensorArg::Kind::kNumber) {
-      return divisor.number.integer == 0 ? not_on_device("a zero") : Status();
+      return divisor.number.integer == 0 ? not_on_device("a division by zero") : Status();
     }
     graph_.guarded = true;
     return describe_check(checks_->call, divisor, /*zero=*/true, 0, 0, checks_->work);
@@ -212,7 +216,7 @@ class Planner final : public LoopMaker {
     }
     const std::int64_t from = arg.number.integer;
     if (from < 0 || from >= static_cast<std::int64_t>(step_)) {
-      return core::internal("a loop's step reads a later one");
+      return core::internal("a step of a loop reads a later step");
     }
     to.kind = Kind::kStep;
     to.index = static_cast<std::uint8_t>(from);

@@ -55,7 +55,7 @@ Status pointwise(KernelCall& call, Work& work) {
   p.count = count;
   if (kLoss == Loss::kSmoothL1 || kLoss == Loss::kHuber) p.settings.width = call.attributes.real(1);
   if (kLoss == Loss::kKlDiv) p.settings.log_target = call.attributes.boolean(1);
-  if (count == 0 && reduction != "none") return not_on_device("a loss of nothing");
+  if (count == 0 && reduction != "none") return not_on_device("an empty tensor");
   RowMajorCall memory(call, work);
   p.x = memory.read(call.in[0], compute);
   p.target = memory.read(call.in[1], compute);
@@ -125,7 +125,7 @@ Status prepare(KernelCall& call, Work& work, RowMajorCall& memory, const Setting
     if (d != dim) p.lines *= s.shape[d];
     if (d > dim) p.step *= s.shape[d];
   }
-  if (p.lines == 0 || p.classes == 0) return not_on_device("a loss of nothing");
+  if (p.lines == 0 || p.classes == 0) return not_on_device("an empty tensor");
   p.ignore = s.ignore;
   p.smoothing = s.smoothing;
   p.mean = s.reduction == "mean";

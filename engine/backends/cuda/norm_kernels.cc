@@ -55,7 +55,7 @@ calls::LayerNormCall rows_of(const KernelCall& call, const Dims& shape) {
 
 Status layer_norm(KernelCall& call, Work& work) {
   const TensorArg& x = call.in[0];
-  if (x.geometry->numel() == 0) return not_on_device("the statistics of nothing");
+  if (x.geometry->numel() == 0) return not_on_device("an empty tensor");
   calls::LayerNormCall p = rows_of(call, x.geometry->shape);
   RowMajorCall memory(call, work);
   forward_of(call, memory, p);
@@ -65,7 +65,7 @@ Status layer_norm(KernelCall& call, Work& work) {
 
 Status layer_norm_backward(KernelCall& call, Work& work) {
   const TensorArg &g = call.in[0], &x = call.in[1], &dx = call.out[0];
-  if (x.geometry->numel() == 0) return not_on_device("the statistics of nothing");
+  if (x.geometry->numel() == 0) return not_on_device("an empty tensor");
   calls::LayerNormCall p = rows_of(call, x.geometry->shape);
   const DType dtype = shared_dtype(g, dx), compute = float_of(dx.dtype);
   p.group = std::max<std::int64_t>(16, 200'000 / p.length);  // as the CPU's
@@ -109,7 +109,7 @@ Status add_sums(Work& work, calls::ChannelCall p, ChannelSum what, DType dtype, 
 
 Status batch_norm(KernelCall& call, Work& work) {
   const TensorArg &x = call.in[0], &y = call.out[0];
-  if (x.geometry->numel() == 0) return not_on_device("the statistics of nothing");
+  if (x.geometry->numel() == 0) return not_on_device("an empty tensor");
   calls::ChannelCall p = channels_of(x.geometry->shape, call.attributes.real(0));
   const DType compute = float_of(y.dtype);
   RowMajorCall memory(call, work);
@@ -125,7 +125,7 @@ Status batch_norm(KernelCall& call, Work& work) {
 
 Status batch_norm_backward(KernelCall& call, Work& work) {
   const TensorArg &g = call.in[0], &x = call.in[1], &dx = call.out[0];
-  if (x.geometry->numel() == 0) return not_on_device("the statistics of nothing");
+  if (x.geometry->numel() == 0) return not_on_device("an empty tensor");
   calls::ChannelCall p = channels_of(x.geometry->shape, call.attributes.real(0));
   const DType dtype = shared_dtype(g, dx), compute = float_of(dx.dtype);
   RowMajorCall memory(call, work);

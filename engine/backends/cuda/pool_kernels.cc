@@ -32,7 +32,7 @@ Status windows(KernelCall& call, const Dims& x, const Dims& y, bool adaptive, in
     if (adaptive) {
       std::int64_t product;
       if (__builtin_mul_overflow(axis.in + 1, axis.out + 1, &product))
-        return not_on_device("sizes");
+        return not_on_device("sizes whose product overflows");
       continue;
     }
     axis.kernel = call.attributes.ints(0)[at];

@@ -204,7 +204,7 @@ Status Products::run(const Product& product) {
   const auto chosen = plan(product);
   std::size_t used = chosen->used.load(std::memory_order_acquire);
   if (used >= chosen->answered || product.workspace_bytes < chosen->answers[used].workspace) {
-    return Status(Code::kUnimplemented, gpu_.name() + ": a product without a plan");
+    return Status(Code::kUnimplemented, gpu_.name() + ": there is no plan for a matrix product");
   }
   const bool known = chosen->started.load(std::memory_order_relaxed);
   int code = 0;

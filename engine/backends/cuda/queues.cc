@@ -23,11 +23,11 @@ core::Result<Queues::QueueRef> Queues::of(OwnerId owner) {
   const auto make = [&]() -> Status {
     for (Stream* stream : {&made->stream_, &made->beside_}) {
       TT_RETURN_IF_ERROR(
-          device_.check(driver.cuStreamCreate(stream, kStreamNonBlocking), "a stream"));
+          device_.check(driver.cuStreamCreate(stream, kStreamNonBlocking), "creating a stream"));
     }
     for (Event* event : {&made->mark_, &made->beside_mark_}) {
       TT_RETURN_IF_ERROR(
-          device_.check(driver.cuEventCreate(event, kEventDisableTiming), "an event"));
+          device_.check(driver.cuEventCreate(event, kEventDisableTiming), "creating an event"));
     }
     return {};
   };
@@ -135,7 +135,7 @@ Status Queues::mark(Stream stream, Queue& queue, bool beside) {
   // which is also correct.
   TT_RETURN_IF_ERROR(
       device_.check(device_.driver.cuEventRecord(mark, beside ? queue.beside_ : queue.stream_),
-                    "a mark in a stream"));
+                    "recording an event"));
   return device_.check(device_.driver.cuStreamWaitEvent(stream, mark, 0), "waiting for a stream");
 }
 
@@ -163,7 +163,7 @@ Status Queues::make_all_follow(Queue& earlier) {
   const core::Result<Stream> after = stream(earlier);
   if (!after.ok()) return after.status();
   TT_RETURN_IF_ERROR(
-      device_.check(device_.driver.cuEventRecord(earlier.mark_, *after), "a mark in a stream"));
+      device_.check(device_.driver.cuEventRecord(earlier.mark_, *after), "recording an event"));
   MutexLock lock(mu_);
   for (const auto& [owner, each] : queues_) {
     if (each.get() == &earlier) continue;
@@ -179,7 +179,7 @@ Status Queues::mark_all(Stream stream, Event mark, bool gathered) {
     TT_RETURN_IF_ERROR(this->mark(stream, *each, false));
     TT_RETURN_IF_ERROR(this->mark(stream, *each, true));
   }
-  return device_.check(device_.driver.cuEventRecord(mark, stream), "a mark in a stream");
+  return device_.check(device_.driver.cuEventRecord(mark, stream), "recording an event");
 }
 
 // ---------------------------------------------------------------- bound on work in flight
@@ -191,7 +191,7 @@ core::Result<Event> Queues::timed_event(Queue& queue) {
     return event;
   }
   Event event = nullptr;
-  TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventCreate(&event, 0), "an event"));
+  TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventCreate(&event, 0), "creating an event"));
   return event;
 }
 
@@ -200,7 +200,7 @@ Status Queues::close(Queue& queue) {
   core::Result<Event> end = timed_event(queue);
   if (!end.ok()) return end.status();
   const Status status =
-      device_.check(device_.driver.cuEventRecord(*end, queue.stream_), "a mark in a stream");
+      device_.check(device_.driver.cuEventRecord(*end, queue.stream_), "recording an event");
   if (!status.ok()) {
     queue.spare_.push_back(*end);
     return status;
@@ -222,7 +222,7 @@ Status Queues::settle(Queue& queue, bool wait) {
       queue.time_.waited_ns += static_cast<std::uint64_t>(
           std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count());
     } else {
-      TT_RETURN_IF_ERROR(device_.check(code, "what ran on it"));
+      TT_RETURN_IF_ERROR(device_.check(code, "work on the device"));
     }
     float ms = 0;
     TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventElapsedTime(&ms, batch.begin, batch.end),
@@ -257,7 +257,7 @@ Status Queues::count(Queue& queue, std::size_t tasks) {
     if (!begin.ok()) return begin.status();
     batch.begin = *begin;
     TT_RETURN_IF_ERROR(device_.check(device_.driver.cuEventRecord(batch.begin, queue.stream_),
-                                     "a mark in a stream"));
+                                     "recording an event"));
   }
   batch.kernels += static_cast<std::uint32_t>(tasks);
   return {};
@@ -312,7 +312,7 @@ Status Queues::submit(Queue& queue) {
   }
   queue.gathered_.clear();
   if (status.ok()) return {};
-  return device_.lose("what was asked before could not be started: " + status.message());
+  return device_.lose("work that was queued earlier could not be started: " + status.message());
 }
 
 Status Queues::gather(OwnerId owner, bool on) {

@@ -43,7 +43,7 @@ Status chains(KernelCall& call, Work& work, RowMajorCall& memory, std::int64_t b
               DType dtype, calls::ChainCall p) {
   p.n = before * p.count * p.after;
   if (p.n == 0) return {};
-  if (p.count > kMaxChained) return not_on_device("so many indices");
+  if (p.count > kMaxChained) return not_on_device("too many indices");
   p.flag = static_cast<const int*>(work.flag);
   p.next = static_cast<std::int64_t*>(memory.room(p.count, sizeof(std::int64_t)));
   p.later = static_cast<int*>(memory.room(p.count, sizeof(int)));
@@ -108,7 +108,9 @@ template <Write kWrite, bool kFills>
 Status index_write(KernelCall& call, Work& work) {
   const TensorArg &out = call.out[0], &index = call.in[1], &source = call.in[2];
   const Dims& shape = out.geometry->shape;
-  if (shape.empty() || !out.geometry->contiguous()) return not_on_device("a result like this");
+  if (shape.empty() || !out.geometry->contiguous()) {
+    return not_on_device("a 0-d result, or one that is not row-major");
+  }
   const int dim = dim_of(call, call.attributes.integer(0), shape.size());
   calls::ChainCall p = {};
   std::int64_t before = 1;
@@ -132,14 +134,16 @@ Status index_put(KernelCall& call, Work& work) {
   const auto dims = call.attributes.ints(0);
   const auto indices = call.in.subspan(2);
   if (dims.empty() || dims.size() != indices.size() || dims.size() > kMaxIndices) {
-    return not_on_device("so many indices");
+    return not_on_device("too many indices");
   }
-  if (shape.empty() || !out.geometry->contiguous()) return not_on_device("a result like this");
+  if (shape.empty() || !out.geometry->contiguous()) {
+    return not_on_device("a 0-d result, or one that is not row-major");
+  }
   Dims broad;
   calls::JoinCall join = {};
   for (std::size_t j = 0; j < dims.size(); ++j) {
     if (dims[j] != dims[0] + static_cast<std::int64_t>(j)) {
-      return not_on_device("indices of dimensions apart");
+      return not_on_device("indices of dimensions that are not adjacent");
     }
     const auto both = core::broadcast_shapes(broad, indices[j].geometry->shape, call.op.name);
     if (!both.ok()) return both.status();
@@ -169,7 +173,7 @@ Status index_put(KernelCall& call, Work& work) {
     return chains(call, work, memory, indices[0], before, true, write, out.dtype, p);
   }
   const auto places = core::checked_numel(broad.span());
-  if (!places.ok()) return not_on_device("so many places");
+  if (!places.ok()) return not_on_device("too many positions");
   p.count = join.n = *places;
   if (join.n == 0) return {};
   for (std::size_t j = 0; j < indices.size(); ++j) {
@@ -199,7 +203,7 @@ Status scatter(KernelCall& call, Work& work, Reduction reduction) {
   const bool number = source.kind == TensorArg::Kind::kNumber;
   if (shape.empty() || shape.size() != y.size() || shape.size() > calls::kScatterRank ||
       (!number && source.geometry->rank() != shape.size())) {
-    return not_on_device("ranks that differ");
+    return not_on_device("different or too large ranks");
   }
   const int dim = dim_of(call, call.attributes.integer(0), shape.size());
   if (index.geometry->numel() == 0) return {};

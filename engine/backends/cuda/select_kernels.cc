@@ -75,7 +75,7 @@ Status places(KernelCall& call, Work& work, Check check) {
   p.wanted = call.attributes.integer(0);
   p.rank = shape.size();
   if (p.rank > static_cast<int>(std::size(p.shape)) || !out.geometry->contiguous()) {
-    return not_on_device("so many dimensions");
+    return not_on_device("too many dimensions, or a result that is not row-major");
   }
   for (int d = 0; d < p.rank; ++d) p.shape[d] = shape[d];
   if (p.size == 0) return {};

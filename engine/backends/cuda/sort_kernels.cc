@@ -77,7 +77,7 @@ Status put_in_order(KernelCall& call, Work& work, Wanted wanted) {
   const std::int64_t count = x.geometry->numel();
   const int rank = shape.size();
   const int dim = dim_of(call, wanted.dim, rank);
-  if (count == 0 || core::is_complex(x.dtype)) return not_on_device("nothing to put in order");
+  if (count == 0 || core::is_complex(x.dtype)) return not_on_device("an empty or complex tensor");
   calls::SortCall p = {};
   p.length = wanted.whole ? count : rank == 0 ? 1 : shape[dim];
   if (p.length >= kMaxLength) return not_on_device("a line that is too long");

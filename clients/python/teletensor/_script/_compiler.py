@@ -124,7 +124,7 @@ class Compiler:
             if self._gradients:
                 raise NoGradient
         if program.random_steps and self._loops:
-            raise ScriptError(f"{self._line}: script: random numbers inside a loop on a tensor")
+            raise ScriptError(f"{self._line}: script: a loop on a tensor cannot draw random numbers")
         if program.random_steps and self._blocks and self._gradients:
             raise NoGradient
         if program.steps or program.results:
@@ -181,7 +181,7 @@ class Compiler:
         if bound is not None and not inspect.ismodule(bound):
             args = [bound, *args]
         if self._depth == MOST_DEPTH:
-            raise ScriptError(f"{self._line}: script: more than {MOST_DEPTH} calls inside each other")
+            raise ScriptError(f"{self._line}: script: more than {MOST_DEPTH} nested calls")
         source = Source(plain)
         try:
             variables = dict(inspect.signature(plain).bind(*args, **kwargs).arguments)

@@ -27,7 +27,7 @@ class Source:
             self.file = inspect.getsourcefile(function) or "?"
         except (OSError, TypeError):
             raise ScriptError(
-                f"script: the source of {getattr(function, '__name__', function)!r} is not there"
+                f"script: the source of {getattr(function, '__name__', function)!r} is not available"
             ) from None
         text = "".join(lines)
         self.indent = len(lines[0]) - len(lines[0].lstrip())

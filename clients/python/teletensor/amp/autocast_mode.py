@@ -94,7 +94,7 @@ class autocast(_core.AutocastScope):
         self.fast_dtype = default if dtype is None else dtype
         if self.fast_dtype not in (_core.bfloat16, _core.float16, _core.float32):
             raise RuntimeError(
-                f"autocast: dtype is float16 or bfloat16, not {self.fast_dtype}"
+                f"autocast: dtype must be float16 or bfloat16, not {self.fast_dtype}"
             )
         super().__init__(self._where, bool(enabled) and self.fast_dtype != _core.float32,
                          self.fast_dtype, cache_enabled)

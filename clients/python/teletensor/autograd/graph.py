@@ -42,9 +42,9 @@ def _tensor_at(edge: GradientEdge) -> Tensor:
     node, output, held = edge
     found = held if held is not None else _leaf(node)
     if found is None:
-        raise RuntimeError("a GradientEdge of a node that is no leaf must be get_gradient_edge's")
+        raise RuntimeError("a GradientEdge whose node is no leaf must come from get_gradient_edge()")
     if held is not None and (_node_of(held), held.output_nr) != (node, output):
-        raise RuntimeError("the tensor of this GradientEdge was written in place since")
+        raise RuntimeError("the tensor of this GradientEdge has since been written in place")
     return found
 
 

@@ -13,7 +13,7 @@ from ._group import ProcessGroup, ReduceOp, found, is_member
 
 def check(tensor: Any, name: str, group: ProcessGroup | None = None) -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is a Tensor, not {type(tensor).__name__}")
+        raise TypeError(f"{name} must be a Tensor, not {type(tensor).__name__}")
     session = group._session if group is not None else None
     if session is not None and owner_of(tensor._session) is not session:
         from .._script import compiling
@@ -28,7 +28,7 @@ def check(tensor: Any, name: str, group: ProcessGroup | None = None) -> None:
 def check_reduced(tensor: Any, op: ReduceOp, name: str = "tensor") -> None:
     check(tensor, name)
     if not isinstance(op, ReduceOp):
-        raise TypeError(f"op is a ReduceOp, not {type(op).__name__}")
+        raise TypeError(f"op must be a ReduceOp, not {type(op).__name__}")
     if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR) and (
         tensor.dtype.is_floating_point or tensor.dtype.is_complex
     ):
@@ -39,7 +39,7 @@ def listed(given: Any, name: str, group: ProcessGroup) -> list[Any]:
     if not isinstance(given, (list, tuple)) or len(given) != group.size():
         size = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
         raise ValueError(
-            f"{name} is a list of one element for each rank of the group, which has {group.size()}; "
+            f"{name} must be a list of one element for each rank of the group, which has {group.size()}; "
             f"it is {size}"
         )
     return list(given)

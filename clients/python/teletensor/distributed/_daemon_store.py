@@ -263,11 +263,11 @@ class TCPStore(StorePart):
         use_libuv: bool = True,
     ) -> None:
         if not isinstance(host_name, str):
-            raise TypeError(f"TCPStore: host_name is a str, not {type(host_name).__name__}")
+            raise TypeError(f"TCPStore: host_name must be a str, not {type(host_name).__name__}")
         if master_listen_fd is not None:
             raise NotImplementedError("TCPStore: no port is opened, so master_listen_fd has no meaning")
         if not 0 <= port <= 65535 or port == 0 and not is_master:
-            raise ValueError(f"TCPStore: port is a number from 1 to 65535, or 0 for a master, not {port}")
+            raise ValueError(f"TCPStore: port must be from 1 to 65535, or 0 for a master, not {port}")
         if world_size is not None and world_size < 1:
             world_size = None
         way = Way.JOIN if not is_master else Way.SHARE if multi_tenant else Way.BEGIN

@@ -373,7 +373,7 @@ def _address(store: Any, init_method: str | None, group_name: str) -> str:
         if init_method is not None:
             raise ValueError("Cannot specify both init_method and store.")
         if not isinstance(store, Store):
-            raise TypeError(f"init_process_group: store is a Store, not {type(store).__name__}")
+            raise TypeError(f"init_process_group: store must be a Store, not {type(store).__name__}")
         key = f"teletensor/world/{group_name}"
         return "store " + store.compare_set(key, "", secrets.token_hex(16)).decode()
     url = urllib.parse.urlsplit(init_method or "env://")
@@ -390,7 +390,7 @@ def _seconds(timeout: Any) -> float:
         return _THIRTY_MINUTES
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
     if not 0 < seconds < math.inf:
-        raise ValueError(f"timeout is more than 0 seconds, not {timeout}")
+        raise ValueError(f"timeout must be above 0 seconds, not {timeout}")
     return min(float(seconds), _ONE_YEAR)
 
 
@@ -456,7 +456,7 @@ def new_group(
         raise ValueError("a group has at least one rank: new_group of no ranks")
     for rank in chosen:
         if not isinstance(rank, int):
-            raise TypeError(f"ranks of a group are integers, not {type(rank).__name__}")
+            raise TypeError(f"ranks of a group must be integers, not {type(rank).__name__}")
     if any(not 0 <= rank < world.size() for rank in chosen):
         raise ValueError(
             f"the new group's rank should be within the world_size set by init_process_group: {chosen}"
@@ -490,7 +490,7 @@ def found(group: Any) -> ProcessGroup:
             "Default process group has not been initialized, please make sure to call init_process_group."
         )
     if group is not None and not isinstance(group, ProcessGroup):
-        raise TypeError(f"group is a ProcessGroup, not {type(group).__name__}")
+        raise TypeError(f"group must be a ProcessGroup, not {type(group).__name__}")
     own: ProcessGroup = world if group is None else group
     if _capturing.current is not None:
         _capturing.holds(("world",), current_world)

@@ -101,7 +101,7 @@ def _full(store: Store, key: str, nodes: int, deadline: float,
         if interrupted():
             return None
         if time.monotonic() > deadline:
-            raise DistStoreError(f"rendezvous: {len(members)} of {nodes} machines have come in time")
+            raise DistStoreError(f"rendezvous: {len(members)} of {nodes} machines have joined in time")
 
 
 def _leave(store: Store, key: str, own: str) -> None:

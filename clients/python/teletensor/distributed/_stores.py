@@ -27,7 +27,7 @@ class DistStoreError(DistError):
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"a key of a store is a str, not {type(key).__name__}")
+        raise TypeError(f"a key of a store must be a str, not {type(key).__name__}")
     return key
 
 
@@ -35,13 +35,13 @@ def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, (bytes, bytearray)):
-        raise TypeError(f"a value of a store is bytes or str, not {type(value).__name__}")
+        raise TypeError(f"a value of a store must be bytes or str, not {type(value).__name__}")
     return bytes(value)
 
 
 def _several(what: str, given: Any) -> list[Any]:
     if isinstance(given, (str, bytes)):
-        raise TypeError(f"{what} is a list, not {type(given).__name__}")
+        raise TypeError(f"{what} must be a list, not {type(given).__name__}")
     return list(given)
 
 
@@ -173,7 +173,8 @@ class LockedStore(Store):
             try:
                 total = int(stored) + amount
             except ValueError:
-                raise DistStoreError(f"add: the value of {key!r} is no number: {stored[:40]!r}") from None
+                text = f"add: the value of {key!r} is not a number: {stored[:40]!r}"
+                raise DistStoreError(text) from None
             values[key] = str(total).encode()
             return total
 
@@ -272,7 +273,7 @@ class PrefixStore(StorePart):
 
     def __init__(self, prefix: str, store: Store) -> None:
         if not isinstance(store, Store):
-            raise TypeError(f"PrefixStore: store is a Store, not {type(store).__name__}")
+            raise TypeError(f"PrefixStore: store must be a Store, not {type(store).__name__}")
         super().__init__(_key(prefix) + "/", store)
 
     @property

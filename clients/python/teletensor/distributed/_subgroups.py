@@ -40,7 +40,7 @@ def new_subgroups(
     is not a multiple of it."""
     if group_size is None:
         if not cuda.is_available():
-            raise ValueError("new_subgroups: group_size is expected where the daemon has no GPU")
+            raise ValueError("new_subgroups: group_size must be given if the daemon has no GPU")
         group_size = cuda.device_count()
     size = get_world_size(group)
     if group_size <= 0:
@@ -95,7 +95,7 @@ def split_group(
         raise ValueError("split_ranks cannot be None or empty")
     ranks = [rank for each in split_ranks for rank in each]
     if any(not 0 <= rank < parent.size() for rank in ranks):
-        raise ValueError(f"split_group: ranks are from 0 to {parent.size() - 1}, not {ranks}")
+        raise ValueError(f"split_group: ranks must be from 0 to {parent.size() - 1}, not {ranks}")
     if len(set(ranks)) != len(ranks):
         raise ValueError(f"split_group: a rank is in one list, once: {ranks}")
     if not all(split_ranks):

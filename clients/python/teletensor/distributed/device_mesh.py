@@ -125,7 +125,7 @@ class DeviceMesh:
             assert self.mesh_dim_names is not None
             return self.mesh_dim_names.index(mesh_dim)
         if not -self.ndim <= mesh_dim < self.ndim:
-            raise IndexError(f"dimension {mesh_dim} is not one of a mesh of {self.ndim} dimensions")
+            raise IndexError(f"dimension {mesh_dim} does not exist in a mesh of {self.ndim} dimensions")
         return mesh_dim % self.ndim
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:

@@ -24,8 +24,8 @@ class PipelineStage:
     def __init__(self, submodule: Module, stage_index: int, num_stages: int, device: Any) -> None:
         if not isinstance(device, Rank):
             raise TypeError(
-                f"PipelineStage: device is a rank of a mesh, mesh[i], not {device!r}: one program issues "
-                "all stages"
+                f"PipelineStage: device must be a rank of a mesh, mesh[i], not {device!r}: one program "
+                "issues all stages"
             )
         if not 0 <= stage_index < num_stages:
             raise ValueError(f"Stage index {stage_index} is out of range of {num_stages}")
@@ -69,11 +69,12 @@ class _Schedule:
         stages = [stage] if isinstance(stage, PipelineStage) else list(stage)
         if not stages or [each.stage_index for each in stages] != list(range(stages[0].num_stages)):
             raise ValueError(
-                f"{type(self).__name__}: all stages of the network are given, in their order; these have "
-                f"the indices {[each.stage_index for each in stages]}"
+                f"{type(self).__name__}: all stages of the network must be given, in their order; these "
+                f"have the indices {[each.stage_index for each in stages]}"
             )
         if n_microbatches < 1:
-            raise ValueError(f"{type(self).__name__}: n_microbatches is at least 1, not {n_microbatches}")
+            name = type(self).__name__
+            raise ValueError(f"{name}: n_microbatches must be at least 1, not {n_microbatches}")
         self._stages: list[PipelineStage] = stages
         self._count, self._loss, self._scale = n_microbatches, loss_fn, scale_grads
         self._check()

@@ -126,9 +126,9 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     flag("--max-restarts", "restarts of all after a failure [0]", type=int, default=0, metavar="N")
     flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
     parser.add_argument("--standalone", action="store_true", help="no effect: one machine needs no other")
-    parser.add_argument("-m", "--module", action="store_true", help="the script is a module's name")
-    parser.add_argument("script", help="what each process runs")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    parser.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
+    parser.add_argument("script", help="the program that each process runs")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     args = parser.parse_args(arguments)
     if args.nproc_per_node == "cpu":
         args.nproc_per_node = str(os.cpu_count() or 1)

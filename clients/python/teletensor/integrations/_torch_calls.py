@@ -62,7 +62,7 @@ class Calls(Reductions):
         wanted = [(tensor.dtype, tensor.numel()) for tensor in inputs]
         for of_rank in targets:
             if [(tensor.dtype, tensor.numel()) for tensor in of_rank] != wanted:
-                raise ValueError(f"{name}: the outputs of each rank are expected to be as the inputs")
+                raise ValueError(f"{name}: outputs must have the inputs' dtype and number of elements")
         site = caller_line()
 
         def call(member: Member) -> None:
@@ -80,7 +80,7 @@ class Calls(Reductions):
             raise ValueError("gather: only the root has output tensors")
         targets = self._listed(one(outputs, "gather")) if here else []
         if any(target.dtype != source.dtype or target.numel() != source.numel() for target in targets):
-            raise ValueError("gather: the outputs are expected to be as the input")
+            raise ValueError("gather: outputs must have the input's dtype and number of elements")
         sends = [source.numel() if rank == root else 0 for rank in range(self._size)]
         receives = [target.numel() for target in targets] or [0] * self._size
         return self._exchanged("gather", targets, [source], sends, receives, opts)
@@ -93,7 +93,7 @@ class Calls(Reductions):
             raise ValueError("scatter: only the root has input tensors")
         sources = self._listed(one(inputs, "scatter")) if here else [target.detach().flatten()[:0]]
         if here and any(part.dtype != target.dtype or part.numel() != target.numel() for part in sources):
-            raise ValueError("scatter: the inputs are expected to be as the output")
+            raise ValueError("scatter: inputs must have the output's dtype and number of elements")
         sends = [source.numel() for source in sources] if here else [0] * self._size
         receives = [target.numel() if rank == root else 0 for rank in range(self._size)]
         return self._exchanged("scatter", [target], sources, sends, receives, opts)
@@ -138,7 +138,7 @@ class Calls(Reductions):
     ) -> Work:
         check([*targets, *sources], name)
         if len({tensor.dtype for tensor in [*targets, *sources]}) != 1:
-            raise ValueError(f"{name}: tensors of one dtype are expected")
+            raise ValueError(f"{name}: the tensors must have one dtype")
         site = caller_line()
 
         def call(member: Member) -> None:

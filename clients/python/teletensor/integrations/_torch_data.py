@@ -37,7 +37,7 @@ def check(tensors: Sequence[Any], name: str) -> None:
     """ValueError for a tensor that is not a strided CPU tensor."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}: a tensor is expected, not {type(tensor).__name__}")
+            raise TypeError(f"{name}: expected a tensor, not {type(tensor).__name__}")
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
             raise ValueError(
                 f"{name}: the backend teletensor takes strided tensors on a CPU, not {tensor.dtype} of "
@@ -64,7 +64,7 @@ def joined(tensors: Sequence[Any], moved: bool) -> Elements:
     names = {part.dtype for part in parts}
     if len(names) > 1:
         if not moved:
-            raise TypeError(f"tensors of one dtype are expected, got {', '.join(sorted(names))}")
+            raise TypeError(f"the tensors must have one dtype, got {', '.join(sorted(names))}")
         parts = [Elements("uint8", part.array.view(np.uint8)) for part in parts]
     if len(parts) == 1:
         return parts[0]
@@ -81,7 +81,7 @@ def split(array: np.ndarray[Any, Any], tensors: Sequence[Any]) -> list[np.ndarra
     """Splits the result of `joined` into the parts for such tensors, of one or of several dtypes."""
     bytes_ = [tensor.numel() * tensor.element_size() for tensor in tensors]
     if array.nbytes != sum(bytes_):
-        raise ValueError(f"{array.nbytes} bytes have come for tensors of {sum(bytes_)}")
+        raise ValueError(f"{array.nbytes} bytes were received for tensors of {sum(bytes_)}")
     ends = np.cumsum(bytes_) // array.itemsize
     return np.split(array, ends[:-1])
 

@@ -382,7 +382,7 @@ def rounds(owner: Any, n: int, data: Any, args: tuple[Any, ...]) -> Iterator[Ite
         return _over(owner, n, data, args)
     stacked = () if data is None else data if isinstance(data, tuple) else (data,)
     if not all(isinstance(each, Tensor) and each.ndim > 0 for each in stacked):
-        raise TypeError("repeat: data is a tensor or a tuple of tensors, or an iterable of them")
+        raise TypeError("repeat: data must be a tensor or a tuple of tensors, or an iterable of them")
     return _rounds(owner, n, stacked, args)
 
 

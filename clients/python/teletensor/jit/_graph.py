@@ -74,7 +74,7 @@ class Shown:
 
     def _text(self) -> str:
         if getattr(self, "_latest", None) is None:
-            raise AttributeError("there is no program yet")
+            raise AttributeError("the function has no captured program yet: call it")
         return str(self.program)
 
     @property

@@ -21,10 +21,10 @@ def _place(what: str, device_ids: Sequence[Any] | None, output_device: Any = Non
         named = list(range(cuda.device_count()))
     if len(named) > 1:
         raise NotImplementedError(
-            f"{what} over {len(named)} GPUs is not there yet: name one, as device_ids=[0]"
+            f"{what} over {len(named)} GPUs is not supported yet: name one, as device_ids=[0]"
         )
     if output_device is not None and named and cuda._device.index_of(output_device) != named[0]:
-        raise NotImplementedError(f"{what} with the output on another GPU is not there yet")
+        raise NotImplementedError(f"{what} with the output on another GPU is not supported yet")
     return None if not named else f"cuda:{named[0]}"
 
 
@@ -179,7 +179,7 @@ def gather(outputs: Sequence[Any], target_device: Any, dim: int = 0) -> Any:
     if isinstance(first, (tuple, list)):
         rebuild, _ = _structure(first)
         return rebuild(gather(each, target_device, dim) for each in zip(*outputs, strict=True))
-    raise TypeError(f"gather: {type(first).__name__} is no tensor, and no structure of tensors")
+    raise TypeError(f"gather: {type(first).__name__} is neither a tensor nor a structure of tensors")
 
 
 def parallel_apply(

@@ -60,7 +60,7 @@ class DistributedDataParallel(Module, Joinable):
         Joinable.__init__(self)
         _distributed.get_world_size(process_group)
         if not isinstance(module, Module):
-            raise TypeError(f"module is a Module, not {type(module).__name__}")
+            raise TypeError(f"module must be a Module, not {type(module).__name__}")
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise RuntimeError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that "
@@ -74,7 +74,7 @@ class DistributedDataParallel(Module, Joinable):
         if device_ids is not None and len(device_ids) > 1:
             raise ValueError("device_ids can only be None or contain a single element.")
         if bucket_cap_mb is not None and not (bucket_cap_mb > 0 and math.isfinite(bucket_cap_mb)):
-            raise ValueError(f"bucket_cap_mb is a positive number of MiB, not {bucket_cap_mb}")
+            raise ValueError(f"bucket_cap_mb must be a positive number of MiB, not {bucket_cap_mb}")
         self.module = module
         self.device_ids = None if not device_ids else [cuda._device.index_of(device_ids[0])]
         self.output_device = (

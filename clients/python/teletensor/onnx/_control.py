@@ -64,7 +64,7 @@ def scan(
         state = results[:first]
         found.append([on_daemon(v) for v in results[first:]])
     if not found:
-        raise OnnxError("a Scan of no rounds has no results")
+        raise OnnxError("a Scan over 0 elements has no results")
     scans = len(found[0])
     stacks = []
     for i in range(scans):

@@ -193,7 +193,7 @@ class _Reader:
         if kind is None:
             raise OnnxError(f"tensor {name!r}: elements of unknown type {message.integer(2)}")
         if len(dims) > MOST_DIMS or any(d < 0 for d in dims):
-            raise OnnxError(f"tensor {name!r}: {dims[:8]} is no shape of at most {MOST_DIMS} sizes")
+            raise OnnxError(f"tensor {name!r}: {dims[:8]} is not a shape of at most {MOST_DIMS} sizes")
         count = math.prod(dims)
         if message.values(3):
             raise OnnxError(f"tensor {name!r}: tensors in segments are not supported")
@@ -253,7 +253,7 @@ class _Reader:
         try:
             offset, length = int(facts.get("offset", "0")), int(facts.get("length", size))
         except ValueError:
-            raise OnnxError(f"tensor {name!r}: offset or length of its data is no number") from None
+            raise OnnxError(f"tensor {name!r}: offset or length of its data is not a number") from None
         self._check_count(name, length, size, "bytes")
         try:
             with _regular(path) as (file, whole):
@@ -270,7 +270,7 @@ class _Reader:
         stored = self.tensor(values)
         count = math.prod(dims)
         if any(d < 0 for d in dims) or len(dims) > MOST_DIMS or count > MOST_SPARSE:
-            raise OnnxError(f"tensor {name!r}: {dims[:8]} is no shape of at most {MOST_SPARSE} elements")
+            raise OnnxError(f"tensor {name!r}: {dims[:8]} is not a shape of at most {MOST_SPARSE} elements")
         if stored.array.ndim != 1 or stored.type not in NUMPY:
             raise OnnxError(f"tensor {name!r}: values of a sparse tensor are a list of numbers")
         if indices.ndim == 2 and indices.shape[1] == len(dims):
@@ -375,7 +375,7 @@ class _Reader:
 
     def model(self, message: Message) -> Model:
         if not message.values(7):
-            raise OnnxError("there is no graph in it")
+            raise OnnxError("the model has no graph")
         opsets = _opsets(message.messages(8)) or {"": 1}
         model = Model(self.graph(message.message(7)), opsets)
         _set_versions(model.graph, opsets)
@@ -512,7 +512,7 @@ def _regular(path: str) -> Iterator[tuple[IO[bytes], int]]:
     with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OnnxError("this is no regular file")
+            raise OnnxError("this is not a regular file")
         yield file, status.st_size
 
 
@@ -529,4 +529,4 @@ def read(path: str) -> Model:
     except OnnxError as error:
         raise OnnxError(f"{path}: {error}") from None
     except (ValueError, IndexError, OverflowError) as error:
-        raise OnnxError(f"{path}: this is no ONNX model, or a damaged one: {error}") from None
+        raise OnnxError(f"{path}: this is not an ONNX model, or it is damaged: {error}") from None

@@ -321,7 +321,7 @@ def top_k(
 ) -> tuple[Tensor, ...]:
     count = K[0] if K is not None else k
     if not 0 <= count <= X.shape[axis]:
-        raise OnnxError(f"K is {count}, the axis has {X.shape[axis]} elements")
+        raise OnnxError(f"K is {count}, but the axis has {X.shape[axis]} elements")
     values, places = tt.sort(X, axis, bool(largest), stable=True)
     return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 

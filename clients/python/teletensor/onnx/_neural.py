@@ -146,7 +146,7 @@ def _heads(x: Tensor, count: int | None) -> Tensor:
     if x.dim() == 4:
         return x
     if x.dim() != 3 or not count:
-        raise OnnxError(f"the heads of {list(x.shape)} are not known")
+        raise OnnxError(f"the number of heads of {list(x.shape)} is unknown")
     return x.reshape(*x.shape[:2], count, -1).transpose(1, 2)
 
 

@@ -58,7 +58,7 @@ def _activations(
         made.append(functools.partial(_clipped, function, clip, alpha, beta))
     each = len(defaults)
     if len(made) != each * directions:
-        raise OnnxError(f"{each * directions} activations are expected, not {len(made)}")
+        raise OnnxError(f"expected {each * directions} activations, not {len(made)}")
     return [made[i * each : (i + 1) * each] for i in range(directions)]
 
 

@@ -146,7 +146,7 @@ def one_hot(indices: Tensor, depth: Ints, values: Tensor, *, axis: Any = -1) -> 
 def reshape(data: Any, shape: Ints, *, allowzero: Any = 0) -> Any:
     known = shape_of(data)
     if any(s == 0 and i >= len(known) for i, s in enumerate(shape)) and not allowzero:
-        raise OnnxError(f"shape {shape} keeps a size that {list(known)} has not")
+        raise OnnxError(f"shape {shape} keeps a size that {list(known)} does not have")
     sizes = [known[i] if s == 0 and not allowzero else s for i, s in enumerate(shape)]
     if isinstance(data, np.ndarray) and data.dtype == object:
         return data.reshape(sizes)
@@ -165,7 +165,7 @@ def squeeze(data: Tensor, axes: Ints | None = None) -> Tensor:
         return data.squeeze()
     for axis in axes:
         if data.shape[axis] != 1:
-            raise OnnxError(f"axis {axis} of {list(data.shape)} has not size 1")
+            raise OnnxError(f"axis {axis} of {list(data.shape)} does not have size 1")
     return data.squeeze(tuple(axes))
 
 

@@ -96,7 +96,7 @@ def on_daemon(value: Any) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype != object:
         return tt.tensor(value)
     what = dtype_name(value) if isinstance(value, (Narrow, np.ndarray)) else type(value).__name__
-    raise OnnxError(f"a tensor is expected, not {what}")
+    raise OnnxError(f"expected a tensor, not {what}")
 
 
 def host(value: Any) -> np.ndarray[Any, Any]:

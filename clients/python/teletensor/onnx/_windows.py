@@ -25,7 +25,7 @@ def _sides(
     if auto_pad in ("NOTSET", ""):
         given = list(pads) if pads else [0] * 2 * rank
         if len(given) != 2 * rank:
-            raise OnnxError(f"{len(given)} pads, {2 * rank} are expected")
+            raise OnnxError(f"expected {2 * rank} pads, not {len(given)}")
         return given[:rank], given[rank:]
     if auto_pad == "VALID":
         return [0] * rank, [0] * rank

@@ -158,7 +158,7 @@ class Timer:
         if not isinstance(stmt, str):
             raise ValueError("Only a `str` stmt is supported.")
         if str(getattr(language, "name", language)).lower() not in ("python", "py"):
-            raise NotImplementedError(f"Timer: statements of {language} are not there; Python's are")
+            raise NotImplementedError(f"Timer: only statements of Python are supported, not of {language}")
         if global_setup:
             raise ValueError("global_setup is only supported for C++: a statement of Python has `setup`")
         import teletensor

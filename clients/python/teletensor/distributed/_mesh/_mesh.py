@@ -88,7 +88,7 @@ class Mesh:
                 each.item()
         except RankLostError as error:
             raise RankLostError(
-                f"{error}; the ranks of a mesh have one user, and their daemons have been told of "
+                f"{error}; the ranks of a mesh must have one user, and their daemons must know "
                 "each other (--peers)"
             ) from None
         finally:
@@ -401,7 +401,7 @@ def connect_mesh(
     ValueError for a shape that does not fit, the errors of `connect`, and RankLostError if daemons are not
     connected to each other."""
     if isinstance(addresses, str) or not addresses:
-        raise ValueError("connect_mesh: addresses is a list of one address for each rank")
+        raise ValueError("connect_mesh: addresses must be a list of one address for each rank")
     names = (names,) if isinstance(names, str) else tuple(names)
     sizes = (len(addresses),) if shape is None and len(names) == 1 else tuple(shape or ())
     if len(sizes) != len(names) or math.prod(sizes) != len(addresses) or len(set(names)) != len(names):
@@ -424,7 +424,7 @@ def connect_mesh(
                 name=None if name is None else f"{name}.{rank}",
             )
             if session._world is not None:
-                raise ValueError(f"connect_mesh: this program drives the mesh {name!r} already")
+                raise ValueError(f"connect_mesh: this program has already connected the mesh {name!r}")
             sessions.append(session)
             devices.append(session.check_device(_core.device(device)))
         return Mesh(sessions, devices, names, sizes, name or "", seconds)

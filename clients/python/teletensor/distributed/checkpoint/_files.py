@@ -254,13 +254,13 @@ def _index(folder: str) -> dict[str, Any]:
         try:
             index = json.loads(file.read())
         except ValueError:
-            raise ValueError(f"{path} is no index of a checkpoint") from None
+            raise ValueError(f"{path} is not the index of a checkpoint") from None
     if (
         not isinstance(index, dict)
         or index.get("kind") != _KIND
         or not isinstance(index.get("entries"), dict)
     ):
-        raise ValueError(f"{path} is no index of a checkpoint")
+        raise ValueError(f"{path} is not the index of a checkpoint")
     entries: dict[str, Any] = index["entries"]
     return entries
 

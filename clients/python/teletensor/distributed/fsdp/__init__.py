@@ -28,7 +28,7 @@ _missing = globals()["__getattr__"]
 def __getattr__(name: str) -> Any:
     if name == "FullyShardedDataParallel":
         raise AttributeError(
-            "torch.distributed.fsdp.FullyShardedDataParallel (FSDP1) is not there: use "
+            "torch.distributed.fsdp.FullyShardedDataParallel (FSDP1) is not supported: use "
             "fully_shard(module), of PyTorch's FSDP2, on the blocks of a model and then on the model",
             name=name,
         )

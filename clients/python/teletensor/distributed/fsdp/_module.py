@@ -251,19 +251,19 @@ def _ranks_of(mesh: Any) -> tuple[ProcessGroup, ProcessGroup | None]:
     if dimensions == 2:
         return found(mesh.get_group(1)), found(mesh.get_group(0))
     raise ValueError(
-        f"fully_shard: mesh is a ProcessGroup or a DeviceMesh of 1 or 2 dimensions, not {mesh!r}"
+        f"fully_shard: mesh must be a ProcessGroup or a DeviceMesh of 1 or 2 dimensions, not {mesh!r}"
     )
 
 
 def _check_options(reshard_after_forward: Any, offload_policy: Any) -> None:
     if reshard_after_forward is not None and not isinstance(reshard_after_forward, bool):
         raise NotImplementedError(
-            "fully_shard: a number of ranks as reshard_after_forward is not there: True or False"
+            "fully_shard: reshard_after_forward must be True or False; a number of ranks is not supported"
         )
     if isinstance(offload_policy, CPUOffloadPolicy):
         raise NotImplementedError(
-            "fully_shard: CPUOffloadPolicy is not there: the daemon itself moves tensors that nothing uses "
-            "to host memory and to disk when room is needed (docs/operating.md)"
+            "fully_shard: CPUOffloadPolicy is not supported: the daemon itself moves unused tensors to "
+            "host memory and to disk when memory is short (docs/operating.md)"
         )
 
 

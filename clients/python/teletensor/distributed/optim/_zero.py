@@ -44,10 +44,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     ) -> None:
         if overlap_with_ddp:
             raise NotImplementedError(
-                "ZeroRedundancyOptimizer: overlap_with_ddp is not there yet: call step() after the backward"
+                "ZeroRedundancyOptimizer: overlap_with_ddp is not supported yet: call step() after "
+                "the backward"
             )
         if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
-            raise TypeError(f"optimizer_class is a class of optimizers, not {optimizer_class!r}")
+            raise TypeError(f"optimizer_class must be a class of optimizers, not {optimizer_class!r}")
         if get_rank(process_group) < 0:
             raise ValueError("ZeroRedundancyOptimizer: this process is not in process_group")
         self.process_group = found_group(process_group)

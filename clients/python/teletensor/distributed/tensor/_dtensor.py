@@ -241,7 +241,7 @@ def distribute_tensor(
             "`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf tensor!"
         )
     if src_data_rank not in (0, None):
-        raise ValueError(f"distribute_tensor: src_data_rank is 0 or None, not {src_data_rank}")
+        raise ValueError(f"distribute_tensor: src_data_rank must be 0 or None, not {src_data_rank}")
     mesh = (
         DeviceMesh(tensor.device.type, list(range(_d.get_world_size())))
         if device_mesh is None

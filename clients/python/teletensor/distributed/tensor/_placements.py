@@ -58,7 +58,7 @@ class Partial(Placement):
 
     def __init__(self, reduce_op: str = "sum") -> None:
         if reduce_op not in ("sum", "avg"):
-            raise ValueError(f"Partial: reduce_op is 'sum' or 'avg', not {reduce_op!r}")
+            raise ValueError(f"Partial: reduce_op must be 'sum' or 'avg', not {reduce_op!r}")
         self.reduce_op = reduce_op
 
     @property
@@ -119,10 +119,10 @@ def listed(placements: Any, mesh: DeviceMesh, dims: int) -> tuple[Placement, ...
     found: list[Placement] = []
     for each in given:
         if not isinstance(each, (Shard, Replicate, Partial)):
-            raise TypeError(f"placements are Shard, Replicate or Partial, not {each!r}")
+            raise TypeError(f"placements must be Shard, Replicate or Partial, not {each!r}")
         if isinstance(each, Shard):
             if not -dims <= each.dim < dims:
-                raise IndexError(f"{each!r}: a tensor of {dims} dimensions has no such one")
+                raise IndexError(f"{each!r}: a tensor of {dims} dimensions does not have this dimension")
             each = Shard(each.dim % dims)
         found.append(each)
     return tuple(found)

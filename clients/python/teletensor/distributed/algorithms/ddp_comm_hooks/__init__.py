@@ -37,7 +37,7 @@ _HOOKS = {
 def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: Any = None) -> None:
     """Calls model.register_comm_hook with the hook of that name."""
     if comm_hook_type not in _HOOKS:
-        raise ValueError(f"comm_hook_type is a DDPCommHookType, not {comm_hook_type!r}")
+        raise ValueError(f"comm_hook_type must be a DDPCommHookType, not {comm_hook_type!r}")
     model.register_comm_hook(state, _HOOKS[comm_hook_type])
 
 

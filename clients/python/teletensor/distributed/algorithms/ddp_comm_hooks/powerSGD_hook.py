@@ -58,7 +58,9 @@ class PowerSGDState:
                 "because PowerSGD can only be applied after the first two iterations in DDP."
             )
         if matrix_approximation_rank < 1:
-            raise ValueError(f"matrix_approximation_rank is at least 1, not {matrix_approximation_rank}")
+            raise ValueError(
+                f"matrix_approximation_rank must be at least 1, not {matrix_approximation_rank}"
+            )
         self.process_group = process_group
         self.matrix_approximation_rank = matrix_approximation_rank
         self.start_powerSGD_iter = start_powerSGD_iter
