@@ -157,6 +157,13 @@ struct Fetched {
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
   std::string bytes;  // row-major
+  // Instead of contents: the layout, for a Fetch that asked to `describe`.
+  struct Description {
+    core::Device device;
+    core::Dims strides;
+    bool requires_grad = false;
+  };
+  std::optional<Description> description;
 };
 
 // Memory of a session that other processes of this machine can map.
@@ -214,9 +221,11 @@ class Session {
   // from then on and every later call returns that Status. `done` is called once the commands are
   // consumed, before submit() returns or later from another thread: the caller gives no further
   // frame before (backpressure). A session that is destroyed meanwhile drops `done` uncalled.
+  // `thin`: the client has no mirror; a command that is refused becomes a late error on the ids
+  // that it declares, and the session continues.
   virtual void submit(std::uint64_t first_seq, std::uint64_t first_id,
                       std::vector<program::Command> commands,
-                      std::function<void(core::Status)> done) = 0;
+                      std::function<void(core::Status)> done, bool thin = false) = 0;
 
   // Bulk. Upload storage is admitted at begin (RESOURCE_EXHAUSTED before any byte travels); chunks
   // may come in any thread, in order of offset. An unfinished upload is freed by abort or with the

@@ -447,6 +447,8 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->needs(create_option);
   app.add_flag("--gpu-paths", parsed.gpu_paths,
                "prints each op with how it runs on a GPU (a kind of kernel, or host), and leaves");
+  app.add_flag("--ops", parsed.ops,
+               "prints the declaration of each op, a line of JSON each, and leaves");
   app.add_option("--slow-ms", config.slow_ms,
                  "instructions that hold a lane longer are in the slow log (at least 50)")
       ->envname("TELETENSOR_SLOW_MS")

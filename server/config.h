@@ -79,6 +79,7 @@ struct Parsed {
   std::string create_token;  // "USER:ROLE": makes a token, prints it and leaves
   std::string output;        // where that token is written, instead of being printed
   bool gpu_paths = false;    // prints how each op runs on a GPU and leaves
+  bool ops = false;          // prints the declarations of the ops and leaves
   int exit_code = -1;        // >= 0: print `text` and leave with it (--help, --version, a mistake)
   std::string text;
 };

@@ -68,6 +68,7 @@ struct ClientInfo {
   std::string description;  // "ann on host7, pid 12, train.py"; "": not told
   std::string instance;     // a random id of the client's process
   std::string user;
+  bool thin = false;       // it has no rules of ops of its own: what is refused fails late
   bool by_socket = false;  // it came through a UNIX socket, without a token
   std::uint64_t id = 0;    // what operators call it; set by Leases
   std::uint64_t attach_counter = 0;

@@ -15,6 +15,7 @@
 #include "engine/core/mutex.h"
 #include "engine/core/threads.h"
 #include "engine/engine.h"
+#include "server/codec.h"
 #include "server/config.h"
 #include "server/listen.h"
 #include "server/log.h"
@@ -165,6 +166,12 @@ int main(int argc, char** argv) {
   if (parsed.gpu_paths) {
     for (const auto& [op, path] : teletensor::engine::gpu_paths()) {
       std::printf("%s %s\n", op.c_str(), path.c_str());
+    }
+    return 0;
+  }
+  if (parsed.ops) {
+    for (const std::string& line : teletensor::server::declarations(teletensor::ops::catalog())) {
+      std::puts(line.c_str());
     }
     return 0;
   }

@@ -98,8 +98,9 @@ Status Outbox::fetched(wire::FetchedValue value) {
     return Status(Code::kResourceExhausted, "the client has left " + std::to_string(values_bytes_) +
                                                 " bytes of values unread");
   }
-  // Commands run in order, so a value says that all before it are done: one message, not two.
-  complete(value.seq);
+  // Commands run in order, so a value says that all before it are done: one message, not two. A
+  // description is told as soon as its Fetch has come.
+  if (!value.description) complete(value.seq);
   values_.push_back(std::move(value));
   return {};
 }

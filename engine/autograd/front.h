@@ -39,6 +39,17 @@ class Sink {
   virtual core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
+  // A command of a thin client is refused: a late error with root `seq`.
+  virtual void refused(std::uint64_t seq, const core::Status& status) { (void)seq, (void)status; }
+  // The answer to a Fetch that is refused, because of command `root`.
+  virtual void fetch_refused(std::uint64_t seq, bool bulk, const core::Status& status,
+                             std::uint64_t root) {
+    (void)seq, (void)bulk, (void)status, (void)root;
+  }
+  // The answer to a Fetch that asks to `describe`.
+  virtual void described(std::uint64_t seq, const core::Layout& layout, bool requires_grad) {
+    (void)seq, (void)layout, (void)requires_grad;
+  }
   virtual void taken(std::uint64_t fetch) { (void)fetch; }
   // `value` becomes what `operand` is and, where that goes well, a publication; with handle 0 in
   // `publish` a name is withdrawn, without either. What goes wrong is a late error.
@@ -85,8 +96,9 @@ class Front {
 
   // Executes one command with sequence number `seq`. Precondition for a Raise: everything before it
   // has run. Errors mean a hostile client or a disagreeing mirror; the session ends.
-  // What the command holds is used up.
-  core::Status execute(std::uint64_t seq, program::Command&& command);
+  // What the command holds is used up. With `thin` a refusal is no error here: it is told as a late
+  // error, the ids that the command declares fail with it, and nothing else has changed.
+  core::Status execute(std::uint64_t seq, program::Command&& command, bool thin = false);
   // A Backward may have more instructions to come than fit the queue: while busy(), call resume()
   // (which issues those of about `nodes` tape nodes) before the next execute().
   bool busy() const;

@@ -37,6 +37,11 @@ class Names {
     ++chunk->alive;
     ++alive_;
   }
+  // Another handle takes the id. Precondition: find(id).
+  void replace(HandleId id, HandleRef h) {
+    h->id = id;
+    chunks_[(id - first_) / kChunk]->handles[(id - first_) % kChunk] = std::move(h);
+  }
   // nullptr for ids never given or released.
   Handle* find(HandleId id) const {
     if (id < first_ || id >= next_) return nullptr;

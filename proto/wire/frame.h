@@ -110,9 +110,14 @@ class FrameReader {
 
   // `ops`: op n of the wire is ops[n - 1]; `names` (as long) is for the text where that is kNoOp.
   // Both empty: op n is n - 1.
-  FrameReader(FrameLimits limits, std::vector<program::OpId> ops, std::vector<std::string> names)
-      : limits_(limits), ops_(std::move(ops)), names_(std::move(names)) {}
+  // `thin`: an instruction whose fields are well-formed and whose contents are not becomes a
+  // program::Refused, and an instruction says how many ids it takes.
+  FrameReader(FrameLimits limits, std::vector<program::OpId> ops, std::vector<std::string> names,
+              bool thin = false)
+      : limits_(limits), ops_(std::move(ops)), names_(std::move(names)), thin_(thin) {}
   FrameReader() = default;
+
+  bool thin() const { return thin_; }
 
   const FrameLimits& limits() const { return limits_; }
   // On failure `frame` is in an unknown but valid state.
@@ -122,6 +127,7 @@ class FrameReader {
   FrameLimits limits_;
   std::vector<program::OpId> ops_;
   std::vector<std::string> names_;
+  bool thin_ = false;
 };
 
 }  // namespace teletensor::wire

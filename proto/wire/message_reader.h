@@ -86,6 +86,7 @@ struct ReadContext {
   const FrameLimits& limits;
   std::span<const program::OpId> ops;
   std::span<const std::string> names;
+  bool thin = false;
   std::size_t items = 0;
   program::HandleId next = 0;
 };
