@@ -1,10 +1,10 @@
 """Thin clients: no wrong call of an op ends their session, and the answers say what was wrong."""
 
 import math
-import re
 import struct
 
 import pytest
+from conformance.calls import GUESSES, operands_of
 from conformance.thin import FLOAT32, Handle, LateError, ThinClient, attributes_of
 from support import sin2
 from support.daemon import Daemon
@@ -35,16 +35,7 @@ def failure(client, handle):
     return caught.value
 
 
-def operands_of(client, signature, tensor):
-    """An operand for each operand of the signature, all of them this tensor."""
-    inside = signature[signature.index("(") + 1:signature.rindex(") ->")]
-    kinds = [text.split(" ")[0] for text in re.split(r", (?![^\[]*\])", inside) if text]
-    return [[tensor, tensor] if kind == "Tensor[]" else tensor
-            for kind in kinds if kind.rstrip("?") in ("Tensor", "Tensor[]", "Operand")]
-
-
 WRONG_KINDS = {"bool": 3.5, "int": "x", "float": "x", "int[]": "x", "str": 1, "dtype": 1, "device": 1}
-GUESSES = {"bool": True, "int": 1, "float": 1.0, "int[]": [1, 1], "str": "mean", "dtype": FLOAT32, "device": 0}
 
 
 def wrongly_typed(kind, command):
@@ -68,7 +59,7 @@ def test_every_op_with_every_wrong_call(thin):
         made = abs(declared.get("results", 0)) if not declared.get("updates") else 0
         handles = []
         for tensor in tensors:
-            operands = operands_of(thin, signature, tensor)
+            operands = operands_of(signature, tensor)
             guesses = [GUESSES[kind] for _, kind in attributes]
             handles += thin.call(name, *operands, attributes=guesses, made=made)
             handles += thin.call(name, *operands, made=made)
