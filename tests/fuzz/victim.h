@@ -58,7 +58,7 @@ class Victim {
   // Not ok: the session refused it, and with it everything to come. What it took has run, unless
   // that takes longer than `most`: then `late` says so, and without it that is a bug.
   core::Status submit(wire::Frame frame, std::chrono::milliseconds most = kPatience,
-                      bool* late = nullptr);
+                      bool* late = nullptr, bool thin = false);
 
  private:
   Listener listener_;
