@@ -154,8 +154,9 @@ nightly: wheels ## demo and every test on a bare Debian 12 and 13, the wheels on
 	deploy/in-debian trixie 'make demo' 'make test'
 	$(MAKE) model fuzz chaos sanitize
 
-docs: .venv/.client .venv/.tests ## generated files: docs/ops.md, the type stubs, the README's picture
-	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_stubs.py
+docs: .venv/.client .venv/.tests ## generated files: docs/ops.md, docs/ops.json, the type stubs, the README's picture
+	.venv/bin/python docs/generate_ops.py && .venv/bin/python docs/generate_ops_json.py
+	.venv/bin/python docs/generate_stubs.py
 	.venv/bin/python docs/generate_overview.py
 
 pictures: build .venv/.tests ## plots of the documentation, the outputs of its notebooks, pictures of the dashboard

@@ -170,6 +170,13 @@ struct Fetched {
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
   std::string bytes;  // elements in row-major order
+  // The layout in place of the contents, for a Fetch with `describe`.
+  struct Description {
+    core::Device device;
+    core::Dims strides;
+    bool requires_grad = false;
+  };
+  std::optional<Description> description;
 };
 
 // A session's memory that other processes of this machine can map.
@@ -228,10 +235,11 @@ class Session {
   // session is then broken, and every later call returns that status. `done` is called once the
   // commands are consumed, either before submit() returns or later from another thread; the caller
   // must not submit the next frame before that (backpressure). If the session is destroyed first,
-  // `done` is never called.
+  // `done` is never called. With `thin` the client has no mirror: a refused command becomes a late
+  // error on the ids that it declares, and the session continues.
   virtual void submit(std::uint64_t first_seq, std::uint64_t first_id,
                       std::vector<program::Command> commands,
-                      std::function<void(core::Status)> done) = 0;
+                      std::function<void(core::Status)> done, bool thin = false) = 0;
 
   // Transfers of large values. The storage of an upload is allocated by begin_upload(), which
   // returns RESOURCE_EXHAUSTED before any byte is sent. Chunks may be passed in any thread, in the

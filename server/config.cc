@@ -461,6 +461,7 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
       ->needs(create_option);
   app.add_flag("--gpu-paths", parsed.gpu_paths,
                "print how each op runs on a GPU (a kind of kernel, or host), and exit");
+  app.add_flag("--ops", parsed.ops, "print the declaration of each op as a line of JSON, and exit");
   app.add_option("--slow-ms", config.slow_ms,
                  "milliseconds on a lane after which an instruction is recorded in the slow log "
                  "(at least 50)")

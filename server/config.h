@@ -105,6 +105,7 @@ struct Parsed {
   std::string create_token;  // "USER:ROLE": create a token, print it and exit.
   std::string output;        // File to which that token is written instead of being printed.
   bool gpu_paths = false;    // Print how each operator runs on a GPU, and exit.
+  bool ops = false;          // Print the declarations of the operators, and exit.
   // If it is not negative: print `text` and exit with this code (--help, --version or an error).
   int exit_code = -1;
   std::string text;

@@ -38,7 +38,7 @@ class FakeSession final : public engine::Session {
   }
 
   void submit(std::uint64_t first_seq, std::uint64_t, std::vector<program::Command> commands,
-              std::function<void(Status)> done) override {
+              std::function<void(Status)> done, bool) override {
     {
       MutexLock lock(books_.mutex);
       if (books_.hold_done) return;

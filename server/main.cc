@@ -24,6 +24,7 @@
 #include "server/peer/peers.h"
 #include "server/peer_settings.h"
 #include "server/server.h"
+#include "server/session/codec.h"
 
 namespace {
 
@@ -171,6 +172,12 @@ int main(int argc, char** argv) {
   if (parsed.gpu_paths) {
     for (const auto& [op, path] : teletensor::engine::gpu_paths()) {
       std::printf("%s %s\n", op.c_str(), path.c_str());
+    }
+    return 0;
+  }
+  if (parsed.ops) {
+    for (const std::string& line : teletensor::server::declarations(teletensor::ops::catalog())) {
+      std::puts(line.c_str());
     }
     return 0;
   }

@@ -6,6 +6,7 @@
 
 #include "engine/autograd/backward.h"
 #include "engine/autograd/callable.h"
+#include "engine/autograd/declared.h"
 #include "engine/autograd/graph.h"
 #include "engine/autograd/image.h"
 #include "engine/autograd/inventory.h"
@@ -35,18 +36,26 @@ class Front::Impl final : public Issuer {
         sink_(sink),
         limits_(limits),
         graph_(catalog, sink),
-        relayout_(catalog.id(*catalog.find("relayout"))) {}
+        relayout_(catalog.id(*catalog.find("relayout"))),
+        copy_(catalog.id(*catalog.find("copy"))) {}
   ~Impl() override {
     backward_.reset();
     kept_.clear();
     strangers_.clear();
+    refused_.clear();
     names_ = Names();
   }
 
-  Status execute(std::uint64_t seq, program::Command&& command) {
+  Status execute(std::uint64_t seq, program::Command&& command, bool thin) {
     if (backward_) return internal("a Backward is still running");
     graph_.set_seq(seq_ = seq);
-    return std::visit([this](auto& c) { return run(c); }, command);
+    thin_ = thin;
+    cause_ = nullptr;
+    first_made_ = names_.next();
+    Status status = std::visit([this](auto& c) { return run(c); }, command);
+    if (status.ok() || !thin || status.code() == Code::kInternal) return status;
+    refuse(command, status);
+    return {};
   }
 
   bool busy() const { return backward_ != nullptr; }
@@ -54,6 +63,7 @@ class Front::Impl final : public Issuer {
   program::Inventory take_over() {
     graph_.forget_history();
     programs_.clear();
+    refused_.clear();
     program_bytes_ = steps_ = 0;
     const std::vector<HandleRef> kept = strip(kept_);
     std::vector<HandleId> ids;
@@ -115,13 +125,16 @@ class Front::Impl final : public Issuer {
   }
 
   Status resume(int nodes) {
-    TT_RETURN_IF_ERROR(backward_->step(*this, nodes));
-    if (!backward_->done()) return {};
+    Status status = backward_->step(*this, nodes);
+    if (status.ok() && !backward_->done()) return {};
     backward_.reset();
-    if (names_.next() - first_made_ != made_) {
-      return internal("backward made " + std::to_string(names_.next() - first_made_) +
-                      " names, the client expected " + std::to_string(made_));
+    if (status.ok() && backward_made_ != made_) {
+      const std::string made = "backward made " + std::to_string(backward_made_) + " names, the ";
+      status = thin_ ? invalid(made + "command declares " + std::to_string(made_))
+                     : internal(made + "client expected " + std::to_string(made_));
     }
+    if (status.ok() || !thin_ || status.code() == Code::kInternal) return status;
+    fail_ids(refusal_of(status), names_.next(), made_);
     return {};
   }
 
@@ -221,15 +234,86 @@ class Front::Impl final : public Issuer {
     TT_RETURN_IF_ERROR(status_);
     return HandleRef(&handle_of(out[0]));
   }
-  void name(Handle& h) override { names_.add(HandleRef(&h)); }
+  void name(Handle& h) override {
+    ++backward_made_;
+    if (!thin_ || backward_made_ <= made_) names_.add(HandleRef(&h));
+  }
 
  private:
   static Status unknown(HandleId id) {
     return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
   }
-  Status find(HandleId id, HandleRef& h) const {
+  Status find(HandleId id, HandleRef& h) {
+    if (!refused_.empty()) [[unlikely]] {
+      if (const auto failed = refused_.find(id); failed != refused_.end()) {
+        cause_ = failed->second;
+        return cause_->status;
+      }
+    }
+    return find_any(id, h);
+  }
+  // Also one that has failed, whose value tells why.
+  Status find_any(HandleId id, HandleRef& h) const {
     h = strangers_.empty() ? HandleRef(names_.find(id)) : lookup(id);
     return h ? Status() : unknown(id);
+  }
+
+  // ---- Refused commands of thin clients
+  using FailureRef = std::shared_ptr<const program::Failure>;
+
+  // Returns the failure of an operand, or a new failure that is reported as a late error.
+  FailureRef refusal_of(const Status& status) {
+    if (cause_ != nullptr) return cause_;
+    sink_->refused(seq_, status);
+    return std::make_shared<const program::Failure>(program::Failure{seq_, status});
+  }
+  HandleRef failed_handle(const FailureRef& failure, core::DType dtype, core::Device device) {
+    auto value = core::make_ref<program::Value>(dtype, device, 1);
+    value->failure = failure;
+    return graph_.adopt(Layout{dtype, device, core::Geometry(core::Dims{})}, std::move(value));
+  }
+  // Gives failed handles to the ids from `from` to the last of the `made` ids that begin at
+  // `first_made_`.
+  void fail_ids(const FailureRef& failure, HandleId from, std::uint32_t made) {
+    for (HandleId id = from; id < first_made_ + made; ++id) {
+      HandleRef h = failed_handle(failure, core::DType::kF32, core::Device{});
+      refused_.emplace(id, failure);
+      if (id < names_.next()) {
+        names_.replace(id, std::move(h));
+      } else {
+        names_.add(std::move(h));
+      }
+    }
+  }
+  void refuse(const program::Command& command, const Status& status) {
+    if (const auto* fetch = std::get_if<program::Fetch>(&command)) {
+      sink_->fetch_refused(seq_, fetch->bulk, status, cause_ != nullptr ? cause_->seq : seq_);
+      return;
+    }
+    const FailureRef failure = refusal_of(status);
+    if (const auto* apply = std::get_if<program::Apply>(&command)) {
+      for (const HandleId id : written_handles(*apply, catalog_)) spoil(id, failure);
+    }
+    fail_ids(failure, first_made_, declared_ids(command));
+  }
+  // Writes a failed value to the tensor that the command would have written, so that it has the
+  // failure until the client raises it, as after a kernel that failed. A tensor that may not be
+  // written is not changed.
+  void spoil(HandleId id, const FailureRef& failure) {
+    if (refused_.contains(id)) return;
+    HandleRef h;
+    if (!find(id, h).ok()) return;
+    HandleRef failed = failed_handle(failure, h->layout.dtype, h->layout.device);
+    const Var arguments[] = {Var(this, std::move(h)), Var(this, std::move(failed))};
+    (void)inplace(copy_, arguments);
+  }
+  // Returns an error unless a thin client's instruction declares as many ids as it makes. `made` is
+  // -1 if the number is not known before the results exist.
+  Status check_made(const program::Apply& c, const ops::OpDef& def, int made) const {
+    if (c.inplace || !def.mutates.empty()) made = 0;
+    if (!thin_ || made < 0 || static_cast<std::uint32_t>(made) == c.made) return {};
+    return invalid(def.name + ": makes " + std::to_string(made) + " ids, the command declares " +
+                   std::to_string(c.made));
   }
 
   // Checks the kind of each argument against the op's signature; lists of tensors are flattened.
@@ -259,6 +343,9 @@ class Front::Impl final : public Issuer {
     if (c.op >= catalog_.size()) {
       return Status(Code::kNotFound, "op " + std::to_string(c.op) + " is not in the catalog");
     }
+    const ops::OpDef& def = catalog_.at(c.op);
+    if (thin_) complete(c, def, seq_);
+    TT_RETURN_IF_ERROR(check_made(c, def, def.results));
     TT_RETURN_IF_ERROR(
         catalog_.check(c.op, c.arguments.size(), {c.counts.data(), c.counts.size()}, c.attributes));
     TT_RETURN_IF_ERROR(check_kinds(c));
@@ -280,7 +367,6 @@ class Front::Impl final : public Issuer {
         }
       }
     }
-    const ops::OpDef& def = catalog_.at(c.op);
     const bool needs_tensor = def.view != nullptr || c.inplace;
     if (needs_tensor && (arguments.empty() || !arguments[0].is_tensor())) {
       return invalid(def.name + ": argument 0 must be a tensor");
@@ -296,6 +382,7 @@ class Front::Impl final : public Issuer {
     Handles results;
     TT_RETURN_IF_ERROR(graph_.apply(call, results));
     if (!def.mutates.empty()) return {};
+    TT_RETURN_IF_ERROR(check_made(c, def, static_cast<int>(results.size())));
     for (HandleRef& h : results) names_.add(std::move(h));
     return {};
   }
@@ -330,7 +417,12 @@ class Front::Impl final : public Issuer {
 
   Status run(program::Fetch& c) {
     HandleRef h;
-    TT_RETURN_IF_ERROR(find(c.handle, h));
+    // A failed value is told in its turn, behind the late error.
+    TT_RETURN_IF_ERROR(c.describe ? find(c.handle, h) : find_any(c.handle, h));
+    if (c.describe) {
+      sink_->described(seq_, h->layout, graph_.requires_grad(*h));
+      return {};
+    }
     program::Operand operand;
     operand.kind = program::Operand::Kind::kTensor;
     operand.value = h->cell->value;
@@ -364,7 +456,7 @@ class Front::Impl final : public Issuer {
     }
     backward_ = std::move(*plan);
     status_ = {};
-    first_made_ = names_.next();
+    backward_made_ = 0;
     made_ = c.made;
     return {};
   }
@@ -511,12 +603,14 @@ class Front::Impl final : public Issuer {
     Handles results;
     TT_RETURN_IF_ERROR(graph_.call(*found->second.callable, c, inputs, results));
     if (results.size() != c.made) {
-      return internal("call made " + std::to_string(results.size()) +
-                      " names, the client expected " + std::to_string(c.made));
+      return Status(thin_ ? Code::kInvalidArgument : Code::kInternal,
+                    "call made " + std::to_string(results.size()) + " names, the client expected " +
+                        std::to_string(c.made));
     }
     for (HandleRef& h : results) names_.add(std::move(h));
     return {};
   }
+  Status run(program::Refused& c) { return {c.code, c.text}; }
   static Status no_program(std::uint64_t id) {
     return Status(Code::kNotFound, "program " + std::to_string(id) + " is not defined");
   }
@@ -534,6 +628,7 @@ class Front::Impl final : public Issuer {
   }
   Status run(program::Release& c) {
     for (HandleId id : c.handles) {
+      refused_.erase(id);
       if (!names_.remove(id) && !strangers_.contains(id)) return unknown(id);
     }
     return {};
@@ -543,7 +638,7 @@ class Front::Impl final : public Issuer {
   Sink* const sink_;
   const program::Amounts limits_;
   Graph graph_;
-  const ops::OpId relayout_;
+  const ops::OpId relayout_, copy_;
   Names names_;
   KeptNames kept_;
   // Always empty on the daemon; used by a trace's replay.
@@ -558,15 +653,18 @@ class Front::Impl final : public Issuer {
   std::unordered_set<const program::Program*> unchecked_;
   std::uint64_t program_bytes_ = 0, steps_ = 0, checked_ns_ = 0;
   std::uint64_t seq_ = 0;
-  HandleId first_made_ = 0;
-  std::uint32_t made_ = 0;
+  bool thin_ = false;                                 // the command's client
+  FailureRef cause_;                                  // of an operand that has failed
+  std::unordered_map<HandleId, FailureRef> refused_;  // ids of commands that were refused
+  HandleId first_made_ = 0;                           // the next id before the command
+  std::uint32_t made_ = 0, backward_made_ = 0;        // by a Backward: declared, so far
 };
 
 Front::Front(const ops::Catalog& catalog, Sink* sink, const program::Amounts& limits)
     : impl_(std::make_unique<Impl>(catalog, sink, limits)) {}
 Front::~Front() = default;
-Status Front::execute(std::uint64_t seq, program::Command&& command) {
-  return impl_->execute(seq, std::move(command));
+Status Front::execute(std::uint64_t seq, program::Command&& command, bool thin) {
+  return impl_->execute(seq, std::move(command), thin);
 }
 void Front::kept_contents(std::unordered_set<const void*>& contents) const {
   impl_->kept_contents(contents);

@@ -42,6 +42,17 @@ class Sink {
   virtual core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
+  // A command of a thin client is refused: a late error with root `seq`.
+  virtual void refused(std::uint64_t seq, const core::Status& status) { (void)seq, (void)status; }
+  // The answer to a Fetch that is refused, because of command `root`.
+  virtual void fetch_refused(std::uint64_t seq, bool bulk, const core::Status& status,
+                             std::uint64_t root) {
+    (void)seq, (void)bulk, (void)status, (void)root;
+  }
+  // The answer to a Fetch that asks to `describe`.
+  virtual void described(std::uint64_t seq, const core::Layout& layout, bool requires_grad) {
+    (void)seq, (void)layout, (void)requires_grad;
+  }
   virtual void taken(std::uint64_t fetch) { (void)fetch; }
   // `value` gets the contents of `operand` and, if that succeeds, is published under the name. If
   // `publish` has handle 0, the name is withdrawn and no value is involved. Failures are late
@@ -89,8 +100,9 @@ class Front {
 
   // Executes one command with sequence number `seq` and consumes its contents. Precondition for a
   // Raise: all earlier commands have run. An error means that the client is hostile or that its
-  // mirror disagrees with the daemon; the session ends.
-  core::Status execute(std::uint64_t seq, program::Command&& command);
+  // mirror disagrees with the daemon; the session ends. With `thin`, a refused command is reported
+  // as a late error instead: the ids that it declares fail, and nothing else changes.
+  core::Status execute(std::uint64_t seq, program::Command&& command, bool thin = false);
   // A Backward may issue more instructions than the queue has room for. While busy(), call resume()
   // before the next execute(); each call issues the instructions of about `nodes` tape nodes.
   bool busy() const;

@@ -37,6 +37,11 @@ class Names {
     ++chunk->alive;
     ++alive_;
   }
+  // Gives an assigned id to another handle. Precondition: find(id).
+  void replace(HandleId id, HandleRef h) {
+    h->id = id;
+    chunks_[(id - first_) / kChunk]->handles[(id - first_) % kChunk] = std::move(h);
+  }
   // Returns nullptr for an id that was never assigned or is released.
   Handle* find(HandleId id) const {
     if (id < first_ || id >= next_) return nullptr;

@@ -13,6 +13,7 @@
 #include "engine/core/attributes.h"
 #include "engine/core/geometry.h"
 #include "engine/core/inline_vector.h"
+#include "engine/core/status.h"
 #include "engine/program/instruction.h"
 
 namespace teletensor::program {
@@ -39,6 +40,8 @@ struct Apply {
   bool record = false;   // the client's grad mode at the call
   bool inplace = false;  // result 0 overwrites argument 0
   core::DType default_dtype = core::DType::kF32;
+  // Of a thin client: the ids that the command takes, whether it is refused or not. Else 0.
+  std::uint32_t made = 0;
   core::InlineVector<Argument, 3> arguments;
   core::InlineVector<std::uint32_t, 2> counts;  // lengths of list arguments, in signature order
   core::Attributes attributes;
@@ -65,10 +68,12 @@ struct Uploaded {
 
 // Requests the row-major contents of a tensor at this position of the stream. Small contents are
 // sent with the progress reports. With `bulk` the daemon keeps them until a Download asks for this
-// sequence number.
+// sequence number. With `describe` the result is the layout alone,
+// without a wait for kernels.
 struct Fetch {
   HandleId handle = 0;
   bool bulk = false;
+  bool describe = false;
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
 
@@ -220,8 +225,17 @@ struct Undefine {
   friend bool operator==(const Undefine&, const Undefine&) = default;
 };
 
+// A thin client's command that its reader has refused: a late error, whose ids fail. Not on the
+// wire.
+struct Refused {
+  core::Code code = core::Code::kInvalidArgument;
+  std::string text;
+  std::uint32_t made = 0;
+  friend bool operator==(const Refused&, const Refused&) = default;
+};
+
 using Command = std::variant<Apply, Constant, Uploaded, Fetch, Backward, Saved, SetFlag, SetGrad,
                              SetData, Raise, Release, Forget, Taken, Keep, Define, Call, Undefine,
-                             Publish, Published, Join, Leave>;
+                             Publish, Published, Join, Leave, Refused>;
 
 }  // namespace teletensor::program

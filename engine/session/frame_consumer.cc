@@ -20,7 +20,8 @@ constexpr int kNodesPerResume = 16;
 }  // namespace
 
 void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
-                     std::vector<program::Command> commands, std::function<void(Status)> done) {
+                     std::vector<program::Command> commands, std::function<void(Status)> done,
+                     bool thin) {
   Status refused;
   bool waits = false;
   {
@@ -50,7 +51,7 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
       next_seq_ += commands.size();
       accepted_upto_ = next_seq_ - 1;
       back_.profile().arrived(first_seq, commands.size());
-      frame_ = {first_seq, std::move(commands), 0, std::exchange(done, nullptr)};
+      frame_ = {first_seq, std::move(commands), 0, std::exchange(done, nullptr), thin};
       waits = still_;
     }
   }
@@ -176,6 +177,7 @@ namespace {
 bool makes_names(const program::Command& command) {
   if (const auto* apply = std::get_if<program::Apply>(&command)) return !apply->inplace;
   if (const auto* call = std::get_if<program::Call>(&command)) return call->made > 0;
+  if (const auto* refused = std::get_if<program::Refused>(&command)) return refused->made > 0;
   if (const auto* backward = std::get_if<program::Backward>(&command)) return backward->made > 0;
   return std::holds_alternative<program::Constant>(command) ||
          std::holds_alternative<program::Uploaded>(command) ||
@@ -238,7 +240,8 @@ Status Session::consume_command() {
   }
   Status status = core::with_memory("a session's names", [&] {
     if (front_.busy()) return front_.resume(kNodesPerResume);
-    return front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]));
+    return front_.execute(frame_.consumed() + 1, std::move(frame_.commands[frame_.position]),
+                          frame_.thin);
   });
   if (status.ok() && !front_.busy()) ++frame_.position;
   return status;

@@ -146,6 +146,40 @@ void Session::fetch(std::uint64_t seq, bool bulk, program::Operand operand) {
   back_.fetch(seq, bulk, std::move(operand));
 }
 
+void Session::refused(std::uint64_t seq, const Status& status) {
+  back_.failed(seq, status, core::make_ref<program::Value>(core::DType::kF32, core::Device{}, 0));
+}
+
+void Session::fetch_refused(std::uint64_t seq, bool bulk, const Status& status,
+                            std::uint64_t root) {
+  if (bulk) {
+    runtime::FetchResult result;
+    result.seq = seq;
+    result.bulk = true;
+    result.status = status;
+    result.root = root;
+    return on_fetched(std::move(result));
+  }
+  engine::Fetched fetched;
+  fetched.seq = seq;
+  fetched.status = status;
+  fetched.root = root;
+  fetched.description.emplace();  // not in its turn
+  listener_->on_fetched(std::move(fetched));
+}
+
+void Session::described(std::uint64_t seq, const core::Layout& layout, bool requires_grad) {
+  engine::Fetched fetched;
+  fetched.seq = seq;
+  fetched.dtype = layout.dtype;
+  fetched.shape = layout.geometry.shape;
+  fetched.description.emplace();
+  fetched.description->device = layout.device;
+  fetched.description->strides = layout.geometry.strides;
+  fetched.description->requires_grad = requires_grad;
+  listener_->on_fetched(std::move(fetched));
+}
+
 namespace {
 
 constexpr char kNobody[] =

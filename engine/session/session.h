@@ -52,8 +52,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   ~Session() override;
 
   void submit(std::uint64_t first_seq, std::uint64_t first_id,
-              std::vector<program::Command> commands,
-              std::function<void(core::Status)> done) override;
+              std::vector<program::Command> commands, std::function<void(core::Status)> done,
+              bool thin = false) override;
 
   core::Result<std::uint64_t> begin_upload(core::Device device, std::uint64_t bytes) override;
   void admit_upload(core::Device device, std::uint64_t bytes,
@@ -108,6 +108,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
     std::vector<program::Command> commands;
     std::size_t position = 0;  // index of the next command; the earlier ones are consumed
     std::function<void(core::Status)> done;
+    bool thin = false;  // The frame is a thin client's.
     // Seq of the last consumed command.
     std::uint64_t consumed() const { return first_seq + position - 1; }
   };
@@ -187,6 +188,10 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                         program::ValueRef value) override;
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;
+  void refused(std::uint64_t seq, const core::Status& status) override;
+  void fetch_refused(std::uint64_t seq, bool bulk, const core::Status& status,
+                     std::uint64_t root) override;
+  void described(std::uint64_t seq, const core::Layout& layout, bool requires_grad) override;
   void taken(std::uint64_t fetch) override;
   void publish(std::uint64_t seq, program::Publish publish, program::Operand operand,
                program::ValueRef value) override;

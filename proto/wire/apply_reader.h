@@ -64,27 +64,55 @@ class ApplyReader : public PartReader {
       }
     } while (fields_.next());
     if (!fields_.status().ok()) return;
-    if (!set_op(op, apply) || !set_default_dtype(dtype, apply)) return;
-    Cursor integer_pool(integers), real_pool(reals);
-    if (!set_arguments(arguments, integer_pool, real_pool, apply)) return;
-    if (!attributes.empty() && !set_attributes(attributes, integer_pool, real_pool, apply)) return;
-    if (!integer_pool.done() || !real_pool.done() || texts_taken_ != texts_) {
-      fields_.bad("numbers or texts that no argument or attribute uses");
-      return;
+    const std::uint32_t ids = stated ? made : apply.inplace ? 0 : 1;
+    if (context_.thin) {
+      if (!take_items(ids)) return;  // each id becomes a tensor, whatever the command makes
+      apply.made = ids;
     }
-    for (Cursor list(counts); !list.done();) {
-      std::uint64_t count = 0;
-      if (!list.varint(count) || count >> 32 != 0) {
-        fields_.bad("a malformed count");
-        return;
-      }
-      if (!take_items(1)) return;
-      apply.counts.push_back(static_cast<std::uint32_t>(count));
-    }
-    advance(stated ? made : apply.inplace ? 0 : 1);
+    const Texts texts{arguments, attributes, integers, reals, counts};
+    if (fill(op, dtype, texts, apply) || refuse(ids)) advance(ids);
   }
 
  private:
+  // The fields of an instruction that hold lists, undecoded.
+  struct Texts {
+    std::string_view arguments, attributes, integers, reals, counts;
+  };
+
+  // False, with a status: the contents are not well-formed.
+  bool fill(std::uint64_t op, std::uint64_t dtype, const Texts& texts, program::Apply& apply) {
+    if (!set_op(op, apply) || !set_default_dtype(dtype, apply)) return false;
+    Cursor integer_pool(texts.integers), real_pool(texts.reals);
+    if (!set_arguments(texts.arguments, integer_pool, real_pool, apply)) return false;
+    if (!texts.attributes.empty() &&
+        !set_attributes(texts.attributes, integer_pool, real_pool, apply)) {
+      return false;
+    }
+    if (!integer_pool.done() || !real_pool.done() || texts_taken_ != texts_) {
+      return fields_.bad("numbers or texts that no argument or attribute uses");
+    }
+    for (Cursor list(texts.counts); !list.done();) {
+      std::uint64_t count = 0;
+      if (!list.varint(count) || count >> 32 != 0) {
+        return fields_.bad("a broken count");
+      }
+      if (!take_items(1)) return false;
+      apply.counts.push_back(static_cast<std::uint32_t>(count));
+    }
+    return true;
+  }
+
+  // A thin client's instruction, all of whose fields were read, becomes its own refusal. False:
+  // that is not to be: another client's, or one that is over a limit.
+  bool refuse(std::uint32_t ids) {
+    core::Status& status = fields_.status();
+    if (!context_.thin || status.code() == core::Code::kResourceExhausted) return false;
+    program::Refused refused{status.code(), status.message(), ids};
+    out_.back() = std::move(refused);
+    status = {};
+    return true;
+  }
+
   bool set_op(std::uint64_t op, program::Apply& apply) {
     if (op == 0) return fields_.bad("a command has neither an op nor another kind");
     if (context_.ops.empty()) {

@@ -112,9 +112,14 @@ class FrameReader {
 
   // Op n of the protocol is ops[n - 1]. `names` has the same length and gives the name for the
   // error if that is kNoOp. If both are empty, op n is n - 1.
-  FrameReader(FrameLimits limits, std::vector<program::OpId> ops, std::vector<std::string> names)
-      : limits_(limits), ops_(std::move(ops)), names_(std::move(names)) {}
+  // With `thin`, an instruction with well-formed fields and invalid contents becomes a
+  // program::Refused, and each instruction declares how many ids it takes.
+  FrameReader(FrameLimits limits, std::vector<program::OpId> ops, std::vector<std::string> names,
+              bool thin = false)
+      : limits_(limits), ops_(std::move(ops)), names_(std::move(names)), thin_(thin) {}
   FrameReader() = default;
+
+  bool thin() const { return thin_; }
 
   const FrameLimits& limits() const { return limits_; }
   // After an error `frame` is in a valid but unspecified state.
@@ -124,6 +129,7 @@ class FrameReader {
   FrameLimits limits_;
   std::vector<program::OpId> ops_;
   std::vector<std::string> names_;
+  bool thin_ = false;
 };
 
 }  // namespace teletensor::wire

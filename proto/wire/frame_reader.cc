@@ -32,7 +32,9 @@ class CommandReader : public PartReader {
       }
       if (fields_.status().ok()) KindReader(context_, fields_, out_).read();
       if (fields_.status().ok() && fields_.next()) fields_.bad("one command has two kinds");
-      if (fields_.status().ok()) advance(stated ? made : usual_made(out_.back()));
+      if (!fields_.status().ok()) return std::move(fields_.status());
+      const std::uint32_t ids = stated ? made : usual_made(out_.back());
+      if (!context_.thin || take_items(ids)) advance(ids);
     }
     return std::move(fields_.status());
   }
@@ -100,7 +102,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
   if (frame.first_seq == 0 || frame.first_id == 0 || frame.first_id >> 62 != 0) {
     return core::invalid("frame: first_seq and first_id start at 1");
   }
-  ReadContext context{limits_, ops_, names_, 0, frame.first_id};
+  ReadContext context{limits_, ops_, names_, thin_, 0, frame.first_id};
   frame.commands.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t field = 0;

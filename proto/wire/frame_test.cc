@@ -181,8 +181,8 @@ TEST(Frame, RefusesUnknownFields) {
   EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 39");
   message = one(&c);
   auto* fetch = c->mutable_fetch();
-  fetch->GetReflection()->MutableUnknownFields(fetch)->AddFixed32(3, 1);
-  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 3");
+  fetch->GetReflection()->MutableUnknownFields(fetch)->AddFixed32(4, 1);
+  EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 4");
 }
 
 TEST(Frame, RefusesTwoKindsOrNone) {
@@ -280,6 +280,45 @@ TEST(Frame, RefusesNumbersThatDoNotAddUp) {
   c->clear_arguments();
   c->set_default_dtype(v1::DTYPE_INT64);
   EXPECT_REFUSED(read(message), kInvalidArgument, "not a float type");
+}
+
+TEST(Frame, AThinClientsContentsAreRefusedLate) {
+  v1::Frame message;
+  message.set_first_seq(1);
+  message.set_first_id(5);
+  const auto add = [&](std::uint32_t op, std::uint64_t argument) {
+    v1::Command* c = message.add_commands();
+    c->set_op(op);
+    c->add_arguments(argument);
+    c->set_made(2);
+  };
+  add(2, 2);     // this side has not
+  add(9, 2);     // not in the table
+  add(1, 13);    // no kind of argument
+  add(1, 2000);  // never made
+  add(1, 2);
+  const FrameReader reader({}, {7, FrameReader::kNoOp}, {"add (revision 1)", "new (revision 2)"},
+                           true);
+  Frame frame;
+  const core::Status status = reader.read(message.SerializeAsString(), frame);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const auto& refused = std::get<program::Refused>(frame.commands[0]);
+  EXPECT_EQ(refused.code, core::Code::kUnimplemented);
+  EXPECT_NE(refused.text.find("new (revision 2)"), std::string::npos);
+  EXPECT_EQ(refused.made, 2u);
+  for (int i : {1, 2}) {
+    EXPECT_EQ(std::get<program::Refused>(frame.commands[i]).code, core::Code::kInvalidArgument);
+  }
+  EXPECT_EQ(std::get<Apply>(frame.commands[3]).arguments[0], Argument::of(UINT64_MAX));
+  const Apply& apply = std::get<Apply>(frame.commands[4]);
+  EXPECT_EQ(apply.made, 2u);
+  EXPECT_EQ(apply.arguments[0], Argument::of(12));  // the refused have taken their ids
+  EXPECT_EQ(frame.next_id, 15u);
+  message.mutable_commands(0)->set_made(1 << 20);  // each id costs the daemon a tensor
+  EXPECT_EQ(reader.read(message.SerializeAsString(), frame).code(), core::Code::kResourceExhausted);
+  message.mutable_commands(0)->set_made(2);
+  message.mutable_commands(0)->mutable_fetch();
+  EXPECT_FALSE(reader.read(message.SerializeAsString(), frame).ok());  // two kinds
 }
 
 TEST(Frame, RefusesBackwardThatDisagreesWithItself) {

@@ -61,8 +61,10 @@ class BodyWriter {
     char* opened = open(field::kFetch);
     at_ = put_field(at_, 1, distance(f.handle));
     at_ = put_field(at_, 2, f.bulk);
+    at_ = put_field(at_, 3, f.describe);
     at_ = close_length(opened, at_);
   }
+  void operator()(const program::Refused&) {}  // a reader makes it, and nobody writes it
   void operator()(const program::Backward& b) {
     char* opened = open(field::kBackward);
     handles(1, b.roots);

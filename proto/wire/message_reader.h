@@ -86,6 +86,7 @@ struct ReadContext {
   const FrameLimits& limits;
   std::span<const program::OpId> ops;
   std::span<const std::string> names;
+  bool thin = false;
   std::size_t items = 0;
   program::HandleId next = 0;
 };
@@ -118,8 +119,11 @@ class PartReader {
                                          " arguments, numbers and handles in one frame"));
   }
 
+  // A thin client's handle that was never made is one that no session has: the front refuses it.
   bool handle_at(std::uint64_t distance, program::HandleId& id) {
     if (distance >= context_.next) {
+      id = UINT64_MAX;
+      if (context_.thin) return true;
       return fields_.bad("a handle that was never made (distance " + std::to_string(distance) +
                          ")");
     }

@@ -67,17 +67,18 @@ bool read_list(std::string_view bytes, std::vector<std::uint64_t>& values) {
 // One submessage: its numbers and byte fields by field number (below 8). All other fields are
 // skipped.
 struct Entry {
-  std::uint64_t number[8] = {};
-  std::string_view bytes[8];
+  static constexpr std::uint32_t kFields = 9;
+  std::uint64_t number[kFields] = {};
+  std::string_view bytes[kFields];
 
   bool read(std::string_view body) {
     for (Cursor cursor(body); !cursor.done();) {
       std::uint32_t field = 0;
       WireType type{};
       if (!cursor.tag(field, type)) return false;
-      if (field < 8 && type == WireType::kVarint) {
+      if (field < kFields && type == WireType::kVarint) {
         if (!cursor.varint(number[field])) return false;
-      } else if (field < 8 && type == WireType::kBytes) {
+      } else if (field < kFields && type == WireType::kBytes) {
         if (!cursor.bytes(bytes[field])) return false;
       } else if (!cursor.skip(type)) {
         return false;
@@ -86,6 +87,27 @@ struct Entry {
     return true;
   }
 };
+
+bool read_description(std::string_view body, FetchedValue::Description& description) {
+  Entry entry;
+  std::vector<std::uint64_t> strides;
+  if (!entry.read(body) || !read_list(entry.bytes[2], strides)) return false;
+  if (strides.size() > core::kMaxRank) return false;
+  description.device = entry.bytes[1];
+  for (std::uint64_t stride : strides) description.strides.push_back(unzigzag(stride));
+  description.requires_grad = entry.number[3] != 0;
+  return true;
+}
+
+std::string encode_description(const FetchedValue::Description& description) {
+  Out body;
+  std::vector<std::uint64_t> strides;
+  for (std::int64_t stride : description.strides) strides.push_back(zigzag(stride));
+  body.text(1, description.device);
+  body.packed(2, strides);
+  body.number(3, description.requires_grad);
+  return body.take();
+}
 
 bool read_fetched(std::string_view body, FetchedValue& value) {
   Entry entry;
@@ -99,6 +121,9 @@ bool read_fetched(std::string_view body, FetchedValue& value) {
   if (!dtype || !read_list(entry.bytes[6], sizes) || sizes.size() > core::kMaxRank) return false;
   value.dtype = *dtype;
   for (std::uint64_t size : sizes) value.shape.push_back(static_cast<std::int64_t>(size));
+  if (entry.bytes[8].data() != nullptr) {
+    return entry.bytes[7].empty() && read_description(entry.bytes[8], value.description.emplace());
+  }
   const core::Result<std::int64_t> elements = core::checked_numel(value.shape.span());
   const std::size_t unit = core::size_of(*dtype);
   if (!elements.ok() || entry.bytes[7].size() % unit != 0 ||
@@ -128,7 +153,11 @@ std::string encode_progress(const Progress& progress) {
     if (value.status.ok()) {
       head.number(5, static_cast<std::uint64_t>(value.dtype));
       head.packed(6, value.shape);
-      if (!value.data.empty()) head.head(7, value.data.size());
+      if (value.description) {
+        head.message(8, encode_description(*value.description));
+      } else if (!value.data.empty()) {
+        head.head(7, value.data.size());
+      }
     }
     const std::size_t data = value.status.ok() ? value.data.size() : 0;
     out.head(5, head.size() + data);

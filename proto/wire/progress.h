@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,13 @@ struct FetchedValue {
   core::DType dtype = core::DType::kF32;
   core::Dims shape;
   std::string data;  // row-major; empty if the status is not ok
+  // The layout in place of the data, for a Fetch with `describe`.
+  struct Description {
+    std::string device;
+    core::Dims strides;
+    bool requires_grad = false;
+  };
+  std::optional<Description> description;
 };
 
 struct ErrorEvent {

@@ -35,6 +35,13 @@ Progress random_progress(std::uint64_t seed) {
     for (std::uint64_t rank = random.below(4); rank > 0; --rank) {
       value.shape.push_back(static_cast<std::int64_t>(random.below(6)));
     }
+    if (random.coin()) {
+      FetchedValue::Description& description = value.description.emplace();
+      description.device = "sim:1";
+      for (std::int64_t size : value.shape) description.strides.push_back(size - 3);
+      description.requires_grad = random.coin();
+      continue;
+    }
     value.data.assign(static_cast<std::size_t>(core::numel(value.shape)) * size_of(value.dtype),
                       'x');
   }
@@ -81,6 +88,12 @@ TEST(Progress, RoundTripAndProtocsBytes) {
       if (!p.fetched[i].status.ok()) continue;
       EXPECT_EQ(back.fetched[i].dtype, p.fetched[i].dtype);
       EXPECT_EQ(back.fetched[i].shape, p.fetched[i].shape);
+      ASSERT_EQ(back.fetched[i].description.has_value(), p.fetched[i].description.has_value());
+      if (!p.fetched[i].description) continue;
+      EXPECT_EQ(back.fetched[i].description->device, p.fetched[i].description->device);
+      EXPECT_EQ(back.fetched[i].description->strides, p.fetched[i].description->strides);
+      EXPECT_EQ(back.fetched[i].description->requires_grad,
+                p.fetched[i].description->requires_grad);
     }
     ASSERT_EQ(back.errors.size(), p.errors.size());
     for (std::size_t i = 0; i < p.errors.size(); ++i) {

@@ -32,7 +32,7 @@ class RandomCommands {
       case 1:
         return Uploaded{wide(), dtype(), device(), small_shape()};
       case 2:
-        return Fetch{handle(), coin()};
+        return Fetch{handle(), coin(), coin()};
       case 3: {
         Backward b;
         for (std::uint64_t n = below(4); n > 0; --n) {

@@ -1,5 +1,7 @@
 #include "server/session/codec.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <algorithm>
 
 #include "proto/wire/protocol.h"
@@ -102,6 +104,7 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
     hello.client.lease = std::min(limits.lease, std::chrono::seconds(request.lease_seconds()));
   }
   hello.client.version = request.client_version();
+  hello.client.thin = request.thin();
   hello.client.description = described(request.client());
   hello.client.attach_counter = request.attach_counter();
   for (const v1::Op& op : request.ops()) {
@@ -172,10 +175,33 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
   }
   reply.set_sites_ms(static_cast<std::uint32_t>(limits.sites.count()));
   if (shares) reply.set_share_ticket(lease.ticket);
+  reply.set_thin(lease.client.thin);
 }
 
+namespace {
+
+void fill_op(const ops::OpDef& def, bool declaration, v1::Op& op) {
+  op.set_name(def.name);
+  op.set_revision(static_cast<std::uint32_t>(def.revision));
+  if (!declaration) return;
+  op.set_signature(std::string(def.signature));
+  op.set_results(def.results);
+  op.set_differentiable(def.not_differentiable.empty() &&
+                        (def.vjp != nullptr || def.view != nullptr));
+  op.set_random(def.random);
+  op.set_internal(def.internal);
+  op.set_inplace(def.infer != nullptr && def.mutates.empty() && def.results == 1 &&
+                 def.operand_parameters > 0);
+  op.set_view(def.view != nullptr);
+  for (const int parameter : def.mutates) {
+    op.add_updates(def.parameters[static_cast<std::size_t>(parameter)].name);
+  }
+}
+
+}  // namespace
+
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
-                         std::size_t sessions, v1::DescribeReply& reply) {
+                         std::size_t sessions, bool declarations, v1::DescribeReply& reply) {
   reply.set_server_version(facts.version);
   reply.set_protocol_min(wire::kProtocol);
   reply.set_protocol_max(wire::kProtocol);
@@ -185,14 +211,24 @@ void fill_describe_reply(engine::Engine& engine, const Limits& limits, const Ser
   fill_devices(engine, reply);
   const ops::Catalog& catalog = engine.catalog();
   for (std::size_t id = 0; id < catalog.size(); ++id) {
-    const ops::OpDef& def = catalog.at(static_cast<program::OpId>(id));
-    v1::Op& op = *reply.add_ops();
-    op.set_name(def.name);
-    op.set_revision(static_cast<std::uint32_t>(def.revision));
+    fill_op(catalog.at(static_cast<program::OpId>(id)), declarations, *reply.add_ops());
   }
   fill_limits(limits, limits.amounts, *reply.mutable_limits());
   reply.set_sessions(static_cast<std::uint32_t>(sessions));
   reply.set_max_sessions(static_cast<std::uint32_t>(limits.sessions));
+}
+
+std::vector<std::string> declarations(const ops::Catalog& catalog) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::vector<std::string> lines(catalog.size());
+  for (std::size_t id = 0; id < catalog.size(); ++id) {
+    v1::Op op;
+    fill_op(catalog.at(static_cast<program::OpId>(id)), true, op);
+    (void)google::protobuf::util::MessageToJsonString(op, &lines[id], options);
+  }
+  return lines;
 }
 
 void fill_publication(const engine::Publication& from, v1::Publication& to) {
@@ -246,7 +282,10 @@ wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits) {
   value.seq = fetched.seq;
   value.status = std::move(fetched.status);
   value.root = fetched.root;
-  if (!value.status.ok()) return value;
+  if (!value.status.ok()) {
+    if (fetched.description) value.description.emplace();  // refused, before its turn
+    return value;
+  }
   if (fetched.bytes.size() > limits.frame.inline_bytes) {
     value.status = core::invalid("fetch: " + std::to_string(fetched.bytes.size()) +
                                  " bytes, at most " + std::to_string(limits.frame.inline_bytes) +
@@ -256,6 +295,13 @@ wire::FetchedValue to_wire(engine::Fetched fetched, const Limits& limits) {
   }
   value.dtype = fetched.dtype;
   value.shape = fetched.shape;
+  if (fetched.description) {
+    value.description.emplace();
+    value.description->device = core::to_string(fetched.description->device);
+    value.description->strides = fetched.description->strides;
+    value.description->requires_grad = fetched.description->requires_grad;
+    return value;
+  }
   value.data = std::move(fetched.bytes);
   return value;
 }

@@ -38,8 +38,11 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
                       engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                       bool shares, v1::HelloReply& reply);
 
+// `declarations`: of the ops, not their names and revisions alone.
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
-                         std::size_t sessions, v1::DescribeReply& reply);
+                         std::size_t sessions, bool declarations, v1::DescribeReply& reply);
+// Returns the declaration of each op: an Op as one line of JSON.
+std::vector<std::string> declarations(const ops::Catalog& catalog);
 // Returns an error unless there are at most Lease::kMaxSites entries with short, printable texts.
 core::Result<Lease::Sites> read_sites(const v1::SitesReport& report);
 

@@ -30,7 +30,7 @@ Lease::Lease(Leases* table, std::string token, ClientInfo client, const Limits& 
       ticket(make_token()),
       client(std::move(client)),
       table_(table),
-      reader_(limits.frame, this->client.ops, this->client.op_names),
+      reader_(limits.frame, this->client.ops, this->client.op_names, this->client.thin),
       outbox_(limits, this->client.lease.count() > 0, this->client.attach_counter),
       attach_(this->client.attach_counter) {}
 
@@ -103,8 +103,9 @@ Status Lease::submit(const LeaseCall* run, std::string_view bytes) {
   outbox_.acknowledged(frame.ack_upto);
   if (!is_new) return {};
   return with_session([&](engine::Session& session) {
-    session.submit(frame.first_seq, frame.first_id, std::move(frame.commands),
-                   [self = shared_from_this()](Status s) { self->consumed(std::move(s)); });
+    session.submit(
+        frame.first_seq, frame.first_id, std::move(frame.commands),
+        [self = shared_from_this()](Status s) { self->consumed(std::move(s)); }, reader_.thin());
     return Status();
   });
 }

@@ -72,6 +72,7 @@ struct ClientInfo {
   std::string description;
   std::string instance;  // Random id of the client's process.
   std::string user;
+  bool thin = false;  // Whether commands that the daemon refuses fail late (HelloRequest.thin).
   bool by_socket = false;  // Whether the client connected through a UNIX socket without a token.
   std::uint64_t id = 0;    // Session number for operators; set by Leases.
   std::uint64_t attach_counter = 0;

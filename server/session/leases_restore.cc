@@ -26,6 +26,7 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const
   client.instance = body.instance();
   client.user = head.user();
   client.by_socket = body.by_socket();
+  client.thin = body.thin();
   client.id = head.id();
   client.attach_counter = body.attach();
   const UserLimits user = limits.of(head.user());

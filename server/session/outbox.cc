@@ -100,8 +100,8 @@ Status Outbox::fetched(wire::FetchedValue value) {
                                                 " bytes of values unread");
   }
   // Commands run in order, so a value implies that all earlier commands are done. Reporting both in
-  // one message saves a message.
-  complete(value.seq);
+  // one message saves a message. A description does not wait for earlier commands.
+  if (!value.description) complete(value.seq);
   values_.push_back(std::move(value));
   return {};
 }

@@ -254,13 +254,14 @@ core::Result<LeaseRef> ComputeService::named(grpc::CallbackServerContext& contex
 }
 
 grpc::ServerUnaryReactor* ComputeService::Describe(grpc::CallbackServerContext* context,
-                                                   const v1::DescribeRequest*,
+                                                   const v1::DescribeRequest* request,
                                                    v1::DescribeReply* reply) {
   return answer(context, [&]() -> core::Status {
     const core::Result<Caller> caller =
         auth_.check(*context, entrance_, kComputeService + "Describe"s);
     if (!caller.ok()) return caller.status();
-    fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(), *reply);
+    fill_describe_reply(leases_.engine(), leases_.limits(), facts_, leases_.all().size(),
+                        request->declarations(), *reply);
     return {};
   });
 }

@@ -121,10 +121,12 @@ void Victim::check_all_gone() {
   }
 }
 
-core::Status Victim::submit(wire::Frame frame, std::chrono::milliseconds most, bool* late) {
+core::Status Victim::submit(wire::Frame frame, std::chrono::milliseconds most, bool* late,
+                            bool thin) {
   const std::uint64_t count = frame.commands.size();
-  session_->submit(frame.first_seq, frame.first_id, std::move(frame.commands),
-                   [this](core::Status status) { listener_.consumed(std::move(status)); });
+  session_->submit(
+      frame.first_seq, frame.first_id, std::move(frame.commands),
+      [this](core::Status status) { listener_.consumed(std::move(status)); }, thin);
   if (core::Status status = listener_.wait_consumed(); !status.ok()) return status;
   if (count != 0 && !listener_.wait_completed(frame.first_seq + count - 1, most)) {
     if (late == nullptr) fail("a command did not complete");

@@ -60,7 +60,7 @@ class Victim {
   // run, unless that takes longer than `most`: this sets `late`, if it is given, and is a bug
   // otherwise.
   core::Status submit(wire::Frame frame, std::chrono::milliseconds most = kPatience,
-                      bool* late = nullptr);
+                      bool* late = nullptr, bool thin = false);
 
  private:
   Listener listener_;

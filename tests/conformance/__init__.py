@@ -1,0 +1,1 @@
+"""A conformance kit for daemons: `python -m tests.conformance ADDRESS` (docs/wire.md)."""

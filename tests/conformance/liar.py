@@ -1,0 +1,78 @@
+"""A proxy in front of a daemon that alters answers: what the kit is to find."""
+
+from concurrent import futures
+
+import grpc
+
+from .caller import ADMIN, COMPUTE, plain
+from .schema import Schema
+
+STREAMS = {"Run": "stream_stream", "Upload": "stream_unary", "Download": "unary_stream"}
+REPLIES = {"Run": "Progress", "Download": "DownloadChunk"}
+
+
+def passed_on(context):
+    return [(key, value) for key, value in context.invocation_metadata()
+            if key.startswith("teletensor-") or key == "authorization"]
+
+
+class Liar(grpc.GenericRpcHandler):
+    """`lie(name, values)` alters a message that the daemon sends, a dictionary, in place.
+
+    `ending(code, text, word)` gives what a call ends with instead.
+    """
+
+    def __init__(self, address, lie=None, ending=None):
+        self.schema, self.lie, self.ending = Schema(), lie, ending
+        self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self.server = grpc.server(futures.ThreadPoolExecutor(16), handlers=[self])
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.server.stop(None).wait()
+        self.channel.close()
+
+    def service(self, details):
+        if not details.method.startswith((COMPUTE, ADMIN)):
+            return None
+        name = details.method.rpartition("/")[2]
+        kind = STREAMS.get(name, "unary_unary")
+        outward = getattr(self.channel, kind)(details.method, plain, plain)
+        handler = getattr(grpc, f"{kind}_rpc_method_handler")
+
+        def one(request, context):
+            try:
+                return self.altered(name, outward(request, metadata=passed_on(context)))
+            except grpc.RpcError as error:
+                return self.end(context, error)
+
+        def several(request, context):
+            call = outward(request, metadata=passed_on(context))
+            context.add_callback(call.cancel)
+            try:
+                for data in call:
+                    yield self.altered(name, data)
+            except grpc.RpcError as error:
+                self.end(context, error)
+        return handler(several if kind.endswith("_stream") else one)
+
+    def altered(self, name, data):
+        if self.lie is None:
+            return data
+        message = REPLIES.get(name, f"{name}Reply")
+        values = self.schema.decode(message, data)
+        self.lie(message, values)
+        return self.schema.encode(message, values)
+
+    def end(self, context, error):
+        code, text = error.code(), error.details() or ""
+        word = dict(error.trailing_metadata() or ()).get("teletensor-reason", "")
+        if self.ending is not None:
+            code, text, word = self.ending(code, text, word)
+        if word:
+            context.set_trailing_metadata((("teletensor-reason", word),))
+        context.abort(code, text)

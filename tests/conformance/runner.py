@@ -1,0 +1,243 @@
+"""Plays a transcript against a daemon."""
+
+import os
+from dataclasses import dataclass, field
+
+from .caller import ADMIN, COMPUTE, Caller, Refusal
+from .thin import PROTOCOL, ids_of
+from .transcript import Parser, difference, filled, steps
+
+
+class Mismatch(Exception):
+    """The daemon has not done what the transcript says."""
+
+
+@dataclass
+class Session:
+    metadata: tuple = ()
+    instance: bytes = b""
+    run: object = None
+    attach: int = 0
+    seq: int = 1
+    next_id: int = 1
+    told: dict = field(default_factory=lambda: {"fetched": [], "errors": [], "raised": []})
+    reached: dict = field(default_factory=dict)  # numbers of Progress
+
+
+def fnv1a(data):
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & (1 << 64) - 1
+    return value
+
+
+class Player:
+    """Plays steps; Mismatch where an answer is not the transcript's."""
+
+    def __init__(self, address, bearer=None):
+        self.caller = Caller(address, bearer)
+        self.revisions = {op["name"]: op["revision"] for op in self.caller.unary("Describe")["ops"]}
+        self.names, self.table, self.uploads = {}, [], []
+        self.sessions = {"": Session()}
+        self.session = self.sessions[""]
+        self.reply, self.refusal = None, None
+
+    def close(self):
+        for session in self.sessions.values():
+            if session.run is not None:
+                session.run.cut()
+            if session.metadata:
+                try:
+                    self.caller.unary("Close", {}, session.metadata)
+                except Refusal:
+                    pass  # it has ended
+        self.caller.close()
+
+    def play(self, path):
+        for line, text in steps(path):
+            word, _, rest = text.partition(" ")
+            try:
+                step = getattr(self, f"do_{word}", None)
+                if step is None:
+                    raise ValueError(f"no step {word!r}")
+                step(Parser(rest, self.names) if word != "bytes" else rest)
+            except (Mismatch, ValueError, KeyError, Refusal) as error:
+                raise Mismatch(f"{path.name}:{line}: {text}\n    {error}") from error
+
+    def attempt(self, call):
+        self.reply = self.refusal = None
+        try:
+            self.reply = call()
+        except Refusal as refusal:
+            self.refusal = refusal
+
+    # ---- calls
+
+    def do_ops(self, parser):
+        self.table = []
+        while parser.more():
+            self.table.append(parser.take())
+        self.names |= {f"@{name}": number for number, name in enumerate(self.table, 1)}
+
+    def do_session(self, parser):
+        self.session = self.sessions.setdefault(parser.take(), Session())
+
+    def do_hello(self, parser):
+        self.session.instance = os.urandom(16)
+        request = {
+            "protocol_min": PROTOCOL, "protocol_max": PROTOCOL, "client_version": "conformance",
+            "instance_id": self.session.instance,
+            "ops": [{"name": name, "revision": self.revisions.get(name, 1)} for name in self.table],
+            **filled(parser.message())}
+        self.attempt(lambda: self.caller.unary("Hello", request))
+        if self.reply is None:
+            return
+        session = self.session
+        session.metadata = (("teletensor-token", self.reply["token"]),)
+        session.attach = request.get("attach_counter", 0)
+        session.seq, session.next_id = self.reply.get("next_seq", 1), self.reply.get("next_id", 1)
+
+    def do_call(self, parser):
+        name = parser.take()
+        request = filled(parser.message())
+        service, name = (ADMIN, name.removeprefix("Admin.")) if name.startswith("Admin.") else (COMPUTE, name)
+        if name == "Attach":
+            request.setdefault("instance_id", self.session.instance)
+            self.session.attach = request.get("attach_counter", 0)
+        self.attempt(lambda: self.caller.unary(name, request, self.session.metadata, service))
+
+    def do_reply(self, parser):
+        if self.refusal is not None:
+            raise Mismatch(f"refused: {self.refusal}")
+        self.demand(difference(parser.message(), self.reply))
+
+    def do_refused(self, parser):
+        if self.refusal is None:
+            raise Mismatch(f"not refused: {self.reply}")
+        self.compare(self.refusal, parser)
+
+    def do_save(self, parser):
+        name, key = parser.take(), parser.take()
+        value = self.reply or {}
+        for part in key.split("."):
+            value = value[int(part) if part.isdigit() else part]
+        self.names[f"${name}"] = value
+
+    def do_program(self, parser):
+        """A Program: revisions of its ops and its checksum are filled in."""
+        name, fields = parser.take(), filled(parser.message())
+        fields["ops"] = [{"name": op, "revision": self.revisions[op]} for op in fields["ops"]]
+        data = self.caller.schema.encode("Program", fields)
+        checksum = self.caller.schema.encode("Program", {"checksum": fnv1a(data)})
+        self.names[f"${name}"] = data + checksum
+
+    def do_forget(self, _):
+        """What has been told so far counts no more."""
+        self.session.told = {key: [] for key in self.session.told}
+        self.session.reached = {}
+
+    def do_upload(self, parser):
+        key, chunks = parser.value(), filled(parser.items())
+        metadata = (*self.session.metadata, ("teletensor-upload", str(key)))
+        self.attempt(lambda: self.caller.upload(chunks, metadata))
+
+    def do_cut_upload(self, parser):
+        key, chunks = parser.value(), filled(parser.items())
+        metadata = (*self.session.metadata, ("teletensor-upload", str(key)))
+        call, outgoing = self.caller.cut_upload(chunks, metadata)
+        self.uploads.append(outgoing)
+        call.cancel()
+
+    def do_rest(self, parser):
+        """What Staged says is missing of an upload, however much had come when it was cut."""
+        key, whole = parser.value(), filled(parser.message())
+        received = self.caller.unary("Staged", {"key": key}, self.session.metadata).get("received", 0)
+        chunk = {**whole, "bytes": len(whole["data"]), "offset": received, "data": whole["data"][received:]}
+        metadata = (*self.session.metadata, ("teletensor-upload", str(key)))
+        self.attempt(lambda: self.caller.upload([chunk], metadata))
+
+    def do_download(self, parser):
+        request = filled(parser.message())
+        self.attempt(lambda: self.caller.download(request, self.session.metadata))
+
+    # ---- the stream
+
+    def do_run(self, parser):
+        session = self.session
+        metadata = session.metadata
+        if parser.more():
+            metadata = (*metadata, ("teletensor-attach", str(parser.value())))
+        session.run = self.caller.run(metadata)
+
+    def do_frame(self, parser):
+        session = self.session
+        frame = filled(parser.message())
+        commands = frame.get("commands", [])
+        commands = commands if isinstance(commands, list) else [commands]
+        frame = {"first_seq": session.seq, "first_id": session.next_id, "attach_counter": session.attach, **frame}
+        session.seq = frame["first_seq"] + len(commands)
+        session.next_id = frame["first_id"] + sum(ids_of(command) for command in commands)
+        session.run.send(frame)
+
+    def do_bytes(self, text):
+        self.session.run.send(bytes.fromhex(text))
+
+    def read(self):
+        session = self.session
+        progress = session.run.read()
+        if progress is None:
+            raise Mismatch("the server has ended the stream, with OK")
+        for key, value in progress.items():
+            if key in session.told:
+                session.told[key] += value
+            else:
+                session.reached[key] = max(session.reached.get(key, 0), value)
+
+    def do_told(self, parser):
+        key = parser.take()
+        if parser.peek() != "{":
+            wanted = parser.value()
+            reached = self.session.reached
+            while reached.get(key, 0) < wanted:
+                if key != "completed_upto" and reached.get("completed_upto", 0) >= self.session.seq - 1:
+                    raise Mismatch(f"{key}: {wanted} expected, {reached.get(key, 0)} told when all has run")
+                self.read()
+            return
+        expected = parser.message()
+        command = expected.get("root" if key == "errors" else "seq", 0)
+        while True:
+            entries = self.session.told[key]
+            same = [each for each in entries
+                    if each.get("root" if key == "errors" else "seq", 0) == command]
+            if same:
+                return self.demand(difference(expected, same[-1], key))
+            if self.session.reached.get("completed_upto", 0) >= command:
+                raise Mismatch(f"{key}: command {command} has run, and nothing is told of it: {entries}")
+            self.read()
+
+    def do_never(self, parser):
+        key, expected = parser.take(), parser.message()
+        if any(not difference(expected, each) for each in self.session.told[key]):
+            raise Mismatch(f"{key}: {self.session.told[key]}")
+
+    def do_ended(self, parser):
+        try:
+            while True:
+                self.read()
+        except Refusal as refusal:
+            self.compare(refusal, parser)
+
+    def do_cut(self, parser):
+        self.session.run.cut()
+
+    # ---- comparing
+
+    def compare(self, refusal, parser):
+        code, word = parser.take(), parser.take()
+        text = parser.value() if parser.more() else ""
+        if refusal.code != code or text not in refusal.text or refusal.reason != ("" if word == "-" else word):
+            raise Mismatch(f"ended otherwise: {refusal}")
+
+    def demand(self, told):
+        if told:
+            raise Mismatch(told)

@@ -1,0 +1,185 @@
+"""Golden transcripts: steps with messages as text, and how what a daemon says is compared with them.
+
+A file of transcripts/ has one step a line, or several lines between braces; `#` begins a comment:
+
+    ops NAME ...                  the client's table; @NAME is the op's number in it
+    session NAME                  the steps that follow are of this session
+    hello {FIELDS}                Compute.Hello; version, instance and table are filled in
+    call NAME {FIELDS}            a unary call of the session (of Admin: call Admin.NAME)
+    reply {FIELDS}                what the last call has answered, or the part of it that is given
+    refused CODE WORD "TEXT"      or: how it was refused; WORD "-" where no reason is told
+    save NAME FIELD               $NAME is that field of the last reply, $NAME+3 that and 3
+    program NAME {FIELDS}         $NAME is this Program; `ops` are names
+    run [ATTACH]                  opens Run, of this attach
+    frame {FIELDS}                sends a frame; first_seq and first_id are filled in where left out
+    bytes HEX                     sends these bytes as a frame
+    told FIELD {FIELDS}           Progress has brought this (fetched, errors, raised), sooner or later
+    told FIELD NUMBER             a number of Progress reaches this
+    forget                        what has been told so far counts no more
+    never FIELD {FIELDS}          what has been brought so far has no such entry
+    ended CODE WORD "TEXT"        the server ends Run
+    cut                           the client's connection is lost
+    upload KEY [{FIELDS} ...]     Upload of these chunks, with the client's own number for it
+    cut_upload KEY [{FIELDS} ...] the same, which is cancelled behind these chunks
+    rest KEY {FIELDS}             Staged, and an upload of what is missing of this data
+    download {FIELDS}             Download; the answer is one chunk with the whole data
+
+Values are numbers, true, false, "texts", ~"parts of texts", lists, messages, and data: f32[1, 2],
+f64[...], i64[...], bool[...]. A field that an answer leaves out counts as zero.
+"""
+
+import math
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "transcripts"
+DATA = {"f32": "f", "f64": "d", "i64": "q", "bool": "?"}
+TOKEN = re.compile(r"""\s*(?:(~?"(?:[^"\\]|\\.)*")|(f32|f64|i64|bool)(?=\[)|([@$]?[A-Za-z_][\w.]*(?:\+\d+)?)
+                       |(-?\d+(?:\.\d+)?(?:e-?\d+)?)|([{}\[\]:,-]))""", re.X)
+
+
+class Part(str):
+    """A part of a text that an answer is to hold."""
+
+
+@dataclass
+class Data:
+    """Elements of a tensor."""
+
+    kind: str
+    elements: list
+
+    def bytes(self):
+        return struct.pack(f"<{len(self.elements)}{DATA[self.kind]}", *self.elements)
+
+    def equals(self, data):
+        size = struct.calcsize(DATA[self.kind])
+        if len(data) != size * len(self.elements):
+            return False
+        found = struct.unpack(f"<{len(self.elements)}{DATA[self.kind]}", data)
+        return all(math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) for a, b in zip(found, self.elements,
+                                                                                  strict=True))
+
+
+class Parser:
+    def __init__(self, text, names):
+        self.names = names  # of ops and variables to values
+        self.tokens, at = [], 0
+        while text[at:].strip():
+            match = TOKEN.match(text, at)
+            if match is None:
+                raise ValueError(f"not understood: {text[at:].strip()}")
+            self.tokens.append(match.group().strip())
+            at = match.end()
+        self.at = 0
+
+    def more(self):
+        return self.at < len(self.tokens)
+
+    def peek(self):
+        return self.tokens[self.at] if self.more() else ""
+
+    def take(self, expected=None):
+        token = self.peek()
+        if expected not in (None, token):
+            raise ValueError(f"{expected!r} expected, {token!r} found")
+        self.at += 1
+        return token
+
+    def message(self):
+        """FIELD: VALUE ...; a field that is given twice is a list."""
+        fields = {}
+        self.take("{")
+        while self.peek() != "}":
+            name = self.take()
+            if self.peek() == ":":
+                self.take()
+            value = self.value()
+            if name in fields:
+                before = fields[name] if isinstance(fields[name], list) else [fields[name]]
+                value = [*before, value]
+            fields[name] = value
+        self.take("}")
+        return fields
+
+    def items(self):
+        values = []
+        self.take("[")
+        while self.peek() != "]":
+            values.append(self.value())
+            if self.peek() == ",":
+                self.take()
+        self.take("]")
+        return values
+
+    def value(self):
+        token = self.peek()
+        if token == "{":
+            return self.message()
+        if token == "[":
+            return self.items()
+        self.take()
+        if token in DATA:
+            return Data(token, self.items())
+        if token.startswith(("~", '"')):
+            text = token.lstrip("~")[1:-1].replace('\\"', '"')
+            return Part(text) if token.startswith("~") else text
+        if token.startswith(("@", "$")):
+            name, _, more = token.partition("+")
+            return self.names[name] + int(more) if more else self.names[name]
+        if token in ("true", "false"):
+            return token == "true"
+        return int(token) if re.fullmatch(r"-?\d+", token) else float(token) if token[0] in "-0123456789" else token
+
+
+def steps(path):
+    """[(line, text)] of a transcript."""
+    found, open_braces = [], 0
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = re.sub(r"(^|\s)#.*", "", line).strip()
+        if not text:
+            continue
+        if open_braces > 0:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {text}")
+        else:
+            found.append((number, text))
+        open_braces += sum({"{": 1, "[": 1, "}": -1, "]": -1}.get(c, 0) for c in re.sub(r'"[^"]*"', "", text))
+    return found
+
+
+def difference(expected, found, place=""):
+    """Where `found` is not what is expected, as text; "" where it is."""
+    if isinstance(expected, dict) and not isinstance(found, list):
+        for name, value in expected.items():
+            told = difference(value, (found or {}).get(name), f"{place}.{name}" if place else name)
+            if told:
+                return told
+        return ""
+    if isinstance(expected, Data):
+        same = expected.equals(found or b"")
+        shown = (found or b"").hex()
+        return "" if same else f"{place}: {expected.kind}{expected.elements} expected, {shown} (hex) found"
+    if isinstance(expected, Part):
+        return "" if expected in (found or "") else f"{place}: a text with {expected!r} expected, {found!r} found"
+    if isinstance(found, list) and not isinstance(expected, list):
+        expected = [expected]
+    if isinstance(expected, list):
+        found = found or []
+        if len(found) != len(expected):
+            return f"{place}: {expected} expected, {found} found"
+        pairs = zip(expected, found, strict=True)
+        return next(filter(None, (difference(a, b, place) for a, b in pairs)), "")
+    zero = type(expected)() if expected is not None else None
+    found = zero if found is None else found
+    return "" if found == expected else f"{place}: {expected!r} expected, {found!r} found"
+
+
+def filled(value):
+    """A message without Data, ready to be encoded."""
+    if isinstance(value, dict):
+        return {name: filled(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each) for each in value]
+    return value.bytes() if isinstance(value, Data) else value
