@@ -11,6 +11,7 @@ using collective::Buffer;
 using collective::Call;
 using collective::Job;
 using collective::Number;
+using collective::rank_text;
 using collective::Slice;
 using core::Code;
 using core::Status;
@@ -224,8 +225,14 @@ GroupEpoch::Ticket GroupEpoch::deposit(collective::Rank rank, Part part) {
     open_part(rank, ranks_[rank].open.at(ticket), std::move(part));
   });
   core::MutexLock lock(mu_);
+  if (ticket == 0) ticket = start(rank, Open::Kind::kCollective);  // the image has been taken
   Open& open = ranks_[rank].open.at(ticket);
-  if (open.kind == Open::Kind::kSend && !open.ended) open.ended = Status();
+  if (kept_) {
+    open.ended = Status(Code::kDeadlineExceeded, "group \"" + name_ + "\": " + rank_text(rank) +
+                                                     " has a daemon that shuts down");
+  } else if (open.kind == Open::Kind::kSend && !open.ended) {
+    open.ended = Status();
+  }
   return ticket;
 }
 
@@ -297,7 +304,7 @@ void GroupEpoch::replace(collective::Rank rank, const std::string& why) {
 }
 
 void GroupEpoch::part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met) {
-  if (!participant_) return end_forming(collective::rank_text(rank) + " " + why, met);
+  if (!participant_) return end_forming(rank_text(rank) + " " + why, met);
   const RankState& own = ranks_[rank];
   if (own.waits() || !own.declined.empty()) {
     participant_->lost(rank, why);

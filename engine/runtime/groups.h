@@ -91,7 +91,7 @@ class Groups : private Fabric::Receiver {
     // joined, and the ticket's wait is for them.
     virtual std::optional<Ticket> begin() = 0;
     // The rank's next collective, send or receive. Precondition: begin() has returned none. A send
-    // ends here: the group keeps its operand until it is received.
+    // ends here: the group keeps its operand until it is received. After image() a deposit fails.
     virtual Ticket deposit(Part part) = 0;
     // The rank cannot take part in its next collective, which fails on all ranks, or in a send or
     // receive, which fails on the other rank.
