@@ -347,8 +347,8 @@ class Engine {
   virtual std::vector<Publication> publications() const { return {}; }
   virtual std::vector<runtime::GroupFacts> groups() { return {}; }
   // Brings all groups to rest on all daemons, so that they can go on after a restart of this one.
-  // True: they are at rest, or have ended. Else it is called again, when all sessions here that
-  // have groups rest again. Precondition: they rest now.
+  // True: they are at rest, or have ended. Else it is called again. Precondition: no session here
+  // that has groups is kRuns now.
   virtual bool rest_groups() { return true; }
   // Ends the groups that are not at rest, because "rank n `why`".
   virtual void end_moving_groups(const std::string& why) { (void)why; }

@@ -95,10 +95,17 @@ class Participant {
   void interrupt();
   // Ends the interrupt that keeps the group at rest, or cancels one that does not keep it yet.
   void end_interrupt();
+  // For a daemon that is about to stop, again and again: drains as soon as that may bring the group
+  // to rest, and ends a drain that has come too early. `still`: nothing is open that ranks of this
+  // place have deposited. True: at rest; the owner may take the image, and then ignores all events.
+  bool come_to_rest(bool still);
+  // The last cut was of no use, because ranks of a place that is about to stop need further
+  // deposits of other places' ranks before these are still.
+  bool repeats() const { return cut_.repeats(); }
   // A place has restarted from its image.
   void restarted(Place place);
-  // Precondition: kAtRest was the last of kAtRest and kGoOn; or the group has one place, which has
-  // finished all numbers and transfers that were deposited.
+  // Precondition: rests(); or the group has one place, which has finished all numbers and transfers
+  // that were deposited.
   Image image() const;
   // Counts the cuts. Two places that rest in the same one have the same generation.
   Number generation() const { return cut_.generation(); }
@@ -117,6 +124,7 @@ class Participant {
   bool held() const { return cut_.holding(); }
   // The group stays at rest until the drain, or the interrupt, of this place ends.
   bool drains() const { return cut_.drains; }
+  bool rests() const { return cut_.rests(); }
   bool interrupts() const { return cut_.interrupts; }
   // How many numbers, messages and transfers have entries in its tables: 0 when all are over.
   std::size_t open() const { return slots_.size() + coming_.size() + point_to_point_.open(); }
@@ -185,6 +193,9 @@ class Participant {
 
   void advance_cut();
   Number last_before_cut() const;
+  void reach_rest();
+  bool may_release();
+  bool has_open_deposits() const;
   void drop_behind_cut();
   void tell_rest(bool interrupted);
 

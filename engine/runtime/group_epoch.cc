@@ -521,13 +521,10 @@ void GroupEpoch::obey(Action& action, Work& work, Waiters& met) {
     case Action::Kind::kRunTo:
       run_to_ = action.number;
       return;
-    case Action::Kind::kAtRest:
-      at_rest_ = true;
-      return;
     case Action::Kind::kGoOn:
       run_to_ = 0;
-      at_rest_ = false;
       return;
+    case Action::Kind::kAtRest:  // rest() asks for it
     case Action::Kind::kRetire:  // finished() is earlier
       return;
   }

@@ -75,7 +75,7 @@ class GroupEpoch {
 
   bool wanted(collective::Rank rank);
   bool busy();
-  bool rest(Groups::Clock::time_point now);
+  bool rest();
   void end_moving(const std::string& why);
   std::optional<program::Image::Group> image(collective::Rank rank);
   std::uint64_t stamp() const { return stamp_; }  // of the image; 0: the group was made here
@@ -206,8 +206,6 @@ class GroupEpoch {
   const std::uint64_t stamp_ = 0;
   std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);  // of the image, that have not come back
   collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;       // the cut, while the group is held
-  bool at_rest_ TT_GUARDED_BY(mu_) = false;                // on all daemons
-  Groups::Clock::time_point drained_at_ TT_GUARDED_BY(mu_){};
   bool kept_ TT_GUARDED_BY(mu_) = false;  // its image was taken: nothing changes any more
 };
 

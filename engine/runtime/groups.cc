@@ -459,7 +459,7 @@ bool Groups::rest() {
   }
   bool all_rest = true;
   for (const EpochRef& epoch : all_epochs()) {
-    const bool rests = epoch->rest(Clock::now());
+    const bool rests = epoch->rest();
     all_rest = all_rest && rests;
   }
   return all_rest;

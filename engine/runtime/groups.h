@@ -111,7 +111,7 @@ class Groups : private Fabric::Receiver {
     virtual void leave(const std::string& why) = 0;
     // Does another rank wait for the rank's next collective? Any thread.
     virtual bool wanted() = 0;
-    // Is something open in the group? Any thread.
+    // Is something open in the group, here or on a daemon that shuts down as well? Any thread.
     virtual bool busy() = 0;
     // What the rank goes on with after a restart, but for the session's number; none: the group has
     // ended. From here on nothing changes in the group. Precondition: rest() was true.
@@ -157,8 +157,9 @@ class Groups : private Fabric::Receiver {
   // The groups that sessions of this daemon are in. Any thread.
   std::vector<GroupFacts> all();
 
-  // Brings all groups to rest. True: they are at rest on all daemons, or have ended. Precondition:
-  // no rank of this daemon deposits anything until it is called again, or wanted.
+  // Brings all groups to rest, and is called again and again. True: they are at rest on all
+  // daemons, or have ended. Precondition: a rank of this daemon that has nothing open deposits
+  // nothing until it is wanted, or the group is busy.
   bool rest();
   // Ends the groups that are not at rest: "rank n `why`".
   void end_moving(const std::string& why);
