@@ -102,7 +102,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // withdrawn. Fails as root of an error that touches nothing.
   void publish_tensor(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
                       program::ValueRef value);
-  // The session's group of this number; without `join` it is left.
+  // The session's group of this number; without `join` it is left. For a group that the session is
+  // in, `join` changes the timeout alone.
   void change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join);
   // `value` fails with this.
   void failed(std::uint64_t seq, core::Status status, program::ValueRef value);
@@ -263,6 +264,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
   void run_group(Entry& entry);
+  Groups::Member* known_member(const Entry& entry) const;
   // Why an entry must not run: its program's end or an interrupt.
   core::Status refusal(const Entry& entry) const;
   // Tells the client of an entry that has failed, and no value with it.

@@ -287,6 +287,11 @@ Groups::Outcome GroupEpoch::take(collective::Rank rank, Ticket ticket) {
   return outcome;
 }
 
+void GroupEpoch::set_timeout(collective::Rank rank, std::chrono::milliseconds timeout) {
+  core::MutexLock lock(mu_);
+  ranks_[rank].timeout = timeout;
+}
+
 void GroupEpoch::give_up(collective::Rank rank, const std::string& why) {
   {
     core::MutexLock lock(mu_);

@@ -62,6 +62,7 @@ class GroupEpoch {
   bool ended(collective::Rank rank, Ticket ticket);
   bool wait(collective::Rank rank, Ticket ticket, Waiter* waiter);
   Groups::Outcome take(collective::Rank rank, Ticket ticket);
+  void set_timeout(collective::Rank rank, std::chrono::milliseconds timeout);
   void give_up(collective::Rank rank, const std::string& why);
   void leave(collective::Rank rank, const std::string& why);
   // The rank has begun the group anew: ends the group after the rank's last collective.

@@ -63,6 +63,9 @@ class Groups::Rank final : public Groups::Member {
     epoch_->leave(rank_, why);
     groups_.withdraw(epoch_);
   }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    epoch_->set_timeout(rank_, timeout);
+  }
   bool wanted() override { return epoch_->wanted(rank_); }
   bool busy() override { return epoch_->busy(); }
   std::optional<program::Image::Group> image() override {

@@ -109,6 +109,8 @@ class Groups : private Fabric::Receiver {
     // that have ended for this rank end well for the others too. Where something that the rank has
     // deposited has not ended, or has not been received, the group ends. Any thread.
     virtual void leave(const std::string& why) = 0;
+    // Of what the rank deposits from here on.
+    virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
     // Does another rank wait for the rank's next collective? Any thread.
     virtual bool wanted() = 0;
     // Is something open in the group, here or on a daemon that shuts down as well? Any thread.
