@@ -169,7 +169,7 @@ struct Published {
 };
 
 // The session takes part in a group of the user's sessions as `rank` of `ranks`; collectives name
-// the group by the session's own number. `timeout_ms`: how long one may wait; a second Join sets it.
+// the group by the session's number. `timeout_ms`: how long one may wait; a second Join changes it.
 struct Join {
   std::uint64_t group = 0;
   std::string name;
