@@ -381,9 +381,8 @@ class Engine {
   virtual std::vector<Publication> publications() const { return {}; }
   virtual std::vector<runtime::GroupFacts> groups() { return {}; }
   // Brings all groups to rest on all daemons, so that they can continue after a restart of this
-  // daemon. Returns true if all groups are at rest or have ended. Otherwise it must be called again
-  // once all local sessions with groups are at rest again. Precondition: these sessions are at rest
-  // now.
+  // daemon. Returns true if all groups are at rest or have ended; otherwise it must be called
+  // again. Precondition: no session of this daemon that has groups is kRuns now.
   virtual bool rest_groups() { return true; }
   // Ends the groups that are not at rest, with the reason "rank n `why`".
   virtual void end_moving_groups(const std::string& why) { (void)why; }

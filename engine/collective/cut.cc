@@ -10,7 +10,7 @@ Cut::Cut(const Spread& spread, Number generation, Number number)
   if (generation == 0) return;
   first.hold.assume(spread, true);
   first.rest.assume(spread, false);
-  holding_ = at_rest_ = true;
+  holding_ = at_rest_ = leads_ = true;
   number_ = number;
   drains = true;
 }
@@ -27,11 +27,18 @@ Cut::Generation* Cut::find(Number generation) {
 
 void Cut::hold(Number announced) {
   holding_ = true;
+  leads_ = keeps_at_rest() || interrupt_next;
   Vote vote;
   vote.announced = announced;
   vote.interrupted = std::exchange(interrupt_next, false);
   interrupts = interrupts || vote.interrupted;
   current().hold.start(std::move(vote));
+}
+
+void Cut::rest(bool useless) {
+  at_rest_ = true;
+  repeats_ = useless;
+  if (useless) drains = false;
 }
 
 void Cut::go_on() {

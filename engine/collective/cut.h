@@ -4,9 +4,10 @@
 // A daemon that drains, or whose rank was interrupted, starts a generation of three votes over all
 // places. After its vote in the first one, hold, a place announces no further collective; the
 // highest number of an announced collective at any place is the cut. A place votes in the second
-// one, rest, when it has finished all collectives up to the cut. It votes in the third one,
-// release, when it no longer keeps the group at rest. A daemon at rest may write its image and
-// restart: its votes of this generation, and those of its peers, are then sent again.
+// one, rest, when it has finished all collectives up to the cut; if it drains and has deposits
+// after the cut, its vote says so, and the cut is of no use. It votes in the third one, release,
+// when it no longer keeps the group at rest. A daemon at rest may write its image and restart: its
+// votes of this generation, and those of its peers, are then sent again.
 #pragma once
 
 #include <map>
@@ -37,11 +38,19 @@ class Cut {
   bool allows(Number number) const { return !holding_ || (number_ && number <= *number_); }
   std::optional<Number> number() const { return number_; }
   bool at_rest() const { return at_rest_; }
+  // The place drains, and the group stays at rest until it ends that.
+  bool rests() const {
+    return at_rest_ && drains && !generations_.at(generation_).release.started();
+  }
+  // The place has started the generation itself, and not after a vote of another place.
+  bool leads() const { return leads_; }
+  bool repeats() const { return repeats_; }
 
   // The steps of a generation, in this order.
   void hold(Number announced);
   void know(Number number) { number_ = number; }
-  void rest() { at_rest_ = true; }
+  // `useless`: ends the drain.
+  void rest(bool useless);
   void go_on();
 
   // The reasons why this place keeps the group at rest: it drains, it was interrupted, or both.
@@ -49,12 +58,14 @@ class Cut {
   // This place was interrupted: the next generation that it starts will say so and set
   // `interrupts`.
   bool interrupt_next = false;
+  // Its drain is of no use while its ranks have something open.
+  bool until_still = false;
   bool keeps_at_rest() const { return drains || interrupts; }
 
  private:
   Number generation_;
   std::map<Number, Generation> generations_;
-  bool holding_ = false, at_rest_ = false;
+  bool holding_ = false, at_rest_ = false, leads_ = false, repeats_ = false;
   std::optional<Number> number_;
 };
 

@@ -103,9 +103,17 @@ class Participant {
   void interrupt();
   // Ends the interrupt that keeps the group at rest, or cancels one that does not do so yet.
   void end_interrupt();
+  // For a daemon that is about to stop; it calls this repeatedly. Drains as soon as that may bring
+  // the group to rest, and ends a drain that began too early. `still` says that no deposit of this
+  // place's ranks is open. Returns true at rest: the owner may take the image, and then ignores all
+  // events.
+  bool come_to_rest(bool still);
+  // Returns true if the last cut was of no use, because ranks of a place that is about to stop need
+  // further deposits of other places' ranks before their own deposits are finished.
+  bool repeats() const { return cut_.repeats(); }
   // Reports that a place has restarted from its image.
   void restarted(Place place);
-  // Precondition: kAtRest was the last of kAtRest and kGoOn; or the group has one place, which has
+  // Precondition: rests(); or the group has one place, which has
   // finished all collectives and transfers that were deposited.
   Image image() const;
   // The number of cuts so far. Two places that rest in the same cut have the same generation.
@@ -126,6 +134,7 @@ class Participant {
   bool held() const { return cut_.holding(); }
   // The group stays at rest until the drain or the interrupt of this place ends.
   bool drains() const { return cut_.drains; }
+  bool rests() const { return cut_.rests(); }
   bool interrupts() const { return cut_.interrupts; }
   // The number of entries in its tables for collectives, messages and transfers: 0 when all are
   // over.
@@ -196,6 +205,9 @@ class Participant {
 
   void advance_cut();
   Number last_before_cut() const;
+  void reach_rest();
+  bool may_release();
+  bool has_open_deposits() const;
   void drop_after_cut();
   void tell_rest(bool interrupted);
 

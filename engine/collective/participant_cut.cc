@@ -8,8 +8,21 @@ namespace teletensor::collective {
 void Participant::drain() {
   if (ended_) return;
   cut_.drains = true;
-  if (cut_.at_rest() && !cut_.current().release.started()) tell_rest(false);
+  if (cut_.rests()) tell_rest(false);
   advance();
+}
+
+bool Participant::come_to_rest(bool still) {
+  if (ended_) return false;
+  cut_.until_still = true;
+  if (!cut_.drains) {
+    // Where other places drain, the vote of this one says whether it is still.
+    if (still || (held() && !cut_.at_rest())) drain();
+    return false;
+  }
+  if (cut_.rests() && still) return true;
+  if (cut_.rests()) end_drain();
+  return false;
 }
 
 void Participant::end_drain() {
@@ -39,7 +52,6 @@ void Participant::advance_cut() {
   // A place that has released this generation may begin another one when this one is over.
   if (!cut_.holding() && (cut_.keeps_at_rest() || cut_.interrupt_next || now.hold.heard())) {
     cut_.hold(announced_);
-    point_to_point_.hold(true);
   }
   if (!cut_.holding()) return;
   send_votes(Purpose::kHold, cut_.generation(), now.hold);
@@ -52,18 +64,17 @@ void Participant::advance_cut() {
     out_.push(std::move(action));
     return advance();
   }
+  // Transfers go on until here, since a rank may need them to come to the cut.
+  if (!now.rest.started() && out_.done >= last_before_cut()) point_to_point_.hold(true);
   if (!now.rest.started() && out_.done >= last_before_cut() && point_to_point_.at_rest()) {
-    now.rest.start({});
+    Vote vote;
+    if (cut_.drains && cut_.until_still && has_open_deposits()) vote.announced = *cut_.number() + 1;
+    now.rest.start(std::move(vote));
   }
   send_votes(Purpose::kRest, cut_.generation(), now.rest);
   if (!now.rest.complete(spread_)) return;
-  if (!cut_.at_rest()) {
-    cut_.rest();
-    everywhere_ = *cut_.number();
-    retire();
-    drop_after_cut();
-  }
-  if (!cut_.keeps_at_rest() && !now.release.started()) now.release.start({});
+  if (!cut_.at_rest()) reach_rest();
+  if (may_release() && !now.release.started()) now.release.start({});
   send_votes(Purpose::kRelease, cut_.generation(), now.release);
   if (!now.release.complete(spread_)) return;
   cut_.go_on();
@@ -72,6 +83,37 @@ void Participant::advance_cut() {
   action.kind = Action::Kind::kGoOn;
   out_.push(std::move(action));
   advance();
+}
+
+// If a place that drains still has open deposits, all places end their drains, so that its ranks
+// get what they wait for.
+void Participant::reach_rest() {
+  const Cut::Generation& now = cut_.current();
+  const bool useless = now.rest.result().announced > *cut_.number();
+  cut_.rest(useless && !now.hold.result().interrupted);
+  everywhere_ = *cut_.number();
+  retire();
+  drop_after_cut();
+}
+
+// A place that only follows another place stays at rest with it, so that it may stop as well while
+// the leading place is away.
+bool Participant::may_release() {
+  if (cut_.keeps_at_rest()) return false;
+  return spread_.levels.size() != 1 || cut_.leads() || cut_.current().release.heard();
+}
+
+bool Participant::has_open_deposits() const {
+  for (auto at = slots_.upper_bound(out_.done); at != slots_.end(); ++at) {
+    const auto& deposits = at->second.deposits;
+    if (std::any_of(deposits.begin(), deposits.end(),
+                    [](const auto& d) { return d.has_value(); })) {
+      return true;
+    }
+  }
+  const std::vector<Rank>& ranks = group_.ranks_of(place_);
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](Rank rank) { return point_to_point_.owes(rank); });
 }
 
 // The last collective that runs before the group comes to rest. An announced collective may fail

@@ -56,7 +56,7 @@ TEST(Participant, TheEndOfAnInterruptLeavesADrainAndTheOtherWayRound) {
     EXPECT_EQ(pair.cuts, Cuts());
     drain_ends_first ? pair[0].end_interrupt() : pair[0].end_drain();
     pair.settle();
-    EXPECT_EQ(pair.cuts, (Cuts{{0, Action::Kind::kGoOn}, {1, Action::Kind::kGoOn}}));
+    EXPECT_EQ(pair.cuts, (Cuts{{1, Action::Kind::kGoOn}, {0, Action::Kind::kGoOn}}));
   }
 }
 

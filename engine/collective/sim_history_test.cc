@@ -268,6 +268,12 @@ void History::break_world(Dice& dice) {
   for (std::int64_t i = uneven_cuts_ ? 2 + drains : drains; i > 0; --i) {
     world_->at(time(), [this, p = place()] { world_->drain(p); });
   }
+  if (dice.chance(25)) {  // some daemons at once, or nearly so
+    const Time when = time(), apart = dice.chance(50) ? 1 : 1 + dice.below(4000);
+    for (std::int64_t i = 1 + dice.below(places); i > 0; --i) {
+      world_->at(when + dice.below(apart), [this, p = place()] { world_->shut_down(p); });
+    }
+  }
   for (std::int64_t i = dice.chance(15) ? 1 + dice.below(2) : 0; i > 0; --i) {
     world_->at(time(), [this, p = place()] { world_->interrupt(p); });
   }

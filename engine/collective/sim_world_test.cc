@@ -171,6 +171,9 @@ void World::act(Place place, Action action) {
       return rest(place, action);
     case Action::Kind::kGoOn:
       node.run_to.reset();
+      if (node.draining && !node.shuts_down && !node.participant->drains()) {
+        node.participant->drain();  // the last cut was of no use for another place
+      }
       if (drained_again_ < plan_.drains_again && dice_.chance(40)) {
         ++drained_again_;
         at(now + dice_.below(300),
@@ -260,28 +263,88 @@ void World::rest(Place place, const Action& action) {
   if (!node.draining) return;
   at(now + dice_.below(500), [this, place, incarnation = node.incarnation] {
     if (!alive(place) || nodes_[place].ended || nodes_[place].incarnation != incarnation) return;
-    const Participant::Image image = nodes_[place].participant->image();
-    ++restarts;
-    stop(place);
-    for (const Rank rank : group_.ranks_of(place)) {
-      for (Step& step : programs_[rank]) {
-        if (step.state == Step::State::kDeposited) step.state = Step::State::kWaiting;
-      }
+    if (nodes_[place].participant->rests()) restart(place);
+  });
+}
+
+void World::restart(Place place) {
+  const Participant::Image image = nodes_[place].participant->image();
+  ++restarts;
+  stop(place);
+  for (const Rank rank : group_.ranks_of(place)) {
+    for (Step& step : programs_[rank]) {
+      if (step.state == Step::State::kDeposited) step.state = Step::State::kWaiting;
     }
-    at(now + dice_.below(20000), [this, place, image] {
-      boot(place, image);
-      for (Place other = 0; other < group_.places(); ++other) {
-        if (connections_.contains({std::min(place, other), std::max(place, other)}))
-          open(place, other);
-      }
-      for (const Rank rank : group_.ranks_of(place)) think(rank);
-      at(now + dice_.below(2000), [this, place] {
-        if (!alive(place)) return;
-        nodes_[place].draining = false;
-        nodes_[place].participant->end_drain();
-        settle(place);
-      });
+  }
+  at(now + dice_.below(20000), [this, place, image] {
+    boot(place, image);
+    nodes_[place].shuts_down = false;
+    for (Place other = 0; other < group_.places(); ++other) {
+      if (connections_.contains({std::min(place, other), std::max(place, other)}))
+        open(place, other);
+    }
+    for (const Rank rank : group_.ranks_of(place)) think(rank);
+    at(now + dice_.below(2000), [this, place, incarnation = nodes_[place].incarnation] {
+      if (!alive(place) || nodes_[place].incarnation != incarnation) return;
+      nodes_[place].draining = false;
+      nodes_[place].participant->end_drain();
+      settle(place);
     });
+  });
+}
+
+void World::shut_down(Place place) {
+  Node& node = nodes_[place];
+  if (!alive(place) || node.ended || node.draining || group_.levels() > 1) return;
+  node.draining = node.shuts_down = true;
+  node.moved = now;
+  come_to_rest(place, now + 300000);
+}
+
+bool World::has_open(Rank rank) const {
+  return std::any_of(programs_[rank].begin(), programs_[rank].end(),
+                     [](const Step& step) { return step.state == Step::State::kDeposited; });
+}
+
+// Has another rank of the daemon deposited a later number, or is the cut at a later one?
+bool World::wanted(Rank rank) const {
+  const Place place = group_.place_of(rank);
+  const auto last_of = [&](Rank each) {
+    Number last = 0;
+    for (const Step& step : programs_[each]) {
+      if (step.state != Step::State::kWaiting) last = std::max(last, step.number);
+    }
+    return last;
+  };
+  Number last = nodes_[place].run_to.value_or(0);
+  for (const Rank each : group_.ranks_of(place)) last = std::max(last, last_of(each));
+  return last_of(rank) < last;
+}
+
+// As GroupEpoch::rest() and Recovery::rest_groups().
+void World::come_to_rest(Place place, Time until) {
+  Node& node = nodes_[place];
+  if (!alive(place) || !node.shuts_down) return;
+  const std::vector<Rank>& ranks = group_.ranks_of(place);
+  const bool busy = std::any_of(ranks.begin(), ranks.end(), [&](Rank r) { return has_open(r); });
+  const bool over = node.ended || node.participant->ending();
+  if (!over && node.participant->come_to_rest(!busy)) return restart(place);
+  if (over || now > until) {
+    if (!over && plan_.stops.empty() && !has_killed()) complain("does not come to rest");
+    node.draining = node.shuts_down = false;
+    node.participant->end_drain();
+    for (const Rank rank : ranks) think(rank);
+    return settle(place);
+  }
+  settle(place);
+  const bool stuck = now - node.moved > 3000;
+  for (const Rank rank : ranks) {
+    const bool pushed = stuck && (busy || node.participant->repeats());
+    if (pushed || wanted(rank)) deposit_next(rank);
+  }
+  if (stuck) node.moved = now;
+  at(now + 1 + dice_.below(60), [this, place, until, incarnation = node.incarnation] {
+    if (nodes_[place].incarnation == incarnation) come_to_rest(place, until);
   });
 }
 
@@ -293,20 +356,31 @@ void World::think(Rank rank) {
 void World::step(Rank rank) {
   const Place place = group_.place_of(rank);
   if (!alive(place)) return;
+  if (!nodes_[place].shuts_down && deposit_next(rank)) think(rank);
+}
+
+// False where the rank does not deposit its next step now.
+bool World::deposit_next(Rank rank) {
+  const Place place = group_.place_of(rank);
   std::size_t open = 0;
   const auto stop = plan_.stops.find(rank);
   for (std::size_t i = 0; i < programs_[rank].size(); ++i) {
     Step& step = programs_[rank][i];
     if (step.state == Step::State::kDeposited && step.number != 0) ++open;
     if (step.state != Step::State::kWaiting) continue;
-    if (stop != plan_.stops.end() && i >= stop->second) return this->stop(rank, i);
+    if (stop != plan_.stops.end() && i >= stop->second) {
+      this->stop(rank, i);
+      return false;
+    }
     const std::optional<Number> run_to = nodes_[place].run_to;
-    if (step.number != 0 && run_to && step.number > *run_to && dice_.chance(80)) return;
-    if (open >= plan_.outstanding) return;
+    if (step.number != 0 && run_to && step.number > *run_to && dice_.chance(80)) return false;
+    if (open >= plan_.outstanding) return false;
+    nodes_[place].moved = now;
     deposit(rank, i);
-    return think(rank);
+    return true;
   }
   if (plan_.leaves) leave(rank, programs_[rank].size());
+  return false;
 }
 
 // Stops the rank before this step.

@@ -86,6 +86,9 @@ class World {
   }
   void kill(Place place);   // not restarted; some other daemons notice
   void drain(Place place);  // restarts it from its image
+  // As drain(), by the rules of daemons: its ranks continue only as far as other ranks need them,
+  // and it stops when none of their operations is open.
+  void shut_down(Place place);
   void interrupt(Place place);
 
   const Group& group() const { return group_; }
@@ -121,6 +124,8 @@ class World {
     std::int64_t staging = 0;
     Time speed = 1;
     bool draining = false, interrupting = false, killed = false;
+    bool shuts_down = false;
+    Time moved = 0;  // when a rank has last deposited, or was last pushed, while it shuts down
     std::optional<Number> run_to;
   };
   struct Connection {
@@ -147,9 +152,14 @@ class World {
   void reserve(Node& node, const Action& action);
   void complete(Place place, const Action& action);
   void rest(Place place, const Action& action);
+  void come_to_rest(Place place, Time until);
+  bool has_open(Rank rank) const;
+  bool wanted(Rank rank) const;
+  void restart(Place place);
   void notice(Place other, Place place, int times);
   void think(Rank rank);
   void step(Rank rank);
+  bool deposit_next(Rank rank);
   void deposit(Rank rank, std::size_t index);
   void watch(Rank rank, std::size_t index, std::uint64_t token, Time half);
   void pass_deadline(Rank rank, const Step& step);

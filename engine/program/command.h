@@ -179,7 +179,7 @@ struct Published {
 
 // The session joins a group of the user's sessions as `rank` of `ranks`. Collectives identify the
 // group by `group`, a number that the session has chosen. `timeout_ms` bounds how long a collective
-// may wait.
+// may wait. A second Join of the group changes it.
 struct Join {
   std::uint64_t group = 0;
   std::string name;

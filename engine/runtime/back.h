@@ -111,7 +111,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // name is withdrawn. A failure is a root error that affects no value.
   void publish_tensor(std::uint64_t seq, Publications::Facts facts, program::Operand operand,
                       program::ValueRef value);
-  // Joins the group that the session gave this number, or leaves it if there is no `join`.
+  // Joins the group that the session gave this number, or leaves it if there is no `join`. For a
+  // group that the session is in, `join` only changes the timeout.
   void change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join);
   // Makes `value` fail with this status.
   void failed(std::uint64_t seq, core::Status status, program::ValueRef value);
@@ -283,6 +284,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
   void run_group(Entry& entry);
+  Groups::Member* known_member(const Entry& entry) const;
   // The error with which an entry must be refused: its program has ended, or it was interrupted.
   core::Status refusal(const Entry& entry) const;
   // Reports the failure of an entry to the client, but not of a value.

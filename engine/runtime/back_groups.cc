@@ -21,11 +21,22 @@ std::string stopped(const program::Failure& why) { return "has stopped: " + why.
 
 }  // namespace
 
+// The member whose timeout the entry changes, if it joins a group that the session is already in;
+// otherwise null.
+Groups::Member* Back::known_member(const Entry& entry) const {
+  if (!entry.group->join) return nullptr;
+  const auto known = executor_.joined().find(entry.group->number);
+  return known != executor_.joined().end() && known->second.ok() ? known->second->get() : nullptr;
+}
+
 // If joining fails, each collective of the group fails with that error.
 void Back::run_group(Entry& entry) {
   Entry::Group& group = *entry.group;
   if (group.number == kAllGroups && !group.join) return executor_.leave_all();
   if (!group.join) return executor_.leave(group.number);
+  if (Groups::Member* const known = known_member(entry)) {
+    return known->set_timeout(group.join->timeout);
+  }
   Status status = refusal(entry);
   if (status.ok() && groups_end_) {
     status = core::invalid("joining group \"" + group.join->name + "\": the daemon shuts down");
@@ -163,7 +174,10 @@ Back::OpenCollective* Back::find_memory_blocker(const program::Instruction& inst
 }
 
 Back::OpenCollective* Back::find_open(const Entry& entry) {
-  if (entry.kind == Entry::Kind::kGroup && !collectives_.empty()) return &collectives_.front();
+  if (entry.kind == Entry::Kind::kGroup && !collectives_.empty() &&
+      known_member(entry) == nullptr) {
+    return &collectives_.front();
+  }
   if (entry.call) return find_open(std::span(entry.call->inputs()));
   return find_open(std::span(entry.instruction.operands));
 }

@@ -11,6 +11,7 @@ using collective::Buffer;
 using collective::Call;
 using collective::Job;
 using collective::Number;
+using collective::rank_text;
 using collective::Slice;
 using core::Code;
 using core::Status;
@@ -224,8 +225,14 @@ GroupEpoch::Ticket GroupEpoch::deposit(collective::Rank rank, Part part) {
     open_part(rank, ranks_[rank].open.at(ticket), std::move(part));
   });
   core::MutexLock lock(mu_);
+  if (ticket == 0) ticket = start(rank, Open::Kind::kCollective);  // the image has been taken
   Open& open = ranks_[rank].open.at(ticket);
-  if (open.kind == Open::Kind::kSend && !open.ended) open.ended = Status();
+  if (kept_) {
+    open.ended = Status(Code::kDeadlineExceeded, "group \"" + name_ + "\": " + rank_text(rank) +
+                                                     " has a daemon that shuts down");
+  } else if (open.kind == Open::Kind::kSend && !open.ended) {
+    open.ended = Status();
+  }
   return ticket;
 }
 
@@ -280,6 +287,11 @@ Groups::Outcome GroupEpoch::take(collective::Rank rank, Ticket ticket) {
   return outcome;
 }
 
+void GroupEpoch::set_timeout(collective::Rank rank, std::chrono::milliseconds timeout) {
+  core::MutexLock lock(mu_);
+  ranks_[rank].timeout = timeout;
+}
+
 void GroupEpoch::give_up(collective::Rank rank, const std::string& why) {
   {
     core::MutexLock lock(mu_);
@@ -297,7 +309,7 @@ void GroupEpoch::replace(collective::Rank rank, const std::string& why) {
 }
 
 void GroupEpoch::part(collective::Rank rank, const std::string& why, bool may_go_on, Waiters& met) {
-  if (!participant_) return end_forming(collective::rank_text(rank) + " " + why, met);
+  if (!participant_) return end_forming(rank_text(rank) + " " + why, met);
   const RankState& own = ranks_[rank];
   if (own.waits() || !own.declined.empty()) {
     participant_->lost(rank, why);
@@ -514,13 +526,10 @@ void GroupEpoch::carry_out(Action& action, Work& work, Waiters& met) {
     case Action::Kind::kRunTo:
       run_to_ = action.number;
       return;
-    case Action::Kind::kAtRest:
-      at_rest_ = true;
-      return;
     case Action::Kind::kGoOn:
       run_to_ = 0;
-      at_rest_ = false;
       return;
+    case Action::Kind::kAtRest:  // rest() asks for it
     case Action::Kind::kRetire:  // finished() already reported it
       return;
   }

@@ -62,6 +62,7 @@ class GroupEpoch {
   bool ended(collective::Rank rank, Ticket ticket);
   bool wait(collective::Rank rank, Ticket ticket, Waiter* waiter);
   Groups::Outcome take(collective::Rank rank, Ticket ticket);
+  void set_timeout(collective::Rank rank, std::chrono::milliseconds timeout);
   void give_up(collective::Rank rank, const std::string& why);
   void leave(collective::Rank rank, const std::string& why);
   // Handles a rank that has begun the group anew: ends this epoch after the rank's last collective.
@@ -75,7 +76,7 @@ class GroupEpoch {
 
   bool wanted(collective::Rank rank);
   bool busy();
-  bool rest(Groups::Clock::time_point now);
+  bool rest();
   void end_moving(const std::string& why);
   std::optional<program::Image::Group> image(collective::Rank rank);
   std::uint64_t stamp() const { return stamp_; }  // from the image; 0: the group was not restored
@@ -212,8 +213,6 @@ class GroupEpoch {
   // Ranks of the image that have not returned.
   std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);
   collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;  // the cut, while the group is held
-  bool at_rest_ TT_GUARDED_BY(mu_) = false;           // the group is at rest on all daemons
-  Groups::Clock::time_point drained_at_ TT_GUARDED_BY(mu_){};
   bool kept_ TT_GUARDED_BY(mu_) = false;  // the image was taken: nothing changes any more
 };
 

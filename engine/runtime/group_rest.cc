@@ -8,9 +8,6 @@ namespace teletensor::runtime {
 
 namespace {
 
-// The maximum time for which sends and receives that the cut delays may keep the group from rest.
-constexpr std::chrono::milliseconds kHeldUp{500};
-
 std::vector<PeerMessage::Place> places_of(const program::Image::Group& image) {
   std::vector<PeerMessage::Place> places;
   for (const auto& saved : image.places) {
@@ -58,7 +55,7 @@ bool GroupEpoch::busy_locked() const {
 
 bool GroupEpoch::busy() {
   core::MutexLock lock(mu_);
-  return !closed_locked() && busy_locked();
+  return !closed_locked() && (busy_locked() || (participant_ && participant_->repeats()));
 }
 
 bool GroupEpoch::wanted(collective::Rank rank) {
@@ -69,7 +66,7 @@ bool GroupEpoch::wanted(collective::Rank rank) {
   return ranks_[rank].number < last;
 }
 
-bool GroupEpoch::rest(Groups::Clock::time_point now) {
+bool GroupEpoch::rest() {
   {
     core::MutexLock lock(mu_);
     if (kept_) return true;
@@ -83,25 +80,16 @@ bool GroupEpoch::rest(Groups::Clock::time_point now) {
       return;
     }
     const bool still = !busy_locked();
-    if (!participant_ || places_.size() == 1) {
-      rests = still;
-    } else if (!participant_->drains()) {
-      if (!still || !going_) return;
-      participant_->drain();
-      drained_at_ = now;
-    } else if (at_rest_ && still) {
-      rests = true;
-    } else if (at_rest_ || (!transfers_.empty() && now - drained_at_ > kHeldUp)) {
-      // Begun too early: other ranks need more commands of the ranks here.
-      participant_->end_drain();
-    }
+    const bool alone = !participant_ || places_.size() == 1;
+    rests = alone ? still : going_ && participant_->come_to_rest(still);
   });
   return rests;
 }
 
 void GroupEpoch::end_moving(const std::string& why) {
   settle([&](Waiters& met) TT_REQUIRES(mu_) {
-    const bool rests = !busy_locked() && (!participant_ || places_.size() == 1 || at_rest_);
+    const bool rests =
+        !busy_locked() && (!participant_ || places_.size() == 1 || participant_->rests());
     for (collective::Rank rank = 0; !rests && rank < ranks(); ++rank) {
       if (ranks_[rank].joined) part(rank, why, true, met);
     }
@@ -117,7 +105,7 @@ std::optional<program::Image::Group> GroupEpoch::image(collective::Rank rank) {
   image.ranks = ranks();
   image.timeout_ms = static_cast<std::uint64_t>(ranks_[rank].timeout.count());
   if (!participant_) return image;
-  if (places_.size() > 1 && !at_rest_) return std::nullopt;
+  if (places_.size() > 1 && !participant_->rests()) return std::nullopt;
   kept_ = true;
   image.former = id_.former;
   image.epoch = id_.number;

@@ -63,6 +63,9 @@ class Groups::Rank final : public Groups::Member {
     epoch_->leave(rank_, why);
     groups_.withdraw(epoch_);
   }
+  void set_timeout(std::chrono::milliseconds timeout) override {
+    epoch_->set_timeout(rank_, timeout);
+  }
   bool wanted() override { return epoch_->wanted(rank_); }
   bool busy() override { return epoch_->busy(); }
   std::optional<program::Image::Group> image() override {
@@ -461,7 +464,7 @@ bool Groups::rest() {
   }
   bool all_rest = true;
   for (const EpochRef& epoch : all_epochs()) {
-    const bool rests = epoch->rest(Clock::now());
+    const bool rests = epoch->rest();
     all_rest = all_rest && rests;
   }
   return all_rest;

@@ -91,7 +91,8 @@ class Groups : private Fabric::Receiver {
     // joined, and the returned ticket waits for them.
     virtual std::optional<Ticket> begin() = 0;
     // Deposits the rank's next collective, send or receive. A send ends at once: the group keeps
-    // its operand until it is received. Precondition: begin() has returned none.
+    // its operand until it is received. Precondition: begin() has returned none. After image() a
+    // deposit fails.
     virtual Ticket deposit(Part part) = 0;
     // Reports that the rank cannot take part in its next collective, which then fails on all ranks,
     // or in a send or receive, which then fails on the other rank.
@@ -111,9 +112,12 @@ class Groups : private Fabric::Receiver {
     // Collectives that have ended for this rank succeed for the other ranks too. If an operation of
     // the rank has not ended or has not been received, the group ends. Any thread.
     virtual void leave(const std::string& why) = 0;
+    // Sets the timeout of the rank's later deposits.
+    virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
     // Returns true if another rank waits for this rank's next collective. Any thread.
     virtual bool wanted() = 0;
-    // Returns true if an operation of the group is open. Any thread.
+    // Returns true if an operation of the group is open, here or on another daemon that shuts
+    // down. Any thread.
     virtual bool busy() = 0;
     // The state with which the rank continues after a restart, without the session's number of the
     // group; none if the group has ended. The group does not change any more after this call.
@@ -160,9 +164,9 @@ class Groups : private Fabric::Receiver {
   // The groups of this daemon's sessions. Any thread.
   std::vector<GroupFacts> all();
 
-  // Brings all groups to rest. Returns true if they are at rest on all daemons, or have ended.
-  // Precondition: no rank of this daemon deposits anything until this is called again or the rank
-  // is wanted.
+  // Brings all groups to rest; it is called repeatedly. Returns true if they are at rest on all
+  // daemons, or have ended. Precondition: a rank of this daemon without open operations deposits
+  // nothing until it is wanted or the group is busy.
   bool rest();
   // Ends the groups that are not at rest, with the reason "rank n `why`".
   void end_moving(const std::string& why);

@@ -424,6 +424,72 @@ TEST_F(GroupsFabric, AGroupGoesOnAfterARestart) {
   }
 }
 
+// Rank 1 is ahead of the others, and rank 2 waits for a send, when all daemons are asked to stop.
+TEST_F(GroupsFabric, AGroupGoesOnAfterARestartOfAllDaemonsAtOnce) {
+  const std::string placement = "abca";
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    std::mt19937 dice(seed);
+    auto members = join_all(placement);
+    const auto sum_of = [&](int rank) { deposit(members[rank], {1.0f + rank}); };
+    for (int rank = 0; rank < 4; ++rank) sum_of(rank);
+    network_.settle(dice());
+    for (const MemberRef& member : members) EXPECT_TRUE(member->take().ok());
+    const bool transfers = seed % 2 == 0;
+    bool sent = !transfers;
+    const RowMajor received = transfers ? receive(members[2], 0, 1) : row({});
+    sum_of(1);  // #2
+    std::vector<int> order = {0, 1, 2};
+    std::shuffle(order.begin(), order.end(), dice);
+    const auto groups_of = [&](int place) -> Groups& {
+      return network_[placement.substr(static_cast<std::size_t>(place), 1)].groups;
+    };
+    for (const int place : order) EXPECT_FALSE(groups_of(place).rest());
+    std::map<int, program::Image::Group> images;
+    for (int i = 0; i < 20'000 && images.size() < 4; ++i) {
+      if (dice() % 2 == 0) network_.step(dice);
+      const int place = order[dice() % 3];
+      const bool rests = groups_of(place).rest();
+      for (int rank = 0; rank < 4; ++rank) {
+        if (placement[static_cast<std::size_t>(rank)] != placement[static_cast<std::size_t>(place)])
+          continue;
+        Groups::Member& member = members[rank]->member();
+        if (rests) {
+          if (auto image = member.image()) images.emplace(rank, *image);
+          continue;
+        }
+        if (!members[rank]->ended()) continue;
+        if (rank == 0 && !sent && (member.wanted() || member.busy())) {
+          send(members[0], 2, {7});
+          sent = true;
+        } else if (member.wanted()) {
+          EXPECT_TRUE(members[rank]->take().ok());
+          sum_of(rank);
+        }
+      }
+    }
+    ASSERT_EQ(images.size(), 4u) << seed;
+    for (auto& [rank, image] : images) {
+      EXPECT_EQ(image.collectives, 2u);
+      EXPECT_TRUE(members[rank]->take().ok());
+      members[rank].reset();
+    }
+    EXPECT_EQ(floats(received), std::vector<float>(transfers ? 1 : 0, 7));
+    for (const char* const name : {"a", "b", "c"}) network_.replace(name);
+    for (auto& [rank, image] : images) {
+      auto member = groups_of(rank).restore("alice", "a session that is back", image);
+      ASSERT_TRUE(member.ok()) << member.status().message();
+      members[rank] = std::make_shared<TestRank>(*member);
+    }
+    for (const int place : order) groups_of(place).restored();
+    network_.meet("a");
+    network_["b"].receiver->met("c");
+    network_["c"].receiver->met("b");
+    for (int rank = 0; rank < 4; ++rank) sum_of(rank);
+    network_.settle(dice());
+    for (const MemberRef& member : members) EXPECT_TRUE(member->take().ok());
+  }
+}
+
 // The image was written before an earlier restart.
 TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
   auto members = join_all("ab");
@@ -453,6 +519,23 @@ TEST_F(GroupsFabric, AnOldImageEndsTheGroup) {
     EXPECT_TRUE(members[1]->take().ok());
     EXPECT_TRUE(back.take().ok());
   }
+}
+
+// The image does not have them, and the session of the image deposits them again.
+TEST_F(GroupsFabric, DepositsAfterTheImageAreRefused) {
+  auto members = join_all("ab");
+  for (int i = 0; i < 100 && !network_["a"].groups.rest(); ++i) network_.settle();
+  ASSERT_TRUE(members[0]->member().image());
+  const std::string refusal = "group \"g\": rank 0 has a daemon that shuts down";
+  deposit(members[0], {1});
+  EXPECT_EQ(members[0]->take().message(), refusal);
+  send(members[0], 1, {1});
+  EXPECT_EQ(members[0]->take().message(), refusal);
+  receive(members[0], 1, 1);
+  EXPECT_EQ(members[0]->take().message(), refusal);
+  members[0]->decline(sum(1), Status(Code::kInternal, "not this one"));
+  network_.settle();
+  EXPECT_FALSE(network_["b"].groups.all().at(0).state == GroupFacts::State::kEnded);
 }
 
 TEST_F(GroupsFabric, WhatEndsWhileRanksJoinEndsItForAll) {

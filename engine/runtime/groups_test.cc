@@ -126,6 +126,29 @@ TEST_F(GroupsTest, ATimeoutNamesWhoIsMissing) {
                         "1), rank 2 (has not joined)"));
 }
 
+TEST_F(GroupsTest, AChangedTimeoutHoldsForLaterDeposits) {
+  for (const bool shorter : {false, true}) {
+    const MemberRef first = join(0, 2, shorter ? kLong : milliseconds(1));
+    const MemberRef second = join(1, 2, kLong);
+    first->member().set_timeout(shorter ? milliseconds(1) : kLong);
+    Counted waiter;
+    deposit(first, {1});
+    ASSERT_TRUE(first->wait(&waiter));
+    if (shorter) {
+      waiter.wait_for(1);
+      EXPECT_THAT(first->take().message(), HasSubstr("timeout in all_reduce"));
+      continue;
+    }
+    // The end of another group's call shows that the first timeout has passed.
+    auto member = groups_.join({"alice", "h", 0, 2, milliseconds(1), "a session"});
+    const MemberRef other = std::make_shared<TestRank>(*member);
+    Counted passed;
+    deposit(other, {1});
+    if (other->wait(&passed)) passed.wait_for(1);
+    EXPECT_FALSE(first->ended());
+  }
+}
+
 TEST_F(GroupsTest, WithoutMemoryOrKernelsTheGroupEnds) {
   for (const bool memory : {false, true}) {
     const auto members = join_all(2);

@@ -557,15 +557,14 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
 }
 
 // Sessions in groups are written when the ranks of each group have all executed the same
-// collectives. A group ends if it does not reach that state before `until`, or if the client of a
-// rank sends nothing for too long.
+// collectives. A group ends if it does not reach that state before `until`.
 void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
                            const std::function<void()>& begin_again) {
   using engine::Rest;
-  constexpr std::chrono::milliseconds kTick{1}, kStuck{200}, kTooLong{4000};
+  constexpr std::chrono::milliseconds kTick{1}, kStuck{200};
   engine::Engine& engine = leases_.engine();
   const Clock::time_point began = Clock::now();
-  Clock::time_point ran = began, pushed = began;
+  Clock::time_point ran = began;
   bool in_time = true;
   while (Clock::now() < deadline_.load()) {
     std::map<Rest, std::vector<LeaseRef>> found;
@@ -582,8 +581,8 @@ void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point u
     if (found.empty()) return;
     const Clock::time_point now = Clock::now();
     if (found.contains(Rest::kRuns)) {
-      ran = pushed = now;
-    } else if (found.size() == 1 && found.contains(Rest::kRests) && engine.rest_groups()) {
+      ran = now;
+    } else if (engine.rest_groups() && found.size() == 1 && found.contains(Rest::kRests)) {
       for (const LeaseRef& lease : found[Rest::kRests]) {
         (void)lease->with_session([](engine::Session& session) {
           session.stay_at_rest();
@@ -594,15 +593,17 @@ void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point u
                    seconds_since(began));
       continue;
     }
-    if (in_time && (now >= std::min(until, cut_.load()) || now - ran > kTooLong)) {
+    if (in_time && now >= std::min(until, cut_.load())) {
       in_time = false;
       engine.end_moving_groups(kShutsDown);
-    } else if (now - pushed > kStuck && !found.contains(Rest::kExpects)) {
+    } else if (now - ran > kStuck) {
       // A rank may wait for a send of another rank whose command comes after those that the other
       // rank has executed.
-      const std::vector<LeaseRef> held_up = found[Rest::kRests];
+      std::vector<LeaseRef> held_up = found[Rest::kRests];
+      const std::vector<LeaseRef>& waiting = found[Rest::kWaits];
+      held_up.insert(held_up.end(), waiting.begin(), waiting.end());
       for (const LeaseRef& lease : held_up) look(lease, true);
-      pushed = now;
+      ran = now;
     }
     std::this_thread::sleep_for(kTick);
   }

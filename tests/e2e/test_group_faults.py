@@ -265,6 +265,34 @@ tell(text, x.tolist(), y.tolist())
     assert [rest for _, *rest in found] == [[[2.0] * 2, [4.0] * 2]] * 2 and found[1][0] == ""
 
 
+def test_a_changed_timeout_holds_for_later_collectives(start_daemon):
+    """The world's becomes shorter. That of a group becomes longer than rank 1 needs to come."""
+    found = told(start(start_daemon().unix, 2, """
+import datetime, warnings
+patient = dist.new_group([0, 1], timeout=60)
+dist.barrier(group=patient)
+patient.set_timeout(0.5)
+dist.set_timeout(600, patient)
+x, y, text = tt.ones(2), tt.ones(2), ""
+if R == 1:
+    time.sleep(2)
+dist.all_reduce(x, group=patient); x.tolist()
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1))
+try:
+    if R == 0:
+        dist.all_reduce(y); y.tolist()
+except tt.RankLostError as e:
+    text = str(e)
+s.clear_errors()
+dist.barrier(group=patient)
+tell(text, x.tolist(), y.tolist(), [each.category.__name__ for each in warned])
+"""))
+    assert "timeout in all_reduce" in found[0][0] and "rank 1" in found[0][0] and found[1][0] == "", found
+    assert [rest for _, *rest in found] == [[[2.0] * 2, [1.0] * 2, ["FutureWarning"]]] * 2
+
+
 # ---------------------------------------------------------------- interrupts
 
 STAGES = {

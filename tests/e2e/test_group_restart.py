@@ -1,9 +1,12 @@
 """Daemons that are restarted (SIGTERM, the same state directory) under their groups: ranks wait, with the same bits."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from support.clients import finish, wait_line
 from support.daemons import keep_address, start_daemons
-from support.ranks import start, told
+from support.ranks import start, told, wait_in_collective
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -108,6 +111,49 @@ def test_each_daemon_in_turn(start_daemon, tmp_path, program):
         restart(daemon)
     go_on.touch()
     assert told(ranks) == wanted
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_daemons_at_once(start_daemon, tmp_path, program, count):
+    """Each of them starts again as soon as it has ended."""
+    daemons, go_on = start_together(start_daemon, 3), tmp_path / "go_on"
+    addresses = [daemon.unix for daemon in daemons]
+    wanted = wanted_of(addresses, 4, program, go_on)
+    ranks = start_ranks(addresses, 4, program, go_on)
+    for times in range(3):
+        wait_line(ranks[times], "step")
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(restart, daemons[:count]))
+    go_on.touch()
+    assert told(ranks) == wanted
+
+
+SILENT = """
+x = tt.ones(3)
+dist.all_reduce(x)
+x.tolist()
+print("step", flush=True)
+while R == 2 and not os.path.exists("GO_ON"):
+    time.sleep(0.01)
+dist.all_reduce(x)
+tell(x.tolist())
+"""
+
+
+def test_a_program_that_sends_nothing_for_a_while(start_daemon, tmp_path):
+    """Rank 2 is attached and idle while rank 0, on the same daemon, waits for it."""
+    daemons, go_on = start_together(start_daemon, 2), tmp_path / "go_on"
+    ranks = start([daemon.unix for daemon in daemons], 3, SILENT.replace("GO_ON", str(go_on)))
+    for rank in ranks:
+        wait_line(rank, "step")
+    wait_in_collective(daemons[0], 0, number=2)
+    with ThreadPoolExecutor(1) as pool:
+        restarted = pool.submit(restart, daemons[0])
+        time.sleep(6)  # longer than half of the default of --drain
+        go_on.touch()
+        restarted.result()
+    assert told(ranks) == [[[9.0, 9.0, 9.0]]] * 3
 
 
 WAITS = """

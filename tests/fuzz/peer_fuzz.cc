@@ -404,9 +404,9 @@ class Match {
           dice_.wild(static_cast<std::uint64_t>(field)));
     };
     for (std::uint64_t times = 1 + dice_.below(3); times > 0; --times) {
-      switch (dice_.below(22)) {
+      switch (dice_.below(23)) {
         case 0:
-          m.kind = PeerMessage::Kind(1 + dice_.below(6));
+          m.kind = PeerMessage::Kind(1 + dice_.below(7));
           break;
         case 1:
           changed(m.epoch.former);
@@ -468,12 +468,26 @@ class Match {
         case 20:
           changed(g.vote.announced);
           break;
+        case 21:
+          kept(m);
+          break;
         default:
           sent.payload.resize(dice_.below(2 * sent.payload.size() + 9));
           break;
       }
     }
     g.payload = static_cast<std::int64_t>(sent.payload.size());
+  }
+  // Groups that b claims to have kept: those of messages that it has sent, and others.
+  void kept(PeerMessage& m) {
+    m.kind = PeerMessage::Kind::kKept;
+    m.kept.resize(dice_.below(4));
+    for (PeerMessage::Kept& each : m.kept) {
+      each.epoch = seen_[dice_.below(seen_.size())].message.epoch;
+      if (dice_.one_in(4)) each.epoch.number = dice_.wild(each.epoch.number);
+      each.generation = dice_.below(3);
+      if (dice_.one_in(4)) each.generation = dice_.wild(each.generation);
+    }
   }
   void places(PeerMessage& m) {
     m.places.resize(dice_.below(4));

@@ -236,7 +236,7 @@ def test_a_bad_sentence_has_its_mark(mark, text):
     "The user who has used the least is served first; nearest neighbours are constant.",
     "The file has the counter from before that call.",
     "The file behind the mapping is removed.",
-    "`pump_` and strand_owner keep their names; so does `engine/session/pump.cc`.",
+    "`pump_` and current_task_owner keep their names; so does `engine/session/frame_consumer.cc`.",
     "Of these, only the first is used.",
 ])
 def test_a_plain_sentence_has_no_mark(text):

@@ -31,6 +31,7 @@ from ._group import (
     is_nccl_available,
     is_torchelastic_launched,
     new_group,
+    set_timeout,
 )
 from ._mesh import Mesh, PerRank, Rank, connect_mesh
 from ._objects import *  # noqa: F403
@@ -83,6 +84,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "set_timeout",
     "shrink_group",
     "split_group",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
     "group", "init_process_group", "is_available", "is_backend_available", "is_gloo_available",
     "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group",
+    "set_timeout",
     "MeshGroups", "current_world", "found", "is_member", "meet", "rank_of", "replace_world", "site",
 ]  # fmt: skip
 
@@ -96,6 +97,16 @@ class ProcessGroup:
         """The backend: "gloo" or "nccl"."""
         return self._backend
 
+    def set_timeout(self, timeout: Any) -> None:
+        """Of each later collective of this process: a timedelta or seconds. ValueError as new_group's."""
+        if timeout is None:
+            raise TypeError("timeout is a timedelta or seconds, not None")
+        seconds = _seconds(timeout)
+        if self._session is not None:
+            _capturing.refuse("change the timeout of a group")
+            self._tell(seconds)
+        self._timeout = seconds
+
     def issue(self, name: str, x: Any, *attributes: Any, line: str | None = None) -> Any:
         """Issues an op, that is a collective or a transfer of this group, with these further attributes;
         returns its result. `line` is the source line to report, by default the line of the program that is
@@ -154,8 +165,12 @@ class ProcessGroup:
         if self._session is None:
             return
         self._number = next(_numbers)
+        self._tell(self._timeout)
+
+    def _tell(self, timeout: float) -> None:
+        assert self._session is not None
         self._session._core.join(
-            self._number, self._name, self._rank, len(self._ranks), int(self._timeout * 1000)
+            self._number, self._name, self._rank, len(self._ranks), int(timeout * 1000)
         )
 
     def leave(self) -> None:
@@ -467,6 +482,15 @@ def new_group(
         chosen.sort()
     made = world._part([chosen], timeout, backend)
     return GroupMember.NON_GROUP_MEMBER if made is None else made
+
+
+def set_timeout(timeout: Any, group: Any = None) -> None:
+    """The timeout of later collectives of the world, or of a group of new_group: a timedelta or seconds.
+    It is of this process; what has been issued keeps the earlier one. ValueError where the process is not
+    in the group, and for a timeout that is not more than 0 seconds."""
+    if not is_member(group):
+        raise ValueError("Invalid process group specified")
+    found(group).set_timeout(timeout)
 
 
 def replace_world(made: ProcessGroup) -> ProcessGroup:

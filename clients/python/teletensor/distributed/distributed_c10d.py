@@ -3,6 +3,9 @@ world and its store."""
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 from . import _group, _subgroups
 from ._group import *  # noqa: F403
 from ._stores import Store
@@ -14,6 +17,15 @@ __all__: list[str] = []
 def _get_default_group() -> _group.ProcessGroup:
     """The world. ValueError before init_process_group."""
     return _group.found(None)
+
+
+def _set_pg_timeout(timeout: Any, group: Any = None) -> None:
+    """Deprecated: torch.distributed.set_timeout."""
+    warnings.warn(
+        "`torch.distributed.distributed_c10d._set_pg_timeout` is deprecated, please use "
+        "`torch.distributed.set_timeout` instead", FutureWarning, stacklevel=2,
+    )  # fmt: skip
+    _group.set_timeout(timeout, group)
 
 
 def _get_default_store() -> Store:
