@@ -55,6 +55,8 @@ LAYERS = {
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
          "proto/wire/", "clients/wire/wire.h"],
         [STD, POSIX]),
+    "clients/torch": (
+        ["engine/core/", "engine/ops/", "engine/autograd/", "clients/session/"], CLIENT),
     "clients/cpp": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
          "proto/wire/", "clients/wire/wire.h", "clients/session/"],
@@ -62,7 +64,7 @@ LAYERS = {
     "clients/cpp/examples": (["clients/cpp/client.h"], [STD]),
     "clients/python/_core": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/",
-         "engine/passes/", "proto/wire/", "clients/session/"],
+         "engine/passes/", "proto/wire/", "clients/session/", "clients/torch/"],
         [STD, POSIX, "nanobind/", "Python.h", "structmember.h"]),
 }
 # What a unit test may include besides: the test library, and the layers it needs to drive its own.

@@ -372,6 +372,7 @@ void bind_transforms(nb::module_& m);  // levels of vmap and forward mode
 void bind_scopes(nb::module_& m);      // modes that a signal does not leave on
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
+void bind_bridge(nb::module_& m);  // of the PyTorch device
 void bind_process(nb::module_& m);
 void bind_threads(nb::module_& m);  // those that the daemon's answers need
 
