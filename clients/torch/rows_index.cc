@@ -129,6 +129,44 @@ void flip(Call& c) {
   c.give(moved || x.absent() ? x : c.run(clone, {x}));
 }
 
+// Along each dimension the end comes before the beginning.
+void roll(Call& c) {
+  static const ops::OpRef slice("slice"), cat("cat"), clone("clone");
+  Var x = c.var("self");
+  if (x.absent()) return;
+  const core::Dims shape = x.shape(), shifts = c.ints("shifts");
+  core::Dims dims = c.ints("dims");
+  const bool flat = dims.empty();
+  if (flat) {
+    x = ops::reshape(x, Dims{core::numel(shape)});
+    dims = Dims{0};
+  }
+  if (dims.size() != shifts.size()) {
+    return c.fail(core::invalid("shifts and dimensions must align. shifts: " +
+                                std::to_string(shifts.size()) +
+                                ", dims:" + std::to_string(dims.size())));
+  }
+  bool moved = false;
+  for (int i = 0; i < dims.size() && !x.absent() && x.rank() > 0; ++i) {
+    const int dim = static_cast<int>(dims[i] < 0 ? dims[i] + x.rank() : dims[i]);
+    if (dim < 0 || dim >= x.rank()) return c.fail(core::invalid("roll: no such dimension"));
+    const std::int64_t size = x.shape()[dim];
+    if (size == 0 || shifts[i] % size == 0) continue;
+    const std::int64_t start = ((-shifts[i] % size) + size) % size;
+    const auto part = [&](std::int64_t from, std::int64_t length) {
+      return c.run(slice, {x}, {Attribute::of(dim), Attribute::of(from), Attribute::of(length),
+                                Attribute::of(std::int64_t{1})});
+    };
+    const Var parts[] = {part(start, size - start), part(0, start)};
+    const std::uint32_t counts[] = {2};
+    x = c.run_all(cat, parts, {Attribute::of(dim)}, counts)[0];
+    moved = true;
+  }
+  if (x.absent()) return;
+  if (flat) x = ops::reshape(x, shape);
+  c.give(moved ? x : c.run(clone, {x}));
+}
+
 constexpr Row kIndexRows[] = {
     {"nonzero", "(self)", nonzero},
     {"index", "(self, indices)", index},
@@ -148,6 +186,7 @@ constexpr Row kIndexRows[] = {
     {"cat", "(tensors, dim)"},
     {"stack", "(tensors, dim)"},
     {"flip", "(self, dims)", flip},
+    {"roll", "(self, shifts, dims)", roll},
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "clients/torch/call.h"
 
 namespace teletensor::torch {
@@ -53,6 +55,26 @@ void prelu_backward(Call& c) {
   const Var above = ops::binary("gt", x, 0);
   c.give(ops::where(above, g, weight * g));
   c.give(ops::where(above, no_tensor(c, g, 0), x * g));
+}
+void is_infinity(Call& c) {
+  const Var x = c.var("self");
+  if (x.absent()) return;
+  if (!core::is_floating(x.dtype())) return c.fail(core::unimplemented("not a floating dtype"));
+  const double wanted = c.name().starts_with("ispos") ? INFINITY : -INFINITY;
+  c.give(ops::binary("eq", x, wanted));
+}
+// Elements within lambd of 0 become 0; softshrink moves the rest by it. NaN stays.
+void shrink(Call& c) {
+  const Var x = c.var("self");
+  const double edge = c.real("lambd");
+  const bool soft = c.name().starts_with("soft");
+  const Var within = ops::binary("le", ops::unary("abs", x), edge);
+  c.give(ops::where(within, 0,
+                    soft ? x - ops::unary("sign", x) * edge : x));
+}
+void shrink_backward(Call& c) {
+  const Var g = c.var(c.absent("grad_out") ? "grad_output" : "grad_out"), x = c.var("self");
+  c.give(ops::where(ops::binary("le", ops::unary("abs", x), c.real("lambd")), 0, g));
 }
 std::pair<Var, Var> halves(Call& c, const Var& x, std::int64_t dim) {
   static const ops::OpRef slice("slice");
@@ -114,11 +136,25 @@ constexpr Row kPointwiseRows[] = {
      "sign sgn deg2rad rad2deg isnan isinf logical_not bitwise_not lgamma digamma i0 "
      "special_erfcx special_ndtri special_log_ndtr special_i0e special_i1 special_i1e sinc signbit "
      "special_entr silu mish hardsigmoid hardswish special_bessel_j0 special_bessel_j1 "
-     "special_bessel_y0 special_bessel_y1 special_modified_bessel_i0 special_modified_bessel_k0 "
-     "special_modified_bessel_k1 special_scaled_modified_bessel_k0 "
-     "special_scaled_modified_bessel_k1 special_airy_ai angle",
+     "special_bessel_y0 special_bessel_y1 special_modified_bessel_k0 "
+     "special_modified_bessel_k1 angle",
      "(self)"},
-    {"special_spherical_bessel_j0 special_airy_ai", "(x)"},
+    {"special_spherical_bessel_j0 special_airy_ai special_scaled_modified_bessel_k0 "
+     "special_scaled_modified_bessel_k1",
+     "(x)"},
+    {"special_modified_bessel_i0", "i0(self)"},
+    {"special_modified_bessel_i1", "special_i1(self)"},
+    {"special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v "
+     "special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t "
+     "special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v "
+     "special_shifted_chebyshev_polynomial_w special_hermite_polynomial_h "
+     "special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p",
+     "(x, n)"},
+    {"conj_physical", "conj(self)"},
+    {"isposinf isneginf", "(self)", is_infinity},
+    {"hardshrink softshrink", "(self, lambd)", shrink},
+    {"hardshrink_backward", "(grad_out, self, lambd)", shrink_backward},
+    {"softshrink_backward", "(grad_output, self, lambd)", shrink_backward},
     {"logit", "logit(self, eps)"},
     {"nan_to_num", "(self, nan, posinf, neginf)"},
     {"polygamma", "(self, n)"},

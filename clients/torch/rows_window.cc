@@ -98,24 +98,104 @@ void avg_pool_backward(Call& c) {
   const Var g[] = {c.var("grad_output")};
   if (!operands[0].absent()) c.give(c.gradients("avg_pool", operands, average(c), g, 1)[0]);
 }
+// With a dimension for the batch, and results without it where there was none.
+Var batched(const Var& x, int n) {
+  return !x.absent() && x.rank() == n + 1 ? ops::unsqueeze(x, 0) : x;
+}
+Var as_batched(const Var& made, const Var& x, int n) {
+  return !made.absent() && x.rank() == n + 1 ? ops::squeeze(made, 0) : made;
+}
 void adaptive_avg_pool(Call& c) {
   static const ops::OpRef op("adaptive_avg_pool");
-  c.give(c.run(op, {c.var("self")}, {Attribute::of(for_each(c.ints("output_size"), spatial(c)))}));
+  const int n = spatial(c);
+  const Var x = c.var("self");
+  c.give(as_batched(c.run(op, {batched(x, n)}, {Attribute::of(for_each(c.ints("output_size"), n))}),
+                    x, n));
 }
 void adaptive_avg_pool_backward(Call& c) {
   const Var operands[] = {c.var("self")};
   const Var g[] = {c.var("grad_output")};
   if (operands[0].absent() || g[0].absent()) return;
-  const Attributes attributes{Attribute::of(last(g[0].shape(), spatial(c)))};
-  c.give(c.gradients("adaptive_avg_pool", operands, attributes, g, 1)[0]);
+  const int n = spatial(c);
+  const Attributes attributes{Attribute::of(last(g[0].shape(), n))};
+  const Var whole[] = {batched(operands[0], n)}, gradient[] = {batched(g[0], n)};
+  c.give(as_batched(c.gradients("adaptive_avg_pool", whole, attributes, gradient, 1)[0],
+                    operands[0], n));
 }
 void adaptive_max_pool(Call& c) {
   static const ops::OpRef op("adaptive_max_pool");
-  const Var x = c.var("self");
-  const ops::Vars made = c.run_all(
-      op, {&x, 1}, {Attribute::of(for_each(c.ints("output_size"), spatial(c)))});
-  c.give(made[0]);
-  c.give(made[1]);
+  const int n = spatial(c);
+  const Var x = c.var("self"), whole = batched(x, n);
+  const ops::Vars made =
+      c.run_all(op, {&whole, 1}, {Attribute::of(for_each(c.ints("output_size"), n))});
+  c.give(as_batched(made[0], x, n));
+  c.give(as_batched(made[1], x, n));
+}
+
+// ---- Paddings that repeat elements: a choice of places for each dimension
+
+std::vector<std::int64_t> places(std::int64_t size, std::int64_t before, std::int64_t after,
+                                 bool reflects) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t at = -before; at < size + after; ++at) {
+    std::int64_t place = at;
+    if (place < 0) place = reflects ? -place : 0;
+    if (place >= size) place = reflects ? 2 * (size - 1) - place : size - 1;
+    all.push_back(place);
+  }
+  return all;
+}
+struct Padded {
+  int dim;
+  Var places;
+};
+// The padded dimensions, last first, as `padding` counts them. Refuses what has no element to repeat.
+std::vector<Padded> padded(Call& c, const Dims& sizes) {
+  const bool reflects = c.name().starts_with("reflection");
+  const Dims padding = c.ints("padding");
+  std::vector<Padded> all;
+  for (int i = 0; 2 * i + 1 < padding.size(); ++i) {
+    const int dim = sizes.size() - 1 - i;
+    const std::int64_t size = dim < 0 ? 0 : sizes[dim];
+    const std::int64_t before = padding[2 * i], after = padding[2 * i + 1];
+    if (size < 1 || before < 0 || after < 0 || (reflects && (before >= size || after >= size))) {
+      c.fail(core::unimplemented("this padding"));  // torch on the CPU has it, or its error
+      return {};
+    }
+    const auto chosen = places(size, before, after, reflects);
+    auto made = c.session.constant(
+        DType::kI64, c.device, Dims{static_cast<std::int64_t>(chosen.size())},
+        std::string(reinterpret_cast<const char*>(chosen.data()), chosen.size() * sizeof chosen[0]));
+    if (!made.ok()) return c.fail(made.status()), all;
+    all.push_back({dim, Var(&c.session, *made)});
+  }
+  return all;
+}
+void pad(Call& c) {
+  static const ops::OpRef select("index_select");
+  Var x = c.var("self");
+  if (x.absent()) return;
+  const auto dims = padded(c, x.shape());
+  for (const Padded& each : dims) {
+    x = c.run(select, {x, each.places}, {Attribute::of(each.dim)});
+  }
+  if (!dims.empty()) c.give(x);
+}
+void pad_backward(Call& c) {
+  static const ops::OpRef add("index_add");
+  Var g = c.var("grad_output");
+  if (g.absent()) return;
+  const Dims sizes = sizes_of(c.value("self").tensor);
+  const auto dims = padded(c, sizes);
+  for (const Padded& each : dims) {
+    if (g.absent()) return;
+    Dims shape = g.shape();
+    shape[each.dim] = sizes[each.dim];
+    const Var zeros =
+        ops::full(c.session, shape, core::Number::of_int(0), g.dtype(), c.device);
+    g = c.run(add, {zeros, each.places, g}, {Attribute::of(each.dim), Attribute::of(1.0)});
+  }
+  if (!dims.empty()) c.give(g);
 }
 
 constexpr Row kWindowRows[] = {
@@ -143,6 +223,12 @@ constexpr Row kWindowRows[] = {
     {"_adaptive_avg_pool2d _adaptive_avg_pool3d", "(self, output_size)", adaptive_avg_pool},
     {"_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward", "(grad_output, self)",
      adaptive_avg_pool_backward},
+    {"reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
+     "replication_pad3d",
+     "(self, padding)", pad},
+    {"reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
+     "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward",
+     "(grad_output, self, padding)", pad_backward},
     {"constant_pad_nd", "(self, value, pad)"},
     {"im2col", "(self, kernel_size, dilation, padding, stride)"},
     {"col2im", "(self, output_size, kernel_size, dilation, padding, stride)"},

@@ -74,7 +74,7 @@ class TorchHost final : public torch::Host {
     return ops::reshape(tensor->var(), shape);
   }
 
-  // Raises what arose. True: the daemon has no such op.
+  // Raises what arose.
   void finish(const Status& status) {
     if (PyErr_Occurred()) throw nb::python_error();
     raise_if(status);
@@ -108,8 +108,10 @@ class TorchHost final : public torch::Host {
     if (PyErr_Occurred()) throw nb::python_error();
     raise_late(own());
     wire::FetchedValue fetched = value_or_raise(std::move(value));
-    raise_if(Status(fetched.status.code(),
-                    own().explained(fetched.status.message(), fetched.root)));
+    if (!fetched.status.ok()) {
+      raise_if(Status(fetched.status.code(),
+                      own().explained(fetched.status.message(), fetched.root)));
+    }
     return std::move(fetched.data);
   }
 

@@ -660,7 +660,8 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool) {
   }
   at::Tensor target = as_stored(to);
   if (self.device().type() == kType) {
-    const tt_tensor into = record_of(target), from = record_of(as_stored(self));
+    const at::Tensor source = as_stored(self);
+    const tt_tensor into = record_of(target), from = record_of(source);
     const Gil gil;
     check(g_bridge->copy(&into, &from, 0));
   } else {
@@ -805,6 +806,11 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   aten->impl("set_.source_Tensor", TORCH_FN(set_source_tensor));
   aten->impl("set_", TORCH_FN(set_nothing));
   aten->impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
+  // Copies look at these bits themselves.
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    auto* const bits = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    bits->impl("_copy_from", torch::CppFunction::makeFallthrough());
+  }
   Py_RETURN_NONE;
 }
 
