@@ -211,12 +211,21 @@ double scale_of(Call& c, const Var& query) {
   const double size = static_cast<double>(query.shape()[query.rank() - 1]);
   return c.real("scale", 1 / std::sqrt(size));
 }
+// The mask as large as the scores, which have the batches and heads of the query.
+Var mask_of(Call& c, const Var& query, const Var& key) {
+  const Var mask = c.var("attn_bias");
+  if (mask.absent() || query.absent() || key.absent()) return {};
+  Dims shape = query.shape();
+  shape[query.rank() - 1] = key.shape()[key.rank() - 2];
+  return mask.shape() == shape ? mask : ops::expand(mask, shape);
+}
 void attention(Call& c) {
   static const ops::OpRef op("attention");
   const Var query = c.var("query");
   if (query.absent()) return;
   if (c.real("dropout_p") != 0) return c.fail(core::unimplemented("dropout inside attention"));
-  const Var arguments[] = {query, c.var("key"), c.var("value"), c.var("attn_bias")};
+  const Var key = c.var("key");
+  const Var arguments[] = {query, key, c.var("value"), mask_of(c, query, key)};
   const ops::Vars made = c.run_all(
       op, arguments, {Attribute::of(c.flag("is_causal")), Attribute::of(scale_of(c, query))});
   c.give(made[0]);
@@ -231,8 +240,8 @@ void attention(Call& c) {
 }
 void attention_backward(Call& c) {
   const tt_value& mask = c.value("grad_input_mask");
-  const Var bias = c.var("attn_bias");
-  const Var operands[] = {c.var("query"), c.var("key"), c.var("value"), bias};
+  const Var bias = c.var("attn_bias"), query = c.var("query"), key = c.var("key");
+  const Var operands[] = {query, key, c.var("value"), mask_of(c, query, key)};
   const Var g[] = {c.var("grad_out")};
   const Var results[] = {c.var("out"), c.var("logsumexp")};
   if (g[0].absent() || operands[0].absent()) return;
@@ -242,7 +251,8 @@ void attention_backward(Call& c) {
       "attention", operands,
       {Attribute::of(c.flag("is_causal")), Attribute::of(scale_of(c, operands[0]))}, g, wants,
       results);
-  for (std::size_t i = 0; i < 4; ++i) made[i].absent() ? c.give_nothing() : c.give(made[i]);
+  for (std::size_t i = 0; i < 3; ++i) made[i].absent() ? c.give_nothing() : c.give(made[i]);
+  made[3].absent() ? c.give_nothing() : c.give(ops::sum_to(made[3], bias.shape()));
 }
 
 // ---- Recurrent cells

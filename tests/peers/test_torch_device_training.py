@@ -57,7 +57,7 @@ def cnn():
     return nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.GroupNorm(2, 8), nn.ReflectionPad2d(1),
         nn.Conv2d(8, 8, 3, stride=2, groups=2), nn.SiLU(), nn.AvgPool2d(2), nn.Flatten(),
-        nn.Linear(32, 10))
+        nn.Linear(8, 10))
 
 
 def words():

@@ -77,8 +77,7 @@ def test_printing_is_one_read(tt_device):
         before = reads()
         text = repr(y)
         assert reads() == before + 1
-        device = ", device='tt:0'"
-        assert text.replace(device, "").split() == repr(x).split()
+        assert "".join(text.split()).replace(",device='tt:0'", "") == "".join(repr(x).split())
 
 
 def test_wrapped_numbers_and_promotion(tt_device):
@@ -256,8 +255,9 @@ def test_memory(tt_device):
 
 
 def test_no_memory_is_pytorchs_error(tt_device):
-    with pytest.raises(torch.OutOfMemoryError):
-        torch.zeros(1 << 45, device="tt").add_(1).sum().item()
+    for size in (1 << 38, 1 << 46):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.zeros(size, device="tt").add_(1).sum().item()
 
 
 def test_an_operator_without_a_row_runs_on_the_cpu_with_one_warning(tt_device):

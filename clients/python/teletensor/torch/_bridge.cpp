@@ -97,7 +97,8 @@ class Addresses {
       next_ = static_cast<char*>(begin);
       end_ = next_ + kBytes;
     }
-    TORCH_CHECK(size <= static_cast<std::size_t>(end_ - next_), "tt: no addresses are left");
+    TORCH_CHECK_WITH(OutOfMemoryError, size <= static_cast<std::size_t>(end_ - next_),
+                     "tt: a storage of ", bytes, " bytes has no room among 32 TiB of addresses");
     return std::exchange(next_, next_ + size);
   }
   void put_back(void* address, std::size_t bytes) {
