@@ -7,7 +7,7 @@
 namespace teletensor::torch {
 namespace {
 
-// What a vjp sees where the operands are given, and nothing was recorded.
+// The context of a vjp whose operands are given: nothing was recorded.
 class GivenContext final : public ops::VjpContext {
  public:
   GivenContext(Session& session, const ops::OpDef& op, std::span<const Var> operands,
@@ -35,17 +35,14 @@ class GivenContext final : public ops::VjpContext {
   Var operand(std::size_t i) override { return i < operands_.size() ? operands_[i] : Var(); }
   Var result(std::size_t i) override {
     if (i < results_.size() && !results_[i].absent()) return results_[i];
-    const ops::Vars made =
-        session_.call(ops::catalog().id(op_), operands_, attributes_, counts_);
+    const ops::Vars made = session_.call(ops::catalog().id(op_), operands_, attributes_, counts_);
     if (results_.size() < made.size()) results_.resize(made.size());
     for (std::size_t k = 0; k < made.size(); ++k) {
       if (results_[k].absent()) results_[k] = made[k];
     }
     return i < results_.size() ? results_[i] : Var();
   }
-  const core::Layout& operand_layout(std::size_t i) const override {
-    return operands_[i].layout();
-  }
+  const core::Layout& operand_layout(std::size_t i) const override { return operands_[i].layout(); }
   bool needs(std::size_t i) const override {
     return i < operands_.size() && operands_[i].is_tensor() && (wants_ >> i & 1) != 0;
   }
@@ -73,9 +70,8 @@ class GivenContext final : public ops::VjpContext {
 }  // namespace
 
 std::vector<Var> Call::gradients(std::string_view op, std::span<const Var> operands,
-                                 const core::Attributes& attributes,
-                                 std::span<const Var> gradients, std::uint32_t wants,
-                                 std::span<const Var> results,
+                                 const core::Attributes& attributes, std::span<const Var> gradients,
+                                 std::uint32_t wants, std::span<const Var> results,
                                  std::span<const std::uint32_t> counts) {
   const ops::OpDef* found = ops::catalog().find(op);
   if (found == nullptr || found->vjp == nullptr) {

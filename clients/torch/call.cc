@@ -226,8 +226,8 @@ void Call::run_row() {
         Var argument = var(values_[term.argument]);
         if (argument.is_number() && parameter.type != Parameter::Type::kOperand) {
           static const ops::OpRef full("full");
-          argument = run(full, {argument}, {Attribute::of(Dims()), Attribute::none(),
-                                            Attribute::of(device)});
+          argument = run(full, {argument},
+                         {Attribute::of(Dims()), Attribute::none(), Attribute::of(device)});
         }
         arguments.push_back(argument);
       } else if (term.kind == Term::Kind::kNumber) {

@@ -17,12 +17,13 @@ class Call;
 
 // A line of the tables: how operators of torch become ops of the catalog.
 //
-// `names`: the operators, without overloads and without the "_" of in-place forms, separated by blanks.
-// `text`: "op(argument, ...)", the op's parameters in the order of its signature, where "op" is left out
-// if the operator has the op's name; or, for a row with a function, "(argument, ...)". An argument is a name from torch's schema, "name?" where some
-// overloads lack it (then the op's default is used), a number, 'text', or "-" for None. A row serves an
-// overload only where both have the same arguments: none of torch's is ignored, except those after "|".
-// "out" is the dtype of the tensor that is written, for operators that have one.
+// `names`: the operators, without overloads and without the "_" of in-place forms, separated by
+// blanks. `text`: "op(argument, ...)", the op's parameters in the order of its signature, where
+// "op" is left out if the operator has the op's name; or, for a row with a function, "(argument,
+// ...)". An argument is a name from torch's schema, "name?" where some overloads lack it (then the
+// op's default is used), a number, 'text', or "-" for None. A row serves an overload only where
+// both have the same arguments: none of torch's is ignored, except those after "|". "out" is the
+// dtype of the tensor that is written, for operators that have one.
 struct Row {
   const char* names;
   const char* text;
@@ -37,7 +38,7 @@ std::span<const Row> index_rows();
 std::span<const Row> creation_rows();
 std::span<const Row> optimizer_rows();
 
-// What the process around the rows gives them.
+// The rows use this part of the process around them.
 class Host {
  public:
   virtual ~Host() = default;
@@ -77,7 +78,7 @@ class Call {
   Var var(std::string_view name) { return var(value(name)); }
   Var var(const tt_value& value);
   std::vector<Var> vars(std::string_view name);
-  // Of an output_mask.
+  // Whether element i of the argument `output_mask` is set; true without one.
   bool wanted(std::size_t i) const;
   std::string_view name() const;  // of torch's operator
   // The default generator's, or that of the argument `generator`.
@@ -108,8 +109,9 @@ class Call {
   // The row's op, where it has no function.
   void run_row();
 
-  // The gradients of an op's operands by its own vjp; of those alone that `wants` names, by bits, the
-  // others absent. What the vjp needs of the op's results is computed again, unless `results` has it.
+  // The gradients of an op's operands by its own vjp; of those alone that `wants` names, by bits,
+  // the others absent. What the vjp needs of the op's results is computed again, unless `results`
+  // has it.
   std::vector<Var> gradients(std::string_view op, std::span<const Var> operands,
                              const core::Attributes& attributes, std::span<const Var> gradients,
                              std::uint32_t wants, std::span<const Var> results = {},

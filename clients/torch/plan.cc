@@ -42,7 +42,7 @@ Words words_of(std::string_view text) {
   return words;
 }
 
-// What every operator may have, and no row needs: where tensors are made, and how they are laid out.
+// Arguments that say where a tensor is made and how it is laid out: no row needs them.
 bool is_placement(std::string_view name) {
   return name == "layout" || name == "device" || name == "pin_memory" || name == "out";
 }
@@ -106,9 +106,8 @@ struct Table::Impl {
 };
 
 Table::Table() : impl_(std::make_unique<Impl>()) {
-  for (const auto& rows :
-       {pointwise_rows(), reduction_rows(), matrix_rows(), neural_rows(), window_rows(),
-        index_rows(), creation_rows(), optimizer_rows()}) {
+  for (const auto& rows : {pointwise_rows(), reduction_rows(), matrix_rows(), neural_rows(),
+                           window_rows(), index_rows(), creation_rows(), optimizer_rows()}) {
     for (const Row& row : rows) {
       for (std::string_view name : split(row.names, ' ')) impl_->rows[name].push_back(&row);
     }

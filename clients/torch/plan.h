@@ -9,7 +9,7 @@
 
 namespace teletensor::torch {
 
-// What one parameter of the op gets.
+// The source of one parameter of the op.
 struct Term {
   enum class Kind : std::uint8_t { kArgument, kDefault, kNumber, kText, kNone };
   Kind kind = Kind::kNone;

@@ -10,8 +10,8 @@ namespace {
 
 using core::Attribute;
 
-// The numbers that random_() draws from without bounds: all that are not negative, and of a floating
-// dtype the integers that it has without gaps.
+// The numbers that random_() draws from without bounds: all that are not negative, and of a
+// floating dtype the integers that it has without gaps.
 std::int64_t bound_of(DType dtype) {
   switch (dtype) {
     case DType::kBool:

@@ -19,7 +19,8 @@ Var nonzero_of(Call& c, const Var& x) {
 }
 void nonzero(Call& c) { c.give(nonzero_of(c, c.var("self"))); }
 
-// The tensors that index, each for the dimension of `dims`; masks become the indices of what is set.
+// The tensors that index, each for the dimension of `dims`; masks become the indices of what is
+// set.
 struct Indices {
   std::vector<Var> tensors;
   Dims dims;
@@ -107,10 +108,9 @@ void masked_select(Call& c) {
 Var reordered(Call& c, const Var& x, std::int64_t dim, std::int64_t start, std::int64_t end,
               std::int64_t step) {
   static const ops::OpRef arange("arange"), select("index_select");
-  const Var places = c.run(arange,
-                           {core::Number::of_int(start), core::Number::of_int(end),
-                            core::Number::of_int(step)},
-                           {Attribute::of(DType::kI64), Attribute::of(c.device)});
+  const Var places = c.run(
+      arange, {core::Number::of_int(start), core::Number::of_int(end), core::Number::of_int(step)},
+      {Attribute::of(DType::kI64), Attribute::of(c.device)});
   return c.run(select, {x, places}, {Attribute::of(dim)});
 }
 void flip(Call& c) {
@@ -142,9 +142,9 @@ void roll(Call& c) {
     dims = Dims{0};
   }
   if (dims.size() != shifts.size()) {
-    return c.fail(core::invalid("shifts and dimensions must align. shifts: " +
-                                std::to_string(shifts.size()) +
-                                ", dims:" + std::to_string(dims.size())));
+    return c.fail(
+        core::invalid("shifts and dimensions must align. shifts: " + std::to_string(shifts.size()) +
+                      ", dims:" + std::to_string(dims.size())));
   }
   bool moved = false;
   for (int i = 0; i < dims.size() && !x.absent() && x.rank() > 0; ++i) {
@@ -154,8 +154,9 @@ void roll(Call& c) {
     if (size == 0 || shifts[i] % size == 0) continue;
     const std::int64_t start = ((-shifts[i] % size) + size) % size;
     const auto part = [&](std::int64_t from, std::int64_t length) {
-      return c.run(slice, {x}, {Attribute::of(dim), Attribute::of(from), Attribute::of(length),
-                                Attribute::of(std::int64_t{1})});
+      return c.run(slice, {x},
+                   {Attribute::of(dim), Attribute::of(from), Attribute::of(length),
+                    Attribute::of(std::int64_t{1})});
     };
     const Var parts[] = {part(start, size - start), part(0, start)};
     const std::uint32_t counts[] = {2};

@@ -34,8 +34,9 @@ void addr(Call& c) {
 void fft_r2c(Call& c) {
   static const ops::OpRef fft("fft_r2c");
   if (!c.flag("onesided")) return c.fail(core::unimplemented("a two-sided real transform"));
-  c.give(c.run(fft, {c.var("self")}, {core::Attribute::of(c.ints("dim")),
-                                      core::Attribute::of(c.integer("normalization"))}));
+  c.give(
+      c.run(fft, {c.var("self")},
+            {core::Attribute::of(c.ints("dim")), core::Attribute::of(c.integer("normalization"))}));
 }
 
 constexpr Row kMatrixRows[] = {

@@ -49,8 +49,8 @@ void layer_norm_backward(Call& c) {
   const Var arguments[] = {c.var("grad_out"), c.var("input"), c.var("weight"), c.var("mean"),
                            c.var("rstd")};
   // The mean and the standard deviation are given: eps takes no part.
-  const ops::Vars made = c.run_all(
-      op, arguments, {Attribute::of(c.ints("normalized_shape")), Attribute::of(1e-5)});
+  const ops::Vars made =
+      c.run_all(op, arguments, {Attribute::of(c.ints("normalized_shape")), Attribute::of(1e-5)});
   for (std::size_t i = 0; i < 3; ++i) c.wanted(i) ? c.give(made[i]) : c.give_nothing();
 }
 
@@ -77,8 +77,8 @@ void batch_norm_of_running(Call& c, const Var& x) {
   c.give(!y.absent() && y.dtype() != x.dtype() ? ops::cast(y, x.dtype()) : y);
   static const ops::OpRef empty("empty");
   for (int i = 0; i < 2; ++i) {
-    c.give(c.run(empty, {}, {Attribute::of(Dims{0}), Attribute::of(DType::kF32),
-                             Attribute::of(c.device)}));
+    c.give(c.run(empty, {},
+                 {Attribute::of(Dims{0}), Attribute::of(DType::kF32), Attribute::of(c.device)}));
   }
 }
 
@@ -95,8 +95,8 @@ void batch_norm(Call& c) {
     c.run_inplace(lerp, {mean, made[1], momentum});
   }
   if (const Var variance = c.var("running_var"); !variance.absent()) {
-    const double n = static_cast<double>(x.layout().geometry.numel()) /
-                     static_cast<double>(x.shape()[1]);
+    const double n =
+        static_cast<double>(x.layout().geometry.numel()) / static_cast<double>(x.shape()[1]);
     c.run_inplace(lerp, {variance, made[3] * (n / (n - 1)), momentum});
   }
   for (std::size_t i = 0; i < 3; ++i) c.give(made[i]);
@@ -192,8 +192,8 @@ void dropout(Call& c) {
   if (x.absent()) return;
   if (c.integer("train", 1) == 0) {
     c.give(c.run(clone, {x}));
-    return c.give(ops::full(c.session, x.shape(), core::Number::of_bool(true), DType::kBool,
-                            c.device));
+    return c.give(
+        ops::full(c.session, x.shape(), core::Number::of_bool(true), DType::kBool, c.device));
   }
   const ops::Vars made = c.run_all(op, {&x, 1}, c.with_random({Attribute::of(c.real("p"))}));
   c.give(made[0]);
@@ -201,9 +201,7 @@ void dropout(Call& c) {
     c.give(made[1].dtype() == DType::kBool ? made[1] : ops::cast(made[1], DType::kBool));
   }
 }
-void dropout_backward(Call& c) {
-  c.give(c.var("grad_output") * c.var("mask") * c.real("scale"));
-}
+void dropout_backward(Call& c) { c.give(c.var("grad_output") * c.var("mask") * c.real("scale")); }
 
 // ---- Attention
 
@@ -247,10 +245,10 @@ void attention_backward(Call& c) {
   if (g[0].absent() || operands[0].absent()) return;
   std::uint32_t wants = 0;
   for (std::size_t i = 0; i < mask.count; ++i) wants |= mask.ints[i] != 0 ? 1u << i : 0u;
-  const auto made = c.gradients(
-      "attention", operands,
-      {Attribute::of(c.flag("is_causal")), Attribute::of(scale_of(c, operands[0]))}, g, wants,
-      results);
+  const auto made =
+      c.gradients("attention", operands,
+                  {Attribute::of(c.flag("is_causal")), Attribute::of(scale_of(c, operands[0]))}, g,
+                  wants, results);
   for (std::size_t i = 0; i < 3; ++i) made[i].absent() ? c.give_nothing() : c.give(made[i]);
   made[3].absent() ? c.give_nothing() : c.give(ops::sum_to(made[3], bias.shape()));
 }
@@ -272,11 +270,12 @@ Var joined(Call& c, std::initializer_list<Var> parts) {
 Var columns(Call& c, const Var& x, std::int64_t start, std::int64_t length) {
   static const ops::OpRef slice("slice");
   if (x.absent()) return {};
-  return c.run(slice, {x}, {Attribute::of(1), Attribute::of(start), Attribute::of(length),
-                            Attribute::of(std::int64_t{1})});
+  return c.run(slice, {x},
+               {Attribute::of(1), Attribute::of(start), Attribute::of(length),
+                Attribute::of(std::int64_t{1})});
 }
 
-// What the backward reads are the sums of the gates.
+// The third result is for the backward: the sums of the gates.
 void lstm_cell(Call& c) {
   static const ops::OpRef op("lstm_gates");
   const Var input = with_bias(c, "input_gates", "input_bias");

@@ -21,8 +21,8 @@ void adam(Call& c, bool decoupled) {
   for (std::size_t i = 0; i < params.size() && c.session.status().ok(); ++i) {
     std::vector<Var> arguments{params[i], grads[i], averages[i], squares[i]};
     if (amsgrad) arguments.push_back(largest[i]);
-    for (const Var& each : {lr, c.var("beta1"), c.var("beta2"), c.var("eps"),
-                            c.var("weight_decay"), steps[i], Var(0)}) {
+    for (const Var& each : {lr, c.var("beta1"), c.var("beta2"), c.var("eps"), c.var("weight_decay"),
+                            steps[i], Var(0)}) {
       arguments.push_back(each);
     }
     const std::uint32_t counts[] = {1, 1, 1, 1, amsgrad ? 1u : 0u};
@@ -51,8 +51,8 @@ void update_scale(Call& c) {
   const Var count = tracker + Var(1);
   const Var whole = ops::binary("eq", count, c.var("growth_interval"));
   const Var grown = scale * c.real("scale_growth_factor");
-  const Var better = ops::where(
-      ops::binary("logical_and", whole, ops::unary("isfinite", grown)), grown, scale);
+  const Var better =
+      ops::where(ops::binary("logical_and", whole, ops::unary("isfinite", grown)), grown, scale);
   const Var next = ops::where(found, scale * c.real("scale_backoff_factor"), better);
   c.write(tracker, ops::where(ops::binary("logical_or", found, whole), 0, count));
   c.write(scale, next);

@@ -69,8 +69,7 @@ void shrink(Call& c) {
   const double edge = c.real("lambd");
   const bool soft = c.name().starts_with("soft");
   const Var within = ops::binary("le", ops::unary("abs", x), edge);
-  c.give(ops::where(within, 0,
-                    soft ? x - ops::unary("sign", x) * edge : x));
+  c.give(ops::where(within, 0, soft ? x - ops::unary("sign", x) * edge : x));
 }
 void shrink_backward(Call& c) {
   const Var g = c.var(c.absent("grad_out") ? "grad_output" : "grad_out"), x = c.var("self");
@@ -86,8 +85,9 @@ std::pair<Var, Var> halves(Call& c, const Var& x, std::int64_t dim) {
   }
   const std::int64_t half = x.shape()[at] / 2;
   const auto part = [&](std::int64_t start) {
-    return c.run(slice, {x}, {Attribute::of(dim), Attribute::of(start), Attribute::of(half),
-                              Attribute::of(std::int64_t{1})});
+    return c.run(slice, {x},
+                 {Attribute::of(dim), Attribute::of(start), Attribute::of(half),
+                  Attribute::of(std::int64_t{1})});
   };
   return {part(0), part(half)};
 }
@@ -165,7 +165,8 @@ constexpr Row kPointwiseRows[] = {
     {"add sub", "(self, other, alpha?)"},
     {"rsub", "sub(other, self, alpha)"},
     {"div", "div(self, other, rounding_mode?)"},
-    {"mul floor_divide remainder fmod maximum minimum fmax fmin atan2 hypot copysign eq ne lt le gt "
+    {"mul floor_divide remainder fmod maximum minimum fmax fmin atan2 hypot copysign eq ne lt le "
+     "gt "
      "ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
      "bitwise_right_shift xlogy special_xlog1py logaddexp logaddexp2 igamma igammac special_zeta "
      "nextafter gcd lcm",

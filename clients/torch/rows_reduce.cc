@@ -37,8 +37,9 @@ void softmax(Call& c) {
 }
 void softmax_backward(Call& c) {
   static const ops::OpRef softmax("softmax_backward"), log_softmax("log_softmax_backward");
-  const Var made = c.run(c.name() == "_softmax_backward_data" ? softmax : log_softmax,
-                         {c.var("grad_output"), c.var("output")}, {Attribute::of(c.integer("dim"))});
+  const Var made =
+      c.run(c.name() == "_softmax_backward_data" ? softmax : log_softmax,
+            {c.var("grad_output"), c.var("output")}, {Attribute::of(c.integer("dim"))});
   const auto dtype = c.dtype("input_dtype");
   c.give(made.absent() || !dtype || *dtype == made.dtype() ? made : ops::cast(made, *dtype));
 }

@@ -17,9 +17,7 @@ Dims for_each(const Dims& given, int count) {
   return all;
 }
 // How many dimensions a pooling has, from the name of its operator.
-int spatial(const Call& c) {
-  return c.name().find("3d") != std::string_view::npos ? 3 : 2;
-}
+int spatial(const Call& c) { return c.name().find("3d") != std::string_view::npos ? 3 : 2; }
 Dims last(const Dims& sizes, int count) {
   Dims all;
   for (int i = sizes.size() - count; i < sizes.size(); ++i) all.push_back(sizes[i]);
@@ -31,12 +29,12 @@ void convolution(Call& c) {
   const Var weight = c.var("weight");
   if (weight.absent()) return;
   const int n = weight.rank() - 2;
-  c.give(c.run(op, {c.var("input"), weight, c.var("bias")},
-               {Attribute::of(for_each(c.ints("stride"), n)),
-                Attribute::of(for_each(c.ints("padding"), n)),
-                Attribute::of(for_each(c.ints("dilation"), n)), Attribute::of(c.flag("transposed")),
-                Attribute::of(for_each(c.ints("output_padding"), n)),
-                Attribute::of(c.integer("groups")), Attribute::none()}));
+  c.give(c.run(
+      op, {c.var("input"), weight, c.var("bias")},
+      {Attribute::of(for_each(c.ints("stride"), n)), Attribute::of(for_each(c.ints("padding"), n)),
+       Attribute::of(for_each(c.ints("dilation"), n)), Attribute::of(c.flag("transposed")),
+       Attribute::of(for_each(c.ints("output_padding"), n)), Attribute::of(c.integer("groups")),
+       Attribute::none()}));
 }
 void convolution_backward(Call& c) {
   const Var operands[] = {c.var("input"), c.var("weight"), Var()};
@@ -69,8 +67,8 @@ void max_pool(Call& c) {
   const ops::Vars made = c.run_all(
       op, {&x, 1},
       {Attribute::of(for_each(c.ints("kernel_size"), n)), stride_of(c, n),
-       Attribute::of(for_each(c.ints("padding"), n)), Attribute::of(for_each(c.ints("dilation"), n)),
-       Attribute::of(c.flag("ceil_mode"))});
+       Attribute::of(for_each(c.ints("padding"), n)),
+       Attribute::of(for_each(c.ints("dilation"), n)), Attribute::of(c.flag("ceil_mode"))});
   c.give(made[0]);
   c.give(made[1]);
 }
@@ -83,8 +81,10 @@ void unpool(Call& c) {
 
 Attributes average(const Call& c) {
   const int n = spatial(c);
-  return {Attribute::of(for_each(c.ints("kernel_size"), n)), stride_of(c, n),
-          Attribute::of(for_each(c.ints("padding"), n)), Attribute::of(c.flag("ceil_mode")),
+  return {Attribute::of(for_each(c.ints("kernel_size"), n)),
+          stride_of(c, n),
+          Attribute::of(for_each(c.ints("padding"), n)),
+          Attribute::of(c.flag("ceil_mode")),
           Attribute::of(c.flag("count_include_pad")),
           c.absent("divisor_override") ? Attribute::none()
                                        : Attribute::of(c.integer("divisor_override"))};
@@ -149,7 +149,8 @@ struct Padded {
   int dim;
   Var places;
 };
-// The padded dimensions, last first, as `padding` counts them. Refuses what has no element to repeat.
+// The padded dimensions, last first, as `padding` counts them. Refuses what has no element to
+// repeat.
 std::vector<Padded> padded(Call& c, const Dims& sizes) {
   const bool reflects = c.name().starts_with("reflection");
   const Dims padding = c.ints("padding");
@@ -163,9 +164,10 @@ std::vector<Padded> padded(Call& c, const Dims& sizes) {
       return {};
     }
     const auto chosen = places(size, before, after, reflects);
-    auto made = c.session.constant(
-        DType::kI64, c.device, Dims{static_cast<std::int64_t>(chosen.size())},
-        std::string(reinterpret_cast<const char*>(chosen.data()), chosen.size() * sizeof chosen[0]));
+    auto made =
+        c.session.constant(DType::kI64, c.device, Dims{static_cast<std::int64_t>(chosen.size())},
+                           std::string(reinterpret_cast<const char*>(chosen.data()),
+                                       chosen.size() * sizeof chosen[0]));
     if (!made.ok()) return c.fail(made.status()), all;
     all.push_back({dim, Var(&c.session, *made)});
   }
@@ -191,8 +193,7 @@ void pad_backward(Call& c) {
     if (g.absent()) return;
     Dims shape = g.shape();
     shape[each.dim] = sizes[each.dim];
-    const Var zeros =
-        ops::full(c.session, shape, core::Number::of_int(0), g.dtype(), c.device);
+    const Var zeros = ops::full(c.session, shape, core::Number::of_int(0), g.dtype(), c.device);
     g = c.run(add, {zeros, each.places, g}, {Attribute::of(each.dim), Attribute::of(1.0)});
   }
   if (!dims.empty()) c.give(g);

@@ -19,9 +19,10 @@ struct Numbered {
   DType dtype;
 };
 constexpr Numbered kNumbered[] = {
-    {0, DType::kU8},   {1, DType::kI8},   {2, DType::kI16},   {3, DType::kI32},  {4, DType::kI64},
-    {5, DType::kF16},  {6, DType::kF32},  {7, DType::kF64},   {9, DType::kC64},  {10, DType::kC128},
-    {11, DType::kBool}, {15, DType::kBF16}, {27, DType::kU16}, {28, DType::kU32}, {29, DType::kU64},
+    {0, DType::kU8},   {1, DType::kI8},    {2, DType::kI16},   {3, DType::kI32},
+    {4, DType::kI64},  {5, DType::kF16},   {6, DType::kF32},   {7, DType::kF64},
+    {9, DType::kC64},  {10, DType::kC128}, {11, DType::kBool}, {15, DType::kBF16},
+    {27, DType::kU16}, {28, DType::kU32},  {29, DType::kU64},
 };
 
 // Does the handle show what the tensor shows?
@@ -39,9 +40,8 @@ bool shows(const autograd::Handle& h, DType dtype, const tt_tensor& tensor) {
 
 Var elements(Session& session, core::Device device, std::int64_t count, DType dtype) {
   static const ops::OpRef empty("empty");
-  return session.call(empty, {},
-                      {Attribute::of(Dims{count}), Attribute::of(dtype), Attribute::of(device)},
-                      {})[0];
+  return session.call(
+      empty, {}, {Attribute::of(Dims{count}), Attribute::of(dtype), Attribute::of(device)}, {})[0];
 }
 
 Var strided(Session& session, const Var& base, const Dims& sizes, const Dims& strides,
@@ -164,10 +164,10 @@ Status make_result(Session& session, const Var& value, std::span<const Var> oper
   static const ops::OpRef clone("clone");
   Var own = value;
   const auto& cell = autograd::handle_of(value).cell;
-  const bool shared = autograd::handle_of(value).is_view() ||
-                      std::ranges::any_of(operands, [&](const Var& each) {
-                        return each.is_tensor() && autograd::handle_of(each).cell == cell;
-                      });
+  const bool shared =
+      autograd::handle_of(value).is_view() || std::ranges::any_of(operands, [&](const Var& each) {
+        return each.is_tensor() && autograd::handle_of(each).cell == cell;
+      });
   if (shared) own = session.call(clone, {&value, 1}, {}, {})[0];
   TT_RETURN_IF_ERROR(session.take_status());
   autograd::Handle& h = autograd::handle_of(own);
@@ -177,7 +177,8 @@ Status make_result(Session& session, const Var& value, std::span<const Var> oper
   const Geometry& g = h.geometry();
   result.kind = TT_TENSOR;
   result.storage_bytes = storage->bytes;
-  result.tensor = {storage, scalar_type_of(h.layout.dtype), g.shape.size(), g.shape.begin(),
+  result.tensor = {storage,           scalar_type_of(h.layout.dtype),
+                   g.shape.size(),    g.shape.begin(),
                    g.strides.begin(), g.offset};
   return {};
 }

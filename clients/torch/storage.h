@@ -1,7 +1,7 @@
 // The contents of a storage of torch: one cell of a session, and its views by geometry.
 //
-// Under Python's lock. Torch's tensors stay torch's own: what is known here of a tensor is its storage,
-// and a handle for its dtype, sizes, strides and offset is found when an op needs one.
+// Under Python's lock. Torch's tensors stay torch's own: what is known here of a tensor is its
+// storage, and a handle for its dtype, sizes, strides and offset is found when an op needs one.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 struct tt_storage {
   std::uint64_t bytes = 0;
-  teletensor::autograd::HandleRef base;  // null: no contents
+  teletensor::autograd::HandleRef base;                // null: no contents
   std::vector<teletensor::autograd::HandleRef> views;  // of base, the last used ones
 };
 
@@ -38,7 +38,8 @@ Status write(Session& session, core::Device device, const tt_tensor& to, const V
 Status give(Session& session, core::Device device, const tt_tensor& to, const Var& value);
 Status resize(Session& session, tt_storage& storage, std::uint64_t bytes);
 
-// A new storage for a result, whose memory is nobody else's. `result.tensor` points into the handle.
+// A new storage for a result. A value that shares memory is copied first. `result.tensor` points
+// into the handle.
 Status make_result(Session& session, const Var& value, std::span<const Var> operands,
                    tt_result& result);
 

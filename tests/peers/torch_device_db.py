@@ -1,8 +1,9 @@
-"""PyTorch's operator samples on the device "tt" against the CPU, forward in float32.
+"""PyTorch's operator samples on the device "tt" against the CPU.
 
-    python tests/peers/torch_device_db.py [--most 3] [--names a,b] [--address ADDRESS]
+    python tests/peers/torch_device_db.py [--most 3] [--names a,b] [--dtype float32] [--gradients]
+        [--address ADDRESS]
 
-prints the names whose results differ, with the first reason, those that need the CPU, and the counts.
+runs the operators forward, or also their gradients in float32, and prints the names whose results differ, with the first reason, those that need the CPU, and the counts.
 Without an address it starts a daemon.
 """
 
@@ -22,7 +23,7 @@ from op_db import FREE_SIGNS, RANDOM, SOMETIMES_RANDOM, op_db, tolerance
 def moved(value, device):
     """The same value with its tensors on another device."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to(device)
+        return value.detach().to(device).requires_grad_(value.requires_grad)
     if isinstance(value, tuple | list):
         parts = [moved(each, device) for each in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -40,7 +41,19 @@ def tensors(value):
     return [value]
 
 
-def difference(name, wanted, got):
+def with_gradients(results, arguments):
+    """The results, and the gradients of the sum of their squares with respect to the arguments."""
+    ends = [x for x in tensors(results) if isinstance(x, torch.Tensor) and x.requires_grad]
+    leaves = [x for x in tensors([*arguments[:1], *arguments[1], *arguments[2].values()])
+              if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not ends or not leaves:
+        return results
+    loss = sum((x * x.conj()).real.sum() if x.is_complex() else (x * x).sum() for x in ends)
+    found = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return [x.detach() for x in ends], [0 if x is None else x for x in found]
+
+
+def difference(name, wanted, got, dtype):
     """Why two results differ; None where they do not."""
     wanted, got = tensors(wanted), tensors(got)
     if len(wanted) != len(got):
@@ -59,7 +72,7 @@ def difference(name, wanted, got):
             b = b.cpu()
         if name in FREE_SIGNS:
             a, b = a.abs(), b.abs()
-        limit = max(tolerance(name, torch.float32), 2e-5)
+        limit = max(tolerance(name, dtype), 2e-5)
         try:
             torch.testing.assert_close(b, a, rtol=limit, atol=limit, equal_nan=True)
         except AssertionError as error:
@@ -67,7 +80,7 @@ def difference(name, wanted, got):
     return None
 
 
-def run_name(name, most):
+def run_name(name, most, dtype=torch.float32, gradients=False):
     """The first difference (or None), and the operators that ran on the CPU."""
     import teletensor.torch as device
 
@@ -75,7 +88,8 @@ def run_name(name, most):
     for info in op_db:
         if (info.name, info.variant_test_name) != tuple(name.partition("/")[::2]):
             continue
-        samples = iter(info.sample_inputs("cpu", torch.float32, requires_grad=False))
+        wants = gradients and info.supports_autograd
+        samples = iter(info.sample_inputs("cpu", dtype, requires_grad=wants))
         for _, sample in zip(range(most), samples):
             values = (sample.input, sample.args, sample.kwargs)
             if any(isinstance(each, torch.Tensor) and each.layout != torch.strided
@@ -86,11 +100,15 @@ def run_name(name, most):
                 torch.manual_seed(0)
                 here = [moved(value, "cpu") for value in values]
                 wanted = info.op(here[0], *here[1], **here[2])
+                if wants:
+                    wanted = with_gradients(wanted, here)
             except Exception:
                 continue  # not a sample for the CPU
             try:
                 got = info.op(there[0], *there[1], **there[2])
-                reason = difference(info.name, wanted, got)
+                if wants:
+                    got = with_gradients(got, there)
+                reason = difference(info.name, wanted, got, dtype)
             except Exception as error:
                 reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             if reason:
@@ -98,10 +116,10 @@ def run_name(name, most):
     return None, device.fallbacks()
 
 
-def names():
-    """The names of the database that have float32."""
+def names(dtype=torch.float32):
+    """The names of the database that have this dtype."""
     found = {f"{info.name}/{info.variant_test_name}".rstrip("/"): None for info in op_db
-             if info.supports_dtype(torch.float32, "cpu")}
+             if info.supports_dtype(dtype, "cpu")}
     return list(found)
 
 
@@ -109,17 +127,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--most", type=int, default=3)
     parser.add_argument("--names", default="")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--gradients", action="store_true")
     parser.add_argument("--address", default="")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     if options.address:
         os.environ["TELETENSOR_ADDRESS"] = options.address
     torch.set_num_threads(1)
-    wanted = options.names.split(",") if options.names else names()
+    dtype = getattr(torch, options.dtype)
+    wanted = options.names.split(",") if options.names else names(dtype)
     different, fallen = {}, {}
     for name in wanted:
         print(name, file=sys.stderr, flush=True)
-        reason, fallbacks = run_name(name, options.most)
+        reason, fallbacks = run_name(name, options.most, dtype, options.gradients)
         if reason:
             different[name] = reason
         if fallbacks:

@@ -19,7 +19,7 @@ def public_modules():
         try:
             yield importlib.import_module(found.name)
         except ImportError:  # the library that an adapter is for is not installed
-            if not found.name.startswith("teletensor.integrations."):
+            if not found.name.startswith(("teletensor.integrations.", "teletensor.torch")):
                 raise
 
 

@@ -146,7 +146,8 @@ def test_only_the_codec_sees_session_protocol_and_engine():
 # At run time the client needs grpcio and numpy; torch and safetensors' formats only on request.
 CLIENT_IMPORTS = {"teletensor", "numpy", "grpc"}
 LAZY_IMPORTS = {"torch", "IPython", "cloudpickle"}
-ADAPTERS = "clients/python/teletensor/integrations/"
+# Folders of what is written for a library, which no other module imports.
+ADAPTERS = ("clients/python/teletensor/integrations/", "clients/python/teletensor/torch/")
 ADAPTED = {"ray", "torch"}  # libraries that adapters import, and no other module
 
 

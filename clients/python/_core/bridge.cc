@@ -16,8 +16,8 @@ class TorchHost final : public torch::Host {
   PySession& own() {
     if (session_ == nullptr) {
       PySession& current = current_session();
-      const nb::object place = nb::module_::import_("teletensor.torch._bytes")
-                                   .attr("place")(nb::borrow(current.self));
+      const nb::object place =
+          nb::module_::import_("teletensor.torch._bytes").attr("place")(nb::borrow(current.self));
       device_ = *device_of(place.ptr());
       session_ = &current;
       (void)nb::borrow(session_->self).release();  // its tensors may live to the process's end
@@ -60,15 +60,15 @@ class TorchHost final : public torch::Host {
     constexpr std::uint64_t kInline = 16384;
     const auto* const data = static_cast<const char*>(bytes);
     if (count <= kInline) {
-      return Var(&own(), value_or_raise(own().constant(dtype, device_, shape,
-                                                       std::string(data, count))));
+      return Var(&own(),
+                 value_or_raise(own().constant(dtype, device_, shape, std::string(data, count))));
     }
     const nb::object view = nb::steal(PyMemoryView_FromMemory(
         const_cast<char*>(data), static_cast<Py_ssize_t>(count), PyBUF_READ));
-    const nb::object made = nb::module_::import_("teletensor.torch._bytes")
-                                .attr("upload")(nb::borrow(own().self), view,
-                                                nb::steal(wrap_dtype(dtype)),
-                                                nb::steal(wrap_device(device_)));
+    const nb::object made =
+        nb::module_::import_("teletensor.torch._bytes")
+            .attr("upload")(nb::borrow(own().self), view, nb::steal(wrap_dtype(dtype)),
+                            nb::steal(wrap_device(device_)));
     PyTensor* tensor = tensor_of(made.ptr());
     if (tensor == nullptr) throw nb::python_error();
     return ops::reshape(tensor->var(), shape);
@@ -109,8 +109,8 @@ class TorchHost final : public torch::Host {
     raise_late(own());
     wire::FetchedValue fetched = value_or_raise(std::move(value));
     if (!fetched.status.ok()) {
-      raise_if(Status(fetched.status.code(),
-                      own().explained(fetched.status.message(), fetched.root)));
+      raise_if(
+          Status(fetched.status.code(), own().explained(fetched.status.message(), fetched.root)));
     }
     return std::move(fetched.data);
   }
@@ -167,8 +167,8 @@ int copy(const tt_tensor* to, const tt_tensor* from, int last) {
 int upload(const tt_tensor* to, const void* bytes, std::uint64_t count) {
   return guarded([&] {
     TorchHost& h = host();
-    const Var value = h.upload(value_or_raise(torch::dtype_of(to->dtype)), torch::sizes_of(*to),
-                               bytes, count);
+    const Var value =
+        h.upload(value_or_raise(torch::dtype_of(to->dtype)), torch::sizes_of(*to), bytes, count);
     raise_if(h.own().take_status());
     h.finish(torch::give(h.own(), h.device(), *to, value));
     return 0;
@@ -215,9 +215,7 @@ constexpr tt_bridge kBridge{
 void bind_bridge(nb::module_& m) {
   m.def(
       "torch_bridge",
-      [] {
-        return nb::capsule(static_cast<const void*>(&kBridge), TT_TORCH_CAPSULE);
-      },
+      [] { return nb::capsule(static_cast<const void*>(&kBridge), TT_TORCH_CAPSULE); },
       "The functions that the PyTorch extension calls.");
   m.def(
       "torch_session", []() -> nb::object { return nb::borrow(host().own().self); },

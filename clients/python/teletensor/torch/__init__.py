@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any as _Any
 
 import torch as _torch
 
@@ -28,6 +29,7 @@ from . import _build, _device, _printing
 __all__ = ["fallbacks", "strict", "synchronize"]
 
 synchronize = _device.synchronize
+_bridge: _Any = None  # the extension
 
 
 def _begin() -> None:

@@ -1,7 +1,8 @@
-// The device "tt" of PyTorch: what torch wants to have of a backend, over the functions of record.h.
+// The device "tt" of PyTorch: what torch wants to have of a backend, over the functions of
+// record.h.
 //
-// Compiled at the first import against the torch that is there; the only file with headers of torch.
-// Tensors are torch's own, and their storages have addresses without memory behind them.
+// Compiled at the first import against the torch that is there; the only file with headers of
+// torch. Tensors are torch's own, and their storages have addresses without memory behind them.
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
@@ -75,8 +76,8 @@ void check(int code) {
   if (code != 0) raise();
 }
 
-// ---- Addresses: ranges of an address space that nothing lies in, so that two storages never have the
-// same, and a read of one ends the process instead of giving something.
+// ---- Addresses: ranges of an address space that nothing lies in, so that two storages never have
+// the same, and a read of one ends the process instead of giving something.
 
 class Addresses {
  public:
@@ -91,8 +92,8 @@ class Addresses {
       return found;
     }
     if (next_ == nullptr) {
-      void* const begin = mmap(nullptr, kBytes, PROT_NONE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* const begin =
+          mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       TORCH_CHECK(begin != MAP_FAILED, "tt: this process cannot reserve 32 TiB of addresses");
       next_ = static_cast<char*>(begin);
       end_ = next_ + kBytes;
@@ -169,8 +170,7 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   old.address = addresses().take(bytes);
   // The same contents under another address.
   auto* const moved = new Contents(old);
-  c10::DataPtr before =
-      storage.set_data_ptr({moved->address, moved, &drop_contents, kDevice});
+  c10::DataPtr before = storage.set_data_ptr({moved->address, moved, &drop_contents, kDevice});
   delete static_cast<Contents*>(before.release_context());
   storage.set_nbytes(bytes);
 }
@@ -192,12 +192,11 @@ at::Tensor tensor_of(const tt_result& result) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), result.storage_bytes,
       data_of(result.tensor.storage, result.storage_bytes), &g_allocator, true);
-  at::Tensor made = at::detail::make_tensor_base<c10::TensorImpl>(
-      std::move(storage), kKeys, c10::scalarTypeToTypeMeta(dtype));
+  at::Tensor made = at::detail::make_tensor_base<c10::TensorImpl>(std::move(storage), kKeys,
+                                                                  c10::scalarTypeToTypeMeta(dtype));
   const auto rank = static_cast<std::size_t>(result.tensor.rank);
-  made.unsafeGetTensorImpl()->set_sizes_and_strides({result.tensor.sizes, rank},
-                                                    {result.tensor.strides, rank},
-                                                    result.tensor.offset);
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(
+      {result.tensor.sizes, rank}, {result.tensor.strides, rank}, result.tensor.offset);
   return made;
 }
 
@@ -219,8 +218,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag)
-      const override {}
+  void record(void**, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
@@ -374,7 +373,8 @@ class Records {
       record.integer = value.toBool();
     } else if (value.isInt() || value.isSymInt()) {
       record.kind = TT_INT;
-      record.integer = value.isInt() ? value.toInt() : value.toSymInt().guard_int(__FILE__, __LINE__);
+      record.integer =
+          value.isInt() ? value.toInt() : value.toSymInt().guard_int(__FILE__, __LINE__);
     } else if (value.isDouble()) {
       record.kind = TT_REAL;
       record.real = value.toDouble();
@@ -648,9 +648,9 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool) {
   if (to.numel() == 0) return to;
   if (to.device().type() != kType) {
-    const bool direct = to.is_cpu() && to.is_contiguous() && to.scalar_type() == self.scalar_type() &&
-                        to.sizes() == self.sizes() && !self.is_conj() && !self.is_neg() &&
-                        !to.is_conj() && !to.is_neg();
+    const bool direct = to.is_cpu() && to.is_contiguous() &&
+                        to.scalar_type() == self.scalar_type() && to.sizes() == self.sizes() &&
+                        !self.is_conj() && !self.is_neg() && !to.is_conj() && !to.is_neg();
     if (direct) {
       at::Tensor target = to;
       read_into(self, target);
@@ -728,10 +728,10 @@ at::Tensor& set_source_tensor(at::Tensor& self, const at::Tensor& source) {
 }
 at::Tensor& set_nothing(at::Tensor& self) {
   const std::int64_t none = 0, one = 1;
-  return set_source(self,
-                    c10::Storage(c10::Storage::use_byte_size_t(), 0, g_allocator.allocate(0),
-                                 &g_allocator, true),
-                    0, {&none, 1}, {&one, 1});
+  return set_source(
+      self,
+      c10::Storage(c10::Storage::use_byte_size_t(), 0, g_allocator.allocate(0), &g_allocator, true),
+      0, {&none, 1}, {&one, 1});
 }
 
 // Parameters of the CPU become the device's without new objects: tied weights stay tied.
@@ -779,8 +779,8 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   g_bridge->set_random(&random_numbers);
   c10::SetAllocator(kType, &g_allocator);
   at::RegisterPrivateUse1HooksInterface(new Hooks);
-  static auto* const everything =
-      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* const everything = new torch::Library(
+      torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything->fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   static auto* const aten = new torch::Library(torch::Library::IMPL, "aten",
                                                c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
@@ -821,8 +821,8 @@ PyMethodDef g_methods[] = {
     {"fallbacks", fallbacks, METH_O, "Operators that have run on the CPU, and how often."},
     {"set_strict", set_strict, METH_O, "Whether such an operator is an error. What it was before."},
     {nullptr, nullptr, 0, nullptr}};
-PyModuleDef g_module = {PyModuleDef_HEAD_INIT, "_bridge", nullptr, -1, g_methods,
-                        nullptr,               nullptr,   nullptr, nullptr};
+PyModuleDef g_module = {
+    PyModuleDef_HEAD_INIT, "_bridge", nullptr, -1, g_methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
@@ -838,9 +838,7 @@ REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_attention)
 }  // namespace at::native
 
 namespace at::autocast {
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #define TT_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define TT_FP32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)

@@ -10,8 +10,11 @@ from .. import _core
 from .._convert import _download, _send
 from .._session import owner_of
 
-_BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64),
-         16: np.dtype(np.complex128)}
+# Unsigned integers, and for 16 bytes complex numbers, that have an element's bits.
+_BITS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),
+}
 
 
 def read(tensor: _core.Tensor) -> Any:

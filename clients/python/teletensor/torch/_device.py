@@ -10,7 +10,8 @@ from .. import _core
 from .._session import owner_of
 from . import _bytes
 
-default_generator: torch.Generator  # of operators that are given none; set by the package
+# Of operators that are given none. The package sets it when the extension is there.
+default_generator: torch.Generator = torch.default_generator
 
 __all__ = [
     "current_device",
@@ -114,12 +115,12 @@ manual_seed_all = manual_seed
 
 def seed() -> int:
     """Starts the random numbers of the device anew, with a seed from the operating system."""
-    return default_generator.seed()
+    return int(default_generator.seed())
 
 
 def initial_seed() -> int:
     """The seed of the device's random numbers."""
-    return default_generator.initial_seed()
+    return int(default_generator.initial_seed())
 
 
 def get_rng_state(device: Any = 0) -> torch.Tensor:
