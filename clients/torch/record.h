@@ -1,10 +1,10 @@
-/* The interface between the PyTorch extension, which is compiled against the torch of the machine,
- * and the native half of the client: plain C records and one table of functions. No header of
- * torch, and no C++ type, crosses it.
- *
- * Every function is called under Python's lock, but drop_storage, which any thread may call at any
- * time. A function that returns an int returns 0, or -1 with a Python error set. Numbers of dtypes
- * are those of c10::ScalarType. */
+// The interface between the PyTorch extension, which is compiled against the torch of the machine,
+// and the native half of the client: plain C records and one table of functions. No header of
+// torch, and no C++ type, crosses it.
+//
+// Every function is called under Python's lock, but drop_storage, which any thread may call at any
+// time. A function that returns an int returns 0, or -1 with a Python error set. Numbers of dtypes
+// are those of c10::ScalarType.
 #ifndef TELETENSOR_CLIENTS_TORCH_RECORD_H
 #define TELETENSOR_CLIENTS_TORCH_RECORD_H
 

@@ -3,14 +3,19 @@
 namespace teletensor::torch {
 namespace {
 
+// A factor of a product. Those of integer tensors are whole numbers, as PyTorch takes them.
+Var factor(Call& c, std::string_view name, const Var& of) {
+  if (core::is_inexact(of.dtype())) return c.var(name);
+  return core::Number::of_int(static_cast<std::int64_t>(c.real(name, 1)));
+}
 // beta self + alpha product; self is not read where beta is 0.
 void add_product(Call& c, const Var& product) {
-  const double beta = c.real("beta", 1), alpha = c.real("alpha", 1);
   const Var self = c.var("self");
-  const Var scaled = alpha == 1 ? product : product * c.var("alpha");
-  if (scaled.absent() || self.absent()) return;
-  if (beta == 0) return c.give(scaled);
-  c.give(beta == 1 ? self + scaled : self * c.var("beta") + scaled);
+  if (product.absent() || self.absent()) return;
+  const Var alpha = factor(c, "alpha", product), beta = factor(c, "beta", product);
+  const Var scaled = c.real("alpha", 1) == 1 ? product : product * alpha;
+  if (c.real("beta", 1) == 0) return c.give(scaled);
+  c.give(c.real("beta", 1) == 1 ? self + scaled : self * beta + scaled);
 }
 
 void baddbmm(Call& c) {
@@ -52,7 +57,6 @@ constexpr Row kMatrixRows[] = {
     {"linalg_cholesky_ex", "(self, upper, check_errors)"},
     {"linalg_inv_ex", "(A, check_errors)"},
     {"linalg_solve_triangular", "(self, B, upper, left, unitriangular)"},
-    {"linalg_matrix_exp", "(self)"},
     {"_fft_c2c", "fft_c2c(self, dim, normalization, forward)"},
     {"_fft_r2c", "(self, dim, normalization, onesided)", fft_r2c},
     {"_fft_c2r", "fft_c2r(self, dim, normalization, last_dim_size)"},

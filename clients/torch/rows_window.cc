@@ -24,6 +24,14 @@ Dims last(const Dims& sizes, int count) {
   return all;
 }
 
+// With a dimension for the batch, and results without it where there was none.
+Var batched(const Var& x, int n) {
+  return !x.absent() && x.rank() == n + 1 ? ops::unsqueeze(x, 0) : x;
+}
+Var as_batched(const Var& made, const Var& x, int n) {
+  return !made.absent() && x.rank() == n + 1 ? ops::squeeze(made, 0) : made;
+}
+
 void convolution(Call& c) {
   static const ops::OpRef op("convolution");
   const Var weight = c.var("weight");
@@ -74,9 +82,12 @@ void max_pool(Call& c) {
 }
 void unpool(Call& c) {
   static const ops::OpRef op("max_unpool");
-  const Dims sizes = sizes_of(c.value("self").tensor);
-  c.give(c.run(op, {c.var("grad_output"), c.var("indices")},
-               {Attribute::of(last(sizes, spatial(c))), Attribute::of(true)}));
+  const int n = spatial(c);
+  const Var g = c.var("grad_output");
+  const Attribute sizes = Attribute::of(last(sizes_of(c.value("self").tensor), n));
+  const Var made =
+      c.run(op, {batched(g, n), batched(c.var("indices"), n)}, {sizes, Attribute::of(true)});
+  c.give(as_batched(made, g, n));
 }
 
 Attributes average(const Call& c) {
@@ -97,13 +108,6 @@ void avg_pool_backward(Call& c) {
   const Var operands[] = {c.var("self")};
   const Var g[] = {c.var("grad_output")};
   if (!operands[0].absent()) c.give(c.gradients("avg_pool", operands, average(c), g, 1)[0]);
-}
-// With a dimension for the batch, and results without it where there was none.
-Var batched(const Var& x, int n) {
-  return !x.absent() && x.rank() == n + 1 ? ops::unsqueeze(x, 0) : x;
-}
-Var as_batched(const Var& made, const Var& x, int n) {
-  return !made.absent() && x.rank() == n + 1 ? ops::squeeze(made, 0) : made;
 }
 void adaptive_avg_pool(Call& c) {
   static const ops::OpRef op("adaptive_avg_pool");

@@ -3,7 +3,8 @@
     python tests/peers/torch_device_db.py [--most 3] [--names a,b] [--dtype float32] [--gradients]
         [--address ADDRESS]
 
-runs the operators forward, or also their gradients in float32, and prints the names whose results differ, with the first reason, those that need the CPU, and the counts.
+runs the operators forward, or also their gradients, and prints the names whose results differ, with the
+first reason, those that need the CPU, and the counts.
 Without an address it starts a daemon.
 """
 
@@ -76,7 +77,7 @@ def difference(name, wanted, got, dtype):
         try:
             torch.testing.assert_close(b, a, rtol=limit, atol=limit, equal_nan=True)
         except AssertionError as error:
-            return str(error).splitlines()[0]
+            return " ".join(str(error).split())
     return None
 
 

@@ -7,9 +7,9 @@
     loss = model(torch.randn(8, 4, device="tt")).square().mean()
     loss.backward()
 
-Modules, autograd and optimizers are PyTorch's own; tensors lie on the daemon, and each operator is one or
-more of its instructions. An operator that the device does not have runs on the CPU of this process, with one
-warning for each name: `fallbacks` lists them, and `strict` makes them errors.
+Modules, autograd and optimizers are PyTorch's own; tensors lie on the daemon, and each operator is one
+or more of its instructions. An operator that the device does not have runs on the CPU of this process, with
+one warning for each name: `fallbacks` lists them, and `strict` makes them errors.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _bridge: _Any = None  # the extension
 def _begin() -> None:
     name = _torch._C._get_privateuse1_backend_name()
     if name != "privateuseone":
-        raise ImportError(f"this process has the PyTorch backend {name!r} already: PyTorch has room for one "
-                          "backend of this kind, and 'tt' is one")
+        raise ImportError(f"this process has the PyTorch backend {name!r} already: PyTorch has room for "
+                          "one backend of this kind, and 'tt' is one")
     global _bridge
     _bridge = _build.load(_torch)
     _core.pass_over(str(Path(_torch.__file__).parent))

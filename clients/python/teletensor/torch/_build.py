@@ -51,8 +51,8 @@ def _compiler() -> str:
     found = shutil.which(wanted)
     if found is None:
         raise ImportError(
-            f"teletensor.torch compiles a small extension against the installed torch at its first import, and "
-            f"there is no C++ compiler {wanted!r}: install g++ 11 or later, or set CXX")
+            "teletensor.torch compiles a small extension against the installed torch at its first import, "
+            f"and there is no C++ compiler {wanted!r}: install g++ 11 or later, or set CXX")
     return found
 
 
@@ -65,7 +65,8 @@ def _compile(torch: Any, target: Path) -> None:
         f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}",
         f"-I{sysconfig.get_paths()['include']}", f"-I{_HERE}",
         str(_SOURCES[0]), "-o", str(unfinished),
-        f"-L{root / 'lib'}", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}",
+        f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}",
+        "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10",
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
