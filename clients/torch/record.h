@@ -5,8 +5,7 @@
 // Every function is called under Python's lock, but drop_storage, which any thread may call at any
 // time. A function that returns an int returns 0, or -1 with a Python error set. Numbers of dtypes
 // are those of c10::ScalarType.
-#ifndef TELETENSOR_CLIENTS_TORCH_RECORD_H
-#define TELETENSOR_CLIENTS_TORCH_RECORD_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -117,6 +116,4 @@ typedef struct tt_bridge {
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,9 @@
 """Small models in plain torch.nn train on the device "tt" as on the CPU, without the CPU's help."""
 
 import copy
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,3 +134,12 @@ def test_dropout_zeroes_its_part_and_scales_the_rest(tt_device):
     assert 650 < kept < 850 and torch.allclose(y[y != 0].cpu(), torch.tensor(1 / 0.75))
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
+
+
+def test_the_example_learns(tt_device, monkeypatch, capsys):
+    example = Path(__file__).resolve().parents[2] / "clients/python/examples/torch_squares.py"
+    monkeypatch.setattr(sys, "argv", [str(example), "--epochs", "2"])
+    tt_device.fallbacks(clear=True)
+    runpy.run_path(str(example), run_name="__main__")
+    assert float(capsys.readouterr().out.split()[-1]) > 0.9
+    assert tt_device.fallbacks() == {}

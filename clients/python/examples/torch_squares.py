@@ -1,6 +1,6 @@
-"""8x8 digits by a small CNN: a plain PyTorch program whose device alone is another one.
+"""Where a bright square is, by a small CNN: a plain PyTorch program whose device alone is another one.
 
-    python clients/python/examples/torch_digits.py [--device tt|cpu] [--epochs N]
+    python clients/python/examples/torch_squares.py [--device tt|cpu] [--epochs N]
 
 Needs torch 2.11 or later; see docs/torch.md.
 """
@@ -14,13 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def load(batch_size):
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = torch.from_numpy(digits.images).float().div(16).unsqueeze(1)
-    labels = torch.from_numpy(digits.target).long()
-    order = torch.randperm(len(images))
-    images, labels = images[order], labels[order]
+    """Images of noise with a bright square at one of nine places, which is the label."""
+    labels = torch.randint(0, 9, (1797,))
+    images = torch.randn(1797, 1, 8, 8)
+    for image, label in zip(images, labels.tolist()):
+        row, column = 1 + 2 * (label // 3), 1 + 2 * (label % 3)
+        image[0, row : row + 2, column : column + 2] += 3
     return (
         DataLoader(TensorDataset(images[:1500], labels[:1500]), batch_size=batch_size, shuffle=True),
         (images[1500:], labels[1500:]),
