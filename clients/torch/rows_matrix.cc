@@ -3,7 +3,7 @@
 namespace teletensor::torch {
 namespace {
 
-// A factor of a product. Those of integer tensors are whole numbers, as PyTorch takes them.
+// The factor of a product with this name. PyTorch takes the whole part of it for integer tensors.
 Var factor(Call& c, std::string_view name, const Var& of) {
   if (core::is_inexact(of.dtype())) return c.var(name);
   return core::Number::of_int(static_cast<std::int64_t>(c.real(name, 1)));
