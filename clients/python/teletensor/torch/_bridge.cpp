@@ -828,11 +828,14 @@ PyModuleDef g_module = {
 
 namespace at::native {
 // The fused operator, where it has what is asked for: numbers of sdp::SDPBackend.
-static int64_t choose_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                const std::optional<at::Tensor>&, double dropout, bool,
-                                std::optional<double>, bool grouped) {
+static int64_t choose_attention(const at::Tensor& query, const at::Tensor& key,
+                                const at::Tensor& value, const std::optional<at::Tensor>&,
+                                double dropout, bool, std::optional<double>, bool grouped) {
   constexpr int64_t kMath = 0, kOverrideable = 4;
-  return dropout > 0 || grouped ? kMath : kOverrideable;
+  const bool plain = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
+                     query.sizes().slice(0, 2) == key.sizes().slice(0, 2) &&
+                     query.sizes().slice(0, 2) == value.sizes().slice(0, 2);
+  return !plain || dropout > 0 || grouped ? kMath : kOverrideable;
 }
 REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &choose_attention)
 }  // namespace at::native
