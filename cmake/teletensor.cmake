@@ -131,6 +131,7 @@ macro(tt_client_libraries)
   tt_library(tt_passes engine/passes tt_ops)
   tt_library(tt_wire proto/wire tt_program tt_core TEST ${TELETENSOR_WIRE_TEST_LINKS})
   tt_library(tt_client clients/session tt_autograd tt_passes tt_wire)
+  tt_library(tt_torch clients/torch tt_client)
 endmacro()
 
 # Defines _wire, gRPC behind the C interface of clients/wire: a module that is loaded by its path.

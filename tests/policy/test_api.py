@@ -19,7 +19,7 @@ def public_modules():
         try:
             yield importlib.import_module(found.name)
         except ImportError:  # the library for which the adapter is written is not installed
-            if not found.name.startswith("teletensor.integrations."):
+            if not found.name.startswith(("teletensor.integrations.", "teletensor.torch")):
                 raise
 
 

@@ -72,6 +72,8 @@ LAYERS = {
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
          "proto/wire/", "clients/wire/wire.h"],
         [STD, POSIX]),
+    "clients/torch": (
+        ["engine/core/", "engine/ops/", "engine/autograd/", "clients/session/"], CLIENT),
     "clients/cpp": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/", "engine/passes/",
          "proto/wire/", "clients/wire/wire.h", "clients/session/"],
@@ -79,7 +81,7 @@ LAYERS = {
     "clients/cpp/examples": (["clients/cpp/client.h"], [STD]),
     "clients/python/_core": (
         ["engine/core/", "engine/program/", "engine/ops/", "engine/autograd/",
-         "engine/passes/", "proto/wire/", "clients/session/"],
+         "engine/passes/", "proto/wire/", "clients/session/", "clients/torch/"],
         [STD, POSIX, "nanobind/", "Python.h", "structmember.h"]),
 }
 # Headers that unit tests may include in addition: those of the test library, and the layers that a test
@@ -164,7 +166,8 @@ def test_only_the_codec_sees_session_protocol_and_engine():
 # request.
 CLIENT_IMPORTS = {"teletensor", "numpy", "grpc"}
 LAZY_IMPORTS = {"torch", "IPython", "cloudpickle"}
-ADAPTERS = "clients/python/teletensor/integrations/"
+# Folders of adapters for libraries, which no other module imports.
+ADAPTERS = ("clients/python/teletensor/integrations/", "clients/python/teletensor/torch/")
 ADAPTED = {"ray", "torch"}  # libraries that only the adapters import
 
 

@@ -385,6 +385,7 @@ void bind_transforms(nb::module_& m);  // Binds the levels of vmap and forward m
 void bind_scopes(nb::module_& m);  // Binds modes that are reset even if a signal handler raises.
 void bind_transport(nb::module_& m);
 void bind_share(nb::module_& m);
+void bind_bridge(nb::module_& m);  // of the PyTorch device
 void bind_process(nb::module_& m);
 // Binds checks for threads that are needed to receive the daemon's answers.
 void bind_threads(nb::module_& m);

@@ -14,6 +14,7 @@ namespace {
 
 PyObject* g_current;     // A callable that returns the current Session object.
 std::string* g_package;  // The folder of the package's Python files.
+std::string* g_library;  // The folder of a library whose lines are internal as well; may be null.
 
 }  // namespace
 
@@ -66,12 +67,18 @@ namespace {
 // further out. Every code object of a file has the same file name object.
 bool internal_code(PyCodeObject* code) {
   static std::unordered_map<PyObject*, bool> known;
+  static const std::string* library = nullptr;
+  if (library != g_library) {
+    library = g_library;
+    known.clear();  // what the objects stand for is kept, and few
+  }
   const auto found = known.find(code->co_filename);
   if (found != known.end()) return found->second;
   const char* name = PyUnicode_AsUTF8(code->co_filename);
   if (name == nullptr) PyErr_Clear();
   const std::string_view file = name ? name : "";
-  const bool internal = g_package != nullptr && file.starts_with(*g_package);
+  const bool internal = (g_package != nullptr && file.starts_with(*g_package)) ||
+                        (g_library != nullptr && file.starts_with(*g_library));
   if (known.size() < 4096) known.emplace(Py_NewRef(code->co_filename), internal);
   return internal;
 }
@@ -561,6 +568,9 @@ void bind_session(nb::module_& m) {
         g_package = new std::string(package);
       },
       nb::arg("callable"), nb::arg("package"));
+  m.def(
+      "pass_over", [](const std::string& library) { g_library = new std::string(library); },
+      nb::arg("library"), "Lines of files in this folder are not the program's.");
 }
 
 }  // namespace teletensor::client
@@ -584,6 +594,7 @@ NB_MODULE(_core, m) {
   bind_scopes(m);
   bind_transport(m);
   bind_share(m);
+  bind_bridge(m);
   bind_process(m);
   bind_threads(m);
   bind_programs(m);

@@ -1,0 +1,69 @@
+#include "clients/torch/call.h"
+
+namespace teletensor::torch {
+namespace {
+
+// The factor of a product with this name. PyTorch takes the whole part of it for integer tensors.
+Var factor(Call& c, std::string_view name, const Var& of) {
+  if (core::is_inexact(of.dtype())) return c.var(name);
+  return core::Number::of_int(static_cast<std::int64_t>(c.real(name, 1)));
+}
+// beta self + alpha product; self is not read where beta is 0.
+void add_product(Call& c, const Var& product) {
+  const Var self = c.var("self");
+  if (product.absent() || self.absent()) return;
+  const Var alpha = factor(c, "alpha", product), beta = factor(c, "beta", product);
+  const Var scaled = c.real("alpha", 1) == 1 ? product : product * alpha;
+  if (c.real("beta", 1) == 0) return c.give(scaled);
+  c.give(c.real("beta", 1) == 1 ? self + scaled : self * beta + scaled);
+}
+
+void baddbmm(Call& c) {
+  static const ops::OpRef bmm("bmm");
+  add_product(c, c.run(bmm, {c.var("batch1"), c.var("batch2")}, {core::Attribute::none()}));
+}
+void addbmm(Call& c) {
+  static const ops::OpRef bmm("bmm");
+  const Var product = c.run(bmm, {c.var("batch1"), c.var("batch2")}, {core::Attribute::none()});
+  add_product(c, product.absent() ? product : ops::sum(product, core::Dims{0}, false));
+}
+void addmv(Call& c) {
+  static const ops::OpRef mv("mv");
+  add_product(c, c.run(mv, {c.var("mat"), c.var("vec")}));
+}
+void addr(Call& c) {
+  static const ops::OpRef outer("outer");
+  add_product(c, c.run(outer, {c.var("vec1"), c.var("vec2")}));
+}
+
+void fft_r2c(Call& c) {
+  static const ops::OpRef fft("fft_r2c");
+  if (!c.flag("onesided")) return c.fail(core::unimplemented("a two-sided real transform"));
+  c.give(
+      c.run(fft, {c.var("self")},
+            {core::Attribute::of(c.ints("dim")), core::Attribute::of(c.integer("normalization"))}));
+}
+
+constexpr Row kMatrixRows[] = {
+    {"mm bmm", "(self, mat2, -)"},
+    {"mv", "(self, vec)"},
+    {"dot", "(self, tensor)"},
+    {"addmm", "(self, mat1, mat2, beta, alpha, -)"},
+    {"baddbmm", "(self, batch1, batch2, beta, alpha)", baddbmm},
+    {"addbmm", "(self, batch1, batch2, beta, alpha)", addbmm},
+    {"addmv", "(self, mat, vec, beta, alpha)", addmv},
+    {"addr", "(self, vec1, vec2, beta, alpha)", addr},
+    {"tril triu", "(self, diagonal)"},
+    {"linalg_cholesky_ex", "(self, upper, check_errors)"},
+    {"linalg_inv_ex", "(A, check_errors)"},
+    {"linalg_solve_triangular", "(self, B, upper, left, unitriangular)"},
+    {"_fft_c2c", "fft_c2c(self, dim, normalization, forward)"},
+    {"_fft_r2c", "(self, dim, normalization, onesided)", fft_r2c},
+    {"_fft_c2r", "fft_c2r(self, dim, normalization, last_dim_size)"},
+};
+
+}  // namespace
+
+std::span<const Row> matrix_rows() { return kMatrixRows; }
+
+}  // namespace teletensor::torch

@@ -1,0 +1,299 @@
+"""What PyTorch takes for granted of a device, each a trap of its own, on the device "tt"."""
+
+import copy
+import io
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from teletensor import _core as core
+
+
+def reads():
+    return core.torch_session().waits
+
+
+def test_tied_weights_stay_tied(tt_device):
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.to("tt")
+    assert model[1].weight is model[0].weight
+    model(torch.tensor([1, 2], device="tt")).sum().backward()
+    before = model[0].weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(before, model[0].weight)
+
+
+def test_scaled_dot_product_attention(tt_device):
+    q, k, v = (torch.randn(2, 3, 5, 8, requires_grad=True) for _ in range(3))
+    for options in ({}, {"is_causal": True}, {"attn_mask": torch.randn(5, 5)}):
+        grads = []
+        for device in ("cpu", "tt"):
+            a, b, c = (x.detach().to(device).requires_grad_() for x in (q, k, v))
+            there = {n: o.to(device) if isinstance(o, torch.Tensor) else o for n, o in options.items()}
+            y = F.scaled_dot_product_attention(a, b, c, **there)
+            y.square().sum().backward()
+            grads.append([x.detach().cpu() for x in (y, a.grad, b.grad, c.grad)])
+        for here, there in zip(*grads):
+            torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-5)
+
+
+def test_grouped_heads_in_attention(tt_device):
+    q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
+    wanted = F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+    found = F.scaled_dot_product_attention(q.to("tt"), k.to("tt"), k.to("tt"), enable_gqa=True)
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_conjugate_and_negative_bits(tt_device):
+    x = torch.randn(3, dtype=torch.complex64)
+    y = x.to("tt")
+    assert torch.equal(y.conj().cpu(), x.conj().resolve_conj())
+    assert torch.equal(y.conj().clone().cpu(), x.conj().resolve_conj())
+    assert torch.equal(y.conj().imag.cpu(), x.conj().imag.resolve_neg())
+    z = torch.zeros_like(y)
+    z.conj().copy_(y)
+    assert torch.equal(z.cpu(), x.conj().resolve_conj())
+
+
+def test_memory_formats(tt_device):
+    x = torch.randn(2, 3, 4, 5)
+    for make in (lambda t: t.to(memory_format=torch.channels_last), lambda t: t.transpose(1, 2).clone(),
+                 lambda t: t.transpose(1, 2).contiguous(),
+                 lambda t: torch.empty_like(t.permute(3, 1, 0, 2)),
+                 lambda t: t.permute(3, 1, 0, 2) + 1):
+        assert make(x.to("tt")).stride() == make(x).stride()
+
+
+def test_printing_is_one_read(tt_device):
+    for x in (torch.randn(4, 5), torch.randn(300, 300), torch.arange(5), torch.tensor(1.5)):
+        y = x.to("tt")
+        before = reads()
+        text = repr(y)
+        assert reads() == before + 1
+        assert "".join(text.split()).replace(",device='tt:0'", "") == "".join(repr(x).split())
+
+
+def test_wrapped_numbers_and_promotion(tt_device):
+    here = torch.arange(4, dtype=torch.int32)
+    there = here.to("tt")
+    for call in (lambda t: t * 2.0, lambda t: t + 1, lambda t: t / 2, lambda t: t * torch.tensor(2.0),
+                 lambda t: t.to(torch.float16) * torch.tensor(2.0, dtype=torch.float64),
+                 lambda t: torch.pow(2, t), lambda t: t > 1.5, lambda t: 1 - t,
+                 lambda t: t.to(torch.bool) + 1, lambda t: t * 1j):
+        a, b = call(here), call(there)
+        assert a.dtype == b.dtype and torch.equal(a, b.cpu())
+    with pytest.raises(RuntimeError):
+        there.add_(1.5)
+
+
+def test_out_forms(tt_device):
+    x = torch.randn(3, 4)
+    out = torch.empty(0, device="tt")
+    torch.sin(x.to("tt"), out=out)
+    torch.testing.assert_close(out.cpu(), x.sin())
+    wide = torch.empty(3, 4, device="tt", dtype=torch.float64)
+    torch.add(x.to("tt"), 1, out=wide)
+    torch.testing.assert_close(wide.cpu(), (x + 1).double())
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.add(x.to("tt"), 1, out=torch.empty(3, 4, device="tt", dtype=torch.int32))
+    part = torch.zeros(3, 8, device="tt")
+    torch.mul(x.to("tt"), 2, out=part[:, ::2])
+    torch.testing.assert_close(part.cpu()[:, ::2], x * 2)
+
+
+def test_a_write_to_what_autograd_has_saved_is_an_error(tt_device):
+    x = torch.randn(3, device="tt", requires_grad=True)
+    y = x.sin()
+    z = y * y
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_dtypes_that_the_device_lacks_are_refused_by_name(tt_device):
+    with pytest.raises(NotImplementedError, match="complex32, float8"):
+        torch.zeros(2, device="tt", dtype=torch.complex32).add_(1)
+
+
+def test_sizes_that_depend_on_values(tt_device):
+    x = torch.randn(5, 6)
+    y = x.to("tt")
+    assert torch.equal(y.nonzero().cpu(), x.nonzero())
+    assert torch.equal(y[y > 0].cpu(), x[x > 0])
+    assert torch.equal(torch.masked_select(y, y > 0).cpu(), x[x > 0])
+    index = torch.tensor([3, 0, 3])
+    assert torch.equal(y[index].cpu(), x[index]) and torch.equal(y[:, index].cpu(), x[:, index])
+    assert torch.equal(y[index, :, None].cpu(), x[index, :, None])
+    y[y > 0] = 7
+    y[index] += 1
+    x[x > 0] = 7
+    x[index] += 1
+    assert torch.equal(y.cpu(), x)
+
+
+def test_random_numbers(tt_device):
+    torch.manual_seed(3)
+    first = torch.rand(100, device="tt")
+    state = torch.tt.get_rng_state()
+    second = torch.rand(100, device="tt")
+    torch.manual_seed(3)
+    assert torch.equal(first, torch.rand(100, device="tt")) and not torch.equal(first, second)
+    torch.tt.set_rng_state(state)
+    assert torch.equal(second, torch.rand(100, device="tt"))
+    with torch.random.fork_rng(device_type="tt"):
+        third = torch.randn(5, device="tt")
+    assert torch.equal(third, torch.randn(5, device="tt"))
+    a, b = (torch.Generator("tt").manual_seed(7) for _ in range(2))
+    assert torch.equal(torch.randn(5, device="tt", generator=a), torch.randn(5, device="tt", generator=b))
+    assert 0 <= first.min().item() and first.max().item() < 1
+
+
+def test_autocast_and_the_gradient_scaler(tt_device):
+    model = nn.Linear(8, 4).to("tt")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("tt", init_scale=1024.0, growth_interval=1)
+    x = torch.randn(3, 8, device="tt")
+    with torch.autocast("tt", dtype=torch.bfloat16):
+        y = model(x)
+        assert y.dtype == torch.bfloat16 and torch.softmax(y, 1).dtype == torch.float32
+        loss = y.float().square().sum()
+    before = model.weight.detach().clone()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2048.0 and not torch.equal(before, model.weight)
+    model.weight.grad.fill_(float("inf"))
+    before = model.weight.detach().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 1024.0 and torch.equal(before, model.weight)
+
+
+def test_pinned_memory(tt_device):
+    x = torch.arange(3.0).pin_memory()
+    assert x.is_pinned() and not torch.arange(3.0).is_pinned()
+    assert torch.equal(x.to("tt", non_blocking=True).cpu(), torch.arange(3.0))
+
+
+def test_an_upload_has_its_bytes_when_it_returns(tt_device):
+    for size in (10, 100_000):
+        x = torch.ones(size)
+        y = x.to("tt", non_blocking=True)
+        x.zero_()
+        assert y.sum().item() == size
+
+
+def test_save_load_and_map_location(tt_device):
+    model = nn.Linear(3, 2).to("tt")
+    shared = torch.arange(4.0, device="tt")
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "whole": shared, "part": shared[1:3]}, file)
+    file.seek(0)
+    there = torch.load(file)
+    assert there["whole"].device.type == "tt"
+    there["part"].add_(10)
+    assert there["whole"].tolist() == [0, 11, 12, 3]
+    file.seek(0)
+    here = torch.load(file, map_location="cpu")
+    assert here["whole"].device.type == "cpu"
+    assert torch.equal(here["model"]["weight"], model.weight.cpu())
+    file = io.BytesIO()
+    torch.save(here, file)
+    file.seek(0)
+    assert torch.load(file, map_location="tt")["whole"].device.type == "tt"
+
+
+def test_deepcopy_and_clone(tt_device):
+    model = nn.Linear(3, 2).to("tt")
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.weight.zero_()
+    assert model.weight.abs().sum().item() > 0 and other.weight.abs().sum().item() == 0
+
+
+def test_loaders_of_worker_processes(tt_device):
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=1)
+    assert [batch.to("tt").sum().item() for (batch,) in loader] == [6, 22]
+
+
+def test_late_errors_have_the_line_of_the_program(tt_device):
+    weight = torch.randn(4, 2, device="tt")
+    bad = F.embedding(torch.tensor([9], device="tt"), weight)  # this line
+    with pytest.raises((RuntimeError, IndexError)) as raised:
+        bad.sum().item()
+    assert os.path.basename(__file__) in str(raised.value)
+
+
+def test_eager_errors(tt_device):
+    x = torch.randn(3, 4, device="tt")
+    with pytest.raises(RuntimeError, match="same device"):
+        x + torch.randn(3, 4)
+    with pytest.raises(RuntimeError, match="mm"):
+        torch.mm(x, x)
+    with pytest.raises(RuntimeError):
+        x + torch.randn(5, device="tt")
+    with pytest.raises(RuntimeError, match="tt:0"):
+        torch.zeros(1, device="tt:1")
+
+
+def test_memory(tt_device):
+    before = torch.tt.memory_allocated()
+    x = torch.zeros(1 << 20, device="tt").add_(1)
+    assert torch.tt.memory_allocated() >= before + (4 << 20)
+    del x
+    torch.tt.empty_cache()
+    torch.tt.synchronize()
+    assert torch.tt.memory_allocated() < before + (4 << 20)
+
+
+def test_no_memory_is_pytorchs_error(tt_device):
+    for size in (1 << 38, 1 << 46):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.zeros(size, device="tt").add_(1).sum().item()
+
+
+def test_an_operator_without_a_row_runs_on_the_cpu_with_one_warning(tt_device):
+    x = torch.randn(4, 3)
+    tt_device.fallbacks(clear=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [torch.linalg.svdvals(x.to("tt")) for _ in range(2)]
+    torch.testing.assert_close(found[0].cpu(), torch.linalg.svdvals(x))
+    names = tt_device.fallbacks()
+    assert set(names.values()) == {2} and len(caught) == len(names)
+    assert "runs on the CPU" in str(caught[0].message)
+    with tt_device.strict(), pytest.raises(NotImplementedError, match="strict"):
+        torch.linalg.svdvals(x.to("tt"))
+
+
+def fresh(code, **environment):
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment},
+                          capture_output=True, text=True, timeout=600)
+
+
+def test_another_backend_in_the_process_is_one_clear_error(tt_device):
+    done = fresh("import torch; torch.utils.rename_privateuse1_backend('other'); import teletensor.torch")
+    assert done.returncode != 0 and "the PyTorch backend 'other' already" in done.stderr
+
+
+def test_without_a_compiler_the_error_says_what_to_install(tt_device, tmp_path):
+    done = fresh("import teletensor.torch", CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode != 0 and "install g++" in done.stderr
+
+
+def test_an_old_torch_is_refused(tt_device, tmp_path):
+    done = fresh("import torch; torch.__version__ = '2.10.1'; import teletensor.torch")
+    assert done.returncode != 0 and "needs torch 2.11 or later" in done.stderr
+
+
+def test_the_client_does_not_import_torch(tt_device):
+    done = fresh("import teletensor, sys; assert 'torch' not in sys.modules")
+    assert done.returncode == 0, done.stderr
