@@ -161,7 +161,7 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
   return nullptr;
 }
 
-bool Keeper::comes_again(const std::string& word, int tries) {
+bool Keeper::may_retry(const std::string& word, int tries) {
   // serve() learns of a lost connection meanwhile. A session may be paused for seconds.
   const milliseconds wait =
       word == "resting" ? std::min(kFirstPause * (1 + tries), kLongestBulkPause) : kFirstPause;

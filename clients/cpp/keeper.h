@@ -40,7 +40,7 @@ class Keeper {
     for (int tries = 0;; ++tries) {
       std::string word;
       const Status status = call(&word);
-      if (status.ok() || tries == kMaxTries || !is_cut(status, word) || !comes_again(word, tries)) {
+      if (status.ok() || tries == kMaxTries || !is_cut(status, word) || !may_retry(word, tries)) {
         return status;
       }
     }
@@ -54,7 +54,7 @@ class Keeper {
   // stop() was called.
   std::shared_ptr<StreamEnd> again(const StreamEnd& before);
   Status attach(std::uint64_t number, AttachAnswer& answer, std::string* word);
-  bool comes_again(const std::string& word, int tries);
+  bool may_retry(const std::string& word, int tries);
   bool pause(std::chrono::milliseconds time);  // Waits. Returns false if stop() was called.
   void lost(const Status& status, const std::string& word);
 

@@ -210,7 +210,7 @@ def test_older_versions_of_operators(load, op, version, attributes, x, wanted):
 def test_a_loop_has_an_end(tt, load, monkeypatch):
     from teletensor.onnx import _run
 
-    monkeypatch.setattr(_run, "MOST_STEPS", 1000)
+    monkeypatch.setattr(_run, "MAX_STEPS", 1000)
     body = files.graph([files.node("Identity", "go", "again")],
                        [files.value("i", "int64", []), files.value("go", "bool", [])],
                        [files.value("again", "bool", [])])

@@ -118,7 +118,7 @@ def run(seed, count=None, seconds=None):
     import teletensor as tt
     from teletensor.onnx import _run
 
-    _run.MOST_STEPS = 10_000  # ends a loop of very many iterations sooner
+    _run.MAX_STEPS = 10_000  # ends a loop of very many iterations sooner
     end, tried, ran, models = time.monotonic() + (seconds or 0), 0, 0, good()
     folder = tempfile.mkdtemp()
     path = os.path.join(folder, "m.onnx")

@@ -57,7 +57,7 @@ def apart(a, b):
     return float(np.nanmax(np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))))
 
 
-def bits_beside_cpu(row):
+def compare_bits_with_cpu(row):
     """The maximum distance from the CPU backend over one case per dtype."""
     from tester import Case
 
@@ -84,7 +84,7 @@ def gradients_beside_cpu(lib, case):
     return gradients_apart(ours, cpu, "CPU")
 
 
-def beside_torch(what):
+def compare_with_torch(what):
     """Compares with PyTorch; a failure counts only if the CPU backend does not have it too."""
     def compared(lib, case):
         bad = what(lib, case)
@@ -106,7 +106,7 @@ def plans(row, quick):
     if state["peer"] and row.torch:
         for case in plan(row, "value"):
             for what in state["peer"].checks(case):
-                yield "torch", case, beside_torch(what)
+                yield "torch", case, compare_with_torch(what)
 
 
 def one(task):
@@ -121,7 +121,7 @@ def one(task):
         failures.append(f"{what}: {type(error).__name__}: {error}".split("\n", maxsplit=1)[0])
         return is_loss(error)
     try:
-        distance = bits_beside_cpu(row)
+        distance = compare_bits_with_cpu(row)
     except Exception as error:
         if failed(f"bits {row.op}", error):
             return counts, failures, distance, True

@@ -167,7 +167,7 @@ class GrpcioTransport(Transport):
                     failed = _failed(error)
                 except grpc.FutureCancelledError:
                     raise SessionLostError("the upload was cancelled") from None
-                if calls.stopped or not self.comes_again(failed, tries):
+                if calls.stopped or not self.may_retry(failed, tries):
                     raise late_error(failed) from None
             raise AssertionError("not reached")
 
@@ -197,7 +197,7 @@ class GrpcioTransport(Transport):
                     failed = error
                 if failed is None:
                     break
-                if calls.stopped or not self.comes_again(failed, tries):
+                if calls.stopped or not self.may_retry(failed, tries):
                     raise late_error(failed)
             if at != len(out):
                 raise SessionLostError(f"a download ended after {at} of {len(out)} bytes")

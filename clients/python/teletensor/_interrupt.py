@@ -42,7 +42,7 @@ _TRIES = 3
 _WORTH_SAYING = 2.0  # seconds of queued work from which on it is mentioned
 _PATIENCE = 2.0  # seconds that the daemon has to report what it cancelled
 _ANSWER = 0.5  # seconds that the daemon has to report how much is queued before the exception is raised
-_MOST_IDLE = 4  # the maximum number of idle worker threads
+_MAX_IDLE = 4  # the maximum number of idle worker threads
 _PYTHONS = signal.default_int_handler  # raises KeyboardInterrupt
 _OWN = "teletensor-"  # prefix of the names of this package's threads
 _watched: dict[int, weakref.ref[Session]] = {}
@@ -193,12 +193,12 @@ def _named(name: str) -> None:
 
 def _serve(todo: queue.SimpleQueue[Work], name: str) -> None:
     _named(name)
-    handle = _quietly if todo is _stops else _hand_out
+    handle = _quietly if todo is _stops else _dispatch_job
     while True:
         handle(todo.get())  # no local variable here keeps the work's objects alive
 
 
-def _hand_out(work: Work) -> None:
+def _dispatch_job(work: Work) -> None:
     """Passes work to an idle worker thread, or to a new one."""
     try:
         _idle.pop().put(work)
@@ -215,7 +215,7 @@ def _work(own: queue.SimpleQueue[Work]) -> None:
     _named("worker")
     while True:
         _quietly(own.get())
-        if len(_idle) >= _MOST_IDLE:
+        if len(_idle) >= _MAX_IDLE:
             return
         _idle.append(own)
 

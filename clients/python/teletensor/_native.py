@@ -83,7 +83,7 @@ class NativeTransport(Transport):
                     core, data, dtype, device, shape, self.chunk_bytes, key, tries > 0, moved)
                 return tensor
             except CallError as error:
-                if not self.comes_again(error, tries):
+                if not self.may_retry(error, tries):
                     raise late_error(error) from None
         raise AssertionError("not reached")
 
@@ -94,7 +94,7 @@ class NativeTransport(Transport):
             if code == 0:
                 return
             error = CallError(code, text, word)
-            if not self.comes_again(error, tries):
+            if not self.may_retry(error, tries):
                 raise late_error(error) from None
 
     def _close(self) -> None:

@@ -26,7 +26,7 @@ __all__ = ["Fault", "fault_of", "steps"]
 
 # the time limit of each step, which allows for a lost packet that is sent again after a second
 _SECONDS = 1.5
-_MOST_NAMES = 8  # the maximum number of a certificate's names in a message
+_MAX_NAMES = 8  # the maximum number of a certificate's names in a message
 _FRAME = 9  # the length of an HTTP/2 frame header
 _SETTINGS = 4  # the frame type SETTINGS of HTTP/2
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
@@ -234,7 +234,7 @@ class _Port:
             raise self._no_handshake(None) from None
         if not _is_settings(said):
             said = self._to_http(said, lambda: self._handshake(self._context()))
-            raise self._foreign(said) if said else self._unwelcome("it ends the connection")
+            raise self._foreign(said) if said else self._refused_client("it ends the connection")
         return f"{version}, certificate of {_names(certificate)} until {certificate.get('notAfter')}"
 
     def _context(self) -> ssl.SSLContext:
@@ -282,7 +282,7 @@ class _Port:
             return _names(connection.getpeercert() or {})
         return "another name"
 
-    def _unwelcome(self, end: str) -> Fault:
+    def _refused_client(self, end: str) -> Fault:
         """The fault for a server that speaks TLS and refuses this client."""
         own = self._credentials.certificate_files
         if own is None:
@@ -294,11 +294,11 @@ class _Port:
     def _no_handshake(self, error: ssl.SSLError | None) -> Fault:
         reason = (error.reason if error is not None else None) or ""
         if "ALERT" in reason:
-            return self._unwelcome(f"TLS ends with {reason}")
+            return self._refused_client(f"TLS ends with {reason}")
         with self._connect() as connection:
             said = _answer(connection, _PREFACE)
         if self._is_tls(said):
-            return self._unwelcome(reason or "it ends the connection")
+            return self._refused_client(reason or "it ends the connection")
         if not _is_settings(said):
             return self._foreign(self._to_http(said, self._connect))
         where = f"{self._where} speaks plain text, and this client TLS"
@@ -358,4 +358,4 @@ def _strange(where: str, said: bytes) -> Fault:
 def _names(certificate: dict[str, Any]) -> str:
     """The hosts for which a certificate is valid."""
     found = [str(value) for _, value in certificate.get("subjectAltName", ())]
-    return ", ".join(found[:_MOST_NAMES]) + (", ..." if len(found) > _MOST_NAMES else "") or "no host"
+    return ", ".join(found[:_MAX_NAMES]) + (", ..." if len(found) > _MAX_NAMES else "") or "no host"

@@ -544,8 +544,8 @@ def connect(address: str | os.PathLike[str] | None = None, *, token: str | None 
         raise RuntimeError(_over)
     _check_threads()
     asked = _name("connect", name or "")
-    if _usual is not None and (address, token, ca, cert) == (None, None, None, None):
-        place, credentials = _usual
+    if _default_way is not None and (address, token, ca, cert) == (None, None, None, None):
+        place, credentials = _default_way
     else:
         place = place_of(address)
         credentials = credentials_of(place, token, ca, cert)
@@ -581,7 +581,7 @@ def beside() -> Session:
     if _refusal is not None:
         raise RuntimeError(_refusal)
     _check_threads()
-    known = way() or _usual
+    known = way() or _default_way
     place = place_of(None) if known is None else known.address
     credentials = credentials_of(place) if known is None else known.credentials
     return Session(open_transport(place, credentials), "", 0)
@@ -642,7 +642,7 @@ def interrupt(name: str, address: str | None = None) -> None:
         transport.close()
 
 
-_usual: Way | None = None
+_default_way: Way | None = None
 
 
 def open_session() -> Session | None:
@@ -660,8 +660,8 @@ def way() -> Way | None:
 
 def usual(way: Way | None) -> None:
     """Makes connect() without an address use this way from now on; None restores the default."""
-    global _usual
-    _usual = way
+    global _default_way
+    _default_way = way
 
 
 _refusal: str | None = None

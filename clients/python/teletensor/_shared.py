@@ -15,8 +15,8 @@ from ._errors import OutOfMemoryError, SessionLostError, TeletensorError
 __all__ = ["Sharing", "memory_of"]
 
 # in bytes: smaller data is sent faster in a message, and the daemon does not share memory for it
-_LEAST = 1 << 20
-_LEAST_SENT = 4 << 20  # the minimum bytes of an upload through shared memory
+_MIN_SHARED = 1 << 20
+_MIN_SENT = 4 << 20  # the minimum bytes of an upload through shared memory
 # bytes of the shared memory through which uploads are sent; creating it takes as long as sending 10 MiB
 _WAY = 2 << 20
 # only with a larger quota is that memory kept for a second for the next upload
@@ -57,7 +57,7 @@ class Sharing:
     def take(self, seq: int, size: int) -> np.ndarray[Any, Any] | None:
         """The bytes of bulk fetch `seq`, without a copy; None if they must be fetched through the
         stream."""
-        if self._address is None or size <= _LEAST or self._address.live >= _MOST:
+        if self._address is None or size <= _MIN_SHARED or self._address.live >= _MOST:
             return None
         mapping = _core.Mapping.take(self._address, seq, size)
         if mapping is None:
@@ -107,7 +107,7 @@ class Sharing:
         """Sends the array through a small block of shared memory; None if the stream must be used, which
         also reports any error."""
         assert self._address is not None
-        if array.nbytes < _LEAST_SENT or self._address.live >= _MOST:
+        if array.nbytes < _MIN_SENT or self._address.live >= _MOST:
             return None
         data = memoryview(array.reshape(-1)).cast("B")
         made: _core.Tensor | None = None

@@ -42,7 +42,7 @@ PERMISSION_DENIED = 7
 
 _CANCELLED, _UNKNOWN, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _UNAVAILABLE = 1, 2, 4, 8, 12, 14
 _TRIES = 200
-_MOST_MOVES = 8  # the maximum number of daemons that a request for a named session is referred to
+_MAX_MOVES = 8  # the maximum number of daemons that a request for a named session is referred to
 _UNAUTHENTICATED = 16
 # The number of attempts to reach a daemon if nothing listens at its address.
 _STARTING_TRIES, _STARTING_PAUSE = 10, 0.1  # the pause is in seconds
@@ -284,7 +284,7 @@ class Transport(ABC):
         credits = (reply.integer(7), reply.integer(8), reply.integer(9))
         return Attached(reply.integer(3), self._epoch, credits if reply.integer(6) else None)
 
-    def comes_again(self, error: CallError, tries: int) -> bool:
+    def may_retry(self, error: CallError, tries: int) -> bool:
         """Returns whether a bulk call that was cut may be repeated, after the session has been attached
         again."""
         keeper = self._keeper
@@ -327,7 +327,7 @@ class Transport(ABC):
             try:
                 return question()
             except CallError as error:
-                if not self.comes_again(error, tries):
+                if not self.may_retry(error, tries):
                     raise late_error(error) from None
         raise AssertionError("not reached")
 
@@ -357,7 +357,7 @@ class Transport(ABC):
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
         reply = self._first_reply(request)
-        for _ in range(_MOST_MOVES):
+        for _ in range(_MAX_MOVES):
             if not (moved_to := reply.text(31)):
                 break
             tell("session %r has moved from %s to %s", name, self.address, moved_to)

@@ -24,8 +24,8 @@ __all__ = ["Compiler", "NoGradient", "ScriptError"]
 
 _SHARED = ("writes in place to a tensor that a branch or a loop on a tensor has assigned, and that may be "
            "another variable's tensor as well; make a new one")
-MOST_ROUNDS = 256  # iterations of a `for` over Python values, which are unrolled
-MOST_DEPTH = 32  # the depth of calls
+MAX_ROUNDS = 256  # iterations of a `for` over Python values, which are unrolled
+MAX_DEPTH = 32  # the depth of calls
 _MISSING = object()
 _BOOL: Any = ast.Constant(value=cast(Any, bool))
 
@@ -180,8 +180,8 @@ class Compiler:
         refuse_marked(plain, self._line)
         if bound is not None and not inspect.ismodule(bound):
             args = [bound, *args]
-        if self._depth == MOST_DEPTH:
-            raise ScriptError(f"{self._line}: script: more than {MOST_DEPTH} nested calls")
+        if self._depth == MAX_DEPTH:
+            raise ScriptError(f"{self._line}: script: more than {MAX_DEPTH} nested calls")
         source = Source(plain)
         try:
             variables = dict(inspect.signature(plain).bind(*args, **kwargs).arguments)
@@ -492,8 +492,8 @@ class Compiler:
                 if self._round(frame, node.body)[0]:
                     break
                 rounds += 1
-                if rounds > MOST_ROUNDS:
-                    raise frame.source.fail(node, f"more than {MOST_ROUNDS} rounds of a loop on Python "
+                if rounds > MAX_ROUNDS:
+                    raise frame.source.fail(node, f"more than {MAX_ROUNDS} rounds of a loop on Python "
                                                   "numbers, which are written out")
             return
         if any(isinstance(each, (ast.Break, ast.Continue)) for each in trees.own_steps(node.body)):
@@ -578,10 +578,10 @@ class Compiler:
             if isinstance(values, Tensor):
                 values = values.unbind(0)
         if not hasattr(values, "__len__"):  # enumerate, zip, reversed, ...
-            values = self._guarded(frame, call, lambda: list(itertools.islice(values, MOST_ROUNDS + 1)))
-        if len(values) > MOST_ROUNDS:
+            values = self._guarded(frame, call, lambda: list(itertools.islice(values, MAX_ROUNDS + 1)))
+        if len(values) > MAX_ROUNDS:
             raise frame.source.fail(node, f"{len(values)} rounds of a loop on Python values: at most "
-                                          f"{MOST_ROUNDS} are written out; loop on a tensor instead")
+                                          f"{MAX_ROUNDS} are written out; loop on a tensor instead")
         for value in values:
             self._assign(frame, node.target, value)
             over, found, result = self._round(frame, node.body)

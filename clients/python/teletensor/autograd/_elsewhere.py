@@ -62,7 +62,7 @@ def run_all(
             run(roots, seeds, keep or _revisited(roots[0]._session, waiting))
             if not waiting:
                 return
-            roots, seeds = _next_part(waiting, keep)
+            roots, seeds = _next_session_part(waiting, keep)
     finally:
         _running.backwards.pop()
 
@@ -72,7 +72,7 @@ def may_return(session: Any) -> bool:
     return bool(_open) and _leads(session, session)
 
 
-def _next_part(
+def _next_session_part(
     waiting: list[tuple[Passage, Tensor]], keep: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Removes and returns the roots of the session that is next, and their gradients."""

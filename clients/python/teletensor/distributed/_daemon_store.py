@@ -27,7 +27,7 @@ _LOOK = 10.0  # seconds to wait for the answer to the question whether a daemon 
 _ANSWER = 60.0
 _PAUSE = 0.05  # seconds between two attempts
 _LAST = 2.0  # seconds for the last call of a program that ends
-_MOST_KEY, _MOST_VALUE, _MOST_ASKED = 4096, 1 << 20, 1 << 19  # bytes
+_MAX_KEY_BYTES, _MAX_VALUE_BYTES, _MAX_ASKED_BYTES = 4096, 1 << 20, 1 << 19  # bytes
 _SERVICE = "teletensor.v1.Store"
 _INIT, _ALL = "init/", "all/"  # keys of TCPStore itself; those of programs begin with "/"
 # Codes of google.rpc.Code.
@@ -171,8 +171,8 @@ class DaemonStore(Store):
         self._change("Append", key, [(4, _fitting(key, value))])
 
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        if len(expected) + len(desired) > _MOST_VALUE:
-            raise DistStoreError(f"compare_set: the two values have at most {_MOST_VALUE} bytes together, "
+        if len(expected) + len(desired) > _MAX_VALUE_BYTES:
+            raise DistStoreError(f"compare_set: the two values have at most {_MAX_VALUE_BYTES} bytes together, "
                                  f"not {len(expected) + len(desired)} (key {key[:64]!r})")
         return self._change("CompareSet", key, [(4, expected), (5, desired)]).data(1)
 
@@ -208,14 +208,14 @@ def _close(transport: Transport) -> None:
 
 def _key_bytes(key: str) -> bytes:
     data = key.encode()
-    if not 0 < len(data) <= _MOST_KEY:
-        raise DistStoreError(f"a key of a store has 1 to {_MOST_KEY} bytes, not {len(data)}")
+    if not 0 < len(data) <= _MAX_KEY_BYTES:
+        raise DistStoreError(f"a key of a store has 1 to {_MAX_KEY_BYTES} bytes, not {len(data)}")
     return data
 
 
 def _fitting(key: str, value: bytes) -> bytes:
-    if len(value) > _MOST_VALUE:
-        raise DistStoreError(f"a value of a store has at most {_MOST_VALUE} bytes, not {len(value)} "
+    if len(value) > _MAX_VALUE_BYTES:
+        raise DistStoreError(f"a value of a store has at most {_MAX_VALUE_BYTES} bytes, not {len(value)} "
                              f"(key {key[:64]!r})")
     return value
 
@@ -225,7 +225,7 @@ def _parts(items: Sequence[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]
     part: list[_T] = []
     total = 0
     for item in items:
-        if part and total + size(item) > _MOST_ASKED:
+        if part and total + size(item) > _MAX_ASKED_BYTES:
             yield part
             part, total = [], 0
         part.append(item)

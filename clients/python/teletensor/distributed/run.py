@@ -85,18 +85,18 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
     args = _parsed(sys.argv[1:] if arguments is None else arguments, prog)
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     # Signals that nohup or a background shell ignores stay ignored.
-    heeded = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
+    handled_signals = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
     # sigwaitinfo receives the signals one by one: none can arrive between a check and a wait, or during the
     # cleanup.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*handled_signals, signal.SIGCHLD})
     try:
         with _daemon_of(args, before) as address:
-            return _Launch(args, prog, address, pass_local_rank, heeded, before).run()
+            return _Launch(args, prog, address, pass_local_rank, handled_signals, before).run()
     except (TeletensorError, DistStoreError, OSError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
     finally:
-        while signal.sigtimedwait(heeded, 0) is not None:
+        while signal.sigtimedwait(handled_signals, 0) is not None:
             pass  # the signal has requested the end that has been reached now
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -60,7 +60,7 @@ class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
         self._barriers += 1
         if self._rank:
             self._store.set(f"{place}/{self._rank}", "")
-            if not self._come(f"{place}/end", until + seconds):  # rank 0 may wait for that long
+            if not self._wait_for_key(f"{place}/end", until + seconds):  # rank 0 may wait for that long
                 raise RuntimeError(
                     f"Rank {self._rank} timed out in monitoredBarrier after {round(2000 * seconds)} ms: "
                     "rank 0 has not come")
@@ -74,7 +74,7 @@ class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
             self._store.set(f"{place}/end", "failed")
             raise RuntimeError(f"Rank {self._rank} timed out in monitoredBarrier after 0 ms")
         for rank in range(1, self._size):
-            if not self._come(f"{place}/{rank}", until):
+            if not self._wait_for_key(f"{place}/{rank}", until):
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
@@ -83,7 +83,7 @@ class TeletensorProcessGroup(Calls, ProcessGroup):  # type: ignore[misc]
             names = ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(map(str, missing))
             raise RuntimeError(f"{names} failed to pass monitoredBarrier in {round(seconds * 1000)} ms")
 
-    def _come(self, key: str, until: float) -> bool:
+    def _wait_for_key(self, key: str, until: float) -> bool:
         """Returns whether the key is in the store by that time."""
         try:
             self._store.wait([key], timedelta(seconds=max(until - time.monotonic(), 0.001)))

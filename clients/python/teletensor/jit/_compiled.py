@@ -22,8 +22,8 @@ from ._graph import Shown
 __all__ = ["Compiled", "Program", "Uncaptured", "compile", "leaf_names", "repeat", "rounds",
            "trace"]
 
-MOST_PROGRAMS = 16  # the maximum number of programs that one function keeps
-MOST_ATTEMPTS = 4  # the maximum number of consecutive captures that the next call could not use
+MAX_PROGRAMS = 16  # the maximum number of programs that one function keeps
+MAX_ATTEMPTS = 4  # the maximum number of consecutive captures that the next call could not use
 ROUNDS = 64  # the maximum number of iterations that one message requests
 
 
@@ -233,7 +233,7 @@ class Compiled(OfModule):
                                 self.name, leaf_names(self._function, args, kwargs), self._traced)
         if entry is None:
             self._attempts += 1
-            if self._attempts >= MOST_ATTEMPTS:
+            if self._attempts >= MAX_ATTEMPTS:
                 raise RuntimeError(
                     f"{self.name}: every call makes tensors that stay alive afterwards (an attribute "
                     "or a list that keeps them), so that no captured program can stand for the next "
@@ -241,13 +241,13 @@ class Compiled(OfModule):
             return result
         self._attempts = 0
         self._latest = entry
-        self._drop_dead()
+        self._drop_stale_entries()
         why = "" if self._warned else next(
             (why for each in reversed(self._cache.get(key, ())) if (why := each.facts.why())), "")
         self._cache.setdefault(key, []).append(entry)
         self._cache.move_to_end(key)
         self._entries += 1
-        if self._entries > MOST_PROGRAMS:
+        if self._entries > MAX_PROGRAMS:
             oldest = next(iter(self._cache))
             self._cache[oldest].pop(0)
             if not self._cache[oldest]:
@@ -256,7 +256,7 @@ class Compiled(OfModule):
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"{self.name} was captured more than {MOST_PROGRAMS} times: "
+                    f"{self.name} was captured more than {MAX_PROGRAMS} times: "
                     + (f"what it reads from outside changes from call to call (lately {why}); hand it "
                        "over as an argument" if why else
                        "its shapes or Python arguments change from call to call, and each change captures "
@@ -264,7 +264,7 @@ class Compiled(OfModule):
                     stacklevel=3)
         return result
 
-    def _drop_dead(self) -> None:
+    def _drop_stale_entries(self) -> None:
         """Deletes programs that read an object which does not exist any more: they can no longer run."""
         for key, entries in list(self._cache.items()):
             alive = [entry for entry in entries if not entry.facts.dead()]
@@ -487,7 +487,7 @@ def trace(function: Callable[..., Any], *examples: Any, name: str | None = None,
     if len(examples) == 1 and isinstance(examples[0], tuple):
         examples = examples[0]
     compiled = Compiled(function, name, traced=True)
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         compiled(*examples, **(example_kwarg_inputs or {}))
         if compiled._latest is not None:
             break

@@ -21,7 +21,7 @@ from ._symbols import Symbol
 
 __all__ = ["Scripted", "script"]
 
-MOST_PROGRAMS = 16
+MAX_PROGRAMS = 16
 
 
 class _Place:
@@ -118,7 +118,7 @@ class Scripted(OfModule):
         for each, pairs in list(self._cache.items()):
             self._cache[each] = [other for other in pairs if not other[0].dead()]
         self._cache.setdefault(key, []).append(pair)
-        while sum(map(len, self._cache.values())) > MOST_PROGRAMS:
+        while sum(map(len, self._cache.values())) > MAX_PROGRAMS:
             oldest = next(iter(self._cache))
             self._cache[oldest] = self._cache[oldest][1:]
             if not self._cache[oldest]:

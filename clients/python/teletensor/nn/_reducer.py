@@ -51,7 +51,7 @@ class Reducer:
                     other._taken, other.armed, other.gathers = shared, False, False
         follow(self)
 
-    def begin_alike(self, buffers: bool) -> None:
+    def broadcast_initial_state(self, buffers: bool) -> None:
         """Copies the parameters of rank 0, and with `buffers` its buffers, to all ranks. RuntimeError names
         the first one whose name, shape or dtype differs between ranks."""
         named: list[tuple[str, Any]] = list(self._module.named_parameters())

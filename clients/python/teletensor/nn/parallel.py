@@ -96,7 +96,7 @@ class DistributedDataParallel(Module, Joinable):
     def _begin(self, alike: bool) -> None:
         reducer = Reducer(self.module, self.process_group, self._bucket_bytes, self.find_unused_parameters)
         if alike:
-            reducer.begin_alike(self.broadcast_buffers)
+            reducer.broadcast_initial_state(self.broadcast_buffers)
         reducer.start()
         self._reducer = reducer
 
@@ -104,7 +104,7 @@ class DistributedDataParallel(Module, Joinable):
         """Returns module(*inputs, **kwargs), computed on the GPU of device_ids if that is given."""
         if self._reducer is not None:
             if _capturing.current is not None:
-                self._tell_capture()
+                self._record_for_capture()
             averages = is_grad_enabled() and self.require_backward_grad_sync
             if averages:
                 self._reducer.check_parameters()
@@ -122,7 +122,7 @@ class DistributedDataParallel(Module, Joinable):
             )
         return self.module(*inputs, **kwargs)
 
-    def _tell_capture(self) -> None:
+    def _record_for_capture(self) -> None:
         """Tells a capture that the captured step is valid only for the state of this moment, and what state
         each call leaves."""
         if self.find_unused_parameters:
@@ -135,9 +135,9 @@ class DistributedDataParallel(Module, Joinable):
         assert self._reducer is not None
         _capturing.carries(("reducer", self._reducer), self._reducer.state, self._reducer.set_state)
         _capturing.carries(("forward", self), self._forward_state, self._set_forward_state)
-        self._tell_capture_of_sync()
+        self._record_sync_for_capture()
 
-    def _tell_capture_of_sync(self) -> None:
+    def _record_sync_for_capture(self) -> None:
         _capturing.holds(("sync", self), lambda: self.require_backward_grad_sync)
 
     def _forward_state(self) -> tuple[bool, bool]:
@@ -155,7 +155,7 @@ class DistributedDataParallel(Module, Joinable):
         """Within this context gradients are not averaged; use it for all but the last of several batches of
         one step."""
         if _capturing.current is not None:
-            self._tell_capture_of_sync()
+            self._record_sync_for_capture()
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield

@@ -33,11 +33,11 @@ __all__ = [
     "subgraphs",
 ]
 
-MOST_BYTES = 2**31  # the size of the model file itself: protobuf's own limit
-MOST_DEPTH = 32  # the nesting depth of graphs
-MOST_NODES = 2**20
-MOST_DIMS = 32
-MOST_SPARSE = 2**28  # the elements of a sparse initializer, which is stored as a dense one
+MAX_BYTES = 2**31  # the size of the model file itself: protobuf's own limit
+MAX_DEPTH = 32  # the nesting depth of graphs
+MAX_NODES = 2**20
+MAX_DIMS = 32
+MAX_SPARSE = 2**28  # the elements of a sparse initializer, which is stored as a dense one
 
 # The number of an element type in the file to its name here. The types in the last rows are stored in wider
 # ones.
@@ -192,8 +192,8 @@ class _Reader:
         kind = TYPES.get(message.integer(2))
         if kind is None:
             raise OnnxError(f"tensor {name!r}: elements of unknown type {message.integer(2)}")
-        if len(dims) > MOST_DIMS or any(d < 0 for d in dims):
-            raise OnnxError(f"tensor {name!r}: {dims[:8]} is not a shape of at most {MOST_DIMS} sizes")
+        if len(dims) > MAX_DIMS or any(d < 0 for d in dims):
+            raise OnnxError(f"tensor {name!r}: {dims[:8]} is not a shape of at most {MAX_DIMS} sizes")
         count = math.prod(dims)
         if message.values(3):
             raise OnnxError(f"tensor {name!r}: tensors in segments are not supported")
@@ -269,8 +269,8 @@ class _Reader:
         name, dims = values.text(8), _ints(message, 3)
         stored = self.tensor(values)
         count = math.prod(dims)
-        if any(d < 0 for d in dims) or len(dims) > MOST_DIMS or count > MOST_SPARSE:
-            raise OnnxError(f"tensor {name!r}: {dims[:8]} is not a shape of at most {MOST_SPARSE} elements")
+        if any(d < 0 for d in dims) or len(dims) > MAX_DIMS or count > MAX_SPARSE:
+            raise OnnxError(f"tensor {name!r}: {dims[:8]} is not a shape of at most {MAX_SPARSE} elements")
         if stored.array.ndim != 1 or stored.type not in NUMPY:
             raise OnnxError(f"tensor {name!r}: values of a sparse tensor are a list of numbers")
         if indices.ndim == 2 and indices.shape[1] == len(dims):
@@ -327,8 +327,8 @@ class _Reader:
 
     def node(self, message: Message, depth: int) -> Node:
         self._nodes += 1
-        if self._nodes > MOST_NODES:
-            raise OnnxError(f"more than {MOST_NODES} nodes")
+        if self._nodes > MAX_NODES:
+            raise OnnxError(f"more than {MAX_NODES} nodes")
         attributes, references = {}, {}
         for each in message.messages(5):
             name = each.text(1)
@@ -348,8 +348,8 @@ class _Reader:
         )
 
     def graph(self, message: Message, depth: int = 0) -> Graph:
-        if depth > MOST_DEPTH:
-            raise OnnxError(f"graphs are nested more than {MOST_DEPTH} deep")
+        if depth > MAX_DEPTH:
+            raise OnnxError(f"graphs are nested more than {MAX_DEPTH} deep")
         constants = {each.text(8): self.tensor(each) for each in message.messages(5)}
         constants.update(self._sparse(each) for each in message.messages(15))
         return Graph(
@@ -464,8 +464,8 @@ def _check_recursion(functions: dict[tuple[str, str, str], Function]) -> None:
                 if callee in path:
                     raise OnnxError(f"the function {callee[1]!r} calls itself")
                 if callee not in done:
-                    if len(path) == MOST_DEPTH:
-                        raise OnnxError(f"functions are nested more than {MOST_DEPTH} deep")
+                    if len(path) == MAX_DEPTH:
+                        raise OnnxError(f"functions are nested more than {MAX_DEPTH} deep")
                     path.add(callee)
                     stack.append((callee, iter(_calls(functions, callee))))
                     break
@@ -487,8 +487,8 @@ def _check_size(model: Model) -> None:
             if key in model.functions and key not in sizes:
                 sizes[key] = size(model.functions[key].graph)
             total += sizes.get(key, 1)
-        if total > MOST_NODES:
-            raise OnnxError(f"more than {MOST_NODES} nodes, those of called functions among them")
+        if total > MAX_NODES:
+            raise OnnxError(f"more than {MAX_NODES} nodes, those of called functions among them")
         return total
 
     size(model.graph)
@@ -520,11 +520,11 @@ def read(path: str) -> Model:
     """Reads the model in a file. OnnxError if it is not a model, OSError if the file cannot be read."""
     try:
         with _regular(path) as (file, size):
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 raise OnnxError(
-                    f"{size} bytes; a model file has at most {MOST_BYTES}, other weights lie beside it"
+                    f"{size} bytes; a model file has at most {MAX_BYTES}, other weights lie beside it"
                 )
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
         return _Reader(os.path.dirname(os.path.abspath(path))).model(decode(memoryview(data)))
     except OnnxError as error:
         raise OnnxError(f"{path}: {error}") from None

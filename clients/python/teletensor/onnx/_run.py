@@ -33,15 +33,15 @@ from ._values import (
 
 __all__ = ["Interpreter"]
 
-MOST_ON_HOST = 4096  # elements that an operator on the host takes or returns
-MOST_STEPS = 2**22  # nodes that run in one call, including all iterations of loops
-MOST_CAPTURED = 2**15  # nodes in a call that becomes a program
+MAX_ON_HOST = 4096  # elements that an operator on the host takes or returns
+MAX_STEPS = 2**22  # nodes that run in one call, including all iterations of loops
+MAX_CAPTURED = 2**15  # nodes in a call that becomes a program
 # Operators whose result on the host may be larger than their inputs.
 _GROWING = frozenset(("ConstantOfShape", "Expand", "Range", "Tile"))
 
 
 class Interpreter:
-    """A model that can run. Its constants with more than MOST_KEPT elements are tensors of the session."""
+    """A model that can run. Its constants with more than MAX_KEPT elements are tensors of the session."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -147,10 +147,10 @@ class Interpreter:
 
     def _count(self, steps: int) -> None:
         self._steps += steps
-        if self._steps > MOST_STEPS:
-            raise OnnxError(f"more than {MOST_STEPS} nodes in one call, all rounds of loops together")
-        if self._steps > MOST_CAPTURED and _capturing.active() is not None:
-            raise NotCaptured(f"more than {MOST_CAPTURED} nodes in one call, all rounds of loops together")
+        if self._steps > MAX_STEPS:
+            raise OnnxError(f"more than {MAX_STEPS} nodes in one call, all rounds of loops together")
+        if self._steps > MAX_CAPTURED and _capturing.active() is not None:
+            raise NotCaptured(f"more than {MAX_CAPTURED} nodes in one call, all rounds of loops together")
 
     def _node(self, node: Node, scope: ChainMap[str, Any]) -> Sequence[Any]:
         lost = [name for name in node.inputs if name and name not in scope]
@@ -192,9 +192,9 @@ class Interpreter:
         ):
             return None
         arrays = [v for v in inputs if v is not None]
-        if any(v.dtype == object or v.size > MOST_ON_HOST for v in arrays):
+        if any(v.dtype == object or v.size > MAX_ON_HOST for v in arrays):
             return None
-        if node.op in _GROWING and _host.count(node.op, inputs) > MOST_ON_HOST:
+        if node.op in _GROWING and _host.count(node.op, inputs) > MAX_ON_HOST:
             return None
         attributes = {
             name: value.decode() if isinstance(value, bytes) else value

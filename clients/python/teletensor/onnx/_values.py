@@ -14,12 +14,12 @@ from ._file import NUMPY, TYPES, OnnxError, Stored
 from ._narrow import decoded
 
 __all__ = [
-    "MOST_KEPT", "Narrow", "NotCaptured", "bounded", "constant", "dtype", "dtype_name", "host", "on_daemon",
+    "MAX_KEPT", "Narrow", "NotCaptured", "bounded", "constant", "dtype", "dtype_name", "host", "on_daemon",
     "shape_of", "type_name",
 ]  # fmt: skip
 
-MOST_KEPT = 1024  # elements of a constant that stays on the host
-MOST_PLACES = 2**26  # elements of a table of positions or weights that an operator creates on the host
+MAX_KEPT = 1024  # elements of a constant that stays on the host
+MAX_PLACES = 2**26  # elements of a table of positions or weights that an operator creates on the host
 
 
 class NotCaptured(RuntimeError):
@@ -72,7 +72,7 @@ def constant(stored: Stored) -> Any:
     """A constant of the file: on the host if it is small, on the daemon if not."""
     if stored.type in NUMPY:
         array = stored.array
-        return np.array(array) if array.size <= MOST_KEPT else tt.tensor(array)
+        return np.array(array) if array.size <= MAX_KEPT else tt.tensor(array)
     if stored.type == "bfloat16":
         return tensor_of("bfloat16", stored.array)
     if stored.type == "string":
@@ -82,10 +82,10 @@ def constant(stored: Stored) -> Any:
 
 
 def bounded(count: int) -> None:
-    """OnnxError if a table on the host would have more than MOST_PLACES elements."""
-    if count > MOST_PLACES:
+    """OnnxError if a table on the host would have more than MAX_PLACES elements."""
+    if count > MAX_PLACES:
         raise OnnxError(
-            f"a window or a size of it needs a table of {count} elements, at most {MOST_PLACES}"
+            f"a window or a size of it needs a table of {count} elements, at most {MAX_PLACES}"
         )
 
 
