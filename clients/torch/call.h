@@ -106,12 +106,12 @@ class Call {
   void give_integer(std::int64_t number);
   void fail(Status status);
 
-  // The row's op, where it has no function.
+  // Runs the op of a row that has no function of its own.
   void run_row();
 
-  // The gradients of an op's operands by its own vjp; of those alone that `wants` names, by bits,
-  // the others absent. What the vjp needs of the op's results is computed again, unless `results`
-  // has it.
+  // Returns the gradients of an op's operands, computed by the op's own vjp. Bit i of `wants`
+  // selects operand i; the gradients of other operands are absent. Results of the op that the vjp
+  // needs are computed again unless `results` has them.
   std::vector<Var> gradients(std::string_view op, std::span<const Var> operands,
                              const core::Attributes& attributes, std::span<const Var> gradients,
                              std::uint32_t wants, std::span<const Var> results = {},

@@ -46,7 +46,7 @@ enum tt_kind {
   TT_NUMBERS = 12 /* a list of Python numbers: `numbers` */
 };
 
-/* An argument. What it points to lives until the call has returned. */
+/* An argument. The memory that it points to must stay valid until the call has returned. */
 typedef struct tt_value {
   int32_t kind;
   int32_t dtype; /* of a TT_CPU_SCALAR */
@@ -73,7 +73,7 @@ typedef struct tt_result {
   int64_t integer;
 } tt_result;
 
-/* What a call does with its results. */
+/* How a call delivers its results. */
 enum tt_form {
   TT_FUNCTIONAL = 0,
   TT_IN_PLACE = 1 /* the result is written to argument 0; no results are returned */
@@ -97,16 +97,18 @@ typedef struct tt_bridge {
   uint32_t version; /* TT_TORCH_VERSION */
   /* The row that serves this operator; -1 where there is none. Cannot fail. */
   int (*resolve)(const tt_schema* schema);
-  /* Runs it. The results, and what they point to, live until the next call. 1, without an error:
-   * nothing has happened, since the daemon has no such op for these operands. */
+  /* Runs a row. The results, and the memory that they point to, stay valid until the next call.
+   * Returns 1, without an error and without effect, if the daemon has no such op for these
+   * operands.
+   */
   int (*call)(int row, const tt_value* arguments, const tt_result** results, size_t* count);
-  /* Without contents until it is first used. */
+  /* Makes a storage, which has no contents until it is first used. */
   tt_storage* (*new_storage)(uint64_t bytes);
   void (*drop_storage)(tt_storage* storage);
-  /* What lies in the first `bytes` stays. */
+  /* Changes the size of a storage; its first `bytes` bytes keep their contents. */
   int (*resize_storage)(tt_storage* storage, uint64_t bytes);
-  /* Elements are cast and broadcast. `last`: `from` is not used any more, and `to` may take its
-   * memory over. */
+  /* Copies, casts and broadcasts elements. If `last` is set, `from` is not used again, and `to` may
+   * take its memory. */
   int (*copy)(const tt_tensor* to, const tt_tensor* from, int last);
   /* Row-major elements of the tensor's dtype. The bytes are copied before the return. */
   int (*upload)(const tt_tensor* to, const void* bytes, uint64_t count);

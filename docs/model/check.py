@@ -137,7 +137,7 @@ def check(bounds: Bounds, mutations: Sequence[str] = (), flags: Sequence[str] = 
 
 EVENTS = ("", "opened", "given_up", "taken_over", "attached", "snapshot", "restored", "crashed",
           "drained")  # in the order of trace.pml's codes
-MOST_MARKS, MOST_EVENTS, LEASES = 12, 24, 8
+MAX_MARKS, MAX_EVENTS, LEASES = 12, 24, 8
 
 
 class Event(NamedTuple):
@@ -190,7 +190,7 @@ class Replayer:
         definitions = Bounds(LEASES, room=0).definitions
         definitions = [d for d in definitions if not d.startswith(("-DMAX", "-DOPS"))]
         compiled(Path(self._folder.name),
-                 [*definitions, "-DTRACE", f"-DMAX={MOST_MARKS}", f"-DOPS={MOST_MARKS}"],
+                 [*definitions, "-DTRACE", f"-DMAX={MAX_MARKS}", f"-DOPS={MAX_MARKS}"],
                  [*QUICK, "-DMEMLIM=1000"])
         return self
 
@@ -213,10 +213,10 @@ def encoded(trace: Sequence[Event]) -> list[str]:
     because a frame of the model may stand for many commands; a trace with too many of them is cut."""
     marks: set[int] = {0}
     most, opened = 0, 0
-    for each in trace[:MOST_EVENTS]:
+    for each in trace[:MAX_EVENTS]:
         now = marks | {each.upto, each.replay}
         opened += each.what in ("opened", "taken_over")
-        if len(now) > MOST_MARKS + 1 or opened > LEASES:
+        if len(now) > MAX_MARKS + 1 or opened > LEASES:
             break
         marks, most = now, most + 1
     rank = {mark: at for at, mark in enumerate(sorted(marks))}

@@ -1,4 +1,5 @@
-// What a command says of itself, before it is executed: for commands that are refused.
+// The ids that a command declares and the handles that it would write, read from the command alone:
+// for commands of thin clients that are refused.
 #pragma once
 
 #include <algorithm>

@@ -64,7 +64,7 @@ void Participant::advance_cut() {
     out_.push(std::move(action));
     return advance();
   }
-  // Transfers go on until here, since a rank may need them to come to the cut.
+  // Transfers run until this point, because a rank may need them to reach the cut.
   if (!now.rest.started() && out_.done >= last_before_cut()) point_to_point_.hold(true);
   if (!now.rest.started() && out_.done >= last_before_cut() && point_to_point_.at_rest()) {
     Vote vote;

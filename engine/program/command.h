@@ -40,7 +40,7 @@ struct Apply {
   bool record = false;   // the client's grad mode at the call
   bool inplace = false;  // result 0 overwrites argument 0
   core::DType default_dtype = core::DType::kF32;
-  // Of a thin client: the ids that the command takes, whether it is refused or not. Else 0.
+  // Number of ids that a thin client's command takes, also if it is refused; 0 for other clients.
   std::uint32_t made = 0;
   core::InlineVector<Argument, 3> arguments;
   core::InlineVector<std::uint32_t, 2> counts;  // lengths of list arguments, in signature order

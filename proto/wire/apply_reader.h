@@ -102,8 +102,8 @@ class ApplyReader : public PartReader {
     return true;
   }
 
-  // A thin client's instruction, all of whose fields were read, becomes its own refusal. False:
-  // that is not to be: another client's, or one that is over a limit.
+  // Turns a thin client's instruction, all of whose fields were read, into a program::Refused.
+  // Returns false for an instruction of another client, or one beyond a limit.
   bool refuse(std::uint32_t ids) {
     core::Status& status = fields_.status();
     if (!context_.thin || status.code() == core::Code::kResourceExhausted) return false;

@@ -1,5 +1,5 @@
-// What all gRPC servers of the daemon have in common: the limits that protect them from their
-// callers.
+// Settings that all gRPC servers of the daemon share: limits that protect them from their callers,
+// and no reflection for remote callers.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

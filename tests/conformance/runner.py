@@ -132,7 +132,7 @@ class Player:
         self.names[f"${name}"] = data + checksum
 
     def do_forget(self, _):
-        """What has been told so far counts no more."""
+        """Forgets the messages received so far."""
         self.session.told = {key: [] for key in self.session.told}
         self.session.reached = {}
 
@@ -149,7 +149,7 @@ class Player:
         call.cancel()
 
     def do_rest(self, parser):
-        """What Staged says is missing of an upload, however much had come when it was cut."""
+        """Uploads the bytes that are missing by Staged, however many arrived before the upload was cut."""
         key, whole = parser.value(), filled(parser.message())
         received = self.caller.unary("Staged", {"key": key}, self.session.metadata).get("received", 0)
         chunk = {**whole, "bytes": len(whole["data"]), "offset": received, "data": whole["data"][received:]}

@@ -172,7 +172,7 @@ class Schema:
         return WIRE_VARINT, varint(int(value) & (1 << 64) - 1)
 
     def decode(self, name, data):
-        """A dictionary of the fields that are there. What the schema does not know is left out."""
+        """Returns a dictionary of the fields in the message, without fields that the schema lacks."""
         message, values, at = self.messages[name], {}, 0
         while at < len(data):
             tag, at = read_varint(data, at)

@@ -16,7 +16,7 @@ PROTOCOL = 2
 
 
 class LateError(Exception):
-    """What command `root` failed with, by its code of google.rpc.Code."""
+    """The failure of command `root`, with its code of google.rpc.Code."""
 
     def __init__(self, root, code, text):
         self.root, self.code, self.text = root, code, text
@@ -170,7 +170,7 @@ class ThinClient:
         return list(struct.unpack(f"<{len(data) // struct.calcsize(kind)}{kind}", data))
 
     def describe(self, handles):
-        """Of each handle: dtype, shape, and device, strides and requires_grad, in one message."""
+        """Returns dtype, shape and description (device, strides, requires_grad) of each handle, with one message."""
         asked = [self.ask(handle, describe=True) for handle in handles]
         found = [self.answer(seq) for seq in asked]
         return [(each["dtype"], each.get("shape", []), each["description"]) for each in found]

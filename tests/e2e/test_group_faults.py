@@ -266,7 +266,7 @@ tell(text, x.tolist(), y.tolist())
 
 
 def test_a_changed_timeout_holds_for_later_collectives(start_daemon):
-    """The world's becomes shorter. That of a group becomes longer than rank 1 needs to come."""
+    """The timeout of the world becomes shorter, that of a group longer than rank 1 needs to call."""
     found = told(start(start_daemon().unix, 2, """
 import datetime, warnings
 patient = dist.new_group([0, 1], timeout=60)

@@ -13,7 +13,7 @@ from box import is_loss
 from support.daemon import Daemon
 
 DEVICE = "cuda:0"
-MOST_JOBS = 12
+MAX_JOBS = 12
 PATIENCE = 60.0  # the maximum seconds for a row
 state = {}
 
@@ -193,7 +193,7 @@ def run(flags, environment, ops, quick, deadline):
     def ask():
         while time.monotonic() < deadline and rows_of_one_daemon(found, flags, environment, deadline):
             pass
-    jobs = max(1, min(MOST_JOBS, os.cpu_count() or 1, found.of))
+    jobs = max(1, min(MAX_JOBS, os.cpu_count() or 1, found.of))
     with concurrent.futures.ThreadPoolExecutor(jobs) as threads:
         for thread in [threads.submit(ask) for _ in range(jobs)]:
             thread.result()

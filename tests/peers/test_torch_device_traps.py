@@ -1,4 +1,4 @@
-"""What PyTorch takes for granted of a device, each a trap of its own, on the device "tt"."""
+"""Assumptions of PyTorch about a device that are easily broken, each as a test on the device "tt"."""
 
 import copy
 import io

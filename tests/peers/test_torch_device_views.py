@@ -77,7 +77,7 @@ def change_of(rng, x, others):
 
 
 def overlaps(x):
-    """Do elements lie on one another? What a write to them means PyTorch leaves open."""
+    """Whether two elements share memory; PyTorch leaves writes to such tensors undefined."""
     if not x.numel():
         return False
     last = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))

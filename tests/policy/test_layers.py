@@ -12,7 +12,7 @@ POSIX = "posix"  # <name.h> and <sys/name.h>
 CLIENT = [STD]
 ABSL = [STD, POSIX, "absl/"]
 
-# What a file of the daemon may include from the engine and from Debian's packages.
+# The headers of the engine and of Debian's packages that a file of the daemon may include.
 ENGINE = ["engine/engine.h", "engine/core/", "engine/program/", "engine/ops/op.h",
           "engine/memory/block_file.h", "engine/runtime/fabric.h", "engine/collective/link.h"]
 DAEMON = [*ABSL, "grpc/", "grpcpp/", "google/protobuf/", "spdlog/", "CLI/", "toml++/", "nlohmann/",

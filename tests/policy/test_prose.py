@@ -21,16 +21,16 @@ from repository import files, relative
 # A bound is only ever lowered.
 BOUNDS = {
     ".": 0.5,
-    "clients": 5.3,
-    "deploy": 9.1,
+    "clients": 0.5,
+    "deploy": 0.5,
     "docs": 0.5,
-    "engine": 8.9,
-    "proto": 6.2,
-    "server": 9.8,
-    "tests": 3.9,
+    "engine": 0.5,
+    "proto": 0.5,
+    "server": 0.5,
+    "tests": 0.5,
 }
 # C++ headers whose first comment is still missing or a fragment. This number is only ever lowered.
-MAX_HEADERS_WITHOUT_PURPOSE = 29
+MAX_HEADERS_WITHOUT_PURPOSE = 0
 
 CPP = {".h", ".cc", ".cu", ".cuh", ".proto"}
 GENERATED = {"docs/ops.md", "docs/names.md"}

@@ -9,16 +9,16 @@ ENDS = r"\b(?:end|retire|refuse|dismiss|finish)\(|\bEnding\b|return \{.*[Ss]tatu
 
 
 def rows(heading):
-    """First cells of the table that follows, without their marks; all cells of each row."""
+    """The names in the first cells of the table below the heading, each with all cells of its row."""
     section = TEXT.split(f"\n{heading}\n")[1].split("\n#")[0]
     table = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     return [(name, cells) for cells in table[1:] for name in re.findall(r"`(\w+)`", cells[0])]
 
 
 def words_of_the_server():
-    """Texts of one word that statements which end a session or a stream hold."""
+    """The reason words in statements that end a session or a stream."""
     words = set()
-    for path in (ROOT / "server").glob("*.cc"):
+    for path in (ROOT / "server").rglob("*.cc"):
         if path.name.endswith("_test.cc") or path.name == "http.cc":
             continue
         for statement in path.read_text(encoding="utf-8").split(";"):
@@ -29,8 +29,8 @@ def words_of_the_server():
 
 
 def codes_of_the_daemon():
-    """Codes, as gRPC spells them, that a status is made with in the server, the engine or the wire."""
-    codes = {"UNAUTHENTICATED", "UNKNOWN"}  # of server/auth.h; of a newer server
+    """The codes of all statuses that the server, the engine and the wire create, as gRPC spells them."""
+    codes = {"UNAUTHENTICATED", "UNKNOWN"}  # sent by server/access/auth.h; sent by a newer server
     helpers = {"invalid": "INVALID_ARGUMENT", "unimplemented": "UNIMPLEMENTED", "internal": "INTERNAL"}
     for folder in ("server", "engine", "proto/wire"):
         for path in (ROOT / folder).rglob("*.cc"):
@@ -48,6 +48,6 @@ def test_reasons():
 
 
 def test_codes():
-    listed = dict(rows("## What is refused, and how it ends"))
+    listed = dict(rows("## Refused input"))
     assert set(listed) == codes_of_the_daemon()
     assert all(len(cells) == 3 and cells[2].strip(" |") for cells in listed.values())

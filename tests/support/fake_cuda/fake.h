@@ -1,12 +1,11 @@
 // The fake driver of the tests: a library with the functions of the CUDA driver and of NVRTC that
 // the daemon uses, for machines without a GPU.
-//
 // It is a strict device: memory that the host cannot access, filled with garbage when it is
 // allocated, with inaccessible pages around every allocation; streams that run as late as they may,
 // and in any order that events allow; it refuses calls without a context, launches beyond the
 // limits, and freed memory. Kernels are compiled by the C++ compiler together with emulate.cuh and
 // run block by block.
-//
+
 // TT_FAKE_CUDA is a list "name=value,...":
 //   devices=1     number of devices            memory=256   MiB on each
 //   capability=90                              driver=13000, nvrtc=13.0   versions

@@ -172,8 +172,8 @@ class DaemonStore(Store):
 
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         if len(expected) + len(desired) > _MAX_VALUE_BYTES:
-            raise DistStoreError(f"compare_set: the two values have at most {_MAX_VALUE_BYTES} bytes together, "
-                                 f"not {len(expected) + len(desired)} (key {key[:64]!r})")
+            raise DistStoreError(f"compare_set: the two values have at most {_MAX_VALUE_BYTES} bytes "
+                                 f"together, not {len(expected) + len(desired)} (key {key[:64]!r})")
         return self._change("CompareSet", key, [(4, expected), (5, desired)]).data(1)
 
     def _check(self, keys: Sequence[str]) -> bool:

@@ -98,7 +98,8 @@ class ProcessGroup:
         return self._backend
 
     def set_timeout(self, timeout: Any) -> None:
-        """Of each later collective of this process: a timedelta or seconds. ValueError as new_group's."""
+        """Sets the timeout of later collectives of this process: a timedelta or seconds. Raises
+        ValueError as new_group does."""
         if timeout is None:
             raise TypeError("timeout is a timedelta or seconds, not None")
         seconds = _seconds(timeout)

@@ -21,9 +21,8 @@ from typing import Any as _Any
 
 import torch as _torch
 
-import teletensor as _teletensor
-
 from .. import _core
+from .._errors import OutOfMemoryError
 from . import _build, _device, _printing
 
 __all__ = ["fallbacks", "strict", "synchronize"]
@@ -36,12 +35,12 @@ def _begin() -> None:
     name = _torch._C._get_privateuse1_backend_name()
     if name != "privateuseone":
         raise ImportError(f"this process has the PyTorch backend {name!r} already: PyTorch has room for "
-                          "one backend of this kind, and 'tt' is one")
+                          "one backend of this kind, and 'tt' is such a backend")
     global _bridge
     _bridge = _build.load(_torch)
     _core.pass_over(str(Path(_torch.__file__).parent))
     _torch.utils.rename_privateuse1_backend("tt")
-    _bridge.begin(_core.torch_bridge(), _teletensor.OutOfMemoryError)
+    _bridge.begin(_core.torch_bridge(), OutOfMemoryError)
     _device.default_generator = _bridge.default_generator()
     _torch._register_device_module("tt", _device)
     _torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
@@ -54,7 +53,7 @@ _begin()
 
 
 def fallbacks(clear: bool = False) -> dict[str, int]:
-    """The operators that have run on the CPU of this process, and how often; `clear`: from now on anew."""
+    """The operators that have run on the CPU of this process, and how often. `clear` resets the counts."""
     found: dict[str, int] = _bridge.fallbacks(clear)
     return found
 

@@ -44,7 +44,7 @@ def _session() -> Any:
 
 
 def is_available() -> bool:
-    """True: a daemon is looked for when the first tensor is made."""
+    """Returns True; the first tensor on the device connects to a daemon."""
     return True
 
 
@@ -149,7 +149,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported() -> bool:
-    """True: the daemon computes in bfloat16 on every device."""
+    """Returns True, because the daemon computes in bfloat16 on every device."""
     return True
 
 

@@ -1,4 +1,5 @@
-// layer_norm, batch_norm and their derivatives, with the sums of cpu/norms.cc, leaf by leaf.
+// Kernels of layer_norm, batch_norm and their derivatives; their sums are those of cpu/norms.cc, leaf
+// by leaf.
 namespace tt {
 
 // A group of threads, one for each lane of the CPU's sums, its task, and functions for its sums.

@@ -122,7 +122,8 @@ class Groups:
 
 
 def _missing(group: ProcessGroup, ranks: dict[int, ProcessGroup]) -> str:
-    """What another rank has yet to issue for the collectives and receives of this rank; "" for nothing."""
+    """Describes the calls that another rank has yet to issue for the collectives and receives of this rank;
+    "" if there are none."""
     own = group.rank()
     for rank in range(group.size()):
         other = ranks.get(rank)
