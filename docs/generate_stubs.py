@@ -209,7 +209,7 @@ def core() -> str:
 
 def catalog() -> str:
     lines = ["from ._core import Tensor, _Device, _DType, _Number", ""]
-    for name in sorted(set(teletensor._op_names) - set(_functions.NAMES)):
+    for name in sorted(set(teletensor._api._op_names) - set(_functions.NAMES)):
         value = getattr(teletensor, name)
         if isinstance(value, types.FunctionType):
             lines.append(from_signature(name, value, False))

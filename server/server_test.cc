@@ -350,7 +350,7 @@ TEST_F(ServerTest, HelloSaysWhatDoesNotFit) {
   refused(request, "speaks protocol 1, server");
   request = Client::request();
   request.clear_ops();
-  refused(request, "ops");
+  refused(request, "table of operators");
   request = Client::request();
   request.set_session_name("a\nb");
   refused(request, "session name");

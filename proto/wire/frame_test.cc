@@ -194,7 +194,7 @@ TEST(Frame, RefusesTwoKindsOrNone) {
   EXPECT_REFUSED(read(message), kInvalidArgument, "two kinds");
   message = one(&c);
   c->set_record(true);
-  EXPECT_REFUSED(read(message), kInvalidArgument, "no op");
+  EXPECT_REFUSED(read(message), kInvalidArgument, "neither an op");
   message = one(&c);
   c->set_made(1);
   EXPECT_REFUSED(read(message), kInvalidArgument, "without a command");
