@@ -219,8 +219,10 @@ def encoded(trace: Sequence[Event]) -> list[str]:
         if len(now) > MAX_MARKS + 1 or opened > LEASES:
             break
         marks, most = now, most + 1
-    rank = {mark: at for at, mark in enumerate(sorted(marks))}
     part = trace[:most]
+    if opened >= LEASES and part[-1].what == "given_up":
+        part = part[:-1]  # the model has no further lease for the client that takes the session over
+    rank = {mark: at for at, mark in enumerate(sorted(marks))}
     count = {what: sum(each.what == what for each in part) for what in EVENTS}
     ends = count["crashed"] + count["drained"]
     budgets = (count["attached"] + 1, 0, ends, count["drained"], count["snapshot"])

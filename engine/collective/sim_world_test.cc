@@ -298,7 +298,8 @@ void World::shut_down(Place place) {
   if (!alive(place) || node.ended || node.draining || group_.levels() > 1) return;
   node.draining = node.shuts_down = true;
   node.moved = now;
-  come_to_rest(place, now + 300000);
+  // A cut connection may stay closed for plan_.late, several times in each generation.
+  come_to_rest(place, now + 300000 + 20 * plan_.late);
 }
 
 bool World::has_open(Rank rank) const {

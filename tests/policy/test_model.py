@@ -35,3 +35,12 @@ def test_either_guard_against_frames_that_come_twice_is_enough():
     bounds = check.Bounds(cuts=1)
     assert [check.check(bounds, undone).broken for undone in (guards[:1], guards[1:], guards)] == [
         "", "", "RIGHT_CLIENTS_GO_ON"]
+
+
+def test_a_trace_with_more_clients_than_the_model_has_is_cut():
+    """The last client that is replayed keeps the session, because the model has no client to take it over."""
+    trace = [check.Event("opened")]
+    trace += [check.Event("given_up"), check.Event("taken_over")] * check.LEASES
+    with check.Replayer() as model:
+        assert model.accepts(trace)
+        assert not model.accepts([*trace[:4], check.Event("opened")])
