@@ -49,9 +49,9 @@ LINES = {
     "dist.new_group([0, 1], timeout=float('nan'))": "ValueError: timeout must be above 0 seconds, not nan",
     "dist.new_group([0, 1], timeout=float('inf'))": "ValueError: timeout must be above 0 seconds, not inf",
     "dist.new_group([0, 1], timeout=1e300)": "nothing",  # a year is as good
-    "dist.set_timeout(0)": "ValueError: timeout is more than 0 seconds, not 0",
+    "dist.set_timeout(0)": "ValueError: timeout must be above 0 seconds, not 0",
     "dist.set_timeout(None)": "TypeError: timeout is a timedelta or seconds, not None",
-    "dist.set_timeout(5, 'world')": "TypeError: group is a ProcessGroup, not str",
+    "dist.set_timeout(5, 'world')": "TypeError: group must be a ProcessGroup, not str",
     "dist.set_timeout(5, dist.GroupMember.NON_GROUP_MEMBER)": "ValueError: Invalid process group specified",
     "dist.get_global_rank(dist.group.WORLD, 2)": "ValueError: ",
     "dist.all_gather_object([None], 1)": "ValueError: ",

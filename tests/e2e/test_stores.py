@@ -83,7 +83,7 @@ def test_bad_arguments(store):
             call()
     with pytest.raises(ValueError, match="2 keys and 1 values"):
         store.multi_set(["a", "b"], ["1"])
-    with pytest.raises(ValueError, match="more than 0"):
+    with pytest.raises(ValueError, match="above 0"):
         store.set_timeout(0)
     store.set("k", "text")
     with pytest.raises(dist.DistStoreError, match="k. is not a number.*text"):
