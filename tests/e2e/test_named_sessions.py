@@ -410,9 +410,9 @@ def test_who_has_taken_a_session_over(daemon, tt, each_transport, monkeypatch):
 
 
 @pytest.mark.parametrize("told, shown", [
-    ({}, "over, at "),
-    ({"program": "job"}, "over: job, at "),
-    ({"user": 'a"\n\x1b[31m' + "b" * 100, "pid": 7}, "over: a??" + "?[31m" + "b" * 56 + ", pid 7, at ")])
+    ({}, "over the session, at "),
+    ({"program": "job"}, "over the session: job, at "),
+    ({"user": 'a"\n\x1b[31m' + "b" * 100, "pid": 7}, "over the session: a??" + "?[31m" + "b" * 56 + ", pid 7, at ")])
 def test_a_client_that_describes_itself_as_it_likes(daemon, told, shown):
     with Raw(daemon.unix) as raw:
         raw.session(session_name="n", take_over=True, instance_id=b"1" * 16)
