@@ -162,6 +162,9 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::uint64_t cancelled_below() const { return cancel_below_.load(std::memory_order_relaxed); }
   std::uint64_t completed_upto() const { return completed_.load(std::memory_order_acquire); }
   std::size_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  // The commands after `seq` are those of the session's next client. When it joins a group that an
+  // earlier client has joined, it replaces that member. Any thread.
+  void take_over(std::uint64_t seq) { taken_over_at_.store(seq, std::memory_order_relaxed); }
   // Returns true if the session is in a group. Any thread.
   bool has_groups();
   // Ends the groups of the session, with the reason "rank n `why`". Any thread.
@@ -284,6 +287,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
   void run_group(Entry& entry);
+  void leave_group(std::uint64_t number);
   Groups::Member* known_member(const Entry& entry) const;
   // The error with which an entry must be refused: its program has ended, or it was interrupted.
   core::Status refusal(const Entry& entry) const;
@@ -346,6 +350,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   WindowPlans plans_;
   std::uint64_t interner_ends_seen_ = 0;
   std::deque<OpenCollective> collectives_;  // open collectives, by seq
+  // The command that joined each group; absent for a group that was restored from a snapshot.
+  std::map<std::uint64_t, std::uint64_t> joined_at_;
   // The open collective for which the session task stopped; null: it stopped for another reason.
   OpenCollective* blocker_ = nullptr;
   FailureRef refused_;                 // the failure of the last refused entry
@@ -361,6 +367,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> groups_end_{false};
+  std::atomic<std::uint64_t> taken_over_at_{0};  // the last command of an earlier client
   std::atomic<std::uint64_t> interner_ends_{0};  // number of interners that were destroyed
 
   mutable core::Mutex mu_;

@@ -26,14 +26,26 @@ std::string stopped(const program::Failure& why) { return "has stopped: " + why.
 Groups::Member* Back::known_member(const Entry& entry) const {
   if (!entry.group->join) return nullptr;
   const auto known = executor_.joined().find(entry.group->number);
+  const auto joined_at = joined_at_.find(entry.group->number);
+  const std::uint64_t taken_over_at = taken_over_at_.load(std::memory_order_relaxed);
+  if (joined_at != joined_at_.end() && joined_at->second <= taken_over_at) return nullptr;
+  if (joined_at == joined_at_.end() && taken_over_at != 0) return nullptr;  // restored membership
   return known != executor_.joined().end() && known->second.ok() ? known->second->get() : nullptr;
+}
+
+void Back::leave_group(std::uint64_t number) {
+  if (number == kAllGroups) {
+    joined_at_.clear();
+    return executor_.leave_all();
+  }
+  joined_at_.erase(number);
+  executor_.leave(number);
 }
 
 // If joining fails, each collective of the group fails with that error.
 void Back::run_group(Entry& entry) {
   Entry::Group& group = *entry.group;
-  if (group.number == kAllGroups && !group.join) return executor_.leave_all();
-  if (!group.join) return executor_.leave(group.number);
+  if (!group.join) return leave_group(group.number);
   if (Groups::Member* const known = known_member(entry)) {
     return known->set_timeout(group.join->timeout);
   }
@@ -60,6 +72,7 @@ void Back::run_group(Entry& entry) {
     core::MutexLock lock(mu_);
     std::erase_if(members_, [](const auto& known) { return known.expired(); });
     members_.push_back(*member);
+    joined_at_[group.number] = entry.instruction.seq;
   } else {
     record_failure(entry, member.status());
   }

@@ -105,6 +105,7 @@ void Session::give_to_successor() {
     next_id_ = taken.next_id;
     taken.next_seq = next_seq_;
     abandoned_upto_ = next_seq_ - 1;
+    back_.take_over(abandoned_upto_);
     ++takeovers_;
     amounts_ = amounts;
     uploads.swap(uploads_);

@@ -387,7 +387,7 @@ def _check_parts(tt, Pair):
     ):
         with pytest.raises(ValueError, match=error):
             line()
-    with pytest.raises(TypeError, match="str is no tensor"):
+    with pytest.raises(TypeError, match="str is neither a tensor"):
         parallel.gather(["a", "b"], "cpu")
 
 

@@ -10,7 +10,7 @@ import teletensor
 MODULES = [teletensor.__name__] + [
     found.name for found in pkgutil.walk_packages(teletensor.__path__, "teletensor.")
     if not found.name.endswith(("_core", "_catalog", "_wire", "as_torch"))  # the last one changes texts
-    and not found.name.startswith("teletensor.integrations.")  # which need other packages
+    and not found.name.startswith(("teletensor.integrations.", "teletensor.torch"))  # which need other packages
 ]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 WITH_EXAMPLES = [
