@@ -348,8 +348,8 @@ void Peer::dial() {
     standing_ = false;
     greet_until_ = Clock::now() + kHandshake;
     hello_ = encode_hello({home_.name, kPeerProtocol, link_->hello()});
+    ++home_.streams;  // while locked, so that stop() is followed by a wait for this stream
   }
-  ++home_.streams;
   stream->open();
   home_.look_again();
 }

@@ -75,6 +75,10 @@ class DialedStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
 
 void PeerStream::opened() noexcept {
   self_ = shared_from_this();
+  {
+    MutexLock lock(mutex_);
+    open_ = true;
+  }
   wake();
 }
 
@@ -148,7 +152,7 @@ bool PeerStream::step() noexcept {
   Status why;
   {
     MutexLock lock(mutex_);
-    if (finished_) return false;
+    if (!open_ || finished_) return false;
     if (ending_) {
       if (!writing_) {
         next = kFinish;

@@ -46,8 +46,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   void hand_to(Owner& owner) { owner_ = &owner; }
   // Reports that there may be a frame to write. Callable from any thread.
   void wake() noexcept;
-  // Ends the stream; closed() follows. If it is called several times, the first reason counts.
-  // Callable from any thread.
+  // Ends the stream; closed() follows, for a stream that is not open yet once open() has been
+  // called. If it is called several times, the first reason counts. Callable from any thread.
   void end(core::Status why) noexcept;
   // Returns true if the verified certificate of the other side has exactly this DNS name.
   // Precondition: a frame was received.
@@ -78,6 +78,7 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   grpc::ByteBuffer read_, written_;  // Buffers of the operations in progress.
 
   core::Mutex mutex_;
+  bool open_ TT_GUARDED_BY(mutex_) = false;  // gRPC's call exists; before that nothing is started
   bool reading_ TT_GUARDED_BY(mutex_) = false;
   bool writing_ TT_GUARDED_BY(mutex_) = false;
   bool ending_ TT_GUARDED_BY(mutex_) = false;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 namespace teletensor::server {
 namespace {
 
@@ -223,6 +225,27 @@ TEST(Peers, ASlowPeerHoldsUpNobodyElse) {
   ASSERT_TRUE(eventually([&] { return c.recorder->said_count("a") == 200; }));
   expect_contents(c, "a", 200);
   for (Box* box : {&a, &b, &c}) box->peers->stop();
+}
+
+class LastCall final : public PeerStream::Owner {
+ public:
+  void received(const PeerStream::Ref&, grpc::ByteBuffer) override {}
+  std::optional<grpc::ByteBuffer> next(const PeerStream::Ref&) override { return std::nullopt; }
+  void closed(const PeerStream::Ref&, const std::string& why) override { told.set_value(why); }
+
+  std::promise<std::string> told;
+};
+
+// A daemon that shuts down may end the stream while another thread is about to open it.
+TEST(PeerStream, AStreamThatHasEndedBeforeItIsOpenIsClosed) {
+  LastCall owner;
+  const PeerStream::Ref stream =
+      dialed_peer(grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()), owner);
+  stream->end(core::Status(core::Code::kUnavailable, "the daemon shuts down"));
+  stream->open();
+  std::future<std::string> told = owner.told.get_future();
+  ASSERT_EQ(told.wait_for(testing::kHang), std::future_status::ready);
+  EXPECT_EQ(told.get(), "the daemon shuts down");
 }
 
 // Calls stop() with many messages in flight: afterwards no memory is held, and the messages that
