@@ -43,7 +43,7 @@ def keep(name, model):
 
 HOOKS = """
 # Random numbers differ, so both get these for the first matrices.
-L.randn = lambda *shape, **given: fixed(shape, 5)
+(L if library == "torch" else L._api).randn = lambda *shape, **given: fixed(shape, 5)
 default, power, local = hooks.values()
 if library == "torch":  # whose batched_powerSGD_hook gives it a matrix, although it takes a batch of them
     batched = power._orthogonalize
