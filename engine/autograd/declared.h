@@ -8,21 +8,15 @@
 
 #include "engine/ops/op.h"
 #include "engine/program/command.h"
+#include "engine/program/made.h"
 
 namespace teletensor::autograd {
 
 // The ids that a thin client's command takes.
 inline std::uint32_t declared_ids(const program::Command& command) {
   if (const auto* apply = std::get_if<program::Apply>(&command)) return apply->made;
-  if (const auto* backward = std::get_if<program::Backward>(&command)) return backward->made;
-  if (const auto* call = std::get_if<program::Call>(&command)) return call->made;
   if (const auto* refused = std::get_if<program::Refused>(&command)) return refused->made;
-  return std::holds_alternative<program::Constant>(command) ||
-                 std::holds_alternative<program::Uploaded>(command) ||
-                 std::holds_alternative<program::Published>(command) ||
-                 std::holds_alternative<program::Saved>(command)
-             ? 1
-             : 0;
+  return program::usual_made(command);
 }
 
 // The handles that an instruction would have written to. Its operands may be too few or too many.

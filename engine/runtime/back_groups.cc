@@ -26,10 +26,10 @@ std::string stopped(const program::Failure& why) { return "has stopped: " + why.
 Groups::Member* Back::known_member(const Entry& entry) const {
   if (!entry.group->join) return nullptr;
   const auto known = executor_.joined().find(entry.group->number);
-  const auto joined_at = joined_at_.find(entry.group->number);
+  const auto joined = joined_at_.find(entry.group->number);
+  const std::uint64_t joined_at = joined == joined_at_.end() ? 0 : joined->second;
   const std::uint64_t taken_over_at = taken_over_at_.load(std::memory_order_relaxed);
-  if (joined_at != joined_at_.end() && joined_at->second <= taken_over_at) return nullptr;
-  if (joined_at == joined_at_.end() && taken_over_at != 0) return nullptr;  // restored membership
+  if (taken_over_at != 0 && joined_at <= taken_over_at) return nullptr;  // an earlier client joined
   return known != executor_.joined().end() && known->second.ok() ? known->second->get() : nullptr;
 }
 

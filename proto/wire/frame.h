@@ -12,6 +12,7 @@
 
 #include "engine/core/status.h"
 #include "engine/program/command.h"
+#include "engine/program/made.h"
 
 namespace teletensor::wire {
 
@@ -51,8 +52,8 @@ std::size_t items_of(const core::Attributes& attributes);
 std::size_t items_of(const ApplyView& apply);
 std::size_t items_of(const program::Command& command);
 
-// The number of ids that a command makes if the writer does not state another number.
-std::uint32_t usual_made(const program::Command& command);
+// The writer states the number of ids that a command makes only if it is another one.
+using program::usual_made;
 
 // Collects commands in one frame. Not thread-safe; never fails (it can only throw bad_alloc).
 //

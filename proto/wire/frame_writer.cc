@@ -274,18 +274,6 @@ std::size_t items_of(const Command& command) {
   return apply != nullptr ? items_of(view_of(*apply)) : need_of(command).items;
 }
 
-std::uint32_t usual_made(const Command& command) {
-  if (const auto* apply = std::get_if<Apply>(&command)) return apply->inplace ? 0 : 1;
-  if (const auto* b = std::get_if<program::Backward>(&command)) return b->made;
-  if (const auto* c = std::get_if<program::Call>(&command)) return c->made;
-  return std::holds_alternative<program::Constant>(command) ||
-                 std::holds_alternative<program::Uploaded>(command) ||
-                 std::holds_alternative<program::Published>(command) ||
-                 std::holds_alternative<program::Saved>(command)
-             ? 1
-             : 0;
-}
-
 void FrameWriter::begin(std::uint64_t first_seq, program::HandleId first_id) {
   size_ = kHeader;
   commands_ = items_ = 0;
