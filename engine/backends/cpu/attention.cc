@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "engine/backends/cpu/cpu.h"
@@ -28,14 +29,20 @@ constexpr std::int64_t kMaxParts = 16;
 template <class A>
 constexpr A kNoVisibleKey = -std::numeric_limits<A>::infinity();
 
+// Whether products read the matrices as right factors, row by row, or otherwise.
+enum class Use { kRightFactor, kOther };
+
 // The matrices of one operand; the elements of each row are adjacent.
 template <class A>
 class Heads {
  public:
-  Heads(KernelCall& call, const TensorArg& arg, Status& status) : arg_(arg) {
+  Heads(KernelCall& call, const TensorArg& arg, Use use, Status& status) : arg_(arg) {
     const core::Geometry& g = *arg.geometry;
     const int rank = g.rank();
-    if (g.strides[rank - 1] != 1 || g.strides[rank - 2] < g.shape[rank - 1]) {
+    const std::int64_t row = g.strides[rank - 2], columns = g.shape[rank - 1];
+    const bool slow = std::is_same_v<A, float> && use == Use::kRightFactor && lines_collide(row) &&
+                      !lines_collide(columns);
+    if (slow || g.strides[rank - 1] != 1 || row < columns) {
       copy_.emplace(call, arg, status);
       if (!status.ok()) return;
       arg_ = copy_->arg();
@@ -135,8 +142,8 @@ Status forward(KernelCall& call) {
   const A scale = static_cast<A>(call.attributes.real(1));
   const Sizes4 n(*call.in[0].geometry, *call.in[2].geometry);
   Status status;
-  const Heads<A> q(call, call.in[0], status), k(call, call.in[1], status),
-      v(call, call.in[2], status);
+  const Heads<A> q(call, call.in[0], Use::kOther, status), k(call, call.in[1], Use::kOther, status),
+      v(call, call.in[2], Use::kRightFactor, status);
   const Mask<A> mask(call.in[3], call.in[0]);
   TT_RETURN_IF_ERROR(std::move(status));
   A* const out = call.out[0].first<A>();
@@ -195,8 +202,10 @@ Status backward(KernelCall& call) {
   const A scale = static_cast<A>(call.attributes.real(1));
   const Sizes4 n(*call.in[1].geometry, *call.in[3].geometry);
   Status status;
-  const Heads<A> g(call, call.in[0], status), q(call, call.in[1], status),
-      k(call, call.in[2], status), v(call, call.in[3], status), y(call, call.in[4], status);
+  const Heads<A> g(call, call.in[0], Use::kRightFactor, status),
+      q(call, call.in[1], Use::kRightFactor, status),
+      k(call, call.in[2], Use::kRightFactor, status), v(call, call.in[3], Use::kOther, status),
+      y(call, call.in[4], Use::kOther, status);
   const RowMajor logs_row_major(call, call.in[5], status);
   const Mask<A> mask(call.in[6], call.in[1]);
   TT_RETURN_IF_ERROR(std::move(status));
@@ -214,13 +223,14 @@ Status backward(KernelCall& call) {
   const RowSteps<A>& steps = row_steps<A>();
   // The weights of a block, their gradients, and a product before it is added.
   const std::int64_t wide = std::max(n.inner, n.values);
-  const std::int64_t elements = 2 * kRows * n.keys + std::max(n.keys, kRows) * wide;
+  const std::int64_t block = kRows * (n.keys + kLineGap);
+  const std::int64_t elements = 2 * block + std::max(n.keys, kRows) * wide;
   const double ns =
       0.05 * static_cast<double>(n.length * n.keys) * static_cast<double>(n.inner + n.values + 16);
   return each_unit<A>(call, n.heads, ns, elements, [&](std::int64_t head, A* memory) -> Status {
     A* const p = memory;
-    A* const d = p + kRows * n.keys;
-    A* const product = d + kRows * n.keys;
+    A* const d = p + block;
+    A* const product = d + block;
     A* const of_k = dk + head * n.keys * n.inner;
     A* const of_v = dv + head * n.keys * n.values;
     std::fill_n(of_k, n.keys * n.inner, A(0));
@@ -228,12 +238,13 @@ Status backward(KernelCall& call) {
     for (std::int64_t first = 0; first < n.length; first += kRows) {
       const std::int64_t rows = std::min(kRows, n.length - first);
       const std::int64_t columns = n.seen(first + rows - 1, causal);
+      const std::int64_t apart = stride_of_lines(columns);
       TT_RETURN_IF_ERROR(
-          gemm(rows, columns, n.inner, q.from(head, first), k.turned(head, 0), p, columns));
+          gemm(rows, columns, n.inner, q.from(head, first), k.turned(head, 0), p, apart));
       TT_RETURN_IF_ERROR(
-          gemm(rows, columns, n.values, g.from(head, first), v.turned(head, 0), d, columns));
+          gemm(rows, columns, n.values, g.from(head, first), v.turned(head, 0), d, apart));
       for (std::int64_t r = 0; r < rows; ++r) {
-        A *weights = p + r * columns, *gradient = d + r * columns;
+        A *weights = p + r * apart, *gradient = d + r * apart;
         const std::int64_t seen = n.seen(first + r, causal);
         const A& log = logs[head * n.length + first + r];
         if (log == kNoVisibleKey<A>) {
@@ -259,8 +270,8 @@ Status backward(KernelCall& call) {
         std::fill(weights + seen, weights + columns, A(0));
         std::fill(gradient + seen, gradient + columns, A(0));
       }
-      const MatrixRef<const A> p_turned{p, 1, columns}, d_turned{d, 1, columns},
-          d_straight{d, columns, 1};
+      const MatrixRef<const A> p_turned{p, 1, apart}, d_turned{d, 1, apart},
+          d_straight{d, apart, 1};
       TT_RETURN_IF_ERROR(
           gemm(columns, n.values, rows, p_turned, g.from(head, first), product, n.values));
       steps.add(product, columns * n.values, of_v);

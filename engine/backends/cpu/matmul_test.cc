@@ -122,6 +122,19 @@ TEST(Matmul, SplitsAgreeWithTheWhole) {
   }
 }
 
+// Lines a multiple of 2 KiB apart are copied before the product.
+TEST(Matmul, LinesThatCollideInTheCache) {
+  const std::int64_t m = 512, n = 512, k = 96;
+  const TestTensor a = whole(DType::kF32, {m, k}, 1), b = whole(DType::kF32, {k, n}, 2);
+  const auto expected = reference(a, b, m, n, k, 1, false, false);
+  const TestTensor wide = b.laid_out(Geometry({k, n}, {2 * n, 1}, 7));
+  for (const TestTensor& x : {a, turned(a)}) {
+    for (const TestTensor& y : {b, turned(b), wide}) {
+      EXPECT_EQ(call_op("matmul", {x, y})[0].values(), expected);
+    }
+  }
+}
+
 TEST(Matmul, IntegersWrap) {
   const TestTensor big(DType::kI32, {1, 2}, {2147483647, 2147483647});
   const TestTensor ones(DType::kI32, {2, 1}, {2, 2});

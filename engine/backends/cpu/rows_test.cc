@@ -211,5 +211,36 @@ TEST(Attention, LogarithmsWithoutColumnsOfValues) {
   for (const double value : result[1].values()) EXPECT_NEAR(value, std::log(2), 1e-6);
 }
 
+// Heads that lie in a projection of 1,024 columns, whose rows are 4 KiB apart, and 520 keys, of
+// which a causal block sees 512 in the middle. Their layout does not change the bits.
+TEST(Attention, RowsThatCollideInTheCache) {
+  const Geometry dense({2, 520, 32}), apart({2, 520, 32}, {32, 1024, 1});
+  std::vector<TestTensor> straight, wide;
+  for (int seed = 0; seed < 4; ++seed) {
+    std::vector<double> values(static_cast<std::size_t>(dense.numel()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::sin(static_cast<double>(i) * 0.7 + seed);
+    }
+    straight.emplace_back(DType::kF32, dense);
+    straight.back().fill(values);
+    wide.push_back(straight.back().laid_out(apart));
+  }
+  const core::Attributes attributes{Attribute::of(true), Attribute::of(0.2)};
+  const auto forward = [&](const std::vector<TestTensor>& x) {
+    return call_op("attention", {x[0], x[1], x[2], nullptr}, attributes);
+  };
+  const TestResult one = forward(straight), other = forward(wide);
+  ASSERT_TRUE(one.status.ok() && other.status.ok());
+  EXPECT_EQ(one[0].values(), other[0].values());
+  const auto backward = [&](const std::vector<TestTensor>& x) {
+    return call_op("attention_backward", {x[3], x[0], x[1], x[2], one[0], one[1], nullptr},
+                   attributes);
+  };
+  const TestResult first = backward(straight), second = backward(wide);
+  ASSERT_TRUE(first.status.ok()) << first.status.message();
+  ASSERT_TRUE(second.status.ok()) << second.status.message();
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(first[i].values(), second[i].values());
+}
+
 }  // namespace
 }  // namespace teletensor::backends::cpu
