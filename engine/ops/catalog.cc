@@ -21,7 +21,7 @@ std::vector<OpDef> all_families() {
   std::vector<OpDef> all;
   for (auto family :
        {view_ops,      region_ops,    copy_ops,          unary_ops,        binary_ops,
-        ternary_ops,   complex_ops,   reduction_ops,     normalize_ops,    loss_ops,
+        ternary_ops,   complex_ops,   reduction_ops,     softmax_ops,      loss_ops,
         order_ops,     matmul_ops,    linalg_factor_ops, linalg_solve_ops, linalg_spectral_ops,
         fft_ops,       creation_ops,  random_ops,        index_ops,        join_ops,
         optimizer_ops, recurrent_ops, client_ops,        norm_ops,         attention_ops,

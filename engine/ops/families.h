@@ -16,7 +16,7 @@ std::vector<OpDef> binary_ops();  // binary.cc: arithmetic, comparison, logical,
 std::vector<OpDef> ternary_ops();          // ternary.cc: where, clamp, lerp, addcmul, addcdiv
 std::vector<OpDef> complex_ops();          // complex.cc: conj, real, imag, complex, polar, ...
 std::vector<OpDef> reduction_ops();        // reductions.cc
-std::vector<OpDef> normalize_ops();        // normalize.cc: softmax, log_softmax
+std::vector<OpDef> softmax_ops();          // softmax.cc: softmax, log_softmax
 std::vector<OpDef> loss_ops();             // losses.cc
 std::vector<OpDef> order_ops();            // order.cc: sort, topk, cumsum
 std::vector<OpDef> matmul_ops();           // matmul.cc: matmul, linear

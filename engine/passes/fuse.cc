@@ -2,7 +2,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/ops/reduce_dims.h"
+#include "engine/ops/reduction/reduce_dims.h"
 #include "engine/passes/loop.h"
 #include "engine/passes/passes.h"
 

@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/access/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/ops/dice_test.h"
 #include "engine/ops/sizes.h"

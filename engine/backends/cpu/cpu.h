@@ -15,7 +15,7 @@ void add_binary_kernels(KernelTable& table);
 void add_ternary_kernels(KernelTable& table);
 void add_complex_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
-void add_normalize_kernels(KernelTable& table);
+void add_softmax_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
 void add_order_kernels(KernelTable& table);
 void add_matmul_kernels(KernelTable& table);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backends/cpu/block_io.h"
+#include "engine/backends/cpu/access/block_io.h"
 #include "engine/backends/cpu/cpu.h"
 #include "engine/ops/op.h"
 

@@ -1,5 +1,5 @@
 #include "engine/backends/cpu/cpu.h"
-#include "engine/backends/cpu/lapack.h"
+#include "engine/backends/cpu/linalg/lapack.h"
 
 namespace teletensor::backends::cpu {
 
@@ -13,7 +13,7 @@ KernelTable make_kernels(const ops::Catalog& catalog) {
   add_ternary_kernels(table);
   add_complex_kernels(table);
   add_reduction_kernels(table);
-  add_normalize_kernels(table);
+  add_softmax_kernels(table);
   add_loss_kernels(table);
   add_order_kernels(table);
   add_matmul_kernels(table);

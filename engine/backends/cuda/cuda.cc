@@ -4,13 +4,13 @@
 #include <atomic>
 #include <utility>
 
-#include "engine/backends/cuda/blas.h"
-#include "engine/backends/cuda/convolutions.h"
 #include "engine/backends/cuda/cuda_backend.h"
 #include "engine/backends/cuda/device_table.h"
-#include "engine/backends/cuda/dnn.h"
-#include "engine/backends/cuda/driver.h"
-#include "engine/backends/cuda/products.h"
+#include "engine/backends/cuda/driver/blas.h"
+#include "engine/backends/cuda/driver/dnn.h"
+#include "engine/backends/cuda/driver/driver.h"
+#include "engine/backends/cuda/library/convolutions.h"
+#include "engine/backends/cuda/library/products.h"
 
 namespace teletensor::backends::cuda {
 namespace {

@@ -12,12 +12,12 @@
 #include <string>
 
 #include "engine/backends/accelerator.h"
-#include "engine/backends/cuda/convolutions.h"
+#include "engine/backends/cuda/codegen/kernel_cache.h"
 #include "engine/backends/cuda/device_table.h"
-#include "engine/backends/cuda/gpu.h"
-#include "engine/backends/cuda/kernel_cache.h"
+#include "engine/backends/cuda/driver/gpu.h"
+#include "engine/backends/cuda/library/convolutions.h"
+#include "engine/backends/cuda/library/products.h"
 #include "engine/backends/cuda/on_host.h"
-#include "engine/backends/cuda/products.h"
 
 namespace teletensor::backends::cuda {
 

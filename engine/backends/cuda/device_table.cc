@@ -4,15 +4,15 @@
 #include <cstdlib>
 #include <string>
 
+#include "engine/backends/cuda/codegen/key.h"
+#include "engine/backends/cuda/codegen/recipes.h"
 #include "engine/backends/cuda/describe.h"
-#include "engine/backends/cuda/fold_plan.h"
-#include "engine/backends/cuda/index_plan.h"
-#include "engine/backends/cuda/key.h"
-#include "engine/backends/cuda/loop_plan.h"
-#include "engine/backends/cuda/matmul_plan.h"
-#include "engine/backends/cuda/random_plan.h"
-#include "engine/backends/cuda/recipes.h"
-#include "engine/backends/cuda/row_plan.h"
+#include "engine/backends/cuda/plans/fold_plan.h"
+#include "engine/backends/cuda/plans/index_plan.h"
+#include "engine/backends/cuda/plans/loop_plan.h"
+#include "engine/backends/cuda/plans/matmul_plan.h"
+#include "engine/backends/cuda/plans/random_plan.h"
+#include "engine/backends/cuda/plans/row_plan.h"
 
 namespace teletensor::backends::cuda {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/backends/backend.h"
-#include "engine/backends/cuda/kernel_source.h"
+#include "engine/backends/cuda/codegen/kernel_source.h"
 
 namespace teletensor::backends::cuda {
 

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "engine/backends/cpu/kernel_test.h"
+#include "engine/backends/cuda/codegen/nvrtc_test.h"
 #include "engine/backends/cuda/device_table.h"
 #include "engine/backends/cuda/emulator_test.h"
-#include "engine/backends/cuda/fold_plan.h"
-#include "engine/backends/cuda/loop_plan.h"
-#include "engine/backends/cuda/nvrtc_test.h"
+#include "engine/backends/cuda/plans/fold_plan.h"
+#include "engine/backends/cuda/plans/loop_plan.h"
 
 namespace teletensor::backends::cuda {
 

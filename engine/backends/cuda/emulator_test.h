@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/backends/cuda/kernel_source.h"
-#include "engine/backends/cuda/texts.h"
+#include "engine/backends/cuda/codegen/kernel_source.h"
+#include "engine/backends/cuda/codegen/texts.h"
 
 namespace teletensor::backends::cuda {
 

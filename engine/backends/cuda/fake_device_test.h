@@ -12,7 +12,7 @@
 
 #include "engine/backends/cpu/kernel_test.h"
 #include "engine/backends/cuda/device_table.h"
-#include "engine/backends/cuda/gpu.h"
+#include "engine/backends/cuda/driver/gpu.h"
 
 namespace teletensor::backends::cuda {
 

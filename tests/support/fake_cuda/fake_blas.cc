@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "engine/backends/cuda/blas.h"
+#include "engine/backends/cuda/driver/blas.h"
 #include "engine/core/half.h"
 #include "fake.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/backends/cuda/dnn.h"
+#include "engine/backends/cuda/driver/dnn.h"
 #include "engine/core/half.h"
 #include "fake.h"
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "engine/backends/cuda/driver.h"
+#include "engine/backends/cuda/driver/driver.h"
 #include "fake.h"
 
 using namespace fake;

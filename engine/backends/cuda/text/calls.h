@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "engine/ops/scalar_losses.h"
-#include "engine/ops/scalar_steps.h"
+#include "engine/ops/scalar/losses.h"
+#include "engine/ops/scalar/steps.h"
 
 namespace teletensor::backends::cuda::calls {
 

@@ -1,4 +1,4 @@
-// std::complex and its functions, as far as scalar_complex.h uses them, with the branch cuts of
+// std::complex and its functions, as far as scalar/complex.h uses them, with the branch cuts of
 // C99. The real functions are the device's. Inverse functions use the formulas of Kahan (1987).
 namespace std {
 

@@ -1,0 +1,31 @@
+#include "engine/backends/cpu/loops/loops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/backends/cpu/loops/loops_math_unary.cc"
+// Each of these headers needs the headers above it.
+// clang-format off
+#include "engine/backends/cpu/access/targets.h"
+#include "hwy/foreach_target.h"  // compiles the part below once per instruction set
+#include "engine/backends/cpu/loops/loops-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace teletensor::backends::cpu {
+namespace HWY_NAMESPACE {
+
+void bind_list_math_unary() { bind(MathUnary()); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace teletensor::backends::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace teletensor::backends::cpu {
+
+namespace {
+HWY_EXPORT(bind_list_math_unary);
+}
+void bind_math_unary() { HWY_DYNAMIC_DISPATCH(bind_list_math_unary)(); }
+
+}  // namespace teletensor::backends::cpu
+#endif

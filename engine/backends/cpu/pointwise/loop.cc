@@ -1,0 +1,420 @@
+#include "engine/backends/cpu/pointwise/loop.h"
+
+#include <array>
+#include <cstring>
+#include <forward_list>
+#include <string_view>
+
+#include "engine/backends/cpu/cpu_backend.h"
+#include "engine/backends/cpu/loops/loops.h"
+#include "engine/backends/cpu/pointwise/machine.h"
+#include "engine/backends/cpu/reduction/reduce_simd.h"
+#include "engine/backends/scratch_bytes.h"
+
+namespace teletensor::backends::cpu {
+namespace {
+
+using core::Status;
+
+using Room = Memory<core::Complex128>;   // large enough for a step of any type
+constexpr std::int64_t kShortRow = 256;  // shorter rows are reduced by the op's own kernel
+
+Status refused(const char* why) { return Status(core::Code::kUnimplemented, why); }
+
+// An elementwise step.
+class Element {
+ public:
+  virtual ~Element() = default;
+  virtual std::size_t constant_bytes() const = 0;
+  virtual void fill_constants(std::int64_t n, std::byte* memory) = 0;
+  virtual std::int64_t length(std::int64_t at, std::int64_t n) const = 0;
+  virtual void block(std::int64_t at, std::int64_t n, Room& room, const void* const* inside,
+                     void* result) const = 0;
+  virtual double ns_per_element() const = 0;
+};
+
+template <class A>
+class ElementOf final : public Element {
+ public:
+  ElementOf(const Plan& plan, Inner inner, std::span<const TensorArg> in, const TensorArg& out,
+            const LinearOrder& order)
+      : machine_(plan, inner, in, out, order) {}
+  std::size_t constant_bytes() const override { return machine_.constant_bytes(); }
+  void fill_constants(std::int64_t n, std::byte* memory) override {
+    machine_.fill_constants(n, memory, constants_);
+  }
+  std::int64_t length(std::int64_t at, std::int64_t n) const override {
+    return machine_.length(at, n);
+  }
+  void block(std::int64_t at, std::int64_t n, Room& room, const void* const* inside,
+             void* result) const override {
+    machine_.block(at, n, reinterpret_cast<Memory<A>&>(room), constants_, inside, result);
+  }
+  double ns_per_element() const override { return machine_.ns_per_element(); }
+
+ private:
+  const Machine<A> machine_;
+  const std::byte* constants_[kMaxOperands] = {};
+};
+
+// Per-thread memory for the Element objects of the loop that is being built, about 2 KiB each.
+class ElementArena {
+ public:
+  ElementArena() : arena_(of_thread()) {
+    if (arena_.busy) return;
+    mine_ = arena_.busy = true;
+    if (arena_.memory == nullptr) arena_.memory.reset(new std::byte[kBytes]);
+  }
+  ~ElementArena() {
+    if (mine_) arena_.busy = false;
+  }
+  ElementArena(const ElementArena&) = delete;
+  ElementArena& operator=(const ElementArena&) = delete;
+  // Returns null if the memory is used up.
+  void* place(std::size_t bytes) {
+    const std::size_t at = used_;
+    if (!mine_ || bytes > kBytes - at) return nullptr;
+    used_ += (bytes + 63) / 64 * 64;
+    return arena_.memory.get() + at;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 48 << 10;
+  struct OfThread {
+    std::unique_ptr<std::byte[]> memory;
+    bool busy = false;
+  };
+  static OfThread& of_thread() {
+    static thread_local OfThread bench;
+    return bench;
+  }
+  OfThread& arena_;
+  bool mine_ = false;
+  std::size_t used_ = 0;
+};
+
+// Destroys the element, and frees its memory if it is on the heap.
+struct DestroyElement {
+  bool heap = false;
+  void operator()(Element* element) const { heap ? delete element : element->~Element(); }
+};
+
+// A reduction of float or double over rows of `row` elements. It sums leaf by leaf, as the
+// reduction's own kernel does.
+struct Folding {
+  std::size_t step = 0;
+  std::int64_t source = -1;  // the step whose result is reduced; -1: it is in memory
+  FoldKind kind = FoldKind::kSum;
+  bool mean = false;
+  std::int64_t row = 1, leaves = 1;  // number of leaves in a row
+  std::byte* partial = nullptr;      // one value for each leaf
+};
+
+template <class A>
+A tree(const Fold<A>& fold, const A* leaves, std::int64_t n) {
+  if (n == 1) return leaves[0];
+  std::int64_t half = 1;
+  while (half * 2 < n) half *= 2;
+  const A left = tree(fold, leaves, half);
+  return fold.pair(left, tree(fold, leaves + half, n - half));
+}
+
+class Loop final : public LoopMaker {
+ public:
+  Loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch)
+      : steps_(steps),
+        parallel_(parallel),
+        scratch_(scratch),
+        order_(layout(steps)),
+        works_(steps.size()) {}
+
+  Status run() {
+    for (step_ = 0; step_ < steps_.size(); ++step_) {
+      const LoopStep& step = steps_[step_];
+      if (step.role == LoopRole::kFold) {
+        TT_RETURN_IF_ERROR(add_fold(step));
+        continue;
+      }
+      KernelCall call{
+          *step.op, step.in, std::span(&step.out, 1), step.counts, *step.attributes, parallel_,
+          scratch_, this};
+      TT_RETURN_IF_ERROR(step.kernel(call));
+      if (!works_[step_].element) return refused("a kernel that cannot be a step of a loop");
+    }
+    TT_RETURN_IF_ERROR(place());
+    double ns = 0;
+    for (const Work& work : works_) ns += work.element ? work.element->ns_per_element() : 0.1;
+    // Parts end where leaves end; all reductions have rows of the same length.
+    const bool rows = !folds_.empty() && folds_[0].row != order_.count;
+    const std::int64_t grain = rows ? folds_[0].row : kLeaf;
+    split(parallel_, order_.count, ns, grain,
+          [&](std::int64_t begin, std::int64_t end) { range(begin, end); });
+    for (const Folding& fold : folds_) {
+      is_double(fold) ? finish<double>(fold) : finish<float>(fold);
+    }
+    return {};
+  }
+
+  Status add(std::span<const TensorArg> in, const Plan& plan) override {
+    const Loops& loops = *plan.loops;
+    switch (plan.dtype) {
+      case DType::kF64:
+        return make<double>(in, plan, loops.real64);
+      case DType::kF16:
+      case DType::kBF16:
+      case DType::kF32:
+        return make<float>(in, plan, loops.real32);
+      case DType::kU64:
+        return make<std::uint64_t>(in, plan, loops.natural);
+      case DType::kC64:
+        return make<core::Complex64>(in, plan, loops.complex64);
+      case DType::kC128:
+        return make<core::Complex128>(in, plan, loops.complex128);
+      default:
+        if (fits_narrow(in, plan)) return make<std::int32_t>(in, plan, loops.narrow);
+        return make<std::int64_t>(in, plan, loops.integer);
+    }
+  }
+
+  // Converts through the compute type of the source, like strided_copy; between equal dtypes the
+  // bits are copied unchanged.
+  Status add_copy(const TensorArg& from) override {
+    const TensorArg& out = steps_[step_].out;
+    const DType dtype = from.kind == TensorArg::Kind::kTensor ? from.dtype : out.dtype;
+    return with_any_compute_type(dtype, [&](auto a) -> Status {
+      using A = decltype(a);
+      const bool converts = from.kind == TensorArg::Kind::kTensor && from.dtype != out.dtype;
+      if (!converts && dtype != kDTypeOf<A>) return refused("a copy of narrow elements");
+      static const s::Positive functor;
+      Plan plan;
+      plan.loops = &Slot<s::Positive>::loops;
+      plan.functor = &functor;
+      plan.functor_bytes = sizeof functor;
+      plan.dtype = kDTypeOf<A>;
+      return add({&from, 1}, plan);
+    });
+  }
+
+ private:
+  struct Work {
+    std::unique_ptr<Element, DestroyElement> element;  // null for reductions
+    alignas(16) std::byte functor[kMaxFunctorBytes];
+    // The steps that compute the operands; -1: in memory.
+    std::int64_t inside[kMaxOperands] = {-1, -1, -1, -1};
+    std::size_t operands = 0;
+    std::size_t last = 0;    // the last step that reads it
+    bool folded = false;     // a reduction reads it, one whole leaf at a time
+    std::int64_t slot = -1;  // offset in a part's memory; -1: stored in a tensor
+  };
+
+  static const core::Geometry& layout(std::span<const LoopStep> steps) {
+    for (const LoopStep& step : steps) {
+      if (step.role == LoopRole::kElement) return *step.out.geometry;
+    }
+    return *steps[0].in[0].geometry;
+  }
+  std::int64_t size_of_step(std::size_t step) const {
+    return static_cast<std::int64_t>(core::size_of(steps_[step].out.dtype));
+  }
+  bool is_double(const Folding& fold) const { return steps_[fold.step].out.dtype == DType::kF64; }
+
+  template <class A>
+  Status make(std::span<const TensorArg> in, Plan plan, Inner inner) {
+    if (inner == nullptr) return refused("no kernel for this dtype");
+    Work& work = works_[step_];
+    std::memcpy(work.functor, plan.functor, plan.functor_bytes);
+    plan.functor = work.functor;
+    TensorArg operands[kMaxOperands];
+    work.operands = in.size();
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      operands[i] = in[i];
+      if (in[i].kind != TensorArg::Kind::kTensor) continue;
+      if (in[i].data == nullptr) {
+        work.inside[i] = in[i].number.integer;
+        if (work.inside[i] < 0 || work.inside[i] >= static_cast<std::int64_t>(step_) ||
+            steps_[static_cast<std::size_t>(work.inside[i])].role != LoopRole::kElement) {
+          return core::internal("a step of a loop reads a later step");
+        }
+      } else {
+        core::Geometry packed;
+        pack_transposed(operands[i], steps_[step_].out, packed, scratch_, parallel_);
+        if (operands[i].geometry == &packed) operands[i].geometry = &packed_.emplace_front(packed);
+      }
+    }
+    using E = ElementOf<A>;
+    static_assert(alignof(E) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+    void* place = arena_.place(sizeof(E));
+    const bool heap = place == nullptr;
+    if (heap) place = ::operator new(sizeof(E));
+    work.element = std::unique_ptr<Element, DestroyElement>(
+        new (place) E(plan, inner, std::span(operands, in.size()), steps_[step_].out, order_),
+        DestroyElement{heap});
+    return {};
+  }
+
+  Status add_fold(const LoopStep& step) {
+    const TensorArg &in = step.in[0], &out = step.out;
+    if (in.dtype != out.dtype || (in.dtype != DType::kF32 && in.dtype != DType::kF64)) {
+      return refused("a fold of another dtype");
+    }
+    Folding fold;
+    fold.step = step_;
+    fold.source = in.data == nullptr ? in.number.integer : -1;
+    const std::string_view name = step.op->name;
+    fold.mean = name == "mean";
+    if (name == "amax") fold.kind = FoldKind::kMax;
+    if (name == "amin") fold.kind = FoldKind::kMin;
+    const std::int64_t outputs = out.geometry->numel();
+    if (outputs == 0 || out.data == nullptr) return refused("a fold without results");
+    fold.row = order_.count / outputs;
+    if (outputs > 1 && fold.row < kShortRow) return refused("a fold of short rows");
+    if (!folds_.empty() && folds_[0].row != fold.row) return refused("folds of different rows");
+    fold.leaves = (fold.row + kLeaf - 1) / kLeaf;
+    const std::size_t bytes = scratch_bytes(outputs, fold.leaves, core::size_of(in.dtype));
+    fold.partial = static_cast<std::byte*>(scratch_.allocate(bytes));
+    if (fold.partial == nullptr) return out_of_scratch(name, bytes);
+    folds_.push_back(fold);
+    return {};
+  }
+
+  // Assigns places in a part's memory to the results that are not stored, and fills the constants.
+  Status place() {
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      for (const std::int64_t from : works_[s].inside) {
+        if (from >= 0) works_[static_cast<std::size_t>(from)].last = s;
+      }
+    }
+    for (const Folding& fold : folds_) {
+      if (fold.source < 0) continue;
+      Work& source = works_[static_cast<std::size_t>(fold.source)];
+      source.folded = true;
+      source.last = works_.size();
+    }
+    std::vector<std::pair<std::size_t, std::int64_t>> busy;  // (last reader, slot)
+    std::vector<std::int64_t> free;
+    std::size_t constants = 0;
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      Work& work = works_[s];
+      if (work.element) constants += work.element->constant_bytes();
+      if (!work.element || steps_[s].out.data != nullptr) continue;
+      if (work.folded) {
+        work.slot = slot_bytes_;
+        slot_bytes_ += kLeaf * size_of_step(s) + 64;
+        continue;
+      }
+      if (free.empty()) {
+        work.slot = slot_bytes_;
+        slot_bytes_ += kBlock * 16 + 64;
+      } else {
+        work.slot = free.back();
+        free.pop_back();
+      }
+      busy.emplace_back(work.last, work.slot);
+      // A slot is free after its last reader. The last reader itself must not reuse it, because it
+      // would overwrite what it reads.
+      std::erase_if(busy, [&](const auto& entry) {
+        if (entry.first > s) return false;
+        free.push_back(entry.second);
+        return true;
+      });
+    }
+    if (constants == 0) return {};
+    auto* memory = static_cast<std::byte*>(scratch_.allocate(constants));
+    if (memory == nullptr) return out_of_scratch("loop", constants);
+    for (Work& work : works_) {
+      if (!work.element || work.element->constant_bytes() == 0) continue;
+      work.element->fill_constants(std::min(kBlock, order_.count), memory);
+      memory += work.element->constant_bytes();
+    }
+    return {};
+  }
+
+  // The address of the elements from `at` on of the result of step s. A leaf that a reduction reads
+  // is contiguous.
+  std::byte* where(std::size_t s, std::int64_t at, std::byte* memory) const {
+    const Work& work = works_[s];
+    if (work.slot < 0) return steps_[s].out.first<std::byte>() + at * size_of_step(s);
+    return memory + work.slot + (work.folded ? leaf_offset(at) * size_of_step(s) : 0);
+  }
+  std::int64_t leaf_offset(std::int64_t at) const { return at % folds_[0].row % kLeaf; }
+
+  void range(std::int64_t begin, std::int64_t end) {
+    // Thread-local, so that the next loop on this lane reuses the memory.
+    static thread_local std::unique_ptr<Room> room;
+    static thread_local std::vector<std::byte> memory;
+    if (!room) room.reset(new Room);
+    if (memory.size() < static_cast<std::size_t>(slot_bytes_) + 64) {
+      memory.resize(static_cast<std::size_t>(slot_bytes_) + 64);
+    }
+    auto* slots = reinterpret_cast<std::byte*>(
+        (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+    const std::int64_t row = folds_.empty() ? 0 : folds_[0].row;
+    std::int64_t n = 0;
+    for (std::int64_t at = begin; at < end; at += n) {
+      n = std::min(kBlock, end - at);
+      if (row > 0) n = std::min({n, kLeaf - leaf_offset(at), row - at % row});
+      for (const Work& work : works_) {
+        if (work.element) n = work.element->length(at, n);
+      }
+      for (std::size_t s = 0; s < works_.size(); ++s) {
+        const Work& work = works_[s];
+        if (!work.element) continue;
+        const void* inside[kMaxOperands];
+        for (std::size_t i = 0; i < work.operands; ++i) {
+          if (work.inside[i] >= 0) {
+            inside[i] = where(static_cast<std::size_t>(work.inside[i]), at, slots);
+          }
+        }
+        work.element->block(at, n, *room, inside, where(s, at, slots));
+      }
+      for (const Folding& fold : folds_) {
+        const std::int64_t in_row = (at + n) % fold.row;
+        if (in_row % kLeaf != 0) continue;
+        is_double(fold) ? leaf<double>(fold, at + n, slots) : leaf<float>(fold, at + n, slots);
+      }
+    }
+  }
+
+  // Reduces the leaf that ends at `end`.
+  template <class A>
+  void leaf(const Folding& fold, std::int64_t end, std::byte* slots) {
+    const std::int64_t at_row = (end - 1) / fold.row, in_row = end - 1 - at_row * fold.row;
+    const std::int64_t begin = at_row * fold.row + in_row / kLeaf * kLeaf;
+    const std::byte* x = fold.source < 0
+                             ? steps_[fold.step].in[0].first<std::byte>() + begin * sizeof(A)
+                             : where(static_cast<std::size_t>(fold.source), begin, slots);
+    reinterpret_cast<A*>(fold.partial)[at_row * fold.leaves + in_row / kLeaf] =
+        fold_of<A>(fold.kind).leaf(reinterpret_cast<const A*>(x), end - begin);
+  }
+
+  template <class A>
+  void finish(const Folding& fold) {
+    const TensorArg& out = steps_[fold.step].out;
+    const std::int64_t outputs = out.geometry->numel();
+    const A* leaves = reinterpret_cast<const A*>(fold.partial);
+    for (std::int64_t i = 0; i < outputs; ++i) {
+      A value = tree(fold_of<A>(fold.kind), leaves + i * fold.leaves, fold.leaves);
+      if (fold.mean) value = value / static_cast<A>(fold.row);
+      out.first<A>()[i] = value;
+    }
+  }
+
+  const std::span<const LoopStep> steps_;
+  Parallel& parallel_;
+  Scratch& scratch_;
+  const LinearOrder order_;
+  ElementArena arena_;       // must outlive works_
+  std::vector<Work> works_;  // one per step
+  std::vector<Folding> folds_;
+  std::forward_list<core::Geometry> packed_;
+  std::size_t step_ = 0;  // the step that is being described
+  std::int64_t slot_bytes_ = 0;
+};
+
+}  // namespace
+
+Status CpuBackend::run_loop(std::span<const LoopStep> steps, Parallel& parallel, Scratch& scratch) {
+  return Loop(steps, parallel, scratch).run();
+}
+
+}  // namespace teletensor::backends::cpu
