@@ -16,7 +16,8 @@ constexpr milliseconds kFirstPause{20}, kLongestPause{2000}, kLongestBulkPause{5
 // If no process listens for this long, the daemon is considered gone. A daemon that restores its
 // sessions after a restart says how long to wait instead.
 constexpr milliseconds kGone{1500};
-// Added to the lease, because the daemon's time starts when it notices the disconnect.
+// Time that the client adds to the lease, because the daemon counts the lease from the moment when
+// it notices the disconnect.
 constexpr seconds kMargin{10};
 constexpr double kAttachTimeout = 5;
 constexpr int kFutile = 50;  // Maximum number of consecutive streams that end without a message.

@@ -252,7 +252,7 @@ class Front::Impl final : public Issuer {
     }
     return find_any(id, h);
   }
-  // Also one that has failed, whose value tells why.
+  // Finds a handle like find(), but also a handle whose value has failed; the value has the reason.
   Status find_any(HandleId id, HandleRef& h) const {
     h = strangers_.empty() ? HandleRef(names_.find(id)) : lookup(id);
     return h ? Status() : unknown(id);
@@ -417,7 +417,7 @@ class Front::Impl final : public Issuer {
 
   Status run(program::Fetch& c) {
     HandleRef h;
-    // A failed value is told in its turn, behind the late error.
+    // The error of a failed value is reported after the late error, in the order of the commands.
     TT_RETURN_IF_ERROR(c.describe ? find(c.handle, h) : find_any(c.handle, h));
     if (c.describe) {
       sink_->described(seq_, h->layout, graph_.requires_grad(*h));

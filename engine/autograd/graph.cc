@@ -383,7 +383,8 @@ Status Graph::apply_view(const Call& call, const OpDef& def, ops::InferContext& 
   if (!detached) TT_RETURN_IF_ERROR(check_parts(def.name, source.group().layout, dtype, views));
 
   const bool record = call.record && !detached && requires_grad(source);
-  // The same views of a row-major operand: the tape keeps these for ops that have no vjp.
+  // Regions are the views of a row-major operand with this shape. The tape keeps them for ops that
+  // have no vjp.
   const Layout row_major{source.layout.dtype, source.layout.device, Geometry(source.shape())};
   std::vector<Geometry> regions;
   Edge edge;

@@ -126,7 +126,7 @@ class Handle final : public GraphObject {
   core::Ref<Node> node;      // valid if `seen` is current; use Graph::node_of to read it
   std::uint32_t output = 0;  // index among the results of `node`
   std::uint32_t seen = 0;    // time of `clock` when `node` was set
-  // The leaf that gets the gradients (the original of a saved leaf); null: this one.
+  // The leaf that gets the gradients (the original of a saved leaf). Null if it is this handle.
   HandleRef leaf;
   HandleRef grad;
   std::vector<HookId> hooks;       // hooks of a leaf

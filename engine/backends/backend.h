@@ -62,7 +62,7 @@ class Scratch {
   // Returns 64-byte aligned memory that is not zeroed, or nullptr if the session's budget does not
   // allow it (the kernel then returns `out_of_scratch(bytes)`).
   virtual void* allocate(std::size_t bytes) = 0;
-  // The same in host memory, for devices that have their own memory.
+  // Like allocate(), but returns host memory. For devices that have their own memory.
   virtual void* allocate_on_host(std::size_t bytes) { return allocate(bytes); }
 };
 core::Status out_of_scratch(std::string_view op, std::size_t bytes);

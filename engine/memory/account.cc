@@ -75,7 +75,8 @@ bool Account::reserve(std::uint64_t bytes) {
     if ((used & kClosed) != 0) return false;
     if (!exempt && (bytes > quota_ || used > quota_ - bytes)) return false;
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  // Check the user's limit next, for the same reason.
+  // Check the user's limit next, so that a request that exceeds it does not temporarily reduce what
+  // other users can get.
   if (!(user_ ? user_->reserve(bytes, exempt) : budget_.reserve(bytes))) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     return false;

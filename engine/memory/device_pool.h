@@ -144,7 +144,7 @@ class DevicePool {
   }
   // Returns true if a cached block of this capacity may be reused for a request of `bytes`.
   bool is_good_fit(std::size_t capacity, std::size_t bytes) const TT_REQUIRES(mu_);
-  // Removes it from the cache's records.
+  // Removes the block from large_ and large_by_owner_.
   void forget_large(const CachedLarge& block) TT_REQUIRES(mu_);
   // Removes at most `most` slabs from the pool whose blocks are all free, and returns them.
   std::vector<void*> take_free_slabs(int size_class, std::size_t most) TT_REQUIRES(mu_);
@@ -177,7 +177,8 @@ class DevicePool {
   // A search for free slabs finds none while there are fewer free blocks than this.
   std::size_t scan_from_[kSizeClasses] TT_GUARDED_BY(mu_) = {};
   std::vector<void*> slabs_ TT_GUARDED_BY(mu_);
-  // The same blocks in two orders: to find the best fit of any owner and of one owner.
+  // Both sets contain all cached large blocks: large_ finds the best fit among the blocks of all
+  // owners, and large_by_owner_ the best fit among the blocks of one owner.
   std::set<CachedLarge> large_ TT_GUARDED_BY(mu_);
   std::set<CachedLarge, ByOwner> large_by_owner_ TT_GUARDED_BY(mu_);
   std::uint64_t large_bytes_ TT_GUARDED_BY(mu_) = 0;  // bytes in large_

@@ -55,7 +55,7 @@ core::Result<std::unique_ptr<Disk>> Disk::open(const std::string& base, std::uin
                                           ": " + std::strerror(error));
   };
   std::error_code error;
-  // Set explicitly, regardless of the umask.
+  // The mode of a new folder is set explicitly, so that it does not depend on the umask.
   if (std::filesystem::create_directories(base, error)) {
     std::filesystem::permissions(base, std::filesystem::perms::owner_all, error);
   }

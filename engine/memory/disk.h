@@ -83,7 +83,7 @@ struct Away {
   // For a storage of a device: the storage on the host that holds the bytes (itself in memory or in
   // a file).
   core::Ref<Storage> host;
-  // If `host` is null, the bytes are in this file.
+  // If `host` is null, the bytes are in the file `path` of this disk.
   Disk* disk = nullptr;
   std::shared_ptr<DiskShare> share;
   std::string path;

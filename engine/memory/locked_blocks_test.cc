@@ -126,7 +126,7 @@ TEST_F(Locked, MemoryIsLockedOnceAndCopiedStraight) {
   }
   EXPECT_EQ(gpu.times_locked, 1);
   EXPECT_EQ(gpu.straight, 22 * kMiB);
-  // The reads by holds() above.
+  // holds() above has read the staged bytes.
   EXPECT_EQ(gpu.staged, first->bytes() + second->bytes() + first->bytes());
   host.unlock_all();
   EXPECT_TRUE(gpu.locked.empty());

@@ -70,7 +70,8 @@ Status infer_all_to_all(InferContext& c) {
   if (c.rank(0) == 0) return c.fail("the parts are along dimension 0; got a 0-d tensor");
   const auto sends = c.attributes.ints(1), receives = c.attributes.ints(2);
   if (sends.size() != receives.size()) {
-    return c.fail("one size for each rank: " + std::to_string(sends.size()) + " to send, " +
+    return c.fail("send and receive sizes need one entry for each rank, got " +
+                  std::to_string(sends.size()) + " sizes to send and " +
                   std::to_string(receives.size()) + " to receive");
   }
   const auto sum = [](std::span<const std::int64_t> sizes, std::int64_t* rows) {

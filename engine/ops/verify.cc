@@ -183,7 +183,8 @@ class Verifier {
     } else {
       const std::size_t results = loops ? step.operands.size() : step.results.size();
       if (block.results.size() != results) {
-        return fail("a block has another number of results than its step");
+        return fail(
+            "the number of results of a block differs from the number of results of its step");
       }
       for (std::size_t i = 0; i < results; ++i) {
         const ValueId v = step.results[i].view.value;
@@ -252,7 +253,7 @@ class Verifier {
       const program::View& operand = step.operands[step.counts[i]].view;
       if (!is_record(record) ||
           !(program_.values[record.value].device == program_.values[operand.value].device)) {
-        return fail("a record has another type than a record of its operand");
+        return fail("the type of a record differs from the type that its operand needs");
       }
     }
     if (records == 0) return {};
@@ -471,7 +472,7 @@ class Verifier {
     }
     const bool fill = def.name == "fill" && step.operands[1].kind != Operand::Kind::kTensor;
     if (!fill && result.view.geometry.overlaps_itself()) {
-      return fail("several elements of the value that it overwrites are one memory location");
+      return fail("the value that it overwrites has several elements at one memory location");
     }
     return {};
   }
@@ -493,7 +494,7 @@ class Verifier {
         }
         TT_RETURN_IF_ERROR(rewrites(operand, step.results[r]));
         if (operand.view.geometry.overlaps_itself()) {
-          return fail("several elements of the value that it overwrites are one memory location");
+          return fail("the value that it overwrites has several elements at one memory location");
         }
         written.push_back(operand.view.value);
         ++r;

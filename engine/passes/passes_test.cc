@@ -182,7 +182,7 @@ TEST(Peephole, CastsCopiesAndDoubleNegation) {
   const View copy = m.call("contiguous", {t(back)});
   const View twice = m.call("neg", {t(m.call("neg", {t(copy)}))});
   const View half = m.call("cast", {t(twice)}, {Attribute::of(DType::kF16)});
-  // Loses bits, so it stays.
+  // The cast to f16 loses bits, so the cast back to f32 stays.
   const View other = m.call("cast", {t(half)}, {Attribute::of(DType::kF32)});
   m.returns({m.call("exp", {t(other)})});
   EXPECT_EQ(to_string(peephole(m.program())),
@@ -420,7 +420,7 @@ TEST(Fuse, TwoChainsThatMeetAreOneLoop) {
   Maker m;
   const View a = m.parameter("a", {8}), b = m.parameter("b", {8});
   const View x = m.call("sin", {t(a)}), y = m.call("cos", {t(b)});
-  // Stands between the loop's steps and belongs to no loop.
+  // The product is listed between the steps of the loop but is not part of the loop.
   const View p = m.call("matmul", {t(a), t(b)});
   m.returns({m.call("add", {t(x), t(y)}), p});
   EXPECT_EQ(fused(m.program()), (Units{{{2}}, {{0, 1, 3}}}));

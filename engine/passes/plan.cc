@@ -198,7 +198,7 @@ class Planner {
   const ops::Catalog& catalog_;
   std::vector<std::uint32_t> last_;  // by value: the unit that reads it last
   std::vector<bool> returned_, given_;
-  // By unit: the values that are read last there.
+  // Lists, for each unit, the values whose last reader is the unit.
   std::vector<std::vector<program::ValueId>> ending_;
   // Values of the current unit whose memory a result has reused.
   std::vector<program::ValueId> reused_;

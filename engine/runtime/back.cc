@@ -117,8 +117,8 @@ Entry& Back::append(std::uint64_t seq) {
 void Back::renew_interner() {
   if (old_interner_ != nullptr) {
     if (completed_.load(std::memory_order_acquire) < old_interner_until_) return;
-    // The session task notices this with the next chunk: its plans contain pointers into the old
-    // one.
+    // The session task reads this counter with its next chunk and then drops its plans, which
+    // contain pointers into the old interner.
     interner_ends_.fetch_add(1, std::memory_order_relaxed);
   }
   old_interner_ = std::exchange(interner_, std::make_unique<program::Interner>());
@@ -378,7 +378,7 @@ double Back::wait_seconds() const {
   const auto busy =
       static_cast<double>(core::now_ns() - busy_since_.load(std::memory_order_relaxed)) * 1e-9;
   const std::uint64_t ran = ran_.load(std::memory_order_relaxed);
-  // If none has run yet, assume that it takes as long again.
+  // If no instruction has run yet, assume that the queue needs as much time as has passed.
   return ran == 0 ? busy : busy / static_cast<double>(ran) * static_cast<double>(queued);
 }
 

@@ -430,7 +430,7 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
 // Called before the storage is written: bounds of an operand in it that a kernel derived would
 // describe the old contents.
 void Executor::forget_bounds(memory::Storage& storage) {
-  // Other session tasks write to it as well, and no bounds are used.
+  // Bounds are never recorded for a shared storage, because tasks of other sessions write to it.
   if (storage.sharing() != nullptr) return;
   storage.bounds() = {};
   for (backends::TensorArg& arg : in_) {

@@ -125,7 +125,7 @@ class GroupEpoch {
     collective::Number number = 0;  // number of the last collective; 0: none
     std::map<Ticket, Open> open;
     std::set<std::uint64_t> sends;  // tokens of sends that have not been received
-    // The reason why a send was not received, until await_sends().
+    // The reason why a send was not received; await_sends() reports and clears it.
     std::optional<core::Status> lost_send;
     std::vector<Declined> declined;  // calls declined before the group has formed
     bool waits() const;
@@ -198,7 +198,7 @@ class GroupEpoch {
   std::optional<collective::Group> group_ TT_GUARDED_BY(mu_);
   std::optional<collective::Participant> participant_ TT_GUARDED_BY(mu_);  // none: not formed yet
   bool going_ TT_GUARDED_BY(mu_) = false;
-  // Reason why it ended before it had formed.
+  // The reason why the group ended before it had formed.
   std::optional<std::string> abandoned_ TT_GUARDED_BY(mu_);
   std::vector<RankState> ranks_ TT_GUARDED_BY(mu_);
   std::map<collective::Number, std::shared_ptr<Parts>> parts_ TT_GUARDED_BY(mu_);
@@ -210,7 +210,7 @@ class GroupEpoch {
   Groups::Clock::time_point looked_ TT_GUARDED_BY(mu_) = Groups::Clock::now();
 
   const std::uint64_t stamp_ = 0;
-  // Ranks of the image that have not returned.
+  // Ranks of the restored image that have not joined again.
   std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);
   collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;  // the cut, while the group is held
   bool kept_ TT_GUARDED_BY(mu_) = false;  // the image was taken: nothing changes any more

@@ -560,7 +560,7 @@ void Groups::restored() {
     returning.swap(returning_);
     for (const auto& [id, epoch] : running_) {
       for (const std::string& daemon : epoch->daemons()) {
-        // must be sent before any message of the group
+        // tell_kept() must send its message before any message of the group.
         if (daemon != fabric_->name() && told_.insert(daemon).second) tell_kept(daemon);
       }
     }

@@ -222,7 +222,7 @@ class Groups : private Fabric::Receiver {
   std::string missing(const Key& key, const EpochRef& epoch) const TT_REQUIRES(mu_);
   std::vector<EpochRef> all_epochs() TT_EXCLUDES(mu_);
   core::Status restorable(const program::Image::Group& group) const;
-  // Tells the peer which groups with ranks there this daemon knows.
+  // Sends the peer the list of this daemon's groups that have ranks on the peer.
   void tell_kept(const std::string& peer) TT_REQUIRES(mu_);
   void returned(const std::string& peer, const PeerMessage& message);
 

@@ -64,7 +64,7 @@ bool ProgramRun::copy_into(Executor& executor, Caller& caller, ValueRef& whole, 
   slot.value = becomes;
   slot.geometry = &there;
   slot.overwrites = 0;
-  // Last, because the earlier statements may throw.
+  // The value is moved last, because the statements above may throw.
   instruction.operands[0].value = std::move(whole);
   const bool ran = execute(executor, caller, instruction);
   whole = ran ? std::move(becomes) : std::move(instruction.operands[0].value);

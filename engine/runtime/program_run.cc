@@ -45,7 +45,7 @@ bool ProgramRun::run(Executor& executor, PlanStats& stats, Caller& caller) {
   waits_ = false;
   executor.gather(true);
   const bool over = go_on(executor, caller);
-  // If only its time is over, it continues soon.
+  // If only the time slice is over, the run continues soon, so the work stays gathered.
   if (over || halted(executor)) executor.gather(false);
   return over;
 }

@@ -47,8 +47,8 @@ class ProgramRun {
   // failure, or is the result of an open collective. After an exception the run may continue once
   // cancel() was called.
   bool run(Executor& executor, PlanStats& stats, Caller& caller);
-  // Makes everything that has not run yet fail, and tells other ranks about its collectives.
-  // Returns false if it was cancelled earlier.
+  // Makes the results of all instructions that have not run yet fail, and informs other ranks about
+  // the collectives among them. Returns false if the run was cancelled earlier.
   bool cancel(const FailureRef& failure);
   // Returns true after cancel() if rounds are skipped, so that this rank never reaches their
   // collectives.

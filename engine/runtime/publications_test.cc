@@ -69,7 +69,7 @@ TEST(Publications, NamesBelongToUsersAndSessions) {
   EXPECT_EQ(box.table.add(facts("bob", "x", 2), *a).code(), Code::kPermissionDenied);
   EXPECT_TRUE(box.table.add(facts("bob", "w", 2), *c).ok());
   const std::uint64_t old = box.table.find_all("w", "alice")[0].id;
-  // Its own name: rebinds it to another tensor.
+  // Session 1 publishes another tensor under its own name, which replaces the publication.
   ASSERT_TRUE(box.table.add(facts("alice", "w", 1), *b).ok());
   EXPECT_NE(box.table.find_all("w", "alice")[0].id, old);
   EXPECT_EQ(box.table.all().size(), 2u);

@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kMinIdle{50};  // a turn ends after this tim
 // The minimum that is moved away at a time, because the next request needs memory as well.
 constexpr std::size_t kBatch = std::size_t{16} << 20;
 constexpr int kRoomTries = 8;
-constexpr int kMaxAttempts = 64;  // maximum number of attempts to take memory from one member
+constexpr int kMaxAttempts = 64;  // maximum number of attempts to take memory from one session
 
 }  // namespace
 
@@ -343,7 +343,7 @@ void Tiers::leave_victim() {
   {
     core::MutexLock lock(mu_);
     victim_ = nullptr;
-    stop_victim_ = false;  // the stop applied to this member only
+    stop_victim_ = false;  // the stop applied to this session only
   }
   released_.notify_all();
 }
@@ -422,7 +422,7 @@ bool Tiers::pins_suffice(const Request& request, const Lack& lack) {
 bool Tiers::evict_idle(Request& request, Member& member, const Lack& lack, bool kept) {
   if (in_turn(member, true)) return false;
   if (!member.freeze()) return true;
-  // If the member received work meanwhile, it is asked to yield later.
+  // If the session received work meanwhile, it is asked to yield later.
   if (!move_away(request, member, lack, kept, true) && kept && !member.has_work()) {
     note_nothing(request, member, lack.device);
   }
@@ -563,7 +563,7 @@ void Tiers::answer(Request& request, StorageRef storage, bool room,
   member.go_on(room, std::move(granted));
 }
 
-// Resumes members that yielded for requests which need nothing from them any more.
+// Resumes sessions that yielded to a request, if no request needs their memory any more.
 void Tiers::thaw_yielded(bool all) {
   std::vector<Member*> members;
   {

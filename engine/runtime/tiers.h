@@ -52,7 +52,8 @@ class Tiers {
     std::vector<std::size_t> bytes;    // additional bytes, by device; or empty
   };
 
-  // A session. Unless stated otherwise, the functions are called by the spiller.
+  // A session whose storages the spiller may move. Unless stated otherwise, the functions are
+  // called by the spiller.
   class Member {
    public:
     virtual ~Member() = default;
@@ -94,22 +95,22 @@ class Tiers {
 
   // `disk` must outlive this object; null: nothing is moved to a disk.
   explicit Tiers(memory::Disk* disk, std::chrono::milliseconds patience = kPatience);
-  // Precondition: there are no members.
+  // Precondition: every session has left.
   ~Tiers();
 
   // ---- Functions for any thread
   void join(Member* member, const std::string& user);
-  // Removes a member, which the spiller does not access afterwards. Returns true if the spiller had
-  // the session task; the caller has it then.
+  // Removes a session, which the spiller does not access afterwards. Returns true if the spiller
+  // had the session task; the caller has it then.
   bool leave(Member* member);
   // wait() and yielded() pass the session task to the spiller until go_on(). They return false if
-  // the member was removed.
+  // the session was removed.
   bool wait(Member* member, Need need);
   bool yielded(Member* member);
-  // Lets a waiting member continue now, as if its need was satisfied.
+  // Lets a session that waits in wait() continue at once, without the memory that it waits for.
   void hurry(Member* member);
   // Allocates a storage for a thread that does not run the session task. The result is null if
-  // there is no room or the member was removed. `done` runs on the spiller's thread.
+  // there is no room or the session was removed. `done` runs on the spiller's thread.
   void allocate(Member* member, std::size_t device, std::size_t bytes, std::uint64_t seq,
                 std::function<void(StorageRef)> done);
   // Like the function above, but waits. Must not be called on a lane or on a thread that the
@@ -124,10 +125,10 @@ class Tiers {
     std::function<void(StorageRef)> done;
     std::uint64_t seq = 0;
     std::chrono::nanoseconds transfers{0};
-    double part = 0;  // the fraction of the member's memory that these transfers moved
-    // Attempts that found no storage to move away, by member and device.
+    double part = 0;  // the fraction of the session's memory that these transfers moved
+    // Attempts that found no storage to move away, by session and device.
     struct Tried {
-      std::uint64_t used = 0;  // bytes used by the member at that time
+      std::uint64_t used = 0;  // bytes used by the session at that time
       int times = 0;
       std::uint64_t pinned = 0;  // bytes that can be moved once they are no longer pinned
     };
@@ -158,21 +159,22 @@ class Tiers {
     bool met() const { return pool.room_for(bytes) == memory::Pool::Short::kNothing; }
   };
   static bool is_evictable(Member& member, const Lack& lack);
-  // Records that the member has nothing to move, unless it has pinned storages and there is time to
-  // wait for them.
+  // Records that the session has nothing to move, unless it has pinned storages and there is time
+  // to wait for them.
   void note_nothing(Request& request, Member& member, std::size_t device);
-  // Returns true if the member had nothing to move and uses no more memory than at that time.
+  // Returns true if the session had nothing to move and uses no more memory than at that time.
   static bool has_nothing(const Request& request, Member& member, std::size_t device);
-  // Takes memory from a member without work. Returns false if its turn is not over.
+  // Evicts storages of a session without work. Returns false if the turn of the session is not
+  // over.
   bool evict_idle(Request& request, Member& member, const Lack& lack, bool kept);
-  // Takes memory from a member that waits after the request or for the end of its turn, or asks a
-  // running member to yield. Returns false if it must be tried again later.
+  // Evicts storages of a session whose own request is later in the queue or whose turn is over, or
+  // asks a running session to yield. Returns false if the caller must try again later.
   bool evict_busy(Request& request, Member& member, const Lack& lack);
   Found evict_own(Request& request, const Lack& lack);
   // Returns true if the pinned storages that are worth waiting for would be enough.
   static bool pins_suffice(const Request& request, const Lack& lack);
-  // Moves storages of a frozen member away until there is enough memory; storages kept by name only
-  // if `kept`. Returns true if any was moved.
+  // Moves storages of a frozen session away until there is enough memory; storages kept by name
+  // only if `kept`. Returns true if any was moved.
   bool move_away(Request& request, Member& member, const Lack& lack, bool kept, bool idle);
   bool move_all_away(Request& request, Member& member, const Lack& lack);
   core::Status move_one(Member& member, std::size_t device, memory::Storage& storage,
@@ -182,7 +184,7 @@ class Tiers {
   static core::Status timed(Request& request, const memory::Storage& storage,
                             const std::function<core::Status()>& move);
   enum class Place : std::uint8_t { kNone, kAhead, kBehind };
-  // The position of the member's request.
+  // The position of the session's request.
   Place place(const Request& request, const Member& member);
   bool stopped(const Request& request);
   bool claim_victim(Member* member);
@@ -198,10 +200,10 @@ class Tiers {
   core::CondVar changed_, released_;
   std::vector<Member*> members_ TT_GUARDED_BY(mu_);
   std::deque<RequestRef> requests_ TT_GUARDED_BY(mu_);
-  // The members that the spiller works on; no other thread accesses them meanwhile.
+  // The sessions that the spiller works on; no other thread accesses them meanwhile.
   Member* busy_with_ TT_GUARDED_BY(mu_) = nullptr;
   Member* victim_ TT_GUARDED_BY(mu_) = nullptr;
-  // The current work must stop, for the request or for the member that loses memory.
+  // The current work must stop, for the request or for the session that loses memory.
   std::atomic<bool> stop_request_{false}, stop_victim_{false};
   bool stopping_ TT_GUARDED_BY(mu_) = false;
   std::thread spiller_;

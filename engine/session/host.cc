@@ -91,7 +91,8 @@ std::vector<engine::MemoryUse> Host::memory() const {
   return uses;
 }
 
-// Applies to the host only: freeing a GPU's memory would wait for everything that runs there.
+// Releases idle memory of the host only, because freeing memory of a GPU would wait for all work
+// that runs on the GPU.
 void Host::release_idle() {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if (devices_.at(i).id() == core::Device{}) devices_.at(i).pool().release_idle();

@@ -325,7 +325,7 @@ core::Result<Image> Session::make_image() {
 Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& read,
                                  const RestoredStorages& restored) {
   const Exempt exempt(back_.executor(), devices_.size());
-  // Stay in memory: uploads until they are bound, and downloads.
+  // The storages of unbound uploads and of downloads stay in memory.
   std::set<const Image::Storage*> stays;
   for (const Image::Upload& item : image.uploads) {
     if (item.storage < image.storages.size()) stays.insert(&image.storages[item.storage]);

@@ -64,7 +64,7 @@ class Thin : public ::testing::Test {
         [&](core::Status status) { done.set_value(std::move(status)); }, thin);
     return done.get_future().get();
   }
-  // The late errors so far, all commands having run.
+  // Waits until all commands have run, and returns the late errors.
   std::vector<engine::LateError> errors() {
     EXPECT_TRUE(send().ok());
     listener_.completed(next_seq_ - 1);

@@ -248,7 +248,8 @@ void Session::on_fetched(runtime::FetchResult result) {
   Ready ready;
   {
     core::MutexLock lock(mu_);
-    // Kept until the command has completed, for a late download.
+    // An entry of given_up_ is kept until its command has completed, because a download may come
+    // late.
     if (given_up_.contains(result.seq)) return;
     const Status noted =
         core::with_memory("a download", [&]() TT_ANNOTATION(no_thread_safety_analysis) {

@@ -52,7 +52,8 @@ std::size_t items_of(const core::Attributes& attributes);
 std::size_t items_of(const ApplyView& apply);
 std::size_t items_of(const program::Command& command);
 
-// The writer states the number of ids that a command makes only if it is another one.
+// The number of ids that a command usually makes. A writer states the number in the frame only if
+// it differs from this one.
 using program::usual_made;
 
 // Collects commands in one frame. Not thread-safe; never fails (it can only throw bad_alloc).

@@ -138,7 +138,7 @@ void History::take_devices(const Overview& all, double passed) {
   }
 }
 
-// Removes users whose rings contain only zeros.
+// Removes users without a session in any sample that the history still has.
 void History::forget_absent() {
   std::erase_if(users_, [&](const auto& each) { return each.second.seen + kSamples < count_; });
 }

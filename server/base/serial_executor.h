@@ -11,8 +11,8 @@ namespace teletensor::server {
 
 class SerialExecutor {
  public:
-  // Calls `step` until it returns false. If another thread, or a caller of this one, is already
-  // running it, that thread repeats its step, and this call returns at once.
+  // Calls `step` until it returns false. If another thread, or an outer call of this thread, is
+  // inside run() already, that call repeats its step, and this call returns at once.
   template <class Step>
   void run(Step step) noexcept {
     {

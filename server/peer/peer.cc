@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kWindow = 16 << 20;
 constexpr std::size_t kUnacknowledged = 1 << 20;
 constexpr std::chrono::milliseconds kAcknowledge{20}, kFirstPause{20}, kLastPause{2000};
-// Size that a frame without payload counts for acknowledgement, in bytes.
+// Number of bytes that a frame without a payload adds to the count of unacknowledged bytes.
 constexpr std::size_t kFrameBytes = 64;
 
 // Memory of a payload that gRPC still uses.

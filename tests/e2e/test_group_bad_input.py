@@ -20,7 +20,7 @@ LINES = {
     "dist.all_reduce(tt.ones(2), dist.ReduceOp.BAND)": "RuntimeError: Cannot use ReduceOp.BAND with non-integral",
     "dist.all_reduce(tt.ones(2, dtype=tt.int64), dist.ReduceOp.AVG)":
         "NotImplementedError: all_reduce: is not defined for int64: an average is of floating point or complex",
-    "dist.all_reduce(other)": "ValueError: tensor is of another session than the group",
+    "dist.all_reduce(other)": "ValueError: tensor belongs to another session than the group",
     "dist.broadcast(tt.ones(1), src=N)": "ValueError: global rank 2 is not in the group",
     "dist.broadcast(tt.ones(1), src=-1)": "ValueError: global rank -1 is not in the group",
     "dist.broadcast(tt.ones(1))": "ValueError: ",
@@ -39,8 +39,8 @@ LINES = {
     "dist.send(tt.ones(1), R)": "ValueError: Invalid destination rank",
     "dist.recv(tt.ones(1), R)": "ValueError: Invalid source rank",
     "dist.send(tt.ones(1), N)": "ValueError: global rank 2 is not in the group",
-    "dist.new_group([])": "ValueError: a group has at least one rank: new_group of no ranks",
-    "dist.new_group([0, 0])": "ValueError: a rank is in a group once: [0, 0]",
+    "dist.new_group([])": "ValueError: new_group: ranks is empty",
+    "dist.new_group([0, 0])": "ValueError: new_group: a rank occurs more than once in [0, 0]",
     "dist.new_group([0, N])": "ValueError: the new group's rank should be within the world_size set by",
     "dist.new_group([-1])": "ValueError: the new group's rank should be within the world_size set by",
     "dist.new_group(['0'])": "TypeError: ranks of a group must be integers, not str",
@@ -50,7 +50,7 @@ LINES = {
     "dist.new_group([0, 1], timeout=float('inf'))": "ValueError: timeout must be above 0 seconds, not inf",
     "dist.new_group([0, 1], timeout=1e300)": "nothing",  # a year is as good
     "dist.set_timeout(0)": "ValueError: timeout must be above 0 seconds, not 0",
-    "dist.set_timeout(None)": "TypeError: timeout is a timedelta or seconds, not None",
+    "dist.set_timeout(None)": "TypeError: timeout must be a timedelta or a number of seconds, not None",
     "dist.set_timeout(5, 'world')": "TypeError: group must be a ProcessGroup, not str",
     "dist.set_timeout(5, dist.GroupMember.NON_GROUP_MEMBER)": "ValueError: Invalid process group specified",
     "dist.get_global_rank(dist.group.WORLD, 2)": "ValueError: ",

@@ -272,7 +272,7 @@ def test_certificates_that_are_renewed_and_expire(start_daemon, tmp_path):
         proxy.close()
 
 
-# ---------------------------------------------------------------- programs that come twice
+# ---------------------------------------------------------------- programs that are started twice
 
 
 def test_a_second_program_of_a_rank_replaces_it(start_daemon):

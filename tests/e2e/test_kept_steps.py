@@ -134,7 +134,7 @@ def test_a_step_that_fails_is_not_kept(taken, tt):
 
 def test_bad_input(taken, tt):
     with taken().as_current():
-        with pytest.raises(ValueError, match="every is 1 or more, not 0"):
+        with pytest.raises(ValueError, match="every must be 1 or more, not 0"):
             next(tt.kept_steps(3, every=0))
         counter = Counter(tt)
         counter.state_dict = lambda: {"value": {1, 2}}

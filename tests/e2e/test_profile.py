@@ -86,7 +86,7 @@ def test_table_and_trace(session, tt, tmp_path):
     assert "matmul" in table and "share" in table and "the program waited" in table
     assert "test_profile.py" in p.table(by="line")
     assert "and" in p.table(most=1)
-    with pytest.raises(ValueError, match='by is "op", "line" or "wait"'):
+    with pytest.raises(ValueError, match='by must be "op", "line" or "wait"'):
         p.table(by="color")
     p.save(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

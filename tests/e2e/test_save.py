@@ -160,7 +160,7 @@ def entry(dtype="U8", shape=(2,), offsets=(0, 2)):
 
 DAMAGED = [
     (b"", "too few"),
-    (pickle.dumps("some text"), "nor one of torch.save"),
+    (pickle.dumps("some text"), "nor a file of torch.save"),
     (struct.pack("<Q", 2**60) + b"{}", "neither a safetensors file"),
     (struct.pack("<Q", 50) + b"{}", "cut short"),
     (packed(b"\xff\xfe"), "not UTF-8"),

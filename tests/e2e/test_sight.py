@@ -231,7 +231,8 @@ def test_sessions_are_found_by_name(start_daemon, tt):
     with tt.connect(daemon.unix, name="twice") as own, tt.connect(daemon.tcp, name="twice") as other:
         done = cli(daemon, "kill", "twice")
         assert done.returncode == 1
-        assert f"2 sessions are named 'twice': give a number ({own.id} of {user}, {other.id} of " in done.stderr
+        assert "2 sessions have the name 'twice': give the session's number instead (" in done.stderr
+        assert f"({own.id} of {user}, {other.id} of " in done.stderr
 
 
 def test_sessions_whose_client_has_left(start_daemon, tt):

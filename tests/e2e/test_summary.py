@@ -83,5 +83,5 @@ def test_wrong_arguments(tt, model):
         tt.utils.summary(tt.ones(2))
     with pytest.raises(ValueError, match="give input_size or input_data, not both"):
         tt.utils.summary(model, (2, 5), tt.ones(2))
-    with pytest.raises(ValueError, match="1 input sizes and 2 dtypes"):
+    with pytest.raises(ValueError, match="1 input sizes do not match 2 dtypes"):
         tt.utils.summary(model, (2, 5), dtypes=[tt.long, tt.long])

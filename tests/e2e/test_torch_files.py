@@ -285,7 +285,7 @@ OBJECTS = [
     (Call("torch._utils._rebuild_meta_tensor_no_storage"), "device meta"),
     (Call("torch._utils._rebuild_wrapper_subclass"), "subclass"),
     (files.tensor(files.storage("QInt8Storage")), "torch.QInt8Storage"),
-    (Name("torch.float8_e4m3fn"), "torch.float8_e4m3fn, which has no counterpart"),
+    (Name("torch.float8_e4m3fn"), "torch.float8_e4m3fn, which is not supported"),
     (Name("torch.complex32"), "torch.complex32"),
     (Name("torch.FloatStorage"), "torch.FloatStorage where a value should be"),
     ({"a": [(Name("torch.FloatStorage"),)]}, "where a value should be"),
@@ -342,9 +342,9 @@ OBJECTS = [
     (op(b"(" + text("touch marker") + b"ios\nsystem\n"), "opcode INST"),
     (op(pickle.EXT1 + b"\x01"), "opcode EXT1"),
     (op(b"\xff"), "opcode b'\\\\xff'"),
-    (op(), "takes more from the stack"),
-    (op(pickle.TUPLE), "takes more from the stack"),
-    (op(pickle.NONE, pickle.TUPLE2), "takes more from the stack"),
+    (op(), "takes more values from the stack"),
+    (op(pickle.TUPLE), "takes more values from the stack"),
+    (op(pickle.NONE, pickle.TUPLE2), "takes more values from the stack"),
     (op(pickle.BINGET + b"\x05"), "memo"),
     (op(pickle.NONE, pickle.EMPTY_TUPLE, pickle.REDUCE), "calls a NoneType"),
     (op(pickle.NONE, pickle.NONE, pickle.APPEND), "appends to a NoneType"),
@@ -363,7 +363,8 @@ OBJECTS = [
     (op(pickle.GLOBAL + b"o" * 2000 + b"\nx\n"), "name that is too long"),
     # Each call makes a MiB from a string that the pickle contains once.
     (op(text("x" * MIB), pickle.BINPUT + b"\x00", text("latin1"), pickle.TUPLE2, pickle.BINPUT + b"\x01",
-        (named("_codecs.encode") + pickle.BINGET + b"\x01" + pickle.REDUCE) * 1000), "makes more than it holds"),
+        (named("_codecs.encode") + pickle.BINGET + b"\x01" + pickle.REDUCE) * 1000),
+     "makes larger objects than its size allows"),
 ]  # fmt: skip
 
 
@@ -420,7 +421,7 @@ def larger():
 ARCHIVES = [
     (b"PK\x03\x04", "damaged or cut short"),
     (b"PK\x03\x04" + bytes(100), "damaged or cut short"),
-    (pickle.dumps("some text", 2), "nor one of torch.save"),
+    (pickle.dumps("some text", 2), "nor a file of torch.save"),
     (files.archive(b""), "pickle is cut short"),
     (files.archive(pickle.PROTO), "pickle is cut short"),
     (without_data(), "no data.pkl"),
@@ -440,7 +441,7 @@ ARCHIVES = [
     (overlapping(), "reaches into|where the archive says"),
     (twice(), "two records"),
     (larger(), "reaches into"),
-    (files.legacy(files.tensor(files.storage()), magic=1), "nor one of torch.save"),
+    (files.legacy(files.tensor(files.storage()), magic=1), "nor a file of torch.save"),
     (files.legacy(1, little=False), "big-endian"),
     (files.legacy(files.tensor(files.storage()), keys=[]), "storages behind its pickle"),
     (files.legacy(files.tensor(files.storage()), keys=["0", "1"]), "storages behind its pickle"),
@@ -502,7 +503,7 @@ def test_an_index(tt, tmp_path):
     assert tt.load(path, map_location="sim:0")["c"].device == tt.device("sim:0")
     assert cli.main(["convert", str(path), str(tmp_path / "one.safetensors")]) == 0
     assert load_file(tmp_path / "one.safetensors")["c"].tolist() == NUMBERS.tolist()
-    with pytest.raises(ValueError, match="give its path"):
+    with pytest.raises(ValueError, match="give the path of the index"):
         tt.load(io.BytesIO(path.read_bytes()))
 
 
@@ -518,7 +519,7 @@ def test_an_index(tt, tmp_path):
         ({"weight_map": ["x"]}, "no weight_map"),
         ({"unknown": 1}, "no weight_map"),
         ({"weight_map": {"d": "model-00001-of-00002.safetensors"}}, "does not hold 'd'"),
-        ({"weight_map": {"a": "model.safetensors.index.json"}}, "index.json: neither a safetensors file"),
+        ({"weight_map": {"a": "model.safetensors.index.json"}}, "index.json: the file is neither a safetensors file"),
     ],
     ids=str,
 )
@@ -534,7 +535,7 @@ def test_a_shard_that_is_damaged_or_missing(tt, tmp_path):
     path = shards(tt, tmp_path)
     shard = tmp_path / "model-00001-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="model-00001-of-00002.safetensors: 31 bytes"):
+    with pytest.raises(ValueError, match="model-00001-of-00002.safetensors: the file has 31 bytes"):
         tt.load(path)
     shard.unlink()
     with pytest.raises(FileNotFoundError, match="model-00001"):

@@ -3,8 +3,8 @@
 // the result of a successful read is consistent.
 //
 //   file_fuzz [--only KIND] [--seconds N] [--from S] [--seed S] [--corpus FILE]
-//     with the seeds S, S + 1, ...; --corpus: those alone, one a line: its kind and its bytes in
-//     hexadecimal
+//     Makes files with the seeds S, S + 1, ... --corpus: reads only the files in a corpus, which
+//     has one file a line: its kind, and its bytes in hexadecimal.
 #include <google/protobuf/message.h>
 
 #include <chrono>

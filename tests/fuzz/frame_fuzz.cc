@@ -3,11 +3,13 @@
 // exactly the commands that a client's own checks accept.
 //
 //   frame_fuzz [--seconds N] [--from S] [--seed S] [--bits 1] [--write FOLDER]
-//     random programs with the seeds S, S + 1, ... (--seed: this one alone, with its commands);
-//     prints how many and how far they came. --bits: each runs in two sessions whose memory held
-//     different bytes before, and every result must be equal bit by bit. --write: each program that
-//     passed goes into the folder as one frame, where libFuzzer begins
-//   with clang and -fsanitize=fuzzer (target frame_libfuzzer): libFuzzer's flags and corpus
+//     Runs random programs with the seeds S, S + 1, ... and prints the numbers of programs,
+//     commands, refused programs and damaged frames. --seed: runs only the program with this seed
+//     and prints its commands. --bits: runs each program in two sessions whose memory held
+//     different bytes earlier; every result must be equal bit by bit. --write: writes each program
+//     that passed into the folder as one frame, for the initial corpus of libFuzzer.
+//   Built with clang and -fsanitize=fuzzer (target frame_libfuzzer), the program takes the flags
+//   and the corpus of libFuzzer.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

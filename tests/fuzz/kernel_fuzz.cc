@@ -6,8 +6,9 @@
 // block.
 //
 //   kernel_fuzz [--calls N] [--from S] [--seed S] [--only OP] [--indices]
-//     N calls with the seeds S, S + 1, ...; --indices: of the ops that read and write by index
-//     alone, with hostile shapes of the indices. A failure prints the seed: kernel_fuzz --seed S.
+//     Makes N calls with the seeds S, S + 1, ... --indices: calls only the ops that read and write
+//     by index, with hostile shapes of the indices. A failure prints the seed: kernel_fuzz --seed
+//     S.
 #include <signal.h>
 #include <unistd.h>
 
@@ -229,7 +230,8 @@ class Call {
   }
 
  private:
-  // One entry of the table above, in some cases with one more dimension or a changed size.
+  // Returns an entry of hostile_sizes(), in some cases with an additional dimension or a changed
+  // size.
   Dims factors() {
     const std::vector<Dims>& all = hostile_sizes();
     Dims sizes = all[static_cast<std::size_t>(dice_.below(static_cast<std::int64_t>(all.size())))];

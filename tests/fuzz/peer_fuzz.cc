@@ -2,9 +2,9 @@
 // of an honest daemon.
 //
 //   peer_fuzz [--seconds N] [--from S] [--seed S]
-//     random runs with the seeds S, S + 1, ... (--seed: this one alone). In each, ranks of the
-//     daemons a, b and c run collectives and transfers, and the messages of b to a are repeated,
-//     exchanged, changed in a field or in a byte, or invented
+//     Makes random runs with the seeds S, S + 1, ... --seed: makes only the run with this seed. In
+//     each run, ranks of the daemons a, b and c perform collectives and transfers, and the messages
+//     from b to a are repeated, exchanged, changed in a field or in a byte, or invented.
 //
 // The following must hold: nothing crashes; each message is accepted, or refused with
 // InvalidArgument; a group in which b has no rank computes right results; after b is lost, no rank
@@ -478,7 +478,8 @@ class Match {
     }
     g.payload = static_cast<std::int64_t>(sent.payload.size());
   }
-  // Groups that b claims to have kept: those of messages that it has sent, and others.
+  // Lists groups that daemon b claims to have kept: groups of messages that b has sent, and unknown
+  // groups.
   void kept(PeerMessage& m) {
     m.kind = PeerMessage::Kind::kKept;
     m.kept.resize(dice_.below(4));

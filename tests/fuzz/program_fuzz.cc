@@ -3,10 +3,12 @@
 // run, leave no memory behind, and give the same bits after the passes.
 //
 //   program_fuzz [--seconds N] [--from S] [--seed S] [--write FOLDER] [--corpus FILE] [FILE...]
-//     programs with the seeds S, S + 1, ...: each as it was made, then spoilt in its structure and
-//     in its bytes; prints how many were accepted. --corpus: programs without their checksum, in
-//     hexadecimal, one a line; FILE: one each, as libFuzzer writes them; these alone are run
-//   with clang and -fsanitize=fuzzer (target program_libfuzzer): libFuzzer's flags and corpus
+//     Makes programs with the seeds S, S + 1, ... Runs each program as it was made, then with a
+//     corrupted structure, then with corrupted bytes; prints how many programs were accepted.
+//     --corpus: runs only the programs in a file, which has one program a line, in hexadecimal and
+//     without the checksum. FILE: runs only the program in this file, as libFuzzer writes it.
+//   Built with clang and -fsanitize=fuzzer (target program_libfuzzer), the program takes the flags
+//   and the corpus of libFuzzer.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -114,7 +116,8 @@ class Run {
       storage = next_id_ - 1;
     }
     storage_.push_back(storage);
-    // Too large for a storage here: the call will be refused. A view of it would end the session.
+    // The daemon refuses a call with an input of more than kMax elements. A view of such an input
+    // is not made, because it would end the session.
     inputs.push_back(type.elements <= kMax ? strided(view, storage) : storage);
   }
   std::uint64_t strided(const program::View& view, std::uint64_t storage) {

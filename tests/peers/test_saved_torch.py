@@ -292,7 +292,7 @@ REFUSED = [
     (lambda: torch.eye(3).to_sparse(), "sparse"),
     (lambda: torch.eye(3).to_sparse_csr(), "sparse"),
     (lambda: torch.ones(2, device="meta"), "device meta"),
-    (lambda: torch.ones(2).to(torch.float8_e4m3fn), "float8_e4m3fn, which has no counterpart"),
+    (lambda: torch.ones(2).to(torch.float8_e4m3fn), "float8_e4m3fn, which is not supported"),
     (lambda: torch.ones(2, dtype=torch.complex32), "ComplexHalfStorage|complex32"),
     (lambda: torch.ones(2).as_subclass(Tagged), "Tagged, which"),
     (tagged, "attributes"),

@@ -122,7 +122,7 @@ class TorchHost final : public torch::Host {
   std::vector<tt_storage*> dropped_;
 };
 
-// Lives as long as the process: storages do.
+// Never destroyed, because storages that refer to it may live as long as the process.
 TorchHost& host() {
   static auto* const the_host = new TorchHost;
   return *the_host;

@@ -90,7 +90,7 @@ class Capturing {
     return out;
   }
 
-  // Indices of the arguments that were, or may have been, read from outside as well.
+  // Indices of the arguments that code outside the captured function has read or may have read.
   nb::list read_outside(nb::list tensors) {
     nb::list places;
     for (std::size_t i = 0; i < nb::len(tensors); ++i) {

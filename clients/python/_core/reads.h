@@ -60,7 +60,8 @@ class Reads {
   };
   // Places that the function has written.
   struct Written {
-    // The written keys, each with a tuple of the earlier value, or None.
+    // Maps each written key to None, or to a tuple of its earlier value if the function increments
+    // that value.
     nb::object keys = nb::steal(PyDict_New());
     bool replaced = false;  // Whether the function has written the whole container.
     nb::object before;      // A copy of the earlier container, if it was written as a whole.

@@ -14,8 +14,8 @@ constexpr int kTries = 3;
 thread_local int t_uninterrupted = 0;
 thread_local bool t_postponed = false;  // Whether a Ctrl-C was postponed.
 
-// The states that the scopes of one object have saved, innermost last. The same object may be
-// entered again inside.
+// The states that the nested `with` blocks of one object have saved, innermost last: an object may
+// be entered again inside its own block.
 template <class State>
 class Stack {
  public:

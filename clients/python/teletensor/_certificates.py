@@ -96,7 +96,7 @@ def _cert(args: argparse.Namespace) -> int:
             _authority(made)
         name = args.host[0].partition(":")[2] if args.peer else "server"
         if name == "ca":
-            raise TeletensorError("ca.pem is the authority's file: give another name first")
+            raise TeletensorError("ca.pem would replace the file of the authority: give another name first")
         _issue(made, name, folder if has_key else made, args.host,
                "serverAuth,clientAuth" if args.peer else "serverAuth", args.days)
         for file in ("ca.key", "ca.pem", f"{name}.key", f"{name}.pem"):

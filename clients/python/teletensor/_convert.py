@@ -119,7 +119,7 @@ def _across_the_sign(data: Any, array: np.ndarray[Any, Any], dtype: _core.dtype 
 def _wide(data: Any, dtype: _core.dtype | None, floats: bool) -> np.ndarray[Any, Any]:
     """Converts integers that do not fit in 64 bits, which only a floating-point dtype can hold."""
     if not (floats if dtype is None else dtype.is_floating_point):
-        raise ValueError("tensor: an integer does not fit 64 bits")
+        raise ValueError("tensor: an integer has more than 64 bits; use a floating-point number")
     return np.array(data, np.float64)
 
 
@@ -181,7 +181,8 @@ def _send(session: Session, array: np.ndarray[Any, Any], device: _core.device,
     get one. `dtype` says what the bits mean if NumPy does not have the dtype."""
     dtype = dtype or _FROM_NUMPY.get(array.dtype)
     if dtype is None:
-        raise TypeError(f"tensor: NumPy dtype {array.dtype} has no counterpart here")
+        raise TypeError(f"tensor: NumPy dtype {array.dtype} is not supported; convert it with "
+                        "array.astype()")
     shape = list(array.shape)
     flat = np.ascontiguousarray(array)
     if flat.nbytes <= session._inline:
@@ -259,7 +260,7 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
         try:
             array, python, common = _array(data, dtype)
         except RecursionError:
-            raise TypeError("tensor: a list that contains itself") from None
+            raise TypeError("tensor: the list contains itself") from None
         if array.dtype == object or array.dtype.kind in "USOV":
             raise TypeError(f"tensor: cannot make a tensor of {type(data).__name__}: {data!r:.80}")
         dtype = common if dtype is None else dtype
@@ -309,7 +310,7 @@ def values_of(t: Tensor, *, writable: bool) -> np.ndarray[Any, Any]:
     """Returns the values as a writable array that nothing else refers to, or as a read-only array."""
     numpy_dtype = _TO_NUMPY.get(t.dtype)
     if numpy_dtype is None:
-        raise TypeError(f"NumPy has no {t.dtype.name}; use .float().numpy()")
+        raise TypeError(f"numpy: NumPy has no dtype {t.dtype.name}; use tensor.float().numpy()")
     array = _download(t, numpy_dtype)
     if not writable:
         array.flags.writeable = False
@@ -377,11 +378,11 @@ def capsule(values: Any, stream: Any, max_version: Any, dl_device: Any, copy: bo
     memory. The capsule is marked read-only, like the arrays of numpy(), unless a copy was requested or the
     consumer's version of DLPack has no such mark."""
     if copy is False:
-        raise BufferError("the elements are on the daemon: DLPack can only have a copy")
+        raise BufferError("__dlpack__: the elements are on the daemon, so copy=False is not possible")
     if stream is not None:
-        raise BufferError("a host copy has no stream")
+        raise BufferError("__dlpack__: the copy is in host memory, so stream must be None")
     if dl_device is not None and (int(dl_device[0]), dl_device[1]) != (1, 0):
-        raise BufferError(f"a host copy cannot be made on device {dl_device}")
+        raise BufferError(f"__dlpack__: the copy is in host memory and cannot be on device {dl_device}")
     copied = np.array(values)
     if max_version is None:
         return copied.__dlpack__()

@@ -26,7 +26,7 @@ def add_command(commands: Any) -> Any:
 def _convert(args: argparse.Namespace) -> int:
     with reading(args.source) as source:
         if os.path.exists(args.target) and os.path.samefile(args.source, args.target):
-            raise ValueError(f"{args.target} is the file to be converted")
+            raise ValueError(f"the target {args.target} is the source file: give another target")
         found = source.tree(AsStored())
         try:
             save(found, args.target)

@@ -99,7 +99,7 @@ def _token(given: str | None) -> tuple[str | None, str]:
         given, source = pathlib.Path(path).read_text(encoding="ascii", errors="replace"), path
         _warn_of(path)
     if given is not None and not isinstance(given, str):
-        raise TypeError("a token is text")
+        raise TypeError("token: expected a str")
     given = given.strip() if given else None
     if given and not (given.isascii() and given.isprintable() and len(given) <= 1000):
         raise ValueError("a token is printable ASCII on one line, at most 1,000 characters")

@@ -98,7 +98,7 @@ def _session(address: str) -> str:
         begin = time.perf_counter()
         value = _functions.ones(64, 64).sum().item()
         if value != 4096.0:
-            raise TeletensorError(f"a sum of 4096 ones is {value}")
+            raise TeletensorError(f"the sum of 4096 ones must be 4096, it is {value}")
         ms = (time.perf_counter() - begin) * 1000
         return (f"teletensord {session.server_version}, devices {', '.join(session.devices)}, a sum "
                 f"computed and read in {ms:.1f} ms")

@@ -61,10 +61,11 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
     """obj (a tensor, an array or numbers) as a tensor; copied if `copy` is True or if it cannot be
     shared."""
     if copy is False and not isinstance(obj, Tensor):
-        raise ValueError("asarray: data of this process must be copied to the daemon")
+        raise ValueError("asarray: data of this process must be copied to the daemon, so copy=False is not "
+                         "possible")
     out = _convert.as_tensor(obj, dtype=dtype, device=device)
     if copy is False and out is not obj:
-        raise ValueError("asarray: can't alias tensor: another dtype or device needs a copy")
+        raise ValueError("asarray: another dtype or device needs a copy, and copy is False")
     if copy and out is obj:
         out = ops["clone"](out)
     if requires_grad:

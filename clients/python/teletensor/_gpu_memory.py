@@ -169,7 +169,7 @@ class SharedCuda:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 of the protocol; no stream has to be waited for."""
         if self._closed:
-            raise ValueError("shared_cuda: the memory has been closed")
+            raise ValueError("shared_cuda: the memory has been closed; call shared_cuda() again")
         return {"shape": self._shape, "typestr": self._typestr, "data": (self._address, False),
                 "strides": None, "stream": None, "version": 3}
 
@@ -228,7 +228,7 @@ def shared_cuda(tensor: Tensor) -> SharedCuda:
                 raise OutOfMemoryError(f"shared_cuda: no memory on {tensor.device} for {size} bytes, or "
                                        "too many pieces are shared already") from None
             if isinstance(error, NotImplementedError):
-                raise RuntimeError(f"shared_cuda: {tensor.device} shares no memory with other "
+                raise RuntimeError(f"shared_cuda: {tensor.device} cannot share memory with other "
                                    "processes") from None
             raise
         return _Memory(*taken, size)

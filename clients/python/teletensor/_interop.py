@@ -36,7 +36,7 @@ def array_of_torch(tensor: Any) -> tuple[str, np.ndarray[Any, Any]]:
 
     name = str(tensor.dtype).rpartition(".")[2]
     if name not in DTYPES:
-        raise TypeError(f"from_torch: {tensor.dtype} has no counterpart here")
+        raise TypeError(f"from_torch: dtype {tensor.dtype} is not supported; convert the tensor first")
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if name == "bfloat16":
         return name, plain.view(torch.int16).numpy().view("uint16")

@@ -36,7 +36,7 @@ def kept_steps(steps: int, *, every: int = 1, **state: Any) -> Iterator[int]:
     tuples and dicts.
     """
     if every < 1:
-        raise ValueError(f"kept_steps: every is 1 or more, not {every}")
+        raise ValueError(f"kept_steps: every must be 1 or more, not {every}")
     copies = _Copies(current_session(), state)
     done = copies.load()
     for number in range(done, steps):

@@ -302,7 +302,8 @@ def _session_of(admin: Admin, wanted: int | str) -> dict[str, Any]:
                               "sessions` lists them")
     if len(found) > 1:
         which = ", ".join(f"{s['id']} of {s['user']}" for s in found)
-        raise TeletensorError(f"{len(found)} sessions are named {wanted!r}: give a number ({which})")
+        raise TeletensorError(f"{len(found)} sessions have the name {wanted!r}: give the session's number "
+                              f"instead ({which})")
     return found[0]
 
 

@@ -98,7 +98,7 @@ class Machine:
                 action(self)
             result = self._stack.pop()
         except IndexError:
-            raise Damaged("its pickle takes more from the stack than there is") from None
+            raise Damaged("its pickle takes more values from the stack than the stack has") from None
         except UnicodeError:
             raise Damaged("its pickle has text that cannot be decoded") from None
         _check_values(result)
@@ -190,7 +190,7 @@ class Machine:
         if isinstance(parts, tuple):
             self._made += sum(len(part) for part in parts if isinstance(part, _SIZED))
         if self._made > self._source.at - self._begin:
-            raise Damaged("its pickle makes more than it holds")
+            raise Damaged("its pickle makes larger objects than its size allows")
 
 
 # The action of each opcode, with the name of the opcode in pickletools.
@@ -288,7 +288,7 @@ def _check_values(root: Any) -> None:
 
 def _ordered_dict(pairs: Any = ()) -> Any:
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
-        raise Damaged("its pickle makes an OrderedDict of other things than pairs")
+        raise Damaged("its pickle makes an OrderedDict of values that are not pairs")
     return _fill(OrderedDict(), pairs)
 
 

@@ -165,7 +165,7 @@ class Profile(_core.Scope):
         The last lines give totals, and the source lines that waited longest.
         """
         if by not in ("op", "line", "wait"):
-            raise ValueError(f'by is "op", "line" or "wait", not {by!r}')
+            raise ValueError(f'by must be "op", "line" or "wait", not {by!r}')
         waits = _summed((wait.line or "(unknown)", wait.seconds) for wait in self.waits)
         rows = waits if by == "wait" else _summed(
             (self._name(span, by), span.seconds) for span in self.spans)

@@ -48,7 +48,7 @@ def _read_varint(data: Data, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value & (1 << 64) - 1, at
-    raise ValueError("a number has more than 64 bits")
+    raise ValueError("an encoded number has more than 64 bits")
 
 
 def _fields(data: Data) -> Iterator[tuple[int, int | Data]]:

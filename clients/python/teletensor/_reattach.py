@@ -92,8 +92,8 @@ class Keeper:
         self.ended: End | None = None  # how the session was lost
         # the time.monotonic() at which the connection was lost; None while connected
         self.away_since: float | None = None
-        # Not an Event: a finalizer that runs while the Event's lock is held would wait for this class's
-        # thread, and that thread for the lock.
+        # This field is not an Event: a finalizer that runs while the lock of an Event is held would wait
+        # for this class's thread, and that thread for the lock.
         self.attached = False
         self._stopped = threading.Event()
         self._stream = core.take_up(1, 0)

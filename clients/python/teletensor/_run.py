@@ -55,7 +55,7 @@ def _value(text: str) -> Any:
         values = [float(part) if "." in part or "e" in part else int(part)
                   for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{text!r} is neither a .npy file nor numbers") from None
+        raise ValueError(f"{text!r} is neither the path of a .npy file nor a list of numbers") from None
     return values[0] if len(values) == 1 and "," not in text else tensor(values)
 
 

@@ -92,7 +92,7 @@ def read(file: Any, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) for value in metadata.values()
     ):
-        raise Damaged("__metadata__ does not map text to text")
+        raise Damaged("the keys and values of __metadata__ must be text")
     entries = {name: _check_entry(name, entry) for name, entry in header.items()}
     end = 0
     for name, (_, _, offset, count) in sorted(entries.items(), key=lambda e: (e[1][2], e[1][3])):
@@ -101,7 +101,7 @@ def read(file: Any, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
             raise Damaged(f"the data of {name!r} {kind}")
         end += count
     if end != size - data:
-        raise Damaged(f"{size - data} bytes of data, but the header describes {end}")
+        raise Damaged(f"the file has {size - data} bytes of data, but its header describes {end}")
 
     def stored(name: str, dtype: str, shape: list[int], offset: int, count: int) -> Stored:
         at = begin + data + offset
@@ -115,11 +115,13 @@ def _read_header(file: Any, size: int) -> tuple[dict[str, Any], int]:
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if len(start) < 8:
-        raise Damaged(f"{size} bytes are too few for a safetensors file")
+        raise Damaged(f"the file has {size} bytes, too few for a safetensors file")
     if length > MAX_HEADER:
-        raise Damaged(f"neither a safetensors file (header of {length} bytes) nor one of torch.save")
+        raise Damaged(f"the file is neither a safetensors file (its header would have {length} bytes) nor "
+                      "a "
+                      "file of torch.save")
     if length > size - 8:
-        raise Damaged(f"cut short: header of {length} bytes, file of {size}")
+        raise Damaged(f"the file is cut short: it has {size} bytes, and its header needs {length}")
     header = parse(file.read(length))
     if not isinstance(header, dict):
         raise Damaged("the header is not a JSON object")
@@ -131,16 +133,16 @@ def parse(text: bytes | str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
-            raise Damaged("a name occurs twice in its JSON")
+            raise Damaged("a name occurs twice in the JSON of the header or index")
         return result
 
     try:
         text = text.decode() if isinstance(text, bytes) else text
         return json.loads(text, object_pairs_hook=unique)
     except UnicodeDecodeError:
-        raise Damaged("its JSON is not UTF-8") from None
+        raise Damaged("the JSON of the header or index is not UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"its header or index is not JSON: {str(error)[:100]}") from None
+        raise Damaged(f"the header or index is not JSON: {str(error)[:100]}") from None
 
 
 def _check_entry(name: str, entry: Any) -> tuple[str, list[int], int, int]:
@@ -149,7 +151,7 @@ def _check_entry(name: str, entry: Any) -> tuple[str, list[int], int, int]:
         raise Damaged(f"the entry of {name!r} does not hold dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or code not in _NAMES:
-        raise Damaged(f"{name!r} has dtype {code!r}; known are {', '.join(_NAMES)}")
+        raise Damaged(f"{name!r} has the dtype {code!r}; supported are {', '.join(_NAMES)}")
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(is_count, shape)):
         raise Damaged(f"{name!r} has the shape {str(shape)[:100]}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(is_count, offsets)):

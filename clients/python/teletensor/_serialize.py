@@ -64,7 +64,8 @@ def save(obj: Any, f: _File, metadata: Mapping[str, str] | None = None) -> None:
     header_text = {"format": "pt", **(metadata or {})}
     for key, value in header_text.items():
         if not isinstance(key, str) or not isinstance(value, str) or key == _TREE:
-            raise TypeError("save: metadata maps text to text, and not the key " + repr(_TREE))
+            raise TypeError("save: the keys and values of metadata must be text, and no key may be "
+                            "" + repr(_TREE))
     if _is_plain(obj):
         entries = {name: _entry(value, name) for name, value in obj.items()}
     else:
@@ -278,13 +279,14 @@ class _Source:
     def _shards(self, maker: AsStored) -> dict[str, Any]:
         """The tensors of an index file in order: {"weight_map": {name of a tensor: name of its file}}."""
         if self.size > _safetensors.MAX_HEADER:
-            raise Damaged(f"it begins as an index, but has {self.size} bytes")
+            raise Damaged(f"the file begins like an index, but has {self.size} bytes")
         index = _safetensors.parse(self.file.read(self.size))
         names = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise Damaged("it is JSON, but no index: it has no weight_map from tensors to files")
+            raise Damaged("the file is JSON but not an index: it has no weight_map from tensors to files")
         if self._path is None:
-            raise Damaged("the files of an index are found beside it: give its path")
+            raise Damaged("an index refers to files in its folder: give the path of the index, not an open "
+                          "file")
         found: dict[str, Any] = {}
         for name in dict.fromkeys(names.values()):
             if name in ("", ".", "..") or set(name) & set("/\\\0"):

@@ -710,7 +710,9 @@ def owner_of(core: _core.Session) -> Session:
     if owner is None:
         known = getattr(core, "rest", None)
         if known is None:
-            raise SessionLostError("the session of this tensor is closed", "closed")
+            raise SessionLostError("the session of this tensor is closed; open a session and make the "
+                                   "tensor "
+                                   "there", "closed")
         core.rest = None
         owner = Session.__new__(Session)
         _core.Scope.__init__(owner)

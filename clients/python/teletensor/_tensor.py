@@ -253,7 +253,7 @@ def _array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options:
     if name and method == "__call__" and len(inputs) == 2 and isinstance(inputs[0], np.generic):
         return getattr(self, f"__{name}__")(inputs[0])
     if any(isinstance(x, Tensor) for x in options.get("out", ())):
-        raise TypeError("return arrays must be NumPy arrays, not tensors")
+        raise TypeError("__array_wrap__: the result must be a NumPy array, not a tensor")
     if method == "at" and isinstance(inputs[0], Tensor):
         raise TypeError("first operand must be a NumPy array, not a tensor")
     values = [_convert.to_numpy(x) if isinstance(x, Tensor) else x for x in inputs]

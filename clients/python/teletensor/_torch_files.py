@@ -93,9 +93,9 @@ class _Names:
         if name in self._globals:
             return self._globals[name]
         if name in _REFUSED:
-            raise Damaged(f"it holds {_REFUSED[name]}, which has no counterpart here")
+            raise Damaged(f"it holds {_REFUSED[name]}, which is not supported")
         if _NO_DTYPE.fullmatch(name):
-            raise Damaged(f"it holds tensors of {name}, which has no counterpart here")
+            raise Damaged(f"it holds tensors of {name}, which is not supported")
         raise Damaged(f"its pickle names {name[:200]}, which is not among what weights need; nothing of it "
                       "was run. If you trust the file: tt.from_torch(torch.load(path, weights_only=False))")
 
@@ -162,7 +162,7 @@ def _size(sizes: tuple[Any, ...]) -> Size:
 def _of_type(function: Global, kind: Global, args: tuple[Any, ...], state: Any) -> Any:
     if kind.name not in ("torch.Tensor", "torch.nn.parameter.Parameter") or not function.name.startswith(
             "torch._utils."):
-        raise Damaged(f"it holds a tensor of the class {kind.name}, which has no counterpart here")
+        raise Damaged(f"it holds a tensor of the class {kind.name}, which is not supported")
     _check_no_attributes(state)
     return function(args)
 
@@ -224,10 +224,11 @@ class _Archive:
             raise Damaged("it is a program of torch.jit.save; only what torch.save writes is read")
         version = self._word("version", "1")
         if not version.isascii() or not version.isdigit() or int(version) not in _VERSIONS:
-            raise Damaged(f"it has version {version[:20]!r} of the format; 1 to {_VERSIONS[-1]} are read")
+            raise Damaged(f"it has version {version[:20]!r} of the format; versions 1 to {_VERSIONS[-1]} "
+                          "are supported")
         order = self._word("byteorder", "little")
         if order not in ("little", "big"):
-            raise Damaged(f"it has the byte order {order[:20]!r}")
+            raise Damaged(f"it has the unknown byte order {order[:20]!r}; it must be little or big")
         self.swapped = order == "big"
         pickle = self._record("data.pkl")
         assert pickle is not None
@@ -316,7 +317,7 @@ def read_legacy(file: Any, size: int, maker: AsStored) -> Any:
         little = type(system) is dict and system.get("little_endian") is True
         known = type(magic) is type(protocol) is int and (magic, protocol) == (_MAGIC, _PROTOCOL)
         if not known or not little:
-            raise Damaged(f"it has another protocol than {_PROTOCOL}, or is of a big-endian machine")
+            raise Damaged(f"its protocol is not {_PROTOCOL}, or a big-endian machine wrote it")
         return read()
 
     source = Source(file, begin, end)

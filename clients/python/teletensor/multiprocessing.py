@@ -42,7 +42,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
     """Stores the strategy, without effect: the memory of tensors is not shared between processes."""
     global _strategy
     if new_strategy not in _STRATEGIES:
-        raise ValueError(f"{new_strategy!r} is none of {sorted(_STRATEGIES)}")
+        raise ValueError(f"the sharing strategy must be one of {sorted(_STRATEGIES)}, not {new_strategy!r}")
     _strategy = new_strategy
 
 

@@ -21,7 +21,8 @@ enum class Skeleton : std::uint8_t {
   kScan,
   kRandom,
   kMatmul,
-  // An element follows from its position and a few others: windows, ranges, gates, optimizer steps.
+  // Each element of the result is computed from its position and a few elements of the operands, as
+  // in windows, ranges, gates and optimizer steps.
   kCell,
 };
 std::string_view name_of(Skeleton skeleton);

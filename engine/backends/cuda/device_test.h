@@ -105,7 +105,7 @@ class DeviceCases {
     return true;
   }
 
-  // The same, for a call that the device must accept.
+  // Adds a case like the function above, and fails the test if the device does not accept the call.
   void need(const std::string& op, const std::vector<TestOperand>& operands,
             const core::Attributes& attributes = {},
             const std::vector<std::uint32_t>& counts = {}) {

@@ -22,7 +22,7 @@
 
 namespace teletensor::backends::cuda {
 
-// The same type as in text/emulate.cuh.
+// Must equal the type of this name in text/emulate.cuh.
 struct EmulatedIndex {
   unsigned x, y, z;
 };

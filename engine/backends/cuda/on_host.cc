@@ -76,7 +76,7 @@ Status run_through_host(KernelCall& call, Kernel kernel, Gpu& gpu) {
     TT_RETURN_IF_ERROR(
         gpu.copy_out(window.host, static_cast<char*>(window.device) + window.begin, bytes));
   }
-  // The same views with offsets relative to the windows.
+  // The geometries of the operands' views, with offsets relative to the windows.
   std::deque<Geometry> geometries;
   const auto on_host = [&](const TensorArg& arg) {
     TensorArg moved = arg;

@@ -46,7 +46,7 @@ Status infer_empty(InferContext& c) {
 Status read_numbers(InferContext& c, std::size_t count, bool& whole) {
   whole = true;
   for (std::size_t i = 0; i < count; ++i) {
-    if (!c.operands[i].number) return c.fail("takes numbers, not tensors");
+    if (!c.operands[i].number) return c.fail("the arguments must be numbers, got a tensor");
     const Number& n = *c.operands[i].number;
     if (n.is_complex() || n.kind == Number::Kind::kUInt) {
       return c.fail("takes real numbers of at most 63 bits, got " + core::to_string(n));

@@ -49,7 +49,7 @@ core::Geometry preserved_layout(const core::Geometry& x);
 inline core::DType result_type(const InferContext& c) {
   return result_type(c.operands, c.default_dtype);
 }
-// The same, but the default dtype instead of an integer or bool dtype.
+// The dtype that the operands promote to, or the default dtype if that is an integer or bool dtype.
 inline core::DType real_type(const InferContext& c) {
   const core::DType dtype = result_type(c);
   return core::is_inexact(dtype) ? dtype : c.default_dtype;

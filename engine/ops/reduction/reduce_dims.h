@@ -31,7 +31,7 @@ inline core::Result<std::uint32_t> dims_mask(std::span<const std::int64_t> dims,
   return mask;
 }
 
-// The same for an attribute, which may be None, an int or a list of ints.
+// Returns the mask of the dimensions in an attribute, which may be None, an int or a list of ints.
 inline core::Result<std::uint32_t> dims_mask(const core::Attributes& attributes, std::size_t i,
                                              int rank, std::string_view op) {
   if (!attributes.has(i)) return dims_mask(std::span<const std::int64_t>(), rank, op);

@@ -25,8 +25,8 @@ std::int64_t place_with_nan(const A* sorted, std::int64_t n, A value, bool right
   return low;
 }
 
-// The same without branches and with the same number of steps for every value. Precondition: no
-// element is NaN.
+// Searches like the function above, but without branches and with an equal number of steps for
+// every value. Precondition: no element is NaN.
 template <class A, bool kRight>
 std::int64_t place_of(const A* sorted, std::int64_t n, A value) {
   const A* low = sorted;

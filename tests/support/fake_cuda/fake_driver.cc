@@ -494,8 +494,8 @@ EXPORT cuGraphDestroy(void* graph) {
   ENTER;
   return state().graphs.erase(static_cast<Graph*>(graph)) == 1 ? kSuccess : kInvalidValue;
 }
-// As strict as possible: the same nodes with the same kernels. Launches that are already queued are
-// not affected.
+// Accepts only a graph with the same nodes and the same kernels: a real driver may accept more, and
+// the backend must not rely on that. Launches that are already queued are not affected.
 EXPORT cuGraphExecUpdate_v2(void* handle, void* graph, void* why) {
   ENTER;
   const auto exec = state().execs.find(static_cast<GraphExec*>(handle));

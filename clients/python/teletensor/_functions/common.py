@@ -77,7 +77,7 @@ def factory(function: Function) -> Function:
     def make(*args: Any, layout: Any = None, pin_memory: bool = False, out: Tensor | None = None,
              **options: Any) -> Any:
         if layout is not None and layout is not strided:
-            raise RuntimeError(f"{function.__name__}: tensors are strided, not {layout!r}")
+            raise RuntimeError(f"{function.__name__}: layout must be strided, not {layout!r}")
         if "dtype" in options:
             options["dtype"] = dtype_of(options["dtype"])
         if several and "size" in options:

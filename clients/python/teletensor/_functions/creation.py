@@ -98,7 +98,7 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None,
 def _number(x: Any) -> Any:
     """Returns x as a number; x may be a tensor of one element, whose value is then waited for."""
     if isinstance(x, str):
-        raise TypeError("a number, or a tensor of one element, must be given, not str")
+        raise TypeError("fill value: expected a number or a tensor of one element, not str")
     return x.item() if isinstance(x, Tensor) else x
 
 
@@ -166,7 +166,7 @@ def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = No
     """An uninitialised tensor with the given strides."""
     shape, strides = sizes_of((size,)), sizes_of((stride,))
     if len(shape) != len(strides):
-        raise RuntimeError(f"empty_strided: {len(shape)} sizes and {len(strides)} strides")
+        raise RuntimeError(f"empty_strided: {len(shape)} sizes do not match {len(strides)} strides")
     dtype, device = options(dtype, device)
     room = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     memory = ops["empty"]((room,), dtype, device)

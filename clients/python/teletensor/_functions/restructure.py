@@ -65,7 +65,7 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = contiguous_format) -
         raise RuntimeError("cannot resize variables that require grad")
     size = sizes_of(sizes)
     if any(n < 0 for n in size):
-        raise RuntimeError(f"resize_: a negative size in {list(size)}")
+        raise RuntimeError(f"resize_: sizes must not be negative, got {list(size)}")
     if math.prod(size) >= 2**63:
         raise RuntimeError(f"resize_: {list(size)} has too many elements")
     if size == self._shape:

@@ -195,7 +195,7 @@ def repeat(input: Tensor, *sizes: Any) -> Tensor:
         raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of "
                            "dimensions of tensor")
     if any(n < 0 for n in times):
-        raise RuntimeError(f"repeat: negative counts: {list(times)}")
+        raise RuntimeError(f"repeat: counts must not be negative, got {list(times)}")
     shape = (1,) * lead + input._shape
     between = [n for size in shape for n in (1, size)]
     spread = [n for size, k in zip(shape, times, strict=True) for n in (k, size)]
@@ -239,7 +239,7 @@ def broadcast_shapes(*given: Sequence[int] | int) -> Shape:
     rank = max((len(s) for s in shapes), default=0)
     out = [1] * rank
     if any(size < 0 for shape in shapes for size in shape):
-        raise ValueError(f"broadcast_shapes: a negative size in {', '.join(map(str, shapes))}")
+        raise ValueError(f"broadcast_shapes: sizes must not be negative, got {', '.join(map(str, shapes))}")
     for shape in shapes:
         for i, size in enumerate(reversed(shape)):
             if size != 1:

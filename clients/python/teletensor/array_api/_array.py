@@ -91,7 +91,7 @@ class Array:
         """The transposed matrix; the array must have two axes."""
         if self.ndim != 2:
             raise ValueError(
-                f"T needs an array with 2 axes, this has {self.ndim}; use mT or permute_dims"
+                f"T: the array must have 2 axes, it has {self.ndim}; use mT or permute_dims"
             )
         return self.mT
 
@@ -99,7 +99,7 @@ class Array:
     def mT(self) -> Array:
         """The array with its last two axes swapped."""
         if self.ndim < 2:
-            raise ValueError(f"mT needs an array with at least 2 axes, this has {self.ndim}")
+            raise ValueError(f"mT: the array must have at least 2 axes, it has {self.ndim}")
         return self._view(
             lambda: self._tensor.transpose(-1, -2), lambda host: np.swapaxes(host, -1, -2)
         )
@@ -145,7 +145,7 @@ class Array:
     def _item(self) -> Any:
         if self.size != 1 or self.ndim != 0:
             raise TypeError(
-                f"only arrays of shape () convert to Python scalars, this has shape {self.shape}"
+                f"only arrays of shape () convert to Python scalars, this array has shape {self.shape}"
             )
         return self._numpy()[()]
 
@@ -153,7 +153,7 @@ class Array:
         self, dtype: Any = None, copy: builtins.bool | None = None
     ) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise ValueError("the elements are on the daemon: NumPy can only have a copy")
+            raise ValueError("__array__: the elements are on the daemon, so copy=False is not possible")
         return np.array(self._numpy(), dtype=dtype, copy=copy or None)
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
@@ -161,7 +161,8 @@ class Array:
 
         if api_version is not None and api_version not in array_api.VERSIONS:
             raise ValueError(
-                f"no version {api_version!r} of the array API here; there are {array_api.VERSIONS}"
+                f"version {api_version!r} of the array API is not supported; supported are "
+                f"{array_api.VERSIONS}"
             )
         return array_api
 

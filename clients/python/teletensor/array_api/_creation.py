@@ -86,7 +86,7 @@ def asarray(
         return Array(moved.clone() if moved is tensor or same else moved)
     if copy is False:
         raise ValueError(
-            "asarray: elements of the host can only be copied to the daemon, and copy is False"
+            "asarray: elements in host memory must be copied to the daemon, and copy is False"
         )
     if not isinstance(obj, np.ndarray | np.generic):
         obj = _nested(obj)
@@ -100,7 +100,7 @@ def asarray(
     if dtype is not None and host.dtype != numpy_of(dtype):
         host = host.astype(numpy_of(dtype))
     if host.dtype.name not in BY_NAME:
-        raise TypeError(f"asarray: no dtype of the standard for {host.dtype}")
+        raise TypeError(f"asarray: the array API standard has no dtype {host.dtype}")
     host = np.array(host)
     return Array(_convert.tensor(host, device=device), host if host.nbytes <= 65536 else None)
 
@@ -147,7 +147,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: builtins.bool | None = N
     if isinstance(x, Array):
         return asarray(x, device=device, copy=copy)
     if copy is False:
-        raise BufferError("from_dlpack: the daemon's memory is not the host's, and copy is False")
+        raise BufferError("from_dlpack: elements in host memory must be copied to the daemon, and copy is "
+                          "False")
     return asarray(np.from_dlpack(x), device=device, copy=True)
 
 

@@ -52,9 +52,12 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     a, b = operands(x1, x2, "vecdot", "numeric")
     low = min(x1.ndim, x2.ndim)
     if not -low <= axis < 0:
-        raise ValueError(f"vecdot: axis must be negative and in both arrays, it is {axis}")
+        raise ValueError(f"vecdot: axis must be negative and exist in both arrays, it is {axis}")
     if x1.shape[axis] != x2.shape[axis]:
-        raise ValueError(f"vecdot: axis {axis} has sizes {x1.shape[axis]} and {x2.shape[axis]}")
+        raise ValueError(
+            f"vecdot: axis {axis} must have the same size in both arrays, it has {x1.shape[axis]} and "
+            f"{x2.shape[axis]}"
+        )
     if a.dtype.is_complex:
         a = tt.conj_physical(a)
     product = a.movedim(axis, -1).unsqueeze(-2) @ b.movedim(axis, -1).unsqueeze(-1)

@@ -154,7 +154,7 @@ def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     axes = axes_of(axis, x.ndim, "squeeze")
     for each in axes:
         if x.shape[each] != 1:
-            raise ValueError(f"squeeze: axis {each} has size {x.shape[each]}")
+            raise ValueError(f"squeeze: axis {each} must have size 1, it has size {x.shape[each]}")
     tensor = unwrap(x, "squeeze")
     for each in sorted(axes, reverse=True):
         tensor = tensor.squeeze(each)
@@ -165,7 +165,7 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     """The array with its axes in another order."""
     order = axes_of(tuple(axes), x.ndim, "permute_dims")
     if len(order) != x.ndim:
-        raise ValueError(f"permute_dims: {len(order)} axes given for an array with {x.ndim}")
+        raise ValueError(f"permute_dims: {len(order)} axes are given for an array with {x.ndim} axes")
     tensor = unwrap(x, "permute_dims").permute(order)
     return x._view(lambda: tensor, lambda host: host.transpose(order))
 
@@ -197,7 +197,7 @@ def roll(
     tensor = unwrap(x, "roll")
     if axis is None:
         if isinstance(shift, tuple):
-            raise ValueError("roll: several shifts need axes")
+            raise ValueError("roll: a tuple of shifts needs a tuple of axes")
         rolled = tt.roll(tensor, shift)
     else:
         axes = axis if isinstance(axis, tuple) else (axis,)

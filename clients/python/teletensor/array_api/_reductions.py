@@ -130,7 +130,7 @@ def _extreme(x: Array, axis: Axis, keepdims: builtins.bool, where: str, function
     require(x.dtype, where, _REAL)
     lines, left, kept = _lines(x, axis, where)
     if lines._shape[-1] == 0:
-        raise ValueError(f"{where}: no elements to take it of")
+        raise ValueError(f"{where}: the array has no elements")
     return wrap(function(lines, -1).reshape(kept if keepdims else left))
 
 

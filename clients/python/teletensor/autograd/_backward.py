@@ -68,7 +68,9 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         raise RuntimeError("backward: no tensors were given")
     seeds = _list(grad_tensors) if grad_tensors is not None else [None] * len(roots)
     if len(seeds) != len(roots):
-        raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
+        raise RuntimeError(
+            f"backward: each tensor needs one gradient, got {len(roots)} tensors and {len(seeds)} gradients"
+        )
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
         run_all(roots, seeds, keep, lambda some, given, kept: _run(some, given, kept, create_graph))
@@ -136,7 +138,8 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
         return tuple(vmap(vjp)(*_list(grad_outputs)))
     seeds = _list(grad_outputs) if grad_outputs is not None else [None] * len(roots)
     if len(seeds) != len(roots):
-        raise RuntimeError(f"got {len(roots)} outputs and {len(seeds)} gradients")
+        raise RuntimeError(f"grad: each output needs one gradient, got {len(roots)} outputs and "
+                           f"{len(seeds)} gradients")
     keep = create_graph if retain_graph is None else retain_graph
     unused = materialize_grads if allow_unused is None else allow_unused
     found: Sequence[Any] = _core.backward(roots, seeds, wanted, keep, create_graph, unused)

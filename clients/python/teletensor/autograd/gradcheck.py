@@ -216,7 +216,8 @@ def _check(func: Callable[..., Any], inputs: tuple[Any, ...], eps: float, atol: 
             for o in outputs:
                 g = grad(o.sum(), inputs[i], retain_graph=True, allow_unused=True)[0]
                 if g is not None and g.dtype != inputs[i].dtype:
-                    raise GradcheckError("the gradient has another dtype than its input")
+                    raise GradcheckError("gradcheck: the dtype of a gradient differs from the dtype of its "
+                                         "input")
     if batched:
         _batched(outputs, [inputs[i] for i in wanted])
     if undefined and backward:

@@ -22,7 +22,8 @@ def check(tensor: Any, name: str, group: ProcessGroup | None = None) -> None:
             raise RuntimeError(
                 "a function of jit.script cannot call collectives, sends and receives: tt.compile takes it"
             )
-        raise ValueError(f"{name} is of another session than the group, which was made in {session!r}")
+        raise ValueError(f"{name} belongs to another session than the group, which was created in session "
+                         f"{session!r}")
 
 
 def check_reduced(tensor: Any, op: ReduceOp, name: str = "tensor") -> None:

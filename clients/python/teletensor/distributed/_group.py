@@ -101,7 +101,7 @@ class ProcessGroup:
         """Sets the timeout of later collectives of this process: a timedelta or seconds. Raises
         ValueError as new_group does."""
         if timeout is None:
-            raise TypeError("timeout is a timedelta or seconds, not None")
+            raise TypeError("timeout must be a timedelta or a number of seconds, not None")
         seconds = _seconds(timeout)
         if self._session is not None:
             _capturing.refuse("change the timeout of a group")
@@ -469,7 +469,7 @@ def new_group(
     world = found(None)
     chosen = list(range(world.size())) if ranks is None else list(ranks)
     if not chosen:
-        raise ValueError("a group has at least one rank: new_group of no ranks")
+        raise ValueError("new_group: ranks is empty; a group has at least one rank")
     for rank in chosen:
         if not isinstance(rank, int):
             raise TypeError(f"ranks of a group must be integers, not {type(rank).__name__}")
@@ -478,7 +478,7 @@ def new_group(
             f"the new group's rank should be within the world_size set by init_process_group: {chosen}"
         )
     if len(set(chosen)) != len(chosen):
-        raise ValueError(f"a rank is in a group once: {chosen}")
+        raise ValueError(f"new_group: a rank occurs more than once in {chosen}")
     if sort_ranks:
         chosen.sort()
     made = world._part([chosen], timeout, backend)

@@ -97,7 +97,7 @@ def split_group(
     if any(not 0 <= rank < parent.size() for rank in ranks):
         raise ValueError(f"split_group: ranks must be from 0 to {parent.size() - 1}, not {ranks}")
     if len(set(ranks)) != len(ranks):
-        raise ValueError(f"split_group: a rank is in one list, once: {ranks}")
+        raise ValueError(f"split_group: a rank occurs more than once in {ranks}")
     if not all(split_ranks):
         raise ValueError("split_group: the split group cannot be empty")
     part = parent._part([[parent._ranks[rank] for rank in each] for each in split_ranks], timeout)

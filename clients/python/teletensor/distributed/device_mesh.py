@@ -42,7 +42,8 @@ class DeviceMesh:
         if ranks.size == 0 or not all(
             isinstance(each, int) and 0 <= each < world.size() for each in flat
         ):
-            raise RuntimeError(f"DeviceMesh: {ranks.tolist()} are not ranks of a world of {world.size()}")
+            raise RuntimeError(f"DeviceMesh: ranks must be from 0 to {world.size() - 1}, got "
+                               f"{ranks.tolist()}")
         if len(set(flat)) != len(flat):
             raise RuntimeError(f"DeviceMesh cannot have duplicate values, but found {ranks.tolist()}")
         if mesh_dim_names is not None and len(mesh_dim_names) != ranks.ndim:

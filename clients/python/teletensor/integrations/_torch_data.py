@@ -81,7 +81,7 @@ def split(array: np.ndarray[Any, Any], tensors: Sequence[Any]) -> list[np.ndarra
     """Splits the result of `joined` into the parts for such tensors, of one or of several dtypes."""
     bytes_ = [tensor.numel() * tensor.element_size() for tensor in tensors]
     if array.nbytes != sum(bytes_):
-        raise ValueError(f"{array.nbytes} bytes were received for tensors of {sum(bytes_)}")
+        raise ValueError(f"{array.nbytes} bytes were received for tensors of {sum(bytes_)} bytes")
     ends = np.cumsum(bytes_) // array.itemsize
     return np.split(array, ends[:-1])
 

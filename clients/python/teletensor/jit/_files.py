@@ -231,7 +231,7 @@ class Loaded(Shown):
         """All arguments by name, in order."""
         names = self.arguments
         if len(args) > len(names):
-            raise TypeError(f"{self.name}() takes {len(names)} arguments, {len(args)} were given")
+            raise TypeError(f"{self.name}() takes {len(names)} arguments, but {len(args)} were given")
         given = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
             if name not in names or name in given:
@@ -266,8 +266,8 @@ def load(f: _File) -> Loaded:
     if metadata.get(_KIND) is None or _PROGRAM not in tensors:
         raise ValueError("load: this file holds no program (tt.load reads files of tensors)")
     if metadata[_KIND] != _VERSION:
-        raise NotImplementedError(f"load: a program file of version {metadata[_KIND]}; this software "
-                                  f"reads {_VERSION}")
+        raise NotImplementedError(f"load: the program file has version {metadata[_KIND]}; this client "
+                                  f"reads version {_VERSION}")
     core = current_session()._core
     try:
         call = json.loads(metadata[_CALL])

@@ -105,7 +105,7 @@ def scan_of_batch(
 def _place(position: Any, count: int, most: int) -> int:
     place = int(host(position).reshape(-1)[0])
     if not -count <= place < most:
-        raise OnnxError(f"position {place} in a sequence of {count}")
+        raise OnnxError(f"position {place} is outside a sequence of {count} elements")
     return place + count if place < 0 else place
 
 

@@ -141,7 +141,7 @@ def _numbers(message: Message, number: int, dtype: str) -> np.ndarray[Any, Any]:
     """A repeated field of floats or doubles, packed or not."""
     data = b"".join(bytes(v) for v in message.values(number) if not isinstance(v, int))
     if len(data) % np.dtype(dtype).itemsize:
-        raise OnnxError("a list of numbers ends in the middle of one")
+        raise OnnxError("a list of numbers ends in the middle of a number")
     return np.frombuffer(data, dtype)
 
 
@@ -158,7 +158,7 @@ def _packed(data: bytes | memoryview) -> np.ndarray[Any, Any]:
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 128)
     if raw.size and (not ends.size or ends[-1] != raw.size - 1):
-        raise OnnxError("a list of numbers ends in the middle of one")
+        raise OnnxError("a list of numbers ends in the middle of a number")
     starts = np.concatenate(([0], ends[:-1] + 1)) if ends.size else ends
     sizes = ends - starts + 1
     if sizes.size and sizes.max() > 10:
@@ -445,12 +445,13 @@ def _check_order(graph: Graph, outer: set[str], where: str) -> None:
             _check_order(inner, known, f"{where}, {node}")
         for name in node.outputs:
             if name and name in made:
-                raise OnnxError(f"{where}: {node} gives {name!r}, which is given already")
+                raise OnnxError(f"{where}: {node} computes {name!r}, which another node has already "
+                                "computed")
             made.add(name)
             known.add(name)
     for value in graph.outputs:
         if value.name and value.name not in known:
-            raise OnnxError(f"{where}: nothing gives the output {value.name!r}")
+            raise OnnxError(f"{where}: no node computes the output {value.name!r}")
 
 
 def _check_recursion(functions: dict[tuple[str, str, str], Function]) -> None:
@@ -488,7 +489,7 @@ def _check_size(model: Model) -> None:
                 sizes[key] = size(model.functions[key].graph)
             total += sizes.get(key, 1)
         if total > MAX_NODES:
-            raise OnnxError(f"more than {MAX_NODES} nodes, those of called functions among them")
+            raise OnnxError(f"more than {MAX_NODES} nodes, including the nodes of called functions")
         return total
 
     size(model.graph)
@@ -512,7 +513,7 @@ def _regular(path: str) -> Iterator[tuple[IO[bytes], int]]:
     with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OnnxError("this is not a regular file")
+            raise OnnxError("the path is not a regular file")
         yield file, status.st_size
 
 
@@ -522,11 +523,13 @@ def read(path: str) -> Model:
         with _regular(path) as (file, size):
             if size > MAX_BYTES:
                 raise OnnxError(
-                    f"{size} bytes; a model file has at most {MAX_BYTES}, other weights lie beside it"
+                    f"the file has {size} bytes, and a model file at most {MAX_BYTES}: save large weights "
+                    "as "
+                    "external data"
                 )
             data = file.read(MAX_BYTES + 1)
         return _Reader(os.path.dirname(os.path.abspath(path))).model(decode(memoryview(data)))
     except OnnxError as error:
         raise OnnxError(f"{path}: {error}") from None
     except (ValueError, IndexError, OverflowError) as error:
-        raise OnnxError(f"{path}: this is not an ONNX model, or it is damaged: {error}") from None
+        raise OnnxError(f"{path}: the file is not an ONNX model, or it is damaged: {error}") from None

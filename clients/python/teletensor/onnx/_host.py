@@ -40,7 +40,7 @@ def _div(node: Any, a: Array, b: Array) -> Any:
     if a.dtype.kind == "f":
         return a / b
     if (b == 0).any():
-        raise OnnxError(f"{node}: an integer is divided by zero")
+        raise OnnxError(f"{node}: an integer division by zero")
     quotient = np.floor_divide(a, b)
     return (quotient + ((quotient < 0) & (quotient * b != a))).astype(a.dtype)
 

@@ -155,7 +155,7 @@ class Interpreter:
     def _node(self, node: Node, scope: ChainMap[str, Any]) -> Sequence[Any]:
         lost = [name for name in node.inputs if name and name not in scope]
         if lost:
-            raise OnnxError(f"{node} reads {lost[0]!r}, which its node has not given")
+            raise OnnxError(f"{node} reads {lost[0]!r}, which its node has not computed")
         inputs = [scope[name] if name else None for name in node.inputs]
         try:
             function = self._function(node)

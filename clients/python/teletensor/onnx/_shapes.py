@@ -40,7 +40,7 @@ def constant(
         return np.array(value_int if value_ints is None else value_ints, np.int64)
     texts = value_string if value_strings is None else value_strings
     if texts is None:
-        raise OnnxError("a Constant has no value")
+        raise OnnxError("Constant: the node has no value")
     one = isinstance(texts, bytes)
     return np.array(texts.decode() if one else [t.decode() for t in texts], object)
 
@@ -112,7 +112,7 @@ def size(data: Any) -> Any:
 def range_(start: Any, limit: Any, delta: Any) -> Any:
     first, last, step = (host(v).reshape(-1)[0].item() for v in (start, limit, delta))
     if step == 0:
-        raise OnnxError("the step of a Range is 0")
+        raise OnnxError("Range: the step must not be 0")
     return tt.arange(max(math.ceil((last - first) / step), 0)).to(dtype(dtype_name(start))) * step + first
 
 

@@ -109,7 +109,7 @@ def host(value: Any) -> np.ndarray[Any, Any]:
     if not isinstance(value, Tensor):
         return np.asarray(value)
     if _capturing.active() is not None:
-        raise NotCaptured("it needs a value of the daemon to know what comes next")
+        raise NotCaptured("the next step depends on a value that is on the daemon")
     array: np.ndarray[Any, Any] = (
         value.float().numpy() if value.dtype == tt.bfloat16 else array_of(value)[1]
     )

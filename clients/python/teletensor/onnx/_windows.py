@@ -168,7 +168,7 @@ class _Windows:
     ) -> None:
         rank = len(sizes)
         if len(kernel) != rank:
-            raise OnnxError(f"a window of {kernel} over {rank} dimensions")
+            raise OnnxError(f"a window of shape {kernel} does not fit {rank} spatial dimensions")
         self.sizes, self.kernel = sizes, kernel
         self.strides, self.dilations = strides or [1] * rank, dilations or [1] * rank
         self.before, self.after = _sides(sizes, kernel, self.strides, self.dilations, pads, auto_pad)

@@ -92,7 +92,7 @@ def _zeros(model: Module, input_size: Any, dtypes: Any, device: Any) -> list[Ten
     sizes = [input_size] if all(isinstance(n, int) for n in input_size) else list(input_size)
     kinds = [default_dtype()] * len(sizes) if dtypes is None else list(dtypes)
     if len(kinds) != len(sizes):
-        raise ValueError(f"summary: {len(sizes)} input sizes and {len(kinds)} dtypes")
+        raise ValueError(f"summary: {len(sizes)} input sizes do not match {len(kinds)} dtypes")
     if device is None:
         first = next(iter(model.parameters()), None)
         device = None if first is None else first.device

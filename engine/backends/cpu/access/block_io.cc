@@ -92,7 +92,7 @@ void narrow_bool(const std::int64_t* from, std::int64_t n, std::uint8_t* to) {
 void real_of_int(const std::int64_t* from, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
 }
-// The same as to_int(), in a form that the compiler vectorises.
+// Converts like to_int(), in a form that the compiler vectorises.
 void truncate_f32(const float* from, std::int64_t n, std::int64_t* to) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float x = from[i];

@@ -55,7 +55,7 @@ auto with_compute_type(core::DType dtype, F&& f) {
   return f(std::int64_t{});
 }
 
-// The same for ops that also support complex numbers.
+// Like with_compute_type(), for ops that also support complex numbers.
 template <class F>
 auto with_any_compute_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kC64) return f(core::Complex64{});
@@ -63,14 +63,15 @@ auto with_any_compute_type(core::DType dtype, F&& f) {
   return with_compute_type(dtype, f);
 }
 
-// The same for ops that support only floating dtypes; infer has refused all others.
+// Like with_compute_type(), for ops that support only floating dtypes; infer has refused all
+// others.
 template <class F>
 auto with_float_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kF64) return f(double{});
   return f(float{});
 }
 
-// The same for ops that support only floating and complex dtypes.
+// Like with_compute_type(), for ops that support only floating and complex dtypes.
 template <class F>
 auto with_inexact_type(core::DType dtype, F&& f) {
   if (dtype == core::DType::kC64) return f(core::Complex64{});

@@ -33,8 +33,8 @@ class Lines {
   std::int64_t stride(const core::Geometry& g) const {
     return shape_.empty() ? 1 : g.strides[dim_];
   }
-  // The offset of line i from the tensor's first element. `g` has this shape, or this shape without
-  // the dimension, or with another size there.
+  // The offset of line i from the first element of a tensor with geometry `g`. The shape of `g` is
+  // shape_, or shape_ without dimension dim_, or shape_ with another size of dim_.
   std::int64_t offset(const core::Geometry& g, std::int64_t i) const {
     std::int64_t at = 0;
     int of_g = g.rank() - 1;

@@ -24,7 +24,8 @@ inline bool lies_as(const core::Geometry& g, const core::Geometry& base) {
   return true;
 }
 
-// The operand with another address and another view; `geometry` must outlive the result.
+// Returns a copy of the operand with another address and another geometry. `geometry` must outlive
+// the result.
 inline TensorArg seen_as(const TensorArg& arg, void* first, const core::Geometry& geometry) {
   TensorArg out = arg;
   out.data = first;

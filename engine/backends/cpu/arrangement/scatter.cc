@@ -57,7 +57,7 @@ void each_place(const Rows& rows, const Picks& picks, const Geometry& geometry, 
            });
 }
 
-// The same, called with the element of x.
+// Like each_place(), but calls f with the element of x instead of its position.
 template <class T, class F>
 void each_pick(const Rows& rows, const Picks& picks, const Geometry& geometry, T* x, F&& f) {
   each_place(rows, picks, geometry, [&](std::int64_t place, std::int64_t at) { f(x[place], at); });
@@ -264,8 +264,8 @@ void reduce_all(const Picks& picks, const Geometry& geometry, T* x, const S* val
   });
 }
 
-// The same with `counts`: for each element, by its row-major position, the number of sources so
-// far.
+// Like reduce_all(). `counts` has, for each element by its row-major position, the number of
+// sources that have been combined into the element.
 template <class T, class S>
 void reduce_counted(const Picks& picks, const Geometry& geometry, T* x, const S* values, Mode mode,
                     bool include_self, std::int64_t* counts) {

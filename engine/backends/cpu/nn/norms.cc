@@ -17,7 +17,7 @@ using core::Dims;
 using core::Geometry;
 using core::Status;
 
-// The statistics of no elements: mean 0, and NaN for the others.
+// Fills the statistics of an empty reduction: the mean is 0, the other statistics are NaN.
 Status fill_statistics(KernelCall& call, int count) {
   TensorArg number;
   number.kind = TensorArg::Kind::kNumber;

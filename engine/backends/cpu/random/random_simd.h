@@ -14,7 +14,7 @@ struct Stream {
 // The words 4 * first ... 4 * (first + blocks) of the stream, in order.
 void random_words(Stream stream, std::uint64_t first, std::int64_t blocks, std::uint32_t* to);
 
-// The same for the blocks first, first + 2^apart, first + 2 * 2^apart, ...
+// The words of the blocks first, first + 2^apart, first + 2 * 2^apart, ... of the stream.
 void random_words_apart(Stream stream, std::uint64_t first, int apart, std::int64_t blocks,
                         std::uint32_t* to);
 

@@ -85,7 +85,7 @@ struct Max {
   static HWY_INLINE V vec(V a, V b) {
     return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a);
   }
-  // The same if neither is NaN; of two zeros a stays, as above.
+  // Returns what vec() returns if neither operand is NaN. If both operands are zeros, it returns a.
   template <class V>
   static HWY_INLINE V ordered(V a, V b) {
     return hn::Max(b, a);

@@ -45,7 +45,7 @@ typename Operation::primitive_desc describe(const dnnl::primitive_attr& attribut
 #endif
 }
 
-// The same for a gradient, which is made for the layouts that the forward primitive has chosen.
+// Describes the primitive of a gradient, for the layouts that the forward primitive has chosen.
 template <class Operation, class... Facts>
 typename Operation::primitive_desc describe_backward(
     const dnnl::primitive_attr& attributes,

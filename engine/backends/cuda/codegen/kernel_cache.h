@@ -66,7 +66,7 @@ class KernelCache {
 
   // Returns the kernel for the launch with this key; kUnimplemented if it does not compile.
   core::Result<KernelRef> find(const std::string& key, unsigned shared_bytes);
-  // The same, but returns kUnavailable while the kernel is not compiled yet.
+  // Like find(), but returns kUnavailable while the kernel is not compiled yet.
   core::Result<KernelRef> find_loop(const std::string& key, unsigned shared_bytes);
 
   struct Counts {

@@ -80,7 +80,7 @@ enum class Recipe : std::uint8_t {
   kRowsMerge,
 };
 
-// Everything that the text depends on.
+// The properties of a launch that determine the source text of its kernel.
 struct RecipeGraph {
   Recipe recipe = Recipe::kRange;
   core::DType types[3] = {core::DType::kF32, core::DType::kF32, core::DType::kF32};

@@ -96,7 +96,7 @@ class Gpu {
   // started before with blocks of this size and this much shared memory.
   core::Status launch(Function function, const LaunchShape& shape,
                       std::span<const std::byte> parameters, bool known = false);
-  // The same for a call of a library; `*code` receives the library's error code.
+  // Launches a call of a library instead of a kernel; `*code` receives the library's error code.
   core::Status launch(Library& library, const LibraryCall& call, bool known, int* code);
   // Turns on or off that the session's work is gathered (queues.h).
   core::Status gather(memory::OwnerId owner, bool on);

@@ -96,7 +96,7 @@ class Queues {
 
   // Work that is queued in `later` from now on runs after all work queued in `earlier`.
   core::Status follow(Queue& later, Queue& earlier);
-  // The same for the queue of that session, which may have ended.
+  // Like follow() above, with the queue of session `earlier`, which may have ended.
   core::Status follow(Queue& later, OwnerId earlier);
   // uploads_follow(): uploads beside `queue` run after the work that is in the queue.
   // follow_uploads(): work that is queued from now on runs after the uploads.

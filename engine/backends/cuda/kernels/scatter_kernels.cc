@@ -56,8 +56,8 @@ Status chains(KernelCall& call, Work& work, RowMajorCall& memory, std::int64_t b
   return add_recipe(work, {Recipe::kChainAdd, {dtype}, static_cast<std::uint8_t>(write)}, p);
 }
 
-// The same for one tensor of indices, which is checked here. `wrap` means that negative indices
-// count from the end.
+// Checks one tensor of indices and then calls the chains() above. `wrap` means that negative
+// indices count from the end.
 Status chains(KernelCall& call, Work& work, RowMajorCall& memory, const TensorArg& index,
               std::int64_t before, bool wrap, Write write, DType dtype, calls::ChainCall p) {
   p.count = index.geometry->numel();

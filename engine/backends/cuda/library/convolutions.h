@@ -35,7 +35,7 @@ class Convolutions final : public Library {
   core::Status run(const Convolution& convolution);
 
  private:
-  // Everything that the library's choice depends on.
+  // The parameters of a convolution that determine which algorithm the library chooses.
   using Key = std::array<std::int64_t, 2 + 6 * Convolution::kMaxRank + 9>;
 
   Convolutions(const Dnn& dnn, Gpu& gpu);

@@ -35,7 +35,7 @@ class Products final : public Library {
   core::Status run(const Product& product);
 
  private:
-  // Everything that the library's choice depends on.
+  // The parameters of a product that determine which algorithm the library chooses.
   using Key = std::array<std::int64_t, 12>;
   struct Plan;
 

@@ -34,7 +34,7 @@ enum class FoldFinish : char {
   kPlace,   // the position of an extremum
   kBoth,    // the value and the position of an extremum
 };
-// Everything that the text of one launch depends on.
+// The properties of a launch that determine the source text of its kernel.
 struct FoldGraph {
   enum class Stage : char { kAlong, kAcross, kMergeThread, kMergeBlock };
   Stage stage = Stage::kAlong;

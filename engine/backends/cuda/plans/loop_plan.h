@@ -51,7 +51,7 @@ struct LoopNode {
   std::uint8_t operands = 0;
   LoopOperand in[cpu::kMaxOperands];
 };
-// Everything that the text of a loop depends on.
+// The properties of a loop that determine the source text of its kernel.
 struct LoopGraph {
   bool wide = false;     // indices need 64 bits
   bool guarded = false;  // computes nothing if the call's flag is set

@@ -36,7 +36,7 @@ void write(T* p, const Vec<T, kWidth>& x, int m) {
     if (e < m) p[e] = x.v[e];
   }
 }
-// The same element by element; elements are `stride` apart.
+// Reads a vector element by element from elements that are `stride` apart.
 template <int kWidth, class T, class I>
 Vec<T, kWidth> pick(const T* p, I stride, int m) {
   Vec<T, kWidth> x = {};

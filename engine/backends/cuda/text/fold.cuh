@@ -120,9 +120,9 @@ A fold_tree(A* x, std::int64_t n, std::int64_t step) {
   }
   return x[0];
 }
-// The same by all threads of a block, for at most kEach * blockDim.x results; `shared` has room for
-// one value per thread. Each thread reduces kEach adjacent results, a power of two, so that its
-// tree is a part of the whole tree.
+// Like fold_tree(), but called by all threads of a block, for at most kEach * blockDim.x results;
+// `shared` has room for one value per thread. Each thread reduces kEach adjacent results, a power
+// of two, so that its tree is a part of the whole tree.
 template <class Op, int kEach, class A>
 A fold_tree_together(A* shared, const A* x, int n, std::int64_t step) {
   const int t = threadIdx.x, first = t * kEach, parts = (n + kEach - 1) / kEach;

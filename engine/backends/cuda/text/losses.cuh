@@ -27,7 +27,7 @@ template <class T, class A, int kKind>
 void loss_leaves(const calls::LossCall& p) {
   store_leaves<A, 1>(p, [&](std::int64_t e) { return loss_at<kKind, A>(p, e); });
 }
-// The same for numbers that are already in memory.
+// Stores the sums of the leaves of numbers that are already in memory.
 template <class T, class A>
 void array_leaves(const calls::LossCall& p) {
   store_leaves<A, 4>(p, [&](std::int64_t e) { return static_cast<const A*>(p.x)[e]; });

@@ -243,7 +243,7 @@ void each_tile(int tiles, Fetch&& fetch, Use&& use) {
 template <int kWidth>
 inline constexpr int kTensorPlaces = kWidth > 64 ? 2 : 3;
 
-// The same for the keys and values that a block of queries may see.
+// Calls each_tile() for the keys and values that a block of queries may see.
 template <int kWidth, class Use>
 void each_tile_of_keys(const calls::AttentionCall& p, const TensorHead& of, Use&& use) {
   constexpr int kPlaces = kTensorPlaces<kWidth>;

@@ -406,7 +406,8 @@ def connect_mesh(
     sizes = (len(addresses),) if shape is None and len(names) == 1 else tuple(shape or ())
     if len(sizes) != len(names) or math.prod(sizes) != len(addresses) or len(set(names)) != len(names):
         raise ValueError(
-            f"connect_mesh: {len(addresses)} ranks are no mesh of names {names} and shape {sizes}"
+            f"connect_mesh: {len(addresses)} addresses do not fill a mesh of names {names} and shape "
+            f"{sizes}"
         )
     seconds = _seconds(timeout)
     sessions: list[Session] = []

@@ -94,7 +94,7 @@ def _leaves(tree: Any, prefix: str, found_leaves: dict[str, Any]) -> dict[str, A
 
 def _folder(checkpoint_id: Any) -> str:
     if checkpoint_id is None:
-        raise ValueError("checkpoint_id, the path of a folder, has to be given")
+        raise ValueError("checkpoint_id is missing: give the path of a folder")
     return os.fsdecode(checkpoint_id)
 
 

@@ -74,7 +74,8 @@ def _step(x: Tensor, now: Layout, then: Layout, dim: int) -> Tensor:
         return x / count if target.reduce_op == "sum" else x
     if isinstance(source, Partial):
         if isinstance(target, Partial):
-            raise NotImplementedError(f"redistribute: from {source!r} to {target!r}")
+            raise NotImplementedError(f"redistribute: a change from {source!r} to {target!r} is not "
+                                      "supported")
         if isinstance(target, Replicate):
             result = x.clone()
             _d.all_reduce(result, source.reduction, group)
