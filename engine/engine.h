@@ -397,6 +397,8 @@ class Engine {
   }
   // Returns an error with the cause once a device is lost; the error is permanent. Any thread.
   virtual core::Status health() const { return {}; }
+  // Returns true if all lanes compute, so that a new instruction may have to wait. Any thread.
+  virtual bool busy() const { return false; }
   // The listener must outlive the session. Destroying a Session interrupts it, waits for its
   // running instruction, and frees all its memory before returning.
   virtual core::Result<std::unique_ptr<Session>> open(const SessionOptions& options,

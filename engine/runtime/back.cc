@@ -71,7 +71,8 @@ Back::Back(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::
       publications_(publications),
       tiers_(tiers),
       groups_(groups),
-      executor_(catalog, devices, lanes, owner, quota),
+      lock_wait_(lanes, this),
+      executor_(catalog, devices, lanes, owner, quota, lock_wait_),
       plans_(catalog, devices) {}
 
 Back::~Back() { stop(); }
@@ -327,7 +328,7 @@ bool Back::wait_until_drained() {
 
 std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
   core::MutexLock lock(mu_);
-  if (cancelled_ && cancelled_->seq == root) cancelled_ = nullptr;
+  if (cancelled_.failure && cancelled_.failure->seq == root) cancelled_.failure = nullptr;
   if (refusal_ && refusal_->seq == root) refusal_ = nullptr;
   const auto found = failed_.find(root);
   if (found == failed_.end()) return {};
@@ -369,6 +370,7 @@ void Back::cancel_upto(std::uint64_t seq) {
   }
   executor_.cancel_below(cancel_below_.load(std::memory_order_relaxed));
   interrupt_groups(seq);
+  if (lock_wait_.end(seq)) lanes_.ready(this);
   if (tiers_ != nullptr) tiers_->hurry(this);
 }
 
@@ -386,7 +388,8 @@ void Back::stop() {
   stopping_ = true;
   executor_.cancel_below(~0ull);
   leave_groups(kSessionEnds);
-  if (std::exchange(joined_, false) && tiers_->leave(this)) {
+  const bool waited = std::exchange(joined_, false) && tiers_->leave(this);
+  if (lock_wait_.end(UINT64_MAX) || waited) {
     core::MutexLock lock(mu_);
     scheduled_ = false;
   }
@@ -402,6 +405,7 @@ void Back::stop() {
     opened.swap(opened_);
   }
   const memory::SessionTaskScope strand(owner_);
+  lock_wait_.give_up();
   while (current_ != nullptr) delete std::exchange(current_, current_->next);
   last_ = scan_ = nullptr;
   plan_ = nullptr;
@@ -511,6 +515,10 @@ bool Back::stop_before_next(bool starved, bool yields) {
     before = &collectives_.front();
   }
   if (before != nullptr) return wait_for(before->open, before->instruction.seq);
+  if (lock_wait_.blocked()) {
+    if (lock_wait_.begin(stopping_, cancel_below_)) return true;
+    starved = false;
+  }
   return (starved || yields) && yield_to_spiller(starved);
 }
 
@@ -557,6 +565,7 @@ bool Back::run_entries() {
     }
     if (executor_.stopped() || blocker_ != nullptr) [[unlikely]]
       break;
+    lock_wait_.give_up();  // for an entry that was cancelled while it waited
     ++ran;
     if (!small || ran % kEntriesPerClock == 0) {
       const std::uint64_t so_far = core::ns_since(began);
@@ -619,13 +628,13 @@ void Back::report_progress() {
 
 FailureRef Back::cancelled_failure(std::uint64_t seq, bool* root) {
   const std::uint64_t below = cancel_below_.load(std::memory_order_relaxed);
-  *root = !cancelled_ || cancelled_below_ != below;
+  *root = !cancelled_.failure || cancelled_.below != below;
   if (*root) {
-    cancelled_below_ = below;
-    cancelled_ = std::make_shared<const program::Failure>(
+    cancelled_.below = below;
+    cancelled_.failure = std::make_shared<const program::Failure>(
         program::Failure{seq, Status(core::Code::kCancelled, "interrupted before it ran")});
   }
-  return cancelled_;
+  return cancelled_.failure;
 }
 
 bool Back::run_entry(Entry& entry) {
@@ -661,7 +670,7 @@ bool Back::run_entry(Entry& entry) {
     const std::string_view bytes = entry.bytes ? std::string_view(*entry.bytes) : "";
     failure = executor_.bind(*instruction.results[0].value, bytes, std::move(entry.storage),
                              instruction.seq);
-    if (executor_.starved()) return false;
+    if (executor_.stopped()) return false;
     root = failure != nullptr;
     if (!root) executor_.describe(instruction);
   }

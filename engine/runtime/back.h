@@ -28,6 +28,7 @@
 #include "engine/program/interner.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/lanes.h"
+#include "engine/runtime/lock_wait.h"
 #include "engine/runtime/queue.h"
 #include "engine/runtime/tiers.h"
 #include "engine/runtime/window.h"
@@ -282,7 +283,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     return events_->on_moving(storages);
   }
   void pop_front();
-  // Returns false if the entry did not run because there is no room (Executor::starved).
+  // Returns false if the entry did not run and must be tried again (Executor::stopped).
   bool run_entry(Entry& entry);
   bool run_fetch(Entry& entry);
   bool run_publish(Entry& entry);
@@ -313,6 +314,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   Groups* const groups_;            // null if groups are not supported
   std::atomic<bool> yield_{false};  // the spiller wants to use the session task
   bool joined_ = false;
+  LockWait lock_wait_;
   Executor executor_;
 
   // Used by the frame consumer only.
@@ -354,9 +356,12 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::map<std::uint64_t, std::uint64_t> joined_at_;
   // The open collective for which the session task stopped; null: it stopped for another reason.
   OpenCollective* blocker_ = nullptr;
-  FailureRef refused_;                 // the failure of the last refused entry
-  FailureRef cancelled_;               // the failure of cancelled entries
-  std::uint64_t cancelled_below_ = 0;  // the cancel_upto() to which cancelled_ belongs
+  FailureRef refused_;  // the failure of the last refused entry
+  struct Cancelled {
+    FailureRef failure;       // of cancelled entries
+    std::uint64_t below = 0;  // the cancel_upto() to which it belongs
+  };
+  Cancelled cancelled_;
   core::Clock::time_point reported_at_{};
 
   std::atomic<std::size_t> queued_{0};

@@ -51,6 +51,7 @@ bool Back::freeze() {
   if (group_wait_.member && !group_wait_.met && !group_wait_.lent) {
     return group_wait_.lent = true;
   }
+  if (lock_wait_.lend()) return true;
   if (scheduled_) return false;
   scheduled_ = true;
   return true;
@@ -62,8 +63,10 @@ void Back::thaw() {
     const bool lent = std::exchange(group_wait_.lent, false);
     if (lent && !group_wait_.met) return;
     if (lent) group_wait_ = {};
-    const bool more = lent || woken_ || head_ != nullptr || current_ != nullptr ||
-                      waiting_ != Waiting::kNo ||
+    const LockWait::Lent locks = lock_wait_.take_back();
+    if (locks == LockWait::Lent::kWaits) return;
+    const bool more = lent || locks == LockWait::Lent::kOver || woken_ || head_ != nullptr ||
+                      current_ != nullptr || waiting_ != Waiting::kNo ||
                       published_ > completed_.load(std::memory_order_relaxed);
     if (stopping_ || !more) {
       scheduled_ = false;
@@ -77,6 +80,8 @@ void Back::thaw() {
 bool Back::has_work() const {
   core::MutexLock lock(mu_);
   if (group_wait_.lent) return group_wait_.met || stopping_;
+  const LockWait::Lent locks = lock_wait_.lent();
+  if (locks != LockWait::Lent::kNo) return locks == LockWait::Lent::kOver || stopping_;
   return woken_ || head_ != nullptr || waiting_ != Waiting::kNo || stopping_;
 }
 

@@ -38,7 +38,7 @@ bool Back::run_publish(Entry& entry) {
       return true;
     }
     status = executor_.separate(instruction);
-    if (executor_.starved()) return false;
+    if (executor_.stopped()) return false;
   }
   if (status.ok()) status = refusal(entry);
   if (status.ok() && facts.user.empty()) {
@@ -80,7 +80,7 @@ bool Back::run_fetch(Entry& entry) {
   } else {
     result.status = core::with_memory(
         "a fetch", [&] { return executor_.row_major(operand, result.seq, &result.contents); });
-    if (executor_.starved()) return false;
+    if (executor_.stopped()) return false;
     if (!result.status.ok()) result.root = result.seq;
     if (result.status.ok()) result.device = result.contents.storage->device();
   }

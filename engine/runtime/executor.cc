@@ -33,10 +33,11 @@ int id_of(const ops::Catalog& catalog, std::string_view name) {
 // ---------------------------------------------------------------- one instruction
 
 Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
-                   memory::OwnerId owner, std::uint64_t quota)
+                   memory::OwnerId owner, std::uint64_t quota, LockWait& lock_wait)
     : catalog_(catalog),
       devices_(devices),
       lanes_(lanes),
+      lock_wait_(lock_wait),
       owner_(owner),
       copies_(catalog),
       to_device_(id_of(catalog, "to_device")),
@@ -106,7 +107,7 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
   }
   clear();
   if (opened()) return nullptr;
-  if (forming_.member) {
+  if (forming_.member || lock_wait_.blocked()) {
     timer.forget();
     return nullptr;
   }
@@ -132,6 +133,7 @@ Status Executor::located(const Status& status, const std::string& origin) {
 }
 
 void Executor::fail(Instruction& instruction, const FailureRef& failure) {
+  lock_wait_.give_up();
   for (ResultSlot& result : instruction.results) {
     result.value->failure = failure;
     if (result.overwrites < 0) continue;
@@ -234,10 +236,10 @@ void Executor::drop_grant() {
 
 // A kernel that could not get temporary memory has stored nothing and may be tried again.
 bool Executor::has_starved(const Status& status) {
-  const std::size_t lacked = std::exchange(lacked_, 0);
-  if (!starved_ && lacked > 0 && status.code() == core::Code::kResourceExhausted &&
-      may_wait(lacked_device_, lacked)) {
-    (void)starve(lacked_device_, lacked);
+  const Lacked lacked = std::exchange(lacked_, {});
+  if (!starved_ && lacked.bytes > 0 && status.code() == core::Code::kResourceExhausted &&
+      may_wait(lacked.device, lacked.bytes)) {
+    (void)starve(lacked.device, lacked.bytes);
   }
   return starved_;
 }
@@ -363,10 +365,10 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
                   op.name + ": not available on " + core::to_string(on));
   }
   TT_RETURN_IF_ERROR(gather_operands(instruction, op));
-  SharedLocks locks(devices_);
+  SharedLocks locks(devices_, lock_wait_.request());
   if (shared_) [[unlikely]] {
     locks.add(instruction);
-    TT_RETURN_IF_ERROR(locks.acquire());
+    TT_RETURN_IF_ERROR(lock_wait_.acquire(locks, instruction.seq));
   }
 
   out_.resize(instruction.results.size());

@@ -26,6 +26,7 @@
 #include "engine/runtime/device.h"
 #include "engine/runtime/groups.h"
 #include "engine/runtime/lanes.h"
+#include "engine/runtime/lock_wait.h"
 #include "engine/runtime/profile.h"
 #include "engine/runtime/tiers.h"
 #include "engine/runtime/transfer.h"
@@ -40,7 +41,7 @@ class Executor {
 
   // `owner` > 0 identifies the session; `quota` applies to each device (0: the device's budget).
   Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes, memory::OwnerId owner,
-           std::uint64_t quota);
+           std::uint64_t quota, LockWait& lock_wait);
   ~Executor();
 
   // Runs the instruction; afterwards every result has contents or a failure. Returns null or that
@@ -122,7 +123,7 @@ class Executor {
   bool has_open() const { return open_; }
   bool full() const { return full_; }
   // Returns true if the last instruction did not run and must be tried again.
-  bool stopped() const { return starved_ || forming_.member != nullptr; }
+  bool stopped() const { return starved_ || lock_wait_.blocked() || forming_.member != nullptr; }
   Tiers::Need take_need();
   // Returns true if storages of this device can be moved elsewhere when its memory is short.
   bool moves(std::size_t device) const;
@@ -233,6 +234,7 @@ class Executor {
   const ops::Catalog& catalog_;
   Devices& devices_;
   Lanes& lanes_;
+  LockWait& lock_wait_;
   const memory::OwnerId owner_;
   std::vector<memory::PoolHandle> pools_;  // by device
   const CopyKernels copies_;
@@ -251,8 +253,11 @@ class Executor {
   std::uint32_t now_ = 0;
   Tiers::Need need_;
   std::vector<std::uint64_t> granted_;
-  std::vector<std::size_t> taken_;              // bytes taken by the current attempt, by device
-  std::size_t lacked_ = 0, lacked_device_ = 0;  // a failed request for temporary memory of a kernel
+  std::vector<std::size_t> taken_;  // bytes taken by the current attempt, by device
+  struct Lacked {
+    std::size_t bytes = 0, device = 0;
+  };
+  Lacked lacked_;  // a failed request for temporary memory of a kernel
   // State of the running instruction; kept to reuse its memory.
   std::size_t device_ = 0;
   std::vector<backends::TensorArg> in_, out_;

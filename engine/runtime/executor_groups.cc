@@ -170,7 +170,8 @@ Status Executor::meet(Instruction& instruction, const ops::OpDef& op) {
         Status(core::Code::kResourceExhausted, op.name + ": the daemon process is out of memory");
   }
   if (!status.ok()) {
-    if (!has_starved(status) && !forming_.member) decline(instruction, status);
+    if (!has_starved(status) && !lock_wait_.blocked() && !forming_.member)
+      decline(instruction, status);
     return status;
   }
   if (!open.member->ended(open.ticket)) {

@@ -126,9 +126,11 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
       }
     }
   }
-  SharedLocks locks(devices_);
+  SharedLocks locks(devices_, lock_wait_.request());
   if (shared) [[unlikely]] {
+    std::uint64_t first = instructions[0]->seq;
     for (const Instruction* instruction : instructions) {
+      first = std::min(first, instruction->seq);
       for (const ResultSlot& result : instruction->results) {
         // Run one by one, so that each write is visible and atomic by itself.
         if (result.overwrites >= 0 && result.value->through) {
@@ -139,7 +141,7 @@ Status Executor::execute_loop(std::span<Instruction* const> instructions) {
         if (operand.value && operand.value->contents) locks.add(*operand.value, false);
       }
     }
-    TT_RETURN_IF_ERROR(locks.acquire());
+    TT_RETURN_IF_ERROR(lock_wait_.acquire(locks, first));
   }
   bool stealing = false;
   for (std::size_t s = 0; s < instructions.size(); ++s) {

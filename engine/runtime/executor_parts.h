@@ -63,7 +63,7 @@ class Executor::ScratchMemory : public backends::Scratch {
     StorageRef storage = executor_.take(device, bytes, seq_, false, &lacks);
     core::MutexLock lock(mu_);
     if (!storage) {
-      if (lacks) executor_.lacked_ = bytes, executor_.lacked_device_ = device;
+      if (lacks) executor_.lacked_ = {bytes, device};
       return nullptr;
     }
     executor_.taken_[device] += memory::charged_bytes(bytes);
@@ -79,15 +79,19 @@ class Executor::ScratchMemory : public backends::Scratch {
 };
 
 // Marks an attempt at an instruction. A last chance applies to one attempt only, unless it starved.
+// An attempt that ends gives up the place among those that wait for published storages.
 class Executor::Try {
  public:
   explicit Try(Executor& executor) : executor_(executor) {
     std::fill(executor.taken_.begin(), executor.taken_.end(), 0);
-    executor.lacked_ = 0;
+    executor.lacked_ = {};
+    executor.lock_wait_.unblock();
     executor.drop_grant();
   }
   ~Try() {
+    if (executor_.lock_wait_.blocked()) return;
     if (!executor_.starved_) executor_.last_chance_ = false;
+    executor_.lock_wait_.give_up();
   }
   Try(const Try&) = delete;
   Try& operator=(const Try&) = delete;

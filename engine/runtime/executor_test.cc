@@ -17,7 +17,11 @@ using ::testing::HasSubstr;
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  ExecutorTest() : lanes(2), executor(kit_catalog(), box.devices, lanes, 1, 0), strand(1) {}
+  ExecutorTest()
+      : lanes(2),
+        lock_wait(lanes),
+        executor(kit_catalog(), box.devices, lanes, 1, 0, lock_wait),
+        strand(1) {}
 
   // Returns a value with these elements on the simulated device.
   ValueRef make(const core::Dims& shape, std::vector<float> elements) {
@@ -35,6 +39,7 @@ class ExecutorTest : public ::testing::Test {
 
   Box box;
   Lanes lanes;
+  LockWait lock_wait;
   Executor executor;
   memory::SessionTaskScope strand;
   bool root = false;

@@ -29,9 +29,9 @@ Status Executor::transfer(Instruction& instruction) {
   Status status = find(*operand.value, "to_device", instruction.seq, &held);
   const std::size_t from = std::exchange(device_, to);
   TT_RETURN_IF_ERROR(std::move(status));
-  SharedLocks locks(devices_);
+  SharedLocks locks(devices_, lock_wait_.request());
   locks.add(instruction);
-  TT_RETURN_IF_ERROR(locks.acquire());
+  TT_RETURN_IF_ERROR(lock_wait_.acquire(locks, instruction.seq));
   const std::size_t bytes = bytes_of(result.value->elements, operand.dtype);
   StorageRef target;
   TT_RETURN_IF_ERROR(allocate("to_device", bytes, instruction.seq, &target));
@@ -162,15 +162,15 @@ Status Executor::pack(const Operand& operand, std::string_view what, std::uint64
         static_cast<std::size_t>(operand.geometry->offset) * core::size_of(operand.dtype);
     return {};
   }
+  SharedLocks locks(devices_, lock_wait_.request());
+  if (published) {
+    locks.add(value, false);
+    TT_RETURN_IF_ERROR(lock_wait_.acquire(locks, seq));
+  }
   StorageRef packed;
   if (Status status = allocate(what, result->bytes, seq, &packed); !status.ok()) {
     if (starved_) need_.operands.emplace_back(storage_of(value));
     return status;
-  }
-  SharedLocks locks(devices_);
-  if (published) {
-    locks.add(value, false);
-    TT_RETURN_IF_ERROR(locks.acquire());
   }
   const Geometry geometry(operand.geometry->shape);
   PartsOnLanes parallel(lanes_, this, seq);

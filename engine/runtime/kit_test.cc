@@ -102,6 +102,14 @@ Status gate(KernelCall& call) {
   return clone(call);
 }
 
+// Like gate, but it never gives up its lane, and cannot be interrupted.
+Status wall(KernelCall& call) {
+  ++at_gate;
+  while (!gate_open) std::this_thread::yield();
+  --at_gate;
+  return clone(call);
+}
+
 Status scratchy(KernelCall& call) {
   const std::size_t bytes = static_cast<std::size_t>(call.attributes.integer(0));
   void* memory = call.scratch.allocate(bytes);
@@ -141,6 +149,7 @@ constexpr KitOp kOps[] = {
     {"explode(Tensor x) -> Tensor", explode, kE},
     {"slow(Tensor x) -> Tensor", slow, kE},
     {"gate(Tensor x) -> Tensor", gate, kE},
+    {"wall(Tensor x) -> Tensor", wall, kE},
     {"scratchy(Tensor x, int bytes) -> Tensor", scratchy, kE},
     {"split(Tensor x) -> Tensor", split, kE},
     {"absent(Tensor x) -> Tensor", nullptr, kE},

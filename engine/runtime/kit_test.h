@@ -51,7 +51,7 @@ program::Instruction overwrite(std::uint64_t seq, std::string_view op,
 // The elements of a computed f32 value on a device with host memory.
 std::vector<float> floats(const program::Value& value);
 
-// Settings of the kernels "slow" (milliseconds) and "gate" (waits until opened).
+// Settings of the kernels "slow" (milliseconds), "gate" and "wall" (both wait until opened).
 extern std::atomic<int> slow_ms;
 extern std::atomic<bool> gate_open;
 extern std::atomic<int> at_gate;

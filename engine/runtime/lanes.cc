@@ -21,7 +21,6 @@ struct Parked {
 namespace {
 
 thread_local bool on_lane = false;
-thread_local int quiet = 0;            // see Lanes::Quiet
 thread_local std::uint64_t given = 0;  // ns, see given_ns()
 // The task whose plan this thread runs, while it does nothing else.
 thread_local Task* own_plan = nullptr;
@@ -35,7 +34,6 @@ struct Lanes::Job {
   const std::int64_t parts;
   const std::function<void(std::int64_t)>& part;
   Task* const task;  // the task that helpers work for; nullptr outside of plans
-  const bool quiet;  // the caller's value
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
   std::exception_ptr failure = nullptr;  // the first failure; guarded by mu_
@@ -44,9 +42,6 @@ struct Lanes::Job {
 };
 
 std::uint64_t Lanes::given_ns() { return given; }
-
-Lanes::Quiet::Quiet() { ++quiet; }
-Lanes::Quiet::~Quiet() { --quiet; }
 
 Lanes::Lanes(int count) : count_(std::max(count, 1)) {
   core::MutexLock lock(mu_);
@@ -66,6 +61,11 @@ Lanes::~Lanes() {
   }
   work_.notify_all();
   for (std::thread& thread : threads) thread.join();
+}
+
+bool Lanes::all_busy() const {
+  core::MutexLock lock(mu_);
+  return sleeping_ == 0;
 }
 
 void Lanes::ready(Task* task) {
@@ -196,10 +196,8 @@ void Lanes::help(Job& job, const Task* mine) {
   mu_.unlock();
   Task* const outer = std::exchange(worked_for, job.task);
   Task* const plan = std::exchange(own_plan, nullptr);
-  quiet += job.quiet;
   std::uint64_t since = core::now_ns();
   pull(job, mine, &since);
-  quiet -= job.quiet;
   own_plan = plan;
   worked_for = outer;
   mu_.lock();
@@ -255,7 +253,7 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
     if (parts == 1) part(0);
     return;
   }
-  Job job{.parts = parts, .part = part, .task = worked_for, .quiet = quiet > 0};
+  Job job{.parts = parts, .part = part, .task = worked_for};
   int wake;
   {
     core::MutexLock lock(mu_);
@@ -283,7 +281,7 @@ void Lanes::maybe_yield() {
 // Lets other tasks run in the middle of a plan, as long as they have used much less time.
 void Lanes::yield_lane() {
   Task* const task = own_plan;
-  if (task == nullptr || !on_lane || quiet > 0) return;
+  if (task == nullptr || !on_lane) return;
   core::MutexLock lock(mu_);
   while (true) {
     const std::uint64_t now = core::now_ns();

@@ -33,21 +33,13 @@ class Lanes {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  // While an object exists on this thread, its kernels do not give up their lane, because other
-  // sessions could wait for a lock that this thread holds.
-  class Quiet {
-   public:
-    Quiet();
-    ~Quiet();
-    Quiet(const Quiet&) = delete;
-    Quiet& operator=(const Quiet&) = delete;
-  };
-
   // The time that other tasks ran in the middle of plans of this thread. A plan subtracts the
   // difference from its own time.
   static std::uint64_t given_ns();
 
   int count() const { return count_; }
+  // Returns true if every lane runs a plan or a part of one. Any thread.
+  bool all_busy() const;
   // Queues a task that has work. Precondition: it is neither ready nor running. Any thread.
   void ready(Task* task);
   // Like ready(), but the next plan runs on this thread. Returns false, without side effects, if no

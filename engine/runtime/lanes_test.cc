@@ -172,20 +172,20 @@ TEST(Lanes, ALongKernelLetsOthersInBetweenParts) {
   }
 }
 
-TEST(Lanes, AQuietKernelKeepsItsLane) {
-  Lanes lanes(1);
-  Counted other(lanes, 1, [] {});
-  Counted kernel(lanes, 1, [&] {
-    const Lanes::Quiet quiet;
-    other.start();
-    lanes.run_parts(50, [&](std::int64_t) {
-      spin(std::chrono::microseconds(200));
-      EXPECT_FALSE(other.ended);
-    });
-  });
-  kernel.start();
-  kernel.wait();
-  other.wait();
+TEST(Lanes, AreBusyWhileEachRunsAPlan) {
+  Lanes lanes(2);
+  std::atomic<bool> go{false};
+  const auto body = [&] {
+    while (!go) std::this_thread::yield();
+  };
+  Counted first(lanes, 1, body), second(lanes, 1, body);
+  first.start();
+  second.start();
+  while (!lanes.all_busy()) std::this_thread::yield();
+  go = true;
+  first.wait();
+  second.wait();
+  while (lanes.all_busy()) std::this_thread::yield();
 }
 
 // Many long kernels on two lanes, more than can be parked at a time: all of them end.

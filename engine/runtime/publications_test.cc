@@ -132,25 +132,5 @@ TEST(Publications, TakenWhileTheLastReferenceGoes) {
   EXPECT_EQ(box.used(), 0u);
 }
 
-TEST(Sharing, OneWriterOrManyReaders) {
-  memory::Sharing sharing(1);
-  int value = 0;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, write = t % 2 == 0] {
-      for (int i = 0; i < 2000; ++i) {
-        sharing.lock(write);
-        if (write) ++value;
-        const int seen = value;
-        std::this_thread::yield();
-        EXPECT_EQ(seen, value);
-        sharing.unlock(write);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(value, 4000);
-}
-
 }  // namespace
 }  // namespace teletensor::runtime

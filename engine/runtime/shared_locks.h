@@ -2,25 +2,26 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "engine/program/instruction.h"
 #include "engine/program/value.h"
 #include "engine/runtime/device.h"
-#include "engine/runtime/lanes.h"
 
 namespace teletensor::runtime {
 
 // Locks all published storages of an instruction, so that an instruction that writes to one is
-// atomic for all sessions.
+// atomic for all sessions. Does not block the thread, so that no lane waits for another session.
 class SharedLocks {
  public:
-  explicit SharedLocks(Devices& devices) : devices_(devices) {}
+  // `request` holds the locks or waits for them.
+  SharedLocks(Devices& devices, memory::LockRequest& request)
+      : devices_(devices), request_(request) {}
   ~SharedLocks() {
-    if (held_ > 0) (void)order(&backends::Accelerator::end_shared);
-    for (std::size_t i = held_; i-- > 0;) list_[i].first->unlock(list_[i].second);
+    if (!held_) return;
+    (void)order(&backends::Accelerator::end_shared);
+    request_.unlock();
   }
   SharedLocks(const SharedLocks&) = delete;
   SharedLocks& operator=(const SharedLocks&) = delete;
@@ -37,25 +38,29 @@ class SharedLocks {
   void add(const program::Value& value, bool write) {
     add(*static_cast<memory::Storage*>(value.contents.get()), write);
   }
-  void add(const memory::Storage& storage, bool write) {
+  void add(memory::Storage& storage, bool write) {
     if (storage.sharing() == nullptr) return;
-    list_.emplace_back(storage.sharing(), write);
+    uses_.push_back({core::Ref<core::Shared>(&storage), storage.sharing(), write});
     on_device_ |= storage.device().kind != core::DeviceKind::kCpu;
   }
-  core::Status acquire() {
-    std::sort(list_.begin(), list_.end(), [](const auto& a, const auto& b) {
-      return a.first->order != b.first->order ? a.first->order < b.first->order
-                                              : a.second > b.second;
+  // Takes all locks. *waits is set if that must wait (memory::LockRequest::try_lock).
+  core::Status acquire(bool* waits) {
+    *waits = false;
+    if (uses_.empty()) return {};
+    std::sort(uses_.begin(), uses_.end(), [](const Use& a, const Use& b) {
+      return a.sharing->order != b.sharing->order ? a.sharing->order < b.sharing->order
+                                                  : a.write > b.write;
     });
-    list_.erase(std::unique(list_.begin(), list_.end(),
-                            [](const auto& a, const auto& b) { return a.first == b.first; }),
-                list_.end());
-    for (; held_ < list_.size(); ++held_) list_[held_].first->lock(list_[held_].second);
-    quiet_.emplace();
-    return held_ > 0 ? order(&backends::Accelerator::begin_shared) : core::Status();
+    const auto same = [](const Use& a, const Use& b) { return a.sharing == b.sharing; };
+    uses_.erase(std::unique(uses_.begin(), uses_.end(), same), uses_.end());
+    held_ = request_.try_lock(std::move(uses_));
+    *waits = !held_;
+    return held_ ? order(&backends::Accelerator::begin_shared) : core::Status();
   }
 
  private:
+  using Use = memory::LockRequest::Use;
+
   // Devices run asynchronously and may run later than the locks are held, so they must order the
   // accesses themselves.
   core::Status order(core::Status (backends::Accelerator::*how)()) {
@@ -67,10 +72,9 @@ class SharedLocks {
   }
 
   Devices& devices_;
-  bool on_device_ = false;
-  std::vector<std::pair<memory::Sharing*, bool>> list_;  // the flag: lock for writing
-  std::size_t held_ = 0;
-  std::optional<Lanes::Quiet> quiet_;
+  memory::LockRequest& request_;
+  bool on_device_ = false, held_ = false;
+  std::vector<Use> uses_;
 };
 
 }  // namespace teletensor::runtime

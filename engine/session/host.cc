@@ -155,12 +155,18 @@ core::Result<std::unique_ptr<engine::Session>> Host::restore(const engine::Sessi
 }
 
 core::Status Host::hold(const program::Image::Storage& storage, const Act& act) {
-  const auto& contents = static_cast<const memory::Storage&>(*storage.contents);
+  auto& contents = static_cast<memory::Storage&>(*storage.contents);
   if (contents.sharing() == nullptr) return core::internal("no common storage");
   const memory::OnBehalf behalf(contents.owner());
-  std::optional<runtime::SharedLocks> locks(std::in_place, devices_);
-  locks->add(contents, false);
-  TT_RETURN_IF_ERROR(locks->acquire());
+  memory::UnlockedSignal unlocked;
+  memory::LockRequest request(&unlocked);
+  std::optional<runtime::SharedLocks> locks;
+  for (bool waits = true; waits;) {
+    locks.emplace(devices_, request);
+    locks->add(contents, false);
+    TT_RETURN_IF_ERROR(locks->acquire(&waits));
+    if (waits) unlocked.wait();
+  }
   const engine::SharedStorage facts{
       contents.sharing()->order,    contents.device(), contents.bytes(),
       contents.sharing()->writes(), contents.owner(),  runtime::Publications::user_of(contents)};

@@ -39,6 +39,7 @@ class Host final : public engine::Engine {
     return &groups_.connect(fabric);
   }
   core::Status health() const override;
+  bool busy() const override { return lanes_.all_busy(); }
   engine::Moved moved() const override;
   std::vector<engine::Publication> publications() const override;
   std::vector<runtime::GroupFacts> groups() override { return groups_.all(); }

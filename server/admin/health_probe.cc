@@ -55,9 +55,11 @@ program::Constant vector(core::Dims shape) {
 
 }  // namespace
 
-HealthProbe::HealthProbe(engine::Engine& engine, std::function<void(bool)> tick)
+HealthProbe::HealthProbe(engine::Engine& engine, std::function<void(bool)> tick,
+                         std::chrono::nanoseconds patience)
     : engine_(engine),
       tick_(std::move(tick)),
+      patience_(patience),
       probe_thread_(core::start_thread([this] { run_once(); })),
       watcher_(core::start_thread([this] { watch(); })) {}
 
@@ -88,8 +90,14 @@ void HealthProbe::wait_for_first(std::chrono::milliseconds patience) const {
 
 bool HealthProbe::ready() const {
   return !stopping_ && engine_.health().ok() && right_at_ns_ >= 0 &&
-         age_seconds() < static_cast<double>(std::chrono::seconds(kPatience).count());
+         (is_recent() || engine_.busy());
 }
+
+bool HealthProbe::is_recent() const {
+  return age_seconds() < std::chrono::duration<double>(patience_).count();
+}
+
+bool HealthProbe::is_late() const { return !is_recent() && ready(); }
 
 double HealthProbe::age_seconds() const {
   const std::chrono::nanoseconds since(std::max<std::int64_t>(right_at_ns_, 0));

@@ -1,6 +1,7 @@
 // HealthProbe is the daemon's health probe. It repeatedly runs a computation with a known result in
 // its own session, which is scheduled like any other. The daemon is ready while the results are
-// correct and recent.
+// correct, and recent unless all lanes are busy: a daemon whose lanes compute long kernels of
+// sessions is slow but not broken, and a restart would cost the work of all sessions.
 #pragma once
 
 #include <atomic>
@@ -17,13 +18,14 @@ namespace teletensor::server {
 class HealthProbe {
  public:
   static constexpr std::chrono::milliseconds kPeriod{2000};
-  // Maximum age of the last correct result. If it is older, for example because of long kernels of
-  // other sessions, the daemon is not ready.
+  // Maximum age of the last correct result. If it is older although a lane is idle, the daemon is
+  // not ready.
   static constexpr std::chrono::seconds kPatience{30};
 
-  // `tick` is called after every period with the readiness of the daemon. It is called from the
-  // probe's thread, or from the watcher's thread while the probe waits for a result.
-  HealthProbe(engine::Engine& engine, std::function<void(bool)> tick);
+  // `tick` is called after every period with the readiness of the daemon, from the watcher's
+  // thread.
+  HealthProbe(engine::Engine& engine, std::function<void(bool)> tick,
+              std::chrono::nanoseconds patience = kPatience);
   // Waits for the computation in progress, which ends at the latest when a lane starts it.
   ~HealthProbe();
   HealthProbe(const HealthProbe&) = delete;
@@ -36,17 +38,22 @@ class HealthProbe {
   void wait_for_first(std::chrono::milliseconds patience) const;
   bool ready() const;
   std::string trouble() const;  // The reason why the daemon is not ready.
+  // Returns true if the daemon is ready although the last correct result is too old, because all
+  // lanes are busy.
+  bool is_late() const;
   double last_seconds() const { return static_cast<double>(last_ns_.load()) * 1e-9; }
   // Seconds since the last correct result, or since the start if there was none.
   double age_seconds() const;
 
  private:
+  bool is_recent() const;
   void run_once();
   void watch();
   core::Status once();
 
   engine::Engine& engine_;
   const std::function<void(bool)> tick_;
+  const std::chrono::nanoseconds patience_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::atomic<bool> stopping_{false};
   // Time of the last correct result, in nanoseconds since started_. -1 means none.

@@ -366,8 +366,11 @@ class Http final : public HttpServer {
       response.set_content("ok\n", "text/plain; charset=utf-8");
     });
     get("/readyz", [this](const Caller&, const httplib::Request&, httplib::Response& response) {
-      if (health_probe_.ready())
-        return response.set_content("ready\n", "text/plain; charset=utf-8");
+      if (health_probe_.ready()) {
+        return response.set_content(
+            health_probe_.is_late() ? "ready, but all lanes are busy\n" : "ready\n",
+            "text/plain; charset=utf-8");
+      }
       refuse(response, 503, "not ready: " + health_probe_.trouble());
     });
     get("/metrics", [this](const Caller&, const httplib::Request&, httplib::Response& response) {

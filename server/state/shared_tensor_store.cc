@@ -23,9 +23,11 @@ namespace {
 constexpr char kCommonSuffix[] = ".common";
 constexpr char kNames[] = "published";
 constexpr std::uint32_t kCommonFormat = 1;
-// Maximum number of bytes that are read at once. A storage of at most this size is copied first, so
-// that it can be written to while the disk is busy.
+// Maximum number of bytes that are copied at once, while no session can write to the storage.
 constexpr std::uint64_t kCommonPiece = std::uint64_t{64} << 20;
+// If sessions wrote to the storage between two pieces this often, no session can write to it until
+// the last piece is copied.
+constexpr int kTriesInPieces = 2;
 
 std::string file_of(std::uint64_t id) {
   char text[32];
@@ -60,37 +62,65 @@ Status SharedTensorStore::write(program::Image& image, const SessionStore::Terms
 Status SharedTensorStore::write_bytes(program::Image::Storage& storage,
                                       const SessionStore::Check& check) {
   const std::string file = file_of(storage.common);
-  const Status status = engine_.hold(
-      storage,
-      [&](const engine::SharedStorage& facts, const std::function<void()>& let_go) -> Status {
-        storage.writes = facts.writes;
-        const auto found = written_.find(facts.id);
-        if (found != written_.end() && found->second == facts.writes) return {};
-        auto writer = BlockWriter::create(store_->path_of(file));
-        if (!writer.ok()) return writer.status();
-        v1::SavedCommon head;
-        head.set_format(kCommonFormat);
-        head.set_id(facts.id);
-        head.set_device(number_of(facts.device));
-        head.set_bytes(facts.bytes);
-        head.set_writes(facts.writes);
-        head.set_owner(facts.owner);
-        head.set_user(facts.user);
-        TT_RETURN_IF_ERROR(put_message(**writer, head));
-        TT_RETURN_IF_ERROR((*writer)->end_block());
-        std::vector<char> piece(std::min(facts.bytes, kCommonPiece));
-        for (std::uint64_t at = 0; at < facts.bytes; at += piece.size()) {
-          TT_RETURN_IF_ERROR(check());
-          const std::uint64_t part = std::min<std::uint64_t>(piece.size(), facts.bytes - at);
-          TT_RETURN_IF_ERROR(engine_.read_storage(storage, at, piece.data(), part));
-          if (at + part == facts.bytes) let_go();
-          TT_RETURN_IF_ERROR((*writer)->write(piece.data(), part));
-        }
-        TT_RETURN_IF_ERROR((*writer)->commit());
-        written_[facts.id] = facts.writes;
-        return {};
-      });
-  return named_file(file, status);
+  for (int tries = 0;; ++tries) {
+    bool changed = false;
+    const Status status = write_file(file, storage, check, tries == kTriesInPieces, changed);
+    if (!changed) return named_file(file, status);
+  }
+}
+
+// Writes one state of the storage, unless the file has it already. Sessions can write to the
+// storage while the disk is busy, unless `hold` is true. *changed is set if a session did so before
+// all pieces were copied.
+Status SharedTensorStore::write_file(const std::string& file, program::Image::Storage& storage,
+                                     const SessionStore::Check& check, bool hold, bool& changed) {
+  std::unique_ptr<BlockWriter> writer;
+  std::vector<char> piece;
+  std::uint64_t at = 0;
+  bool complete = false;
+  const auto copy_on = [&](const engine::SharedStorage& facts,
+                           const std::function<void()>& let_go) -> Status {
+    const bool first = writer == nullptr;
+    if (first) storage.writes = facts.writes;
+    const auto found = written_.find(facts.id);
+    complete = first && found != written_.end() && found->second == facts.writes;
+    changed = facts.writes != storage.writes;
+    if (complete || changed) return {};
+    piece.resize(std::min(facts.bytes, kCommonPiece));
+    do {
+      TT_RETURN_IF_ERROR(check());
+      const std::uint64_t part = std::min<std::uint64_t>(piece.size(), facts.bytes - at);
+      if (part > 0) TT_RETURN_IF_ERROR(engine_.read_storage(storage, at, piece.data(), part));
+      at += part;
+      complete = at == facts.bytes;
+      if (!hold || complete) let_go();
+      if (writer == nullptr) TT_RETURN_IF_ERROR(begin_file(file, facts, writer));
+      if (part > 0) TT_RETURN_IF_ERROR(writer->write(piece.data(), part));
+    } while (hold && !complete);
+    if (!complete) return {};
+    TT_RETURN_IF_ERROR(writer->commit());
+    written_[facts.id] = facts.writes;
+    return {};
+  };
+  while (!complete && !changed) TT_RETURN_IF_ERROR(engine_.hold(storage, copy_on));
+  return {};
+}
+
+Status SharedTensorStore::begin_file(const std::string& file, const engine::SharedStorage& facts,
+                                     std::unique_ptr<BlockWriter>& writer) {
+  auto created = BlockWriter::create(store_->path_of(file));
+  if (!created.ok()) return created.status();
+  writer = std::move(*created);
+  v1::SavedCommon head;
+  head.set_format(kCommonFormat);
+  head.set_id(facts.id);
+  head.set_device(number_of(facts.device));
+  head.set_bytes(facts.bytes);
+  head.set_writes(facts.writes);
+  head.set_owner(facts.owner);
+  head.set_user(facts.user);
+  TT_RETURN_IF_ERROR(put_message(*writer, head));
+  return writer->end_block();
 }
 
 Status SharedTensorStore::write_names() {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ class SharedTensorStore {
 
  private:
   core::Status write_bytes(program::Image::Storage& storage, const SessionStore::Check& check);
+  core::Status write_file(const std::string& file, program::Image::Storage& storage,
+                          const SessionStore::Check& check, bool hold, bool& changed);
+  core::Status begin_file(const std::string& file, const engine::SharedStorage& facts,
+                          std::unique_ptr<memory::BlockWriter>& writer);
   core::Status write_names();
   core::Status restore_one(std::uint64_t id, const Limits& limits);
   void restore_names();

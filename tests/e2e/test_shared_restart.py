@@ -1,5 +1,7 @@
 """Published tensors over a restart, a crash, a full disk: shared again, with their names, rights and bits."""
 
+import threading
+
 import numpy as np
 import pytest
 from support.clients import client, finish, wait_line
@@ -197,6 +199,36 @@ def test_after_a_crash_all_holders_have_one_state(daemon, tt):
         w, v = a.kept()["w"], b.kept()["v"]
         assert w.tolist() == v.tolist() == [1.0] * 1000
         both_see(tt, a, w, b, v)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2])
+def test_a_snapshot_is_one_state_of_a_tensor_that_is_written(daemon, tt, pause):
+    """A tensor of several pieces is written to, without a pause or with short ones, while it is copied."""
+    stop = threading.Event()
+    with tt.connect(daemon.unix, name="a") as a, tt.connect(daemon.unix, name="b") as b:
+        with a.as_current():
+            w = tt.zeros(40_000_000)
+            tt.publish("w", w, writable=True)
+            a.keep("w", w)
+        with b.as_current():
+            v = tt.published("w")
+
+        def write():
+            with b.as_current():
+                while not stop.wait(pause):
+                    v.add_(1)
+                    b.synchronize()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            a.snapshot()
+        finally:
+            stop.set()
+            writer.join()
+        daemon.crash()
+        state = w.numpy()
+        assert state.min() == state.max()
 
 
 def test_a_snapshot_of_one_has_what_others_wrote(daemon, tt):

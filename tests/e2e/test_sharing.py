@@ -99,6 +99,49 @@ def test_a_read_is_one_state_of_the_tensor(pair):
         writer.join()
 
 
+def test_a_long_kernel_on_a_published_tensor_stops_no_lane(start_daemon, tt):
+    """While one session factorizes the tensor on one of two lanes, and another one waits to write it, a
+    third one computes, reads the tensor's list and reads a tensor of its own."""
+    daemon = start_daemon("--lanes", "2")
+    n, ended, reads = 1200, threading.Event(), 0
+    values = np.random.default_rng(0).standard_normal((n, n)).astype(np.float32)
+    with tt.connect(daemon.unix) as a, tt.connect(daemon.unix) as b, tt.connect(daemon.unix) as c:
+        with a.as_current():
+            w = tt.tensor(values)
+            tt.publish("w", w, writable=True)
+        with b.as_current():
+            v = tt.published("w")
+        singular = []
+
+        def factorize():
+            with a.as_current():
+                singular.append(tt.linalg.svdvals(w).numpy())
+            ended.set()
+
+        def write():
+            with b.as_current():
+                while not ended.is_set():
+                    for factor in (2, 0.5):
+                        v.mul_(factor)
+                        b.synchronize()
+
+        with c.as_current():
+            x = tt.ones(3)
+            threads = [threading.Thread(target=each) for each in (write, factorize)]
+            for thread in threads:
+                thread.start()
+            while not ended.is_set():
+                assert (x + 1).sum().item() == 6.0
+                reads += 1
+        for thread in threads:
+            thread.join()
+    assert reads > 20, reads  # a kernel that stops the lanes permits a few before and after it
+    expected = np.linalg.svd(values.astype(np.float64), compute_uv=False)
+    factor = round(singular[0][0] / expected[0])  # one of the two states
+    assert factor in (1, 2)
+    np.testing.assert_allclose(singular[0], expected * factor, rtol=1e-3, atol=1e-2)
+
+
 def test_read_only(pair):
     tt, a, b = pair
     with a.as_current():

@@ -52,7 +52,8 @@ client::SessionLimits limits() {
 
 Daemon::Daemon()
     : owner_(next_owner()),
-      executor_(ops::catalog(), devices(), lanes(), owner_, 0),
+      lock_wait_(lanes()),
+      executor_(ops::catalog(), devices(), lanes(), owner_, 0, lock_wait_),
       front_(ops::catalog(), this) {}
 Daemon::~Daemon() { pending_ = {}; }
 

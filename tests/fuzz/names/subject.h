@@ -42,6 +42,7 @@ class Daemon final : public autograd::Sink {
   void run_pending();
 
   const memory::OwnerId owner_;
+  runtime::LockWait lock_wait_;
   runtime::Executor executor_;
   program::Interner interner_;
   autograd::Front front_;
