@@ -58,6 +58,13 @@ void refuse(httplib::Response& response, int status, const std::string& text) {
   response.set_content(text + "\n", "text/plain; charset=utf-8");
 }
 
+// Makes the answer whole, as HTTP permits. The library would send every range that a request names,
+// also ranges that overlap, so that 6 KB of request cost 400 MB of answer. It has no setting for
+// this and passes its request, which is not const itself, to handlers as const.
+void ignore_ranges(const httplib::Request& request) {
+  const_cast<httplib::Request&>(request).ranges.clear();
+}
+
 // The threads that answer requests. The library's own queue creates them in its listening thread,
 // after bind(), and cannot continue if creating one fails.
 class Workers final : public httplib::TaskQueue {
@@ -238,6 +245,7 @@ class Http final : public HttpServer {
                                       std::exception_ptr) { refuse(response, 500, "failed"); });
     server_->set_pre_routing_handler(
         [this](const httplib::Request& request, httplib::Response& response) {
+          ignore_ranges(request);
           if (our_host(host_of(request.get_header_value("Host")))) {
             return httplib::Server::HandlerResponse::Unhandled;
           }
