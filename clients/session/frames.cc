@@ -12,8 +12,6 @@ using core::MutexLock;
 
 namespace {
 
-// Estimated cost of a retained frame in addition to its bytes.
-constexpr std::size_t kFrameOverhead = 128;
 // Maximum number of bytes that may be read before they are acknowledged. The daemon keeps them
 // until then.
 constexpr std::size_t kMaxUnacknowledged = 1 << 20;
@@ -21,7 +19,7 @@ constexpr std::size_t kMaxUnacknowledged = 1 << 20;
 }  // namespace
 
 bool Session::sendable() const {
-  if (again_ != 0) return true;
+  if (sent_.repeats()) return true;
   if (all_taken()) return unacknowledged_ > kMaxUnacknowledged;
   const bool full = !frames_.empty();
   const std::size_t next = full ? frames_.front().frame->size() : writer_.size();
@@ -32,7 +30,7 @@ bool Session::sendable() const {
 }
 
 FrameRef Session::take_frame() {
-  if (again_ != 0) return sent_[sent_.size() - again_--].frame;
+  if (sent_.repeats()) return sent_.repeat();
   const bool last = frames_.empty();
   // A frame without commands, which only acknowledges messages.
   const bool empty = last && writer_.empty();
@@ -46,7 +44,7 @@ FrameRef Session::take_frame() {
   }
   waiting_bytes_ -= frame->size();
   sent_bytes_ += frame->size();
-  if (limits_.keeps && !empty) sent_.push_back(std::move(frames_.front()));
+  if (!empty) sent_.add(std::move(frames_.front()));
   frames_.pop_front();
   return frame;
 }
@@ -75,9 +73,7 @@ bool Session::next_frame(std::string& frame, double seconds, std::uint64_t strea
 
 std::vector<FrameRef> Session::unconfirmed() const {
   MutexLock lock(mutex_);
-  std::vector<FrameRef> frames;
-  for (const Sent& sent : sent_) frames.push_back(sent.frame);
-  return frames;
+  return sent_.unconfirmed();
 }
 
 std::shared_ptr<StreamEnd> Session::attach(std::unique_ptr<Call> call) {
@@ -129,10 +125,7 @@ bool Session::wait_for(const std::function<bool()>& ready, std::chrono::millisec
 std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto) {
   MutexLock lock(mutex_);
   attach_ = attach;
-  again_ = 0;
-  for (auto sent = sent_.rbegin(); sent != sent_.rend() && sent->last_seq > received_upto; ++sent) {
-    ++again_;
-  }
+  sent_.repeat_after(received_upto);
   ++stream_;
   if (link_) link_->retire();
   changed_.notify_all();
@@ -142,7 +135,7 @@ std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto
 
 void Session::retain() {
   MutexLock lock(mutex_);
-  retains_ = limits_.keeps && limits_.retained_bytes > 0;
+  sent_.retain();
 }
 
 void Session::mark_fragile() {
@@ -152,7 +145,7 @@ void Session::mark_fragile() {
 
 std::uint64_t Session::replay_from() const {
   MutexLock lock(mutex_);
-  return limits_.keeps ? std::max(dropped_upto_, fragile_upto_) + 1 : 0;
+  return limits_.keeps ? std::max(sent_.dropped_upto(), fragile_upto_) + 1 : 0;
 }
 
 std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
@@ -160,47 +153,19 @@ std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
                               std::uint64_t bytes_received) {
   MutexLock lock(mutex_);
   attach_ = attach;
-  again_ = 0;
-  for (std::deque<Sent>* const frames : {&sent_, &ran_}) {  // Newer frames are moved first.
-    for (; !frames->empty() && frames->back().last_seq > received_upto; frames->pop_back()) {
-      waiting_bytes_ += frames->back().frame->size();
-      if (frames == &ran_) ran_bytes_ -= frames->back().frame->size() + kFrameOverhead;
-      frames_.push_front(std::move(frames->back()));
-    }
+  for (SentFrame& next : sent_.take_after(received_upto)) {
+    waiting_bytes_ += next.frame->size();
+    frames_.push_front(std::move(next));
   }
   sent_bytes_ = bytes_received;
   credit_bytes_ = credit_bytes;
   credit_upto_ = credit_upto;
-  ran_upto_ = 0;
   replay_upto_ = completed_;
-  retains_ = limits_.retained_bytes > 0;
   ++stream_;
   if (link_) link_->retire();
   changed_.notify_all();
   work_.notify_all();
   return stream_;
-}
-
-// Precondition: the lock is held. Frees frames that have run, or retains them as far as there is
-// room.
-void Session::forget_sent(std::uint64_t snapshot_upto) {
-  if (snapshot_upto != 0) retains_ = limits_.keeps && limits_.retained_bytes > 0;
-  while (!sent_.empty() && sent_.front().last_seq <= ran_upto_) {
-    if (retains_) {
-      ran_bytes_ += sent_.front().frame->size() + kFrameOverhead;
-      ran_.push_back(std::move(sent_.front()));
-    } else {
-      dropped_upto_ = sent_.front().last_seq;
-    }
-    sent_.pop_front();
-  }
-  while (!ran_.empty() &&
-         (ran_bytes_ > limits_.retained_bytes || ran_.front().last_seq <= snapshot_upto)) {
-    dropped_upto_ = ran_.front().last_seq;
-    ran_bytes_ -= ran_.front().frame->size() + kFrameOverhead;
-    ran_.pop_front();
-  }
-  again_ = std::min(again_, sent_.size());
 }
 
 std::uint64_t Session::progress_upto() const {
@@ -229,8 +194,7 @@ Status Session::on_progress(std::string_view bytes) {
   received_ = std::max(received_, progress.received_upto);
   credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
-  ran_upto_ = std::max(ran_upto_, progress.completed_upto);
-  forget_sent(progress.snapshot_upto);
+  sent_.confirm(progress.completed_upto, progress.snapshot_upto);
   for (wire::FetchedValue& value : progress.fetched) {
     // This value was received before.
     if (awaited_.erase(value.seq) == 0 && value.seq <= replay_upto_) continue;

@@ -40,6 +40,7 @@ void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
 Session::Session(const SessionLimits& limits)
     : graph_(ops::catalog(), nullptr),
       limits_(limits),
+      sent_(limits.keeps, limits.retained_bytes),
       credit_bytes_(limits.credit_bytes),
       credit_upto_(limits.credit_upto) {
   graph_.largest_result = limits.quota;

@@ -21,6 +21,7 @@
 
 #include "clients/session/origin.h"
 #include "clients/session/recorder.h"
+#include "clients/session/sent_frames.h"
 #include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
 #include "engine/autograd/callable.h"
@@ -49,8 +50,6 @@ using ops::Var;
 class Call;
 class Stream;
 class StreamEnd;
-// A frame that was sent or is about to be sent.
-using FrameRef = std::shared_ptr<const std::string>;
 
 struct SessionLimits {
   std::uint64_t credit_upto = 65536;
@@ -331,8 +330,8 @@ class Session : public autograd::Issuer {
   // Precondition: the lock is held. Returns true if there is a frame that the credits allow.
   bool sendable() const;
   // Returns true if there is a frame to which no commands are added any more.
-  bool whole_frame() const { return again_ != 0 || !frames_.empty(); }
-  bool all_taken() const { return again_ == 0 && frames_.empty() && writer_.empty(); }
+  bool whole_frame() const { return sent_.repeats() || !frames_.empty(); }
+  bool all_taken() const { return !sent_.repeats() && frames_.empty() && writer_.empty(); }
   // Takes the next frame. Precondition: sendable().
   FrameRef take_frame();
   // Precondition: the lock is held. Tells the sender that there may be something to send.
@@ -376,7 +375,6 @@ class Session : public autograd::Issuer {
   void flush_releases();
   void close_frame();
   Status diverged(const wire::ErrorEvent& error);
-  void forget_sent(std::uint64_t snapshot_upto);
   void mark_fragile();
   Status lost_status() const;
 
@@ -413,24 +411,13 @@ class Session : public autograd::Issuer {
   Recorder recorder_;
 
   // ---- guarded by mutex_
-  struct Sent {
-    std::uint64_t last_seq;
-    FrameRef frame;
-  };
   wire::FrameWriter writer_;
-  std::deque<Sent> frames_;  // Full frames, earlier than the writer's frame.
-  std::deque<Sent> sent_;    // Frames that were passed to a stream and are not known to have run.
-  std::deque<Sent> ran_;     // Retained frames that have run; they are earlier than those in sent_.
-  std::size_t ran_bytes_ = 0;
-  bool retains_ = false;
-  // Command up to which the current daemon reports completion; completed_ may be ahead of it.
-  std::uint64_t ran_upto_ = 0;
-  std::uint64_t dropped_upto_ = 0;  // Last command of the frames that are no longer available.
+  std::deque<SentFrame> frames_;  // Full frames, earlier than the writer's frame.
+  SentFrames sent_;               // Frames that were passed to a stream.
   // Last command that another daemon would not repeat with the same effect.
   std::uint64_t fragile_upto_ = 0;
   std::uint64_t replay_upto_ = 0;    // Events up to this command were reported before.
   std::set<std::uint64_t> awaited_;  // Fetches whose values were not received.
-  std::size_t again_ = 0;  // Number of frames at the end of sent_ that are to be sent again.
   std::uint64_t stream_ = 0, attach_ = 1;
   std::uint64_t progress_upto_ = 0;
   std::size_t unacknowledged_ = 0;  // Bytes of Progress since the last frame.
