@@ -442,6 +442,62 @@ TEST_F(ServerTest, AHelloThatIsNotFollowedByRunEnds) {
   EXPECT_NE(status.error_message().find("no Run stream"), std::string::npos);
 }
 
+TEST_F(ServerTest, AnUploadWhoseChunkDoesNotComeEnds) {
+  Limits limits;
+  limits.chunk_wait = 100ms;
+  start(limits);
+  Client client(tcp());
+  client.open();
+  v1::UploadReply reply;
+  const auto context = client.context();
+  const auto stream = client.stub->Upload(context.get(), &reply);
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(), "upload: no chunk came for 0 s");
+  ASSERT_TRUE(client.send({constant()}));
+  EXPECT_TRUE(client.progress().has_value());
+}
+
+TEST_F(ServerTest, TooManyStreamsAreToldByAWord) {
+  Limits limits;
+  limits.streams = 8;  // A session has one for its transfers.
+  start(limits);
+  Client client(tcp());
+  client.open();
+  ASSERT_TRUE(client.send({constant()}));
+  ASSERT_TRUE(client.progress().has_value());
+  v1::UploadReply reply, refused;
+  auto unfinished = client.context();
+  unfinished->AddMetadata("teletensor-upload", "1");
+  const auto held = client.stub->Upload(unfinished.get(), &reply);
+  v1::UploadChunk part;
+  part.set_bytes(8);
+  part.set_data("1234");
+  ASSERT_TRUE(held->Write(part));
+  ASSERT_TRUE(eventually([&] {
+    v1::StagedRequest request;
+    v1::StagedReply staged;
+    request.set_key(1);
+    return client.stub->Staged(client.context().get(), request, &staged).ok() &&
+           staged.received() == 4;
+  }));
+  const auto refuse = [&](std::string* word) {
+    const auto context = client.context();
+    const auto stream = client.stub->Upload(context.get(), &refused);
+    const grpc::Status status = stream->Finish();
+    const auto& metadata = context->GetServerTrailingMetadata();
+    const auto found = metadata.find("teletensor-reason");
+    if (found != metadata.end()) word->assign(found->second.data(), found->second.size());
+    return status;
+  };
+  std::string word;
+  const grpc::Status status = refuse(&word);
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "too many streams: a session may have 1 now");
+  EXPECT_EQ(word, "streams");
+  unfinished->TryCancel();
+}
+
 // ---------------------------------------------------------------- tokens
 
 TEST_F(ServerTest, CallsWithoutOrWithAWrongToken) {

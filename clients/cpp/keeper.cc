@@ -48,8 +48,8 @@ void Keeper::stop() {
 
 bool Keeper::is_cut(const Status& status, const std::string& word) {
   // The daemon has saved the session for its successor, has moved it to a peer, is receiving it
-  // from one, or is about to move it.
-  for (const char* each : {"restart", "moved", "arriving", "resting"}) {
+  // from one, or is about to move it; or it refuses one more stream for now.
+  for (const char* each : {"restart", "moved", "arriving", "resting", "streams"}) {
     if (word == each) return true;
   }
   if (!word.empty() && word != "fenced" && word != "slow") return false;
@@ -163,9 +163,11 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
 }
 
 bool Keeper::may_retry(const std::string& word, int tries) {
-  // serve() learns of a lost connection meanwhile. A session may be paused for seconds.
+  // serve() learns of a lost connection meanwhile. A session may be paused, and other streams may
+  // last, for seconds.
+  const bool is_long = word == "resting" || word == "streams";
   const milliseconds wait =
-      word == "resting" ? std::min(kFirstPause * (1 + tries), kLongestBulkPause) : kFirstPause;
+      is_long ? std::min(kFirstPause * (1 + tries), kLongestBulkPause) : kFirstPause;
   if (lease_seconds_ == 0 || !pause(wait)) return false;
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, seconds(lease_seconds_) + kMargin,

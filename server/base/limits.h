@@ -41,7 +41,8 @@ struct Limits {
   // Maximum size of the values that the client has not read, in bytes.
   std::size_t outbox_bytes = 64ull << 20;
   std::size_t sessions = 64;
-  std::size_t streams = 1024;  // Maximum number of concurrent streams of all clients.
+  // Maximum number of concurrent streams of all clients (StreamShares).
+  std::size_t streams = 1024;
   // Maximum number of sessions of one user. 0 means that only `sessions` limits it.
   std::size_t user_sessions = 0;
   // Maximum memory of a user's sessions on each device, in bytes. 0 means no limit.
@@ -57,6 +58,9 @@ struct Limits {
   // Time after which a session without a client leaves its groups, so that other ranks do not wait
   // for it.
   std::chrono::milliseconds rank_grace{30'000};
+  // Maximum time that an upload waits for its next chunk. A chunk has at most `chunk_bytes`, which
+  // a connection of 20 kB/s transfers in that time.
+  std::chrono::milliseconds chunk_wait{60'000};
   std::chrono::milliseconds attach{15'000};  // Maximum time from Hello to Run.
   // Maximum time that a session outlives its stream and its last command. 0 means that it ends with
   // its stream.

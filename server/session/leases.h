@@ -20,6 +20,7 @@
 #include "server/session/detached.h"
 #include "server/session/lease.h"
 #include "server/session/moved_sessions.h"
+#include "server/session/stream_shares.h"
 
 namespace teletensor::server {
 
@@ -101,6 +102,7 @@ class Leases {
   const Detached& detached() const { return detached_; }
   SlowLog& slow_log() { return slow_log_; }
   Counters& counters() { return counters_; }
+  StreamShares& stream_shares() { return stream_shares_; }
 
  private:
   void run_maintenance();
@@ -129,6 +131,8 @@ class Leases {
   void inherit(Handover handover) noexcept;
   void hand_over(Handover handover);
   void look_at(Lease& lease, Clock::time_point now);
+  // Ends the uploads of a lease whose next chunk has not come in time.
+  void end_silent_calls(Lease& lease);
   // Adds the session to `detached` if no client is attached to it.
   static void note_detached(Lease& lease, Detached::ByUser& detached);
   // Ends the user's session that has been without a client for the longest time, to make room.
@@ -138,6 +142,7 @@ class Leases {
 
   engine::Engine& engine_;
   const Limits limits_;
+  StreamShares stream_shares_{limits_.streams};
   SlowLog slow_log_;
   MovedSessions moved_sessions_;
   Detached detached_;

@@ -108,7 +108,19 @@ void Leases::dismiss(const std::shared_ptr<LeaseCall>& call, const Ending& endin
   call->lease_ended(ending);
 }
 
+void Leases::end_silent_calls(Lease& lease) {
+  std::vector<std::shared_ptr<LeaseCall>> calls;
+  {
+    MutexLock lock(lease.mutex_);
+    for (const std::weak_ptr<LeaseCall>& weak : lease.calls_) {
+      if (auto call = weak.lock()) calls.push_back(std::move(call));
+    }
+  }
+  for (const std::shared_ptr<LeaseCall>& call : calls) call->end_if_silent(limits_.chunk_wait);
+}
+
 void Leases::look_at(Lease& lease, Clock::time_point now) {
+  end_silent_calls(lease);
   std::shared_ptr<LeaseCall> run;
   bool met = false;
   Clock::time_point back;

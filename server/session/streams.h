@@ -10,6 +10,7 @@
 #include "engine/core/with_memory.h"
 #include "server/access/rights.h"
 #include "server/session/leases.h"
+#include "server/session/stream_shares.h"
 
 namespace teletensor::server {
 
@@ -70,31 +71,16 @@ grpc::ServerUnaryReactor* answer_later(grpc::CallbackServerContext* context, Act
   return reactor;
 }
 
-// Counts the streams of the server, so that too many can be refused early.
-class StreamCount {
- public:
-  explicit StreamCount(std::atomic<std::size_t>& count) : count_(count) { ++count_; }
-  ~StreamCount() { --count_; }
-  StreamCount(const StreamCount&) = delete;
-  StreamCount& operator=(const StreamCount&) = delete;
-
- private:
-  std::atomic<std::size_t>& count_;
-};
-
-using StreamTotal = std::atomic<std::size_t>;
-
+// Each start function creates the reactor of a stream that uses `lease` and is counted by `place`.
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
-    grpc::CallbackServerContext* context, Leases& leases, core::Result<LeaseRef> lease,
-    StreamTotal& total);
+    grpc::CallbackServerContext* context, Leases& leases, LeaseRef lease,
+    StreamShares::Place place);
 grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
                                                         grpc::ByteBuffer* reply, Leases& leases,
-                                                        core::Result<LeaseRef> lease,
-                                                        StreamTotal& total);
+                                                        LeaseRef lease, StreamShares::Place place);
 grpc::ServerWriteReactor<grpc::ByteBuffer>* start_download(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
-                                                           Leases& leases,
-                                                           core::Result<LeaseRef> lease,
-                                                           StreamTotal& total);
+                                                           Leases& leases, LeaseRef lease,
+                                                           StreamShares::Place place);
 
 }  // namespace teletensor::server

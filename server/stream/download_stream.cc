@@ -18,12 +18,12 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                              public LeaseCall,
                              public std::enable_shared_from_this<DownloadStream> {
  public:
-  DownloadStream(grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total)
-      : context_(context), limits_(leases.limits()), count_(total) {}
+  DownloadStream(grpc::CallbackServerContext* context, Leases& leases, StreamShares::Place place)
+      : context_(context), limits_(leases.limits()), place_(std::move(place)) {}
 
-  void start(core::Result<LeaseRef> lease, const grpc::ByteBuffer& request) noexcept {
+  void start(LeaseRef lease, const grpc::ByteBuffer& request) noexcept {
     self_ = shared_from_this();
-    Status status = core::with_memory("a stream", [&] { return begin(lease, request); });
+    Status status = core::with_memory("a stream", [&] { return begin(std::move(lease), request); });
     if (!status.ok()) finish(std::move(status));
   }
 
@@ -60,11 +60,10 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
-  Status begin(const core::Result<LeaseRef>& lease, const grpc::ByteBuffer& request) {
-    TT_RETURN_IF_ERROR(lease.status());
+  Status begin(LeaseRef lease, const grpc::ByteBuffer& request) {
     TT_RETURN_IF_ERROR(read_request(request));
-    TT_RETURN_IF_ERROR((*lease)->join(weak_from_this(), std::nullopt));
-    lease_ = *lease;
+    TT_RETURN_IF_ERROR(lease->join(weak_from_this(), std::nullopt));
+    lease_ = std::move(lease);
     const auto self = shared_from_this();
     return lease_->with_session([&](engine::Session& session) {
       session.begin_download(asked_.seq, [self](core::Result<engine::Fetched> fetched) {
@@ -188,7 +187,7 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   const Limits& limits_;
-  const StreamCount count_;
+  const StreamShares::Place place_;
   std::shared_ptr<DownloadStream> self_;  // Keeps the stream alive until OnDone.
   SerialExecutor serial_executor_;
   LeaseRef lease_;             // The lease; constant after start().
@@ -209,10 +208,9 @@ class DownloadStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* start_download(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
-                                                           Leases& leases,
-                                                           core::Result<LeaseRef> lease,
-                                                           StreamTotal& total) {
-  auto stream = std::make_shared<DownloadStream>(context, leases, total);
+                                                           Leases& leases, LeaseRef lease,
+                                                           StreamShares::Place place) {
+  auto stream = std::make_shared<DownloadStream>(context, leases, std::move(place));
   DownloadStream* raw = stream.get();
   stream->start(std::move(lease), *request);
   return raw;

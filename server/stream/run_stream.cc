@@ -16,23 +16,21 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
                         public LeaseCall,
                         public std::enable_shared_from_this<RunStream> {
  public:
-  RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamTotal& total)
+  RunStream(grpc::CallbackServerContext* context, Leases& leases, StreamShares::Place place)
       : context_(context),
         leases_(leases),
-        count_(total),
+        place_(std::move(place)),
         attach_(number_of(*context, "teletensor-attach")) {}
 
-  void start(core::Result<LeaseRef> lease) noexcept {
+  void start(LeaseRef lease) noexcept {
     self_ = shared_from_this();
-    std::uint64_t attach = attach_;
-    if (lease.ok() && attach == 0) attach = attach_ = (*lease)->client.attach_counter;
+    if (attach_ == 0) attach_ = lease->client.attach_counter;
     std::string word;
-    Status status = core::with_memory("a stream", [&] {
-      return lease.ok() ? (*lease)->join(weak_from_this(), attach, &word) : lease.status();
-    });
+    Status status = core::with_memory(
+        "a stream", [&] { return lease->join(weak_from_this(), attach_, &word); });
     if (status.ok()) {
       MutexLock lock(mutex_);
-      lease_ = *lease;
+      lease_ = std::move(lease);
     } else {
       finish({std::move(status), std::move(word)});
     }
@@ -208,7 +206,7 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 
   grpc::CallbackServerContext* const context_;  // gRPC's context of the call, valid until OnDone.
   Leases& leases_;
-  const StreamCount count_;
+  const StreamShares::Place place_;
   std::uint64_t attach_;             // Attach counter of the stream; constant after start().
   std::shared_ptr<RunStream> self_;  // Keeps the stream alive until OnDone.
   SerialExecutor serial_executor_;
@@ -230,9 +228,9 @@ class RunStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* start_run(
-    grpc::CallbackServerContext* context, Leases& leases, core::Result<LeaseRef> lease,
-    StreamTotal& total) {
-  auto stream = std::make_shared<RunStream>(context, leases, total);
+    grpc::CallbackServerContext* context, Leases& leases, LeaseRef lease,
+    StreamShares::Place place) {
+  auto stream = std::make_shared<RunStream>(context, leases, std::move(place));
   RunStream* raw = stream.get();
   stream->start(std::move(lease));
   return raw;

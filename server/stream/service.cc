@@ -32,17 +32,25 @@ grpc::ServerUnaryReactor* ComputeService::answer_for(grpc::CallbackServerContext
   });
 }
 
-// Returns the reactor that start() creates. If that fails, or if there are too many streams,
-// returns one that refuses the call.
+// Returns the reactor that start(lease, place) creates for a call of `method`. If the caller may
+// not make the call, does not own the lease, or has too many streams, returns one that refuses the
+// call.
 template <class Reactor, class Start>
-Reactor* ComputeService::stream(Start start) noexcept {
+Reactor* ComputeService::stream(grpc::CallbackServerContext* context, const char* method,
+                                StreamShares::Kind kind, Start start) noexcept {
   Reactor* reactor = nullptr;
-  const core::Status status = core::with_memory("a stream", [&] {
-    if (streams_ >= leases_.limits().streams) {
-      return core::Status(core::Code::kResourceExhausted, "the server has too many streams");
+  const core::Status status = core::with_memory("a stream", [&]() -> core::Status {
+    core::Result<LeaseRef> lease = this->lease(*context, method);
+    if (!lease.ok()) return lease.status();
+    const ClientInfo& client = (*lease)->client;
+    auto place = leases_.stream_shares().enter(client.user, client.id, kind);
+    if (!place.ok()) {
+      const std::string word = "streams";
+      context->AddTrailingMetadata(kReasonKey, word);
+      return place.status();
     }
-    reactor = start();
-    return core::Status();
+    reactor = start(std::move(*lease), std::move(*place));
+    return {};
   });
   return status.ok() ? reactor : new Refused<Reactor>(status);
 }
@@ -193,20 +201,27 @@ grpc::ServerUnaryReactor* ComputeService::Close(grpc::CallbackServerContext* con
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ComputeService::Run(
     grpc::CallbackServerContext* context) {
   return stream<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(
-      [&] { return start_run(context, leases_, lease(*context, "Run"), streams_); });
+      context, "Run", StreamShares::Kind::kRun, [&](LeaseRef lease, StreamShares::Place place) {
+        return start_run(context, leases_, std::move(lease), std::move(place));
+      });
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ComputeService::Upload(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* reply) {
   return stream<grpc::ServerReadReactor<grpc::ByteBuffer>>(
-      [&] { return start_upload(context, reply, leases_, lease(*context, "Upload"), streams_); });
+      context, "Upload", StreamShares::Kind::kTransfer,
+      [&](LeaseRef lease, StreamShares::Place place) {
+        return start_upload(context, reply, leases_, std::move(lease), std::move(place));
+      });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ComputeService::Download(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return stream<grpc::ServerWriteReactor<grpc::ByteBuffer>>([&] {
-    return start_download(context, request, leases_, lease(*context, "Download"), streams_);
-  });
+  return stream<grpc::ServerWriteReactor<grpc::ByteBuffer>>(
+      context, "Download", StreamShares::Kind::kTransfer,
+      [&](LeaseRef lease, StreamShares::Place place) {
+        return start_download(context, request, leases_, std::move(lease), std::move(place));
+      });
 }
 
 grpc::ServerUnaryReactor* ComputeService::Staged(grpc::CallbackServerContext* context,

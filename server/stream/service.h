@@ -64,7 +64,8 @@ class ComputeService final : public ComputeCallbacks {
   grpc::ServerUnaryReactor* answer_for(grpc::CallbackServerContext* context, const char* method,
                                        Act act);
   template <class Reactor, class Start>
-  Reactor* stream(Start start) noexcept;
+  Reactor* stream(grpc::CallbackServerContext* context, const char* method, StreamShares::Kind kind,
+                  Start start) noexcept;
   core::Status hello(grpc::CallbackServerContext& context, const v1::HelloRequest& request,
                      v1::HelloReply& reply, const AnswerRef& later);
   core::Status attach(grpc::CallbackServerContext& context, const v1::AttachRequest& request,
@@ -83,7 +84,6 @@ class ComputeService final : public ComputeCallbacks {
   const Auth& auth_;
   const Entrance entrance_;
   const ServerFacts& facts_;
-  StreamTotal streams_{0};
 };
 
 }  // namespace teletensor::server

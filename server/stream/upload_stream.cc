@@ -1,6 +1,7 @@
 // The Upload stream: receives chunks in order, into storage that is admitted with the first chunk,
 // or into the storage of an interrupted upload.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "proto/wire/bulk.h"
@@ -20,20 +21,19 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<UploadStream> {
  public:
   UploadStream(grpc::CallbackServerContext* context, grpc::ByteBuffer* reply, Leases& leases,
-               StreamTotal& total)
+               StreamShares::Place place)
       : context_(context),
         reply_(reply),
         limits_(leases.limits()),
-        count_(total),
+        place_(std::move(place)),
         key_(number_of(*context, "teletensor-upload")) {}
 
-  void start(core::Result<LeaseRef> lease) noexcept {
+  void start(LeaseRef lease) noexcept {
     self_ = shared_from_this();
-    Status status = core::with_memory("a stream", [&] {
-      return lease.ok() ? (*lease)->join(weak_from_this(), std::nullopt) : lease.status();
-    });
+    Status status =
+        core::with_memory("a stream", [&] { return lease->join(weak_from_this(), std::nullopt); });
     if (status.ok()) {
-      lease_ = *lease;
+      lease_ = std::move(lease);
       want_read();
     } else {
       finish(std::move(status));
@@ -41,6 +41,10 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   }
 
   void OnReadDone(bool ok) noexcept override {
+    {
+      MutexLock lock(mutex_);
+      waits_since_.reset();
+    }
     if (!ok) return close();
     next();
   }
@@ -61,6 +65,15 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   void lease_ended(const Ending& ending) override { finish(ending.status); }
   // Finishing this stream never waits for the client, so nothing must be cancelled.
   void abandon() override {}
+  void end_if_silent(std::chrono::milliseconds most) override {
+    {
+      MutexLock lock(mutex_);
+      if (!waits_since_ || Clock::now() - *waits_since_ <= most || finish_wanted_) return;
+      cut_ = true;
+    }
+    finish(Status(Code::kDeadlineExceeded,
+                  "upload: no chunk came for " + std::to_string(most.count() / 1000) + " s"));
+  }
 
  private:
   void next() {
@@ -229,6 +242,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     {
       MutexLock lock(mutex_);
       want_read_ = true;
+      waits_since_ = Clock::now();
     }
     pump();
   }
@@ -266,7 +280,7 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const reply_;
   const Limits& limits_;
-  const StreamCount count_;
+  const StreamShares::Place place_;
   const std::uint64_t key_;             // The client's number for the upload. 0 means none.
   std::shared_ptr<UploadStream> self_;  // Keeps the stream alive until OnDone.
   SerialExecutor serial_executor_;
@@ -282,6 +296,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   bool done_ TT_GUARDED_BY(mutex_) = false;
   bool cut_ TT_GUARDED_BY(mutex_) = false;
   bool want_read_ TT_GUARDED_BY(mutex_) = false;
+  // The time since which a chunk is awaited. None while one is processed.
+  std::optional<Clock::time_point> waits_since_ TT_GUARDED_BY(mutex_);
   bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
   bool finished_ TT_GUARDED_BY(mutex_) = false;
   Status answer_ TT_GUARDED_BY(mutex_);
@@ -292,9 +308,8 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* start_upload(grpc::CallbackServerContext* context,
                                                         grpc::ByteBuffer* reply, Leases& leases,
-                                                        core::Result<LeaseRef> lease,
-                                                        StreamTotal& total) {
-  auto stream = std::make_shared<UploadStream>(context, reply, leases, total);
+                                                        LeaseRef lease, StreamShares::Place place) {
+  auto stream = std::make_shared<UploadStream>(context, reply, leases, std::move(place));
   UploadStream* raw = stream.get();
   stream->start(std::move(lease));
   return raw;

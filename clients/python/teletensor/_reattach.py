@@ -50,8 +50,8 @@ class End(NamedTuple):
     def cut(self) -> bool:
         """Returns whether only the connection has ended, not the session."""
         # The daemon has kept the session for its successor, has moved it to a peer, is receiving it from a
-        # peer, or is about to move it.
-        if self.word in ("restart", "moved", "arriving", "resting"):
+        # peer, or is about to move it; or it refuses one more stream for now.
+        if self.word in ("restart", "moved", "arriving", "resting", "streams"):
             return True
         return self.word in ("", "fenced", "slow") and self.code in (0, *_CUT)
 

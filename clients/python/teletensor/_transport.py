@@ -291,8 +291,8 @@ class Transport(ABC):
         if keeper is None or not keeper.keeps or not error.end.cut or tries > _TRIES:
             return False
         # Gives the stream's reader time to notice the broken connection too. A session that is being moved
-        # is unavailable for seconds.
-        time.sleep(min(0.02 * (1 + tries), 0.5) if error.word == "resting" else 0.02)
+        # is unavailable for seconds, and other streams of the user may last for seconds.
+        time.sleep(min(0.02 * (1 + tries), 0.5) if error.word in ("resting", "streams") else 0.02)
         return keeper.wait(self._lease)
 
     def staged(self, key: int, give_up: bool = False) -> tuple[int, int]:
@@ -508,6 +508,8 @@ def device_number(device: _core.device) -> int:
 def late_error(error: CallError) -> Exception:
     """The exception that a bulk call raises in place of `error`."""
     text = str(error)
+    if error.word == "streams":
+        return RuntimeError(text)
     if error.word:
         return SessionLostError(f"{text} [{error.word}]")
     if error.code == _EXHAUSTED:
