@@ -23,6 +23,7 @@ from typing import Any
 from .. import _daemon
 from .._credentials import credentials_of
 from .._errors import TeletensorError
+from ._arrivals import Arrivals, arrivals
 from ._daemon_store import Place, place_of
 from ._rendezvous import Seat, take_seat
 from ._stores import DistStoreError
@@ -86,19 +87,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     # Signals that nohup or a background shell ignores stay ignored.
     handled_signals = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
-    # sigwaitinfo receives the signals one by one: none can arrive between a check and a wait, or during the
-    # cleanup.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*handled_signals, signal.SIGCHLD})
     try:
-        with _daemon_of(args, before) as address:
-            return _Launch(args, prog, address, pass_local_rank, handled_signals, before).run()
+        with arrivals(handled_signals) as signals, _daemon_of(args) as address:
+            return _Launch(args, prog, address, pass_local_rank, signals).run()
     except (TeletensorError, DistStoreError, OSError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
-    finally:
-        while signal.sigtimedwait(handled_signals, 0) is not None:
-            pass  # the signal has requested the end that has been reached now
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
@@ -171,8 +165,13 @@ def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace)
             parser.error(f"--rdzv-conf {name} is a number of seconds, not {value!r}")
 
 
+def _mask() -> set[Any]:
+    """The signals that this thread blocks."""
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 @contextlib.contextmanager
-def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
+def _daemon_of(args: argparse.Namespace) -> Iterator[str]:
     """The address of the daemon for all processes: the one that is configured or that runs for this user,
     or else one that is started for this launch and ended with it."""
     if given := os.environ.get("TELETENSOR_ADDRESS"):
@@ -189,7 +188,7 @@ def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
         return
     path = _daemon.runtime_dir() / f"teletensor-launch-{os.getpid()}.sock"
     # The first process may connect late, and between two attempts no process is connected.
-    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_daemon.ends_with_this(signal.SIGTERM, mask))
+    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_daemon.ends_with_this(signal.SIGTERM, _mask()))
     try:
         yield f"unix:{path}"
     finally:
@@ -216,10 +215,10 @@ def _place_of(args: argparse.Namespace) -> Place:
 
 class _Launch:
     def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
-                 ends: set[signal.Signals], mask: set[Any]) -> None:
+                 signals: Arrivals) -> None:
         self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
-        self._ends = ends  # the signals that end the launcher; all of them are blocked
-        self._begin = _daemon.ends_with_this(signal.SIGKILL, mask)
+        self._signals = signals
+        self._begin = _daemon.ends_with_this(signal.SIGKILL, _mask())
 
     def run(self) -> int:
         """Starts all processes, and starts them again after a failure; returns the exit status of the
@@ -236,31 +235,28 @@ class _Launch:
         started = time.monotonic()
         try:
             seat = self._seat()
-            if isinstance(seat, int):
-                return 128 + seat
+            if seat is None:
+                return 128 + (self._signals.end or 0)
             for command, environment in self._ranks(attempt, seat):
                 processes.append(_Process(command, environment, self._begin))
-            ended_by = self._watch(processes)
+            self._watch(processes)
             failed = [(each, status) for each in processes if (status := each.status())]
-            for process, status in failed if ended_by is None else ():
+            for process, status in failed if self._signals.end is None else ():
                 self._say(f"{process.told(status)} at {time.strftime('%Y-%m-%d %H:%M:%S')}, "
                           f"{time.monotonic() - started:.1f} s after the start")
-            self._stop(processes, ended_by or signal.SIGTERM)
+            self._stop(processes, self._signals.end or signal.SIGTERM)
         finally:
             for process in processes:
                 process.reap()
-        return 128 + ended_by if ended_by is not None else 1 if failed else 0
+        return 128 + self._signals.end if self._signals.end is not None else 1 if failed else 0
 
-    def _watch(self, processes: list[_Process]) -> int | None:
-        """Waits until all processes have exited with 0 or one has failed, and returns None; or until a
-        signal arrives that ends the launcher, and returns its number."""
+    def _watch(self, processes: list[_Process]) -> None:
+        """Waits until all processes have exited with 0, one has failed, or a signal that ends the launcher
+        has arrived."""
         while True:
             statuses = [each.status() for each in processes]
-            if any(statuses) or None not in statuses:
-                return None
-            number = signal.sigwaitinfo({*self._ends, signal.SIGCHLD}).si_signo
-            if number in self._ends:
-                return number
+            if any(statuses) or None not in statuses or self._signals.wait() != signal.SIGCHLD:
+                return
 
     def _stop(self, processes: list[_Process], number: int) -> None:
         """Sends the signal to all running processes, and waits for them until a time limit, or until the
@@ -271,13 +267,12 @@ class _Launch:
         deadline = time.monotonic() + _GRACE
         while any(each.status() is None for each in running):
             left = deadline - time.monotonic()
-            info = signal.sigtimedwait({*self._ends, signal.SIGCHLD}, left) if left > 0 else None
-            if info is None or info.si_signo in self._ends:
+            if left <= 0 or self._signals.wait(left) != signal.SIGCHLD:
                 return
 
-    def _seat(self) -> Seat | int:
-        """Returns the node rank of this machine, and the address that identifies the world; or the number
-        of a signal that has arrived in the meantime and ends the launcher."""
+    def _seat(self) -> Seat | None:
+        """Returns the node rank of this machine, and the address that identifies the world; or None if a
+        signal that ends the launcher has arrived in the meantime."""
         args = self._args
         # Each attempt is a separate world, so that it does not find the keys of the previous one in a
         # store.
@@ -285,18 +280,9 @@ class _Launch:
                                     else _daemon.free_port())
         if args.rdzv_backend == "static" or args.nnodes == 1:
             return Seat(args.node_rank, args.master_addr, port)
-        # Threads that libraries have started do not block the signals, and may receive them.
-        noted: list[int] = []
-        before = {each: signal.signal(each, lambda number, _: noted.append(number)) for each in self._ends}
-        try:
-            seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
-                             args.rdzv_seconds, lambda: bool(noted or self._ends & signal.sigpending()))
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
-        if noted:
-            return noted[0]
-        return int(signal.sigwaitinfo(self._ends).si_signo) if seat is None else seat
+        seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
+                         args.rdzv_seconds, self._signals.ended)
+        return None if self._signals.ended() else seat
 
     def _ranks(self, attempt: int, seat: Seat) -> Iterator[tuple[list[str], dict[str, str]]]:
         """The command and the environment of each process on this machine."""
