@@ -275,7 +275,7 @@ def test_several_machines_are_several_launches_with_one_daemon(box, start_daemon
     (["--nproc-per-node=0"], "a number from 1 to 4096"),
     (["--nproc-per-node=gpus"], "not 'gpus'"),
     (["--nnodes=2", "--node-rank=2"], "--node-rank 2 is not one of --nnodes 2 machines"),
-    (["--nnodes=1:4"], "a range MIN:MAX is not supported"),
+    (["--nnodes=1:4"], "--nnodes 1:4 needs --rdzv-backend c10d"),
     (["--max-restarts=-1"], "0 or more"),
     (["-m", "--no-python"], "exclude each other"),
     (["--master-port=65536"], "--master-port is a number from 1 to 65535"),

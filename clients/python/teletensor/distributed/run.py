@@ -25,7 +25,7 @@ from .._credentials import credentials_of
 from .._errors import TeletensorError
 from ._arrivals import Arrivals, arrivals
 from ._daemon_store import Place, place_of
-from ._rendezvous import Seat, take_seat
+from ._rendezvous import Nodes, Patience, Seat, take_seat
 from ._stores import DistStoreError
 
 __all__ = ["main"]
@@ -33,6 +33,8 @@ __all__ = ["main"]
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _PORT = 29500  # the default of torchrun for a world of several machines
 _JOIN_SECONDS = 600.0  # the default of torchrun: the time within which all machines must arrive
+_LAST_CALL_SECONDS = 30.0  # the default of torchrun: the time for which more than MIN are waited for
+_AGAIN = -1  # the status of an attempt that was ended because the number of machines changes
 _ONE_DAEMON = ("the processes of several machines need one daemon that all machines reach; set "
                "TELETENSOR_ADDRESS to its address on each machine")
 
@@ -105,7 +107,8 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
         parser.add_argument(name, "--" + name[2:].replace("-", "_"), help=text, **options)
 
     flag("--nproc-per-node", "processes on this machine, or cpu: one a CPU [1]", default="1", metavar="N")
-    flag("--nnodes", "machines, each of which runs this command [1]", default="1", metavar="N")
+    flag("--nnodes", "machines, each of which runs this command; MIN:MAX with c10d [1]", default="1",
+         metavar="N")
     flag("--node-rank", "which of the machines this is, from 0 [0]", type=int, default=0, metavar="N")
     flag("--master-addr", "with the port, the name of the world [127.0.0.1]", default="127.0.0.1",
          metavar="HOST")
@@ -114,8 +117,11 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     flag("--rdzv-endpoint", "c10d: of the daemon with the store; static: of the master", default="",
          metavar="HOST[:PORT]")
     flag("--rdzv-id", "by which launchers of a job know each other [none]", default="none", metavar="ID")
-    flag("--rdzv-conf", "c10d: join_timeout=SECONDS, for which machines are waited for [600]", default="",
+    flag("--rdzv-conf", "c10d: join_timeout=SECONDS, for which machines are waited for [600]; "
+         "last_call_timeout=SECONDS, for which more than MIN are waited for [30]", default="",
          metavar="KEY=VALUE,...")
+    flag("--monitor-interval", "with MIN:MAX, seconds between two looks for new machines [0.1]", type=float,
+         default=0.1, metavar="SECONDS")
     flag("--master-port", f"[this launch's own; with several machines {_PORT}]", type=int, metavar="N")
     flag("--max-restarts", "restarts of all after a failure [0]", type=int, default=0, metavar="N")
     flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
@@ -129,13 +135,7 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     if not args.nproc_per_node.isdecimal() or not 1 <= int(args.nproc_per_node) <= 4096:
         parser.error(f"--nproc-per-node is a number from 1 to 4096, or cpu, not {args.nproc_per_node!r}")
     args.nproc_per_node = int(args.nproc_per_node)
-    if not args.nnodes.isdecimal() or not 1 <= int(args.nnodes) <= 4096:
-        parser.error(f"--nnodes is a number from 1 to 4096, not {args.nnodes!r}; a range MIN:MAX is not "
-                     "supported: the number of machines is fixed")
-    args.nnodes = int(args.nnodes)
-    if not 0 <= args.node_rank < args.nnodes:
-        parser.error(f"--node-rank {args.node_rank} is not one of --nnodes {args.nnodes} machines, "
-                     "which count from 0")
+    _check_nodes(parser, args)
     _check_rendezvous(parser, args)
     if args.master_port is not None and not 1 <= args.master_port <= 65535:
         parser.error(f"--master-port is a number from 1 to 65535, not {args.master_port}")
@@ -146,23 +146,44 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     return args
 
 
+def _check_nodes(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    least, separator, most = args.nnodes.partition(":")
+    if not separator:
+        most = least
+    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most) <= 4096):
+        parser.error(f"--nnodes is a number from 1 to 4096, or a range MIN:MAX of such numbers, not "
+                     f"{args.nnodes!r}")
+    args.nnodes = Nodes(int(least), int(most))
+    if args.nnodes.least < args.nnodes.most and args.rdzv_backend == "static":
+        parser.error(f"--nnodes {args.nnodes} needs --rdzv-backend c10d: with static the number of "
+                     "machines is fixed")
+    if not 0 <= args.node_rank < args.nnodes.most:
+        parser.error(f"--node-rank {args.node_rank} is not one of --nnodes {args.nnodes} machines, "
+                     "which count from 0")
+    if not args.monitor_interval > 0:
+        parser.error(f"--monitor-interval is more than 0, not {args.monitor_interval}")
+
+
 def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     host, separator, port = args.rdzv_endpoint.rpartition(":")
     if not separator:
         host, port = args.rdzv_endpoint, str(_PORT)
     if args.rdzv_endpoint and not (host and port.isdecimal() and 0 < int(port) < 65536):
         parser.error(f"--rdzv-endpoint is HOST or HOST:PORT, not {args.rdzv_endpoint!r}")
-    args.rdzv_host, args.rdzv_port, args.rdzv_seconds = host, int(port), _JOIN_SECONDS
+    args.rdzv_host, args.rdzv_port = host, int(port)
+    patience = Patience(_JOIN_SECONDS, _LAST_CALL_SECONDS)
     if host and args.rdzv_backend == "static":
         args.master_addr, args.master_port = host, args.master_port or int(port)
     for each in filter(None, args.rdzv_conf.split(",")):
         name, _, value = each.partition("=")
-        if name not in ("join_timeout", "timeout"):
-            parser.error(f"--rdzv-conf has join_timeout only, not {name!r}")
+        if name not in ("join_timeout", "timeout", "last_call_timeout"):
+            parser.error(f"--rdzv-conf has join_timeout and last_call_timeout only, not {name!r}")
+        field = "last_call" if name == "last_call_timeout" else "join"
         try:
-            args.rdzv_seconds = float(value)
+            patience = patience._replace(**{field: float(value)})
         except ValueError:
             parser.error(f"--rdzv-conf {name} is a number of seconds, not {value!r}")
+    args.patience = patience
 
 
 def _mask() -> set[Any]:
@@ -177,7 +198,7 @@ def _daemon_of(args: argparse.Namespace) -> Iterator[str]:
     if given := os.environ.get("TELETENSOR_ADDRESS"):
         yield given
         return
-    if args.nnodes > 1:
+    if args.nnodes.most > 1:
         if args.rdzv_backend != "static":
             yield _place_of(args).address
             return
@@ -188,7 +209,8 @@ def _daemon_of(args: argparse.Namespace) -> Iterator[str]:
         return
     path = _daemon.runtime_dir() / f"teletensor-launch-{os.getpid()}.sock"
     # The first process may connect late, and between two attempts no process is connected.
-    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_daemon.ends_with_this(signal.SIGTERM, _mask()))
+    begin = _daemon.ends_with_this(signal.SIGTERM, _mask())
+    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=begin)
     try:
         yield f"unix:{path}"
     finally:
@@ -221,14 +243,18 @@ class _Launch:
         self._begin = _daemon.ends_with_this(signal.SIGKILL, _mask())
 
     def run(self) -> int:
-        """Starts all processes, and starts them again after a failure; returns the exit status of the
-        launcher."""
-        status, restarts = self._attempt(0), self._args.max_restarts
-        for attempt in range(1, restarts + 1):
-            if status == 1:
-                self._say(f"all processes are started again ({attempt} of {restarts})")
-                status = self._attempt(attempt)
-        return status
+        """Starts all processes, and starts them again after a failure, or when the number of machines
+        changes; returns the exit status of the launcher."""
+        restarts, failures = self._args.max_restarts, 0
+        while True:
+            status = self._attempt(failures)
+            if status == _AGAIN:
+                self._say("all processes are started again: the number of machines changes")
+            elif status != 1 or failures == restarts:
+                return status
+            else:
+                failures += 1
+                self._say(f"all processes are started again ({failures} of {restarts})")
 
     def _attempt(self, attempt: int) -> int:
         processes: list[_Process] = []
@@ -239,7 +265,7 @@ class _Launch:
                 return 128 + (self._signals.end or 0)
             for command, environment in self._ranks(attempt, seat):
                 processes.append(_Process(command, environment, self._begin))
-            self._watch(processes)
+            changes = self._watch(processes, seat)
             failed = [(each, status) for each in processes if (status := each.status())]
             for process, status in failed if self._signals.end is None else ():
                 self._say(f"{process.told(status)} at {time.strftime('%Y-%m-%d %H:%M:%S')}, "
@@ -248,15 +274,25 @@ class _Launch:
         finally:
             for process in processes:
                 process.reap()
-        return 128 + self._signals.end if self._signals.end is not None else 1 if failed else 0
+        if self._signals.end is not None:
+            return 128 + self._signals.end
+        return _AGAIN if changes else 1 if failed else 0
 
-    def _watch(self, processes: list[_Process]) -> None:
-        """Waits until all processes have exited with 0, one has failed, or a signal that ends the launcher
-        has arrived."""
+    def _watch(self, processes: list[_Process], seat: Seat) -> bool:
+        """Waits until all processes have exited with 0, one has failed, the number of machines changes, or
+        a signal that ends the launcher has arrived. Returns whether the number of machines changes."""
+        interval = self._args.monitor_interval if seat.nodes < self._args.nnodes.most else None
         while True:
             statuses = [each.status() for each in processes]
-            if any(statuses) or None not in statuses or self._signals.wait() != signal.SIGCHLD:
-                return
+            if any(statuses):  # the launcher of another machine may have stopped its ranks for a newcomer
+                return seat.newcomers()
+            if None not in statuses:
+                return False
+            number = self._signals.wait(interval)
+            if number is None and seat.newcomers():
+                return True
+            if number not in (None, signal.SIGCHLD):
+                return False
 
     def _stop(self, processes: list[_Process], number: int) -> None:
         """Sends the signal to all running processes, and waits for them until a time limit, or until the
@@ -276,12 +312,12 @@ class _Launch:
         args = self._args
         # Each attempt is a separate world, so that it does not find the keys of the previous one in a
         # store.
-        port = args.master_port or (_PORT if args.nnodes > 1 and args.rdzv_backend == "static"
+        port = args.master_port or (_PORT if args.nnodes.most > 1 and args.rdzv_backend == "static"
                                     else _daemon.free_port())
-        if args.rdzv_backend == "static" or args.nnodes == 1:
-            return Seat(args.node_rank, args.master_addr, port)
+        if args.rdzv_backend == "static" or args.nnodes.most == 1:
+            return Seat(args.node_rank, args.nnodes.most, args.master_addr, port)
         seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
-                         args.rdzv_seconds, self._signals.ended)
+                         args.patience, self._signals.ended)
         return None if self._signals.ended() else seat
 
     def _ranks(self, attempt: int, seat: Seat) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -290,14 +326,14 @@ class _Launch:
         if args.rdzv_id != "none":
             run = args.rdzv_id
         else:
-            run = secrets.token_hex(8) if args.nnodes == 1 else f"{seat.address}:{seat.port}"
+            run = secrets.token_hex(8) if args.nnodes.most == 1 else f"{seat.address}:{seat.port}"
         module = ["-m"] if args.module else []
         python = [] if args.no_python else [sys.executable, "-u", *module]
         for local in range(size):
             given = {
                 "RANK": seat.node * size + local, "LOCAL_RANK": local, "GROUP_RANK": seat.node,
-                "WORLD_SIZE": args.nnodes * size, "LOCAL_WORLD_SIZE": size,
-                "GROUP_WORLD_SIZE": args.nnodes, "MASTER_ADDR": seat.address, "MASTER_PORT": seat.port,
+                "WORLD_SIZE": seat.nodes * size, "LOCAL_WORLD_SIZE": size,
+                "GROUP_WORLD_SIZE": seat.nodes, "MASTER_ADDR": seat.address, "MASTER_PORT": seat.port,
                 "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": attempt,
                 "TORCHELASTIC_MAX_RESTARTS": args.max_restarts, "TELETENSOR_ADDRESS": self._address,
             }  # fmt: skip
