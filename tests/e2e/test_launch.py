@@ -199,6 +199,44 @@ while True: time.sleep(600)
     assert finish(launched)[0] == 128 + signal.SIGTERM
 
 
+def test_a_thread_of_a_library_takes_no_signal_away(box):
+    """The rank exits after the launcher has looked at it and before the launcher waits, and SIGCHLD goes to a
+    thread that does not block it."""
+    launcher = [sys.executable, "-c", """
+import os, signal, sys, threading, time
+from teletensor.distributed import run
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+look = run._Process.status
+def slow_look(process):
+    found = look(process)
+    if found is None:
+        os.waitid(os.P_PID, process._popen.pid, os.WEXITED | os.WNOWAIT)
+        while signal.SIGCHLD in signal.sigpending():
+            time.sleep(0.001)
+    return found
+run._Process.status = slow_look
+sys.exit(run.main())
+"""]
+    assert finish(box(["--nproc-per-node=1"], "", launcher=launcher))[0] == 0
+
+
+def test_a_signal_at_the_end_of_an_attempt_prevents_the_next_one(box):
+    code = """
+import os, signal, sys, time
+if os.environ["RANK"] == "1":
+    while not os.path.exists("awake"): time.sleep(0.01)
+    sys.exit(5)
+signal.signal(signal.SIGTERM, lambda *_: sys.stdout.write("told\\n"))
+open("awake", "w").close()
+while True: time.sleep(600)
+"""
+    launched = box(["--nproc-per-node=2", "--max-restarts=3"], code)
+    wait_line(launched, "told")
+    launched.send_signal(signal.SIGTERM)
+    status, _, err = finish(launched)
+    assert status == 128 + signal.SIGTERM and "started again" not in err
+
+
 def test_no_process_outlives_a_launcher_that_is_killed(box):
     launched = box(["--nproc-per-node=2"], SLEEPERS.replace('subprocess.Popen(["sleep", "600"])', ""), IGNORE="1")
     for _ in range(2):
@@ -237,7 +275,7 @@ def test_several_machines_are_several_launches_with_one_daemon(box, start_daemon
     (["--nproc-per-node=0"], "a number from 1 to 4096"),
     (["--nproc-per-node=gpus"], "not 'gpus'"),
     (["--nnodes=2", "--node-rank=2"], "--node-rank 2 is not one of --nnodes 2 machines"),
-    (["--nnodes=1:4"], "a range MIN:MAX is not supported"),
+    (["--nnodes=1:4"], "--nnodes 1:4 needs --rdzv-backend c10d"),
     (["--max-restarts=-1"], "0 or more"),
     (["-m", "--no-python"], "exclude each other"),
     (["--master-port=65536"], "--master-port is a number from 1 to 65535"),

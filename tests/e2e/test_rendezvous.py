@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import teletensor.distributed as dist
-from support.clients import finish
+from support.clients import finish, wait_line
 from support.daemon import wait_until
 from teletensor.distributed import _daemon_store, _rendezvous, run
 
@@ -27,15 +27,32 @@ if sys.argv[1:] == ["fails"] and told["TORCHELASTIC_RESTART_COUNT"] == "0":
 sys.stdout.write(json.dumps({"sum": x.tolist(), **told}) + "\\n")
 """
 
+# The ranks compute together until one of them finds the file that the argument names.
+TRAINING = """
+import os, sys
+import teletensor as tt
+import teletensor.distributed as dist
+dist.init_process_group("gloo")
+told = [os.environ[each] for each in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")]
+sys.stdout.write(f"world {' '.join(told)} of {dist.get_world_size()}\\n")
+sys.stdout.flush()
+found = 0.0
+while not found:
+    x = tt.tensor([float(os.path.exists(sys.argv[1]))])
+    dist.all_reduce(x)
+    found = x.item()
+"""
+RANGE = ("--rdzv-conf", "last_call_timeout=0.1", "--max-restarts", "1")
+
 
 @pytest.fixture
 def launch(start_daemon, new_token, tmp_path, monkeypatch):
     """launch(*flags): starts a launcher as on a separate machine; `launch.daemon` answers at its
     endpoint."""
     started, script = [], tmp_path / "script.py"
-    script.write_text(WORLD)
 
-    def start(*flags, arguments=(), id="job", **environment):
+    def start(*flags, arguments=(), id="job", code=WORLD, **environment):
+        script.write_text(code)
         flags = ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.daemon.tcp, "--rdzv-id", id, *flags]
         env = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")} | {
             "TELETENSOR_TOKEN": token, **environment}
@@ -108,6 +125,31 @@ def test_a_killed_launcher_is_not_waited_for(launch):
     assert [each["sum"] for each in told([launch("--nnodes", "2") for _ in range(2)])] == [[3.0]] * 2
 
 
+def test_a_world_grows_and_shrinks(launch, tmp_path):
+    """A machine that comes restarts all, which is no failure; a machine that dies leaves a smaller world."""
+    done = tmp_path / "done"
+
+    def machine():
+        return launch("--nnodes", "1:3", *RANGE, arguments=[str(done)], code=TRAINING)
+    first = machine()
+    wait_line(first, "world 1 1 0 of 1")
+    second = machine()
+    for each in (first, second):
+        wait_line(each, "world 2 2 0 of 2")
+    second.kill()
+    wait_line(first, "world 1 1 1 of 1")
+    done.touch()
+    status, _, err = finish(first)
+    assert status == 0 and "the number of machines changes" in err, err
+
+
+def test_a_range_waits_for_its_minimum(launch):
+    status, _, err = finish(launch("--nnodes", "2:4", "--rdzv-conf", "join_timeout=0.1"))
+    assert status == 1 and "rendezvous: 1 of 2 machines have joined in time" in err
+    found = told([launch("--nnodes", "1:2", id="whole") for _ in range(2)])  # the maximum ends the wait
+    assert [(each["sum"], each["WORLD_SIZE"]) for each in found] == [([3.0], "2")] * 2
+
+
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM))
 def test_a_signal_ends_the_wait(launch, number):
     launcher = launch("--nnodes", "2")
@@ -131,11 +173,14 @@ def test_what_goes_wrong(launch):
 
 
 @pytest.mark.parametrize("flags, said", (
-    (("--nnodes", "1:2"), "MIN:MAX is not supported"),
+    (("--nnodes", "1:2", "--rdzv-backend", "static"), "--nnodes 1:2 needs --rdzv-backend c10d"),
     (("--nnodes", "0"), "from 1 to 4096"),
+    (("--nnodes", "2:1"), "a range MIN:MAX"),
+    (("--nnodes", "1:"), "a range MIN:MAX"),
+    (("--monitor-interval", "0"), "more than 0"),
     (("--rdzv-endpoint", "host:x"), "HOST or HOST:PORT"),
     (("--rdzv-backend", "etcd"), "invalid choice"),
-    (("--rdzv-conf", "a=1"), "join_timeout only"),
+    (("--rdzv-conf", "a=1"), "last_call_timeout only"),
     (("--rdzv-conf", "timeout=soon"), "number of seconds"),
 ))
 def test_flags_that_are_refused(capsys, flags, said):

@@ -23,8 +23,9 @@ from typing import Any
 from .. import _daemon
 from .._credentials import credentials_of
 from .._errors import TeletensorError
+from ._arrivals import Arrivals, arrivals
 from ._daemon_store import Place, place_of
-from ._rendezvous import Seat, take_seat
+from ._rendezvous import Nodes, Patience, Seat, take_seat
 from ._stores import DistStoreError
 
 __all__ = ["main"]
@@ -32,6 +33,8 @@ __all__ = ["main"]
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _PORT = 29500  # the default of torchrun for a world of several machines
 _JOIN_SECONDS = 600.0  # the default of torchrun: the time within which all machines must arrive
+_LAST_CALL_SECONDS = 30.0  # the default of torchrun: the time for which more than MIN are waited for
+_AGAIN = -1  # the status of an attempt that was ended because the number of machines changes
 _ONE_DAEMON = ("the processes of several machines need one daemon that all machines reach; set "
                "TELETENSOR_ADDRESS to its address on each machine")
 
@@ -86,19 +89,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     # Signals that nohup or a background shell ignores stay ignored.
     handled_signals = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
-    # sigwaitinfo receives the signals one by one: none can arrive between a check and a wait, or during the
-    # cleanup.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*handled_signals, signal.SIGCHLD})
     try:
-        with _daemon_of(args, before) as address:
-            return _Launch(args, prog, address, pass_local_rank, handled_signals, before).run()
+        with arrivals(handled_signals) as signals, _daemon_of(args) as address:
+            return _Launch(args, prog, address, pass_local_rank, signals).run()
     except (TeletensorError, DistStoreError, OSError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
-    finally:
-        while signal.sigtimedwait(handled_signals, 0) is not None:
-            pass  # the signal has requested the end that has been reached now
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
@@ -111,7 +107,8 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
         parser.add_argument(name, "--" + name[2:].replace("-", "_"), help=text, **options)
 
     flag("--nproc-per-node", "processes on this machine, or cpu: one a CPU [1]", default="1", metavar="N")
-    flag("--nnodes", "machines, each of which runs this command [1]", default="1", metavar="N")
+    flag("--nnodes", "machines, each of which runs this command; MIN:MAX with c10d [1]", default="1",
+         metavar="N")
     flag("--node-rank", "which of the machines this is, from 0 [0]", type=int, default=0, metavar="N")
     flag("--master-addr", "with the port, the name of the world [127.0.0.1]", default="127.0.0.1",
          metavar="HOST")
@@ -120,8 +117,11 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     flag("--rdzv-endpoint", "c10d: of the daemon with the store; static: of the master", default="",
          metavar="HOST[:PORT]")
     flag("--rdzv-id", "by which launchers of a job know each other [none]", default="none", metavar="ID")
-    flag("--rdzv-conf", "c10d: join_timeout=SECONDS, for which machines are waited for [600]", default="",
+    flag("--rdzv-conf", "c10d: join_timeout=SECONDS, for which machines are waited for [600]; "
+         "last_call_timeout=SECONDS, for which more than MIN are waited for [30]", default="",
          metavar="KEY=VALUE,...")
+    flag("--monitor-interval", "with MIN:MAX, seconds between two looks for new machines [0.1]", type=float,
+         default=0.1, metavar="SECONDS")
     flag("--master-port", f"[this launch's own; with several machines {_PORT}]", type=int, metavar="N")
     flag("--max-restarts", "restarts of all after a failure [0]", type=int, default=0, metavar="N")
     flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
@@ -135,13 +135,7 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     if not args.nproc_per_node.isdecimal() or not 1 <= int(args.nproc_per_node) <= 4096:
         parser.error(f"--nproc-per-node is a number from 1 to 4096, or cpu, not {args.nproc_per_node!r}")
     args.nproc_per_node = int(args.nproc_per_node)
-    if not args.nnodes.isdecimal() or not 1 <= int(args.nnodes) <= 4096:
-        parser.error(f"--nnodes is a number from 1 to 4096, not {args.nnodes!r}; a range MIN:MAX is not "
-                     "supported: the number of machines is fixed")
-    args.nnodes = int(args.nnodes)
-    if not 0 <= args.node_rank < args.nnodes:
-        parser.error(f"--node-rank {args.node_rank} is not one of --nnodes {args.nnodes} machines, "
-                     "which count from 0")
+    _check_nodes(parser, args)
     _check_rendezvous(parser, args)
     if args.master_port is not None and not 1 <= args.master_port <= 65535:
         parser.error(f"--master-port is a number from 1 to 65535, not {args.master_port}")
@@ -152,33 +146,59 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     return args
 
 
+def _check_nodes(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    least, separator, most = args.nnodes.partition(":")
+    if not separator:
+        most = least
+    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most) <= 4096):
+        parser.error(f"--nnodes is a number from 1 to 4096, or a range MIN:MAX of such numbers, not "
+                     f"{args.nnodes!r}")
+    args.nnodes = Nodes(int(least), int(most))
+    if args.nnodes.least < args.nnodes.most and args.rdzv_backend == "static":
+        parser.error(f"--nnodes {args.nnodes} needs --rdzv-backend c10d: with static the number of "
+                     "machines is fixed")
+    if not 0 <= args.node_rank < args.nnodes.most:
+        parser.error(f"--node-rank {args.node_rank} is not one of --nnodes {args.nnodes} machines, "
+                     "which count from 0")
+    if not args.monitor_interval > 0:
+        parser.error(f"--monitor-interval is more than 0, not {args.monitor_interval}")
+
+
 def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     host, separator, port = args.rdzv_endpoint.rpartition(":")
     if not separator:
         host, port = args.rdzv_endpoint, str(_PORT)
     if args.rdzv_endpoint and not (host and port.isdecimal() and 0 < int(port) < 65536):
         parser.error(f"--rdzv-endpoint is HOST or HOST:PORT, not {args.rdzv_endpoint!r}")
-    args.rdzv_host, args.rdzv_port, args.rdzv_seconds = host, int(port), _JOIN_SECONDS
+    args.rdzv_host, args.rdzv_port = host, int(port)
+    patience = Patience(_JOIN_SECONDS, _LAST_CALL_SECONDS)
     if host and args.rdzv_backend == "static":
         args.master_addr, args.master_port = host, args.master_port or int(port)
     for each in filter(None, args.rdzv_conf.split(",")):
         name, _, value = each.partition("=")
-        if name not in ("join_timeout", "timeout"):
-            parser.error(f"--rdzv-conf has join_timeout only, not {name!r}")
+        if name not in ("join_timeout", "timeout", "last_call_timeout"):
+            parser.error(f"--rdzv-conf has join_timeout and last_call_timeout only, not {name!r}")
+        field = "last_call" if name == "last_call_timeout" else "join"
         try:
-            args.rdzv_seconds = float(value)
+            patience = patience._replace(**{field: float(value)})
         except ValueError:
             parser.error(f"--rdzv-conf {name} is a number of seconds, not {value!r}")
+    args.patience = patience
+
+
+def _mask() -> set[Any]:
+    """The signals that this thread blocks."""
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @contextlib.contextmanager
-def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
+def _daemon_of(args: argparse.Namespace) -> Iterator[str]:
     """The address of the daemon for all processes: the one that is configured or that runs for this user,
     or else one that is started for this launch and ended with it."""
     if given := os.environ.get("TELETENSOR_ADDRESS"):
         yield given
         return
-    if args.nnodes > 1:
+    if args.nnodes.most > 1:
         if args.rdzv_backend != "static":
             yield _place_of(args).address
             return
@@ -189,7 +209,8 @@ def _daemon_of(args: argparse.Namespace, mask: set[Any]) -> Iterator[str]:
         return
     path = _daemon.runtime_dir() / f"teletensor-launch-{os.getpid()}.sock"
     # The first process may connect late, and between two attempts no process is connected.
-    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=_daemon.ends_with_this(signal.SIGTERM, mask))
+    begin = _daemon.ends_with_this(signal.SIGTERM, _mask())
+    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=begin)
     try:
         yield f"unix:{path}"
     finally:
@@ -216,51 +237,62 @@ def _place_of(args: argparse.Namespace) -> Place:
 
 class _Launch:
     def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
-                 ends: set[signal.Signals], mask: set[Any]) -> None:
+                 signals: Arrivals) -> None:
         self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
-        self._ends = ends  # the signals that end the launcher; all of them are blocked
-        self._begin = _daemon.ends_with_this(signal.SIGKILL, mask)
+        self._signals = signals
+        self._begin = _daemon.ends_with_this(signal.SIGKILL, _mask())
 
     def run(self) -> int:
-        """Starts all processes, and starts them again after a failure; returns the exit status of the
-        launcher."""
-        status, restarts = self._attempt(0), self._args.max_restarts
-        for attempt in range(1, restarts + 1):
-            if status == 1:
-                self._say(f"all processes are started again ({attempt} of {restarts})")
-                status = self._attempt(attempt)
-        return status
+        """Starts all processes, and starts them again after a failure, or when the number of machines
+        changes; returns the exit status of the launcher."""
+        restarts, failures = self._args.max_restarts, 0
+        while True:
+            status = self._attempt(failures)
+            if status == _AGAIN:
+                self._say("all processes are started again: the number of machines changes")
+            elif status != 1 or failures == restarts:
+                return status
+            else:
+                failures += 1
+                self._say(f"all processes are started again ({failures} of {restarts})")
 
     def _attempt(self, attempt: int) -> int:
         processes: list[_Process] = []
         started = time.monotonic()
         try:
             seat = self._seat()
-            if isinstance(seat, int):
-                return 128 + seat
+            if seat is None:
+                return 128 + (self._signals.end or 0)
             for command, environment in self._ranks(attempt, seat):
                 processes.append(_Process(command, environment, self._begin))
-            ended_by = self._watch(processes)
+            changes = self._watch(processes, seat)
             failed = [(each, status) for each in processes if (status := each.status())]
-            for process, status in failed if ended_by is None else ():
+            for process, status in failed if self._signals.end is None else ():
                 self._say(f"{process.told(status)} at {time.strftime('%Y-%m-%d %H:%M:%S')}, "
                           f"{time.monotonic() - started:.1f} s after the start")
-            self._stop(processes, ended_by or signal.SIGTERM)
+            self._stop(processes, self._signals.end or signal.SIGTERM)
         finally:
             for process in processes:
                 process.reap()
-        return 128 + ended_by if ended_by is not None else 1 if failed else 0
+        if self._signals.end is not None:
+            return 128 + self._signals.end
+        return _AGAIN if changes else 1 if failed else 0
 
-    def _watch(self, processes: list[_Process]) -> int | None:
-        """Waits until all processes have exited with 0 or one has failed, and returns None; or until a
-        signal arrives that ends the launcher, and returns its number."""
+    def _watch(self, processes: list[_Process], seat: Seat) -> bool:
+        """Waits until all processes have exited with 0, one has failed, the number of machines changes, or
+        a signal that ends the launcher has arrived. Returns whether the number of machines changes."""
+        interval = self._args.monitor_interval if seat.nodes < self._args.nnodes.most else None
         while True:
             statuses = [each.status() for each in processes]
-            if any(statuses) or None not in statuses:
-                return None
-            number = signal.sigwaitinfo({*self._ends, signal.SIGCHLD}).si_signo
-            if number in self._ends:
-                return number
+            if any(statuses):  # the launcher of another machine may have stopped its ranks for a newcomer
+                return seat.newcomers()
+            if None not in statuses:
+                return False
+            number = self._signals.wait(interval)
+            if number is None and seat.newcomers():
+                return True
+            if number not in (None, signal.SIGCHLD):
+                return False
 
     def _stop(self, processes: list[_Process], number: int) -> None:
         """Sends the signal to all running processes, and waits for them until a time limit, or until the
@@ -271,32 +303,22 @@ class _Launch:
         deadline = time.monotonic() + _GRACE
         while any(each.status() is None for each in running):
             left = deadline - time.monotonic()
-            info = signal.sigtimedwait({*self._ends, signal.SIGCHLD}, left) if left > 0 else None
-            if info is None or info.si_signo in self._ends:
+            if left <= 0 or self._signals.wait(left) != signal.SIGCHLD:
                 return
 
-    def _seat(self) -> Seat | int:
-        """Returns the node rank of this machine, and the address that identifies the world; or the number
-        of a signal that has arrived in the meantime and ends the launcher."""
+    def _seat(self) -> Seat | None:
+        """Returns the node rank of this machine, and the address that identifies the world; or None if a
+        signal that ends the launcher has arrived in the meantime."""
         args = self._args
         # Each attempt is a separate world, so that it does not find the keys of the previous one in a
         # store.
-        port = args.master_port or (_PORT if args.nnodes > 1 and args.rdzv_backend == "static"
+        port = args.master_port or (_PORT if args.nnodes.most > 1 and args.rdzv_backend == "static"
                                     else _daemon.free_port())
-        if args.rdzv_backend == "static" or args.nnodes == 1:
-            return Seat(args.node_rank, args.master_addr, port)
-        # Threads that libraries have started do not block the signals, and may receive them.
-        noted: list[int] = []
-        before = {each: signal.signal(each, lambda number, _: noted.append(number)) for each in self._ends}
-        try:
-            seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
-                             args.rdzv_seconds, lambda: bool(noted or self._ends & signal.sigpending()))
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
-        if noted:
-            return noted[0]
-        return int(signal.sigwaitinfo(self._ends).si_signo) if seat is None else seat
+        if args.rdzv_backend == "static" or args.nnodes.most == 1:
+            return Seat(args.node_rank, args.nnodes.most, args.master_addr, port)
+        seat = take_seat(_place_of(args), args.rdzv_id, args.nnodes, socket.gethostname(), port,
+                         args.patience, self._signals.ended)
+        return None if self._signals.ended() else seat
 
     def _ranks(self, attempt: int, seat: Seat) -> Iterator[tuple[list[str], dict[str, str]]]:
         """The command and the environment of each process on this machine."""
@@ -304,14 +326,14 @@ class _Launch:
         if args.rdzv_id != "none":
             run = args.rdzv_id
         else:
-            run = secrets.token_hex(8) if args.nnodes == 1 else f"{seat.address}:{seat.port}"
+            run = secrets.token_hex(8) if args.nnodes.most == 1 else f"{seat.address}:{seat.port}"
         module = ["-m"] if args.module else []
         python = [] if args.no_python else [sys.executable, "-u", *module]
         for local in range(size):
             given = {
                 "RANK": seat.node * size + local, "LOCAL_RANK": local, "GROUP_RANK": seat.node,
-                "WORLD_SIZE": args.nnodes * size, "LOCAL_WORLD_SIZE": size,
-                "GROUP_WORLD_SIZE": args.nnodes, "MASTER_ADDR": seat.address, "MASTER_PORT": seat.port,
+                "WORLD_SIZE": seat.nodes * size, "LOCAL_WORLD_SIZE": size,
+                "GROUP_WORLD_SIZE": seat.nodes, "MASTER_ADDR": seat.address, "MASTER_PORT": seat.port,
                 "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": attempt,
                 "TORCHELASTIC_MAX_RESTARTS": args.max_restarts, "TELETENSOR_ADDRESS": self._address,
             }  # fmt: skip
