@@ -32,8 +32,12 @@ struct Row {
 std::span<const Row> pointwise_rows();
 std::span<const Row> reduction_rows();
 std::span<const Row> matrix_rows();
+std::span<const Row> linalg_rows();
+std::span<const Row> order_rows();
+std::span<const Row> loss_rows();
 std::span<const Row> neural_rows();
 std::span<const Row> window_rows();
+std::span<const Row> resample_rows();
 std::span<const Row> index_rows();
 std::span<const Row> creation_rows();
 std::span<const Row> optimizer_rows();

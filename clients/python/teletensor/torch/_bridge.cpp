@@ -417,11 +417,17 @@ class Records {
     return record;  // None, devices and layouts are TT_NONE
   }
 
+  // Rows know no bits that say "to be conjugated" or "to be negated". PyTorch leaves them to the
+  // kernel for products of matrices and other operators of linear algebra.
+  at::Tensor resolved(const at::Tensor& tensor) {
+    if (!tensor.is_conj() && !tensor.is_neg()) return tensor;
+    return kept_.emplace_back(tensor.resolve_conj().resolve_neg());
+  }
   void of_tensor(const at::Tensor& tensor, tt_value& record) {
     if (!tensor.defined()) return;
     if (tensor.device().type() == kType) {
       record.kind = TT_TENSOR;
-      record.tensor = record_of(tensor);
+      record.tensor = record_of(resolved(tensor));
       return;
     }
     TORCH_CHECK(tensor.device().is_cpu() && tensor.dim() == 0,
@@ -452,7 +458,7 @@ class Records {
                   "Expected all tensors to be on the same device, but found at least two devices, "
                   "tt:0 and ",
                   tensor.device(), "!");
-      list.push_back(record_of(tensor));
+      list.push_back(record_of(resolved(tensor)));
       kept_.push_back(std::move(tensor));
     }
     record.kind = TT_TENSORS;
@@ -504,12 +510,14 @@ class RowKernel final : public c10::OperatorKernel {
   RowKernel(int row, std::size_t inputs, bool in_place, bool moves_indices)
       : row_(row), inputs_(inputs), in_place_(in_place), moves_indices_(moves_indices) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
     const auto& schema = op.schema();
     const std::size_t count = schema.arguments().size();
     const c10::IValue* const arguments = stack->data() + (stack->size() - count);
     const std::size_t outs = count - inputs_;
     if (in_place_ || outs > 0) check_written(arguments[in_place_ ? 0 : inputs_]);
+    if (in_place_ && has_bits(arguments[0].toTensor())) return on_resolved(op, keys, stack);
     Records records(count, moves_indices_);
     for (std::size_t i = 0; i < inputs_; ++i) records.add(arguments[i]);
     if (outs > 0) records.add_dtype(arguments[inputs_].toTensor().scalar_type());
@@ -523,6 +531,12 @@ class RowKernel final : public c10::OperatorKernel {
     }
     stack->erase(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
     const auto& returns = schema.returns();
+    if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
+      c10::List<at::Tensor> list;
+      for (c10::IValue& each : made) list.push_back(std::move(each).toTensor());
+      stack->emplace_back(std::move(list));
+      return;
+    }
     for (std::size_t i = 0; i < returns.size(); ++i) {
       const bool truth = returns[i].type()->kind() == c10::TypeKind::BoolType;
       stack->push_back(truth ? c10::IValue(made[i].toInt() != 0) : std::move(made[i]));
@@ -530,6 +544,17 @@ class RowKernel final : public c10::OperatorKernel {
   }
 
  private:
+  // An in-place form whose tensor has a bit of conjugation or negation: runs on a plain copy.
+  void on_resolved(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                   torch::jit::Stack* stack) {
+    c10::IValue& first =
+        *(stack->end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()));
+    const at::Tensor self = first.toTensor();
+    first = self.resolve_conj().resolve_neg();
+    (*this)(op, keys, stack);
+    self.copy_(stack->back().toTensor());
+    stack->back() = self;
+  }
   // False: the daemon has no such op for these operands.
   bool run(const Records& records, c10::SmallVector<c10::IValue, 4>& made) const {
     const Gil gil;
@@ -547,6 +572,7 @@ class RowKernel final : public c10::OperatorKernel {
     }
     return true;
   }
+  static bool has_bits(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
   static void check_written(const c10::IValue& value) {
     TORCH_CHECK(value.toTensor().device().type() == kType,
                 "Expected all tensors to be on the same device, but found at least two devices, "
@@ -559,6 +585,10 @@ class RowKernel final : public c10::OperatorKernel {
     TORCH_CHECK(c10::canCast(made.scalar_type(), out.scalar_type()), "result type ",
                 made.scalar_type(), " can't be cast to the desired output type ",
                 out.scalar_type());
+    if (has_bits(out)) {
+      out.copy_(made);
+      return;
+    }
     const tt_tensor to = record_of(out), from = record_of(made);
     const Gil gil;
     check(g_bridge->copy(&to, &from, 1));
@@ -576,9 +606,6 @@ void register_row(torch::Library& library, const c10::OperatorHandle& op) {
   if (schema.overload_name().find("ames") != std::string::npos ||
       schema.overload_name().find("imname") != std::string::npos) {
     return;  // named dimensions
-  }
-  for (const auto& each : schema.returns()) {
-    if (each.type()->kind() == c10::TypeKind::ListType) return;
   }
   std::vector<const char*> names;
   bool outs = false;
