@@ -122,6 +122,7 @@ class Call {
                              std::span<const std::uint32_t> counts = {});
 
  private:
+  Var var(const tt_tensor& tensor);  // absent for an undefined tensor
   bool in_place() const;
 
   Host& host_;

@@ -168,6 +168,21 @@ void roll(Call& c) {
   c.give(moved ? x : c.run(clone, {x}));
 }
 
+// The mask and the tensor broadcast to one shape.
+void masked_scatter(Call& c) {
+  const Var x = c.var("self"), mask = c.var("mask");
+  if (x.absent() || mask.absent()) return;
+  const auto shape = core::broadcast_shapes(x.shape(), mask.shape(), "masked_scatter");
+  if (!shape.ok()) return c.fail(shape.status());
+  c.give(
+      made("masked_scatter", {ops::expand(x, *shape), ops::expand(mask, *shape), c.var("source")}));
+}
+void gather_elements(Call& c) {
+  Var index = c.var("index");
+  if (index.dtype() == DType::kU8) index = ops::cast(index, DType::kI64);
+  c.give(gather(c.var("self"), index, c.integer("dim")));
+}
+
 // The index of each element of a source whose slices along `dim` go to the places of `index`.
 Var spread_index(const Var& index, const Var& source, int dim) {
   Dims column(source.rank(), 1);
@@ -227,7 +242,7 @@ void unfold_backward(Call& c) {
   const Dims sizes = c.ints("input_sizes");
   const auto dim = dim_of(c, c.integer("dim"), sizes.size());
   if (!dim || g.absent()) return;
-  if (sizes.empty()) return c.fail(core::unimplemented("a scalar"));
+  if (sizes.empty()) return c.give(made("sum", {g}));  // a number has one window, or an empty one
   const std::int64_t windows = size_of(g, *dim), size = c.integer("size"), step = c.integer("step");
   Dims order, lines = sizes;
   for (int i = 0; i < g.rank() - 1; ++i) {
@@ -252,8 +267,8 @@ constexpr Row kIndexRows[] = {
     {"index", "(self, indices)", index},
     {"_index_put_impl", "(self, indices, values, accumulate | unsafe)", index_put},
     {"masked_select", "(self, mask)", masked_select},
-    {"masked_scatter", "(self, mask, source)"},
-    {"gather", "(self, index, dim | sparse_grad)"},
+    {"masked_scatter", "(self, mask, source)", masked_scatter},
+    {"gather", "(self, index, dim | sparse_grad)", gather_elements},
     {"scatter", "scatter(self, index, src, dim)"},
     {"scatter", "scatter(self, index, value, dim)"},
     {"scatter", "(self, dim, index, src, reduce)", scatter_by},

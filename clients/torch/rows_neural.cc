@@ -188,6 +188,21 @@ void embedding_backward(Call& c) {
                {Attribute::of(c.integer("num_weights")), Attribute::of(c.integer("padding_idx"))}));
 }
 
+// The rows that `indices` name get at most the norm `max_norm`. An index that stands there twice
+// writes the same row twice.
+void embedding_renorm(Call& c) {
+  static const ops::OpRef index_copy("index_copy");
+  const Var weight = c.var("self"), indices = flat(c.var("indices"));
+  const double most = c.real("max_norm");
+  const Var rows = rows_at(weight, indices);
+  const Var size = made("norm", {rows},
+                        {Attribute::of(c.real("norm_type")), Attribute::of(Dims{1}),
+                         Attribute::of(true), Attribute::none()});
+  const Var factor = ops::unary("reciprocal", size + 1e-7) * most;
+  const Var scaled = rows * ops::where(ops::binary("gt", size, most), factor, 1);
+  c.run_inplace(index_copy, {weight, indices, scaled}, {Attribute::of(0)});
+}
+
 void dropout(Call& c) {
   static const ops::OpRef op("dropout"), clone("clone");
   const Var x = c.var("input");
@@ -371,6 +386,7 @@ constexpr Row kNeuralRows[] = {
     {"embedding", "(weight, indices, padding_idx | scale_grad_by_freq, sparse)"},
     {"embedding_dense_backward",
      "(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)", embedding_backward},
+    {"embedding_renorm_", "(self, indices, max_norm, norm_type)", embedding_renorm},
     {"native_dropout", "(input, p, train)", dropout},
     {"native_dropout_backward", "(grad_output, mask, scale)", dropout_backward},
     {"_scaled_dot_product_fused_attention_overrideable",

@@ -162,3 +162,19 @@ def test_an_operand_with_a_bit_of_conjugation_or_negation(tt_device, name):
         assert [x.is_neg() for x in there] == [x.is_neg() for x in operands]
         torch.testing.assert_close(PRODUCTS[name](*there).resolve_conj().resolve_neg().cpu(),
                                    wanted.resolve_conj().resolve_neg())
+
+
+def test_a_mask_broadcasts_the_tensor_that_it_scatters_to(tt_device):
+    x, source = torch.randn(5), torch.randn(15)
+    mask = torch.rand(3, 5) < 0.5
+    got = torch.masked_scatter(x.to("tt"), mask.to("tt"), source.to("tt"))
+    assert torch.equal(got.cpu(), torch.masked_scatter(x, mask, source))
+
+
+def test_an_embedding_of_limited_norm(tt_device):
+    weight, indices = torch.randn(6, 4) * 3, torch.tensor([[1, 4], [4, 0]])
+    there = weight.to("tt")
+    with tt_device.strict():
+        got = F.embedding(indices.to("tt"), there, max_norm=1.5)
+    torch.testing.assert_close(got.cpu(), F.embedding(indices, weight, max_norm=1.5))
+    torch.testing.assert_close(there.cpu(), weight)  # also in the rows that no index names
