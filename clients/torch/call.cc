@@ -101,14 +101,14 @@ std::optional<DType> Call::dtype(std::string_view name) {
   return dtype.ok() ? std::optional(*dtype) : std::nullopt;
 }
 
+Var Call::var(const tt_tensor& tensor) {
+  if (tensor.storage == nullptr) return {};
+  return operands_.emplace_back(operand(session, device, tensor));
+}
 Var Call::var(const tt_value& value) {
   switch (value.kind) {
-    case TT_TENSOR: {
-      if (value.tensor.storage == nullptr) return {};
-      Var found = operand(session, device, value.tensor);
-      operands_.push_back(found);
-      return found;
-    }
+    case TT_TENSOR:
+      return var(value.tensor);
     case TT_BOOL:
       return Number::of_bool(value.integer != 0);
     case TT_INT:
@@ -134,9 +134,7 @@ std::vector<Var> Call::vars(std::string_view name) {
   const tt_value& found = value(name);
   std::vector<Var> all;
   for (std::size_t i = 0; i < found.count && found.kind == TT_TENSORS; ++i) {
-    const tt_tensor& tensor = found.tensors[i];
-    all.push_back(tensor.storage == nullptr ? Var() : operand(session, device, tensor));
-    operands_.push_back(all.back());
+    all.push_back(var(found.tensors[i]));
   }
   return all;
 }
@@ -156,8 +154,8 @@ Attributes Call::with_random(Attributes attributes) {
 }
 
 void Call::write(const Var& tensor, const Var& value) {
-  static const ops::OpRef copy("copy");
-  run_inplace(copy, {tensor, value});
+  if (!session.status().ok()) return;
+  if (const Status status = copy_to(session, tensor, value); !status.ok()) fail(status);
 }
 
 void Call::run_inplace(ops::OpId op, std::initializer_list<Var> arguments, Attributes attributes) {

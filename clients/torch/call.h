@@ -32,8 +32,12 @@ struct Row {
 std::span<const Row> pointwise_rows();
 std::span<const Row> reduction_rows();
 std::span<const Row> matrix_rows();
+std::span<const Row> linalg_rows();
+std::span<const Row> order_rows();
+std::span<const Row> loss_rows();
 std::span<const Row> neural_rows();
 std::span<const Row> window_rows();
+std::span<const Row> resample_rows();
 std::span<const Row> index_rows();
 std::span<const Row> creation_rows();
 std::span<const Row> optimizer_rows();
@@ -118,6 +122,7 @@ class Call {
                              std::span<const std::uint32_t> counts = {});
 
  private:
+  Var var(const tt_tensor& tensor);  // absent for an undefined tensor
   bool in_place() const;
 
   Host& host_;

@@ -106,8 +106,9 @@ struct Table::Impl {
 };
 
 Table::Table() : impl_(std::make_unique<Impl>()) {
-  for (const auto& rows : {pointwise_rows(), reduction_rows(), matrix_rows(), neural_rows(),
-                           window_rows(), index_rows(), creation_rows(), optimizer_rows()}) {
+  for (const auto& rows : {pointwise_rows(), reduction_rows(), order_rows(), matrix_rows(),
+                           linalg_rows(), neural_rows(), loss_rows(), window_rows(),
+                           resample_rows(), index_rows(), creation_rows(), optimizer_rows()}) {
     for (const Row& row : rows) {
       for (std::string_view name : split(row.names, ' ')) impl_->rows[name].push_back(&row);
     }

@@ -1,9 +1,10 @@
 // New tensors, random numbers.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "clients/torch/call.h"
+#include "clients/torch/compose.h"
 
 namespace teletensor::torch {
 namespace {
@@ -54,6 +55,73 @@ void exponential(Call& c) {
   if (x.absent()) return;
   c.give(ops::unary("log1p", -uniform_like(c, x)) * (-1 / c.real("lambd")));
 }
+// Fails for integers, of which these distributions have rows on the CPU only.
+Var floating_self(Call& c) {
+  const Var x = c.var("self");
+  if (!core::is_floating(x.dtype())) c.fail(core::unimplemented("not a floating dtype"));
+  return x;
+}
+void cauchy(Call& c) {
+  const Var x = floating_self(c);
+  if (x.absent() || !c.session.status().ok()) return;
+  const Var angle = (uniform_like(c, x) - 0.5) * M_PI;
+  c.give(ops::unary("tan", angle) * c.real("sigma", 1) + c.real("median"));
+}
+void geometric(Call& c) {
+  const Var x = c.var("self");
+  if (x.absent()) return;
+  const Var like = core::is_floating(x.dtype()) ? x : ops::cast(x, DType::kF32);
+  const Var trials = ops::unary("log1p", -uniform_like(c, like)) / std::log1p(-c.real("p"));
+  c.give(ops::cast(clamped(ops::unary("ceil", trials), 1, {}), x.dtype()));
+}
+Var normal_like(Call& c, const Var& x, double mean, double deviation) {
+  static const ops::OpRef op("normal");
+  return c.run(op, {x}, c.with_random({Attribute::of(mean), Attribute::of(deviation)}));
+}
+void log_normal(Call& c) {
+  const Var x = floating_self(c);
+  if (x.absent() || !c.session.status().ok()) return;
+  c.give(ops::unary("exp", normal_like(c, x, c.real("mean", 1), c.real("std", 2))));
+}
+// With a mean or a deviation for each element.
+void normal_of(Call& c) {
+  const Var mean = c.var("mean"), deviation = c.var("std");
+  if (mean.absent() || deviation.absent()) return;
+  const Var like = mean.is_number() ? deviation : deviation.is_number() ? mean : mean + deviation;
+  if (!like.is_tensor()) return c.fail(core::unimplemented("two numbers"));
+  c.give(normal_like(c, like, 0, 1) * deviation + mean);
+}
+void zeros(Call& c) {
+  const DType dtype = c.dtype("dtype").value_or(DType::kF32);
+  c.give(filled(c, c.ints("size"), core::Number::of_int(0), dtype));
+}
+// The indices of a triangle's elements, [2, count].
+void triangle_indices(Call& c) {
+  const std::int64_t rows = c.integer("row"), columns = c.integer("col"),
+                     offset = c.integer("offset");
+  const bool lower = c.name().starts_with("tril");
+  if (rows < 0 || columns < 0) return c.fail(core::unimplemented("a negative size"));
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t edge = std::clamp<std::int64_t>(i + offset + (lower ? 1 : 0), 0, columns);
+    count += lower ? edge : columns - edge;
+  }
+  const Var ones = filled(c, core::Dims{rows, columns}, core::Number::of_int(1), DType::kI64);
+  const Var inside = made(lower ? "tril" : "triu", {ones}, {Attribute::of(offset)});
+  const Var places = ops::transpose(made("nonzero", {inside}, {Attribute::of(count)}), 0, 1);
+  const Var found = made("contiguous", {places});
+  c.give(ops::cast(found, c.dtype("dtype").value_or(DType::kI64)));
+}
+void logspace(Call& c) {
+  static const ops::OpRef linspace("linspace");
+  const auto wanted = c.dtype("out");
+  if (!wanted) return;
+  const DType dtype = core::is_inexact(*wanted) ? *wanted : DType::kF64;
+  const Var exponents =
+      c.run(linspace, {c.var("start"), c.var("end")},
+            {Attribute::of(c.integer("steps")), Attribute::of(dtype), Attribute::of(c.device)});
+  c.give(ops::cast(ops::binary("pow", c.real("base", 10), exponents), *wanted));
+}
 void bernoulli_of(Call& c) {
   static const ops::OpRef op("bernoulli");
   const Var x = c.var("self"), p = c.var("p");
@@ -70,9 +138,17 @@ void bernoulli_with(Call& c) {
 constexpr Row kCreationRows[] = {
     {"arange", "(start, end, step, out)"},
     {"linspace", "(start, end, steps, out)"},
+    {"logspace", "(start, end, steps, base, out)", logspace},
+    {"_efficientzerotensor", "(size, dtype)", zeros},
+    {"tril_indices triu_indices", "(row, col, offset, dtype)", triangle_indices},
     {"eye", "(n, m?, out)"},
     {"randperm", "(n, out)"},
     {"normal", "(self, mean, std)"},
+    {"normal", "(mean, std)", normal_of},
+    {"log_normal_", "(self, mean, std)", log_normal},
+    {"cauchy_", "(self, median, sigma)", cauchy},
+    {"geometric_", "(self, p)", geometric},
+    {"binomial", "(count, prob)"},
     {"uniform", "(self, from, to)"},
     {"random_", "(self, from?, to?)", random},
     {"exponential_", "(self, lambd)", exponential},

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "clients/torch/call.h"
+#include "clients/torch/compose.h"
 
 namespace teletensor::torch {
 namespace {
@@ -168,15 +168,111 @@ void roll(Call& c) {
   c.give(moved ? x : c.run(clone, {x}));
 }
 
+// The mask and the tensor broadcast to one shape.
+void masked_scatter(Call& c) {
+  const Var x = c.var("self"), mask = c.var("mask");
+  if (x.absent() || mask.absent()) return;
+  const auto shape = core::broadcast_shapes(x.shape(), mask.shape(), "masked_scatter");
+  if (!shape.ok()) return c.fail(shape.status());
+  c.give(
+      made("masked_scatter", {ops::expand(x, *shape), ops::expand(mask, *shape), c.var("source")}));
+}
+void gather_elements(Call& c) {
+  Var index = c.var("index");
+  if (index.dtype() == DType::kU8) index = ops::cast(index, DType::kI64);
+  c.give(gather(c.var("self"), index, c.integer("dim")));
+}
+
+// The index of each element of a source whose slices along `dim` go to the places of `index`.
+Var spread_index(const Var& index, const Var& source, int dim) {
+  Dims column(source.rank(), 1);
+  if (source.rank() > 0) column[dim] = index.layout().geometry.numel();
+  return ops::expand(ops::reshape(index, column), source.shape());
+}
+void index_reduce(Call& c) {
+  const Var x = c.var("self"), index = c.var("index"), source = c.var("source");
+  const auto dim = dim_of(c, c.integer("dim"), x.rank());
+  if (!dim || x.absent() || index.absent() || source.absent()) return;
+  if (source.rank() != x.rank() ||
+      (x.rank() > 0 && size_of(source, *dim) != index.layout().geometry.numel())) {
+    return c.fail(core::unimplemented("this source"));
+  }
+  c.give(made("scatter_reduce",
+              {x, spread_index(ops::cast(index, DType::kI64), source, *dim), source},
+              {Attribute::of(*dim), Attribute::of(c.text("reduce")),
+               Attribute::of(c.integer("include_self", 1) != 0)}));
+}
+// The older names of reductions.
+void scatter_by(Call& c) {
+  const Var x = c.var("self"), index = c.var("index");
+  if (x.absent() || index.absent()) return;
+  Var source = c.absent("src") ? c.var("value") : c.var("src");
+  if (source.is_number()) source = filled(c, index.shape(), source.number(), x.dtype());
+  const char* const how = c.text("reduce") == "add" ? "sum" : "prod";
+  c.give(made("scatter_reduce", {x, index, source},
+              {Attribute::of(c.integer("dim")), Attribute::of(how), Attribute::of(true)}));
+}
+// Writes to places in the row-major order of the elements.
+void put(Call& c) {
+  static const ops::OpRef index_put("index_put");
+  const Var x = c.var("self"), index = c.var("index"), source = c.var("source");
+  if (x.absent() || index.absent() || source.absent()) return;
+  const Var arguments[] = {flat(x), flat(source), flat(index)};
+  const std::uint32_t counts[] = {1};
+  const Var changed =
+      c.run_all(index_put, arguments, {Attribute::of(Dims{0}), Attribute::of(c.flag("accumulate"))},
+                counts)[0];
+  c.give(changed.absent() ? changed : ops::reshape(changed, x.shape()));
+}
+
+void channel_shuffle(Call& c) {
+  const Var x = c.var("self");
+  const std::int64_t groups = c.integer("groups");
+  if (x.rank() < 3 || groups < 1 || size_of(x, 1) % groups != 0) {
+    return c.fail(core::unimplemented("these groups"));
+  }
+  Dims split = x.shape();
+  split[1] = size_of(x, 1) / groups;
+  split.insert(1, groups);
+  c.give(ops::reshape(ops::transpose(ops::reshape(x, split), 1, 2), x.shape()));
+}
+// Each element of the input gets the sum of what its windows have for it.
+void unfold_backward(Call& c) {
+  const Var g = c.var("grad_in");
+  const Dims sizes = c.ints("input_sizes");
+  const auto dim = dim_of(c, c.integer("dim"), sizes.size());
+  if (!dim || g.absent()) return;
+  if (sizes.empty()) return c.give(made("sum", {g}));  // a number has one window, or an empty one
+  const std::int64_t windows = size_of(g, *dim), size = c.integer("size"), step = c.integer("step");
+  Dims order, lines = sizes;
+  for (int i = 0; i < g.rank() - 1; ++i) {
+    order.push_back(i);
+    if (i == *dim) order.push_back(g.rank() - 1);
+  }
+  lines[*dim] = windows * size;
+  const Var starts = ops::unsqueeze(range(c, windows) * core::Number::of_int(step), 1);
+  const Var places = flat(starts + range(c, size));
+  const Var zeros = filled(c, sizes, core::Number::of_int(0), g.dtype());
+  c.give(made("index_add", {zeros, places, ops::reshape(ops::permute(g, order), lines)},
+              {Attribute::of(*dim)}));
+}
+
 constexpr Row kIndexRows[] = {
     {"nonzero", "(self)", nonzero},
+    {"nonzero_static", "(self, size, fill_value)"},
+    {"index_reduce", "(self, dim, index, source, reduce, include_self)", index_reduce},
+    {"put_", "(self, index, source, accumulate)", put},
+    {"channel_shuffle native_channel_shuffle", "(self, groups)", channel_shuffle},
+    {"unfold_backward", "(grad_in, input_sizes, dim, size, step)", unfold_backward},
     {"index", "(self, indices)", index},
     {"_index_put_impl", "(self, indices, values, accumulate | unsafe)", index_put},
     {"masked_select", "(self, mask)", masked_select},
-    {"masked_scatter", "(self, mask, source)"},
-    {"gather", "(self, index, dim | sparse_grad)"},
+    {"masked_scatter", "(self, mask, source)", masked_scatter},
+    {"gather", "(self, index, dim | sparse_grad)", gather_elements},
     {"scatter", "scatter(self, index, src, dim)"},
     {"scatter", "scatter(self, index, value, dim)"},
+    {"scatter", "(self, dim, index, src, reduce)", scatter_by},
+    {"scatter", "(self, dim, index, value, reduce)", scatter_by},
     {"scatter_add", "(self, index, src, dim)"},
     {"scatter_reduce", "(self, index, src, dim, reduce, include_self)"},
     {"index_select", "(self, index, dim)"},

@@ -37,8 +37,16 @@ void addr(Call& c) {
 }
 
 void fft_r2c(Call& c) {
-  static const ops::OpRef fft("fft_r2c");
-  if (!c.flag("onesided")) return c.fail(core::unimplemented("a two-sided real transform"));
+  static const ops::OpRef fft("fft_r2c"), both_sides("fft_c2c"), complex("complex");
+  if (!c.flag("onesided")) {
+    const Var x = c.var("self");
+    if (x.absent()) return;
+    const Var parts = c.run(complex, {x, ops::zeros(c.session, x.layout())});
+    return c.give(
+        c.run(both_sides, {parts},
+              {core::Attribute::of(c.ints("dim")), core::Attribute::of(c.integer("normalization")),
+               core::Attribute::of(true)}));
+  }
   c.give(
       c.run(fft, {c.var("self")},
             {core::Attribute::of(c.ints("dim")), core::Attribute::of(c.integer("normalization"))}));
@@ -54,9 +62,6 @@ constexpr Row kMatrixRows[] = {
     {"addmv", "(self, mat, vec, beta, alpha)", addmv},
     {"addr", "(self, vec1, vec2, beta, alpha)", addr},
     {"tril triu", "(self, diagonal)"},
-    {"linalg_cholesky_ex", "(self, upper, check_errors)"},
-    {"linalg_inv_ex", "(A, check_errors)"},
-    {"linalg_solve_triangular", "(self, B, upper, left, unitriangular)"},
     {"_fft_c2c", "fft_c2c(self, dim, normalization, forward)"},
     {"_fft_r2c", "(self, dim, normalization, onesided)", fft_r2c},
     {"_fft_c2r", "fft_c2r(self, dim, normalization, last_dim_size)"},

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "clients/torch/call.h"
+#include "clients/torch/compose.h"
 
 namespace teletensor::torch {
 namespace {
@@ -75,18 +75,14 @@ void batch_norm_of_running(Call& c, const Var& x) {
   if (!weight.absent()) y = y * channels(weight, rank);
   if (!bias.absent()) y = y + channels(bias, rank);
   c.give(!y.absent() && y.dtype() != x.dtype() ? ops::cast(y, x.dtype()) : y);
-  static const ops::OpRef empty("empty");
-  for (int i = 0; i < 2; ++i) {
-    c.give(c.run(empty, {},
-                 {Attribute::of(Dims{0}), Attribute::of(DType::kF32), Attribute::of(c.device)}));
-  }
+  for (int i = 0; i < 2; ++i) give_empty(c, DType::kF32);
 }
 
 void batch_norm(Call& c) {
   static const ops::OpRef op("batch_norm"), lerp("lerp");
   const Var x = c.var("input");
   if (x.absent()) return;
-  if (!c.flag("training")) return batch_norm_of_running(c, x);
+  if (c.integer("training", 1) == 0) return batch_norm_of_running(c, x);
   const Var arguments[] = {x, c.var("weight"), c.var("bias")};
   const ops::Vars made = c.run_all(op, arguments, {Attribute::of(c.real("eps"))});
   if (made[0].absent()) return;
@@ -102,13 +98,19 @@ void batch_norm(Call& c) {
   for (std::size_t i = 0; i < 3; ++i) c.give(made[i]);
 }
 
+void batch_norm_with_update(Call& c) {
+  batch_norm(c);
+  give_empty(c, DType::kU8);
+}
+
 void batch_norm_backward(Call& c) {
   static const ops::OpRef op("batch_norm_backward");
   const Var g = c.var("grad_out"), x = c.var("input"), weight = c.var("weight");
   if (g.absent() || x.absent()) return;
   Var dx, dweight, dbias;
-  if (c.flag("train")) {
-    const Var arguments[] = {g, x, weight, c.var("save_mean"), c.var("save_invstd")};
+  if (c.flag("train") || c.flag("update")) {
+    const std::string_view deviation = c.absent("save_invstd") ? "save_var" : "save_invstd";
+    const Var arguments[] = {g, x, weight, c.var("save_mean"), c.var(deviation)};
     const ops::Vars made = c.run_all(op, arguments, {Attribute::of(c.real("eps"))});
     dx = made[0], dweight = made[1], dbias = made[2];
   } else {
@@ -184,6 +186,21 @@ void embedding_backward(Call& c) {
   }
   c.give(c.run(op, {c.var("grad_output"), c.var("indices")},
                {Attribute::of(c.integer("num_weights")), Attribute::of(c.integer("padding_idx"))}));
+}
+
+// The rows that `indices` name get at most the norm `max_norm`. An index that stands there twice
+// writes the same row twice.
+void embedding_renorm(Call& c) {
+  static const ops::OpRef index_copy("index_copy");
+  const Var weight = c.var("self"), indices = flat(c.var("indices"));
+  const double most = c.real("max_norm");
+  const Var rows = rows_at(weight, indices);
+  const Var size = made("norm", {rows},
+                        {Attribute::of(c.real("norm_type")), Attribute::of(Dims{1}),
+                         Attribute::of(true), Attribute::none()});
+  const Var factor = ops::unary("reciprocal", size + 1e-7) * most;
+  const Var scaled = rows * ops::where(ops::binary("gt", size, most), factor, 1);
+  c.run_inplace(index_copy, {weight, indices, scaled}, {Attribute::of(0)});
 }
 
 void dropout(Call& c) {
@@ -351,6 +368,14 @@ constexpr Row kNeuralRows[] = {
      layer_norm_backward},
     {"native_batch_norm",
      "(input, weight, bias, running_mean, running_var, training, momentum, eps)", batch_norm},
+    {"_native_batch_norm_legit",
+     "(input, weight, bias, running_mean?, running_var?, training, momentum, eps)", batch_norm},
+    {"_batch_norm_with_update", "(input, weight, bias, running_mean, running_var, momentum, eps)",
+     batch_norm_with_update},
+    {"batch_norm_backward",
+     "(grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, "
+     "output_mask | reserve)",
+     batch_norm_backward},
     {"native_batch_norm_backward",
      "(grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, "
      "output_mask)",
@@ -361,6 +386,7 @@ constexpr Row kNeuralRows[] = {
     {"embedding", "(weight, indices, padding_idx | scale_grad_by_freq, sparse)"},
     {"embedding_dense_backward",
      "(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)", embedding_backward},
+    {"embedding_renorm_", "(self, indices, max_norm, norm_type)", embedding_renorm},
     {"native_dropout", "(input, p, train)", dropout},
     {"native_dropout_backward", "(grad_output, mask, scale)", dropout_backward},
     {"_scaled_dot_product_fused_attention_overrideable",

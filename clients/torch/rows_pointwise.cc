@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "clients/torch/call.h"
+#include "clients/torch/compose.h"
 
 namespace teletensor::torch {
 namespace {
@@ -59,7 +59,10 @@ void prelu_backward(Call& c) {
 void is_infinity(Call& c) {
   const Var x = c.var("self");
   if (x.absent()) return;
-  if (!core::is_floating(x.dtype())) return c.fail(core::unimplemented("not a floating dtype"));
+  if (core::is_complex(x.dtype())) return c.fail(core::unimplemented("a complex dtype"));
+  if (!core::is_floating(x.dtype())) {
+    return c.give(filled(c, x.shape(), core::Number::of_bool(false), DType::kBool));
+  }
   const double wanted = c.name().starts_with("ispos") ? INFINITY : -INFINITY;
   c.give(ops::binary("eq", x, wanted));
 }
@@ -74,6 +77,32 @@ void shrink(Call& c) {
 void shrink_backward(Call& c) {
   const Var g = c.var(c.absent("grad_out") ? "grad_output" : "grad_out"), x = c.var("self");
   c.give(ops::where(ops::binary("le", ops::unary("abs", x), c.real("lambd")), 0, g));
+}
+// To a number of decimals, in the arithmetic of the dtype.
+void round_decimals(Call& c) {
+  const Var x = c.var("self");
+  const std::int64_t decimals = c.integer("decimals");
+  if (!core::is_floating(x.dtype())) return c.fail(core::unimplemented("not a floating dtype"));
+  const double scale = std::pow(10.0, static_cast<double>(std::abs(decimals)));
+  if (decimals == 0) return c.give(ops::unary("round", x));
+  c.give(decimals > 0 ? ops::unary("round", x * scale) / scale
+                      : ops::unary("round", x / scale) * scale);
+}
+// A slope for each element below 0, drawn while training. `noise` takes the slopes.
+void random_leaky(Call& c) {
+  static const ops::OpRef uniform("uniform");
+  const Var x = c.var("self");
+  if (x.absent()) return;
+  const double lower = c.real("lower"), upper = c.real("upper");
+  const Var below = ops::binary("le", x, 0);
+  if (!c.flag("training")) {
+    return c.give(ops::where(below, x * ((lower + upper) / 2), x));
+  }
+  const Var slopes =
+      c.run(uniform, {x}, c.with_random({Attribute::of(lower), Attribute::of(upper)}));
+  const Var noise = ops::where(below, slopes, 1);
+  c.write(c.var("noise"), noise);
+  c.give(x * noise);
 }
 std::pair<Var, Var> halves(Call& c, const Var& x, std::int64_t dim) {
   static const ops::OpRef slice("slice");
@@ -155,6 +184,9 @@ constexpr Row kPointwiseRows[] = {
     {"hardshrink softshrink", "(self, lambd)", shrink},
     {"hardshrink_backward", "(grad_out, self, lambd)", shrink_backward},
     {"softshrink_backward", "(grad_output, self, lambd)", shrink_backward},
+    {"round", "(self, decimals)", round_decimals},
+    {"frexp", "(self)"},
+    {"rrelu_with_noise", "(self, noise, lower, upper, training)", random_leaky},
     {"logit", "logit(self, eps)"},
     {"nan_to_num", "(self, nan, posinf, neginf)"},
     {"polygamma", "(self, n)"},

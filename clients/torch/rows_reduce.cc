@@ -1,4 +1,4 @@
-#include "clients/torch/call.h"
+#include "clients/torch/compose.h"
 
 namespace teletensor::torch {
 namespace {
@@ -44,6 +44,23 @@ void softmax_backward(Call& c) {
   c.give(made.absent() || !dtype || *dtype == made.dtype() ? made : ops::cast(made, *dtype));
 }
 
+// The slices along a dimension whose norm is above `maxnorm` get that norm.
+void renorm(Call& c) {
+  const Var x = c.var("self");
+  const auto dim = dim_of(c, c.integer("dim"), x.rank());
+  if (!dim || x.rank() < 2) return c.fail(core::unimplemented("a vector"));
+  core::Dims others;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != *dim) others.push_back(i);
+  }
+  const double most = c.real("maxnorm");
+  const Var size = made(
+      "norm", {x},
+      {Attribute::of(c.real("p")), Attribute::of(others), Attribute::of(true), Attribute::none()});
+  const Var factor = ops::unary("reciprocal", size + 1e-7) * most;
+  c.give(x * ops::where(ops::binary("gt", size, most), factor, 1));
+}
+
 void equal(Call& c) {
   static const ops::OpRef all("all");
   const Var x = c.var("self"), y = c.var("other");
@@ -83,6 +100,7 @@ constexpr Row kReductionRows[] = {
     {"_softmax _log_softmax", "(self, dim, half_to_float)", softmax},
     {"_softmax_backward_data _log_softmax_backward_data", "(grad_output, output, dim, input_dtype)",
      softmax_backward},
+    {"renorm", "(self, p, dim, maxnorm)", renorm},
     {"equal", "(self, other)", equal},
 };
 

@@ -1,6 +1,6 @@
 // Convolutions, poolings, paddings and resampling.
 
-#include "clients/torch/call.h"
+#include "clients/torch/compose.h"
 
 namespace teletensor::torch {
 namespace {
@@ -25,12 +25,8 @@ Dims last(const Dims& sizes, int count) {
 }
 
 // With a dimension for the batch, and results without it where there was none.
-Var batched(const Var& x, int n) {
-  return !x.absent() && x.rank() == n + 1 ? ops::unsqueeze(x, 0) : x;
-}
-Var as_batched(const Var& made, const Var& x, int n) {
-  return !made.absent() && x.rank() == n + 1 ? ops::squeeze(made, 0) : made;
-}
+Var batched(const Var& x, int n) { return batch_of(x, n + 2); }
+Var as_batched(const Var& made, const Var& x, int n) { return unbatched(made, x, n + 2); }
 
 void convolution(Call& c) {
   static const ops::OpRef op("convolution");
@@ -88,6 +84,23 @@ void unpool(Call& c) {
   const Var made =
       c.run(op, {batched(g, n), batched(c.var("indices"), n)}, {sizes, Attribute::of(true)});
   c.give(as_batched(made, g, n));
+}
+
+// The inverse of a pooling: the elements at their indices, zeros elsewhere.
+void max_unpool(Call& c) {
+  const int n = spatial(c);
+  const Var x = c.var("self");
+  const Var found = made("max_unpool", {batched(x, n), batched(c.var("indices"), n)},
+                         {Attribute::of(c.ints("output_size"))});
+  c.give(as_batched(found, x, n));
+}
+void fractional_max_pool(Call& c) {
+  const int n = spatial(c);
+  const Var x = c.var("self");
+  const ops::Vars found = all_made("fractional_max_pool", {batched(x, n), c.var("random_samples")},
+                                   {Attribute::of(for_each(c.ints("kernel_size"), n)),
+                                    Attribute::of(for_each(c.ints("output_size"), n))});
+  for (const Var& each : found) c.give(as_batched(each, x, n));
 }
 
 Attributes average(const Call& c) {
@@ -163,7 +176,7 @@ std::vector<Padded> padded(Call& c, const Dims& sizes) {
     const int dim = sizes.size() - 1 - i;
     const std::int64_t size = dim < 0 ? 0 : sizes[dim];
     const std::int64_t before = padding[2 * i], after = padding[2 * i + 1];
-    if (size < 1 || before < 0 || after < 0 || (reflects && (before >= size || after >= size))) {
+    if (size < 1 || size + before + after < 1 || (reflects && (before >= size || after >= size))) {
       c.fail(core::unimplemented("this padding"));  // torch on the CPU has it, or its error
       return {};
     }
@@ -218,6 +231,11 @@ constexpr Row kWindowRows[] = {
     {"adaptive_max_pool2d adaptive_max_pool3d", "(self, output_size)", adaptive_max_pool},
     {"adaptive_max_pool2d_backward adaptive_max_pool3d_backward", "(grad_output, self, indices)",
      unpool},
+    {"max_unpool2d max_unpool3d", "(self, indices, output_size | stride, padding)", max_unpool},
+    {"fractional_max_pool2d fractional_max_pool3d",
+     "(self, kernel_size, output_size, random_samples)", fractional_max_pool},
+    {"fractional_max_pool2d_backward fractional_max_pool3d_backward",
+     "(grad_output, self, indices | kernel_size, output_size)", unpool},
     {"avg_pool2d avg_pool3d",
      "(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)",
      avg_pool},

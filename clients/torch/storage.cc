@@ -117,11 +117,15 @@ Var operand(Session& session, core::Device device, const tt_tensor& tensor) {
   return view;
 }
 
-Status write(Session& session, core::Device device, const tt_tensor& to, const Var& value) {
+Status copy_to(Session& session, const Var& to, const Var& value) {
   static const ops::OpRef copy("copy");
-  const Var arguments[] = {operand(session, device, to), value};
-  TT_RETURN_IF_ERROR(session.take_status());
+  const Var arguments[] = {to, value};
   return session.apply_inplace(copy, arguments, {}, {});
+}
+Status write(Session& session, core::Device device, const tt_tensor& to, const Var& value) {
+  const Var target = operand(session, device, to);
+  TT_RETURN_IF_ERROR(session.take_status());
+  return copy_to(session, target, value);
 }
 
 Status give(Session& session, core::Device device, const tt_tensor& to, const Var& value) {
@@ -144,12 +148,10 @@ Status resize(Session& session, tt_storage& storage, std::uint64_t bytes) {
     const std::int64_t kept = std::min(old, count);
     const Var all = elements(session, storage.base->layout.device, count, dtype);
     if (kept > 0) {
-      static const ops::OpRef copy("copy");
       const Var before = strided(session, Var(&session, storage.base), Dims{kept}, Dims{1}, 0);
       const Var after = strided(session, all, Dims{kept}, Dims{1}, 0);
       TT_RETURN_IF_ERROR(session.take_status());
-      const Var arguments[] = {after, before};
-      TT_RETURN_IF_ERROR(session.apply_inplace(copy, arguments, {}, {}));
+      TT_RETURN_IF_ERROR(copy_to(session, after, before));
     }
     TT_RETURN_IF_ERROR(session.take_status());
     storage.base = handle_of(all);

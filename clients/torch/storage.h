@@ -33,8 +33,10 @@ core::Dims sizes_of(const tt_tensor& tensor);
 // The tensor as an operand of the session. Storages without contents get some.
 Var operand(Session& session, core::Device device, const tt_tensor& tensor);
 // As torch's copy_, with broadcasting and casts.
+Status copy_to(Session& session, const Var& to, const Var& value);
+// The same for a tensor of torch.
 Status write(Session& session, core::Device device, const tt_tensor& to, const Var& value);
-// The same for a value that nothing else uses: a storage without contents takes its memory over.
+// As write() for a value that nothing else uses: a storage without contents takes its memory over.
 Status give(Session& session, core::Device device, const tt_tensor& to, const Var& value);
 Status resize(Session& session, tt_storage& storage, std::uint64_t bytes);
 

@@ -79,6 +79,8 @@ OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
     "fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, fused=True),
+    "fused sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-2,
+                                                    nesterov=True, fused=True),
 }
 
 

@@ -265,13 +265,13 @@ def test_an_operator_without_a_row_runs_on_the_cpu_with_one_warning(tt_device):
     tt_device.fallbacks(clear=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = [torch.linalg.svdvals(x.to("tt")) for _ in range(2)]
-    torch.testing.assert_close(found[0].cpu(), torch.linalg.svdvals(x))
+        found = [torch.hash_tensor(x.to("tt")) for _ in range(2)]
+    assert torch.equal(found[0].cpu(), torch.hash_tensor(x))
     names = tt_device.fallbacks()
     assert set(names.values()) == {2} and len(caught) == len(names)
     assert "runs on the CPU" in str(caught[0].message)
     with tt_device.strict(), pytest.raises(NotImplementedError, match="strict"):
-        torch.linalg.svdvals(x.to("tt"))
+        torch.hash_tensor(x.to("tt"))
 
 
 def fresh(code, **environment):

@@ -19,7 +19,8 @@ from ..version import __version__
 __all__ = ["load"]
 
 _HERE = Path(__file__).parent
-_SOURCES = (_HERE / "_bridge.cpp", _HERE / "record.h")
+_SOURCES = tuple(_HERE / name for name in (
+    "_bridge.cpp", "_bridge_device.hpp", "_bridge_rows.hpp", "record.h"))
 OLDEST = (2, 11)
 
 

@@ -1,0 +1,180 @@
+"""Rows of the device "tt" whose edges the operator samples of PyTorch do not reach, against the CPU."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from teletensor import _core as core
+
+FUSED = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, fused=True),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1, maximize=True, fused=True),
+    "lr tensor": lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1), momentum=0.9, fused=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.1, weight_decay=0.01, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True, fused=True),
+}
+
+
+def stepped(model, optimizer, x, scaler=None):
+    """The parameters after three steps; the second one has an infinite gradient if there is a scaler."""
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+            continue
+        scaler.scale(loss).backward()
+        if step == 1:
+            next(model.parameters()).grad[0, 0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("name", FUSED)
+def test_a_fused_optimizer(tt_device, name, scaled):
+    here = nn.Linear(5, 3)
+    there = copy.deepcopy(here).to("tt")
+    x = torch.randn(4, 5)
+    scalers = [torch.amp.GradScaler(device, init_scale=8.0) if scaled else None for device in ("cpu", "tt")]
+    wanted = stepped(here, FUSED[name](here.parameters()), x, scalers[0])
+    tt_device.fallbacks(clear=True)
+    got = stepped(there, FUSED[name](there.parameters()), x.to("tt"), scalers[1])
+    assert tt_device.fallbacks() == {}
+    for a, b in zip(wanted, got):
+        torch.testing.assert_close(b, a)
+
+
+# Operators whose results have a size that the elements decide, and how often each waits.
+SIZED = {
+    "unique": (lambda x: torch.unique(x, return_inverse=True, return_counts=True), 1),
+    "unique of rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), 1),
+    "unique of columns": (lambda x: torch.unique(x, dim=1), 1),
+    "unique_consecutive": (lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True), 1),
+    "unique_consecutive of rows": (lambda x: torch.unique_consecutive(x, dim=0), 1),
+    "bincount": (lambda x: torch.bincount(x.flatten(), minlength=2), 1),
+    "bincount with weights": (lambda x: torch.bincount(x.flatten(), x.flatten() * 0.5), 1),
+    "repeat_interleave": (lambda x: torch.repeat_interleave(x[0]), 1),
+    "repeat_interleave of a known size": (lambda x: torch.repeat_interleave(x[0], output_size=4), 0),
+    "nonzero_static": (lambda x: torch.nonzero_static(x, size=3), 0),
+    "tril_indices": (lambda x: torch.tril_indices(4, 3, -1, device=x.device), 0),
+    "triu_indices": (lambda x: torch.triu_indices(2, 5, 2, device=x.device), 0),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_a_size_that_elements_decide(tt_device, name):
+    function, waits = SIZED[name]
+    x = torch.tensor([[1, 0, 3], [1, 0, 3], [2, 2, 0], [1, 0, 3]])
+    wanted, there = function(x), x.to("tt")
+    before = core.torch_session().waits
+    with tt_device.strict():
+        got = function(there)
+    assert core.torch_session().waits == before + waits
+    for a, b in zip([wanted] if isinstance(wanted, torch.Tensor) else wanted,
+                    [got] if isinstance(got, torch.Tensor) else got):
+        assert torch.equal(a, b.cpu()) and a.dtype == b.dtype
+
+
+def test_negative_counts_are_errors(tt_device):
+    with pytest.raises((RuntimeError, ValueError), match="negative"):
+        torch.repeat_interleave(torch.tensor([1, -1], device="tt"))
+    with pytest.raises((RuntimeError, ValueError), match="non-negative"):
+        torch.bincount(torch.tensor([1, -1], device="tt"))
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("align", [False, True], ids=["corners", "centres"])
+def test_gradients_of_a_sampled_grid(tt_device, mode, padding, align):
+    x, grid = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(2, 6, 3, 2, dtype=torch.float64)
+    found = {}
+    for device in ("cpu", "tt"):
+        a, b = x.to(device).requires_grad_(), grid.to(device).requires_grad_()
+        with tt_device.strict():
+            y = F.grid_sample(a, b, mode, padding, align)
+            gradients = torch.autograd.grad((y * y).sum(), (a, b))
+        found[device] = [each.detach().cpu() for each in (y, *gradients)]
+    for a, b in zip(found["cpu"], found["tt"]):
+        torch.testing.assert_close(b, a)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("padding", [None, 2])
+def test_gradients_of_bags(tt_device, mode, padding):
+    weight, indices = torch.randn(6, 3), torch.tensor([0, 2, 2, 5, 1, 2])
+    offsets, scale = torch.tensor([0, 3, 3]), torch.randn(6)
+    found = {}
+    for device in ("cpu", "tt"):
+        w, s = weight.to(device).requires_grad_(), scale.to(device).requires_grad_()
+        with tt_device.strict():
+            y = F.embedding_bag(indices.to(device), w, offsets.to(device), mode=mode, padding_idx=padding,
+                                per_sample_weights=s if mode == "sum" else None)
+            wanted = (w, s) if mode == "sum" else (w,)
+            gradients = torch.autograd.grad((y * y).sum(), wanted)
+        found[device] = [each.detach().cpu() for each in (y, *gradients)]
+    for a, b in zip(found["cpu"], found["tt"]):
+        torch.testing.assert_close(b, a)
+
+
+def test_a_solution_of_matrices_in_either_order_has_its_gradient(tt_device):
+    for turned in (False, True):
+        found = {}
+        for function in (torch.linalg.solve, lambda a, b: torch.linalg.det(a), lambda a, b: torch.logdet(a @ a)):
+            torch.manual_seed(3)
+            matrix, right = torch.randn(4, 4, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)
+            for device in ("cpu", "tt"):
+                a = (matrix.T if turned else matrix).to(device).requires_grad_()
+                found[device] = torch.autograd.grad(function(a, right.to(device)).sum(), a)[0].cpu()
+            torch.testing.assert_close(found["tt"], found["cpu"])
+
+
+PRODUCTS = {
+    "mm": lambda a, b: a @ b,
+    "bmm": lambda a, b: torch.bmm(a[None], b[None]),
+    "addmm": lambda a, b: torch.addmm(b, a, b, beta=2),
+    "addmm_": lambda a, b: b.clone().conj().addmm_(a, b),
+    "out": lambda a, b: torch.mm(a, b, out=torch.empty_like(b).conj()),
+    "dot": lambda a, b: torch.dot(a[0], b[:, 0]),
+    "vdot": lambda a, b: torch.vdot(a[0], b[:, 0]),
+    "solve": lambda a, b: torch.linalg.solve(a, b),
+    "eig": lambda a, b: torch.linalg.eigvals(a).abs().sort()[0],
+    "stack": lambda a, b: torch.stack([a, b]),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_an_operand_with_a_bit_of_conjugation_or_negation(tt_device, name):
+    a, b = (torch.randn(3, 3, dtype=torch.complex128) for _ in range(2))
+    negated = torch.randn(3, 3, dtype=torch.complex128).conj().imag
+    for operands in ((a.mH, b), (a, b.conj()), (negated, negated.T)):
+        if name in ("addmm_", "out") and operands[0].is_neg():
+            continue
+        wanted = PRODUCTS[name](*operands)
+        there = [x.conj().to("tt").conj() if x.is_conj() else x.to("tt") for x in operands]
+        there = [torch.conj(torch.complex(torch.zeros_like(y), x.to("tt").resolve_neg().neg())).imag
+                 if x.is_neg() else y for x, y in zip(operands, there)]
+        assert [x.is_conj() for x in there] == [x.is_conj() for x in operands]
+        assert [x.is_neg() for x in there] == [x.is_neg() for x in operands]
+        torch.testing.assert_close(PRODUCTS[name](*there).resolve_conj().resolve_neg().cpu(),
+                                   wanted.resolve_conj().resolve_neg())
+
+
+def test_a_mask_broadcasts_the_tensor_that_it_scatters_to(tt_device):
+    x, source = torch.randn(5), torch.randn(15)
+    mask = torch.rand(3, 5) < 0.5
+    got = torch.masked_scatter(x.to("tt"), mask.to("tt"), source.to("tt"))
+    assert torch.equal(got.cpu(), torch.masked_scatter(x, mask, source))
+
+
+def test_an_embedding_of_limited_norm(tt_device):
+    weight, indices = torch.randn(6, 4) * 3, torch.tensor([[1, 4], [4, 0]])
+    there = weight.to("tt")
+    with tt_device.strict():
+        got = F.embedding(indices.to("tt"), there, max_norm=1.5)
+    torch.testing.assert_close(got.cpu(), F.embedding(indices, weight, max_norm=1.5))
+    torch.testing.assert_close(there.cpu(), weight)  # also in the rows that no index names
