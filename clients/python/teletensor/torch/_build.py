@@ -19,7 +19,7 @@ from ..version import __version__
 __all__ = ["load"]
 
 _HERE = Path(__file__).parent
-_SOURCES = (_HERE / "_bridge.cpp", _HERE / "record.h")
+_SOURCES = (_HERE / "_bridge.cpp", _HERE / "_steps.cpp", _HERE / "record.h")
 OLDEST = (2, 11)
 
 
