@@ -230,13 +230,11 @@ class Captured:
         guards, watch = _Guards(), _trace.Watch()
         with guards.seeing(), watch:
             result = tree_map(_detached, call.run(self._step, call.tensors))
-        self._know(guards, watch)
+        # Modules that the step makes are other ones in each call, so that later calls add none.
+        self._modules = guards.modules
+        self._leaves.update(watch.leaves)
         self._warm = True
         return result
-
-    def _know(self, guards: _Guards, watch: _trace.Watch) -> None:
-        self._modules.update(guards.modules)
-        self._leaves.update(watch.leaves)
 
     def _note_gradients(self) -> None:
         has = next(iter(self._leaves.values())).grad is not None
@@ -281,7 +279,7 @@ class Captured:
         before, variant.program = variant.program, program
         variant.guards = guards
         guards.settle(watch)
-        self._know(guards, watch)
+        self._leaves.update(watch.leaves)
         program.kept = [weak for weak in program.kept if not guards.owns(weak)]
         variant.traces += 1
         if before is not None:
