@@ -10,8 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TT_TORCH_VERSION 1
+#define TT_TORCH_VERSION 2
 #define TT_TORCH_CAPSULE "teletensor._core.torch_bridge"
+#define TT_STEP_CAPSULE "teletensor._core.torch_step"
 
 #ifdef __cplusplus
 extern "C" {
@@ -114,6 +115,10 @@ typedef struct tt_bridge {
   int (*upload)(const tt_tensor* to, const void* bytes, uint64_t count);
   int (*read)(const tt_tensor* from, void* bytes, uint64_t count);
   void (*set_random)(tt_random random);
+  /* Calls a captured step, the contents of a capsule TT_STEP_CAPSULE. The results are as those of
+   * `call`. Returns 1, without an effect, if the step is not valid for these arguments. */
+  int (*run)(void* step, const tt_tensor* arguments, size_t count, const tt_result** results,
+             size_t* made);
 } tt_bridge;
 
 #ifdef __cplusplus

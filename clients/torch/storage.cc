@@ -161,6 +161,11 @@ Status resize(Session& session, tt_storage& storage, std::uint64_t bytes) {
   return {};
 }
 
+void rebind(tt_storage& storage, HandleRef contents) {
+  storage.base = std::move(contents);
+  storage.views.clear();
+}
+
 Status make_result(Session& session, const Var& value, std::span<const Var> operands,
                    tt_result& result) {
   static const ops::OpRef clone("clone");

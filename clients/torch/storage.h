@@ -5,15 +5,24 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "clients/session/session.h"
 #include "clients/torch/record.h"
 
 struct tt_storage {
+  tt_storage() = default;
+  tt_storage(const tt_storage&) = delete;
+  ~tt_storage() {
+    if (watch != nullptr) *watch = nullptr;
+  }
+
   std::uint64_t bytes = 0;
   teletensor::autograd::HandleRef base;                // null: no contents
   std::vector<teletensor::autograd::HandleRef> views;  // of base, the last used ones
+  // Those who must know whether the storage is still there share this pointer to it.
+  std::shared_ptr<tt_storage*> watch;
 };
 
 namespace teletensor::torch {
@@ -39,6 +48,8 @@ Status write(Session& session, core::Device device, const tt_tensor& to, const V
 // As write() for a value that nothing else uses: a storage without contents takes its memory over.
 Status give(Session& session, core::Device device, const tt_tensor& to, const Var& value);
 Status resize(Session& session, tt_storage& storage, std::uint64_t bytes);
+// Gives the storage other contents, of as many bytes.
+void rebind(tt_storage& storage, HandleRef contents);
 
 // A new storage for a result. A value that shares memory is copied first. `result.tensor` points
 // into the handle.

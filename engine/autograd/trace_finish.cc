@@ -339,6 +339,7 @@ Status Tracer::Ending::add_steps() {
 }
 
 Status Tracer::Ending::add_rebinds() {
+  bool only_expanded = false;
   for (const std::size_t k : order_) {
     const HandleRef& h = replay_.strangers()[k];
     if (h->node != nullptr) {
@@ -349,12 +350,20 @@ Status Tracer::Ending::add_rebinds() {
     const Cell* const cell = h->cell.get();
     if (h->cell->value == original(k)) continue;
     if (rebound_.contains(cell)) continue;
+    // A call writes through a view without overlaps; the function may have read expanded ones too.
     if (known_[k].layout.geometry.overlaps_itself()) {
-      return invalid("a captured function cannot write an expanded tensor from outside");
+      only_expanded = true;
+      continue;
     }
-    const std::uint32_t parameter = parameter_of_cell_.at(cell);
+    const std::uint32_t parameter = input_of_.at(k);
     rebound_[cell] = forward_.rebound(parameter, *h->cell->value);
     forward_.program().rebinds.push_back({parameter, rebound_[cell]});
+  }
+  for (const std::size_t k : order_) {
+    const HandleRef& h = replay_.strangers()[k];
+    if (only_expanded && h->cell->value != original(k) && !rebound_.contains(h->cell.get())) {
+      return invalid("a captured function cannot write an expanded tensor from outside");
+    }
   }
   return {};
 }

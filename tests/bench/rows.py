@@ -9,6 +9,7 @@ import fairness
 import numpy as np
 import teletensor as tt
 import torch
+import torch_device
 from support import models
 from teletensor._admin import Admin
 
@@ -372,6 +373,7 @@ def rows(daemon):
         peer.close()
     yield from fairness.rows(Row)
     yield from collectives.rows(Row)
+    yield from torch_device.rows(Row, daemon.unix)
 
 
 def rows_of(unix, tcp, flight):

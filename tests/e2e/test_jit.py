@@ -293,3 +293,17 @@ def test_a_failed_capture_leaves_its_arguments_as_they_were(tt):
     y = x.view(2)
     y.add_(1)
     assert x.add_(0) is x and x.tolist() == [2, 2]
+
+
+def test_a_write_to_a_tensor_of_which_an_expanded_view_is_read():
+    p = tt.zeros(1, 4)
+    wide = p.expand(3, 4)
+
+    def f(x):
+        y = (wide * x).sum()
+        p.add_(1)
+        return y
+
+    g = tt.compile(f)
+    assert [g(tt.ones(3, 4)).item() for _ in range(4)] == [0, 12, 24, 36]
+    assert p.tolist() == [[4.0] * 4]

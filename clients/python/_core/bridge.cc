@@ -2,6 +2,8 @@
 //
 // There is one session for the process: the current one when the device is first used.
 
+#include "bridge.h"
+
 #include <cstring>
 #include <mutex>
 
@@ -128,8 +130,7 @@ TorchHost& host() {
   return *the_host;
 }
 
-template <class Run>
-int guarded(Run run) {
+int guarded(const std::function<int()>& run) {
   try {
     host().sweep();
     return run();
@@ -208,9 +209,25 @@ constexpr tt_bridge kBridge{
     .upload = upload,
     .read = read,
     .set_random = [](tt_random random) { host().set_random(random); },
+    .run =
+        [](void* step, const tt_tensor* arguments, std::size_t count, const tt_result** results,
+           std::size_t* made) {
+          return guarded([&] {
+            TorchHost& h = host();
+            if (!run_step(h, step, {arguments, count}, h.results)) return 1;
+            h.finish({});
+            *results = h.results.data();
+            *made = h.results.size();
+            return 0;
+          });
+        },
 };
 
 }  // namespace
+
+PySession& torch_session() { return host().own(); }
+core::Device torch_device() { return host().device(); }
+void sweep_torch() { host().sweep(); }
 
 void bind_bridge(nb::module_& m) {
   m.def(
@@ -222,6 +239,7 @@ void bind_bridge(nb::module_& m) {
       "The session of the PyTorch device; the current one from the first call on.");
   m.def(
       "torch_sweep", [] { host().sweep(); }, "Lets go of the storages that torch has dropped.");
+  bind_torch_steps(m);
 }
 
 }  // namespace teletensor::client

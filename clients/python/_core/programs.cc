@@ -288,14 +288,21 @@ struct PyTrace {
 
 nb::object end_trace(PySession& session, nb::handle outputs, std::uint64_t begun,
                      const std::string& name, const std::vector<std::string>& names, bool kept) {
+  const auto [seed, ordinal] = rng_state();
+  return end_trace_drawn(session, outputs, static_cast<std::uint64_t>(ordinal) - begun, name, names,
+                         kept);
+}
+
+nb::object end_trace_drawn(PySession& session, nb::handle outputs, std::uint64_t drawn,
+                           const std::string& name, const std::vector<std::string>& names,
+                           bool kept) {
   std::unique_ptr<autograd::Tracer> ended = session.end_trace();
   if (!ended) throw nb::value_error("nothing is being captured");
-  const auto [seed, ordinal] = rng_state();
   std::vector<HandleRef> keep = handles_of(outputs, &session);
   // Adds a tensor from outside that no step has read to the trace.
   for (const HandleRef& h : keep) ended->know(*h);
-  auto trace = std::make_unique<PyTrace>(nb::borrow(session.self), &session, std::move(ended), keep,
-                                         static_cast<std::uint64_t>(ordinal) - begun);
+  auto trace =
+      std::make_unique<PyTrace>(nb::borrow(session.self), &session, std::move(ended), keep, drawn);
   const autograd::Tracer* const tracer = trace->tracer.get();
   const std::set<program::HandleId> none;
   Traced traced = trace->finish(kept ? &none : nullptr);
@@ -399,6 +406,38 @@ nb::object program_object(PySession& session, program::Program program) {
     made->outputs.push_back({false, static_cast<std::uint32_t>(i), false});
   }
   return nb::cast(made.release(), nb::rv_policy::take_ownership);
+}
+
+std::optional<Handles> call_program(nb::handle program, const std::vector<HandleRef>& arguments,
+                                    const Draw& draw) {
+  auto& p = *nb::cast<PyProgram*>(program);
+  std::vector<HandleRef> inputs;
+  if (!p.resolve(arguments, inputs, true)) return std::nullopt;
+  p.define();
+  program::Call command;
+  command.program = p.number;
+  if (const std::uint64_t draws = p.program().random_steps; draws > 0) {
+    std::tie(command.seed, command.ordinal) = draw(draws);
+  }
+  Handles results, outputs;
+  const Status status = p.session->call(*p.callable, std::move(command), inputs, results);
+  if (PyErr_Occurred()) throw nb::python_error();
+  raise_if(status);
+  for (const TracedOutput& output : p.outputs) {
+    outputs.push_back(output.is_input ? inputs[output.index] : results[output.index]);
+  }
+  return outputs;
+}
+
+bool same_sources(nb::handle a, nb::handle b) {
+  const auto& left = nb::cast<PyProgram*>(a)->sources;
+  const auto& right = nb::cast<PyProgram*>(b)->sources;
+  return std::ranges::equal(left, right, [](const auto& x, const auto& y) {
+    if (x.argument != y.argument || x.gradient_of != y.gradient_of) return false;
+    if (!x.fixed || !y.fixed) return !x.fixed == !y.fixed;
+    return x.fixed->cell == y.fixed->cell && x.fixed->layout.dtype == y.fixed->layout.dtype &&
+           x.fixed->geometry() == y.fixed->geometry();
+  });
 }
 
 PyTypeObject* symbol_type() { return reinterpret_cast<PyTypeObject*>(g_symbol); }

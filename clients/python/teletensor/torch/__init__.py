@@ -23,10 +23,11 @@ import torch as _torch
 
 from .. import _core
 from .._errors import OutOfMemoryError
-from . import _build, _device, _printing
+from . import _build, _capture, _device, _printing, _trace
 
-__all__ = ["fallbacks", "strict", "synchronize"]
+__all__ = ["capture", "fallbacks", "strict", "synchronize"]
 
+capture = _capture.capture
 synchronize = _device.synchronize
 _bridge: _Any = None  # the extension
 
@@ -37,7 +38,7 @@ def _begin() -> None:
         raise ImportError(f"this process has the PyTorch backend {name!r} already: PyTorch has room for "
                           "one backend of this kind, and 'tt' is such a backend")
     global _bridge
-    _bridge = _build.load(_torch)
+    _bridge = _trace.bridge = _build.load(_torch)
     _core.pass_over(str(Path(_torch.__file__).parent))
     _torch.utils.rename_privateuse1_backend("tt")
     _bridge.begin(_core.torch_bridge(), OutOfMemoryError)

@@ -232,10 +232,21 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+}  // namespace
+
+#include "_steps.cpp"
+
+namespace {
+
 PyMethodDef g_methods[] = {
     {"begin", begin, METH_VARARGS, "Registers everything, with the capsule of the functions."},
     {"default_generator", python_generator, METH_NOARGS, "Of operators that are given none."},
     {"fallbacks", fallbacks, METH_O, "Operators that have run on the CPU, and how often."},
+    {"dense", python_dense, METH_O, "Tensors, with copies in place of those that are not dense."},
+    {"record", python_record, METH_O, "A tensor as the client sees it."},
+    {"run", python_run, METH_VARARGS, "Calls a captured step."},
+    {"signature", python_signature, METH_O, "What of tensors a captured step depends on."},
+    {"storages", python_storages, METH_O, "The identity of the storages of tensors."},
     {"set_strict", set_strict, METH_O, "Whether such an operator is an error. What it was before."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef g_module = {

@@ -20,7 +20,7 @@ __all__ = ["load"]
 
 _HERE = Path(__file__).parent
 _SOURCES = tuple(_HERE / name for name in (
-    "_bridge.cpp", "_bridge_device.hpp", "_bridge_rows.hpp", "record.h"))
+    "_bridge.cpp", "_bridge_device.hpp", "_bridge_rows.hpp", "_steps.cpp", "record.h"))
 OLDEST = (2, 11)
 
 

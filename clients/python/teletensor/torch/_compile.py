@@ -1,0 +1,84 @@
+"""`torch.compile(backend="teletensor")`: each graph of PyTorch's compiler as one command of the daemon.
+
+PyTorch finds `backend` by the entry point "torch_dynamo_backends" of this distribution. Its AOTAutograd
+makes a graph of the forward and one of the backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _trace
+
+__all__ = ["backend"]
+
+PROGRAMS = 16  # of a graph: one for each combination of sizes
+
+
+class _Graph:
+    """A graph without side effects, and its programs by the sizes of its inputs. A graph with tensors in
+    host memory, or one that cannot be captured, runs operator by operator."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self._programs: dict[Any, _trace.Program] = {}
+        self._line_by_line = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        places = [i for i, each in enumerate(inputs) if isinstance(each, torch.Tensor)]
+        tensors: list[torch.Tensor] = [inputs[i] for i in places]
+        if self._line_by_line or any(each.device.type != "tt" for each in tensors):
+            return self._graph(*inputs)
+        with torch.no_grad():
+            key = (_trace.bridge.signature(tensors),
+                   *(each for each in inputs if not isinstance(each, torch.Tensor)))
+            program = self._programs.get(key)
+            if program is not None:
+                valid, result = program.run(tensors)
+                return result if valid else self._graph(*inputs)
+            return self._first(key, inputs, places, tensors)
+
+    def _first(self, key: Any, inputs: Any, places: list[int], tensors: list[torch.Tensor]) -> Any:
+        def run(*own: torch.Tensor) -> Any:
+            given = list(inputs)
+            for i, each in zip(places, own, strict=True):
+                given[i] = each
+            return self._graph(*given)
+
+        own = _trace.copies(tensors)
+        try:
+            result, program = _trace.trace(run, own, _trace.Watch())
+        except (RuntimeError, NotImplementedError):
+            # The graph has written to copies only.
+            self._line_by_line = True
+            return self._graph(*inputs)
+        for i in program.written:
+            tensors[i].copy_(own[i])
+        program.finish()
+        if len(self._programs) >= PROGRAMS:
+            self._programs.pop(next(iter(self._programs)))
+        self._programs[key] = program
+        return result
+
+
+def _compiled(graph: Any, _: Any) -> Any:
+    aten = torch.ops.aten
+    for node in graph.graph.nodes:
+        # PyTorch's compiler has chosen views by the strides that its own kernels would give results.
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default
+    graph.recompile()
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    return make_boxed_func(_Graph(graph))
+
+
+def backend(graph: Any, inputs: Any, **options: Any) -> Any:
+    """The compiler of `torch.compile(backend="teletensor")`. It has no options."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    if options:
+        raise ValueError(f"the backend teletensor has no options, but was given {', '.join(options)}")
+    return aot_autograd(fw_compiler=_compiled, bw_compiler=_compiled)(graph, inputs)

@@ -1,0 +1,265 @@
+"""The trace of a function of PyTorch tensors: its commands as one program of the daemon."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from .. import _core
+from ..jit._capture import contents
+
+__all__ = ["Program", "Watch", "bridge", "copies", "line", "trace"]
+
+_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+bridge: Any = None  # the extension; the package sets it
+
+
+def _record(tensor: torch.Tensor) -> Any:
+    return bridge.record(tensor)
+
+
+def line() -> str:
+    """The line of the program that is running, as "file:line: "; nothing if all code is PyTorch's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((*_PACKAGES, "<")):
+            return f"{code.co_filename}:{frame.f_lineno}: "
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+class Watch(TorchDispatchMode):  # type: ignore[misc]
+    """Sees the tensors of the operators that run in its block, and refuses a write to host memory that
+    existed before, because a later call of the program would not do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: set[int] = set()  # storages in host memory
+        # storages of the device: whether they are still there, and their addresses
+        self._storages: dict[int, tuple[Any, int]] = {}
+        self.host: dict[int, torch.Tensor] = {}  # tensors in host memory from outside, by storage
+        self.leaves: dict[int, torch.Tensor] = {}  # tensors whose gradient a backward sets
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for each in tree_leaves((args, kwargs)):
+            if isinstance(each, torch.Tensor):
+                self._sees(each, False)
+        self._check(func, args, kwargs)
+        result = func(*args, **kwargs)
+        for each in tree_leaves(result):
+            if isinstance(each, torch.Tensor):
+                self._sees(each, True)
+        return result
+
+    def _sees(self, tensor: torch.Tensor, made: bool) -> None:
+        if tensor.device.type == "cpu":
+            key = tensor.untyped_storage()._cdata
+            if key not in self.host and key not in self._made:
+                self.host[key] = tensor  # keeps the storage, so that its key stays its own
+                if made:
+                    self._made.add(key)
+        elif tensor.device.type == "tt":
+            storage = tensor.untyped_storage()
+            known = self._storages.get(storage._cdata)
+            if known is None or known[0].expired():
+                address = _record(tensor)[0]
+                self._storages[storage._cdata] = (StorageWeakRef(storage), address)
+            # A backward makes aliases of leaves, but only with grad mode off.
+            if not made and tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+                self.leaves.setdefault(id(tensor), tensor)
+
+    def _check(self, func: Any, args: Any, kwargs: Any) -> None:
+        arguments = func._schema.arguments
+        given = [*zip(arguments, args), *((each, kwargs[each.name]) for each in arguments
+                                          if each.name in kwargs)]
+        for argument, value in given:
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            for each in tree_leaves(value):
+                if (isinstance(each, torch.Tensor) and each.device.type == "cpu"
+                        and each.untyped_storage()._cdata not in self._made):
+                    raise RuntimeError(
+                        f"{line()}a captured step cannot write to a tensor in host memory ({func}): its "
+                        "later calls would not. Keep the tensor on the device; for torch.optim.Adam and "
+                        "its kin that is capturable=True or fused=True")
+
+    def outside(self) -> list[torch.Tensor]:
+        """The tensors in host memory that existed before."""
+        return [tensor for key, tensor in self.host.items() if key not in self._made]
+
+    def living(self) -> list[tuple[Any, int]]:
+        """The storages of the device that are still there: a weak reference and the address of each."""
+        return [(weak, address) for weak, address in self._storages.values() if not weak.expired()]
+
+
+class Program:
+    """A traced function: its program, and how its result is made of the program's."""
+
+    def __init__(self, program: Any, kept: list[tuple[Any, int]], used: list[tuple[Any, int]], spec: Any,
+                 leaves: list[tuple[Any, ...]]) -> None:
+        self.program = program
+        self.kept = [weak for weak, _ in kept]  # storages that each call gives new contents
+        self._kept, self._used = kept, used
+        self._spec, self.leaves = spec, leaves
+        self.written: list[int] = []  # arguments that the function writes to
+        self.text: str = program.text()
+        self.blob: bytes = program.serialize()
+        self._step: Any = None
+
+    def finish(self) -> None:
+        """Prepares calls."""
+        self.program.optimize(contents)
+        self._step = _core.torch_step(self.program, [address for _, address in self._kept],
+                                      [address for weak, address in self._used if not weak.expired()])
+        self._kept, self._used = [], []
+
+    def run(self, arguments: list[torch.Tensor]) -> tuple[bool, Any]:
+        """(True, the function's result for these arguments); or (False, None), without an effect, if the
+        program is not valid for them or for the state of the device. Precondition: finish()."""
+        given = bridge.dense(arguments)
+        made = bridge.run(self._step, given)
+        if made is None:
+            return False, None
+        for i in self.written:
+            if given[i] is not arguments[i]:
+                arguments[i].copy_(given[i])
+        return True, self.tree(made, given)
+
+    def same_result(self, other: Program) -> bool:
+        """Returns whether the results of both functions are made alike."""
+
+        def plain(leaf: tuple[Any, ...]) -> Any:
+            return ("outside", _record(leaf[1])) if isinstance(leaf[1], torch.Tensor) else leaf
+
+        return self._spec == other._spec and [*map(plain, self.leaves)] == [*map(plain, other.leaves)]
+
+    def tree(self, made: list[torch.Tensor], arguments: list[torch.Tensor]) -> Any:
+        """The function's result with these tensors."""
+        return tree_unflatten([self._leaf(made, arguments, *each) for each in self.leaves], self._spec)
+
+    def _leaf(self, made: list[torch.Tensor], arguments: list[torch.Tensor], kind: str, value: Any,
+              shown: Any = None) -> Any:
+        if kind == "value":
+            return value
+        tensor = made[value] if kind == "made" else arguments[value]
+        dtype, size, stride, offset = shown
+        if (tensor.dtype == dtype and tensor.shape == size and tensor.stride() == stride
+                and tensor.storage_offset() == offset):
+            return tensor
+        return _view(tensor, shown)
+
+
+def _view(tensor: torch.Tensor, shown: Any) -> torch.Tensor:
+    """What these elements of a tensor's storage show."""
+    dtype, size, stride, offset = shown
+    made = torch.empty(0, dtype=dtype, device=tensor.device)
+    return made.set_(tensor.untyped_storage(), offset, size, stride)
+
+
+def _generator_state() -> tuple[int, int]:
+    from . import _device
+
+    seed, used = struct.unpack("<QQ", bytes(_device.default_generator.get_state().tolist()))
+    return seed, used
+
+
+class _Results:
+    """The leaves of a traced function's result, sorted by where their memory comes from."""
+
+    def __init__(self, arguments: list[torch.Tensor]) -> None:
+        self._places = {_record(each)[0]: i for i, each in enumerate(arguments)}
+        self.made: dict[int, Any] = {}  # by storage: its contents
+        self.plan: list[tuple[Any, ...]] = []
+
+    def add(self, leaf: Any) -> None:
+        """Takes the next leaf."""
+        if not isinstance(leaf, torch.Tensor):
+            self.plan.append(("value", leaf))
+            return
+        if leaf.device.type != "tt":
+            raise RuntimeError("a captured step cannot return a tensor in host memory: its later calls "
+                               "would not compute it")
+        if leaf.is_conj() or leaf.is_neg():
+            leaf = leaf.resolve_conj().resolve_neg()
+        record = _record(leaf)
+        storage = record[0]
+        shown = (leaf.dtype, leaf.shape, leaf.stride(), leaf.storage_offset())
+        _core.torch_operand(*record)  # a storage without contents gets some
+        contents = _core.torch_made(storage)
+        if storage in self._places:
+            self.plan.append(("argument", self._places[storage], shown))
+        elif contents is not None:
+            self.made.setdefault(storage, contents)
+            self.plan.append(("made", list(self.made).index(storage), shown))
+        else:
+            self.plan.append(("value", leaf.detach()))
+
+
+def copies(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors with these elements, each dense in a storage of its own."""
+    with torch.no_grad():
+        # not clone(), whose contents have the tensor's shape
+        made = [torch.empty_like(each).copy_(each) for each in tensors]
+    for each in made:
+        _core.torch_operand(*_record(each))  # a tensor without elements has no contents so far
+    return made
+
+
+def trace(function: Callable[..., Any], arguments: list[torch.Tensor], watch: Watch
+          ) -> tuple[Any, Program]:
+    """Runs function(*arguments), whose operators become a program. Returns the result, without history, and
+    the program. Precondition: the arguments are from copies().
+
+    Storages from the trace that are still in use afterwards are outputs of the program, whose calls give
+    them new contents. RuntimeError if the function cannot be captured.
+    """
+    seed, begun = _generator_state()
+    before = bridge.set_strict(True)
+    versions = [each._version for each in arguments]
+    try:
+        _core.torch_begin(seed, begun, [_record(each)[0] for each in arguments])
+        with watch:
+            result = function(*arguments)
+        leaves, spec = tree_flatten(result)
+        results = _Results(arguments)
+        leaf = None
+        for leaf in leaves:
+            results.add(leaf)
+        del result, leaves, leaf
+        gc.collect()
+        _core.torch_sweep()
+        living = watch.living()
+        kept = [each for each in living if _core.torch_made(each[1]) is not None]
+        used = [each for each in living if _core.torch_made(each[1]) is None]
+        addresses = {address for _, address in kept}
+        # A result that something else holds as well gets memory of its own in each call.
+        fresh = [_core.ops["clone"](contents) if storage in addresses else contents
+                 for storage, contents in results.made.items()]
+        outputs = [_core.torch_made(address) for _, address in kept] + fresh
+        traced = _core.torch_end(outputs, _generator_state()[1] - begun)
+    finally:
+        bridge.set_strict(before)
+        _core.abandon_trace(_core.torch_session())
+    program = Program(traced["program"], kept, used, spec, results.plan)
+    program.written = [i for i, each in enumerate(arguments) if each._version != versions[i]]
+    return program.tree([_tensor_of(each) for each in fresh], arguments), program
+
+
+def _tensor_of(contents: Any) -> torch.Tensor:
+    """A new tensor of bytes whose storage has these contents."""
+    made = torch.empty(_core.torch_bytes(contents), dtype=torch.uint8, device="tt")
+    _core.torch_put(_record(made)[0], contents)
+    return made
