@@ -135,7 +135,7 @@ tell(texts)
 """))
     assert texts[0] == texts[1]
     starts = [
-        "ValueError: checkpoint_id, the path of a folder",
+        "ValueError: checkpoint_id is missing: give the path of a folder",
         "CheckpointException: load: rank 0: FileNotFoundError: ",
         "None",
         "CheckpointException: save: rank 0: ValueError: rank 1 has other names than rank 0, or another order: ['own']",

@@ -89,9 +89,13 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     # Signals that nohup or a background shell ignores stay ignored.
     handled_signals = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
+    environment = dict(os.environ)  # of the processes
+    # Otherwise gRPC's handlers of fork close the poller that its threads use, and the launcher hangs or
+    # aborts. The children of the launcher only run another program.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     try:
         with arrivals(handled_signals) as signals, _daemon_of(args) as address:
-            return _Launch(args, prog, address, pass_local_rank, signals).run()
+            return _Launch(args, prog, address, pass_local_rank, signals, environment).run()
     except (TeletensorError, DistStoreError, OSError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
@@ -237,9 +241,9 @@ def _place_of(args: argparse.Namespace) -> Place:
 
 class _Launch:
     def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
-                 signals: Arrivals) -> None:
+                 signals: Arrivals, environment: dict[str, str]) -> None:
         self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
-        self._signals = signals
+        self._signals, self._environment = signals, environment
         self._begin = _daemon.ends_with_this(signal.SIGKILL, _mask())
 
     def run(self) -> int:
@@ -339,7 +343,7 @@ class _Launch:
             }  # fmt: skip
             extra = [f"--local-rank={local}"] if self._pass_local_rank else []
             yield ([*python, args.script, *extra, *args.arguments],
-                   {**os.environ, **{name: str(value) for name, value in given.items()}})
+                   {**self._environment, **{name: str(value) for name, value in given.items()}})
 
     def _say(self, text: str) -> None:
         print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
