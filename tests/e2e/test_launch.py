@@ -28,7 +28,8 @@ dist.init_process_group("gloo")
 x = tt.ones(3) * (dist.get_rank() + 1)
 dist.all_reduce(x)
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
-         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TELETENSOR_ADDRESS", "OMP_NUM_THREADS")
+         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TELETENSOR_ADDRESS", "OMP_NUM_THREADS",
+         "GRPC_ENABLE_FORK_SUPPORT")
 told = {name: os.environ[name] for name in names if name in os.environ}
 # One write, so that the lines of two processes do not mix.
 sys.stdout.write(json.dumps({"sum": x.tolist(), "arguments": sys.argv[1:], **told}) + "\\n")
@@ -109,6 +110,8 @@ def test_a_world_without_a_daemon_gets_one_of_its_own(box):
         assert first[name] == second[name]
     assert first["TELETENSOR_ADDRESS"].startswith(f"unix:{box.folder}/")
     assert ("OMP_NUM_THREADS" in first) == ("OMP_NUM_THREADS" in os.environ)
+    # The launcher changes this setting for itself alone.
+    assert first.get("GRPC_ENABLE_FORK_SUPPORT") == os.environ.get("GRPC_ENABLE_FORK_SUPPORT")
     assert not box.pids()
 
 
