@@ -22,7 +22,8 @@ ops::Vars all_made(std::string_view op, std::initializer_list<Var> operands,
 
 // ---- Shapes
 
-// The dimension that `dim` names; a scalar has dimension 0. Fails where there is none.
+// Returns the dimension that `dim` names; a scalar has dimension 0. Fails the call if a tensor of
+// this rank has no such dimension.
 std::optional<int> dim_of(Call& c, std::int64_t dim, int rank);
 // The size of dimension `dim`, which counts from the end where it is negative. 0 for an absent x.
 std::int64_t size_of(const Var& x, int dim);

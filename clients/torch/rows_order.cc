@@ -46,7 +46,7 @@ void is_in(Call& c) {
     x = ops::cast(x, DType::kU8), tests = ops::cast(tests, DType::kU8);
   Var ordered = made("sort", {flat(tests)});
   if (core::is_floating(tests.dtype())) {
-    // NaN equals nothing: another test stands in for it.
+    // NaN equals no element, so the smallest test element replaces each NaN.
     ordered =
         made("sort", {ops::where(ops::unary("isnan", ordered), select(ordered, 0, 0), ordered)});
   }

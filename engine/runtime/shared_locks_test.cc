@@ -170,7 +170,7 @@ TEST_F(SharedLocksTest, AnInterruptEndsTheWaitAndGivesUpThePlace) {
   clients[1]->back.cancel_upto(interrupted);
   clients[1]->finish();
   EXPECT_EQ(clients[1]->events.code, core::Code::kCancelled);
-  clients[2]->fetch(tensor[2]);  // a reader, which would wait behind a writer
+  clients[2]->fetch(tensor[2]);  // a reader would wait for an earlier writer
   clients[2]->finish();
   open_gate();
   EXPECT_THAT(floats(*tensor[0]), Each(0));

@@ -1,4 +1,4 @@
-"""One user's streams leave streams to others (server/session/stream_shares.h)."""
+"""A user with many open streams does not keep other users from opening streams (server/session/stream_shares.h)."""
 
 from concurrent.futures import ThreadPoolExecutor
 

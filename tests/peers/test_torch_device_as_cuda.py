@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-# What programs for one GPU commonly say. Each line of output is checked.
+# A program with the calls that programs for one GPU commonly make. The test checks each line of its output.
 PROGRAM = """
 import sys
 import torch

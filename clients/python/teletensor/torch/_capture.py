@@ -29,8 +29,8 @@ _ADVICE = (
 
 
 class _Guards:
-    """What a step depends on beside its arguments: modules' modes and tensors, optimizers' numbers and
-    state, gradients, and tensors in host memory."""
+    """The state on which a step depends beside its arguments: modes and tensors of modules, numbers and
+    state of optimizers, gradients, and tensors in host memory."""
 
     def __init__(self) -> None:
         self.modules: dict[int, torch.nn.Module] = {}
@@ -60,12 +60,12 @@ class _Guards:
         self._gradients = [each.grad for each in self._leaves]
         self._host = [(each, each._version) for each in watch.outside()]
         self._numbers = self._read_numbers()
-        self._tensors = self._containers()
+        containers = self._containers()
         # keeps the storages, so that no other storage has their addresses
-        self._held = [each.detach() for part in self._tensors
+        self._held = [each.detach() for part in containers
                       for each in (part.values() if isinstance(part, dict) else part)
                       if isinstance(each, torch.Tensor)]
-        self._storages = _trace.bridge.storages(self._tensors)
+        self._storages = _trace.bridge.storages(containers)
 
     def _containers(self) -> list[Any]:
         found: list[Any] = [self._leaves]
@@ -159,7 +159,7 @@ class _Call:
             self._leaves[i] = None
 
     def key(self) -> Any:
-        """What programs of other calls cannot be used for."""
+        """Returns a key that is equal for two calls if the program of one can serve the other."""
         return (self._spec, tuple(self._leaves), tuple(map(type, self._leaves)), tuple(self._places),
                 _trace.bridge.signature(self.tensors), torch.is_grad_enabled(),
                 torch.is_autocast_enabled("tt"), torch.get_autocast_dtype("tt"), torch.get_default_dtype())
@@ -178,7 +178,7 @@ def _detached(leaf: Any) -> Any:
 
 
 class Captured:
-    """What `capture` returns. `programs` is the number of programs that it can call."""
+    """A captured step, as `capture` returns it. `programs` is the number of programs that it can call."""
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
@@ -274,8 +274,7 @@ class Captured:
         with guards.seeing():
             result, program = _trace.trace(lambda *tensors: self._run(call, list(tensors)), own, watch)
         with torch.no_grad():
-            for i in program.written:
-                call.tensors[i].copy_(own[i])
+            program.write_back(own, call.tensors)
         before, variant.program = variant.program, program
         variant.guards = guards
         guards.settle(watch)

@@ -54,8 +54,7 @@ class _Graph:
             # The graph has written to copies only.
             self._line_by_line = True
             return self._graph(*inputs)
-        for i in program.written:
-            tensors[i].copy_(own[i])
+        program.write_back(own, tensors)
         program.finish()
         if len(self._programs) >= PROGRAMS:
             self._programs.pop(next(iter(self._programs)))

@@ -133,10 +133,14 @@ class Program:
         made = bridge.run(self._step, given)
         if made is None:
             return False, None
-        for i in self.written:
-            if given[i] is not arguments[i]:
-                arguments[i].copy_(given[i])
+        self.write_back(given, arguments)
         return True, self.tree(made, given)
+
+    def write_back(self, own: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
+        """Copies what the function has written to copies of its arguments into the arguments."""
+        for i in self.written:
+            if own[i] is not arguments[i]:
+                arguments[i].copy_(own[i])
 
     def same_result(self, other: Program) -> bool:
         """Returns whether the results of both functions are made alike."""
