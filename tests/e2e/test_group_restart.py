@@ -62,8 +62,10 @@ PROGRAMS = {
 }
 
 
-def restart(daemon):
+def restart(daemon, ranks):
     daemon.drain()
+    for rank in ranks:
+        assert rank.poll() is None, rank.stderr.read()
     assert "event=session_lost" not in daemon.log, daemon.log
     assert "event=groups_at_rest" in daemon.log, daemon.log
     daemon.restart()
@@ -95,7 +97,7 @@ def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
     ranks = start_ranks(daemon.unix, 3, program, go_on)
     for times in range(3):
         wait_line(ranks[times], "step")
-        restart(daemon)
+        restart(daemon, ranks)
     go_on.touch()
     assert told(ranks) == wanted
 
@@ -108,7 +110,7 @@ def test_each_daemon_in_turn(start_daemon, tmp_path, program):
     ranks = start_ranks(addresses, 4, program, go_on)
     for times, daemon in enumerate(daemons):
         wait_line(ranks[times], "step")
-        restart(daemon)
+        restart(daemon, ranks)
     go_on.touch()
     assert told(ranks) == wanted
 
@@ -124,7 +126,7 @@ def test_daemons_at_once(start_daemon, tmp_path, program, count):
     for times in range(3):
         wait_line(ranks[times], "step")
         with ThreadPoolExecutor(count) as pool:
-            list(pool.map(restart, daemons[:count]))
+            list(pool.map(restart, daemons[:count], [ranks] * count))
     go_on.touch()
     assert told(ranks) == wanted
 
