@@ -49,6 +49,11 @@ class BasicLink {
       : incarnation_(incarnation), window_(window) {}
 
   void send(Parcel parcel) { parcels_.push_back(std::move(parcel)); }
+  // Sends the parcel before all parcels that have not been put into a connection yet.
+  void send_first(Parcel parcel) {
+    const std::uint64_t tried = std::max<std::uint64_t>(tried_ - acknowledged_, sent_);
+    parcels_.insert(parcels_.begin() + static_cast<std::ptrdiff_t>(tried), std::move(parcel));
+  }
 
   Hello hello() const { return {incarnation_, received_, peer_}; }
   // Reports that a connection is established. Returns true if the peer has restarted. `released`,

@@ -92,5 +92,23 @@ TEST(Link, ARestartedPeerGetsWhatWasNeverSent) {
   EXPECT_FALSE(a.next());
 }
 
+// The parcel precedes those that wait, but not those that were sent and may have arrived.
+TEST(Link, SendsFirst) {
+  Link a(1, 100), b(2, 100);
+  connect(a, b);
+  a.send(parcel(1));
+  ASSERT_TRUE(a.next());
+  a.disconnected();
+  a.send(parcel(3));
+  a.send_first(parcel(2));
+  connect(a, b);
+  for (Number number = 1; number <= 3; ++number) {
+    const auto frame = a.next();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->parcel.message.number, number);
+    EXPECT_TRUE(*b.receive(*frame));
+  }
+}
+
 }  // namespace
 }  // namespace teletensor::collective

@@ -103,8 +103,8 @@ class Fabric {
   virtual std::uint64_t incarnation() const = 0;
   // The names of the other daemons.
   virtual std::vector<std::string> peers() const = 0;
-  // Queues a message without waiting; may be called from a receiver. Precondition: `peer` is one of
-  // peers().
+  // Queues a message without waiting; may be called from a receiver. A kKept message precedes all
+  // messages that were queued and not sent. Precondition: `peer` is one of peers().
   virtual void send(const std::string& peer, PeerMessage message, Payload payload = {}) = 0;
 };
 

@@ -119,7 +119,11 @@ void Peer::send(PeerParcel parcel) {
   {
     MutexLock lock(mutex_);
     if (stopped_) return;
-    link_->send(std::move(parcel));
+    if (parcel.first) {
+      link_->send_first(std::move(parcel));
+    } else {
+      link_->send(std::move(parcel));
+    }
     if (standing_) {
       stream = stream_;
     } else if (!missed_) {
@@ -148,6 +152,7 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
     const bool restarted = link_->connected(hello.link, &released);
     if (!dials()) hello_ = encode_hello({home_.name, kPeerProtocol, link_->hello()});
     meet = !std::exchange(known_, true) || restarted;
+    meeting_ = meet;
     standing_ = true;
     ++facts_.connections;
     missed_.reset();
@@ -159,6 +164,10 @@ void Peer::stand(const PeerStream::Ref& stream, const PeerHello& hello) {
   spdlog::info("event=peer_connected peer=\"{}\" new={}", name_, meet);
   if (meet) home_.receiver->met(name_);
   if (meet && home_.moves != nullptr) home_.moves->met(name_);
+  {
+    MutexLock lock(mutex_);
+    meeting_ = false;
+  }
   stream->wake();
 }
 
@@ -232,7 +241,7 @@ std::optional<grpc::ByteBuffer> Peer::next(const PeerStream::Ref& stream) {
 
 std::optional<grpc::ByteBuffer> Peer::next_frame() {
   if (hello_) return whole_frame(*std::exchange(hello_, std::nullopt));
-  if (!standing_) return std::nullopt;
+  if (!standing_ || meeting_) return std::nullopt;
   std::optional<grpc::ByteBuffer> frame;
   if (const auto next = link_->next()) {
     frame = frame_of(next->number, next->received, next->parcel, home_);

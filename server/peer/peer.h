@@ -34,6 +34,7 @@ struct PeerParcel {
   std::shared_ptr<const std::string> message;
   runtime::Fabric::Payload payload;
   std::int64_t bytes = 0;  // Size of the payload in bytes.
+  bool first = false;      // It is sent before all parcels that have not been sent yet.
 
   std::int64_t payload_bytes() const { return bytes; }
   bool for_any_incarnation() const { return false; }
@@ -141,6 +142,9 @@ class Peer final : public PeerStream::Owner {
   bool standing_ TT_GUARDED_BY(mutex_) = false;  // Whether the peer's hello was received.
   // Whether the receiver was told met(), and not lost() since.
   bool known_ TT_GUARDED_BY(mutex_) = false;
+  // Whether a call of met() is running. Nothing is sent until it has returned, so that its messages
+  // can precede those that other threads send meanwhile.
+  bool meeting_ TT_GUARDED_BY(mutex_) = false;
   bool stopped_ TT_GUARDED_BY(mutex_) = false;
   // Counters for facts(). `name` and `connected` are not set here.
   PeerFacts facts_ TT_GUARDED_BY(mutex_);

@@ -143,7 +143,8 @@ void Peers::send(const std::string& peer, runtime::PeerMessage message, Payload 
   for (const std::span<const char> part : payload.parts) bytes += part.size();
   if (bytes > kMaxPeerPayload) std::terminate();
   auto encoded = std::make_shared<const std::string>(encode_message(message, bytes));
-  peers_.at(peer)->send({std::move(encoded), std::move(payload), static_cast<std::int64_t>(bytes)});
+  peers_.at(peer)->send({std::move(encoded), std::move(payload), static_cast<std::int64_t>(bytes),
+                         message.kind == runtime::PeerMessage::Kind::kKept});
 }
 
 void Peers::send_move(const std::string& peer, v1::PeerMove move, std::string data) {

@@ -106,6 +106,28 @@ TEST(Peers, ARestartedPeerIsMetAgainAndHearsNothingOfBefore) {
   a.peers->stop();
 }
 
+// Another thread of a daemon may send a vote of a group between the hello of a restarted peer and
+// the message kKept that met() sends. The vote would let the peer continue before it has compared
+// the generations of the cuts.
+TEST(Peers, KeptPrecedesWhatIsSentDuringMet) {
+  Box b("b", {{"a", kNowhere}});
+  b.start();
+  Box a("a", {{"b", b.peers->address()}});
+  a.recorder->on_met = [&](const std::string& peer) {
+    a.say(peer, 1);
+    runtime::PeerMessage message;
+    message.kind = runtime::PeerMessage::Kind::kKept;
+    a.peers->send(peer, std::move(message));
+  };
+  a.start();
+  ASSERT_TRUE(eventually([&] { return b.recorder->said_count("a") == 2; }));
+  const std::vector<Recorder::Said> said = b.recorder->said("a");
+  EXPECT_EQ(said[0].kind, runtime::PeerMessage::Kind::kKept);
+  EXPECT_EQ(said[1].ticket, 1u);
+  a.peers->stop();
+  b.peers->stop();
+}
+
 TEST(Peers, WhatIsSentBeforeTheFirstConnectionArrives) {
   Box b("b", {{"a", kNowhere}});
   b.say("a", 1);
