@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from teletensor._daemon import find_daemon
+from teletensor._connection.daemon import find_daemon
 
 FOLDER = Path(__file__).parent
 OPERANDS = ("Tensor", "Tensor?", "Tensor[]", "Operand", "Operand?")

@@ -30,7 +30,8 @@ def default_device():
     if not name:
         yield
         return
-    from teletensor import _convert, _core, backends
+    from teletensor import _core, backends
+    from teletensor._tensors import convert as _convert
 
     backends.cudnn.allow_tf32 = False  # convolutions of float32 are compared without TF32
     # set_default_device would ask a session whether the device exists
@@ -80,7 +81,7 @@ def shared_daemon():
 def each_transport(request, monkeypatch):
     """Runs the test with each transport of the Python client, which the clients that it starts use too."""
     if request.param == "native":
-        from teletensor import _native, _transport
+        from teletensor._connection import native as _native, transport as _transport
         try:
             _native.wire()
         except _transport.CallError as error:

@@ -69,7 +69,7 @@ hidden mtype broken; /* the property that an assertion found violated */
   if :: (holds) -> skip :: else -> broken = property; printf("broken: %e\n", property); assert(false) fi
 #endif
 
-/* ---- a client: clients/session/frames.cc and clients/python/teletensor/_reattach.py ----------- */
+/* ---- a client: clients/session/frames.cc and clients/python/teletensor/_connection/reattach.py ----------- */
 mtype = { ABSENT, GREETING, OPENING, SERVED, AWAY, ATTACHING, LOST };
 typedef Client {
   mtype phase = ABSENT;

@@ -11,7 +11,7 @@ import teletensor as tt
 import torch
 import torch_device
 from support import models
-from teletensor._admin import Admin
+from teletensor._tools.admin import Admin
 
 US, MS, S = 1e6, 1e3, 1.0
 

@@ -244,7 +244,7 @@ def test_a_process_that_has_only_imported_may_fork(start_daemon):
     program = """
 import multiprocessing, os, sys
 import teletensor as tt
-import teletensor._session as of_this_process
+import teletensor._sessions.session as of_this_process
 
 def work(number):
     if number == 3:

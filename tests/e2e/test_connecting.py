@@ -12,8 +12,8 @@ import grpc
 import pytest
 from support.daemon import wait_until
 from support.tls import Authority, openssl
-from teletensor import _reach, _transport
-from teletensor._credentials import credentials_of
+from teletensor._connection import reach as _reach, transport as _transport
+from teletensor._connection.credentials import credentials_of
 
 pytestmark = pytest.mark.usefixtures("each_transport")
 
@@ -149,7 +149,7 @@ def test_a_daemon_that_is_known_to_restart_is_waited_for(start_daemon, tt, monke
 
 
 def test_a_session_that_waits_for_its_daemon_tells_the_next_one(start_daemon, tt):
-    from teletensor import _session
+    from teletensor._sessions import session as _session
 
     daemon = start_daemon("--restart", "60")
     credentials = credentials_of(daemon.unix)

@@ -184,7 +184,7 @@ def test_after_the_exit_handler(daemon, tt, sessions):
     program = client("", daemon.unix)
     finish(program)
     late = client("""
-        from teletensor import _session
+        from teletensor._sessions import session as _session
         _session._close_all()
         for action in (lambda: tt.connect(os.environ["TT_TEST_ADDRESS"]), lambda: tt.ones(3),
                        tt.current_session):

@@ -14,7 +14,7 @@ import pytest
 import teletensor
 from support.daemon import HANG, binary, wait_until
 from support.users import need_two_users
-from teletensor import _daemon
+from teletensor._connection import daemon as _daemon
 
 CODE = """
 import teletensor as tt
@@ -90,7 +90,7 @@ def test_no_binary(folder):
     assert done.returncode != 0 and "/nonexistent/teletensord" in done.stderr
 
 
-FIND = "from teletensor._daemon import find_daemon; print(find_daemon(), flush=True)"
+FIND = "from teletensor._connection.daemon import find_daemon; print(find_daemon(), flush=True)"
 PACKAGE = pathlib.Path(teletensor.__file__).parent
 
 

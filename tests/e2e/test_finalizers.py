@@ -102,7 +102,7 @@ def test_a_finalizer_at_every_step_of_other_threads(start_daemon, each_transport
     proxy = Proxy(daemon.socket)
     try:
         program = meters("""
-            from teletensor import _interrupt
+            from teletensor._sessions import interrupt as _interrupt
             seen, on = set(), []
             busy = threading.local()
             def step(frame, event, argument):

@@ -128,7 +128,7 @@ def test_memory(worlds):
     has the whole model."""
     code = """
 import gc
-from teletensor._admin import Admin
+from teletensor._tools.admin import Admin
 session = tt.current_session()
 admin = Admin(session._transport)
 WIDTH, DEPTH = 256, 8

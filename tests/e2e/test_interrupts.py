@@ -166,7 +166,10 @@ class Operations:
 
     def state(self):
         """The state that must be the same after an interrupt."""
-        from teletensor import _capturing, _convert, _core, _session
+        from teletensor import _core
+        from teletensor._script import capturing as _capturing
+        from teletensor._sessions import session as _session
+        from teletensor._tensors import convert as _convert
         from teletensor.autograd import forward_ad, graph
         from teletensor.nn import _sdpa_backends
 

@@ -218,8 +218,8 @@ def test_names_of_files(start_daemon, tt, path, told):
 
 def test_reports_of_a_hostile_client(start_daemon, tt):
     """Lines of commands that a client never issued are not kept, and take no room from other lines."""
-    from teletensor._protowire import decode, encode, integers
-    from teletensor._transport import CallError
+    from teletensor._connection.protowire import decode, encode, integers
+    from teletensor._connection.transport import CallError
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s:
         s._sites.stop()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("each_transport")
 def daemon(start_daemon, monkeypatch):
     """A daemon that TELETENSOR_ADDRESS names; no default session at the start and the end."""
     import teletensor as tt
-    from teletensor import _session
+    from teletensor._sessions import session as _session
 
     def forget():
         while _session._default is not None:

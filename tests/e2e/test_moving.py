@@ -24,8 +24,8 @@ from support.moving import (
     sessions,
 )
 from support.training import digest, trainer
-from teletensor._admin import Admin
-from teletensor._transport import CallError, open_transport
+from teletensor._connection.transport import CallError, open_transport
+from teletensor._tools.admin import Admin
 
 pytestmark = pytest.mark.usefixtures("invariants")
 
@@ -191,7 +191,7 @@ def test_refusals_change_nothing(start_daemon, tt):
 
 def test_a_users_token_goes_along(start_daemon, new_token, tt):
     """The token moves as a hash, with the role of a user. Another user cannot move the session."""
-    from teletensor._credentials import credentials_of
+    from teletensor._connection.credentials import credentials_of
 
     pair = Pair(functools.partial(start_daemon, anonymous=False))
     try:
@@ -353,7 +353,7 @@ def test_ctrl_c_of_the_command_leaves_one_owner(pair, tt):
 
 
 def test_where_a_client_follows():
-    from teletensor._credentials import credentials_of
+    from teletensor._connection.credentials import credentials_of
 
     far = credentials_of("box1.example:7420", "secret")
     assert far.at("box2.example:7420").tls and far.at("box2.example:7420").token == "secret"

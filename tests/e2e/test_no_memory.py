@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.daemon import HANG, wait_until
 from support.faults import Memory
-from teletensor._admin import Admin
+from teletensor._tools.admin import Admin
 
 MOST = 25  # tested allocations of each other request, in even steps
 

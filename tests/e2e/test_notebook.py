@@ -77,7 +77,7 @@ def test_usage(shell, line):
 
 
 def test_watch_updates_until_it_is_stopped(shell, tt, monkeypatch):
-    from teletensor import _notebook
+    from teletensor._tools import notebook as _notebook
     monkeypatch.setattr(_notebook, "_SECONDS", 0.05)
     updates = []
 

@@ -30,7 +30,8 @@ print("got", x.numpy().sum(), flush=True)
 # Tells what an upload would draw on, and whether something is there that draws.
 WATCHED = """
 import contextlib
-from teletensor import _convert, _progress_bar as bars
+from teletensor._connection import progress_bar as bars
+from teletensor._tensors import convert as _convert
 watched = bars.watched
 
 @contextlib.contextmanager
@@ -105,7 +106,7 @@ def test_none_in_pipes_or_when_turned_off(start_daemon, terminal):
 
 
 def test_small_ones_start_no_thread(monkeypatch):
-    from teletensor import _progress_bar as bars
+    from teletensor._connection import progress_bar as bars
     monkeypatch.setattr(bars, "_display", lambda: pytest.fail("it asks what there is to draw on"))
     before = threading.active_count()
     with bars.watched("upload", bars.LEAST - 1) as moved:
@@ -113,7 +114,7 @@ def test_small_ones_start_no_thread(monkeypatch):
 
 
 def test_one_that_fails_ends_its_bar(monkeypatch):
-    from teletensor import _progress_bar as bars
+    from teletensor._connection import progress_bar as bars
     monkeypatch.setattr(bars, "_display", lambda: bars._Terminal(sys.stderr))
     with pytest.raises(KeyError), bars.watched("upload", bars.LEAST):
         assert any(t.name == "teletensor-progress" for t in threading.enumerate())
@@ -125,7 +126,7 @@ def test_in_a_notebook(monkeypatch):
     """A frontend shows one element, which is updated."""
     import IPython
     import IPython.display
-    from teletensor import _progress_bar as bars
+    from teletensor._connection import progress_bar as bars
     shown = []
 
     class Handle:

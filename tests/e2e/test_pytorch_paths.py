@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from teletensor import _paths
+from teletensor._names import paths as _paths
 
 
 def run(code, **environment):
@@ -20,7 +20,7 @@ def run(code, **environment):
 def test_the_package_imports_none_of_them():
     done = run("""
 import sys, teletensor as tt
-from teletensor import _paths
+from teletensor._names import paths as _paths
 early = [path for path in (*_paths.FILES, *_paths.TABLE) if f"teletensor.{path}" in sys.modules]
 assert not early, early
 import teletensor.distributions.normal, teletensor.utils.data._utils.collate

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import teletensor as tt
-from teletensor._admin import Admin
+from teletensor._tools.admin import Admin
 
 F = tt.nn.functional
 # Rows of so many floats do not collide in the cache, so products make no temporary copies of operands.

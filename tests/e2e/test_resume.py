@@ -237,7 +237,7 @@ def test_interrupt_then_cut(daemon, tt):
     with contextlib.closing(proxy), tt.connect(proxy.address) as s:
         w = tt.zeros(4)
         s.synchronize()
-        from teletensor._interrupt import request
+        from teletensor._sessions.interrupt import request
         for _ in range(3000):
             w += 1.0
         request(s)

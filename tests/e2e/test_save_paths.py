@@ -12,7 +12,7 @@ import tempfile
 import threading
 
 import pytest
-from teletensor import _replace
+from teletensor._files import replace as _replace
 
 
 def save(tt, path):

@@ -17,7 +17,7 @@ from support.daemon import HANG, binary
 from support.http import ask
 from support.raw import Raw, messages, nothing
 from support.tls import Authority
-from teletensor._credentials import credentials_of
+from teletensor._connection.credentials import credentials_of
 
 MIB = 1 << 20
 

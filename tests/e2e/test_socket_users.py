@@ -18,7 +18,7 @@ START = """
 import contextlib, os, sys
 import numpy as np
 import teletensor as tt
-from teletensor import _native
+from teletensor._connection import native as _native
 import teletensor.cli
 with contextlib.suppress(Exception):
     _native.wire()

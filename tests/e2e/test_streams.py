@@ -50,7 +50,7 @@ def test_a_user_with_too_many_streams_waits_for_one(start_daemon, tt, each_trans
         with SilentUploads(daemon.tcp) as attack:
             wait_until(lambda: len(attack.refusals) >= attack.calls - SHARE, what="the user has its share")
             with monkeypatch.context() as patch:
-                patch.setattr("teletensor._transport._TRIES", 1)
+                patch.setattr("teletensor._connection.transport._TRIES", 1)
                 with pytest.raises(RuntimeError, match="too many streams: user anonymous") as refused:
                     transfers(tt)
                 assert not isinstance(refused.value, (tt.OutOfMemoryError, tt.SessionLostError))

@@ -12,7 +12,7 @@ import pytest
 from support.daemon import HANG, wait_until
 from support.http import ask
 from support.raw import Raw
-from teletensor._admin import Admin
+from teletensor._tools.admin import Admin
 
 MIB = 1 << 20
 EIGHT = 2 * MIB  # elements of 8 MiB

@@ -22,7 +22,8 @@ def tt(start_daemon):
 @pytest.fixture
 def bars(monkeypatch):
     """Bars as tqdm would draw them: a list of what each has shown."""
-    from teletensor import _progress_bar, _track
+    from teletensor._connection import progress_bar as _progress_bar
+    from teletensor._tools import track as _track
 
     made = []
 
@@ -138,7 +139,7 @@ def test_reads_in_a_loop_are_told_once(shared_daemon):
 
 
 def test_what_is_no_such_loop_is_not_told(tt, caplog, monkeypatch):
-    from teletensor import _notices
+    from teletensor._connection import notices as _notices
 
     monkeypatch.setattr(_notices, "_hinted", False)
     w = tt.ones(3, requires_grad=True)

@@ -13,7 +13,7 @@ def test_each_computes(each_transport, tt):
 
 
 def test_which_one_is_taken(tt, shared_daemon, monkeypatch):
-    from teletensor import _native, _transport
+    from teletensor._connection import native as _native, transport as _transport
 
     monkeypatch.setenv("TELETENSOR_TRANSPORT", "carrier pigeon")
     with pytest.raises(tt.TeletensorError, match="carrier pigeon"):

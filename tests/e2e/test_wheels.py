@@ -14,7 +14,7 @@ from support.daemon import ROOT
 PROGRAM = """
 import pathlib
 import teletensor as tt
-from teletensor._daemon import find_daemon
+from teletensor._connection.daemon import find_daemon
 daemon = pathlib.Path(find_daemon())
 assert daemon == pathlib.Path(tt.__file__).parents[1] / "teletensord/bin/teletensord", daemon
 print(tt.ones(3).sum())

@@ -45,7 +45,7 @@ def good():
 
 def parts(data):
     """(number and kind, contents) of each field of a message; None if it is not a message."""
-    from teletensor._protowire import _read_varint
+    from teletensor._connection.protowire import _read_varint
 
     found, at = [], 0
     try:
@@ -69,7 +69,7 @@ def parts(data):
 
 def other_messages(data, choose, depth=0):
     """The message with a change somewhere inside, with lengths that fit."""
-    from teletensor._protowire import _varint
+    from teletensor._connection.protowire import _varint
 
     fields = parts(data)
     if not fields or depth > 8:

@@ -3,7 +3,7 @@ layouts."""
 
 import numpy as np
 import pytest
-from teletensor import _ops
+from teletensor._names import ops as _ops
 
 TOLERANCE = {"f64": 1e-12, "f32": 3e-6, "f16": 4e-3, "bf16": 3e-2}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import teletensor
 import torch
-from teletensor import _out
+from teletensor._calls import out as _out
 
 X = np.random.default_rng(2).uniform(0.2, 0.9, (3, 3))
 CALLS = {

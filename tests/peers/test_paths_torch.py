@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from teletensor import _paths
+from teletensor._names import paths as _paths
 
 warnings.filterwarnings("ignore", category=FutureWarning)
 PATHS = sorted([*_paths.TABLE, *_paths.FILES])

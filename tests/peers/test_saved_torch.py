@@ -8,7 +8,8 @@ from collections import Counter, OrderedDict
 import numpy as np
 import pytest
 import torch
-from teletensor import _arrays, cli
+from teletensor import cli
+from teletensor._tensors import arrays as _arrays
 from torch import nn
 
 DTYPES = [getattr(torch, name) for name in """bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16

@@ -7,7 +7,7 @@ import sys
 import pytest
 from repository import ROOT, files, relative
 from support.snippets import check, snippets
-from teletensor._daemon import find_daemon
+from teletensor._connection.daemon import find_daemon
 
 PAGES = files(".md")
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from repository import ROOT
-from teletensor import _errors
+from teletensor._sessions import errors as _errors
 
 PACKAGE = ROOT / "clients/python/teletensor"
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
@@ -14,13 +14,13 @@ SESSIONS = (ROOT / "docs/sessions.md").read_text(encoding="utf-8")
 DIFFERS = "…"  # stands on the page for text that a program fills in
 # Where `connect` raises errors: whole modules, or functions of a module.
 CONNECT = {
-    "_credentials": None,
-    "_daemon": None,
-    "_reach": None,
-    "_session": {"connect", "_check_threads", "_name", "place_of"},
-    "_transport": {"_hello", "open_transport"},
+    "_connection/credentials": None,
+    "_connection/daemon": None,
+    "_connection/reach": None,
+    "_sessions/session": {"connect", "_check_threads", "_name", "place_of"},
+    "_connection/transport": {"_hello", "open_transport"},
 }
-CAUSES = ("Fault", "Absent", "Silent")  # classes of _reach
+CAUSES = ("Fault", "Absent", "Silent")  # classes of `reach`
 # The files in which the daemon refuses a Hello, and the codes that they use.
 REFUSALS = ["access/auth.cc", "access/rights.cc", "session/leases.cc", "session/codec.cc", "stream/service.cc"]
 REFUSAL = re.compile(
@@ -50,7 +50,7 @@ def choices(node: ast.expr):
 
 def raised(tree: ast.AST):
     """The messages of the exceptions that are constructed in a raise statement, and of the causes that
-    _reach finds; not those of exceptions that are constructed elsewhere."""
+    `reach` finds; not those of exceptions that are constructed elsewhere."""
     for node in ast.walk(tree):
         made = node.exc if isinstance(node, ast.Raise) else node
         if not isinstance(made, ast.Call) or not made.args:

@@ -4,8 +4,8 @@ import contextlib
 import subprocess
 import sys
 
-from teletensor._admin import Admin
-from teletensor._transport import CallError, open_transport
+from teletensor._connection.transport import CallError, open_transport
+from teletensor._tools.admin import Admin
 
 from support.daemon import wait_until
 from support.daemons import start_daemons

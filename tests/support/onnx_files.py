@@ -3,7 +3,7 @@
 import struct
 
 import numpy as np
-from teletensor._protowire import encode
+from teletensor._connection.protowire import encode
 
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "string": 8, "bool": 9, "float16": 10,
          "float64": 11, "bfloat16": 16}

@@ -3,8 +3,8 @@
 import contextlib
 import json
 
-from teletensor._admin import Admin
-from teletensor._transport import open_transport
+from teletensor._connection.transport import open_transport
+from teletensor._tools.admin import Admin
 
 from support.clients import client, finish
 from support.daemon import wait_until

@@ -333,7 +333,7 @@ T value_or_raise(core::Result<T> result) {
 // Raises the session's oldest asynchronous error, with the line that issued the command.
 void raise_late(PySession& session);
 
-// The current session, for code that has no tensor (asks teletensor._session).
+// The current session, for code that has no tensor (asks teletensor._sessions.session).
 PySession& current_session();
 
 // Returns an error in a thread that is needed to receive the daemon's answers. Only a finalizer can

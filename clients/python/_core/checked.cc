@@ -143,7 +143,7 @@ PyObject* checked_repr(PyObject* self) { return PyObject_Repr(checked_of(self)->
 
 // Copies and pickles are references to the function, which is found in the module that exports it.
 PyObject* checked_reduce(PyObject* self, PyObject*) {
-  PyObject* module = PyImport_ImportModule("teletensor._checked");
+  PyObject* module = PyImport_ImportModule("teletensor._calls.checked");
   if (module == nullptr) return nullptr;
   PyObject* find = PyObject_GetAttrString(module, "named");
   Py_DECREF(module);

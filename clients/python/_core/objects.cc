@@ -61,7 +61,7 @@ Policy policy_of(std::string_view module) {
   const auto in_any = [&](std::initializer_list<std::string_view> parts) {
     return std::any_of(parts.begin(), parts.end(), in);
   };
-  if (in_any({"teletensor.jit", "teletensor._script", "teletensor._capturing"})) {
+  if (in_any({"teletensor.jit", "teletensor._script"})) {
     return Policy::kSkipped;
   }
   if (in_any({"teletensor.nn", "teletensor.optim", "teletensor.distributions", "teletensor.amp",

@@ -189,8 +189,8 @@ bool to_operand(const OpObject* op, const Parameter& p, PyObject* object,
 
 PyObject* op_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names);
 
-// Performs a call without out=, and stores its result in the tensor that out= names (_out.py).
-// Returns null without an error if there is no out=.
+// Performs a call without out=, and stores its result in the tensor that out= names
+// (_calls/out.py). Returns null without an error if there is no out=.
 PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   const Py_ssize_t keywords = PyTuple_GET_SIZE(names);
   Py_ssize_t at = 0;
@@ -212,7 +212,7 @@ PyObject* call_with_out(PyObject* callable, PyObject* const* args, size_t flags,
   Py_DECREF(fewer);
   if (result == nullptr || out == Py_None) return result;
   PyObject* stored = wait_for_process_end([&]() -> PyObject* {
-    PyObject* module = PyImport_ImportModule("teletensor._out");
+    PyObject* module = PyImport_ImportModule("teletensor._calls.out");
     if (module == nullptr) return nullptr;
     const auto* op = reinterpret_cast<OpObject*>(callable);
     PyObject* done =
@@ -473,7 +473,7 @@ PyObject* op_signature(PyObject* self, void*) {
 
 // Copies and pickles are references to the operator, which is found by its name.
 PyObject* op_reduce(PyObject* self, PyObject*) {
-  PyObject* module = PyImport_ImportModule("teletensor._ops");
+  PyObject* module = PyImport_ImportModule("teletensor._names.ops");
   if (module == nullptr) return nullptr;
   PyObject* find = PyObject_GetAttrString(module, "named");
   Py_DECREF(module);

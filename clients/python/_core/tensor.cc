@@ -1,5 +1,5 @@
 // The native type Tensor: properties and flags, which need no I/O, and reading a value. Methods
-// written in Python are added to this type (_tensor.py).
+// written in Python are added to this type (_tensors/tensor.py).
 
 #include <algorithm>
 #include <cstring>
@@ -346,7 +346,7 @@ void bind_tensor(nb::module_& m) {
              nb::object given = nb::len(data) == 1 ? nb::borrow(data[0]) : nb::none();
              if (tensor_of(given.ptr()) == nullptr) {
                if (PyErr_Occurred()) throw nb::python_error();
-               given = nb::module_::import_("teletensor._tensor_types")
+               given = nb::module_::import_("teletensor._tensors.tensor_types")
                            .attr("of_default_type")(*data, **options);
              }
              PyTensor& source = tensor(given, "data");

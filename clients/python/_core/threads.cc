@@ -46,7 +46,7 @@ Place place_of(nb::handle frame) {
     const nb::object target = nb::getattr(thread, "_target", nb::none());
     const nb::object module = nb::getattr(target, "__module__", nb::none());
     if (in_module(module, "grpc")) return Place::kInsideCall;
-    if (in_module(module, "teletensor._reattach")) return Place::kKeeper;
+    if (in_module(module, "teletensor._connection.reattach")) return Place::kKeeper;
   }
   return Place::kElsewhere;
 }

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from teletensor._daemon import find_daemon
+from teletensor._connection.daemon import find_daemon
 
 NAMES = ("a", "b", "c")
 PORT = 7421

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import _absent, _api, _checked, _einops, _functions, _once, _paths
+from . import _api, _functions
 from ._api import *  # noqa: F403
+from ._calls import checked as _checked
+from ._names import absent as _absent, paths as _paths
+from ._sessions import once as _once
+from ._tensors import einops as _einops
 from .version import __version__ as __version__
 
 if _TYPE_CHECKING:
-    # Modules that are imported at their first use (see _paths.py).
+    # Modules that are imported at their first use (see _names/paths.py).
     from . import (  # noqa: F401
         compiler,
         distributed,
@@ -52,17 +56,17 @@ from . import (
     utils,
     version,
 )
-from ._interop import from_torch, to_torch
-from ._notebook import load_ipython_extension, unload_ipython_extension  # noqa: F401
-from ._serialize import load, save
+from ._files.serialize import load, save
+from ._tensors.interop import from_torch, to_torch
+from ._tools.notebook import load_ipython_extension, unload_ipython_extension  # noqa: F401
 from .amp import autocast
 from .func import vmap
 from .jit import compile
 
 # isort: split
 from . import special
-from ._extras import *  # noqa: F403
-from ._extras import __all__ as _extra_names
+from ._names.extras import *  # noqa: F403
+from ._names.extras import __all__ as _extra_names
 
 # Names with an underscore that programs for PyTorch use; a star import leaves them out.
 globals().update({_name: getattr(_api, _name) for _name in _api._NAMES if _name.startswith("_")})

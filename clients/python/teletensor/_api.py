@@ -35,7 +35,7 @@ from ._core import (
     uint32 as uint32,
     uint64 as uint64,
 )
-from ._errors import (
+from ._sessions.errors import (
     DeviceLostError as DeviceLostError,
     InterruptedOpError as InterruptedOpError,
     OutOfMemoryError as OutOfMemoryError,
@@ -46,56 +46,29 @@ from ._errors import (
 )
 
 # isort: split
-from . import _checked, _functions, _out, _tensor
-from ._aliases import (
+from . import _functions
+from ._calls import checked as _checked, out as _out
+from ._functions import *  # noqa: F403
+from ._names.aliases import (
     ALIASES as _ALIASES,
     INPLACE as _INPLACE,
 )
-from ._convert import (
-    as_tensor as as_tensor,
-    tensor as tensor,
+from ._names.legacy import *  # noqa: F403
+from ._names.legacy import (
+    __all__ as _legacy_names,
 )
-from ._follow import (
-    from_numpy as from_numpy,
-    shared_empty as shared_empty,
-)
-from ._functions import *  # noqa: F403
-from ._generator import (
-    Generator as Generator,
-    default_generator as default_generator,
-)
-from ._gpu_memory import (
-    SharedCuda as SharedCuda,
-    shared_cuda as shared_cuda,
-)
-from ._kept import (
+from ._sessions.kept import (
     keep as keep,
     kept as kept,
 )
-from ._kept_steps import (
+from ._sessions.kept_steps import (
     kept_steps as kept_steps,
 )
-from ._legacy import *  # noqa: F403
-from ._legacy import (
-    __all__ as _legacy_names,
-)
-from ._memory_format import (
-    channels_last as channels_last,
-    channels_last_3d as channels_last_3d,
-    contiguous_format as contiguous_format,
-    layout as layout,
-    memory_format as memory_format,
-    preserve_format as preserve_format,
-    strided as strided,
-)
-from ._pickling import (
-    allow_pickle as allow_pickle,
-)
-from ._published import (
+from ._sessions.published import (
     publish as publish,
     published as published,
 )
-from ._session import (
+from ._sessions.session import (
     Session as Session,
     checked as checked,
     connect as connect,
@@ -104,17 +77,46 @@ from ._session import (
     set_strict as set_strict,
     synchronize as synchronize,
 )
-from ._size import (
+from ._tensors import tensor as _tensor
+from ._tensors.convert import (
+    as_tensor as as_tensor,
+    tensor as tensor,
+)
+from ._tensors.follow import (
+    from_numpy as from_numpy,
+    shared_empty as shared_empty,
+)
+from ._tensors.generator import (
+    Generator as Generator,
+    default_generator as default_generator,
+)
+from ._tensors.gpu_memory import (
+    SharedCuda as SharedCuda,
+    shared_cuda as shared_cuda,
+)
+from ._tensors.memory_format import (
+    channels_last as channels_last,
+    channels_last_3d as channels_last_3d,
+    contiguous_format as contiguous_format,
+    layout as layout,
+    memory_format as memory_format,
+    preserve_format as preserve_format,
+    strided as strided,
+)
+from ._tensors.pickling import (
+    allow_pickle as allow_pickle,
+)
+from ._tensors.size import (
     Size as Size,
 )
-from ._tensor_types import *  # noqa: F403
-from ._tensor_types import (
+from ._tensors.tensor_types import *  # noqa: F403
+from ._tensors.tensor_types import (
     __all__ as _type_names,
 )
 
 if _TYPE_CHECKING:
     from ._catalog import *  # noqa: F403
-from ._track import (
+from ._tools.track import (
     track as track,
 )
 from .autograd import (
@@ -152,7 +154,7 @@ def set_default_dtype(d: dtype) -> None:
 
 def set_default_device(place: _Any) -> None:
     """Sets the device of new tensors; None resets it to the CPU."""
-    from . import _convert
+    from ._tensors import convert as _convert
 
     place = device("cpu" if place is None else place)
     _convert._default_device[0] = current_session().check_device(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _absent
+from ._names import absent as _absent
 from .backends._switches import Switches
 from .compiler import allow_in_graph, assume_constant_result, compile, disable, is_compiling, reset
 

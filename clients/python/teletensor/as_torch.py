@@ -16,7 +16,7 @@ from . import _core, version as _version
 from .torch_version import TorchVersion as _TorchVersion
 
 __all__ = list(_teletensor.__all__)
-__path__: list[str] = []  # the modules below this one are those of the package (see _paths.py)
+__path__: list[str] = []  # the modules below this one are those of the package (see _names/paths.py)
 __version__ = _TorchVersion("2.15.0")
 
 version = _ModuleType(f"{__name__}.version", _version.__doc__)

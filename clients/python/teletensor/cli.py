@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import _certificates, _convert_files, _doctor, _operate, _run
-from ._daemon import find_daemon
-from ._errors import TeletensorError
-from ._protowire import decode
-from ._transport import CallError
+from ._connection import certificates as _certificates
+from ._connection.daemon import find_daemon
+from ._connection.protowire import decode
+from ._connection.transport import CallError
+from ._files import convert_files as _convert_files
+from ._sessions.errors import TeletensorError
+from ._tools import doctor as _doctor, operate as _operate, run as _run
 from .version import __version__
 
 __all__ = ["main"]

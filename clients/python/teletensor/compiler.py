@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from . import _absent, _capturing
+from ._names import absent as _absent
+from ._script import capturing as _capturing
 from .jit import _compiled, compile
 
 __all__ = [

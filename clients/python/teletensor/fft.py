@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from . import _checked, _core, _out
+from . import _core
+from ._calls import checked as _checked, out as _out
 from ._core import Tensor, ops
 from ._functions.common import options, wrap_dim
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from . import _absent
+from ._names import absent as _absent
 
 __all__ = ["Future", "collect_all", "wait_all"]
 

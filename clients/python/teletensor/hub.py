@@ -14,7 +14,8 @@ import urllib.request
 from types import ModuleType
 from typing import Any
 
-from . import _absent, _serialize
+from ._files import serialize as _serialize
+from ._names import absent as _absent
 
 __all__ = [
     "download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url",

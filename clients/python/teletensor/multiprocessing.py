@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import *  # noqa: F403
 from typing import Any
 
-from . import _absent
+from ._names import absent as _absent
 
 __all__ = [
     *_multiprocessing.__all__, "ProcessContext", "ProcessExitedException", "ProcessRaisedException",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from . import _absent
 from ._core import Tensor
+from ._names import absent as _absent
 
 __all__ = ["handle_torch_function", "has_torch_function", "is_tensor_like"]
 

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from . import _absent, cuda
-from ._profile import Profile
-from ._profile_events import EventList, FunctionEvent, FunctionEventAvg
-from ._session import current_session
+from . import cuda
+from ._names import absent as _absent
+from ._sessions.session import current_session
+from ._tools.profile import Profile
+from ._tools.profile_events import EventList, FunctionEvent, FunctionEventAvg
 
 __all__ = ["ProfilerAction", "ProfilerActivity", "profile", "record_function", "schedule",
            "supported_activities", "tensorboard_trace_handler"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import _core
-from ._generator import Generator, default_generator
-from ._scopes import Restoring
+from ._sessions.scopes import Restoring
+from ._tensors.generator import Generator, default_generator
 
 __all__ = ["default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed",
            "set_rng_state"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _checked, _out
+from ._calls import checked as _checked, out as _out
 from ._core import Tensor, ops
 from ._functions import log_softmax, logsumexp, mvlgamma, polygamma, round, softmax
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._convert import as_tensor
 from ._core import Tensor
+from ._tensors.convert import as_tensor
 
 __all__ = ["assert_close"]
 

@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import IO
 
-from . import _absent
 from ._core import Tensor, device, dtype
-from ._memory_format import layout
-from ._size import Size
+from ._names import absent as _absent
+from ._tensors.memory_format import layout
+from ._tensors.size import Size
 
 __all__ = ["Device", "FileLike", "Number"]
 

@@ -7,7 +7,7 @@ method of the same name (`_tensor.attach`), unless it is marked `@function_only`
 ends in "_" is an in-place function.
 """
 
-from .. import _checked
+from .._calls import checked as _checked
 from . import (
     common,
     complex,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from .. import _core
-from .._convert import dtype_of, resolve_device
+from .._calls.out import store
 from .._core import Tensor, ops
-from .._memory_format import strided
-from .._out import store
-from .._session import current_session
+from .._sessions.session import current_session
+from .._tensors.convert import dtype_of, resolve_device
+from .._tensors.memory_format import strided
 
 __all__ = [
     "Function", "Size", "batched_as", "factory", "function_only", "indices_of", "is_method", "made",

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from .. import _core
-from .._convert import resolve_device, tensor
 from .._core import Tensor, ops
-from .._memory_format import in_format, made_like
-from .._pending import later, numbers_of
-from .._session import current_session
+from .._sessions.session import current_session
+from .._tensors.convert import resolve_device, tensor
+from .._tensors.memory_format import in_format, made_like
+from .._tensors.pending import later, numbers_of
 from .common import batched_as, factory, function_only, made, options, sizes_of
 
 __all__ = [

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import _core
+from .._calls.out import store
 from .._core import Tensor, ops
-from .._indexing import expanded, nonzero_columns
-from .._out import store
-from .._pending import nonzero_rows
+from .._tensors.indexing import expanded, nonzero_columns
+from .._tensors.pending import nonzero_rows
 from .common import function_only, indices_of, sizes_of
 from .structure import broadcast_shapes, broadcast_tensors
 

@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 from .. import _core
-from .._convert import tensor
 from .._core import Tensor, ops
-from .._pending import later, numbers_of
+from .._tensors.convert import tensor
+from .._tensors.pending import later, numbers_of
 from .common import Size, function_only, owned, sizes_of, tensors_of, wrap_dim
 from .creation import arange, full, zeros
 from .structure import cat, flip, meshgrid

@@ -6,9 +6,9 @@ import builtins
 from typing import Any
 
 from .. import _core, return_types
-from .._convert import tensor
 from .._core import Tensor, ops
-from .._pending import later, numbers_of
+from .._tensors.convert import tensor
+from .._tensors.pending import later, numbers_of
 from .common import function_only, refusing, wrap_dim
 from .creation import full, zeros
 from .indexing import nonzero

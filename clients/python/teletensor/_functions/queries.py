@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from .._core import Tensor, ops
-from .._memory_format import is_in_format, memory_format
+from .._tensors.memory_format import is_in_format, memory_format
 from .common import function_only, sizes_of
 from .elementwise import isclose
 

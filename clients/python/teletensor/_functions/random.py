@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 from .. import _core
-from .._convert import resolve_device
 from .._core import Tensor, ops
-from .._generator import Generator, draw
-from .._memory_format import made_like
-from .._session import current_session
+from .._sessions.session import current_session
+from .._tensors.convert import resolve_device
+from .._tensors.generator import Generator, draw
+from .._tensors.memory_format import made_like
 from .common import factory, function_only, made, options, sizes_of
 
 __all__ = [

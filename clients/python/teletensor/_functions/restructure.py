@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from .._core import Tensor, ops
-from .._memory_format import contiguous_format, in_format
+from .._tensors.memory_format import contiguous_format, in_format
 from .common import Size, sizes_of
 
 __all__ = ["as_strided_", "detach_", "resize_as_"]

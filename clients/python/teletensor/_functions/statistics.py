@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _core, return_types
-from .._convert import tensor
 from .._core import Tensor, ops
-from .._pending import later, numbers_of
+from .._tensors.convert import tensor
+from .._tensors.pending import later, numbers_of
 from .common import function_only, refusing, tied, wrap_dim
 from .complex import conj, real as real_part
 from .reductions import std, var

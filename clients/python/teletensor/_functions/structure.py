@@ -9,8 +9,8 @@ from typing import Any
 
 from .. import _core
 from .._core import Tensor, ops
-from .._memory_format import contiguous_format, in_format
-from .._size import Size as Shape
+from .._tensors.memory_format import contiguous_format, in_format
+from .._tensors.size import Size as Shape
 from .common import Size, owned, sizes_of, tensors_of, wrap_dim
 from .creation import arange
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
-from .._checked import checked
+from .._calls.checked import checked
 from .._core import Tensor, ops
 from .common import Size, function_only, sizes_of, tensors_of, wrap_dim
 from .creation import zeros

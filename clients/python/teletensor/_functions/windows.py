@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._convert import tensor
 from .._core import Tensor, ops
+from .._tensors.convert import tensor
 from .common import factory, made, options
 
 __all__ = [

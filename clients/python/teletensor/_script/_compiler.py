@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from .. import _core
+from .._calls.tree import flatten, unflatten
 from .._core import Tensor
-from .._session import Session, _sessions
-from .._tree import flatten, unflatten
+from .._sessions.session import Session, _sessions
 from . import _trees as trees
 from ._frames import Frame, Leave, NoGradient, StandIn, refuse_marked
 from ._source import ScriptError, Source

@@ -7,7 +7,7 @@ import ast
 from typing import Any
 
 from .. import _core
-from .._session import Session, _sessions
+from .._sessions.session import Session, _sessions
 from ._source import ScriptError, Source
 
 __all__ = ["MARK", "Frame", "Leave", "NoGradient", "StandIn", "compiling", "refuse_marked"]

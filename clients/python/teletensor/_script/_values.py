@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import _core
+from .._calls.tree import flatten
 from .._core import Tensor
-from .._tree import flatten
 
 __all__ = ["CHANGES", "Values", "tensors_of"]
 

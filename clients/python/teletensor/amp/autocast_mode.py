@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .. import _core
-from .._tree import map_tree
+from .._calls.tree import map_tree
 
 __all__ = ["autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 

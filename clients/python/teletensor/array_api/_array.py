@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _convert, _core
+from .. import _core
 from .._core import Tensor, dtype as DType
+from .._tensors import convert as _convert
 from ._dtypes import BY_NAME, isdtype, kind_of, name_of, numpy_of, promote
 
 __all__ = ["Array", "operands", "unwrap", "wrap"]

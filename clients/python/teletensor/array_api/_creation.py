@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _api as tt, _convert, _core
+from .. import _api as tt, _core
 from .._core import Tensor, dtype as DType
-from .._session import current_session
+from .._sessions.session import current_session
+from .._tensors import convert as _convert
 from ._array import Array, unwrap, wrap
 from ._dtypes import BY_NAME, kind_of, name_of, numpy_of
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from .. import _convert, _core
+from .. import _core
 from .._core import dtype as DType
-from .._session import current_session
+from .._sessions.session import current_session
+from .._tensors import convert as _convert
 from ._creation import default_complex, default_float
 from ._dtypes import BY_NAME, KINDS
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .. import _api as tt
 from .._core import Tensor, dtype as DType
-from .._pending import later, numbers_of
+from .._tensors.pending import later, numbers_of
 from ._array import Array, operands, require, unwrap, wrap
 from ._dtypes import BY_NAME, kind_of, promote
 from ._manipulation import axes_of, axis_of, concat

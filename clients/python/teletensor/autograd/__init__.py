@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _convert
 from .._core import Tensor
+from .._tensors import convert as _convert
 from . import forward_ad, functional, graph
 from ._anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from ._backward import backward, backward_stream, grad

@@ -7,8 +7,8 @@ import traceback
 
 from .. import _core
 from .._core import Tensor, ops
-from .._scopes import Restoring
-from .._session import current_session
+from .._sessions.scopes import Restoring
+from .._sessions.session import current_session
 
 __all__ = ["detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly"]
 

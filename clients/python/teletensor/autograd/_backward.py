@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from .. import _core
+from .._connection.progress_bar import watched
 from .._core import Tensor
-from .._progress_bar import watched
 from ._elsewhere import may_return, run_all
 from ._modes import no_grad
 from .graph import GradientEdge, _tensor_at
@@ -159,7 +159,7 @@ def backward_stream(tensor: Tensor, params: Any, gradient: Tensor | None = None,
     `params` is a module, a dict, pairs of names and tensors, or tensors (named by their position).
     Gradients of other leaves are accumulated too, as by backward().
     """
-    from .._session import owner_of
+    from .._sessions.session import owner_of
 
     if hasattr(params, "named_parameters"):
         named = list(params.named_parameters())

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from .._core import Node, Tensor
-from .._scopes import Restoring
-from .._session import current_session
+from .._sessions.scopes import Restoring
+from .._sessions.session import current_session
 from ._modes import enable_grad
 
 __all__ = ["GradientEdge", "Node", "NodeHook", "allow_mutation_on_saved_tensors",

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import _core
-from .._scopes import Restoring
+from .._sessions.scopes import Restoring
 
 __all__ = ["allow_tf32", "benchmark", "deterministic", "enabled", "flags", "is_available", "version"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._generator import default_generator
-from .._session import current_session
-from .._tensor_types import CUDA_TYPES as _CUDA_TYPES
+from .._sessions.session import current_session
+from .._tensors.generator import default_generator
+from .._tensors.tensor_types import CUDA_TYPES as _CUDA_TYPES
 from ._device import (
     current_device,
     device,

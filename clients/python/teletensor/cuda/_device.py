@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
-from .._session import current_session
+from .._sessions.session import current_session
 
 __all__ = [
     "current_device", "device", "device_count", "device_of", "get_device_capability",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._admin import Admin, bytes_text
-from .._errors import OutOfMemoryError
-from .._session import current_session
+from .._sessions.errors import OutOfMemoryError
+from .._sessions.session import current_session
+from .._tools.admin import Admin, bytes_text
 from ._device import index_of, init, is_available
 
 __all__ = [

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from .. import _core
-from .._session import current_session
+from .._sessions.session import current_session
 from ._device import index_of, synchronize
 
 __all__ = ["Event", "Stream", "StreamContext", "current_stream", "default_stream", "set_stream", "stream"]

@@ -9,7 +9,7 @@ from .. import _core
 from ..amp import autocast_mode as _autocast_mode, grad_scaler as _grad_scaler
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
-__path__: list[str] = []  # the modules below this one are created by _paths.py
+__path__: list[str] = []  # the modules below this one are created by _names/paths.py
 
 
 class autocast(_autocast_mode.autocast):

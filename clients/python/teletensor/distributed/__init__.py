@@ -3,7 +3,7 @@
 See docs/distributed.md.
 """
 
-from .. import _absent
+from .._names import absent as _absent
 from ._buckets import GradBucket
 from ._collectives import *  # noqa: F403
 from ._collectives import __all__ as _collectives, summed as summed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._core import Tensor
-from .._session import owner_of
+from .._sessions.session import owner_of
 from ..autograd import no_grad
 from ._group import ProcessGroup, ReduceOp, found, is_member
 

@@ -13,10 +13,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from .._credentials import Credentials, credentials_of
-from .._protowire import Message, decode, encode, signed
-from .._session import current_session
-from .._transport import CallError, Transport, open_transport
+from .._connection.credentials import Credentials, credentials_of
+from .._connection.protowire import Message, decode, encode, signed
+from .._connection.transport import CallError, Transport, open_transport
+from .._sessions.session import current_session
 from ._stores import _FIVE_MINUTES, DistStoreError, Store, StorePart
 
 __all__ = ["DaemonStore", "Place", "TCPStore", "Way", "own_place", "place_of"]

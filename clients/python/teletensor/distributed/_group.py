@@ -15,10 +15,11 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .. import _capturing, cuda
-from .._convert import tensor
+from .. import cuda
 from .._core import ops
-from .._session import Session, current_session, open_session
+from .._script import capturing as _capturing
+from .._sessions.session import Session, current_session, open_session
+from .._tensors.convert import tensor
 from ..futures import Future
 from ._environment import variable, world_name
 

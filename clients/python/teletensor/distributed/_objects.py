@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._convert import tensor
 from .._core import Tensor, ops
+from .._tensors.convert import tensor
 from ._checks import listed, member
 from ._collectives import gathered, root_of
 from ._group import ProcessGroup

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import _capturing
 from .._core import Tensor
+from .._script import capturing as _capturing
 from ..autograd import no_grad
 from ..futures import Future
 from ._checks import check, member, write

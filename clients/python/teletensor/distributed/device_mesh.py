@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _absent
-from .._convert import tensor
 from .._core import Tensor
+from .._names import absent as _absent
+from .._tensors.convert import tensor
 from ._group import ProcessGroup, current_world, found, init_process_group, is_initialized
 
 __all__ = ["DeviceMesh", "init_device_mesh"]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import _absent
 from .._core import Tensor, ops
+from .._names import absent as _absent
 from ..autograd import backward, enable_grad, is_grad_enabled, no_grad
 from ..nn.module import Module
 from ._mesh import Rank

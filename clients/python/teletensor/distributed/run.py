@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import _daemon
-from .._credentials import credentials_of
-from .._errors import TeletensorError
+from .._connection import daemon as _daemon
+from .._connection.credentials import credentials_of
+from .._sessions.errors import TeletensorError
 from ._arrivals import Arrivals, arrivals
 from ._daemon_store import Place, place_of
 from ._rendezvous import Nodes, Patience, Seat, take_seat

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _api as tt
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from . import constraints
 from .distribution import Distribution, as_value, broadcast, kl_divergence, register_kl
 from .kinds import Categorical, Normal

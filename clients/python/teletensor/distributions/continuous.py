@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _api as tt, linalg
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from . import constraints
 from .distribution import Distribution, as_value, broadcast, register_kl
 from .kinds import Normal, Uniform

@@ -6,8 +6,9 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import _api as tt, _capturing, _core
-from .._tensor import Size, Tensor
+from .. import _api as tt, _core
+from .._script import capturing as _capturing
+from .._tensors.tensor import Size, Tensor
 from .constraints import Constraint, is_dependent
 
 __all__ = ["Distribution", "as_value", "broadcast", "kl_divergence", "register_kl"]

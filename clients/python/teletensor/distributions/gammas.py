@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _api as tt, special
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
 from .distribution import Distribution, broadcast, register_kl

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _api as tt, linalg
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from .composed import TransformedDistribution
 from .continuous import Cauchy, Gumbel, HalfCauchy, Laplace, MultivariateNormal, Pareto
 from .discrete import Binomial, Poisson

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _api as tt, linalg, special
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from . import constraints
 from .continuous import _factor_of_inverse
 from .distribution import Distribution, as_value, broadcast

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _api as tt, linalg
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from ..nn import functional as F
 from . import constraints
 

@@ -7,7 +7,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from .._core import Tensor, ops
-from .._scopes import Restoring
+from .._sessions.scopes import Restoring
 
 if TYPE_CHECKING:
     from ..nn import Module

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from .._calls.tree import flatten, map_tree, unflatten
 from .._core import Tensor, ops
-from .._tree import flatten, map_tree, unflatten
 from ..autograd._backward import grad as tape_grad
 from ..autograd._modes import enable_grad
 from ._vmap import vmap

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from .._calls.tree import broadcast, flatten, unflatten
 from .._core import Tensor, ops
-from .._tree import broadcast, flatten, unflatten
 
 __all__ = ["vmap"]
 

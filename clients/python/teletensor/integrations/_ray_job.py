@@ -16,8 +16,8 @@ import ray
 import ray.train
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from .. import _daemon
-from .._certificates import peer_files
+from .._connection import daemon as _daemon
+from .._connection.certificates import peer_files
 
 __all__ = ["Job"]
 

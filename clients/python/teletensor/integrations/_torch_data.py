@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arrays import DTYPES
+from .._tensors.arrays import DTYPES
 
 try:
     import torch

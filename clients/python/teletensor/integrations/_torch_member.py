@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._arrays import DTYPES
-from .._convert import _download, _send
 from .._core import Tensor, ops
-from .._session import beside
+from .._sessions.session import beside
+from .._tensors.arrays import DTYPES
+from .._tensors.convert import _download, _send
 from ..distributed._group import ProcessGroup
 from ._torch_data import Elements
 from ._torch_work import Lane, Work

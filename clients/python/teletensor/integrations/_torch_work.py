@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from datetime import timedelta
 from typing import Any
 
-from .._session import Session, _drop
+from .._sessions.session import Session, _drop
 from ..autograd import no_grad
 
 try:

@@ -22,9 +22,9 @@ except ImportError as error:
     ) from error
 
 from .. import distributed as dist
-from .._convert import tensor
-from .._errors import RankLostError, TeletensorError
-from .._session import Session, connect, current_session
+from .._sessions.errors import RankLostError, TeletensorError
+from .._sessions.session import Session, connect, current_session
+from .._tensors.convert import tensor
 from ..distributed._group import ProcessGroup, found
 from ._ray_job import Job
 

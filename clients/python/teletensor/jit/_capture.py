@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import _capturing, _core
-from .._arrays import array_of
+from .. import _core
+from .._calls.tree import flatten, unflatten
 from .._core import Tensor
-from .._tree import flatten, unflatten
+from .._script import capturing as _capturing
+from .._tensors.arrays import array_of
 from ._lines import Again, Lines
 from ._symbols import Symbol
 

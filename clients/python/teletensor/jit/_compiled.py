@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from .. import _capturing, _core
+from .. import _core
+from .._calls.tree import flatten
 from .._core import Tensor
-from .._script import compiling
-from .._tree import flatten
+from .._script import capturing as _capturing, compiling
 from ._capture import _STEP, Entry, capture, contents
 from ._graph import Shown
 
@@ -30,7 +30,7 @@ ROUNDS = 64  # the maximum number of iterations that one message requests
 def _session_of(tensors: Sequence[Tensor]) -> Any:
     if tensors:
         return tensors[0]._session
-    from .._session import current_session
+    from .._sessions.session import current_session
 
     return current_session()._core
 

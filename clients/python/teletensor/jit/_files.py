@@ -12,9 +12,9 @@ import numpy as np
 
 from .. import _core
 from .._core import Tensor
-from .._follow import from_numpy
-from .._serialize import read_entries, save as _save
-from .._session import current_session
+from .._files.serialize import read_entries, save as _save
+from .._sessions.session import current_session
+from .._tensors.follow import from_numpy
 from ._capture import Entry
 from ._compiled import Compiled, Program, repeat
 from ._graph import Shown

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .._calls.tree import flatten, unflatten
 from .._core import Tensor
-from .._tree import flatten, unflatten
 from ..autograd import grad
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from .. import _capturing
-from .._script import MARK, compiling
+from .._script import MARK, capturing as _capturing, compiling
 from ._compiled import Compiled
 from ._files import Loaded
 from ._scripted import Scripted, script

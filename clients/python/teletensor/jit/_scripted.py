@@ -8,12 +8,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import _capturing, _core
+from .. import _core
+from .._calls.tree import flatten, unflatten
 from .._core import Tensor
-from .._script import Compiler, NoGradient
+from .._script import Compiler, NoGradient, capturing as _capturing
 from .._script._trees import rebuild
-from .._session import current_session, owner_of
-from .._tree import flatten, unflatten
+from .._sessions.session import current_session, owner_of
 from ._capture import Entry, contents
 from ._compiled import OfModule, Program, _hashable, constant_key, leaf_names, repeat
 from ._lines import Lines

@@ -6,8 +6,8 @@ that is singular or not positive-definite, or a decomposition that does not conv
 when a value that depends on it is read.
 """
 
-from .. import _checked, _out
-from .._errors import LinAlgError
+from .._calls import checked as _checked, out as _out
+from .._sessions.errors import LinAlgError
 from ._decompositions import (
     cholesky,
     cholesky_ex,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .. import _capturing, _core
+from .. import _core
 from .._core import Tensor, ops
-from .._session import owner_of
+from .._script import capturing as _capturing
+from .._sessions.session import owner_of
 
 __all__: list[str] = []
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _api as tt, cuda
+from .._calls.tree import map_tree
 from .._core import Tensor
-from .._tree import map_tree
 from .module import Module
 
 __all__ = ["DataParallel", "data_parallel", "gather", "parallel_apply", "replicate", "scatter"]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import distributed as _distributed
-from .._convert import tensor
 from .._core import Tensor
+from .._tensors.convert import tensor
 from ..autograd import no_grad
 from ..autograd._backward import follow, followers
 from ..distributed import GradBucket, ReduceOp

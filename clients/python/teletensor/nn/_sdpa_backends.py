@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from contextvars import ContextVar
 
-from .._scopes import Restoring
+from .._sessions.scopes import Restoring
 
 __all__ = ["FUSED", "SDPBackend", "allowed_backends", "sdpa_kernel"]
 

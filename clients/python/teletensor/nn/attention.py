@@ -7,8 +7,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from .. import _api as tt, _ops
-from .._tensor import Tensor
+from .. import _api as tt
+from .._names import ops as _ops
+from .._tensors.tensor import Tensor
 from . import functional as F, init
 from ._sdpa_backends import SDPBackend, sdpa_kernel
 from .containers import ModuleList

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _api as tt
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from . import functional as F, init
 from .functional._sizes import Size, sizes
 from .module import Module

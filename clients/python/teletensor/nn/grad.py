@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .. import _api as tt
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from ..autograd import grad
 from . import functional as F
 from .functional._sizes import Size

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _api as tt, linalg
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 
 __all__ = [
     "calculate_gain",

@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _api as tt, _ops
-from .._tensor import Tensor
+from .. import _api as tt
+from .._names import ops as _ops
+from .._tensors.tensor import Tensor
 from . import functional as F, init
 from .module import Module
 from .parameter import Parameter

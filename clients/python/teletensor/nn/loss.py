@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from . import functional as F
 from .distance import PairwiseDistance
 from .functional.losses import _legacy as legacy

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, overload
 
 from .. import _api as tt
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from ._hooks import Hooks, RemovableHandle, every
 from ._state import IncompatibleKeys, load_state, save_state
 from .parameter import Buffer, Parameter

@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import _absent, _capturing, cuda, distributed as _distributed
-from .._convert import tensor
+from .. import cuda, distributed as _distributed
+from .._names import absent as _absent
+from .._script import capturing as _capturing
+from .._tensors.convert import tensor
 from ..autograd import is_grad_enabled
 from ..distributed.algorithms.join import Join, Joinable, JoinHook
 from ..futures import Future
@@ -21,7 +23,7 @@ __all__ = [
     "DataParallel", "DistributedDataParallel", "data_parallel", "gather", "parallel_apply", "replicate",
     "scatter",
 ]  # fmt: skip
-__path__: list[str] = []  # the modules below this one are created by _paths.py
+__path__: list[str] = []  # the modules below this one are created by _names/paths.py
 
 
 class DistributedDataParallel(Module, Joinable):

@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import _api as tt, _ops
-from .._tensor import Tensor
+from .. import _api as tt
+from .._names import ops as _ops
+from .._tensors.tensor import Tensor
 from . import functional as F, init
 from .module import Module
 from .parameter import Parameter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from . import functional as F
 from .functional._sizes import Size
 from .module import Module

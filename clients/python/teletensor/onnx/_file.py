@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from .._protowire import Message, decode, signed
+from .._connection.protowire import Message, decode, signed
 
 __all__ = [
     "FLOAT_TYPES",

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _api as tt
 from .._core import Tensor
-from .._session import current_session
+from .._sessions.session import current_session
 from ..jit import _files
 from ..jit._compiled import Compiled, trace
 from ._file import FLOAT_TYPES, NUMPY, OnnxError, Value, read

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _capturing
 from .._core import Tensor
-from .._errors import SessionLostError, TeletensorError
+from .._script import capturing as _capturing
+from .._sessions.errors import SessionLostError, TeletensorError
 from ..jit._symbols import Symbol
 from . import _control, _host, _math, _neural, _quantized, _recurrent, _shapes, _signal  # noqa: F401
 from ._file import NUMPY, Function, Graph, Model, Node, OnnxError, Stored, all_nodes, subgraphs

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _api as tt, _capturing
-from .._arrays import array_of, tensor_of
+from .. import _api as tt
 from .._core import Tensor
+from .._script import capturing as _capturing
+from .._tensors.arrays import array_of, tensor_of
 from ._file import NUMPY, TYPES, OnnxError, Stored
 from ._narrow import decoded
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from .. import _api as tt, _capturing
-from .._tensor import Tensor
+from .. import _api as tt
+from .._script import capturing as _capturing
+from .._tensors.tensor import Tensor
 from .optimizer import Optimizer, _check_range, _check_rate
 
 __all__ = ["ListOptimizer", "check_common", "options", "reals"]

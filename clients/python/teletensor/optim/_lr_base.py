@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .. import _api as tt, _capturing
-from .._tensor import Tensor
+from .. import _api as tt
+from .._script import capturing as _capturing
+from .._tensors.tensor import Tensor
 from .optimizer import Optimizer
 
 __all__ = ["LRScheduler", "per_group", "set_rate"]

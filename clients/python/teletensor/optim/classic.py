@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from .. import _api as tt, _ops
-from .._tensor import Tensor
+from .. import _api as tt
+from .._names import ops as _ops
+from .._tensors.tensor import Tensor
 from ._lists import ListOptimizer, options
 from .optimizer import _check_range
 

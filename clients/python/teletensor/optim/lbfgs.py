@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .. import _api as tt
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from .optimizer import Optimizer, _check_rate
 
 __all__ = ["LBFGS"]

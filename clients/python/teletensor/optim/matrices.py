@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import _api as tt
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from ._lists import options
 from .optimizer import Optimizer, _check_range, _check_rate
 

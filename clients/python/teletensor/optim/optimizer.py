@@ -8,8 +8,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .. import _api as tt, _capturing, _core
-from .._tensor import Tensor
+from .. import _api as tt, _core
+from .._script import capturing as _capturing
+from .._tensors.tensor import Tensor
 from ..nn._hooks import RemovableHandle
 
 __all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .. import _api as tt, _capturing, _ops
-from .._tensor import Tensor
+from .. import _api as tt
+from .._names import ops as _ops
+from .._script import capturing as _capturing
+from .._tensors.tensor import Tensor
 from ._lists import ListOptimizer, options, reals
 
 __all__ = ["SGD"]

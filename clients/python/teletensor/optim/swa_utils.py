@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .. import _api as tt
-from .._tensor import Tensor
+from .._tensors.tensor import Tensor
 from ..nn.module import Module
 from ._lr_base import LRScheduler, per_group
 from .optimizer import Optimizer

@@ -22,7 +22,7 @@ from typing import Any as _Any
 import torch as _torch
 
 from .. import _core
-from .._errors import OutOfMemoryError
+from .._sessions.errors import OutOfMemoryError
 from . import _build, _capture, _device, _printing, _trace
 
 __all__ = ["capture", "fallbacks", "strict", "synchronize"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._convert import _download, _send
-from .._session import owner_of
+from .._sessions.session import owner_of
+from .._tensors.convert import _download, _send
 
 # Unsigned integers, and for 16 bytes complex numbers, that have an element's bits.
 _BITS: dict[int, np.dtype[Any]] = {

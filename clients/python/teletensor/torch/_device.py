@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import _core
-from .._session import owner_of
+from .._sessions.session import owner_of
 from . import _bytes
 
 # Of operators that are given none. The package sets it when the extension is there.

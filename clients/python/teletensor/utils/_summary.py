@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _functions as f
-from .._admin import bytes_text
+from .._calls.tree import flatten
 from .._core import Tensor, default_dtype
-from .._tree import flatten
+from .._tools.admin import bytes_text
 from ..autograd._modes import no_grad
 from ..nn.module import Module
 

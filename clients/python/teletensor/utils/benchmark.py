@@ -14,9 +14,9 @@ import timeit
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .. import _absent
 from .._functions import zeros
-from .._session import current_session, way
+from .._names import absent as _absent
+from .._sessions.session import current_session, way
 
 __all__ = ["Compare", "Measurement", "TaskSpec", "Timer", "select_unit", "timer", "unit_to_english"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import _core
+from .._calls.tree import flatten
 from .._core import Tensor
-from .._scopes import Restoring
-from .._session import current_session, owner_of
-from .._tree import flatten
+from .._sessions.scopes import Restoring
+from .._sessions.session import current_session, owner_of
 from ..autograd._modes import enable_grad
 
 __all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "set_checkpoint_debug_enabled",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._extras import from_dlpack
+from .._names.extras import from_dlpack
 
 __all__ = ["from_dlpack", "to_dlpack"]
 

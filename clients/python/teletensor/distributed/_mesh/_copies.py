@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..._core import Tensor, ops
-from ..._session import owner_of
-from ..._tensor import Moving
+from ..._sessions.session import owner_of
+from ..._tensors.tensor import Moving
 from ...autograd import no_grad
 from .._group import ProcessGroup
 from ._per_rank import PerRank

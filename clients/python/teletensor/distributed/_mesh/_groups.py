@@ -7,7 +7,7 @@ import contextlib
 import weakref
 from collections.abc import Iterator
 
-from ..._session import Session
+from ..._sessions.session import Session
 from .._group import ProcessGroup, meet
 
 __all__ = ["Groups"]

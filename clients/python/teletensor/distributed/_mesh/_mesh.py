@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from ... import _core
-from ..._convert import tensor
 from ..._core import Tensor
-from ..._errors import RankLostError, SessionLostError, TeletensorError
-from ..._session import Session, connect
+from ..._sessions.errors import RankLostError, SessionLostError, TeletensorError
+from ..._sessions.session import Session, connect
+from ..._tensors.convert import tensor
 from .._group import ProcessGroup, _seconds
 from .._stores import HashStore
 from ._compiled import MeshCompiled

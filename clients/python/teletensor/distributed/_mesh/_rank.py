@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
-from ..._session import Session, _sessions
-from ..._tensor import Place
+from ..._sessions.session import Session, _sessions
+from ..._tensors.tensor import Place
 from ._transfer import moved
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core import Tensor, ops
-from ..._session import owner_of
+from ..._sessions.session import owner_of
 from ...autograd import is_grad_enabled
 from ...autograd._elsewhere import Passage
 from ...autograd.function import Function
@@ -48,7 +48,7 @@ def moved(x: Tensor, rank: Rank) -> Tensor:
 
 def upload(x: Tensor, rank: Rank) -> Tensor:
     """Sends a tensor of any session to the rank through this program."""
-    from ..._convert import tensor
+    from ..._tensors.convert import tensor
 
     values = x.detach().numpy()
     with rank.as_current():

@@ -1,7 +1,7 @@
 """torch.distributed.algorithms: uneven inputs (`join`), and hooks that compress gradients
 (`ddp_comm_hooks`)."""
 
-from ... import _absent
+from ..._names import absent as _absent
 from .join import Join, Joinable, JoinHook
 
 __all__ = ["Join", "JoinHook", "Joinable"]

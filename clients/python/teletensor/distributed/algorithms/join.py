@@ -11,7 +11,8 @@ import warnings
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ... import _absent, _api as tt
+from ... import _api as tt
+from ..._names import absent as _absent
 from .. import Work, all_reduce, get_rank
 
 __all__ = ["Join", "JoinHook", "Joinable"]

@@ -4,7 +4,7 @@ among ranks in a folder.
 See docs/distributed.md.
 """
 
-from ... import _absent
+from ..._names import absent as _absent
 from . import state_dict as state_dict
 from ._files import CheckpointException, load, save
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from ... import _safetensors, _serialize
 from ..._core import Tensor
-from ..._placed import InDaemon
-from ..._replace import written
-from ..._serialize import reading
+from ..._files import safetensors as _safetensors, serialize as _serialize
+from ..._files.replace import written
+from ..._files.serialize import reading
+from ..._tensors.placed import InDaemon
 from ...autograd import no_grad
 from .. import all_gather_object, broadcast_object_list, is_initialized
 from .._group import found

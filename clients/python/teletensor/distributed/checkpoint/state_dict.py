@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ... import _absent, _api as tt
+from ... import _api as tt
 from ..._core import Tensor
+from ..._names import absent as _absent
 from ...autograd import no_grad
 from ...nn.module import Module
 from ...optim import Optimizer

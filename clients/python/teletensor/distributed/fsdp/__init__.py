@@ -5,7 +5,7 @@ See docs/distributed.md.
 
 from typing import Any
 
-from ... import _absent
+from ..._names import absent as _absent
 from ._module import FSDPModule, UnshardHandle, fully_shard, register_fsdp_forward_method
 from ._policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from ._shards import ShardedParameter

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ... import _core
+from ..._calls.tree import flatten, map_tree, unflatten
 from ..._core import Tensor
-from ..._scopes import Restoring
-from ..._session import owner_of
-from ..._tree import flatten, map_tree, unflatten
+from ..._sessions.scopes import Restoring
+from ..._sessions.session import owner_of
 from ...autograd import is_grad_enabled, no_grad
 from ...autograd.function import Function
 from ...autograd.graph import saved_tensors_hooks

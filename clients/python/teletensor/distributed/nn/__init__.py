@@ -1,6 +1,6 @@
 """torch.distributed.nn: collectives with gradients."""
 
-from ... import _absent
+from ..._names import absent as _absent
 from .functional import *  # noqa: F403
 from .functional import __all__ as _names
 

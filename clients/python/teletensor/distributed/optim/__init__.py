@@ -1,6 +1,6 @@
 """The interface of torch.distributed.optim: an optimizer whose state is divided among the ranks."""
 
-from ... import _absent
+from ..._names import absent as _absent
 from ._zero import ZeroRedundancyOptimizer
 
 __all__ = ["ZeroRedundancyOptimizer"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import distributed as _d
 from ..._core import Tensor
-from ..._size import Size
+from ..._tensors.size import Size
 from ...autograd import no_grad
 from ..device_mesh import DeviceMesh
 from ._placements import (

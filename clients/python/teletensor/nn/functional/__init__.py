@@ -1,6 +1,6 @@
 """Layers, activations and losses as functions."""
 
-from ... import _checked
+from ..._calls import checked as _checked
 from .activations import *  # noqa: F403
 from .activations import __all__ as _activations
 from .attention import *  # noqa: F403

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..._tensor import Tensor
+from ..._tensors.tensor import Tensor
 
 Size = int | Sequence[int]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ... import _api as tt, _ops
-from ..._tensor import Tensor
+from ... import _api as tt
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 
 __all__ = [
     "celu",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ... import _api as tt, _ops
-from ..._tensor import Tensor
+from ... import _api as tt
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 
 __all__ = ["multi_head_attention_forward"]
 

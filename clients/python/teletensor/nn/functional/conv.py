@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import _ops
-from ..._tensor import Tensor
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 from ._sizes import Size, batched, sizes
 
 __all__ = [

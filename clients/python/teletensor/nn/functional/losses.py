@@ -7,8 +7,9 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 
-from ... import _api as tt, _ops
-from ..._tensor import Tensor
+from ... import _api as tt
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 from .layers import pairwise_distance
 
 __all__ = [

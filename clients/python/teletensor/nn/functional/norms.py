@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ... import _api as tt, _ops
-from ..._tensor import Tensor
+from ... import _api as tt
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 from .pooling import avg_pool1d
 
 __all__ = [

@@ -6,8 +6,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from ... import _api as tt, _ops
-from ..._tensor import Tensor
+from ... import _api as tt
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 from ._sizes import Size, batched, sizes
 
 __all__ = [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ... import _api as tt, _ops
-from ..._tensor import Tensor
+from ... import _api as tt
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 from .._sdpa_backends import FUSED, SDPBackend, allowed_backends
 
 __all__ = ["scaled_dot_product_attention"]

@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ... import _api as tt, _ops
+from ... import _api as tt
 from ..._functions.common import tied
-from ..._tensor import Tensor
+from ..._names import ops as _ops
+from ..._tensors.tensor import Tensor
 from ._sizes import Size, sizes
 from .pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 

@@ -8,7 +8,7 @@ import inspect
 from typing import Any
 
 from ... import _api as tt
-from ..._tensor import Tensor
+from ..._tensors.tensor import Tensor
 from ..module import Module
 from ..parameter import Parameter
 

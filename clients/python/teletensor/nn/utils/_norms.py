@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 from ... import _api as tt
-from ..._tensor import Tensor
+from ..._tensors.tensor import Tensor
 from .. import functional as F
 from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..module import Module

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ... import _api as tt
-from ..._tensor import Tensor
+from ..._tensors.tensor import Tensor
 
 __all__ = [
     "clip_grad_norm_",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import _api as tt
-from ..._scopes import Restoring
-from ..._tensor import Tensor
+from ..._sessions.scopes import Restoring
+from ..._tensors.tensor import Tensor
 from ..containers import ModuleDict, ModuleList
 from ..module import Module
 from ..parameter import Parameter

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from ... import _api as tt, linalg
-from ..._tensor import Tensor
+from ..._tensors.tensor import Tensor
 from ..module import Module
 from ._parameters import parameters_to_vector
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import _api as tt
-from ..._tensor import Tensor
+from ..._tensors.tensor import Tensor
 
 __all__ = [
     "PackedSequence",

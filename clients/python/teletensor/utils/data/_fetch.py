@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..._arrays import tensor_of
+from ..._tensors.arrays import tensor_of
 from .collate import Make, default_collate, default_convert
 from .dataset import _gather
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ... import _api as tt
-from ..._arrays import tensor_of
-from ..._pickling import by_value
-from ..._tensor import Tensor
+from ..._tensors.arrays import tensor_of
+from ..._tensors.pickling import by_value
+from ..._tensors.tensor import Tensor
 
 __all__ = ["HostTensor", "Parcel", "loads", "write"]
 

@@ -29,7 +29,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ... import _api as tt, _session
+from ... import _api as tt
+from ..._sessions import session as _session
 from ._fetch import Fetcher, Recipe
 from ._parcels import HostTensor, Parcel, loads, write
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ... import _api as tt
-from ..._arrays import tensor_of
-from ..._interop import array_of_torch
-from ..._tensor import Tensor
+from ..._tensors.arrays import tensor_of
+from ..._tensors.interop import array_of_torch
+from ..._tensors.tensor import Tensor
 
 __all__ = ["default_collate", "default_convert", "is_torch"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from ... import _api as tt
-from ..._tensor import Tensor
+from ..._tensors.tensor import Tensor
 from ._random import numpy_generator
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from .... import _absent
+from ...._names import absent as _absent
 from .default_hooks import allreduce_hook, bf16_compress_hook, fp16_compress_hook
 from .post_localSGD_hook import post_localSGD_hook as _post_localSGD
 from .powerSGD_hook import batched_powerSGD_hook, powerSGD_hook as _powerSGD

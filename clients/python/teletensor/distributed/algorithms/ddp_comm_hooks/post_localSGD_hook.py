@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .... import _capturing
 from ...._core import Tensor
+from ...._script import capturing as _capturing
 from ....futures import Future
 from ... import GradBucket
 from .default_hooks import allreduce_hook

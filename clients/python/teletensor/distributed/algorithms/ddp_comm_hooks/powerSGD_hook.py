@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .... import _api as tt, _capturing, linalg, random
+from .... import _api as tt, linalg, random
 from ...._core import Tensor
+from ...._script import capturing as _capturing
 from ....futures import Future
 from ... import GradBucket, ReduceOp, all_reduce
 from ..._buckets import flat, parts_of

@@ -1,7 +1,7 @@
 """The interface of torch.distributed.tensor.parallel: modules whose parameters and activations are divided
 among the ranks."""
 
-from .... import _absent
+from ...._names import absent as _absent
 from ._plan import parallelize_module
 from ._prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from ._styles import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel

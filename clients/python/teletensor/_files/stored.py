@@ -1,0 +1,131 @@
+"""Descriptions of tensors in files, and helpers that the readers of the file formats share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._tensors.arrays import DTYPES
+
+__all__ = ["MAX_RANK", "AsStored", "Damaged", "Storage", "Stored", "is_count", "read_at",
+           "row_major"]
+
+MAX_RANK = 12
+
+
+class Damaged(Exception):
+    """A fault of a file; `load` converts it to a ValueError that names the file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """Bytes in a file that contain the elements of one tensor, or of several tensors that share them."""
+
+    nbytes: int
+    location: str  # where the tensors were when they were saved: "cpu", "cuda:0"
+    read: Callable[[], bytearray]  # reads the bytes; more bytes may follow them
+    dtype: str
+    swapped: bool = False  # whether the bytes are big-endian
+
+    def elements(self, dtype: str) -> np.ndarray[Any, Any]:
+        """All elements, in NumPy's form of the dtype (`DTYPES`)."""
+        numpy = DTYPES[dtype]
+        flat: np.ndarray[Any, Any] = np.frombuffer(self.read(), numpy, self.nbytes // numpy.itemsize)
+        if dtype == "bool":
+            flat = flat.view("u1") != 0
+        return flat.byteswap() if self.swapped else flat
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor in a file: elements of a storage with an offset and strides, all in units of elements."""
+
+    storage: Storage
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+    conj: bool = False  # the values are the conjugates of those elements
+    neg: bool = False  # the values are the negatives of those elements
+
+    def __post_init__(self) -> None:
+        """Raises Damaged unless all elements are in the storage."""
+        for what, numbers in (("shape", self.shape), ("stride", self.stride)):
+            if len(numbers) > MAX_RANK or not all(map(is_count, numbers)):
+                told = ", ".join(str(n) if type(n) is int else type(n).__name__ for n in numbers[:20])
+                raise Damaged(f"a tensor has the {what} ({told[:200]})")
+        if len(self.shape) != len(self.stride) or not is_count(self.offset):
+            raise Damaged(f"a tensor of shape {self.shape} has the strides {self.stride} and the "
+                          f"storage offset {str(self.offset)[:100]}")
+        size = DTYPES[self.dtype].itemsize
+        if self._end() * size > self.storage.nbytes:
+            raise Damaged(f"a tensor of {self.dtype}, shape {self.shape}, strides {self.stride} and offset "
+                          f"{self.offset} ends after the {self.storage.nbytes} bytes of its storage")
+
+    def _end(self) -> int:
+        """The index after the last element; the offset itself may be anywhere in the storage."""
+        if 0 in self.shape:
+            return self.offset
+        last = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
+        return self.offset + last + 1
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values in row-major order, in NumPy's form of the dtype."""
+        flat = self.storage.elements(self.dtype)
+        steps = [step * flat.itemsize for step in self.stride]
+        array = np.lib.stride_tricks.as_strided(flat[self.offset:], self.shape, steps)
+        array = array.conj() if self.conj else array
+        return np.asarray(-array if self.neg else array, order="C")
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the tensor may require grad."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the tensor has more elements than its storage."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize > self.storage.nbytes
+
+
+class AsStored:
+    """Creates no tensors: returns the descriptions that a reader finds unchanged."""
+
+    def tensor(self, stored: Stored, requires_grad: bool) -> Any:
+        """The tensor for a description."""
+        return self.parameter(stored, requires_grad)
+
+    def parameter(self, tensor: Any, requires_grad: bool) -> Any:
+        """The parameter that uses the memory of a tensor that `tensor` has created. Raises Damaged if it
+        cannot require grad."""
+        if requires_grad and not tensor.differentiable:
+            raise Damaged(f"its pickle has a tensor of {tensor.dtype} that requires grad")
+        return tensor
+
+
+def is_count(value: Any) -> bool:
+    """Returns whether the value is a non-negative int that fits 63 bits."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a row-major tensor without gaps."""
+    return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
+
+
+def read_at(file: Any, at: int, count: int, what: str) -> bytearray:
+    """Reads `count` bytes at `at`. Raises Damaged, naming `what`, if the file ends earlier."""
+    file.seek(at)
+    raw = bytearray(count)
+    view = memoryview(raw)
+    got = 0
+    while got < count:
+        part = file.readinto(view[got:])
+        if not part:
+            raise Damaged(f"{what} is cut short")
+        got += part
+    return raw

@@ -1,0 +1,1 @@
+"""Sessions: the current one, kept and published names, exceptions with the program's lines, Ctrl-C."""

@@ -1,0 +1,1 @@
+"""Tools for people: administration, doctor, profiles, notebooks, progress of loops."""
