@@ -163,6 +163,65 @@ def test_a_rank_that_fails_ends_the_others(box, end, said):
     assert "rank 0" not in err and "rank 2" not in err
 
 
+RECORDED = """
+import os, sys, time
+from teletensor.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise ValueError("no such data")
+    while not os.path.exists(os.environ["TORCHELASTIC_ERROR_FILE"].replace("/0/error", "/1/error")):
+        time.sleep(0.01)
+    raise RuntimeError("a consequence")
+
+try:
+    main()
+finally:
+    sys.stderr = open(os.devnull, "w")
+"""
+
+
+def test_the_first_exception_that_is_recorded_is_shown(box):
+    status, _, err = finish(box(["--nproc-per-node=2"], RECORDED))
+    assert status == 1
+    said = err.partition("the exception of rank 1:\n")[2]
+    assert "in main" in said and "ValueError: no such data" in said and "a consequence" not in said
+
+
+# Rank 0 writes two lines, rank 1 one line to each of its streams.
+WRITERS = """
+import os, sys
+print("out", os.environ["ROLE_NAME"], os.environ["ROLE_RANK"], os.environ["ROLE_WORLD_SIZE"], flush=True)
+print("err", os.environ["RANK"], file=sys.stderr, flush=True)
+"""
+
+
+def test_redirected_output_goes_to_files(box, tmp_path):
+    status, out, err = finish(box(["--nproc-per-node=2", "--redirects=0:3,1:1", f"--log-dir={tmp_path}/logs"], WRITERS))
+    (folder,) = (tmp_path / "logs").iterdir()
+    assert status == 0 and out == "" and f"the log files are in {folder}" in err
+    assert "err 0" not in err and "err 1" in err
+    logs = {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*.log")}
+    assert logs == {"attempt_0/0/stdout.log": "out default 0 2\n", "attempt_0/0/stderr.log": "err 0\n",
+                    "attempt_0/1/stdout.log": "out default 1 2\n"}
+
+
+def test_copied_output_names_the_rank(box, tmp_path):
+    status, out, err = finish(box(["--nproc-per-node=2", "-t", "3", "--role=trainer", "--local-ranks-filter=1",
+                                   f"--log-dir={tmp_path}/logs"], WRITERS))
+    assert status == 0 and out == "[trainer1]:out trainer 1 2\n"
+    assert "[trainer1]:err 1\n" in err and "err 0" not in err
+    assert (tmp_path / "logs").rglob("0/stderr.log").__next__().read_text() == "err 0\n"
+
+
+def test_a_launch_leaves_no_files_of_errors(box, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    assert finish(box(["--nproc-per-node=2"], RECORDED, TMPDIR=str(temporary)))[0] == 1
+    assert list(temporary.glob("launch-*")) == []
+
+
 def test_a_rank_that_ignores_sigterm_is_killed(box):
     launcher = [sys.executable, "-c", "import sys; from teletensor.distributed import run; run._GRACE = 0.2; "
                                       "sys.exit(run.main())"]
@@ -282,6 +341,9 @@ def test_several_machines_are_several_launches_with_one_daemon(box, start_daemon
     (["--max-restarts=-1"], "0 or more"),
     (["-m", "--no-python"], "exclude each other"),
     (["--master-port=65536"], "--master-port is a number from 1 to 65535"),
+    (["--tee=4"], "--tee is 0, 1, 2 or 3"),
+    (["--redirects=1:3"], "for each of the local ranks 0 to 0"),
+    (["--local-ranks-filter=1"], "--local-ranks-filter is a list of local ranks 0 to 0, not '1'"),
 ))
 def test_flags_that_make_no_sense(box, flags, said):
     status, _, err = finish(box(flags, ""))

@@ -89,6 +89,9 @@ distributions.uniform: distributions Uniform
 distributions.von_mises: distributions VonMises
 distributions.weibull: distributions Weibull
 distributions.wishart: distributions Wishart
+distributed.elastic: distributed
+distributed.elastic.multiprocessing: distributed
+distributed.elastic.multiprocessing.errors: distributed._record record
 functional: _functions atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors
     cartesian_prod cdist chain_matmul einsum istft meshgrid norm split stft tensordot unique
     unique_consecutive unravel_index

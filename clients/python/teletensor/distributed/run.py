@@ -25,6 +25,8 @@ from .._connection.credentials import credentials_of
 from .._sessions.errors import TeletensorError
 from ._arrivals import Arrivals, arrivals
 from ._daemon_store import Place, place_of
+from ._logs import Logs, chosen_streams
+from ._record import ERROR_FILE, recorded
 from ._rendezvous import Nodes, Patience, Seat, take_seat
 from ._stores import DistStoreError
 
@@ -44,10 +46,13 @@ class _Process:
     that the id of its group cannot be reused."""
 
     def __init__(
-        self, command: Sequence[str], environment: dict[str, str], begin: Callable[[], None]
+        self, logs: Logs, attempt: int, command: Sequence[str], environment: dict[str, str],
+        begin: Callable[[], None]
     ) -> None:
         self.rank, self.local_rank = environment["RANK"], environment["LOCAL_RANK"]
-        self._popen = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=begin)
+        self._error_file = environment[ERROR_FILE]
+        self._popen = logs.start(command, attempt, int(self.local_rank), env=environment,
+                                 start_new_session=True, preexec_fn=begin)
 
     def status(self) -> int | None:
         """The exit code, or minus the number of the signal that ended the process, or None while it
@@ -71,6 +76,10 @@ class _Process:
         """The description of the failure in messages."""
         how = f"exited with code {status}" if status >= 0 else f"was ended by {_signal_name(-status)}"
         return f"rank {self.rank} (local rank {self.local_rank}, pid {self._popen.pid}) {how}"
+
+    def error(self) -> tuple[int, str] | None:
+        """The time and the traceback of the exception that `record` has written, or None."""
+        return recorded(self._error_file)
 
 
 def _signal_name(number: int) -> str:
@@ -128,6 +137,16 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
          default=0.1, metavar="SECONDS")
     flag("--master-port", f"[this launch's own; with several machines {_PORT}]", type=int, metavar="N")
     flag("--max-restarts", "restarts of all after a failure [0]", type=int, default=0, metavar="N")
+    flag("--role", "the name of the processes in their variables and in copied output [default]",
+         default="default", metavar="NAME")
+    flag("--log-dir", "the folder for log files [a new one in the folder for temporary files]", default="",
+         metavar="DIR")
+    streams: dict[str, Any] = {"default": "0", "metavar": "N|RANK:N,..."}
+    parser.add_argument("-r", "--redirects", **streams, help="streams that go to log files: 1 output, "
+                        "2 errors, 3 both; or a number for each local rank [0]")
+    parser.add_argument("-t", "--tee", **streams, help="streams that go to log files and to the terminal [0]")
+    flag("--local-ranks-filter", "the local ranks whose output is shown [all]", default="",
+         metavar="RANK,...")
     flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
     parser.add_argument("--standalone", action="store_true", help="no effect: one machine needs no other")
     parser.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
@@ -141,6 +160,7 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     args.nproc_per_node = int(args.nproc_per_node)
     _check_nodes(parser, args)
     _check_rendezvous(parser, args)
+    _check_logs(parser, args)
     if args.master_port is not None and not 1 <= args.master_port <= 65535:
         parser.error(f"--master-port is a number from 1 to 65535, not {args.master_port}")
     if args.max_restarts < 0:
@@ -166,6 +186,20 @@ def _check_nodes(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
                      "which count from 0")
     if not args.monitor_interval > 0:
         parser.error(f"--monitor-interval is more than 0, not {args.monitor_interval}")
+
+
+def _check_logs(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    size = args.nproc_per_node
+    try:
+        args.redirects = chosen_streams(args.redirects, "--redirects", size)
+        args.tee = chosen_streams(args.tee, "--tee", size)
+    except ValueError as error:
+        parser.error(str(error))
+    shown = args.local_ranks_filter.split(",") if args.local_ranks_filter else map(str, range(size))
+    args.shown = {int(each) for each in shown if each.isdecimal() and int(each) < size}
+    if args.local_ranks_filter and len(args.shown) != args.local_ranks_filter.count(",") + 1:
+        parser.error(f"--local-ranks-filter is a list of local ranks 0 to {size - 1}, not "
+                     f"{args.local_ranks_filter!r}")
 
 
 def _check_rendezvous(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -243,12 +277,20 @@ class _Launch:
     def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
                  signals: Arrivals, environment: dict[str, str]) -> None:
         self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
-        self._signals, self._environment = signals, environment
+        self._signals, self._environment, self._logs = signals, environment, Logs(args)
         self._begin = _daemon.ends_with_this(signal.SIGKILL, _mask())
 
     def run(self) -> int:
         """Starts all processes, and starts them again after a failure, or when the number of machines
         changes; returns the exit status of the launcher."""
+        try:
+            return self._attempts()
+        finally:
+            if self._logs.kept:
+                self._say(f"the log files are in {self._logs.folder}")
+            self._logs.close()
+
+    def _attempts(self) -> int:
         restarts, failures = self._args.max_restarts, 0
         while True:
             status = self._attempt(failures)
@@ -268,16 +310,18 @@ class _Launch:
             if seat is None:
                 return 128 + (self._signals.end or 0)
             for command, environment in self._ranks(attempt, seat):
-                processes.append(_Process(command, environment, self._begin))
+                processes.append(_Process(self._logs, attempt, command, environment, self._begin))
             changes = self._watch(processes, seat)
             failed = [(each, status) for each in processes if (status := each.status())]
             for process, status in failed if self._signals.end is None else ():
                 self._say(f"{process.told(status)} at {time.strftime('%Y-%m-%d %H:%M:%S')}, "
                           f"{time.monotonic() - started:.1f} s after the start")
+            self._say_cause([each for each, _ in failed])
             self._stop(processes, self._signals.end or signal.SIGTERM)
         finally:
             for process in processes:
                 process.reap()
+            self._logs.settle()
         if self._signals.end is not None:
             return 128 + self._signals.end
         return _AGAIN if changes else 1 if failed else 0
@@ -340,10 +384,20 @@ class _Launch:
                 "GROUP_WORLD_SIZE": seat.nodes, "MASTER_ADDR": seat.address, "MASTER_PORT": seat.port,
                 "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": attempt,
                 "TORCHELASTIC_MAX_RESTARTS": args.max_restarts, "TELETENSOR_ADDRESS": self._address,
+                "ROLE_NAME": args.role, "ROLE_RANK": seat.node * size + local,
+                "ROLE_WORLD_SIZE": seat.nodes * size,
+                ERROR_FILE: self._logs.error_file(attempt, local),
             }  # fmt: skip
             extra = [f"--local-rank={local}"] if self._pass_local_rank else []
             yield ([*python, args.script, *extra, *args.arguments],
                    {**self._environment, **{name: str(value) for name, value in given.items()}})
+
+    def _say_cause(self, failed: list[_Process]) -> None:
+        """Shows the exception that `record` has written first."""
+        errors = [(*error, each.rank) for each in failed if (error := each.error())]
+        if errors and self._signals.end is None:
+            _, text, rank = min(errors)
+            self._say(f"the exception of rank {rank}:\n{text}")
 
     def _say(self, text: str) -> None:
         print(f"{self._prog}: {text}", file=sys.stderr, flush=True)
