@@ -1,4 +1,5 @@
 // State that outlives this client: named tensors, published tensors, and acknowledged downloads.
+#include "clients/session/limit.h"
 #include "clients/session/session.h"
 #include "engine/autograd/inventory.h"
 
@@ -14,8 +15,8 @@ Status Session::keep(const std::string& name, Handle* h) {
   if (h == nullptr) {
     kept_.erase(name);
   } else if (!kept_.contains(name)) {
-    TT_RETURN_IF_ERROR(
-        fits("keep", &program::Amounts::kept, kept_.size(), 1, "drop names: keep(name, None)"));
+    TT_RETURN_IF_ERROR(check_limit("keep", &program::Amounts::kept, limits_.most, kept_.size(), 1,
+                                   "drop names: keep(name, None)"));
     kept_.insert(name);
   }
   issue(program::Command(program::Keep{name, h ? h->id : 0}), 0);
@@ -73,7 +74,7 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
   }
   auto handles = autograd::restore(graph_, inventory);
   if (!handles.ok()) return handles;
-  amounts_.handles = inventory.items.size();
+  handles_ = inventory.items.size();
   for (const auto& [name, id] : inventory.names) kept_.insert(name);
   seq_ = next_seq - 1;
   next_id_ = next_id;

@@ -40,6 +40,7 @@ void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
 Session::Session(const SessionLimits& limits)
     : graph_(ops::catalog(), nullptr),
       limits_(limits),
+      programs_(limits.most),
       sent_(limits.keeps, limits.retained_bytes),
       credit_bytes_(limits.credit_bytes),
       credit_upto_(limits.credit_upto) {
@@ -173,14 +174,8 @@ void Session::flush_releases() {
     begin_command();
     issue(program::Command(program::Taken{fetch}), 0);
   }
-  while (!undefined_.empty() && !tracer_) {
-    const std::uint64_t number = undefined_.back();
-    undefined_.pop_back();
-    if (const auto found = defined_.find(number); found != defined_.end()) {
-      amounts_.program_steps -= found->second.steps;
-      amounts_.program_bytes -= found->second.bytes;
-      defined_.erase(found);
-    }
+  while (programs_.has_released() && !tracer_) {
+    const std::uint64_t number = programs_.take_released();
     begin_command();
     issue(program::Command(program::Undefine{number}), 0);
   }
@@ -190,7 +185,7 @@ void Session::flush_releases() {
     release.handles.assign(releases_.begin(),
                            releases_.begin() + static_cast<std::ptrdiff_t>(count));
     releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
-    amounts_.handles -= count;
+    handles_ -= count;
     begin_command();
     issue(program::Command(std::move(release)), 0);
   }

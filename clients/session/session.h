@@ -16,10 +16,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "clients/session/origin.h"
+#include "clients/session/program_table.h"
 #include "clients/session/recorder.h"
 #include "clients/session/sent_frames.h"
 #include "clients/session/transforms.h"
@@ -104,7 +104,7 @@ class Session : public autograd::Issuer {
   const ops::Catalog& catalog() const { return graph_.catalog(); }
   std::uint64_t last_seq() const { return seq_; }
   // Number of tensors that the program holds.
-  std::uint64_t held() const { return amounts_.handles - releases_.size(); }
+  std::uint64_t held() const { return handles_ - releases_.size(); }
 
   // ---- Called by API threads. These functions return eager errors; they wait only for credits.
   Status apply(OpId op, std::span<const Var> arguments, std::span<const std::uint32_t> counts,
@@ -158,9 +158,7 @@ class Session : public autograd::Issuer {
   std::unique_ptr<autograd::Tracer> end_trace() { return std::move(tracer_); }
   // Defines a program in the daemon and returns its number.
   core::Result<std::uint64_t> define(const program::Program& program);
-  // Releases a program that is not called any more. Callable by any API thread, also from a
-  // finalizer.
-  void undefine(std::uint64_t number) { undefined_.push_back(number); }
+  ProgramTable& programs() { return programs_; }
   // Creates a handle without a command, for sessions that are not connected to a daemon.
   HandleRef stand_in(const core::Layout& layout) {
     HandleRef h = graph_.adopt(layout, nullptr);
@@ -341,7 +339,7 @@ class Session : public autograd::Issuer {
   // nearly so.
   bool short_of_room() const {
     return seq_ < short_until_ ||
-           (limits_.most.handles != 0 && amounts_.handles + 1024 > limits_.most.handles);
+           (limits_.most.handles != 0 && handles_ + 1024 > limits_.most.handles);
   }
   Status ready_to_issue(bool reads = false);
   // Completes a Raise or an interruption that is still open.
@@ -354,15 +352,12 @@ class Session : public autograd::Issuer {
   std::vector<wire::ErrorEvent> take_errors(
       const std::function<bool(const wire::ErrorEvent&)>& which);
   bool unsettled() const { return interrupted_upto_ != 0 || !raises_.empty(); }
-  // Returns an error if `more` would exceed the limit.
-  Status fits(std::string_view what, std::uint64_t program::Amounts::*field, std::uint64_t used,
-              std::uint64_t more, std::string_view advice) const;
   void issue(const program::Command& command, std::uint32_t made);
   void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
   void give_id(Handle& h) {
     h.id = next_id_++;
-    ++amounts_.handles;
+    ++handles_;
     if (tracer_) [[unlikely]]
       trace_made(h);
   }
@@ -387,14 +382,8 @@ class Session : public autograd::Issuer {
   std::vector<std::uint64_t> takens_;
   std::vector<core::Ref<autograd::Node>> forgets_;
   std::unique_ptr<autograd::Tracer> tracer_;
-  std::vector<std::uint64_t> undefined_;
-  std::uint64_t next_program_ = 1;
-  struct Defined {
-    std::uint64_t steps, bytes;
-  };
-  // Size of each defined program, by its number.
-  std::unordered_map<std::uint64_t, Defined> defined_;
-  program::Amounts amounts_;  // Use of handles and programs.
+  ProgramTable programs_;
+  std::uint64_t handles_ = 0;  // Number of ids in use, with those in releases_.
   std::set<std::string> kept_;
   std::uint64_t trimmed_ = 0;
   // The last command that an interruption has cancelled. 0 if there is nothing to settle.
