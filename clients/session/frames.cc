@@ -186,12 +186,10 @@ Status Session::on_progress(std::string_view bytes) {
   for (wire::ErrorEvent& error : progress.errors) {
     if (error.root <= replay_upto_) return diverged(error);
     fragile_upto_ = std::max(fragile_upto_, error.root);
-    if (roots_.insert(error.root).second) errors_.push_back(std::move(error));
+    errors_.add(std::move(error));
   }
-  late_ = !errors_.empty();
   completed_ = std::max(completed_.load(), progress.completed_upto);
-  roots_.erase(roots_.begin(), roots_.upper_bound(completed_));
-  received_ = std::max(received_, progress.received_upto);
+  errors_.complete(completed_);
   credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
   sent_.confirm(progress.completed_upto, progress.snapshot_upto);
@@ -201,7 +199,7 @@ Status Session::on_progress(std::string_view bytes) {
     if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
   }
   for (wire::RaisedEvent& raised : progress.raised) {
-    if (raised.seq > replay_upto_) raised_[raised.seq] = std::move(raised);
+    if (raised.seq > replay_upto_) raises_.receive(std::move(raised));
   }
   changed_.notify_all();
   if (sendable()) wake_sender();

@@ -83,7 +83,7 @@ Status Session::ready_to_issue(bool reads) {
     return frozen_;
   if (unsettled()) TT_RETURN_IF_ERROR(settle());
   const std::uint64_t completed = completed_.load(std::memory_order_relaxed);
-  if (completed > trimmed_ + 256 && !late_.load(std::memory_order_relaxed)) {
+  if (completed > trimmed_ + 256 && !errors_.any()) {
     graph_.completed(trimmed_ = completed);
   }
   if (short_of_room() && !releases_.empty()) [[unlikely]]
@@ -517,34 +517,12 @@ void Session::idle() {
   if (!unsettled() && !over_ && has_room()) flush_releases();
 }
 
-bool Session::has_pending() const {
-  if (origin_.is_parents()) return false;
-  MutexLock lock(mutex_);
-  return !errors_.empty();
-}
+bool Session::has_pending() const { return !origin_.is_parents() && errors_.any(); }
 
 std::vector<wire::ErrorEvent> Session::pending_errors() const {
   if (origin_.is_parents()) return {};
   MutexLock lock(mutex_);
-  return {errors_.begin(), errors_.end()};
-}
-
-std::vector<wire::ErrorEvent> Session::take_errors(
-    const std::function<bool(const wire::ErrorEvent&)>& which) {
-  std::vector<wire::ErrorEvent> taken;
-  if (origin_.is_parents()) return taken;
-  MutexLock lock(mutex_);
-  std::deque<wire::ErrorEvent> left;
-  for (wire::ErrorEvent& error : errors_) {
-    if (which(error)) {
-      taken.push_back(std::move(error));
-    } else {
-      left.push_back(std::move(error));
-    }
-  }
-  errors_ = std::move(left);
-  late_ = !errors_.empty();
-  return taken;
+  return errors_.all();
 }
 
 LateError Session::raise_pending() { return raise_those(std::nullopt); }
@@ -571,21 +549,25 @@ LateError Session::raise_those(std::optional<core::Code> wanted) {
   }
   const Status ready = ready_to_issue();
   if (ready.code() == core::Code::kCancelled) return {ready};
-  std::vector<wire::ErrorEvent> errors = take_errors([&](const wire::ErrorEvent& error) {
-    if (!wanted) wanted = error.status.code();
-    return error.status.code() == *wanted;
-  });
+  std::vector<wire::ErrorEvent> errors;
+  {
+    MutexLock lock(mutex_);
+    errors = errors_.take_alike(wanted);
+  }
   if (errors.empty()) return {};  // Another thread or an interruption has raised the errors.
-  const auto by_root = [](const auto& a, const auto& b) { return a.root < b.root; };
-  std::sort(errors.begin(), errors.end(), by_root);
-  if (wanted == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
+  if (errors.front().status.code() == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
   if (ready.ok()) take_back(errors);
   return {std::move(errors.front().status), errors.front().root, errors.size(), errors.back().root};
 }
 
 void Session::clear_pending() {
   if (!has_pending() || !ready_to_issue().ok()) return;
-  take_back(take_errors([](const wire::ErrorEvent&) { return true; }));
+  std::vector<wire::ErrorEvent> errors;
+  {
+    MutexLock lock(mutex_);
+    errors = errors_.take_all();
+  }
+  take_back(errors);
 }
 
 void Session::take_back(const std::vector<wire::ErrorEvent>& errors) {
@@ -601,26 +583,21 @@ void Session::take_back(const std::vector<wire::ErrorEvent>& errors) {
 void Session::send_raise(std::uint64_t root) {
   begin_command();
   issue(program::Command(program::Raise{root}), 0);
-  raises_.push_back({seq_, root});
+  raises_.add({seq_, root});
 }
 
 // The first API thread that calls this function reverts the in-place writes of failed commands in
 // the mirror, before the next command is issued.
 Status Session::finish_raises() {
-  while (!raises_.empty()) {
-    const SentRaise raise = raises_.front();
-    TT_RETURN_IF_ERROR(block([&] {
-      return finished_raise_ >= raise.seq || raised_.contains(raise.seq) || !lost_.ok();
-    }));
-    if (raises_.empty() || raises_.front().seq != raise.seq) continue;
-    raises_.pop_front();
+  while (raises_.open()) {
+    const SentRaise raise = raises_.next();
+    TT_RETURN_IF_ERROR(block([&] { return raises_.settled(raise) || !lost_.ok(); }));
+    if (!raises_.is_next(raise)) continue;
     MutexLock lock(mutex_);
-    finished_raise_ = raise.seq;
+    const auto rebinds = raises_.finish(raise);
     changed_.notify_all();
-    const auto found = raised_.find(raise.seq);
-    if (found == raised_.end()) return lost_;
-    graph_.take_back(found->second.rebinds, raise.root);
-    raised_.erase(found);
+    if (!rebinds) return lost_;
+    graph_.take_back(*rebinds, raise.root);
   }
   return {};
 }
@@ -675,10 +652,7 @@ Session::Dropped Session::dropped_commands(std::uint64_t upto, std::chrono::mill
   MutexLock lock(mutex_);
   const std::uint64_t completed = completed_;
   Dropped found;
-  for (const wire::ErrorEvent& error : errors_) {
-    if (error.root > upto || error.status.code() != core::Code::kCancelled) continue;
-    found.first = found.first == 0 ? error.root : std::min(found.first, error.root);
-  }
+  found.first = errors_.first_cancelled(upto);
   if (found.first == 0 && completed < upto) found.first = completed + 1;
   if (found.first != 0) found.commands = upto - found.first + 1;
   return found;
@@ -696,19 +670,12 @@ Status Session::settle() {
     TT_RETURN_IF_ERROR(finish_raises());
     const std::uint64_t upto = interrupted_upto_;
     TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
-    if (!raises_.empty()) continue;  // Another thread has sent Raises meanwhile.
+    if (raises_.open()) continue;  // Another thread has sent Raises meanwhile.
     if (watching && upto != 0) interrupted(upto);
     std::uint64_t root = 0;
     {
       MutexLock lock(mutex_);
-      const auto cancelled = std::find_if(errors_.begin(), errors_.end(), [&](const auto& error) {
-        return error.root <= upto && error.status.code() == core::Code::kCancelled;
-      });
-      if (lost_.ok() && cancelled != errors_.end()) {
-        root = cancelled->root;
-        errors_.erase(cancelled);
-        late_ = !errors_.empty();
-      }
+      if (lost_.ok()) root = errors_.take_cancelled(upto);
     }
     if (root != 0) {
       send_raise(root);

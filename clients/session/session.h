@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "clients/session/late_errors.h"
 #include "clients/session/origin.h"
 #include "clients/session/program_table.h"
 #include "clients/session/recorder.h"
@@ -349,9 +350,7 @@ class Session : public autograd::Issuer {
   // Sends a Raise for each of `errors`, and completes them unless the wait is interrupted.
   void take_back(const std::vector<wire::ErrorEvent>& errors);
   LateError raise_those(std::optional<core::Code> code);
-  std::vector<wire::ErrorEvent> take_errors(
-      const std::function<bool(const wire::ErrorEvent&)>& which);
-  bool unsettled() const { return interrupted_upto_ != 0 || !raises_.empty(); }
+  bool unsettled() const { return interrupted_upto_ != 0 || raises_.open(); }
   void issue(const program::Command& command, std::uint32_t made);
   void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
@@ -391,10 +390,6 @@ class Session : public autograd::Issuer {
   std::uint64_t first_interrupt_ = 0;  // Last command before a Ctrl-C.
   std::uint64_t short_until_ = 0;      // Command number until which short_of_room() holds.
   Status frozen_;
-  struct SentRaise {
-    std::uint64_t seq, root;
-  };
-  std::deque<SentRaise> raises_;  // Raise commands that were sent and not completed on this side.
   bool recording_ = false;
   std::uint64_t waits_ = 0;
   Recorder recorder_;
@@ -415,14 +410,10 @@ class Session : public autograd::Issuer {
   core::CondVar work_;          // Wakes the thread that waits in next_frame().
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t credit_bytes_;
-  std::uint64_t received_ = 0;
   std::map<std::uint64_t, wire::FetchedValue> fetched_;
   std::set<std::uint64_t> unwanted_;  // Fetches whose wait was interrupted.
-  std::map<std::uint64_t, wire::RaisedEvent> raised_;
-  std::uint64_t finished_raise_ = 0;
-  std::deque<wire::ErrorEvent> errors_;
-  // Roots above completed_ of the reported errors; a restarted daemon may report them again.
-  std::set<std::uint64_t> roots_;
+  LateErrors errors_;
+  Raises raises_;
   bool closed_ = false;
   Status lost_;
 
@@ -432,7 +423,6 @@ class Session : public autograd::Issuer {
   // Written with mutex_ locked, and read without it by every operator call.
   std::atomic<std::uint64_t> credit_upto_, completed_ = 0;
   std::atomic<bool> over_ = false;  // Whether the session is lost or closed.
-  std::atomic<bool> late_ = false;  // Whether errors_ is not empty.
 
   const Origin origin_;
   std::shared_ptr<Stream> link_;  // The current or last stream; set with mutex_ locked.
