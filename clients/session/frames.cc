@@ -194,9 +194,7 @@ Status Session::on_progress(std::string_view bytes) {
   credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
   sent_.confirm(progress.completed_upto, progress.snapshot_upto);
   for (wire::FetchedValue& value : progress.fetched) {
-    // This value was received before.
-    if (awaited_.erase(value.seq) == 0 && value.seq <= replay_upto_) continue;
-    if (unwanted_.erase(value.seq) == 0) fetched_[value.seq] = std::move(value);
+    fetches_.receive(std::move(value), replay_upto_);
   }
   for (wire::RaisedEvent& raised : progress.raised) {
     if (raised.seq > replay_upto_) raises_.receive(std::move(raised));

@@ -452,7 +452,7 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
   const std::uint64_t seq = seq_ + 1;
   if (limits_.keeps && !bulk) {
     MutexLock lock(mutex_);
-    awaited_.insert(seq);
+    fetches_.expect(seq);
   }
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
   return seq;
@@ -463,21 +463,16 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
 core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
   ++waits_;
   const AwaitsValue awaits;
-  const Status waited = block([&] { return fetched_.contains(seq) || !lost_.ok(); });
+  const Status waited = block([&] { return fetches_.received(seq) || !lost_.ok(); });
   MutexLock lock(mutex_);
   if (!waited.ok()) {
-    if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
+    fetches_.drop(seq);
     return waited;
   }
-  const auto found = fetched_.find(seq);
-  if (found == fetched_.end()) {
-    return lost_.ok()
-               ? core::internal("the value of command " + std::to_string(seq) + " was read twice")
-               : lost_;
-  }
-  wire::FetchedValue value = std::move(found->second);
-  fetched_.erase(found);
-  return value;
+  if (std::optional<wire::FetchedValue> value = fetches_.take(seq)) return std::move(*value);
+  return lost_.ok()
+             ? core::internal("the value of command " + std::to_string(seq) + " was read twice")
+             : lost_;
 }
 
 Status Session::synchronize() {
@@ -508,7 +503,7 @@ void Session::wake() {
 void Session::unwanted(std::uint64_t seq) {
   if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
-  if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
+  fetches_.drop(seq);
 }
 
 // Must not wait: it runs in the sender's thread, and anything that it waited for would need the

@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "clients/session/fetches.h"
 #include "clients/session/late_errors.h"
 #include "clients/session/origin.h"
 #include "clients/session/program_table.h"
@@ -400,8 +400,7 @@ class Session : public autograd::Issuer {
   SentFrames sent_;               // Frames that were passed to a stream.
   // Last command that another daemon would not repeat with the same effect.
   std::uint64_t fragile_upto_ = 0;
-  std::uint64_t replay_upto_ = 0;    // Events up to this command were reported before.
-  std::set<std::uint64_t> awaited_;  // Fetches whose values were not received.
+  std::uint64_t replay_upto_ = 0;  // Events up to this command were reported before.
   std::uint64_t stream_ = 0, attach_ = 1;
   std::uint64_t progress_upto_ = 0;
   std::size_t unacknowledged_ = 0;  // Bytes of Progress since the last frame.
@@ -410,8 +409,7 @@ class Session : public autograd::Issuer {
   core::CondVar work_;          // Wakes the thread that waits in next_frame().
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t credit_bytes_;
-  std::map<std::uint64_t, wire::FetchedValue> fetched_;
-  std::set<std::uint64_t> unwanted_;  // Fetches whose wait was interrupted.
+  Fetches fetches_;
   LateErrors errors_;
   Raises raises_;
   bool closed_ = false;
