@@ -5,8 +5,6 @@
 
 namespace teletensor::client {
 
-using core::MutexLock;
-
 Status Session::keep(const std::string& name, Handle* h) {
   if (h && h->id == 0) {
     return core::invalid("keep: a tensor inside vmap, or of a vmap that has ended");
@@ -32,7 +30,7 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
   if (h) TT_RETURN_IF_ERROR(graph_.may_publish(*h));
   if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
   TT_RETURN_IF_ERROR(ready_to_issue());
-  mark_fragile();
+  stream_.mark_fragile(seq_ + 1);
   issue(program::Command(program::Publish{name, h ? h->id : 0, writable, users}), 0);
   return {};
 }
@@ -40,7 +38,7 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
 Status Session::join(const program::Join& join) {
   if (tracer() != nullptr) return core::invalid("a captured function cannot join a group");
   TT_RETURN_IF_ERROR(ready_to_issue());
-  mark_fragile();
+  stream_.mark_fragile(seq_ + 1);
   issue(program::Command(join), 0);
   return {};
 }
@@ -60,7 +58,7 @@ core::Result<HandleRef> Session::published(const program::Published& described) 
   const core::Layout layout{described.dtype, described.device, core::Geometry(described.shape)};
   HandleRef h = graph_.adopt_published(layout, nullptr, described.writable);
   give_id(*h);
-  mark_fragile();
+  stream_.mark_fragile(seq_ + 1);
   issue(program::Command(described), 1);
   return h;
 }
@@ -79,9 +77,7 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
   seq_ = next_seq - 1;
   next_id_ = next_id;
   trimmed_ = completed_upto;
-  MutexLock lock(mutex_);
-  completed_ = completed_upto;
-  writer_.begin(next_seq, next_id);
+  stream_.start_at(next_seq, next_id, completed_upto);
   return handles;
 }
 

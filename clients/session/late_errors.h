@@ -14,6 +14,15 @@
 
 namespace teletensor::client {
 
+// An asynchronous error that is being raised. It represents the earliest failed command and the
+// later failures with the same status code, which the same exception reports.
+struct LateError {
+  core::Status status;          // Error of the earliest failed command. OK if no error is pending.
+  std::uint64_t root = 0;       // Number of the earliest failed command.
+  std::uint64_t count = 0;      // Number of failed commands, including the earliest.
+  std::uint64_t last_root = 0;  // Number of the last failed command.
+};
+
 // The object has no lock: all functions but any() are called with the session's lock held.
 class LateErrors {
  public:

@@ -50,7 +50,7 @@ Status Session::call(const autograd::Callable& callable, program::Call command,
     command.inputs.push_back(h->id);
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
-  if (callable.has_collectives()) mark_fragile();
+  if (callable.has_collectives()) stream_.mark_fragile(seq_ + 1);
   begin_command();
   TT_RETURN_IF_ERROR(graph_.call(callable, command, inputs, results));
   const program::HandleId first = next_id_;

@@ -1,61 +1,67 @@
-// The transport of a session: sends frames, receives progress, and sends frames again to a daemon
-// that has lost them.
+#include "clients/session/command_stream.h"
+
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
-#include "clients/session/session.h"
 #include "clients/session/stream.h"
 
 namespace teletensor::client {
 
 using core::MutexLock;
+using core::Status;
 
-namespace {
+CommandStream::CommandStream(const SessionLimits& limits, Recorder& recorder,
+                             std::function<void()> on_pause)
+    : keeps_(limits.keeps),
+      pace_(limits.pace),
+      on_pause_(std::move(on_pause)),
+      outgoing_(limits, recorder) {}
 
-// Maximum number of bytes that may be read before they are acknowledged. The daemon keeps them
-// until then.
-constexpr std::size_t kMaxUnacknowledged = 1 << 20;
-
-}  // namespace
-
-bool Session::sendable() const {
-  if (sent_.repeats()) return true;
-  if (all_taken()) return unacknowledged_ > kMaxUnacknowledged;
-  const bool full = !frames_.empty();
-  const std::size_t next = full ? frames_.front().frame->size() : writer_.size();
-  // Commands are issued within the credits of the daemon at that time. Frames that are replayed to
-  // another daemon may exceed its credits.
-  const std::uint64_t last = full ? frames_.front().last_seq : writer_.next_seq() - 1;
-  return sent_bytes_ + next <= credit_bytes_ && last <= credit_upto_;
+// In the child of a fork a stream cannot be destroyed, because its threads do not exist.
+CommandStream::~CommandStream() {
+  if (origin_.is_parents()) {
+    new std::shared_ptr<Stream>(std::move(link_));
+  } else {
+    link_.reset();
+  }
 }
 
-FrameRef Session::take_frame() {
-  if (sent_.repeats()) return sent_.repeat();
-  const bool last = frames_.empty();
-  // A frame without commands, which only acknowledges messages.
-  const bool empty = last && writer_.empty();
-  if (last) {
-    close_frame();
-    unacknowledged_ = 0;
-  }
-  const FrameRef frame = frames_.front().frame;
-  if (recorder_.on()) {
-    recorder_.add(Recorder::SentFrame{core::now_ns(), frames_.front().last_seq, frame->size()});
-  }
-  waiting_bytes_ -= frame->size();
-  sent_bytes_ += frame->size();
-  if (!empty) sent_.add(std::move(frames_.front()));
-  frames_.pop_front();
-  return frame;
+void CommandStream::start_at(std::uint64_t next_seq, program::HandleId next_id,
+                             std::uint64_t completed_upto) {
+  MutexLock lock(mutex_);
+  completed_ = completed_upto;
+  outgoing_.start_at(next_seq, next_id);
 }
 
-bool Session::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
+Status CommandStream::status() const {
+  MutexLock lock(mutex_);
+  if (!lost_.ok()) return lost_;
+  if (closed_) return Status(core::Code::kUnavailable, "the session is closed [closed]");
+  return {};
+}
+
+void CommandStream::wake() {
+  if (origin_.is_parents()) return;
+  MutexLock lock(mutex_);
+  changed_.notify_all();
+}
+
+void CommandStream::wake_sender() {
+  if (link_) {
+    link_->call_writer();
+  } else if (std::exchange(sender_sleeps_, false)) {
+    work_.notify_one();
+  }
+}
+
+bool CommandStream::next_frame(std::string& frame, double seconds, std::uint64_t stream) {
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double>(seconds));
   MutexLock lock(mutex_);
-  while (lost_.ok() && stream == stream_ && !sendable()) {
-    if (closed_ && all_taken()) return false;
+  while (lost_.ok() && stream == stream_ && !outgoing_.sendable()) {
+    if (closed_ && outgoing_.empty()) return false;
     const auto left = until - Clock::now();
     if (left <= Clock::duration::zero()) {
       frame.clear();
@@ -66,17 +72,17 @@ bool Session::next_frame(std::string& frame, double seconds, std::uint64_t strea
     sender_sleeps_ = false;
   }
   if (!lost_.ok() || stream != stream_) return false;
-  frame = *take_frame();
+  frame = *outgoing_.take();
   changed_.notify_all();
   return true;
 }
 
-std::vector<FrameRef> Session::unconfirmed() const {
+std::vector<FrameRef> CommandStream::unconfirmed() const {
   MutexLock lock(mutex_);
-  return sent_.unconfirmed();
+  return outgoing_.sent().unconfirmed();
 }
 
-std::shared_ptr<StreamEnd> Session::attach(std::unique_ptr<Call> call) {
+std::shared_ptr<StreamEnd> CommandStream::attach(std::unique_ptr<Call> call) {
   std::shared_ptr<Stream> next = std::make_shared<Stream>(*this, std::move(call)), before;
   {
     MutexLock lock(mutex_);
@@ -87,7 +93,7 @@ std::shared_ptr<StreamEnd> Session::attach(std::unique_ptr<Call> call) {
   return next->outcome();
 }
 
-void Session::detach() {
+void CommandStream::detach() {
   if (origin_.is_parents()) return;
   std::shared_ptr<Stream> link;
   {
@@ -97,7 +103,7 @@ void Session::detach() {
   if (link) link->end();
 }
 
-bool Session::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {
+bool CommandStream::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most) {
   using Clock = std::chrono::steady_clock;
   std::shared_ptr<Stream> link;  // Released after the session's lock.
   MutexLock lock(mutex_);
@@ -122,10 +128,7 @@ bool Session::wait_for(const std::function<bool()>& ready, std::chrono::millisec
   return true;
 }
 
-std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto) {
-  MutexLock lock(mutex_);
-  attach_ = attach;
-  sent_.repeat_after(received_upto);
+std::uint64_t CommandStream::next_stream() {
   ++stream_;
   if (link_) link_->retire();
   changed_.notify_all();
@@ -133,80 +136,71 @@ std::uint64_t Session::take_up(std::uint64_t attach, std::uint64_t received_upto
   return stream_;
 }
 
-void Session::retain() {
+std::uint64_t CommandStream::take_up(std::uint64_t attach, std::uint64_t received_upto) {
   MutexLock lock(mutex_);
-  sent_.retain();
+  outgoing_.repeat(attach, received_upto);
+  return next_stream();
 }
 
-void Session::mark_fragile() {
+void CommandStream::retain() {
   MutexLock lock(mutex_);
-  fragile_upto_ = seq_ + 1;
+  outgoing_.sent().retain();
 }
 
-std::uint64_t Session::replay_from() const {
+void CommandStream::mark_fragile(std::uint64_t seq) {
   MutexLock lock(mutex_);
-  return limits_.keeps ? std::max(sent_.dropped_upto(), fragile_upto_) + 1 : 0;
+  fragile_upto_ = seq;
 }
 
-std::uint64_t Session::replay(std::uint64_t attach, std::uint64_t received_upto,
-                              std::uint64_t credit_upto, std::uint64_t credit_bytes,
-                              std::uint64_t bytes_received) {
+std::uint64_t CommandStream::replay_from() const {
   MutexLock lock(mutex_);
-  attach_ = attach;
-  for (SentFrame& next : sent_.take_after(received_upto)) {
-    waiting_bytes_ += next.frame->size();
-    frames_.push_front(std::move(next));
-  }
-  sent_bytes_ = bytes_received;
-  credit_bytes_ = credit_bytes;
-  credit_upto_ = credit_upto;
+  return keeps_ ? std::max(outgoing_.sent().dropped_upto(), fragile_upto_) + 1 : 0;
+}
+
+std::uint64_t CommandStream::replay(std::uint64_t attach, std::uint64_t received_upto,
+                                    std::uint64_t credit_upto, std::uint64_t credit_bytes,
+                                    std::uint64_t bytes_received) {
+  MutexLock lock(mutex_);
+  outgoing_.replay(attach, received_upto, credit_upto, credit_bytes, bytes_received);
   replay_upto_ = completed_;
-  ++stream_;
-  if (link_) link_->retire();
-  changed_.notify_all();
-  work_.notify_all();
-  return stream_;
+  return next_stream();
 }
 
-std::uint64_t Session::progress_upto() const {
+std::uint64_t CommandStream::progress_upto() const {
   MutexLock lock(mutex_);
-  return progress_upto_;
+  return outgoing_.progress_upto();
 }
 
-Status Session::on_progress(std::string_view bytes) {
+Status CommandStream::on_progress(std::string_view bytes) {
   wire::Progress progress;
   TT_RETURN_IF_ERROR(wire::decode_progress(bytes, progress));
   MutexLock lock(mutex_);
   // This message was received before.
-  if (progress.number != 0 && progress.number <= progress_upto_) return {};
-  progress_upto_ = progress.number;
-  unacknowledged_ += bytes.size();
+  if (!outgoing_.acknowledge(progress.number, bytes.size())) return {};
   // Errors are stored first, because a thread that sees completed_ without the lock must not miss
   // them.
   for (wire::ErrorEvent& error : progress.errors) {
     if (error.root <= replay_upto_) return diverged(error);
     fragile_upto_ = std::max(fragile_upto_, error.root);
-    errors_.add(std::move(error));
+    received_.errors.add(std::move(error));
   }
   completed_ = std::max(completed_.load(), progress.completed_upto);
-  errors_.complete(completed_);
-  credit_upto_ = std::max(credit_upto_.load(), progress.credit_upto);
-  credit_bytes_ = std::max(credit_bytes_, progress.credit_bytes);
-  sent_.confirm(progress.completed_upto, progress.snapshot_upto);
+  received_.errors.complete(completed_);
+  outgoing_.confirm(progress);
   for (wire::FetchedValue& value : progress.fetched) {
-    fetches_.receive(std::move(value), replay_upto_);
+    received_.fetches.receive(std::move(value), replay_upto_);
   }
   for (wire::RaisedEvent& raised : progress.raised) {
-    if (raised.seq > replay_upto_) raises_.receive(std::move(raised));
+    if (raised.seq > replay_upto_) received_.raises.receive(std::move(raised));
   }
   changed_.notify_all();
-  if (sendable()) wake_sender();
+  if (outgoing_.sendable()) wake_sender();
   return {};
 }
 
 // Precondition: the lock is held. A replayed command has failed although it had succeeded before.
 // What the client has read since the snapshot is not what the daemon has, so the session is lost.
-Status Session::diverged(const wire::ErrorEvent& error) {
+Status CommandStream::diverged(const wire::ErrorEvent& error) {
   if (lost_.ok()) {
     lost_ = Status(core::Code::kUnavailable,
                    "the session is lost: the daemon was restarted and has done again what had "
@@ -222,7 +216,7 @@ Status Session::diverged(const wire::ErrorEvent& error) {
   return lost_;
 }
 
-void Session::lost(Status why) {
+void CommandStream::lost(Status why) {
   if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
   // A session that was closed has ended normally.
@@ -232,14 +226,12 @@ void Session::lost(Status why) {
   wake_sender();
 }
 
-void Session::close() {
+void CommandStream::close() {
   if (origin_.is_parents()) return;
   MutexLock lock(mutex_);
   closed_ = over_ = true;
   changed_.notify_all();
   wake_sender();
 }
-
-std::uint64_t Session::completed_upto() const { return completed_; }
 
 }  // namespace teletensor::client
