@@ -41,7 +41,7 @@ std::string encode_attach(const AttachAsked& asked);
 struct AttachAnswer {
   std::uint64_t epoch = 0, received_upto = 0;
   // Whether the session is in an earlier state than the client; the next three values are for
-  // Session::replay().
+  // CommandStream::replay().
   bool replay = false;
   std::uint64_t credit_upto = 0, credit_bytes = 0, bytes_received = 0;
   // Address of the daemon that has the session now; if it is set, nothing else is. Empty if it is

@@ -31,9 +31,9 @@ Keeper::Keeper(Session& session, Route& route, std::string instance, const Hello
       lease_seconds_(hello.lease_seconds),
       restart_(hello.restart),
       epoch_(hello.epoch) {
-  session_.take_up(attach_, 0);
-  thread_ =
-      std::thread([this, end = session_.attach(route_.channel()->run(attach_))] { serve(end); });
+  session_.stream().take_up(attach_, 0);
+  thread_ = std::thread(
+      [this, end = session_.stream().attach(route_.channel()->run(attach_))] { serve(end); });
 }
 
 void Keeper::stop() {
@@ -42,7 +42,7 @@ void Keeper::stop() {
     stopped_ = true;
   }
   changed_.notify_all();
-  session_.detach();
+  session_.stream().detach();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -67,20 +67,20 @@ bool Keeper::is_refused(const Status& status) {
 void Keeper::lost(const Status& status, const std::string& word) {
   std::string text = status.ok() ? "the daemon ended it" : status.message();
   text += " [" + (word.empty() ? std::string("connection") : word) + "]";
-  session_.lost(Status(Code::kUnavailable, "the session is lost: " + text));
+  session_.stream().lost(Status(Code::kUnavailable, "the session is lost: " + text));
 }
 
 void Keeper::serve(std::shared_ptr<StreamEnd> end) {
   for (int futile = 0; end;) {
-    const std::uint64_t before = session_.progress_upto();
+    const std::uint64_t before = session_.stream().progress_upto();
     while (!end->wait(std::chrono::hours(1))) {
     }
     {
       const std::lock_guard lock(mutex_);
       attached_ = false;
     }
-    futile = session_.progress_upto() == before ? futile + 1 : 0;
-    if (stopped_ || session_.over() || lease_seconds_ == 0 || futile > kFutile ||
+    futile = session_.stream().progress_upto() == before ? futile + 1 : 0;
+    if (stopped_ || session_.stream().over() || lease_seconds_ == 0 || futile > kFutile ||
         !is_cut(end->status(), end->word())) {
       lost(end->status(), end->word());
       break;
@@ -101,10 +101,10 @@ Status Keeper::attach(std::uint64_t number, AttachAnswer& answer, std::string* w
   asked.attach = number;
   asked.epoch = epoch_;
   // In this order: completed_upto may be ahead of progress_upto, but never lag behind it.
-  asked.progress_upto = session_.progress_upto();
-  asked.completed_upto = session_.completed_upto();
+  asked.progress_upto = session_.stream().progress_upto();
+  asked.completed_upto = session_.stream().completed_upto();
   asked.uploads = session_.uploads_upto();
-  asked.replay_from = session_.replay_from();
+  asked.replay_from = session_.stream().replay_from();
   const auto reply = route_.channel()->unary(
       "/teletensor.v1.Compute/Attach", encode_attach(asked), kAttachTimeout, false,
       [this] { return stopped_.load(); }, word);
@@ -137,12 +137,12 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
       if (stopped_) return nullptr;
       epoch_ = answer.epoch;
       if (answer.replay) {
-        session_.replay(attach_, answer.received_upto, answer.credit_upto, answer.credit_bytes,
-                        answer.bytes_received);
+        session_.stream().replay(attach_, answer.received_upto, answer.credit_upto,
+                                 answer.credit_bytes, answer.bytes_received);
       } else {
-        session_.take_up(attach_, answer.received_upto);
+        session_.stream().take_up(attach_, answer.received_upto);
       }
-      auto end = session_.attach(route_.channel()->run(attach_));
+      auto end = session_.stream().attach(route_.channel()->run(attach_));
       attached_ = true;
       changed_.notify_all();
       return end;
@@ -171,8 +171,8 @@ bool Keeper::may_retry(const std::string& word, int tries) {
   if (lease_seconds_ == 0 || !pause(wait)) return false;
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, seconds(lease_seconds_) + kMargin,
-                    [this] { return attached_ || stopped_ || session_.over(); });
-  return attached_ && !stopped_ && !session_.over();
+                    [this] { return attached_ || stopped_ || session_.stream().over(); });
+  return attached_ && !stopped_ && !session_.stream().over();
 }
 
 }  // namespace teletensor::client

@@ -47,7 +47,7 @@ struct Program::State {
 
   ~State() {
     const Lock lock(connection->api);
-    connection->session->undefine(number);
+    connection->session->programs().release(number);
     weights.clear();
   }
   void describe(const json& call);

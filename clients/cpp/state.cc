@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 
+#include "clients/session/error_text.h"
 #include "engine/ops/op.h"
 
 namespace teletensor::client {
@@ -148,7 +149,7 @@ void raise_if(const Status& status) {
 // ---------------------------------------------------------------- CppSession
 
 Status CppSession::block(const std::function<bool()>& ready) {
-  while (!wait_for(ready, std::chrono::seconds(1))) {
+  while (!stream().wait_for(ready, std::chrono::seconds(1))) {
   }
   return {};
 }
@@ -194,7 +195,7 @@ ConnectionState::ConnectionState(const std::string& address, const Options& opti
   raise_if(decode_hello(*reply, hello));
   route.set_session(hello.token);
   session = std::make_unique<CppSession>(hello.limits, api);
-  if (hello.snapshots) session->retain();
+  if (hello.snapshots) session->stream().retain();
   keeper = std::make_unique<Keeper>(*session, route, asked.instance, hello);
 }
 
@@ -211,8 +212,8 @@ void ConnectionState::close() {
   publications.clear();
   LateError late{session->synchronize()};
   if (late.status.ok()) late = session->raise_pending();
-  const std::string text = session->explained(late);
-  session->close();
+  const std::string text = explained(*session, late);
+  session->stream().close();
   const bool lost = late.status.code() == Code::kUnavailable,
              stays = !lost && hello.lease_seconds > 0;
   for (const bool again : {false, true}) {
@@ -380,7 +381,7 @@ Tensor ConnectionState::upload(std::string_view bytes, core::DType dtype, core::
 void ConnectionState::raise_late() {
   const LateError late = session->raise_pending();
   if (!late.status.ok()) {
-    throw Error(static_cast<int>(late.status.code()), session->explained(late));
+    throw Error(static_cast<int>(late.status.code()), explained(*session, late));
   }
 }
 
@@ -410,7 +411,7 @@ std::string ConnectionState::read(Handle& handle) {
   raise_if(value.status());
   if (!value->status.ok()) {
     throw Error(static_cast<int>(value->status.code()),
-                session->explained(value->status.message(), value->root));
+                explained(*session, value->status.message(), value->root));
   }
   return std::move(value->data);
 }

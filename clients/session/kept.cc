@@ -1,10 +1,9 @@
 // State that outlives this client: named tensors, published tensors, and acknowledged downloads.
+#include "clients/session/limit.h"
 #include "clients/session/session.h"
 #include "engine/autograd/inventory.h"
 
 namespace teletensor::client {
-
-using core::MutexLock;
 
 Status Session::keep(const std::string& name, Handle* h) {
   if (h && h->id == 0) {
@@ -14,8 +13,8 @@ Status Session::keep(const std::string& name, Handle* h) {
   if (h == nullptr) {
     kept_.erase(name);
   } else if (!kept_.contains(name)) {
-    TT_RETURN_IF_ERROR(
-        fits("keep", &program::Amounts::kept, kept_.size(), 1, "drop names: keep(name, None)"));
+    TT_RETURN_IF_ERROR(check_limit("keep", &program::Amounts::kept, limits_.most, kept_.size(), 1,
+                                   "drop names: keep(name, None)"));
     kept_.insert(name);
   }
   issue(program::Command(program::Keep{name, h ? h->id : 0}), 0);
@@ -31,7 +30,7 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
   if (h) TT_RETURN_IF_ERROR(graph_.may_publish(*h));
   if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
   TT_RETURN_IF_ERROR(ready_to_issue());
-  mark_fragile();
+  stream_.mark_fragile(seq_ + 1);
   issue(program::Command(program::Publish{name, h ? h->id : 0, writable, users}), 0);
   return {};
 }
@@ -39,7 +38,7 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
 Status Session::join(const program::Join& join) {
   if (tracer() != nullptr) return core::invalid("a captured function cannot join a group");
   TT_RETURN_IF_ERROR(ready_to_issue());
-  mark_fragile();
+  stream_.mark_fragile(seq_ + 1);
   issue(program::Command(join), 0);
   return {};
 }
@@ -59,7 +58,7 @@ core::Result<HandleRef> Session::published(const program::Published& described) 
   const core::Layout layout{described.dtype, described.device, core::Geometry(described.shape)};
   HandleRef h = graph_.adopt_published(layout, nullptr, described.writable);
   give_id(*h);
-  mark_fragile();
+  stream_.mark_fragile(seq_ + 1);
   issue(program::Command(described), 1);
   return h;
 }
@@ -73,14 +72,12 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
   }
   auto handles = autograd::restore(graph_, inventory);
   if (!handles.ok()) return handles;
-  amounts_.handles = inventory.items.size();
+  handles_ = inventory.items.size();
   for (const auto& [name, id] : inventory.names) kept_.insert(name);
   seq_ = next_seq - 1;
   next_id_ = next_id;
   trimmed_ = completed_upto;
-  MutexLock lock(mutex_);
-  completed_ = completed_upto;
-  writer_.begin(next_seq, next_id);
+  stream_.start_at(next_seq, next_id, completed_upto);
   return handles;
 }
 

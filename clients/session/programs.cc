@@ -17,17 +17,11 @@ void Session::trace_made(Handle& h) {
   if (tracer_->follows()) tracer_->made(h);
 }
 
-Status Session::fits(std::string_view what, std::uint64_t program::Amounts::*field,
-                     std::uint64_t used, std::uint64_t more, std::string_view advice) const {
-  const std::uint64_t limit = limits_.most.*field;
-  if (limit == 0 || (used <= limit && more <= limit - used)) return {};
-  return program::over_limit(what, field, used, more, limit, advice);
-}
-
 core::Result<std::uint64_t> Session::define(const program::Program& program) {
   TT_RETURN_IF_ERROR(ready_to_issue());
-  if (!undefined_.empty()) flush_releases();
-  program::Define define{next_program_, program::serialize(program, ops::op_names(catalog()))};
+  if (programs_.has_released()) flush_releases();
+  const std::uint64_t number = programs_.next_number();
+  program::Define define{number, program::serialize(program, ops::op_names(catalog()))};
   if (define.bytes.size() + 1024 > limits_.frame.bytes) {
     return Status(core::Code::kResourceExhausted,
                   "a program of " + std::to_string(define.bytes.size()) +
@@ -37,20 +31,12 @@ core::Result<std::uint64_t> Session::define(const program::Program& program) {
   if (auto read = program::deserialize(define.bytes, ops::op_finder(catalog())); !read.ok()) {
     return read.status();
   }
-  constexpr char kWhat[] = "a captured program";
-  constexpr char kAdvice[] = "drop functions, or results of theirs, that you no longer use";
   const std::uint64_t steps = program::steps_of(program.body), bytes = define.bytes.size();
-  TT_RETURN_IF_ERROR(fits(kWhat, &program::Amounts::programs, defined_.size(), 1, kAdvice));
-  TT_RETURN_IF_ERROR(
-      fits(kWhat, &program::Amounts::program_steps, amounts_.program_steps, steps, kAdvice));
-  TT_RETURN_IF_ERROR(
-      fits(kWhat, &program::Amounts::program_bytes, amounts_.program_bytes, bytes, kAdvice));
-  amounts_.program_steps += steps;
-  amounts_.program_bytes += bytes;
-  defined_[next_program_] = {steps, bytes};
+  TT_RETURN_IF_ERROR(programs_.fits(steps, bytes));
+  programs_.add(steps, bytes);
   begin_command();
   issue(program::Command(std::move(define)), 0);
-  return next_program_++;
+  return number;
 }
 
 Status Session::call(const autograd::Callable& callable, program::Call command,
@@ -64,7 +50,7 @@ Status Session::call(const autograd::Callable& callable, program::Call command,
     command.inputs.push_back(h->id);
   }
   TT_RETURN_IF_ERROR(ready_to_issue());
-  if (callable.has_collectives()) mark_fragile();
+  if (callable.has_collectives()) stream_.mark_fragile(seq_ + 1);
   begin_command();
   TT_RETURN_IF_ERROR(graph_.call(callable, command, inputs, results));
   const program::HandleId first = next_id_;

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "clients/session/stream.h"
+#include "clients/session/error_text.h"
 
 namespace teletensor::client {
 
@@ -22,8 +22,6 @@ core::DType g_default_dtype = core::DType::kF32;
 constexpr std::size_t kReleaseBatch = 8;
 // Number of commands after an out-of-memory error for which releases are sent at once.
 constexpr std::uint64_t kShort = 4096;
-// Maximum number of bytes that API threads may produce ahead of the sender.
-constexpr std::size_t kMaxWaitingBytes = 32 << 20;
 
 }  // namespace
 
@@ -40,77 +38,43 @@ void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
 Session::Session(const SessionLimits& limits)
     : graph_(ops::catalog(), nullptr),
       limits_(limits),
-      sent_(limits.keeps, limits.retained_bytes),
-      credit_bytes_(limits.credit_bytes),
-      credit_upto_(limits.credit_upto) {
+      programs_(limits.most),
+      stream_(limits, recorder_, [this] {
+        if (releases_wait_) tick();
+      }) {
   graph_.largest_result = limits.quota;
   graph_.on_death = [this](program::HandleId id) {
     releases_.push_back(id);
     releases_wait_.store(true, std::memory_order_relaxed);
     if (tracer_) tracer_->died(id);
   };
-  writer_.begin(1, 1);
 }
 
 Session::~Session() {
   tracer_ = nullptr;
   graph_.on_death = nullptr;
-  if (origin_.is_parents()) {
-    new std::shared_ptr<Stream>(std::move(link_));
-  } else {
-    link_.reset();
-  }
 }
 
 // ---------------------------------------------------------------- issuing
 
-Status Session::lost_status() const {
-  if (!lost_.ok()) return lost_;
-  if (closed_) return Status(core::Code::kUnavailable, "the session is closed [closed]");
-  return {};
-}
-
-bool Session::has_room() const {
-  return seq_ + 64 <= credit_upto_.load(std::memory_order_relaxed) &&
-         waiting_bytes_.load(std::memory_order_relaxed) <= kMaxWaitingBytes;
-}
-
 Status Session::ready_to_issue(bool reads) {
-  if (origin_.is_parents()) [[unlikely]]
-    return origin_.check();
+  if (stream_.origin().is_parents()) [[unlikely]]
+    return stream_.origin().check();
   if (!frozen_.ok() && !reads) [[unlikely]]
     return frozen_;
   if (unsettled()) TT_RETURN_IF_ERROR(settle());
-  const std::uint64_t completed = completed_.load(std::memory_order_relaxed);
-  if (completed > trimmed_ + 256 && !late_.load(std::memory_order_relaxed)) {
+  const std::uint64_t completed = stream_.completed_upto();
+  if (completed > trimmed_ + 256 && !stream_.received().errors.any()) {
     graph_.completed(trimmed_ = completed);
   }
   if (short_of_room() && !releases_.empty()) [[unlikely]]
     flush_releases();
-  if (!over_.load(std::memory_order_relaxed) && has_room()) return {};
-  TT_RETURN_IF_ERROR(block([&] { return over_ || has_room(); }));
-  MutexLock lock(mutex_);
-  return lost_status();
+  if (stream_.takes_after(seq_)) return {};
+  TT_RETURN_IF_ERROR(block([&] { return stream_.over() || stream_.takes_after(seq_); }));
+  return stream_.status();
 }
 
 void Session::begin_command() { graph_.set_seq(seq_ + 1); }
-
-void Session::close_frame() {
-  const std::uint64_t next_seq = writer_.next_seq();
-  const program::HandleId next_id = writer_.next_id();
-  frames_.push_back(
-      {next_seq - 1, std::make_shared<const std::string>(writer_.finish(progress_upto_, attach_))});
-  waiting_bytes_ += frames_.back().frame->size();
-  writer_.begin(next_seq, next_id);
-}
-
-void Session::wake_sender() {
-  if (link_) {
-    link_->call_writer();
-  } else if (std::exchange(sender_sleeps_, false)) {
-    work_.notify_one();
-  }
-}
 
 void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made) {
   core::InlineVector<program::Argument, 4> arguments;
@@ -130,13 +94,7 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
                              {arguments.data(), arguments.size()},
                              call.counts,
                              *call.attributes};
-  {
-    MutexLock lock(mutex_);
-    const std::size_t items = wire::items_of(view);
-    if (writer_.full(limits_.frame, 256 + 10 * items, 64 + items)) close_frame();
-    writer_.append(view, made);
-    wake_sender();
-  }
+  stream_.append(view, made);
   note_site(++seq_);
   if (autograd::Tracer* trace = tracer()) [[unlikely]] {
     program::Apply apply;
@@ -153,15 +111,7 @@ void Session::issue(const autograd::Call& call, bool inplace, std::uint32_t made
 }
 
 void Session::issue(const program::Command& command, std::uint32_t made) {
-  {
-    MutexLock lock(mutex_);
-    std::size_t large = limits_.frame.inline_bytes;
-    if (const auto* d = std::get_if<program::Define>(&command)) large = d->bytes.size();
-    const std::size_t items = wire::items_of(command);
-    if (writer_.full(limits_.frame, 256 + large + 10 * items, 4096 + items)) close_frame();
-    writer_.append(command, made);
-    wake_sender();
-  }
+  stream_.append(command, made);
   note_site(++seq_);
   if (autograd::Tracer* trace = tracer()) [[unlikely]]
     trace->record(command, seq_, next_id_ - made, made);
@@ -173,14 +123,8 @@ void Session::flush_releases() {
     begin_command();
     issue(program::Command(program::Taken{fetch}), 0);
   }
-  while (!undefined_.empty() && !tracer_) {
-    const std::uint64_t number = undefined_.back();
-    undefined_.pop_back();
-    if (const auto found = defined_.find(number); found != defined_.end()) {
-      amounts_.program_steps -= found->second.steps;
-      amounts_.program_bytes -= found->second.bytes;
-      defined_.erase(found);
-    }
+  while (programs_.has_released() && !tracer_) {
+    const std::uint64_t number = programs_.take_released();
     begin_command();
     issue(program::Command(program::Undefine{number}), 0);
   }
@@ -190,7 +134,7 @@ void Session::flush_releases() {
     release.handles.assign(releases_.begin(),
                            releases_.begin() + static_cast<std::ptrdiff_t>(count));
     releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
-    amounts_.handles -= count;
+    handles_ -= count;
     begin_command();
     issue(program::Command(std::move(release)), 0);
   }
@@ -278,7 +222,7 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
   const ops::OpDef& def = catalog().at(op);
   const bool mutates = !def.mutates.empty();
   if (def.collective) [[unlikely]]
-    mark_fragile();
+    stream_.mark_fragile(seq_ + 1);
   if (following) [[unlikely]]
     TT_RETURN_IF_ERROR(follow_program(arguments, mutates));
   if (mutates && watching) [[unlikely]] {
@@ -354,7 +298,7 @@ core::Result<HandleRef> Session::uploaded(std::uint64_t upload, core::DType dtyp
   std::unique_ptr<autograd::Tracer> trace = std::move(tracer_);
   give_id(*h);
   uploads_upto_ = std::max(uploads_upto_.load(), upload);
-  mark_fragile();
+  stream_.mark_fragile(seq_ + 1);
   issue(program::Command(program::Uploaded{upload, dtype, device, shape}), 1);
   tracer_ = std::move(trace);
   return h;
@@ -456,8 +400,8 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
   TT_RETURN_IF_ERROR(ready_to_issue(true));
   const std::uint64_t seq = seq_ + 1;
   if (limits_.keeps && !bulk) {
-    MutexLock lock(mutex_);
-    awaited_.insert(seq);
+    MutexLock lock(stream_.mutex());
+    stream_.received().fetches.expect(seq);
   }
   issue(program::Command(program::Fetch{h.id, bulk}), 0);
   return seq;
@@ -468,21 +412,18 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
 core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
   ++waits_;
   const AwaitsValue awaits;
-  const Status waited = block([&] { return fetched_.contains(seq) || !lost_.ok(); });
-  MutexLock lock(mutex_);
+  const Status waited = block(
+      [&] { return stream_.received().fetches.received(seq) || !stream_.lost_status().ok(); });
+  MutexLock lock(stream_.mutex());
   if (!waited.ok()) {
-    if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
+    stream_.received().fetches.drop(seq);
     return waited;
   }
-  const auto found = fetched_.find(seq);
-  if (found == fetched_.end()) {
-    return lost_.ok()
-               ? core::internal("the value of command " + std::to_string(seq) + " was read twice")
-               : lost_;
-  }
-  wire::FetchedValue value = std::move(found->second);
-  fetched_.erase(found);
-  return value;
+  if (std::optional<wire::FetchedValue> value = stream_.received().fetches.take(seq))
+    return std::move(*value);
+  return stream_.lost_status().ok()
+             ? core::internal("the value of command " + std::to_string(seq) + " was read twice")
+             : stream_.lost_status();
 }
 
 Status Session::synchronize() {
@@ -493,63 +434,38 @@ Status Session::synchronize() {
   idle();
   const std::uint64_t upto = seq_;
   ++waits_;
-  TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
-  MutexLock lock(mutex_);
-  return completed_ >= upto ? Status() : lost_;
+  TT_RETURN_IF_ERROR(
+      block([&] { return stream_.completed_upto() >= upto || !stream_.lost_status().ok(); }));
+  MutexLock lock(stream_.mutex());
+  return stream_.completed_upto() >= upto ? Status() : stream_.lost_status();
 }
 
 Status Session::wait_until(const std::function<bool()>& ready) {
-  TT_RETURN_IF_ERROR(block([&] { return ready() || !lost_.ok(); }));
-  MutexLock lock(mutex_);
-  return lost_;
-}
-
-void Session::wake() {
-  if (origin_.is_parents()) return;
-  MutexLock lock(mutex_);
-  changed_.notify_all();
+  TT_RETURN_IF_ERROR(block([&] { return ready() || !stream_.lost_status().ok(); }));
+  MutexLock lock(stream_.mutex());
+  return stream_.lost_status();
 }
 
 void Session::unwanted(std::uint64_t seq) {
-  if (origin_.is_parents()) return;
-  MutexLock lock(mutex_);
-  if (fetched_.erase(seq) == 0) unwanted_.insert(seq);
+  if (stream_.origin().is_parents()) return;
+  MutexLock lock(stream_.mutex());
+  stream_.received().fetches.drop(seq);
 }
 
 // Must not wait: it runs in the sender's thread, and anything that it waited for would need the
 // sender.
 void Session::idle() {
-  if (!unsettled() && !over_ && has_room()) flush_releases();
+  if (!unsettled() && stream_.takes_after(seq_)) flush_releases();
 }
 
 bool Session::has_pending() const {
-  if (origin_.is_parents()) return false;
-  MutexLock lock(mutex_);
-  return !errors_.empty();
+  return !stream_.origin().is_parents() && stream_.received().errors.any();
 }
 
 std::vector<wire::ErrorEvent> Session::pending_errors() const {
-  if (origin_.is_parents()) return {};
-  MutexLock lock(mutex_);
-  return {errors_.begin(), errors_.end()};
-}
-
-std::vector<wire::ErrorEvent> Session::take_errors(
-    const std::function<bool(const wire::ErrorEvent&)>& which) {
-  std::vector<wire::ErrorEvent> taken;
-  if (origin_.is_parents()) return taken;
-  MutexLock lock(mutex_);
-  std::deque<wire::ErrorEvent> left;
-  for (wire::ErrorEvent& error : errors_) {
-    if (which(error)) {
-      taken.push_back(std::move(error));
-    } else {
-      left.push_back(std::move(error));
-    }
-  }
-  errors_ = std::move(left);
-  late_ = !errors_.empty();
-  return taken;
+  if (stream_.origin().is_parents()) return {};
+  MutexLock lock(stream_.mutex());
+  return stream_.received().errors.all();
 }
 
 LateError Session::raise_pending() { return raise_those(std::nullopt); }
@@ -557,11 +473,7 @@ LateError Session::raise_pending() { return raise_those(std::nullopt); }
 std::string Session::join_pending(core::Code code) {
   const LateError error = raise_those(code);
   if (error.status.code() != code) return "";
-  const std::string site = issued(error.root);
-  return "\n(" + std::to_string(error.count) +
-         (error.count == 1 ? " earlier command" : " earlier commands") + " failed in the same way" +
-         (site.empty() ? "" : ", the first one issued " + site) +
-         "; this exception stands for all of them)";
+  return stands_for(*this, error);
 }
 
 LateError Session::raise_those(std::optional<core::Code> wanted) {
@@ -576,21 +488,25 @@ LateError Session::raise_those(std::optional<core::Code> wanted) {
   }
   const Status ready = ready_to_issue();
   if (ready.code() == core::Code::kCancelled) return {ready};
-  std::vector<wire::ErrorEvent> errors = take_errors([&](const wire::ErrorEvent& error) {
-    if (!wanted) wanted = error.status.code();
-    return error.status.code() == *wanted;
-  });
+  std::vector<wire::ErrorEvent> errors;
+  {
+    MutexLock lock(stream_.mutex());
+    errors = stream_.received().errors.take_alike(wanted);
+  }
   if (errors.empty()) return {};  // Another thread or an interruption has raised the errors.
-  const auto by_root = [](const auto& a, const auto& b) { return a.root < b.root; };
-  std::sort(errors.begin(), errors.end(), by_root);
-  if (wanted == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
+  if (errors.front().status.code() == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
   if (ready.ok()) take_back(errors);
   return {std::move(errors.front().status), errors.front().root, errors.size(), errors.back().root};
 }
 
 void Session::clear_pending() {
   if (!has_pending() || !ready_to_issue().ok()) return;
-  take_back(take_errors([](const wire::ErrorEvent&) { return true; }));
+  std::vector<wire::ErrorEvent> errors;
+  {
+    MutexLock lock(stream_.mutex());
+    errors = stream_.received().errors.take_all();
+  }
+  take_back(errors);
 }
 
 void Session::take_back(const std::vector<wire::ErrorEvent>& errors) {
@@ -606,91 +522,46 @@ void Session::take_back(const std::vector<wire::ErrorEvent>& errors) {
 void Session::send_raise(std::uint64_t root) {
   begin_command();
   issue(program::Command(program::Raise{root}), 0);
-  raises_.push_back({seq_, root});
+  stream_.received().raises.add({seq_, root});
 }
 
 // The first API thread that calls this function reverts the in-place writes of failed commands in
 // the mirror, before the next command is issued.
 Status Session::finish_raises() {
-  while (!raises_.empty()) {
-    const SentRaise raise = raises_.front();
-    TT_RETURN_IF_ERROR(block([&] {
-      return finished_raise_ >= raise.seq || raised_.contains(raise.seq) || !lost_.ok();
-    }));
-    if (raises_.empty() || raises_.front().seq != raise.seq) continue;
-    raises_.pop_front();
-    MutexLock lock(mutex_);
-    finished_raise_ = raise.seq;
-    changed_.notify_all();
-    const auto found = raised_.find(raise.seq);
-    if (found == raised_.end()) return lost_;
-    graph_.take_back(found->second.rebinds, raise.root);
-    raised_.erase(found);
+  while (stream_.received().raises.open()) {
+    const SentRaise raise = stream_.received().raises.next();
+    TT_RETURN_IF_ERROR(block(
+        [&] { return stream_.received().raises.settled(raise) || !stream_.lost_status().ok(); }));
+    if (!stream_.received().raises.is_next(raise)) continue;
+    MutexLock lock(stream_.mutex());
+    const auto rebinds = stream_.received().raises.finish(raise);
+    stream_.changed().notify_all();
+    if (!rebinds) return stream_.lost_status();
+    graph_.take_back(*rebinds, raise.root);
   }
   return {};
 }
 
-std::string Session::explained(const std::string& text, std::uint64_t root) const {
-  // The text that memory/pool.cc writes before a command number.
-  constexpr std::string_view kMade = "made by command ";
-  std::string out;
-  std::size_t at = 0;
-  while (true) {
-    const std::size_t found = text.find(kMade, at);
-    out.append(text, at, found - at);
-    if (found == std::string::npos) break;
-    std::size_t end = found + kMade.size();
-    std::uint64_t seq = 0;
-    for (; end < text.size() && text[end] >= '0' && text[end] <= '9'; ++end) {
-      seq = seq * 10 + static_cast<std::uint64_t>(text[end] - '0');
-    }
-    const std::string site = issued(seq);
-    out += site.empty() ? text.substr(found, end - found) : "made " + site;
-    at = end;
-  }
-  if (const std::string site = issued(root); !site.empty()) out += "\n(issued " + site + ")";
-  return out;
-}
-
-std::string Session::explained(const LateError& error) {
-  std::string out = explained(error.status.message(), 0);
-  const std::string site = issued(error.root), reader = here();
-  if (!site.empty()) {
-    const bool earlier = !reader.empty() && "at " + reader != site;
-    out += earlier ? "\n(from an earlier line: issued " + site + "; raised at " + reader + ")"
-                   : "\n(issued " + site + ")";
-  }
-  if (error.count > 1) {
-    const std::string last = issued(error.last_root);
-    out += "\n(" + std::to_string(error.count - 1) +
-           (error.count == 2 ? " further command" : " further commands") +
-           " failed in the same way" + (last.empty() ? "" : ", the last one issued " + last) +
-           "; this exception stands for all of them)";
-  }
-  return out;
-}
-
 std::uint64_t Session::mark_interrupted() {
-  if (origin_.is_parents() || over_ || completed_ >= seq_) return 0;
+  if (stream_.origin().is_parents() || stream_.over() || stream_.completed_upto() >= seq_) return 0;
   return interrupted_upto_ = seq_;
 }
 
 Session::Dropped Session::dropped_commands(std::uint64_t upto, std::chrono::milliseconds most) {
-  wait_for([&] { return completed_ >= upto || !lost_.ok(); }, most);
-  MutexLock lock(mutex_);
-  const std::uint64_t completed = completed_;
+  stream_.wait_for([&] { return stream_.completed_upto() >= upto || !stream_.lost_status().ok(); },
+                   most);
+  MutexLock lock(stream_.mutex());
+  const std::uint64_t completed = stream_.completed_upto();
   Dropped found;
-  for (const wire::ErrorEvent& error : errors_) {
-    if (error.root > upto || error.status.code() != core::Code::kCancelled) continue;
-    found.first = found.first == 0 ? error.root : std::min(found.first, error.root);
-  }
+  found.first = stream_.received().errors.first_cancelled(upto);
   if (found.first == 0 && completed < upto) found.first = completed + 1;
   if (found.first != 0) found.commands = upto - found.first + 1;
   return found;
 }
 
 bool Session::interrupt_again() {
-  if (origin_.is_parents() || over_ || completed_ >= seq_) return false;
+  if (stream_.origin().is_parents() || stream_.over() || stream_.completed_upto() >= seq_)
+    return false;
   if (t_awaits_value > 0 && interrupt_pending()) return true;
   first_interrupt_ = seq_;
   return false;
@@ -700,20 +571,14 @@ Status Session::settle() {
   while (unsettled()) {
     TT_RETURN_IF_ERROR(finish_raises());
     const std::uint64_t upto = interrupted_upto_;
-    TT_RETURN_IF_ERROR(block([&] { return completed_ >= upto || !lost_.ok(); }));
-    if (!raises_.empty()) continue;  // Another thread has sent Raises meanwhile.
+    TT_RETURN_IF_ERROR(
+        block([&] { return stream_.completed_upto() >= upto || !stream_.lost_status().ok(); }));
+    if (stream_.received().raises.open()) continue;  // Another thread has sent Raises meanwhile.
     if (watching && upto != 0) interrupted(upto);
     std::uint64_t root = 0;
     {
-      MutexLock lock(mutex_);
-      const auto cancelled = std::find_if(errors_.begin(), errors_.end(), [&](const auto& error) {
-        return error.root <= upto && error.status.code() == core::Code::kCancelled;
-      });
-      if (lost_.ok() && cancelled != errors_.end()) {
-        root = cancelled->root;
-        errors_.erase(cancelled);
-        late_ = !errors_.empty();
-      }
+      MutexLock lock(stream_.mutex());
+      if (stream_.lost_status().ok()) root = stream_.received().errors.take_cancelled(upto);
     }
     if (root != 0) {
       send_raise(root);

@@ -1,9 +1,8 @@
 // Session is the native part of a client's session. It keeps the mirror (tensors and autograd tape
 // without data), writes frames, and stores the results that progress messages bring. It contains no
-// Python; a client supplies its hooks through virtual functions.
+// Python; a client supplies its hooks through virtual functions (ClientHooks).
 // There are two kinds of threads: API threads, one at a time (for Python, the holder of the GIL),
-// and transport threads (next_frame, on_progress, lost), which may call at any time. The transport
-// is a Stream (attach()), or external code that calls next_frame() and on_progress().
+// and transport threads, which use stream() at any time.
 #pragma once
 
 #include <atomic>
@@ -11,17 +10,17 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "clients/session/origin.h"
+#include "clients/session/client_hooks.h"
+#include "clients/session/command_stream.h"
+#include "clients/session/program_table.h"
 #include "clients/session/recorder.h"
-#include "clients/session/sent_frames.h"
+#include "clients/session/session_limits.h"
 #include "clients/session/transforms.h"
 #include "engine/autograd/backward.h"
 #include "engine/autograd/callable.h"
@@ -47,36 +46,6 @@ using core::Status;
 using ops::OpId;
 using ops::Var;
 
-class Call;
-class Stream;
-class StreamEnd;
-
-struct SessionLimits {
-  std::uint64_t credit_upto = 65536;
-  std::uint64_t credit_bytes = 64ull << 20;
-  wire::FrameLimits frame;
-  // Minimum interval between two frames that no thread waits for. A frame of a loop of small
-  // operators has 200 commands with it and 35 without it, and each frame wakes three threads.
-  std::chrono::microseconds pace{150};
-  std::uint64_t quota = 0;  // Memory quota on each device, in bytes. 0 if unknown.
-  program::Amounts most;    // Limits of handles, programs and kept names. 0 if unknown.
-  // Whether the session outlives its stream. Frames are then kept until they have run.
-  bool keeps = false;
-  // Maximum size of the frames that are retained after they have run since the daemon's last
-  // snapshot, in bytes. They are replayed to a daemon that restores the snapshot. Used from
-  // retain() on. 0 means none.
-  std::size_t retained_bytes = 0;
-};
-
-// An asynchronous error that is being raised. It represents the earliest failed command and the
-// later failures with the same status code, which the same exception reports.
-struct LateError {
-  Status status;                // Error of the earliest failed command. OK if no error is pending.
-  std::uint64_t root = 0;       // Number of the earliest failed command.
-  std::uint64_t count = 0;      // Number of failed commands, including the earliest.
-  std::uint64_t last_root = 0;  // Number of the last failed command.
-};
-
 // While an object exists, the calling thread waits for a value, and not for room in the queue.
 class AwaitsValue {
  public:
@@ -95,7 +64,7 @@ void set_inference_mode(bool on);
 core::DType default_dtype();
 void set_default_dtype(core::DType dtype);
 
-class Session : public autograd::Issuer {
+class Session : public autograd::Issuer, public ClientHooks {
  public:
   explicit Session(const SessionLimits& limits);
   ~Session() override;
@@ -104,7 +73,11 @@ class Session : public autograd::Issuer {
   const ops::Catalog& catalog() const { return graph_.catalog(); }
   std::uint64_t last_seq() const { return seq_; }
   // Number of tensors that the program holds.
-  std::uint64_t held() const { return amounts_.handles - releases_.size(); }
+  std::uint64_t held() const { return handles_ - releases_.size(); }
+
+  // The transport, for the threads that send and receive.
+  CommandStream& stream() { return stream_; }
+  const CommandStream& stream() const { return stream_; }
 
   // ---- Called by API threads. These functions return eager errors; they wait only for credits.
   Status apply(OpId op, std::span<const Var> arguments, std::span<const std::uint32_t> counts,
@@ -158,9 +131,7 @@ class Session : public autograd::Issuer {
   std::unique_ptr<autograd::Tracer> end_trace() { return std::move(tracer_); }
   // Defines a program in the daemon and returns its number.
   core::Result<std::uint64_t> define(const program::Program& program);
-  // Releases a program that is not called any more. Callable by any API thread, also from a
-  // finalizer.
-  void undefine(std::uint64_t number) { undefined_.push_back(number); }
+  ProgramTable& programs() { return programs_; }
   // Creates a handle without a command, for sessions that are not connected to a daemon.
   HandleRef stand_in(const core::Layout& layout) {
     HandleRef h = graph_.adopt(layout, nullptr);
@@ -190,12 +161,6 @@ class Session : public autograd::Issuer {
   std::vector<wire::ErrorEvent> pending_errors() const;
   // Reverts the effects of all pending errors without raising them.
   void clear_pending();
-  // Returns the daemon's text with source lines of the program in place of command numbers,
-  // followed by the line that issued command `root`.
-  std::string explained(const std::string& text, std::uint64_t root) const;
-  // Returns the text of an asynchronous error that the current line raises: it names both lines and
-  // the number of further failed commands.
-  std::string explained(const LateError& error);
   // Marks all issued commands as not needed any more. Returns the number of the last one, or 0 if
   // all have run. The caller then asks the daemon to cancel them. The next command or wait first
   // waits for that, and reverts the in-place writes that did not happen, without raising another
@@ -208,66 +173,32 @@ class Session : public autograd::Issuer {
   };
   Dropped dropped_commands(std::uint64_t upto, std::chrono::milliseconds most);
   // Number of commands that have not run, as far as the daemon has reported.
-  std::uint64_t queued() const { return over_ || completed_ >= seq_ ? 0 : seq_ - completed_; }
+  std::uint64_t queued() const {
+    const std::uint64_t completed = stream_.completed_upto();
+    return stream_.over() || completed >= seq_ ? 0 : seq_ - completed;
+  }
   // Handles Ctrl-C. Returns true if this thread waits for a value and commands that were queued at
   // an earlier Ctrl-C have not run yet; these are then to be cancelled.
   bool interrupt_again();
   // Returns true if commands that were queued at the last Ctrl-C have not run yet.
-  bool interrupt_pending() const { return completed_ < first_interrupt_; }
+  bool interrupt_pending() const { return stream_.completed_upto() < first_interrupt_; }
   // Sends releases that wait to be sent together. Never waits.
   void idle();
-  // Waits until ready() returns true or the stream has ended. wake() makes it check ready() again.
+  // Waits until ready() returns true or the stream has ended. CommandStream::wake() makes it check
+  // ready() again.
   Status wait_until(const std::function<bool()>& ready);
-  void wake();
   // Returns an error in the child of a fork.
-  Status alive() const { return origin_.check(); }
+  Status alive() const { return stream_.origin().check(); }
   // Reports that no call will wait for the value of this fetch.
   void unwanted(std::uint64_t seq);
   // Number of calls that have waited for the daemon's answer.
   std::uint64_t waits() const { return waits_; }
   Recorder& recorder() { return recorder_; }
 
-  // ---- Called by transport threads
-  // Waits for commands, at most `seconds`, and returns the next frame. An empty frame means that
-  // the time has passed. Returns false if the session is closed and all frames were taken, or if
-  // `stream` is not the latest one.
-  bool next_frame(std::string& frame, double seconds, std::uint64_t stream);
-  // Starts the next stream, of attach `attach`. Frames after command `received_upto` are sent
-  // again, and the older stream receives no more frames. Returns the stream's number; the first is
-  // 1.
-  std::uint64_t take_up(std::uint64_t attach, std::uint64_t received_upto);
-  // Frames that have run are retained from now on, because the daemon writes a snapshot of the
-  // session or is about to.
-  void retain();
-  // The first command from which all frames are available and would have the same effect if they
-  // were sent again. 0 means none.
-  std::uint64_t replay_from() const;
-  // Starts the next stream like take_up(), for a daemon with an older state than this client, but
-  // not older than replay_from(). Frames after `received_upto` are sent as if for the first time.
-  // Their results are already known; if a command fails that had succeeded before, the session
-  // ends.
-  std::uint64_t replay(std::uint64_t attach, std::uint64_t received_upto, std::uint64_t credit_upto,
-                       std::uint64_t credit_bytes, std::uint64_t bytes_received);
-  // Number of the last Progress that was received.
-  std::uint64_t progress_upto() const;
-  bool over() const { return over_; }  // Returns true if the session is lost or closed.
-  Status on_progress(std::string_view bytes);
-  // Reports that the stream is lost for good. Every wait ends with this error.
-  void lost(Status why);
-  // Called by API threads. While the status is not OK, tensors can be read, released and computed,
+  // While the status is not OK, tensors can be read, released and computed,
   // but commands that would change existing state fail with it.
   void freeze(Status why) { frozen_ = std::move(why); }
   bool frozen() const { return !frozen_.ok(); }
-  // Accepts no more commands. next_frame() returns the remaining frames, and then false.
-  void close();
-  // Sends frames and receives progress through `call` until it ends. Must follow take_up().
-  std::shared_ptr<StreamEnd> attach(std::unique_ptr<Call> call);
-  // Closes the stream.
-  void detach();
-  // Frames that were sent and have not run completely, oldest first; a new stream would have to
-  // send them again. The credits bound their number.
-  std::vector<FrameRef> unconfirmed() const;
-  std::uint64_t completed_upto() const;
 
   // Takes the Builder's error out and restores it, around code that may set an error of its own.
   Status take_status() { return std::exchange(status_, Status()); }
@@ -285,63 +216,16 @@ class Session : public autograd::Issuer {
   void name(Handle&) override {}
 
  protected:
-  // Waits until ready(), which is called with the session's lock held, returns true, but at most
-  // `most`. Does the stream's I/O meanwhile.
-  bool wait_for(const std::function<bool()>& ready, std::chrono::milliseconds most);
-  // Waits until ready() returns true, and lets other API threads run. Implemented by repeated calls
-  // of wait_for(). Returns an error if the user has interrupted the wait.
-  virtual Status block(const std::function<bool()>& ready) = 0;
-  // Called by the stream's writer when releases have waited for some time to be sent together.
-  // Sending them is the duty of an API thread in clients whose API other threads may enter.
-  virtual void tick() {}
-  // Called when command `seq` was issued, to record the source line of the caller.
-  virtual void note_site(std::uint64_t seq) = 0;
-  // The source line of the caller, for a message. Empty if unknown.
-  virtual std::string here() { return ""; }
-  // The source line that issued this command, as "at train.py:12 in step". Empty if it is no longer
-  // known.
-  virtual std::string issued(std::uint64_t) const { return ""; }
-  // For a node whose saved values were dropped: returns a node that has them again.
-  virtual core::Result<autograd::Node*> again(autograd::Node& node) = 0;
   // Drops the values that the node saved, on both sides, after the node's own command is issued.
   void forget(autograd::Node& node) { forgets_.emplace_back(&node); }
   Status flush_forgets();
-  // Called before the values that a node saved are dropped.
-  virtual Status before_forget(autograd::Node&) { return {}; }
-
-  // Whether the client has postponed calls. Then the functions below are called before anything
-  // that such a call could observe: a write to h or a change of its flags, gradients, a Raise.
-  bool watching = false;
-  virtual Status before_write(const Handle&) { return {}; }
-  virtual Status before_backward() { return {}; }
-  virtual Status before_raise() { return {}; }
-  // Called when the commands up to `upto` are cancelled.
-  virtual void interrupted(std::uint64_t) {}
-  // Whether tensors exist that follow memory of the program. Then before_use() is called before a
-  // command that uses h, or, with `writes`, writes to it.
-  bool following = false;
-  virtual Status before_use(Handle&, bool) { return {}; }
-
-  mutable core::Mutex mutex_;
-  core::CondVar changed_;
 
  private:
-  friend class Stream;
-  // Precondition: the lock is held. Returns true if there is a frame that the credits allow.
-  bool sendable() const;
-  // Returns true if there is a frame to which no commands are added any more.
-  bool whole_frame() const { return sent_.repeats() || !frames_.empty(); }
-  bool all_taken() const { return !sent_.repeats() && frames_.empty() && writer_.empty(); }
-  // Takes the next frame. Precondition: sendable().
-  FrameRef take_frame();
-  // Precondition: the lock is held. Tells the sender that there may be something to send.
-  void wake_sender();
-  bool has_room() const;
   // Returns true if releases must be sent at once, because memory or handles are exhausted or
   // nearly so.
   bool short_of_room() const {
     return seq_ < short_until_ ||
-           (limits_.most.handles != 0 && amounts_.handles + 1024 > limits_.most.handles);
+           (limits_.most.handles != 0 && handles_ + 1024 > limits_.most.handles);
   }
   Status ready_to_issue(bool reads = false);
   // Completes a Raise or an interruption that is still open.
@@ -351,18 +235,13 @@ class Session : public autograd::Issuer {
   // Sends a Raise for each of `errors`, and completes them unless the wait is interrupted.
   void take_back(const std::vector<wire::ErrorEvent>& errors);
   LateError raise_those(std::optional<core::Code> code);
-  std::vector<wire::ErrorEvent> take_errors(
-      const std::function<bool(const wire::ErrorEvent&)>& which);
-  bool unsettled() const { return interrupted_upto_ != 0 || !raises_.empty(); }
-  // Returns an error if `more` would exceed the limit.
-  Status fits(std::string_view what, std::uint64_t program::Amounts::*field, std::uint64_t used,
-              std::uint64_t more, std::string_view advice) const;
+  bool unsettled() const { return interrupted_upto_ != 0 || stream_.received().raises.open(); }
   void issue(const program::Command& command, std::uint32_t made);
   void issue(const autograd::Call& call, bool inplace, std::uint32_t made);
   void begin_command();
   void give_id(Handle& h) {
     h.id = next_id_++;
-    ++amounts_.handles;
+    ++handles_;
     if (tracer_) [[unlikely]]
       trace_made(h);
   }
@@ -373,10 +252,6 @@ class Session : public autograd::Issuer {
   Status usable(std::span<const Var> arguments, bool inplace) const;
   Status follow_program(std::span<const Var> arguments, bool writes);
   void flush_releases();
-  void close_frame();
-  Status diverged(const wire::ErrorEvent& error);
-  void mark_fragile();
-  Status lost_status() const;
 
   // ---- used by API threads
   autograd::Graph graph_;
@@ -387,14 +262,8 @@ class Session : public autograd::Issuer {
   std::vector<std::uint64_t> takens_;
   std::vector<core::Ref<autograd::Node>> forgets_;
   std::unique_ptr<autograd::Tracer> tracer_;
-  std::vector<std::uint64_t> undefined_;
-  std::uint64_t next_program_ = 1;
-  struct Defined {
-    std::uint64_t steps, bytes;
-  };
-  // Size of each defined program, by its number.
-  std::unordered_map<std::uint64_t, Defined> defined_;
-  program::Amounts amounts_;  // Use of handles and programs.
+  ProgramTable programs_;
+  std::uint64_t handles_ = 0;  // Number of ids in use, with those in releases_.
   std::set<std::string> kept_;
   std::uint64_t trimmed_ = 0;
   // The last command that an interruption has cancelled. 0 if there is nothing to settle.
@@ -402,51 +271,14 @@ class Session : public autograd::Issuer {
   std::uint64_t first_interrupt_ = 0;  // Last command before a Ctrl-C.
   std::uint64_t short_until_ = 0;      // Command number until which short_of_room() holds.
   Status frozen_;
-  struct SentRaise {
-    std::uint64_t seq, root;
-  };
-  std::deque<SentRaise> raises_;  // Raise commands that were sent and not completed on this side.
   bool recording_ = false;
   std::uint64_t waits_ = 0;
   Recorder recorder_;
 
-  // ---- guarded by mutex_
-  wire::FrameWriter writer_;
-  std::deque<SentFrame> frames_;  // Full frames, earlier than the writer's frame.
-  SentFrames sent_;               // Frames that were passed to a stream.
-  // Last command that another daemon would not repeat with the same effect.
-  std::uint64_t fragile_upto_ = 0;
-  std::uint64_t replay_upto_ = 0;    // Events up to this command were reported before.
-  std::set<std::uint64_t> awaited_;  // Fetches whose values were not received.
-  std::uint64_t stream_ = 0, attach_ = 1;
-  std::uint64_t progress_upto_ = 0;
-  std::size_t unacknowledged_ = 0;  // Bytes of Progress since the last frame.
-  std::atomic<std::size_t> waiting_bytes_ = 0;
-  bool sender_sleeps_ = false;  // Whether a thread waits in next_frame().
-  core::CondVar work_;          // Wakes the thread that waits in next_frame().
-  std::uint64_t sent_bytes_ = 0;
-  std::uint64_t credit_bytes_;
-  std::uint64_t received_ = 0;
-  std::map<std::uint64_t, wire::FetchedValue> fetched_;
-  std::set<std::uint64_t> unwanted_;  // Fetches whose wait was interrupted.
-  std::map<std::uint64_t, wire::RaisedEvent> raised_;
-  std::uint64_t finished_raise_ = 0;
-  std::deque<wire::ErrorEvent> errors_;
-  // Roots above completed_ of the reported errors; a restarted daemon may report them again.
-  std::set<std::uint64_t> roots_;
-  bool closed_ = false;
-  Status lost_;
-
   std::atomic<bool> releases_wait_ = false;
   std::atomic<std::uint64_t> uploads_upto_ = 0;
 
-  // Written with mutex_ locked, and read without it by every operator call.
-  std::atomic<std::uint64_t> credit_upto_, completed_ = 0;
-  std::atomic<bool> over_ = false;  // Whether the session is lost or closed.
-  std::atomic<bool> late_ = false;  // Whether errors_ is not empty.
-
-  const Origin origin_;
-  std::shared_ptr<Stream> link_;  // The current or last stream; set with mutex_ locked.
+  CommandStream stream_;  // Declared last, because its threads use the other members.
 };
 
 }  // namespace teletensor::client

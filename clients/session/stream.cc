@@ -38,8 +38,8 @@ void drop_frame(void* owner) { delete static_cast<FrameRef*>(owner); }
 
 }  // namespace
 
-Stream::Stream(Session& session, std::unique_ptr<Call> call)
-    : session_(session), call_(std::move(call)), api_(call_->api()) {
+Stream::Stream(CommandStream& commands, std::unique_ptr<Call> call)
+    : commands_(commands), call_(std::move(call)), api_(call_->api()) {
   try {
     writer_thread_ = std::thread([this] { write_loop(); });
     keeper_thread_ = std::thread([this] { keep_loop(); });
@@ -58,7 +58,7 @@ bool Stream::help(Duration most) {
   if (std::exchange(issued_, false)) {
     trust_ = Clock::now() - began_ < kSoon ? std::min(trust_ + 1, kTrusted) : 0;
   }
-  if (!writing_ && !broken_ && session_.sendable()) {
+  if (!writing_ && !broken_ && commands_.outgoing().sendable()) {
     write_one(microseconds(most));
     return true;
   }
@@ -71,8 +71,8 @@ bool Stream::help(Duration most) {
 
 void Stream::call_writer() {
   if (!std::exchange(issued_, true)) began_ = Clock::now();
-  const bool trusted =
-      trust_ == kTrusted && !abandoned_ && !session_.closed_ && !session_.whole_frame();
+  const bool trusted = trust_ == kTrusted && !abandoned_ && !commands_.closed() &&
+                       !commands_.outgoing().whole_frame();
   const Due due = trusted ? Due::kLater : Due::kNow;
   if (!writer_sleeps_ || due <= due_) return;
   due_ = due;
@@ -85,13 +85,13 @@ void Stream::cancel_writer_wakeup() {
 
 void Stream::write_one(std::int64_t most) {
   writing_ = true;
-  auto* frame = new FrameRef(session_.take_frame());
-  if (!session_.sendable()) cancel_writer_wakeup();
-  session_.mutex_.unlock();
+  auto* frame = new FrameRef(commands_.outgoing().take());
+  if (!commands_.outgoing().sendable()) cancel_writer_wakeup();
+  commands_.mutex().unlock();
   const tt_wire_part part{(*frame)->data(), (*frame)->size(), drop_frame, frame};
   api_.write(call_->get(), &part, 1);
   const int done = api_.written(call_->get(), most);
-  session_.mutex_.lock();
+  commands_.mutex().lock();
   end_write(done);
 }
 
@@ -102,13 +102,13 @@ void Stream::end_write(int done) {
     writing_ = false;
     broken_ = broken_ || done == TT_WIRE_OVER;
   }
-  if (abandoned_ || session_.sendable() || session_.closed_) call_writer();
+  if (abandoned_ || commands_.outgoing().sendable() || commands_.closed()) call_writer();
 }
 
 void Stream::read_one(std::int64_t most) {
   reading_ = true;
   ++reads_;
-  session_.mutex_.unlock();
+  commands_.mutex().unlock();
   tt_wire_message message{};
   const int done = api_.read(call_->get(), most, &message);
   core::Status broken;
@@ -123,7 +123,7 @@ void Stream::read_one(std::int64_t most) {
       }
       bytes = joined;
     }
-    broken = session_.on_progress(bytes);
+    broken = commands_.on_progress(bytes);
     api_.forget(&message);
     if (!broken.ok()) api_.cancel(call_->get());
   }
@@ -137,47 +137,47 @@ void Stream::read_one(std::int64_t most) {
     core::Status status = call_->status(&word);
     outcome_->set(std::move(status), std::move(word));
   }
-  session_.mutex_.lock();
+  commands_.mutex().lock();
   reading_ = false;
   if (ended) {
     over_ = true;
     keeper_.notify_all();
     alarm_.set(kAtOnce);
-    session_.changed_.notify_all();
+    commands_.changed().notify_all();
   }
-  if (waiters > 0) session_.changed_.notify_all();
+  if (waiters > 0) commands_.changed().notify_all();
 }
 
 void Stream::write_loop() {
-  MutexLock lock(session_.mutex_);
+  MutexLock lock(commands_.mutex());
   while (!over_ && !stop_) {
     if (abandoned_) {
       abandoned_ = false;
-      session_.mutex_.unlock();
+      commands_.mutex().unlock();
       const int done = api_.written(call_->get(), -1);
-      session_.mutex_.lock();
+      commands_.mutex().lock();
       end_write(done);
-    } else if (!writing_ && !broken_ && session_.sendable()) {
+    } else if (!writing_ && !broken_ && commands_.outgoing().sendable()) {
       wrote_ = Clock::now();
       write_one(-1);
-      if (!session_.whole_frame() && !over_ && !stop_) sleep(session_.limits_.pace);
-    } else if (!writing_ && !broken_ && session_.closed_ && session_.all_taken()) {
+      if (!commands_.outgoing().whole_frame() && !over_ && !stop_) sleep(commands_.pace());
+    } else if (!writing_ && !broken_ && commands_.closed() && commands_.outgoing().empty()) {
       writing_ = true;  // The flag stays set, because this was the last write.
-      session_.mutex_.unlock();
+      commands_.mutex().unlock();
       api_.write(call_->get(), nullptr, 0);
       api_.written(call_->get(), -1);
-      session_.mutex_.lock();
+      commands_.mutex().lock();
     } else if (!waits_ && Clock::now() - wrote_ < kLull) {
-      sleep(session_.limits_.pace);
+      sleep(commands_.pace());
     } else {
       writer_sleeps_ = true;
       sleep(kIdle);
       writer_sleeps_ = false;
       const bool called = std::exchange(due_, Due::kNothing) != Due::kNothing;
-      if (!called && session_.releases_wait_) {
-        session_.mutex_.unlock();
-        session_.tick();
-        session_.mutex_.lock();
+      if (!called) {
+        commands_.mutex().unlock();
+        commands_.pause();
+        commands_.mutex().lock();
       }
     }
   }
@@ -185,18 +185,18 @@ void Stream::write_loop() {
 
 void Stream::sleep(Duration time) {
   alarm_.set(time);
-  session_.mutex_.unlock();
+  commands_.mutex().unlock();
   alarm_.wait();
-  session_.mutex_.lock();
+  commands_.mutex().lock();
 }
 
 void Stream::keep_loop() {
-  MutexLock lock(session_.mutex_);
+  MutexLock lock(commands_.mutex());
   std::uint64_t seen = reads_;
   while (!over_ && !stop_) {
-    if (reading_ || waiters > 0 || (reads_ != seen && !session_.closed_)) {
+    if (reading_ || waiters > 0 || (reads_ != seen && !commands_.closed())) {
       seen = reads_;
-      keeper_.wait_for(session_.mutex_, kKeeperPause);
+      keeper_.wait_for(commands_.mutex(), kKeeperPause);
       continue;
     }
     read_one(-1);
@@ -206,10 +206,10 @@ void Stream::keep_loop() {
 
 void Stream::end() {
   {
-    MutexLock lock(session_.mutex_);
+    MutexLock lock(commands_.mutex());
     if (std::exchange(stop_, true)) return;
     if (!over_) api_.cancel(call_->get());
-    session_.changed_.notify_all();
+    commands_.changed().notify_all();
     alarm_.set(kAtOnce);
   }
   keeper_.notify_all();

@@ -16,7 +16,7 @@
 
 #include "clients/session/alarm.h"
 #include "clients/session/channel.h"
-#include "clients/session/session.h"
+#include "clients/session/command_stream.h"
 
 namespace teletensor::client {
 
@@ -44,22 +44,25 @@ class Stream {
   using Duration = Clock::duration;
 
   // Starts the stream. If no threads can be created, it ends at once as if the connection were
-  // lost. The session must outlive the stream; it calls help() and call_writer().
-  Stream(Session& session, std::unique_ptr<Call> call);
+  // lost. `commands` must outlive the stream; it calls help() and call_writer().
+  Stream(CommandStream& commands, std::unique_ptr<Call> call);
   // Closes the stream if it has not ended. Precondition: no thread is in help(). In the child of a
   // fork, the object must not be destroyed.
   ~Stream();
 
-  // Precondition for both functions: the session's lock is held. Sends or receives, with the lock
-  // released meanwhile. Returns false if another thread is doing so, or if the stream has ended.
+  // Precondition for both functions: the lock of CommandStream is held. Sends or receives, with the
+  // lock released meanwhile. Returns false if another thread is doing so, or if the stream has
+  // ended.
   bool help(Duration most);
-  // Tells the writer that there is something to send. Precondition: the session's lock is held.
+  // Tells the writer that there is something to send. Precondition: the lock of CommandStream is
+  // held.
   void call_writer();
   // The session continues with another stream; this one takes no more frames. Precondition: the
   // lock is held.
   void retire() { broken_ = true; }
 
-  // Number of threads that sleep until another thread has read. Guarded by the session's lock.
+  // Number of threads that sleep until another thread has read. Guarded by the lock of
+  // CommandStream.
   int waiters = 0;
 
   // Closes the stream if it has not ended. Afterwards no thread starts to send or receive.
@@ -78,12 +81,12 @@ class Stream {
   void sleep(Duration time) TT_ANNOTATION(no_thread_safety_analysis);
   void read_one(std::int64_t most) TT_ANNOTATION(no_thread_safety_analysis);
 
-  Session& session_;
+  CommandStream& commands_;
   const std::unique_ptr<Call> call_;
   const tt_wire_api& api_;
   const std::shared_ptr<StreamEnd> outcome_ = std::make_shared<StreamEnd>();
 
-  // ---- guarded by the session's lock
+  // ---- guarded by the lock of CommandStream
   bool writing_ = false;     // Whether a write is in progress.
   Clock::time_point wrote_;  // Time when the writer's last write began.
   // Whether a waiting thread left a write unfinished; the writer completes it.

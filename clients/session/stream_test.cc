@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "clients/session/session.h"
 #include "proto/wire/frame.h"
 
 namespace teletensor::client {
@@ -120,12 +121,11 @@ const tt_wire_api kFake = fake();
 class Client final : public Session {
  public:
   using Session::Session;
-  using Session::wait_for;
   std::mutex api;  // Used if a release and the tick that sends it may come from two threads.
 
  protected:
   Status block(const std::function<bool()>& ready) override {
-    while (!wait_for(ready, std::chrono::milliseconds(100))) {
+    while (!stream().wait_for(ready, std::chrono::milliseconds(100))) {
     }
     return {};
   }
@@ -147,8 +147,8 @@ class StreamTest : public testing::Test {
  protected:
   StreamTest() : session_(limits()) { attach(session_, peer_); }
   std::shared_ptr<StreamEnd> attach(Client& session, Peer& peer) {
-    session.take_up(1, 0);
-    return session.attach(
+    session.stream().take_up(1, 0);
+    return session.stream().attach(
         std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&peer), nullptr));
   }
   static SessionLimits limits() {
@@ -218,8 +218,8 @@ TEST_F(StreamTest, WhatNobodyWaitsForGathersWhoWaitsSendsAtOnce) {
     progress.credit_bytes = 1 << 20;
     peer.say(progress);
   });
-  EXPECT_TRUE(client.wait_for([&] { return client.completed_upto() == 11; },
-                              std::chrono::milliseconds(kHang / 1000)));
+  EXPECT_TRUE(client.stream().wait_for([&] { return client.stream().completed_upto() == 11; },
+                                       std::chrono::milliseconds(kHang / 1000)));
   daemon.join();
   wire::Frame second;
   ASSERT_TRUE(wire::FrameReader().read(peer.frames.at(1), second).ok());
@@ -247,15 +247,15 @@ TEST_F(StreamTest, FramesAreKeptUntilTheirCommandsHaveRun) {
     kept.push_back(constant());
     ASSERT_TRUE(comes(i));
   }
-  EXPECT_EQ(session_.unconfirmed().size(), 3u);
+  EXPECT_EQ(session_.stream().unconfirmed().size(), 3u);
   wire::Progress progress;
   progress.completed_upto = 2;
   progress.credit_upto = 1 << 16;
   progress.credit_bytes = 1 << 20;
   peer_.say(progress);
-  EXPECT_TRUE(session_.wait_for([&] { return session_.completed_upto() == 2; },
-                                std::chrono::milliseconds(kHang / 1000)));
-  const std::vector<FrameRef> left = session_.unconfirmed();
+  EXPECT_TRUE(session_.stream().wait_for([&] { return session_.stream().completed_upto() == 2; },
+                                         std::chrono::milliseconds(kHang / 1000)));
+  const std::vector<FrameRef> left = session_.stream().unconfirmed();
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(*left[0], peer_.frames[2]);
 }
@@ -368,14 +368,15 @@ TEST_F(StreamTest, AfterACutTheNextStreamSendsAgainWhatHadNotCome) {
   }
   kFake.cancel(reinterpret_cast<tt_wire_call*>(&peer_));
   Peer second;
-  session_.take_up(2, 1);  // The daemon has received the first command.
-  session_.attach(std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&second), nullptr));
+  session_.stream().take_up(2, 1);  // The daemon has received the first command.
+  session_.stream().attach(
+      std::make_unique<Call>(kFake, reinterpret_cast<tt_wire_call*>(&second), nullptr));
   EXPECT_TRUE(second.wait([&] { return second.frames.size() >= 2; }, kHang));
   EXPECT_EQ(second.frames[0], peer_.frames[1]);
   EXPECT_EQ(second.frames[1], peer_.frames[2]);
   kept.push_back(constant());
   EXPECT_TRUE(second.wait([&] { return second.frames.size() >= 3; }, kHang));
-  session_.detach();
+  session_.stream().detach();
 }
 
 TEST_F(StreamTest, TheEndOfTheCallIsTold) {
@@ -397,14 +398,14 @@ TEST_F(StreamTest, TheChildOfAForkTakesNoLockOfTheSession) {
     child = fork();
     if (child == 0) {
       alarm(kHang / 1'000'000);  // Ends a child process that hangs.
-      session_.lost(core::internal("lost"));
-      session_.close();
-      session_.detach();
+      session_.stream().lost(core::internal("lost"));
+      session_.stream().close();
+      session_.stream().detach();
       _exit(session_.has_pending() || !session_.pending_errors().empty());
     }
     return true;
   };
-  ASSERT_TRUE(session_.wait_for(fork_under_the_lock, std::chrono::milliseconds(1)));
+  ASSERT_TRUE(session_.stream().wait_for(fork_under_the_lock, std::chrono::milliseconds(1)));
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
@@ -413,11 +414,11 @@ TEST_F(StreamTest, TheChildOfAForkTakesNoLockOfTheSession) {
 TEST_F(StreamTest, CloseSendsTheRestAndThenTheEnd) {
   std::vector<HandleRef> kept;
   for (int i = 0; i < 100; ++i) kept.push_back(constant());
-  session_.close();
+  session_.stream().close();
   EXPECT_TRUE(peer_.wait([&] { return peer_.half_closed; }, kHang));
   const wire::Frame last = frame(peer_.frames.size() - 1);
   EXPECT_EQ(last.first_seq + last.commands.size() - 1, 100u);
-  session_.detach();
+  session_.stream().detach();
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ hidden mtype broken; /* the property that an assertion found violated */
   if :: (holds) -> skip :: else -> broken = property; printf("broken: %e\n", property); assert(false) fi
 #endif
 
-/* ---- a client: clients/session/frames.cc and clients/python/teletensor/_connection/reattach.py ----------- */
+/* ---- a client: clients/session/command_stream.cc and clients/python/teletensor/_connection/reattach.py ---- */
 mtype = { ABSENT, GREETING, OPENING, SERVED, AWAY, ATTACHING, LOST };
 typedef Client {
   mtype phase = ABSENT;
@@ -292,7 +292,7 @@ end:
 #endif
       c[me].next++ }
 
-  /* Session::on_progress */
+  /* CommandStream::on_progress */
   :: d_step { c[me].phase == SERVED && nempty(down[OWN(me)]) ->
       down[OWN(me)]?got_number,got_completed,got_value,seen_snapshot;
       if

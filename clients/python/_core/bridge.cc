@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "bindings.h"
+#include "clients/session/error_text.h"
 #include "clients/torch/call.h"
 
 namespace teletensor::client {
@@ -112,7 +113,7 @@ class TorchHost final : public torch::Host {
     wire::FetchedValue fetched = value_or_raise(std::move(value));
     if (!fetched.status.ok()) {
       raise_if(
-          Status(fetched.status.code(), own().explained(fetched.status.message(), fetched.root)));
+          Status(fetched.status.code(), explained(own(), fetched.status.message(), fetched.root)));
     }
     return std::move(fetched.data);
   }

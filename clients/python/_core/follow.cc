@@ -26,7 +26,7 @@ void PySession::follow_nothing() {
 // Forgets tensors whose cell is referenced only from here, as cell and as write counter.
 void PySession::forget_followed() {
   // The undo records of commands refer to cells, too, until the commands are known to have run.
-  if (!followed_.empty() && !has_pending()) graph().completed(completed_upto());
+  if (!followed_.empty() && !has_pending()) graph().completed(stream().completed_upto());
   std::vector<Followed> gone;  // Collected here, because destroying them may run Python code.
   for (auto at = followed_.begin(); at != followed_.end();) {
     if (at->first->references() <= 2) {

@@ -5,6 +5,7 @@
 #include "autocast.h"
 #include "bindings.h"
 #include "checked.h"
+#include "clients/session/error_text.h"
 #include "collection.h"
 #include "methods.h"
 #include "tf32.h"
@@ -23,7 +24,7 @@ PySession::PySession(const SessionLimits& limits) : Session(limits), sites_(kSit
 PySession::~PySession() {
   {
     const WithoutGil released;  // Released, because the writer may wait for the GIL.
-    detach();
+    stream().detach();
   }
   for (Site& site : sites_) Py_XDECREF(site.code);
 }
@@ -209,7 +210,7 @@ Status PySession::block_until(const std::function<bool()>& ready) {
       const WithoutGil released;
       // The slices are short, so that Ctrl-C is noticed soon. The first one is shorter still,
       // because a finalizer that must not wait here would delay the threads that wait for it.
-      done = wait_for(ready, std::chrono::milliseconds(first ? 5 : 100));
+      done = stream().wait_for(ready, std::chrono::milliseconds(first ? 5 : 100));
     }
     if (done) return {};
     if (PyErr_CheckSignals() != 0) return Status(core::Code::kCancelled, "interrupted");
@@ -308,20 +309,34 @@ void bind_session(nb::module_& m) {
             bool more;
             {
               const WithoutGil released;
-              more = s.next_frame(frame, seconds, stream);
+              more = s.stream().next_frame(frame, seconds, stream);
             }
             if (!more) return nb::none();
             return nb::bytes(frame.data(), frame.size());
           },
           nb::arg("seconds"), nb::arg("stream"),
           "The next frame's bytes; b'' when the time has passed, None when the stream is over.")
-      .def("take_up", &PySession::take_up, nb::arg("attach"), nb::arg("received_upto"),
-           "A new stream takes over; its number, for next_frame.")
-      .def("retain", &PySession::retain, "Retains frames that have run from now on.")
-      .def_prop_ro("replay_from", [](const PySession& s) { return s.replay_from(); })
-      .def("replay", &PySession::replay, nb::arg("attach"), nb::arg("received_upto"),
-           nb::arg("credit_upto"), nb::arg("credit_bytes"), nb::arg("bytes_received"),
-           "Like take_up, for a daemon whose session is in an earlier state than this client.")
+      .def(
+          "take_up",
+          [](PySession& s, std::uint64_t attach, std::uint64_t received_upto) {
+            return s.stream().take_up(attach, received_upto);
+          },
+          nb::arg("attach"), nb::arg("received_upto"),
+          "A new stream takes over; its number, for next_frame.")
+      .def(
+          "retain", [](PySession& s) { s.stream().retain(); },
+          "Retains frames that have run from now on.")
+      .def_prop_ro("replay_from", [](const PySession& s) { return s.stream().replay_from(); })
+      .def(
+          "replay",
+          [](PySession& s, std::uint64_t attach, std::uint64_t received_upto,
+             std::uint64_t credit_upto, std::uint64_t credit_bytes, std::uint64_t bytes_received) {
+            return s.stream().replay(attach, received_upto, credit_upto, credit_bytes,
+                                     bytes_received);
+          },
+          nb::arg("attach"), nb::arg("received_upto"), nb::arg("credit_upto"),
+          nb::arg("credit_bytes"), nb::arg("bytes_received"),
+          "Like take_up, for a daemon whose session is in an earlier state than this client.")
       .def(
           "freeze",
           [](PySession& s, int code, const std::string& why) {
@@ -330,10 +345,10 @@ void bind_session(nb::module_& m) {
           nb::arg("code"), nb::arg("why"),
           "Allows only reading from now on; code 0 allows everything again.")
       .def_prop_ro("frozen", [](const PySession& s) { return s.frozen(); })
-      .def_prop_ro("progress_upto", [](const PySession& s) { return s.progress_upto(); })
-      .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
+      .def_prop_ro("progress_upto", [](const PySession& s) { return s.stream().progress_upto(); })
+      .def_prop_ro("completed_upto", [](const PySession& s) { return s.stream().completed_upto(); })
       .def_prop_ro("uploads_upto", [](const PySession& s) { return s.uploads_upto(); })
-      .def_prop_ro("over", [](const PySession& s) { return s.over(); })
+      .def_prop_ro("over", [](const PySession& s) { return s.stream().over(); })
       .def(
           "keep",
           [](PySession& s, const std::string& name, nb::handle object) {
@@ -388,18 +403,18 @@ void bind_session(nb::module_& m) {
       .def("on_progress",
            [](PySession& s, nb::bytes bytes) {
              const std::string_view view(bytes.c_str(), bytes.size());
-             raise_if(s.on_progress(view));
+             raise_if(s.stream().on_progress(view));
            })
       .def("lost",
            [](PySession& s, int code, const std::string& why) {
-             s.lost(Status(static_cast<core::Code>(code), why));
+             s.stream().lost(Status(static_cast<core::Code>(code), why));
            })
-      .def("close", [](PySession& s) { s.close(); })
+      .def("close", [](PySession& s) { s.stream().close(); })
       .def(
           "detach",
           [](PySession& s) {
             const WithoutGil released;
-            s.detach();
+            s.stream().detach();
           },
           "Cuts the stream.")
       .def("idle", [](PySession& s) { s.idle(); })
@@ -429,7 +444,7 @@ void bind_session(nb::module_& m) {
             nb::list out;
             for (const wire::ErrorEvent& error : s.pending_errors()) {
               out.append(exception_of(
-                  Status(error.status.code(), s.explained(error.status.message(), error.root))));
+                  Status(error.status.code(), explained(s, error.status.message(), error.root))));
             }
             return out;
           },
@@ -457,7 +472,7 @@ void bind_session(nb::module_& m) {
             raise_if(status);
           },
           "Waits until everything issued has run. Raises no late error.")
-      .def_prop_ro("completed_upto", [](const PySession& s) { return s.completed_upto(); })
+      .def_prop_ro("completed_upto", [](const PySession& s) { return s.stream().completed_upto(); })
       .def_prop_ro("waits", [](const PySession& s) { return s.waits(); })
       .def_prop_ro("held", [](const PySession& s) { return s.held(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
@@ -529,7 +544,7 @@ void bind_session(nb::module_& m) {
       .def(
           "explained",
           [](const PySession& s, const std::string& text, std::uint64_t root) {
-            return s.explained(text, root);
+            return explained(s, text, root);
           },
           nb::arg("text"), nb::arg("root"))
       .def("wait_bulk",

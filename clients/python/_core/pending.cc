@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bindings.h"
+#include "clients/session/error_text.h"
 
 namespace teletensor::client {
 namespace {
@@ -112,7 +113,7 @@ Status Counts::wait(Status& found) {
     waits_ = std::this_thread::get_id();
     auto value = session.wait_fetched(std::exchange(seq, 0));
     busy_ = false;
-    session.wake();
+    session.stream().wake();
     if (!value.ok()) return value.status();
     root = value->root;
     status_ = value->status;
@@ -149,7 +150,7 @@ Status PySession::settle(PyTensor& tensor) {
     pending->runs = std::this_thread::get_id();
     const Status status = finish(tensor, *pending);
     pending->busy = false;
-    wake();
+    stream().wake();
     TT_RETURN_IF_ERROR(status);
   }
   return {};
@@ -162,7 +163,7 @@ Status PySession::finish(PyTensor& tensor, Pending& pending) {
   TT_RETURN_IF_ERROR(pending.counts->wait(found));
   if (pending.error.is_valid()) return {};  // Creating the tensor was interrupted meanwhile.
   if (!found.ok()) {
-    set_error(Status(found.code(), explained(found.message(), pending.counts->root)));
+    set_error(Status(found.code(), explained(*this, found.message(), pending.counts->root)));
     pending.error = taken_error("");
     pending.cancelled = found.code() == core::Code::kCancelled;
     unregister(pending);

@@ -51,7 +51,7 @@ class PyProgram {
   PyProgram() = default;
   PyProgram(const PyProgram&) = delete;
   ~PyProgram() {
-    if (session != nullptr && number != 0) session->undefine(number);
+    if (session != nullptr && number != 0) session->programs().release(number);
   }
 
   void bind(PySession& s, std::shared_ptr<const program::Program> program) {

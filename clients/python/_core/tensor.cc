@@ -6,6 +6,7 @@
 
 #include "autocast.h"
 #include "bindings.h"
+#include "clients/session/error_text.h"
 #include "engine/core/complex.h"
 #include "engine/core/half.h"
 #include "tf32.h"
@@ -193,7 +194,7 @@ wire::FetchedValue read(const PyTensor& t) {
   wire::FetchedValue fetched = value_or_raise(std::move(value));
   if (!fetched.status.ok()) {
     raise_if(
-        Status(fetched.status.code(), session.explained(fetched.status.message(), fetched.root)));
+        Status(fetched.status.code(), explained(session, fetched.status.message(), fetched.root)));
   }
   return fetched;
 }

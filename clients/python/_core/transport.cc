@@ -118,7 +118,7 @@ void bind_transport(nb::module_& m) {
           "run",
           [](Channel& c, PySession& session, std::uint64_t attach) {
             raise_if(c.origin().check());
-            return without_gil([&] { return session.attach(c.run(attach)); });
+            return without_gil([&] { return session.stream().attach(c.run(attach)); });
           },
           nb::arg("session"), nb::arg("attach"), "Starts a stream of the session.")
       .def(

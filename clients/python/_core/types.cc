@@ -1,6 +1,7 @@
 // The Python objects dtype and device, and the exceptions for Statuses.
 
 #include "bindings.h"
+#include "clients/session/error_text.h"
 
 namespace teletensor::client {
 namespace {
@@ -58,7 +59,7 @@ void raise_late(PySession& session) {
   const LateError error = session.raise_pending();
   if (error.status.ok()) return;
   if (PyErr_Occurred()) throw nb::python_error();
-  raise_if(Status(error.status.code(), session.explained(error)));
+  raise_if(Status(error.status.code(), explained(session, error)));
 }
 
 namespace {

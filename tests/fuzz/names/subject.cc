@@ -155,7 +155,7 @@ void Daemon::raised(std::uint64_t seq, std::uint64_t root,
 
 // ---------------------------------------------------------------- the client
 
-Client::Client() : client::Session(limits()), sends_(take_up(1, 0)) {}
+Client::Client() : client::Session(limits()), sends_(stream().take_up(1, 0)) {}
 Client::~Client() = default;
 
 bool Client::keep(Status status) {
@@ -246,12 +246,12 @@ core::Result<Var> Client::run_hook(autograd::HookId hook, const Var& g) {
 Status Client::block(const std::function<bool()>& ready) {
   for (int tries = 0; tries < 2; ++tries) {
     {
-      core::MutexLock lock(mutex_);
+      core::MutexLock lock(stream().mutex());
       if (ready()) return {};
     }
     pump();
   }
-  core::MutexLock lock(mutex_);
+  core::MutexLock lock(stream().mutex());
   if (ready()) return {};
   bug("the client waits for what nobody sends");
 }
@@ -259,12 +259,12 @@ Status Client::block(const std::function<bool()>& ready) {
 void Client::pump() {
   while (true) {
     std::string frame;
-    if (!next_frame(frame, 0, sends_) || frame.empty()) return;
+    if (!stream().next_frame(frame, 0, sends_) || frame.empty()) return;
     wire::Progress progress;
     progress.credit_upto = 1ull << 40;
     progress.credit_bytes = 1ull << 50;
     daemon.frame(frame, progress);
-    if (Status status = on_progress(wire::encode_progress(progress)); !status.ok()) {
+    if (Status status = stream().on_progress(wire::encode_progress(progress)); !status.ok()) {
       bug(status.message());
     }
   }

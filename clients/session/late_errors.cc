@@ -1,0 +1,79 @@
+#include "clients/session/late_errors.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace teletensor::client {
+
+namespace {
+
+bool cancelled(const wire::ErrorEvent& error, std::uint64_t upto) {
+  return error.root <= upto && error.status.code() == core::Code::kCancelled;
+}
+
+}  // namespace
+
+void LateErrors::add(wire::ErrorEvent error) {
+  if (!roots_.insert(error.root).second) return;
+  errors_.push_back(std::move(error));
+  any_ = true;
+}
+
+void LateErrors::complete(std::uint64_t upto) {
+  roots_.erase(roots_.begin(), roots_.upper_bound(upto));
+}
+
+std::vector<wire::ErrorEvent> LateErrors::take_alike(std::optional<core::Code> code) {
+  std::vector<wire::ErrorEvent> taken;
+  if (errors_.empty()) return taken;
+  const core::Code wanted = code.value_or(errors_.front().status.code());
+  const auto others = std::stable_partition(
+      errors_.begin(), errors_.end(),
+      [&](const wire::ErrorEvent& error) { return error.status.code() == wanted; });
+  taken.assign(std::move_iterator(errors_.begin()), std::move_iterator(others));
+  errors_.erase(errors_.begin(), others);
+  any_ = !errors_.empty();
+  std::sort(taken.begin(), taken.end(),
+            [](const wire::ErrorEvent& a, const wire::ErrorEvent& b) { return a.root < b.root; });
+  return taken;
+}
+
+std::vector<wire::ErrorEvent> LateErrors::take_all() {
+  std::vector<wire::ErrorEvent> taken(std::move_iterator(errors_.begin()),
+                                      std::move_iterator(errors_.end()));
+  errors_.clear();
+  any_ = false;
+  return taken;
+}
+
+std::uint64_t LateErrors::take_cancelled(std::uint64_t upto) {
+  const auto found = std::find_if(errors_.begin(), errors_.end(),
+                                  [&](const auto& error) { return cancelled(error, upto); });
+  if (found == errors_.end()) return 0;
+  const std::uint64_t root = found->root;
+  errors_.erase(found);
+  any_ = !errors_.empty();
+  return root;
+}
+
+std::uint64_t LateErrors::first_cancelled(std::uint64_t upto) const {
+  std::uint64_t first = 0;
+  for (const wire::ErrorEvent& error : errors_) {
+    if (!cancelled(error, upto)) continue;
+    first = first == 0 ? error.root : std::min(first, error.root);
+  }
+  return first;
+}
+
+std::optional<std::vector<std::uint64_t>> Raises::finish(SentRaise raise) {
+  sent_.pop_front();
+  finished_upto_ = raise.seq;
+  const auto found = answers_.find(raise.seq);
+  if (found == answers_.end()) return std::nullopt;
+  std::vector<std::uint64_t> rebinds = std::move(found->second.rebinds);
+  answers_.erase(found);
+  return rebinds;
+}
+
+}  // namespace teletensor::client

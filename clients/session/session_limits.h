@@ -1,0 +1,30 @@
+// SessionLimits: what a client knows about its session when the session starts.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/program/amounts.h"
+#include "proto/wire/frame.h"
+
+namespace teletensor::client {
+
+struct SessionLimits {
+  std::uint64_t credit_upto = 65536;
+  std::uint64_t credit_bytes = 64ull << 20;
+  wire::FrameLimits frame;
+  // Minimum interval between two frames that no thread waits for. A frame of a loop of small
+  // operators has 200 commands with it and 35 without it, and each frame wakes three threads.
+  std::chrono::microseconds pace{150};
+  std::uint64_t quota = 0;  // Memory quota on each device, in bytes. 0 if unknown.
+  program::Amounts most;    // Limits of handles, programs and kept names. 0 if unknown.
+  // Whether the session outlives its stream. Frames are then kept until they have run.
+  bool keeps = false;
+  // Maximum size of the frames that are retained after they have run since the daemon's last
+  // snapshot, in bytes. They are replayed to a daemon that restores the snapshot. Used from
+  // retain() on. 0 means none.
+  std::size_t retained_bytes = 0;
+};
+
+}  // namespace teletensor::client
