@@ -1,17 +1,15 @@
 #include "server/net/http.h"
 
-#include <arpa/inet.h>
 #include <httplib.h>
-#include <spdlog/spdlog.h>
-#include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
-#include <deque>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "engine/core/threads.h"
 #include "server/admin/admin.h"
@@ -22,20 +20,17 @@
 #include "server/base/listen.h"
 #include "server/base/secrets.h"
 #include "server/net/assets.h"
+#include "server/net/bounded_server.h"
 
 namespace teletensor::server {
 
 using core::Code;
-using core::MutexLock;
 using core::Result;
 using core::Status;
 
 namespace {
 
-constexpr std::size_t kThreads = 8;
-constexpr std::size_t kMaxBody = 64 << 10;
 constexpr std::size_t kRunSecretBytes = 32;
-constexpr std::chrono::milliseconds kTick{20};
 
 int http_status(const Status& status) {
   switch (static_cast<int>(status.code())) {
@@ -58,77 +53,6 @@ void refuse(httplib::Response& response, int status, const std::string& text) {
   response.set_content(text + "\n", "text/plain; charset=utf-8");
 }
 
-// Makes the answer whole, as HTTP permits. The library would send every range that a request names,
-// also ranges that overlap, so that 6 KB of request cost 400 MB of answer. It has no setting for
-// this and passes its request, which is not const itself, to handlers as const.
-void ignore_ranges(const httplib::Request& request) {
-  const_cast<httplib::Request&>(request).ranges.clear();
-}
-
-// The threads that answer requests. The library's own queue creates them in its listening thread,
-// after bind(), and cannot continue if creating one fails.
-class Workers final : public httplib::TaskQueue {
- public:
-  Workers() {
-    for (std::size_t i = 0; i < kThreads; ++i) {
-      threads_.push_back(core::start_thread([this] { work(); }));
-    }
-  }
-  void enqueue(std::function<void()> job) override {
-    {
-      MutexLock lock(mutex_);
-      jobs_.push_back(std::move(job));
-    }
-    changed_.notify_one();
-  }
-  void shutdown() override {
-    {
-      MutexLock lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
- private:
-  void work() {
-    while (true) {
-      std::function<void()> job;
-      {
-        MutexLock lock(mutex_);
-        while (jobs_.empty() && !stop_) changed_.wait(mutex_);
-        if (jobs_.empty()) return;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
-      }
-      job();
-    }
-  }
-
-  core::Mutex mutex_;
-  core::CondVar changed_;
-  std::deque<std::function<void()>> jobs_ TT_GUARDED_BY(mutex_);
-  bool stop_ TT_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;
-};
-
-// Shuts down every TCP connection of this process at the local port `port`. The library does not
-// expose its sockets, so they are found among all descriptors.
-void end_connections(int port) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const int fd = std::atoi(entry.path().filename().c_str());
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
-    const in_port_t here =
-        address.ss_family == AF_INET    ? reinterpret_cast<const sockaddr_in*>(&address)->sin_port
-        : address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
-                                        : in_port_t{0};
-    if (ntohs(here) == port) shutdown(fd, SHUT_RDWR);
-  }
-}
-
 // Removes the port from "example.org:8080" or "[::1]:80".
 std::string host_of(const std::string& value) {
   const std::size_t colon = value.rfind(':');
@@ -136,13 +60,16 @@ std::string host_of(const std::string& value) {
   return port ? value.substr(0, colon) : value;
 }
 
-// A numeric parameter of the query. None if it is missing or not a number.
-std::optional<std::uint64_t> number_in(const httplib::Request& request, const char* name) {
-  const std::string text = request.get_param_value(name);
+std::optional<std::uint64_t> number_of(const std::string& text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return {};
   return number;
+}
+
+// A numeric parameter of the query. None if it is missing or not a number.
+std::optional<std::uint64_t> number_in(const httplib::Request& request, const char* name) {
+  return number_of(request.get_param_value(name));
 }
 
 class Http final : public HttpServer {
@@ -157,15 +84,8 @@ class Http final : public HttpServer {
         history_(leases) {}
   ~Http() override {
     if (server_) server_->stop();
-    if (!thread_.joinable()) return;
-    // Without this, stop() would wait for requests that clients do not send completely, and for
-    // answers that they do not read.
-    MutexLock lock(mutex_);
-    while (!ended_) {
-      end_connections(port_);
-      changed_.wait_for(mutex_, kTick);
-    }
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+    server_.reset();  // Ends all connections; its threads use the other members.
   }
   const std::string& address() const override { return address_; }
   std::string dashboard_url() const override {
@@ -178,10 +98,10 @@ class Http final : public HttpServer {
     const int wanted = std::atoi(options_.listen.c_str() + colon + 1);
     std::string bare = host;  // The host without brackets, which getaddrinfo does not accept.
     if (bare.size() > 2 && bare.front() == '[') bare = bare.substr(1, bare.size() - 2);
-    TT_RETURN_IF_ERROR(make_server());
+    server_ = std::make_unique<BoundedServer>(options_.certificates.get());
+    if (!server_->is_valid()) return core::internal("http: no TLS");
     configure();
-    const int port = wanted == 0 ? server_->bind_to_any_port(bare)
-                                 : (server_->bind_to_port(bare, wanted) ? wanted : -1);
+    const int port = server_->bind(bare, wanted);
     if (port <= 0) {
       return Status(Code::kUnavailable, "http: cannot listen on " + options_.listen + ": " +
                                             why_not_free(options_.listen));
@@ -190,47 +110,21 @@ class Http final : public HttpServer {
         !options_.certificates && !bits.empty()) {
       run_secret_ = "tt_" + bits;
     }
-    auto* const workers = new Workers;
-    // Called once by the HTTP library, which takes ownership of the result.
-    server_->new_task_queue = [workers] { return workers; };
     host_ = host;
-    port_ = port;
     address_ = host + ":" + std::to_string(port);
     thread_ = core::start_thread([this] {
-      server_->listen_after_bind();
-      MutexLock lock(mutex_);
+      server_->run();
       ended_ = true;
-      changed_.notify_all();
     });
     // stop() has no effect before the server is running.
-    while (!server_->is_running() && !ended()) std::this_thread::yield();
+    while (!server_->is_running() && !ended_) std::this_thread::yield();
     return {};
   }
 
  private:
-  bool ended() {
-    MutexLock lock(mutex_);
-    return ended_;
-  }
-
   using Handler = std::function<void(const Caller&, const httplib::Request&, httplib::Response&)>;
 
-  Status make_server() {
-    if (!options_.certificates) {
-      server_ = std::make_unique<httplib::Server>();
-      return {};
-    }
-    server_ = std::make_unique<httplib::SSLServer>(
-        [this](SSL_CTX& context) { return use(context, *options_.certificates); });
-    return server_->is_valid() ? Status() : core::internal("http: no TLS");
-  }
-
   void configure() {
-    server_->set_keep_alive_max_count(100);
-    server_->set_keep_alive_timeout(5);
-    server_->set_read_timeout(5);
-    server_->set_write_timeout(5);
-    server_->set_payload_max_length(kMaxBody);
     // Leaves out SO_REUSEPORT, so that two daemons cannot share a port.
     server_->set_socket_options([](int) {});
     server_->set_default_headers({{"X-Content-Type-Options", "nosniff"},
@@ -245,14 +139,50 @@ class Http final : public HttpServer {
                                       std::exception_ptr) { refuse(response, 500, "failed"); });
     server_->set_pre_routing_handler(
         [this](const httplib::Request& request, httplib::Response& response) {
-          ignore_ranges(request);
-          if (our_host(host_of(request.get_header_value("Host")))) {
-            return httplib::Server::HandlerResponse::Unhandled;
+          if (const Refusal refusal = refusal_of(request)) {
+            refuse(response, refusal->first, refusal->second);
+            return httplib::Server::HandlerResponse::Handled;
           }
-          refuse(response, 421, "this server does not answer for that host name (--http-name)");
-          return httplib::Server::HandlerResponse::Handled;
+          return httplib::Server::HandlerResponse::Unhandled;
         });
     add_routes();
+  }
+
+  // Why a request is refused before its body is read: the HTTP status and a text.
+  using Refusal = std::optional<std::pair<int, std::string>>;
+
+  Refusal refusal_of(const httplib::Request& request) const {
+    if (!our_host(host_of(request.get_header_value("Host")))) {
+      return {{421, "this server does not answer for that host name (--http-name)"}};
+    }
+    const auto lengths = request.get_header_value_count("Content-Length");
+    const auto encodings = request.get_header_value_count("Transfer-Encoding");
+    if (lengths + encodings > 1) return {{400, "the body has more than one length"}};
+    const std::string length = request.get_header_value("Content-Length");
+    if (request.method == "GET" || request.method == "HEAD") {
+      if (encodings == 0 && length.find_first_not_of('0') == length.npos) return {};
+      return {{413, "no body is expected"}};
+    }
+    if (request.method != "POST" || !takes_body_.contains(request.path)) {
+      return {{404, "not found"}};
+    }
+    Status status = check_origin(request);
+    if (status.ok()) status = check("POST " + request.path, request).status();
+    if (!status.ok()) return {{http_status(status), status.message()}};
+    return refusal_of_body(request, length);
+  }
+
+  Refusal refusal_of_body(const httplib::Request& request, const std::string& length) const {
+    if (request.has_header("Content-Encoding")) return {{415, "the body must not be encoded"}};
+    if (request.has_header("Transfer-Encoding")) {
+      if (request.get_header_value("Transfer-Encoding") == "chunked") return {};
+      return {{400, "the only supported transfer encoding is chunked"}};
+    }
+    if (length.empty()) return {{411, "the length of the body is missing"}};
+    const std::optional<std::uint64_t> bytes = number_of(length);
+    if (!bytes) return {{400, "the length of the body is not a number"}};
+    if (*bytes > server_->limits().body) return {{413, "the body is too large"}};
+    return {};
   }
 
   bool our_host(const std::string& host) const {
@@ -299,10 +229,10 @@ class Http final : public HttpServer {
   // Registers a POST route with the body {"session": ID, "reason": TEXT}.
   void post(const std::string& path,
             std::function<Status(const Caller&, Lease&, std::string)> act) {
+    takes_body_.insert(path);
     server_->Post(path, [this, method = "POST " + path, act = std::move(act)](
                             const httplib::Request& request, httplib::Response& response) {
-      Status status = check_origin(request);
-      const Result<Caller> caller = status.ok() ? check(method, request) : Result<Caller>(status);
+      const Result<Caller> caller = check(method, request);
       if (!caller.ok()) {
         return refuse(response, http_status(caller.status()), caller.status().message());
       }
@@ -313,11 +243,11 @@ class Http final : public HttpServer {
       const auto reason = body.find("reason");
       const Result<LeaseRef> lease =
           visible(leases_, body["session"].get<std::uint64_t>(), *caller);
-      status = lease.ok()
-                   ? act(*caller, **lease,
-                         reason != body.end() && reason->is_string() ? reason->get<std::string>()
-                                                                     : std::string())
-                   : lease.status();
+      const Status status =
+          lease.ok() ? act(*caller, **lease,
+                           reason != body.end() && reason->is_string() ? reason->get<std::string>()
+                                                                       : std::string())
+                     : lease.status();
       if (!status.ok()) return refuse(response, http_status(status), status.message());
       response.set_content("{}", "application/json");
     });
@@ -393,13 +323,11 @@ class Http final : public HttpServer {
   const HealthProbe& health_probe_;
   const Services services_;
   History history_;
-  std::unique_ptr<httplib::Server> server_;
+  std::unique_ptr<BoundedServer> server_;
+  std::set<std::string> takes_body_;  // The paths of POST routes.
   const Clock::time_point started_ = Clock::now();
   std::string host_, address_, run_secret_;
-  int port_ = 0;
-  core::Mutex mutex_;
-  core::CondVar changed_;
-  bool ended_ TT_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> ended_ = false;  // The listening thread's result.
   std::thread thread_;
 };
 

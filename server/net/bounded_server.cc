@@ -1,0 +1,99 @@
+#include "server/net/bounded_server.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <exception>
+#include <functional>
+
+namespace teletensor::server {
+
+namespace {
+
+constexpr int kRequests = 100;  // Maximum number of requests of a connection.
+constexpr int kBacklog = 128;   // Connections that the system holds until they are accepted.
+constexpr int kSystemBuffer = 64 << 10;  // The system doubles it.
+
+// The library's queue of connections. The listening thread runs each job itself, because a job only
+// hands a socket over.
+class Immediately final : public httplib::TaskQueue {
+ public:
+  void enqueue(std::function<void()> job) override { job(); }
+  void shutdown() override {}
+};
+
+// Bounds the memory that the system takes for answers that are not read, which are several MiB
+// otherwise.
+void bound_buffers(int socket) {
+  setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSystemBuffer, sizeof kSystemBuffer);
+  setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &kSystemBuffer, sizeof kSystemBuffer);
+}
+
+struct FreeTls {
+  void operator()(SSL* tls) const { SSL_free(tls); }
+};
+
+}  // namespace
+
+BoundedServer::BoundedServer(Certificates* certificates)
+    : tls_(certificates != nullptr),
+      connections_([this](HttpConnections::Connection& connection) { serve(connection); }) {
+  new_task_queue = [] { return new Immediately; };
+  if (!tls_) return;
+  context_.reset(SSL_CTX_new(TLS_server_method()));
+  if (context_ == nullptr || !use(*context_, *certificates)) {
+    context_.reset();
+    return;
+  }
+  // Neither sessions nor buffers of idle connections take memory.
+  SSL_CTX_set_session_cache_mode(context_.get(), SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_mode(context_.get(), SSL_MODE_RELEASE_BUFFERS);
+}
+
+int BoundedServer::bind(const std::string& host, int port) {
+  const int bound = port == 0 ? bind_to_any_port(host) : (bind_to_port(host, port) ? port : -1);
+  // The library's backlog of 5 would let a crowd of peers keep newcomers out.
+  if (bound > 0) ::listen(svr_sock_, kBacklog);
+  return bound;
+}
+
+void BoundedServer::run() { listen_after_bind(); }
+
+bool BoundedServer::process_and_close_socket(socket_t socket) {
+  connections_.admit(socket);
+  return true;
+}
+
+void BoundedServer::serve(HttpConnections::Connection& connection) try {
+  bound_buffers(connection.socket);
+  const int flags = fcntl(connection.socket, F_GETFL);
+  if (flags < 0 || fcntl(connection.socket, F_SETFL, flags | O_NONBLOCK) != 0) return;
+  std::unique_ptr<SSL, FreeTls> tls;
+  if (tls_) {
+    tls.reset(SSL_new(context_.get()));
+    if (tls == nullptr || SSL_set_fd(tls.get(), connection.socket) != 1) return;
+  }
+  HttpStream stream(connection.socket, tls.get(), limits_, connection.waits_since);
+  if (stream.handshake()) serve_requests(stream, tls.get());
+} catch (const std::exception&) {  // No memory, for example: the connection ends.
+}
+
+void BoundedServer::serve_requests(HttpStream& stream, const SSL* tls) {
+  for (int count = 1; !stream.over(); ++count) {
+    const int status = stream.receive_head();
+    if (status == HttpStream::kEnded) return;
+    if (status != 0) {
+      stream.refuse(status);
+      break;
+    }
+    // A refused body is not read, so that no further request can follow it.
+    const bool last = stream.has_body() || count == kRequests;
+    bool closes = false;
+    const bool answered = process_request(stream, last, closes,
+                                          [tls](httplib::Request& request) { request.ssl = tls; });
+    if (!answered || last || closes) break;
+  }
+  stream.linger();
+}
+
+}  // namespace teletensor::server
