@@ -53,6 +53,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self.host: dict[int, torch.Tensor] = {}  # tensors in host memory from outside, by storage
         self.leaves: dict[int, torch.Tensor] = {}  # tensors whose gradient a backward sets
         self._written: dict[int, weakref.ref[torch.Tensor]] = {}  # of the device
+        self._written_storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -94,6 +95,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 if isinstance(each, torch.Tensor) and each.device.type == "tt":
                     whole = each if each._base is None else each._base  # they count writes together
                     self._written[id(whole)] = weakref.ref(whole)
+                    self._written_storages.add(each.untyped_storage()._cdata)
                 if (isinstance(each, torch.Tensor) and each.device.type == "cpu"
                         and each.untyped_storage()._cdata not in self._made):
                     raise RuntimeError(
@@ -109,6 +111,10 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         """The tensors of the device that operators have written to and that are still there."""
         found = [weak() for weak in self._written.values()]
         return [tensor for tensor in found if tensor is not None]
+
+    def wrote_to(self, tensor: torch.Tensor) -> bool:
+        """Returns whether an operator has written to the storage of a tensor that existed before."""
+        return tensor.untyped_storage()._cdata in self._written_storages
 
     def living(self) -> list[tuple[Any, int]]:
         """The storages of the device that are still there: a weak reference and the address of each."""
@@ -244,7 +250,6 @@ def trace(function: Callable[..., Any], arguments: list[torch.Tensor], watch: Wa
     """
     seed, begun = _generator_state()
     before = bridge.set_strict(True)
-    versions = [each._version for each in arguments]
     try:
         _core.torch_begin(seed, begun, [_record(each)[0] for each in arguments])
         with watch:
@@ -270,7 +275,7 @@ def trace(function: Callable[..., Any], arguments: list[torch.Tensor], watch: Wa
         bridge.set_strict(before)
         _core.abandon_trace(_core.torch_session())
     program = Program(traced["program"], kept, used, spec, results.plan)
-    program.written = [i for i, each in enumerate(arguments) if each._version != versions[i]]
+    program.written = [i for i, each in enumerate(arguments) if watch.wrote_to(each)]
     return program.tree([_tensor_of(each) for each in fresh], arguments), program
 
 
