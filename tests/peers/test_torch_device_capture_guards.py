@@ -12,7 +12,16 @@ import torch
 import torch.nn as nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_torch_device_capture import OPTIMIZERS, assert_equal, batches, mlp, pair, refusal, states, trainer
+from test_torch_device_capture import (
+    OPTIMIZERS,
+    assert_equal,
+    batches,
+    mlp,
+    pair,
+    refusal,
+    states,
+    trainer,
+)
 
 
 def alternating(tt_device, step, other, calls, change, count=14):

@@ -176,13 +176,6 @@ def _is_plain(value: Any) -> bool:
     return bool(tree_flatten(value)[1].is_leaf())
 
 
-def _exact(leaf: Any) -> Any:
-    """A value that is equal for equal leaves only: 0.0 is not -0.0."""
-    if type(leaf) is float:
-        return leaf.hex()
-    return (leaf.real.hex(), leaf.imag.hex()) if type(leaf) is complex else leaf
-
-
 class _Call:
     """The arguments of a call: tensors, and all else."""
 
@@ -195,7 +188,7 @@ class _Call:
 
     def key(self) -> Any:
         """Returns a key that is equal for two calls if the program of one can serve the other."""
-        return (self._spec, tuple(map(_exact, self._leaves)), tuple(map(type, self._leaves)),
+        return (self._spec, tuple(map(_trace.exact, self._leaves)), tuple(map(type, self._leaves)),
                 tuple(self._places), _trace.bridge.signature(self.tensors), torch.is_grad_enabled(),
                 torch.is_inference_mode_enabled(), torch.is_autocast_enabled("tt"),
                 torch.get_autocast_dtype("tt"), torch.get_default_dtype(), torch.get_default_device())

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from .. import _core
 from ..jit._capture import contents
 
-__all__ = ["Program", "Watch", "bridge", "copies", "line", "trace"]
+__all__ = ["PACKAGES", "Program", "Watch", "bridge", "copies", "exact", "line", "trace"]
 
-_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 bridge: Any = None  # the extension; the package sets it
@@ -35,10 +35,17 @@ def line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith((*_PACKAGES, "<")):
+        if not code.co_filename.startswith((*PACKAGES, "<")):
             return f"{code.co_filename}:{frame.f_lineno}: "
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def exact(leaf: Any) -> Any:
+    """A value that is equal for equal leaves only: 0.0 is not -0.0."""
+    if type(leaf) is float:
+        return leaf.hex()
+    return (leaf.real.hex(), leaf.imag.hex()) if type(leaf) is complex else leaf
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
