@@ -176,3 +176,29 @@ def test_a_call_as_an_earlier_one_runs_no_python_code_of_the_capture(tt_device):
     finally:
         sys.setprofile(None)
     assert called[:2] == ["__call__", "result"] and len(called) <= 4, called
+
+
+def test_a_number_of_a_module_that_changes_between_calls(tt_device):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.powers, self.calls = 2.0, (1, 2), 0
+
+        def forward(self, x):
+            self.calls += 1  # runs while the step is traced only
+            return sum((x * self.scale) ** power for power in self.powers)
+
+    model, other = Scaled(), Scaled()
+
+    def change(i):
+        for each in (model, other):
+            each.scale = 3.0 if i >= 6 else 2.0
+            each.powers = (1, 3) if i >= 11 else (1, 2)
+
+    x = torch.randn(3, device="tt")
+    captured = alternating(tt_device, lambda x: model(x), lambda x: other(x), lambda i: (x,), change, 17)
+    assert captured.programs == 1 and other.calls < model.calls
+    with pytest.raises(RuntimeError, match="The attribute 'scale' of Scaled was 7.0"):
+        for i in range(20):
+            other.scale = float(i)
+            captured(x)

@@ -237,6 +237,7 @@ PyMethodDef g_methods[] = {
     {"default_generator", python_generator, METH_NOARGS, "Of operators that are given none."},
     {"fallbacks", fallbacks, METH_O, "Operators that have run on the CPU, and how often."},
     {"dense", python_dense, METH_O, "Tensors, with copies in place of those that are not dense."},
+    {"items_hold", python_items_hold, METH_O, "Whether dictionaries have these values."},
     {"modes", python_modes, METH_NOARGS, "Modes on which operators depend, as bytes."},
     {"read_state", python_read_state, METH_VARARGS, "The state of modules and optimizers."},
     {"record", python_record, METH_O, "A tensor as the client sees it."},

@@ -209,6 +209,24 @@ struct State {
   }
 };
 
+// Whether each (dictionary, key, value) of a list still holds.
+bool items_hold(PyObject* items) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); ++i) {
+    PyObject* const each = PyList_GET_ITEM(items, i);
+    PyObject* const now =
+        PyDict_GetItemWithError(PyTuple_GET_ITEM(each, 0), PyTuple_GET_ITEM(each, 1));
+    if (now == nullptr && PyErr_Occurred()) throw python_error();
+    if (now == nullptr || !same_constant(PyTuple_GET_ITEM(each, 2), now)) return false;
+  }
+  return true;
+}
+PyObject* python_items_hold(PyObject*, PyObject* items) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_Check(items), "expected a list");
+  return PyBool_FromLong(items_hold(items));
+  END_HANDLE_TH_ERRORS
+}
+
 // read_state(modules, optimizers, leaves): (values, tensors, aliases of the tensors).
 PyObject* python_read_state(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS

@@ -20,6 +20,7 @@ enum ReplayField : Py_ssize_t {
   kKeyLeaves,     // list of tensors of which it matters whether they have gradients
   kHaveGradient,  // list: whether they have
   kState,         // as State reads it
+  kAttributes,    // list of (dictionary, key, value)
   kHost,          // list of (tensor in host memory, version)
   kLeaves,        // list of tensors, and
   kGradients,     // list of the gradients that the step gives them
@@ -38,7 +39,7 @@ class Replay {
   PyObject* run() {
     if (!takes(field(kArguments), arguments_) || view_of(field(kModes)) != modes() || !alike() ||
         !modes_are_same() || !gradients_exist_alike() || !State(field(kState)).holds() ||
-        !host_is_same() || !gradients_are_own()) {
+        !items_hold(field(kAttributes)) || !host_is_same() || !gradients_are_own()) {
       return nullptr;
     }
     if (!move()) return nullptr;

@@ -30,9 +30,16 @@ _ADVICE = (
     "argument of the step for data.")
 
 
+def _is_number(value: Any) -> bool:
+    """Returns whether a value is a number, a text, None, or a tuple of these."""
+    if type(value) is tuple:
+        return all(map(_is_number, value))
+    return value is None or type(value) in (bool, int, float, complex, str)
+
+
 class _Guards:
-    """The state on which a step depends beside its arguments: modes and tensors of modules, numbers and
-    state of optimizers, gradients, and tensors in host memory."""
+    """The state on which a step depends beside its arguments: modes, numbers and tensors of modules,
+    numbers and state of optimizers, gradients, and tensors in host memory."""
 
     def __init__(self) -> None:
         self.modules: dict[int, torch.nn.Module] = {}
@@ -66,6 +73,25 @@ class _Guards:
         # holds the storages, so that no other storage has their addresses
         self.values, tensors, self._held = _trace.bridge.read_state(*seen)
         self.state = (*seen, self.values, tensors)
+        self.attributes = [
+            (module.__dict__, name, value) for module in self.modules.values()
+            for name, value in module.__dict__.items() if name != "training" and _is_number(value)]
+
+    def keep_attributes(self, before: list[tuple[Any, ...]]) -> None:
+        """Leaves out the numbers of modules that the step changes itself: `before` are those after the
+        trace before. Later calls do not change them, as they do not run other Python code of the step."""
+        known = {(id(owner), name): value for owner, name, value in before}
+        self.attributes = [
+            (owner, name, value) for owner, name, value in self.attributes
+            if _trace.bridge.items_hold([(known, (id(owner), name), value)])]
+
+    def changed(self) -> str:
+        """The first attribute of a module that is another one now, for a message."""
+        for owner, name, value in self.attributes:
+            if not _trace.bridge.items_hold([(owner, name, value)]):
+                module = next(each for each in self.modules.values() if each.__dict__ is owner)
+                return f" The attribute {name!r} of {type(module).__name__} was {value!r}."
+        return ""
 
     def owns(self, weak: Any) -> bool:
         """Returns whether the storage is that of a gradient, which each call sets."""
@@ -74,7 +100,7 @@ class _Guards:
 
     def outside_is_same(self) -> bool:
         """Returns whether a trace now would see the same modes, numbers and tensors."""
-        return (_trace.bridge.state_holds(self.state)
+        return (_trace.bridge.state_holds(self.state) and _trace.bridge.items_hold(self.attributes)
                 and all(each._version == version for each, version in self.host))
 
     def hold(self) -> bool:
@@ -108,6 +134,7 @@ class Replay(NamedTuple):
     key_leaves: list[Any]  # tensors of which it matters whether they have gradients
     have_gradient: list[bool]
     state: tuple[Any, ...]
+    attributes: list[tuple[Any, ...]]  # of modules: (dictionary, key, value)
     host: list[tuple[Any, int]]
     leaves: list[Any]
     gradients: list[Any]
@@ -283,9 +310,10 @@ class Captured:
             modes=_trace.bridge.modes(), trained=modules,
             training=[module.training for module in modules], key_leaves=leaves,
             have_gradient=[leaf.grad is not None for leaf in leaves], state=guards.state,
-            host=guards.host, leaves=guards.leaves, gradients=guards.gradients, step=program.step,
-            written=program.written, own_written=guards.written, results=program.leaves,
-            spec=program.spec, kept=_get_current_function_mode_stack())
+            attributes=guards.attributes, host=guards.host, leaves=guards.leaves,
+            gradients=guards.gradients, step=program.step, written=program.written,
+            own_written=guards.written, results=program.leaves, spec=program.spec,
+            kept=_get_current_function_mode_stack())
 
     def _remember(self, key: Any, replay: Replay | None) -> None:
         self._replays.pop(key, None)
@@ -327,12 +355,14 @@ class Captured:
 
     def _restart(self, key: Any) -> _Variant:
         self._restarts += 1
+        guards = self._variants[key].guards
         if self._restarts > RESTARTS:
             self._restarts = 0
             raise RuntimeError(
                 f"a captured step was traced {RESTARTS} times without a call of its program: between its "
-                "calls the mode of a module, a number of an optimizer, a tensor in host memory or a "
-                f"gradient changes, or its arguments share memory to which it writes. {_ADVICE}")
+                "calls the mode or a number of a module, a number of an optimizer, a tensor in host memory "
+                "or a gradient changes, or its arguments share memory to which it writes."
+                f"{guards.changed() if guards is not None else ''} {_ADVICE}")
         self._replays.pop(key, None)
         self._variants[key] = made = _Variant()
         return made
@@ -340,7 +370,9 @@ class Captured:
     def _learn(self, variant: _Variant, call: _Call) -> Any:
         """Runs the step as a trace. The variant is ready if the trace is equal to the one before."""
         guards, watch = _Guards(), _trace.Watch()
-        values = variant.guards.values if variant.guards is not None else []
+        seen = variant.guards
+        values, attributes = (seen.values, seen.attributes) if seen is not None else ([], [])
+        del seen
         variant.guards = None  # else it would hold the gradients of the trace before
         # The step sees copies: a tensor that it reads from outside as well is not taken for an argument.
         own = _trace.copies(call.tensors)
@@ -357,6 +389,7 @@ class Captured:
         if before is not None:
             problem = _problem(before, program, values == guards.values)
             if not problem:
+                guards.keep_attributes(attributes)
                 program.finish()
                 variant.ready = True
             elif variant.traces >= TRACES:
@@ -379,7 +412,8 @@ def capture(step: Callable[..., Any]) -> Captured:
 
     A step cannot read a value (`.item()`, `print`), and needs operators of the device. RuntimeError,
     with the line, if it does, or if two traces of it differ: a number that Python computes anew in each
-    call would otherwise be the same in all. Where the mode of a module or a number of an optimizer
-    changes between calls, the step is traced anew. Other Python code of the step does not run again.
+    call would otherwise be the same in all. Where the mode or a number of a module or a number of an
+    optimizer changes between calls, the step is traced anew. Other Python code of the step does not run
+    again.
     """
     return Captured(step)
