@@ -2,9 +2,9 @@
 // and the native half of the client: plain C records and one table of functions. No header of
 // torch, and no C++ type, crosses it.
 //
-// Every function is called under Python's lock, but drop_storage, which any thread may call at any
-// time. A function that returns an int returns 0, or -1 with a Python error set. Numbers of dtypes
-// are those of c10::ScalarType.
+// Every function is called under Python's lock, but new_storage and drop_storage, which any thread
+// may call at any time: torch allocates without that lock. A function that returns an int returns
+// 0, or -1 with a Python error set. Numbers of dtypes are those of c10::ScalarType.
 #pragma once
 
 #include <stddef.h>
@@ -103,7 +103,7 @@ typedef struct tt_bridge {
    * operands.
    */
   int (*call)(int row, const tt_value* arguments, const tt_result** results, size_t* count);
-  /* Makes a storage, which has no contents until it is first used. */
+  /* Makes a storage, which has no contents until it is first used. Cannot fail. */
   tt_storage* (*new_storage)(uint64_t bytes);
   void (*drop_storage)(tt_storage* storage);
   /* Changes the size of a storage; its first `bytes` bytes keep their contents. */

@@ -42,8 +42,30 @@ def gpt_block():
     return Block(), ids, ids.flatten()
 
 
+def sine(device, captured):
+    """A step that fits four numbers to a sine: what a call costs beside the operators."""
+    torch.manual_seed(0)
+    x = torch.linspace(-3, 3, 2000, device=device)
+    y, powers = torch.sin(x), torch.stack([x**k for k in range(4)])
+    numbers = [torch.randn((), device=device, requires_grad=True) for _ in range(4)]
+    optimizer = torch.optim.SGD(numbers, lr=1e-6)
+
+    def step(powers, y):
+        optimizer.zero_grad()
+        loss = (sum(number * power for number, power in zip(numbers, powers)) - y).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    if captured:
+        step = teletensor.torch.capture(step)
+    return lambda: step(powers, y)
+
+
 def trainer(make, device, captured):
     """A step of training, which returns the loss."""
+    if make is sine:
+        return sine(device, captured)
     torch.manual_seed(0)
     model, x, y = make()
     model, x, y = model.to(device), x.to(device), y.to(device)
@@ -86,7 +108,7 @@ def rows(row, address):
         with session.as_current():
             importlib.import_module("teletensor.torch")
             torch.zeros(1, device="tt").add_(1)
-        for name, make, count in (("MLP step", mlp, 40), ("GPT block step", gpt_block, 10)):
+        for name, make, count in (("sine step", sine, 200), ("MLP step", mlp, 40), ("GPT block step", gpt_block, 10)):
             for way, captured in (("", False), (", captured", True)):
                 yield row(f"torch device: {name}{way}", "ms", timed(make, "tt", captured, count),
                           timed(make, "cpu", False, count))

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,38 @@ def test_what_cannot_be_a_program_runs_line_by_line(tt_device):
         torch.testing.assert_close(compiled(x).cpu(), torch.linalg.svdvals(x.cpu()), rtol=1e-4, atol=1e-5)
     here = torch.compile(lambda x: x * 2 + 1, backend="teletensor")
     assert torch.equal(here(torch.ones(3)), torch.full((3,), 3.0))
+
+
+def test_a_graph_that_is_not_a_program_warns_once_with_its_function_and_the_reason(tt_device):
+    def decomposes(x):
+        return torch.linalg.svdvals(x).sum()
+
+    def draws(x):
+        return torch._standard_gamma(x) * 2
+
+    def at_home(x, y):
+        return x * 2 + y
+
+    def whole(x):
+        return x * 2 + 1
+
+    there, here = torch.rand(4, 4, device="tt"), torch.rand(4, 4)
+    texts = {}
+    for function, arguments in ((decomposes, [there]), (draws, [there]), (at_home, [here, here]), (whole, [there])):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="teletensor")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for size in (4, 4, 3):
+                compiled(*(each[:size, :size].contiguous() for each in arguments))
+        texts[function.__name__] = [text for text in (str(each.message) for each in caught)
+                                    if text.startswith("torch.compile")]
+    assert {name: len(found) for name, found in texts.items()} == {
+        "decomposes": 0, "draws": 1, "at_home": 1, "whole": 0}
+    (text,) = texts["draws"]
+    assert "draws (" in text and Path(__file__).name in text and "_standard_gamma has no row" in text
+    (text,) = texts["at_home"]
+    assert "at_home (" in text and "2 of its 2 tensors are not on the device tt" in text
 
 
 def test_options_are_refused(tt_device):

@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 import warnings
 
 import pytest
@@ -297,3 +298,30 @@ def test_an_old_torch_is_refused(tt_device, tmp_path):
 def test_the_client_does_not_import_torch(tt_device):
     done = fresh("import teletensor, sys; assert 'torch' not in sys.modules")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_seed_leaves_out_the_device_in_a_child_of_a_process_that_used_it(tt_device, monkeypatch):
+    torch.manual_seed(11)
+    assert torch.tt.initial_seed() == 11 and not torch.tt._is_in_bad_fork()
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as in the child: a fork would hang in other libraries' threads
+    assert torch.tt._is_in_bad_fork()
+    torch.manual_seed(3)
+    assert torch.tt.initial_seed() == 11
+
+
+def test_storages_are_made_and_dropped_by_many_threads(tt_device):
+    def work(k):
+        for i in range(200):
+            x = torch.empty(16 + i % 5, device="tt")
+            y = torch.empty_like(x, dtype=torch.uint8)
+            if i % 20 == 0:
+                found.append((x.fill_(k) * 2).sum().item() == 2 * k * len(x))
+            del x, y
+
+    found = []
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == [True] * 60

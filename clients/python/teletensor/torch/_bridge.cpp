@@ -18,7 +18,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/csrc/Generator.h>
 
-#include "_bridge_rows.hpp"
+#include "_bridge_replay.hpp"
 
 namespace {
 
@@ -232,22 +232,21 @@ PyObject* begin(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-}  // namespace
-
-#include "_steps.cpp"
-
-namespace {
-
 PyMethodDef g_methods[] = {
     {"begin", begin, METH_VARARGS, "Registers everything, with the capsule of the functions."},
     {"default_generator", python_generator, METH_NOARGS, "Of operators that are given none."},
     {"fallbacks", fallbacks, METH_O, "Operators that have run on the CPU, and how often."},
     {"dense", python_dense, METH_O, "Tensors, with copies in place of those that are not dense."},
+    {"items_hold", python_items_hold, METH_O, "Whether dictionaries have these values."},
+    {"modes", python_modes, METH_NOARGS, "Modes on which operators depend, as bytes."},
+    {"read_state", python_read_state, METH_VARARGS, "The state of modules and optimizers."},
     {"record", python_record, METH_O, "A tensor as the client sees it."},
+    {"replay", python_replay, METH_VARARGS, "Calls a captured step as at an earlier call."},
     {"run", python_run, METH_VARARGS, "Calls a captured step."},
     {"signature", python_signature, METH_O, "What of tensors a captured step depends on."},
-    {"storages", python_storages, METH_O, "The identity of the storages of tensors."},
     {"set_strict", set_strict, METH_O, "Whether such an operator is an error. What it was before."},
+    {"state_holds", python_state_holds, METH_O, "Whether a state is as it was read."},
+    {"written", python_written, METH_O, "Counts a write to each of the tensors."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef g_module = {
     PyModuleDef_HEAD_INIT, "_bridge", nullptr, -1, g_methods, nullptr, nullptr, nullptr, nullptr};

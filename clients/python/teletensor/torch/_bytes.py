@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ _BITS: dict[int, np.dtype[Any]] = {
     16: np.dtype(np.complex128),
 }
 
+began_in = 0  # the process that first used the device
+
 
 def read(tensor: _core.Tensor) -> Any:
     """The elements, row-major. Waits."""
@@ -29,6 +32,9 @@ def upload(session: Any, view: memoryview, dtype: _core.dtype, device: _core.dev
 
 
 def place(session: Any) -> _core.device:
-    """Where the tensors of the device "tt" lie: the daemon's first GPU, or its CPU."""
+    """Where the tensors of the device "tt" lie: the daemon's first GPU, or its CPU. `_core` asks when the
+    device is first used."""
+    global began_in
+    began_in = began_in or os.getpid()
     gpus = owner_of(session)._gpus
     return _core.device(gpus[0].name if gpus else "cpu")

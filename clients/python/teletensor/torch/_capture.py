@@ -6,12 +6,13 @@ import contextlib
 import difflib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .. import _core
@@ -20,6 +21,7 @@ from . import _trace
 __all__ = ["Captured", "capture"]
 
 TRACES = 4  # of which two in a row must be equal
+REPLAYS = 16  # calls that are compared with a call
 RESTARTS = 8  # in a row without a call of a program
 
 _ADVICE = (
@@ -28,9 +30,16 @@ _ADVICE = (
     "argument of the step for data.")
 
 
+def _is_number(value: Any) -> bool:
+    """Returns whether a value is a number, a text, None, or a tuple of these."""
+    if type(value) is tuple:
+        return all(map(_is_number, value))
+    return value is None or type(value) in (bool, int, float, complex, str)
+
+
 class _Guards:
-    """The state on which a step depends beside its arguments: modes and tensors of modules, numbers and
-    state of optimizers, gradients, and tensors in host memory."""
+    """The state on which a step depends beside its arguments: modes, numbers and tensors of modules,
+    numbers and state of optimizers, gradients, and tensors in host memory."""
 
     def __init__(self) -> None:
         self.modules: dict[int, torch.nn.Module] = {}
@@ -56,50 +65,49 @@ class _Guards:
 
     def settle(self, watch: _trace.Watch) -> None:
         """Notes the state after the step."""
-        self._leaves = list(watch.leaves.values())
-        self._gradients = [each.grad for each in self._leaves]
-        self._host = [(each, each._version) for each in watch.outside()]
-        self._numbers = self._read_numbers()
-        containers = self._containers()
-        # keeps the storages, so that no other storage has their addresses
-        self._held = [each.detach() for part in containers
-                      for each in (part.values() if isinstance(part, dict) else part)
-                      if isinstance(each, torch.Tensor)]
-        self._storages = _trace.bridge.storages(containers)
+        self.leaves = list(watch.leaves.values())
+        self.gradients = [each.grad for each in self.leaves]
+        self.host = [(each, each._version) for each in watch.outside()]
+        self.written = watch.written()
+        seen = [*self.modules.values()], [*self._optimizers.values()], self.leaves
+        # holds the storages, so that no other storage has their addresses
+        self.values, tensors, self._held = _trace.bridge.read_state(*seen)
+        self.state = (*seen, self.values, tensors)
+        self.attributes = [
+            (module.__dict__, name, value) for module in self.modules.values()
+            for name, value in module.__dict__.items() if name != "training" and _is_number(value)]
 
-    def _containers(self) -> list[Any]:
-        found: list[Any] = [self._leaves]
-        for module in self.modules.values():
-            found += [module._parameters, module._buffers]
-        for optimizer in self._optimizers.values():
-            found += [*optimizer.state.values(), *optimizer.param_groups]
-        return found
+    def keep_attributes(self, before: list[tuple[Any, ...]]) -> None:
+        """Leaves out the numbers of modules that the step changes itself: `before` are those after the
+        trace before. Later calls do not change them, as they do not run other Python code of the step."""
+        known = {(id(owner), name): value for owner, name, value in before}
+        self.attributes = [
+            (owner, name, value) for owner, name, value in self.attributes
+            if _trace.bridge.items_hold([(known, (id(owner), name), value)])]
 
-    def _read_numbers(self) -> list[Any]:
-        modes: list[Any] = [module.training for module in self.modules.values()]
-        for optimizer in self._optimizers.values():
-            for group in optimizer.param_groups:
-                modes += [value for value in group.values()
-                          if not isinstance(value, (list, torch.Tensor))]
-                modes.append(len(group["params"]))
-        return modes
+    def changed(self) -> str:
+        """The first attribute of a module that is another one now, for a message."""
+        for owner, name, value in self.attributes:
+            if not _trace.bridge.items_hold([(owner, name, value)]):
+                module = next(each for each in self.modules.values() if each.__dict__ is owner)
+                return f" The attribute {name!r} of {type(module).__name__} was {value!r}."
+        return ""
 
     def owns(self, weak: Any) -> bool:
         """Returns whether the storage is that of a gradient, which each call sets."""
         return any(StorageWeakRef(each.untyped_storage()).cdata == weak.cdata
-                   for each in self._gradients if each is not None)
+                   for each in self.gradients if each is not None)
 
     def outside_is_same(self) -> bool:
         """Returns whether a trace now would see the same modes, numbers and tensors."""
-        return (self._read_numbers() == self._numbers
-                and _trace.bridge.storages(self._containers()) == self._storages
-                and all(each._version == version for each, version in self._host))
+        return (_trace.bridge.state_holds(self.state) and _trace.bridge.items_hold(self.attributes)
+                and all(each._version == version for each, version in self.host))
 
     def hold(self) -> bool:
         """Returns whether the step would do the same as it did, if as many gradients exist as then."""
         if not self.outside_is_same():
             return False
-        for leaf, gradient in zip(self._leaves, self._gradients, strict=True):
+        for leaf, gradient in zip(self.leaves, self.gradients, strict=True):
             now = leaf.grad
             if now is not None and now is not gradient:
                 return False
@@ -107,9 +115,40 @@ class _Guards:
 
     def set_gradients(self) -> None:
         """Gives the leaves the gradients that they had after the step."""
-        for leaf, gradient in zip(self._leaves, self._gradients, strict=True):
+        for leaf, gradient in zip(self.leaves, self.gradients, strict=True):
             if leaf.grad is not gradient:
                 leaf.grad = gradient
+        _trace.bridge.written([each for each in self.gradients if each is not None] + self.written)
+
+
+class Replay(NamedTuple):
+    """A valid call, which the extension compares with later ones: where all is equal, it runs the program
+    without any Python code. The extension knows the fields by their order."""
+
+    arguments: Any  # (args, kwargs), with `mark` in place of tensors
+    mark: Any
+    signature: bytes  # of the tensors
+    modes: bytes
+    trained: list[Any]  # modules whose modes tell programs apart
+    training: list[bool]
+    key_leaves: list[Any]  # tensors of which it matters whether they have gradients
+    have_gradient: list[bool]
+    state: tuple[Any, ...]
+    attributes: list[tuple[Any, ...]]  # of modules: (dictionary, key, value)
+    host: list[tuple[Any, int]]
+    leaves: list[Any]
+    gradients: list[Any]
+    step: Any
+    written: list[int]
+    own_written: list[Any]
+    results: list[tuple[Any, ...]]
+    # of no concern to the extension
+    spec: Any
+    kept: Any  # keeps objects alive that `modes` has the addresses of
+
+    def result(self, leaves: list[Any]) -> Any:
+        """The result with these leaves."""
+        return leaves[0] if self.spec.is_leaf() else tree_unflatten(leaves, self.spec)
 
 
 class _Variant:
@@ -133,8 +172,9 @@ def _difference(before: str, after: str) -> str:
     return " values that it has sent from host memory differ. "
 
 
-def _problem(before: _trace.Program, after: _trace.Program) -> str:
-    """How two traces differ; nothing if calls of the second do what the step does."""
+def _problem(before: _trace.Program, after: _trace.Program, same_numbers: bool) -> str:
+    """How two traces differ; nothing if calls of the second do what the step does. `same_numbers`: whether
+    modes and optimizers have the same numbers after both."""
     if before.blob != after.blob:
         return f"its operators are not the same in each call:{_difference(before.text, after.text)}"
     if not _core.same_sources(before.program, after.program):
@@ -145,7 +185,22 @@ def _problem(before: _trace.Program, after: _trace.Program) -> str:
     again = {weak.cdata for weak in after.kept}
     if any(not weak.expired() and weak.cdata not in again for weak in before.kept):
         return "in each call it keeps a tensor that it has made, which a later call would not. Return it. "
+    if not same_numbers:
+        return ("in each call it changes a number of an optimizer or the mode of a module, which a later "
+                "call would not. ")
     return ""
+
+
+_MARK = object()  # stands for a tensor among the arguments of a Replay
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether a value is made of tuples, lists, dictionaries and leaves only."""
+    if type(value) in (tuple, list):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(map(_is_plain, value.values()))
+    return bool(tree_flatten(value)[1].is_leaf())
 
 
 class _Call:
@@ -160,9 +215,18 @@ class _Call:
 
     def key(self) -> Any:
         """Returns a key that is equal for two calls if the program of one can serve the other."""
-        return (self._spec, tuple(self._leaves), tuple(map(type, self._leaves)), tuple(self._places),
-                _trace.bridge.signature(self.tensors), torch.is_grad_enabled(),
-                torch.is_autocast_enabled("tt"), torch.get_autocast_dtype("tt"), torch.get_default_dtype())
+        return (self._spec, tuple(map(_trace.exact, self._leaves)), tuple(map(type, self._leaves)),
+                tuple(self._places), _trace.bridge.signature(self.tensors), torch.is_grad_enabled(),
+                torch.is_inference_mode_enabled(), torch.is_autocast_enabled("tt"),
+                torch.get_autocast_dtype("tt"), torch.get_default_dtype(), torch.get_default_device())
+
+    def marked(self) -> Any:
+        """Returns (args, kwargs) with a mark in place of tensors; None if there are other containers."""
+        leaves = list(self._leaves)
+        for i in self._places:
+            leaves[i] = _MARK
+        found = tree_unflatten(leaves, self._spec)
+        return found if _is_plain(found) else None
 
     def run(self, step: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
         """The step with these tensors in place of its own."""
@@ -185,6 +249,7 @@ class Captured:
         self._warm = False
         self._variants: dict[Any, _Variant] = {}
         self._restarts = 0
+        self._replays: dict[Any, Replay] = {}
         # what has been seen so far: their modes and their gradients tell programs apart
         self._modules: dict[int, torch.nn.Module] = {}
         self._leaves: dict[int, torch.Tensor] = {}
@@ -199,7 +264,14 @@ class Captured:
         return sum(variant.ready for variant in self._variants.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = _Call(args, kwargs)
+        if self._replays:
+            found = _trace.bridge.replay(self._replays, (args, kwargs))
+            if found is not None:
+                self._restarts = 0
+                return found[0].result(found[1])
+        return self._call(_Call(args, kwargs))
+
+    def _call(self, call: _Call) -> Any:
         if any(each.requires_grad for each in call.tensors):
             raise ValueError("an argument of a captured step cannot require a gradient: detach() it")
         if not self._warm:
@@ -211,10 +283,12 @@ class Captured:
         variant = self._variants.setdefault(key, _Variant())
         if variant.ready:
             assert variant.guards is not None and variant.program is not None
+            replay = self._replay(call, variant.guards, variant.program)
             valid, result = variant.program.run(call.tensors) if variant.guards.hold() else (False, None)
             if valid:
                 variant.guards.set_gradients()
                 self._restarts = 0
+                self._remember(key, replay)
                 return result
             variant = self._restart(key)
         elif variant.guards is not None and not variant.guards.outside_is_same():
@@ -224,6 +298,30 @@ class Captured:
         except BaseException:
             self._variants.pop(key, None)
             raise
+
+    def _replay(self, call: _Call, guards: _Guards, program: _trace.Program) -> Replay | None:
+        """The call as the extension compares it with later ones. Before it runs, which sets gradients."""
+        marked = call.marked()
+        if marked is None:
+            return None
+        modules, leaves = [*self._modules.values()], [*self._leaves.values()]
+        return Replay(
+            arguments=marked, mark=_MARK, signature=_trace.bridge.signature(call.tensors),
+            modes=_trace.bridge.modes(), trained=modules,
+            training=[module.training for module in modules], key_leaves=leaves,
+            have_gradient=[leaf.grad is not None for leaf in leaves], state=guards.state,
+            attributes=guards.attributes, host=guards.host, leaves=guards.leaves,
+            gradients=guards.gradients, step=program.step, written=program.written,
+            own_written=guards.written, results=program.leaves, spec=program.spec,
+            kept=_get_current_function_mode_stack())
+
+    def _remember(self, key: Any, replay: Replay | None) -> None:
+        self._replays.pop(key, None)
+        if replay is None:
+            return
+        if len(self._replays) >= REPLAYS:
+            self._replays.pop(next(iter(self._replays)))
+        self._replays[key] = replay
 
     def _first(self, call: _Call) -> Any:
         """Runs the step line by line: optimizers make their state, and lazy modules their parameters."""
@@ -244,6 +342,7 @@ class Captured:
             with torch.no_grad():
                 self._gradients = {id(leaf): torch.zeros_like(leaf) for leaf in self._leaves.values()}
             self._variants.clear()
+            self._replays.clear()
 
     def _run(self, call: _Call, tensors: list[torch.Tensor]) -> Any:
         result = call.run(self._step, tensors)
@@ -256,18 +355,24 @@ class Captured:
 
     def _restart(self, key: Any) -> _Variant:
         self._restarts += 1
+        guards = self._variants[key].guards
         if self._restarts > RESTARTS:
             self._restarts = 0
             raise RuntimeError(
                 f"a captured step was traced {RESTARTS} times without a call of its program: between its "
-                "calls the mode of a module, a number of an optimizer, a tensor in host memory or a "
-                f"gradient changes, or its arguments share memory to which it writes. {_ADVICE}")
+                "calls the mode or a number of a module, a number of an optimizer, a tensor in host memory "
+                "or a gradient changes, or its arguments share memory to which it writes."
+                f"{guards.changed() if guards is not None else ''} {_ADVICE}")
+        self._replays.pop(key, None)
         self._variants[key] = made = _Variant()
         return made
 
     def _learn(self, variant: _Variant, call: _Call) -> Any:
         """Runs the step as a trace. The variant is ready if the trace is equal to the one before."""
         guards, watch = _Guards(), _trace.Watch()
+        seen = variant.guards
+        values, attributes = (seen.values, seen.attributes) if seen is not None else ([], [])
+        del seen
         variant.guards = None  # else it would hold the gradients of the trace before
         # The step sees copies: a tensor that it reads from outside as well is not taken for an argument.
         own = _trace.copies(call.tensors)
@@ -282,8 +387,9 @@ class Captured:
         program.kept = [weak for weak in program.kept if not guards.owns(weak)]
         variant.traces += 1
         if before is not None:
-            problem = _problem(before, program)
+            problem = _problem(before, program, values == guards.values)
             if not problem:
+                guards.keep_attributes(attributes)
                 program.finish()
                 variant.ready = True
             elif variant.traces >= TRACES:
@@ -306,7 +412,8 @@ def capture(step: Callable[..., Any]) -> Captured:
 
     A step cannot read a value (`.item()`, `print`), and needs operators of the device. RuntimeError,
     with the line, if it does, or if two traces of it differ: a number that Python computes anew in each
-    call would otherwise be the same in all. Where the mode of a module or a number of an optimizer
-    changes between calls, the step is traced anew. Other Python code of the step does not run again.
+    call would otherwise be the same in all. Where the mode or a number of a module or a number of an
+    optimizer changes between calls, the step is traced anew. Other Python code of the step does not run
+    again.
     """
     return Captured(step)

@@ -1,11 +1,14 @@
 """`torch.compile(backend="teletensor")`: each graph of PyTorch's compiler as one command of the daemon.
 
 PyTorch finds `backend` by the entry point "torch_dynamo_backends" of this distribution. Its AOTAutograd
-makes a graph of the forward and one of the backward.
+makes a graph of the forward and one of the backward. A graph that cannot be one command runs operator
+by operator, with one warning for each function.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import torch
@@ -15,6 +18,26 @@ from . import _trace
 __all__ = ["backend"]
 
 PROGRAMS = 16  # of a graph: one for each combination of sizes
+
+_LINE = re.compile(r'File "(.+)", line (\d+), in (.+)')
+_warned: set[tuple[str, str]] = set()  # files and names of functions
+
+
+def _warn(graph: Any, reason: str) -> None:
+    """Warns that the graph runs operator by operator, once for the function that it is from."""
+    file, number, name = "", "", "a graph"
+    for node in graph.graph.nodes:
+        lines = _LINE.findall(node.meta.get("stack_trace") or "")
+        own = [line for line in lines if not line[0].startswith(_trace.PACKAGES)] or lines
+        if own:
+            file, number, name = own[-1]
+            break
+    if (file, name) in _warned:
+        return
+    _warned.add((file, name))
+    place = f" ({file}:{number})" if file else ""
+    warnings.warn(f'torch.compile(backend="teletensor"): {name}{place} is not one command of the daemon '
+                  f"but runs operator by operator: {reason}", stacklevel=3)
 
 
 class _Graph:
@@ -29,14 +52,22 @@ class _Graph:
     def __call__(self, *inputs: Any) -> Any:
         places = [i for i, each in enumerate(inputs) if isinstance(each, torch.Tensor)]
         tensors: list[torch.Tensor] = [inputs[i] for i in places]
-        if self._line_by_line or any(each.device.type != "tt" for each in tensors):
+        if self._line_by_line:
+            return self._graph(*inputs)
+        elsewhere = sum(each.device.type != "tt" for each in tensors)
+        if elsewhere:
+            _warn(self._graph, f"{elsewhere} of its {len(tensors)} tensors are not on the device tt. Move "
+                               'them there: .to("tt")')
             return self._graph(*inputs)
         with torch.no_grad():
             key = (_trace.bridge.signature(tensors),
-                   *(each for each in inputs if not isinstance(each, torch.Tensor)))
+                   *(_trace.exact(each) for each in inputs if not isinstance(each, torch.Tensor)))
             program = self._programs.get(key)
             if program is not None:
                 valid, result = program.run(tensors)
+                if not valid:
+                    _warn(self._graph, "its arguments share memory, or a tensor that it reads from outside "
+                                       "is another one now")
                 return result if valid else self._graph(*inputs)
             return self._first(key, inputs, places, tensors)
 
@@ -50,9 +81,10 @@ class _Graph:
         own = _trace.copies(tensors)
         try:
             result, program = _trace.trace(run, own, _trace.Watch())
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError) as error:
             # The graph has written to copies only.
             self._line_by_line = True
+            _warn(self._graph, str(error))
             return self._graph(*inputs)
         program.write_back(own, tensors)
         program.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -58,7 +59,8 @@ def is_initialized() -> bool:
 
 
 def _is_in_bad_fork() -> bool:
-    return False
+    """Returns whether this process is a child of fork whose parent had used the device before."""
+    return _bytes.began_in not in (0, os.getpid())
 
 
 def device_count() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import struct
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from .. import _core
 from ..jit._capture import contents
 
-__all__ = ["Program", "Watch", "bridge", "copies", "line", "trace"]
+__all__ = ["PACKAGES", "Program", "Watch", "bridge", "copies", "exact", "line", "trace"]
 
-_PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+PACKAGES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 bridge: Any = None  # the extension; the package sets it
@@ -34,10 +35,17 @@ def line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith((*_PACKAGES, "<")):
+        if not code.co_filename.startswith((*PACKAGES, "<")):
             return f"{code.co_filename}:{frame.f_lineno}: "
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def exact(leaf: Any) -> Any:
+    """A value that is equal for equal leaves only: 0.0 is not -0.0."""
+    if type(leaf) is float:
+        return leaf.hex()
+    return (leaf.real.hex(), leaf.imag.hex()) if type(leaf) is complex else leaf
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
@@ -51,6 +59,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self._storages: dict[int, tuple[Any, int]] = {}
         self.host: dict[int, torch.Tensor] = {}  # tensors in host memory from outside, by storage
         self.leaves: dict[int, torch.Tensor] = {}  # tensors whose gradient a backward sets
+        self._written: dict[int, weakref.ref[torch.Tensor]] = {}  # of the device
+        self._written_storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -89,6 +99,10 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             for each in tree_leaves(value):
+                if isinstance(each, torch.Tensor) and each.device.type == "tt":
+                    whole = each if each._base is None else each._base  # they count writes together
+                    self._written[id(whole)] = weakref.ref(whole)
+                    self._written_storages.add(each.untyped_storage()._cdata)
                 if (isinstance(each, torch.Tensor) and each.device.type == "cpu"
                         and each.untyped_storage()._cdata not in self._made):
                     raise RuntimeError(
@@ -99,6 +113,15 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
     def outside(self) -> list[torch.Tensor]:
         """The tensors in host memory that existed before."""
         return [tensor for key, tensor in self.host.items() if key not in self._made]
+
+    def written(self) -> list[torch.Tensor]:
+        """The tensors of the device that operators have written to and that are still there."""
+        found = [weak() for weak in self._written.values()]
+        return [tensor for tensor in found if tensor is not None]
+
+    def wrote_to(self, tensor: torch.Tensor) -> bool:
+        """Returns whether an operator has written to the storage of a tensor that existed before."""
+        return tensor.untyped_storage()._cdata in self._written_storages
 
     def living(self) -> list[tuple[Any, int]]:
         """The storages of the device that are still there: a weak reference and the address of each."""
@@ -113,16 +136,16 @@ class Program:
         self.program = program
         self.kept = [weak for weak, _ in kept]  # storages that each call gives new contents
         self._kept, self._used = kept, used
-        self._spec, self.leaves = spec, leaves
+        self.spec, self.leaves = spec, leaves
         self.written: list[int] = []  # arguments that the function writes to
         self.text: str = program.text()
         self.blob: bytes = program.serialize()
-        self._step: Any = None
+        self.step: Any = None
 
     def finish(self) -> None:
         """Prepares calls."""
         self.program.optimize(contents)
-        self._step = _core.torch_step(self.program, [address for _, address in self._kept],
+        self.step = _core.torch_step(self.program, [address for _, address in self._kept],
                                       [address for weak, address in self._used if not weak.expired()])
         self._kept, self._used = [], []
 
@@ -130,7 +153,7 @@ class Program:
         """(True, the function's result for these arguments); or (False, None), without an effect, if the
         program is not valid for them or for the state of the device. Precondition: finish()."""
         given = bridge.dense(arguments)
-        made = bridge.run(self._step, given)
+        made = bridge.run(self.step, given)
         if made is None:
             return False, None
         self.write_back(given, arguments)
@@ -141,6 +164,8 @@ class Program:
         for i in self.written:
             if own[i] is not arguments[i]:
                 arguments[i].copy_(own[i])
+            else:
+                bridge.written([own[i]])
 
     def same_result(self, other: Program) -> bool:
         """Returns whether the results of both functions are made alike."""
@@ -148,11 +173,11 @@ class Program:
         def plain(leaf: tuple[Any, ...]) -> Any:
             return ("outside", _record(leaf[1])) if isinstance(leaf[1], torch.Tensor) else leaf
 
-        return self._spec == other._spec and [*map(plain, self.leaves)] == [*map(plain, other.leaves)]
+        return self.spec == other.spec and [*map(plain, self.leaves)] == [*map(plain, other.leaves)]
 
     def tree(self, made: list[torch.Tensor], arguments: list[torch.Tensor]) -> Any:
         """The function's result with these tensors."""
-        return tree_unflatten([self._leaf(made, arguments, *each) for each in self.leaves], self._spec)
+        return tree_unflatten([self._leaf(made, arguments, *each) for each in self.leaves], self.spec)
 
     def _leaf(self, made: list[torch.Tensor], arguments: list[torch.Tensor], kind: str, value: Any,
               shown: Any = None) -> Any:
@@ -232,7 +257,6 @@ def trace(function: Callable[..., Any], arguments: list[torch.Tensor], watch: Wa
     """
     seed, begun = _generator_state()
     before = bridge.set_strict(True)
-    versions = [each._version for each in arguments]
     try:
         _core.torch_begin(seed, begun, [_record(each)[0] for each in arguments])
         with watch:
@@ -258,7 +282,7 @@ def trace(function: Callable[..., Any], arguments: list[torch.Tensor], watch: Wa
         bridge.set_strict(before)
         _core.abandon_trace(_core.torch_session())
     program = Program(traced["program"], kept, used, spec, results.plan)
-    program.written = [i for i, each in enumerate(arguments) if each._version != versions[i]]
+    program.written = [i for i, each in enumerate(arguments) if watch.wrote_to(each)]
     return program.tree([_tensor_of(each) for each in fresh], arguments), program
 
 

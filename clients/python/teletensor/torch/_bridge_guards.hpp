@@ -1,0 +1,251 @@
+// Part of _bridge.cpp, which is one translation unit: the state on which a captured step depends
+// beside its arguments. That is PyTorch's modes, the modes and tensors of modules, and the numbers
+// and the state of optimizers.
+#pragma once
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "_bridge_rows.hpp"
+
+namespace {
+
+template <class Number>
+void append(std::string& bytes, Number number) {
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+PyObject* bytes_of(const std::string& bytes) {
+  return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+}
+std::string_view view_of(PyObject* bytes) {
+  return {PyBytes_AS_STRING(bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes))};
+}
+
+// A counted reference. Raises the Python error where there is none.
+class Ref {
+ public:
+  explicit Ref(PyObject* object) : object_(object) {
+    if (object == nullptr) throw python_error();
+  }
+  Ref(const Ref&) = delete;
+  ~Ref() { Py_DECREF(object_); }
+  PyObject* get() const { return object_; }
+
+ private:
+  PyObject* const object_;
+};
+
+// Whether the objects are the same constant. Numbers are compared by their bits: 0.0 is not -0.0.
+bool same_constant(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (PyFloat_CheckExact(a)) {
+    const double left = PyFloat_AS_DOUBLE(a), right = PyFloat_AS_DOUBLE(b);
+    return std::memcmp(&left, &right, sizeof left) == 0;
+  }
+  if (PyComplex_CheckExact(a)) {
+    const Py_complex left = PyComplex_AsCComplex(a), right = PyComplex_AsCComplex(b);
+    return std::memcmp(&left, &right, sizeof left) == 0;
+  }
+  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal == 1;
+}
+
+// Modes of this thread on which operators depend, as bytes that compare.
+std::string modes() {
+  std::string bytes;
+  append(bytes, c10::GradMode::is_enabled());
+  append(bytes, c10::InferenceMode::is_enabled());
+  append(bytes, at::autocast::is_autocast_enabled(kType));
+  append(bytes, at::autocast::get_autocast_dtype(kType));
+  append(bytes, c10::get_default_dtype_as_scalartype());
+  const auto functions = at::impl::PythonTorchFunctionTLS::stack_len();
+  for (std::int64_t i = 0; i < functions; ++i) {
+    const auto& mode = at::impl::PythonTorchFunctionTLS::get_stack_at(i);
+    append(bytes, mode->ptr(getPyInterpreter()));
+  }
+  return bytes;
+}
+PyObject* python_modes(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  return bytes_of(modes());
+  END_HANDLE_TH_ERRORS
+}
+
+// The storage of a tensor, and whether it requires a gradient, as a number that compares.
+std::uintptr_t identity_of(const at::Tensor& tensor) {
+  const void* const storage =
+      tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+  return reinterpret_cast<std::uintptr_t>(storage) + tensor.requires_grad();
+}
+
+// Reads the state of modules, optimizers and leaves for a visitor. Its functions tensor(), value()
+// and end(), which gets the size of a container, return false to stop.
+template <class Visitor>
+class StateWalk {
+ public:
+  explicit StateWalk(Visitor& visitor) : visitor_(visitor) {}
+
+  bool run(PyObject* modules, PyObject* optimizers, PyObject* leaves) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(modules); ++i) {
+      if (!of_module(PyList_GET_ITEM(modules, i))) return false;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(optimizers); ++i) {
+      if (!of_optimizer(PyList_GET_ITEM(optimizers, i))) return false;
+    }
+    return of(leaves);
+  }
+
+ private:
+  bool of_module(PyObject* module) {
+    static PyObject* const training = PyUnicode_InternFromString("training");
+    static PyObject* const parameters = PyUnicode_InternFromString("_parameters");
+    static PyObject* const buffers = PyUnicode_InternFromString("_buffers");
+    return of_attribute(module, training) && of_attribute(module, parameters) &&
+           of_attribute(module, buffers);
+  }
+  bool of_optimizer(PyObject* optimizer) {
+    static PyObject* const state = PyUnicode_InternFromString("state");
+    static PyObject* const groups = PyUnicode_InternFromString("param_groups");
+    return of_attribute(optimizer, state) && of_attribute(optimizer, groups);
+  }
+  bool of_attribute(PyObject* object, PyObject* name) {
+    const Ref value(PyObject_GetAttr(object, name));
+    return of(value.get());
+  }
+  bool of(PyObject* value) {
+    if (THPVariable_Check(value)) return visitor_.tensor(THPVariable_Unpack(value));
+    if (PyDict_Check(value)) return of_dict(value);
+    if (PyList_Check(value)) {
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); ++i) {
+        if (!of(PyList_GET_ITEM(value, i))) return false;
+      }
+      return visitor_.end(PyList_GET_SIZE(value));
+    }
+    if (PyTuple_Check(value)) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+        if (!of(PyTuple_GET_ITEM(value, i))) return false;
+      }
+      return visitor_.end(PyTuple_GET_SIZE(value));
+    }
+    return visitor_.value(value);
+  }
+  bool of_dict(PyObject* dict) {
+    PyObject *key = nullptr, *value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value) != 0;) {
+      if (!of(value)) return false;
+    }
+    return visitor_.end(PyDict_GET_SIZE(dict));
+  }
+
+  Visitor& visitor_;
+};
+
+// Notes what a walk finds: the values, the tensors as bytes that compare, and aliases of the
+// tensors, which keep the addresses of their storages their own.
+struct StateReader {
+  PyObject *values, *held;
+  std::string tensors;
+
+  bool tensor(const at::Tensor& tensor) {
+    append(tensors, identity_of(tensor));
+    const Ref alias(THPVariable_Wrap(tensor.detach()));
+    if (PyList_Append(held, alias.get()) != 0) throw python_error();
+    return true;
+  }
+  bool value(PyObject* value) {
+    if (PyList_Append(values, value) != 0) throw python_error();
+    return true;
+  }
+  bool end(Py_ssize_t size) {
+    append(tensors, size);
+    return true;
+  }
+};
+
+// Compares what a walk finds with what a reader has noted.
+struct StateChecker {
+  PyObject* values;
+  std::string_view tensors;
+  Py_ssize_t next = 0;
+
+  template <class Number>
+  bool take(Number number) {
+    if (tensors.size() < sizeof number) return false;
+    if (std::memcmp(tensors.data(), &number, sizeof number) != 0) return false;
+    tensors.remove_prefix(sizeof number);
+    return true;
+  }
+  bool tensor(const at::Tensor& tensor) { return take(identity_of(tensor)); }
+  bool value(PyObject* value) {
+    if (next >= PyList_GET_SIZE(values)) return false;
+    return same_constant(PyList_GET_ITEM(values, next++), value);
+  }
+  bool end(Py_ssize_t size) { return take(size); }
+  bool whole() const { return tensors.empty() && next == PyList_GET_SIZE(values); }
+};
+
+// A state as Python has it: (modules, optimizers, leaves, values, tensors), four lists and bytes.
+struct State {
+  PyObject *modules, *optimizers, *leaves, *values, *tensors;
+
+  explicit State(PyObject* state) {
+    if (!PyArg_ParseTuple(state, "O!O!O!O!O!", &PyList_Type, &modules, &PyList_Type, &optimizers,
+                          &PyList_Type, &leaves, &PyList_Type, &values, &PyBytes_Type, &tensors)) {
+      throw python_error();
+    }
+  }
+  bool holds() const {
+    StateChecker checker{values, view_of(tensors)};
+    return StateWalk(checker).run(modules, optimizers, leaves) && checker.whole();
+  }
+};
+
+// Whether each (dictionary, key, value) of a list still holds.
+bool items_hold(PyObject* items) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); ++i) {
+    PyObject* const each = PyList_GET_ITEM(items, i);
+    PyObject* const now =
+        PyDict_GetItemWithError(PyTuple_GET_ITEM(each, 0), PyTuple_GET_ITEM(each, 1));
+    if (now == nullptr && PyErr_Occurred()) throw python_error();
+    if (now == nullptr || !same_constant(PyTuple_GET_ITEM(each, 2), now)) return false;
+  }
+  return true;
+}
+PyObject* python_items_hold(PyObject*, PyObject* items) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_Check(items), "expected a list");
+  return PyBool_FromLong(items_hold(items));
+  END_HANDLE_TH_ERRORS
+}
+
+// read_state(modules, optimizers, leaves): (values, tensors, aliases of the tensors).
+PyObject* python_read_state(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *modules = nullptr, *optimizers = nullptr, *leaves = nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!O!O!", &PyList_Type, &modules, &PyList_Type, &optimizers,
+                        &PyList_Type, &leaves)) {
+    return nullptr;
+  }
+  const Ref values(PyList_New(0)), held(PyList_New(0));
+  StateReader reader{values.get(), held.get(), {}};
+  StateWalk(reader).run(modules, optimizers, leaves);
+  const Ref tensors(bytes_of(reader.tensors));
+  return PyTuple_Pack(3, values.get(), tensors.get(), held.get());
+  END_HANDLE_TH_ERRORS
+}
+PyObject* python_state_holds(PyObject*, PyObject* state) {
+  HANDLE_TH_ERRORS
+  return PyBool_FromLong(State(state).holds());
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace
