@@ -28,6 +28,8 @@ constexpr int kMaxOften = 10;
 constexpr int kSqueezes = 8;  // Maximum number of attempts with less data when the disk is full.
 // The reason that other ranks of a group receive, as part of a sentence.
 constexpr char kShutsDown[] = "has a daemon that shuts down";
+// A shutdown waits at most this long for sessions that still run before it writes larger ones.
+constexpr std::chrono::milliseconds kLongestHold{1000};
 constexpr std::uint64_t kSpare = 32 << 10;  // Bytes that are left free on the disk.
 
 std::uint64_t microseconds_of_the_clock() {
@@ -38,6 +40,16 @@ std::uint64_t microseconds_of_the_clock() {
 
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+// An estimate of the size of a session's file.
+std::uint64_t bytes_of(Lease& lease) {
+  std::uint64_t sum = 0;
+  (void)lease.with_session([&](engine::Session& session) {
+    for (const engine::MemoryUse& use : session.memory()) sum += use.used + use.disk_used;
+    return Status();
+  });
+  return sum;
 }
 
 }  // namespace
@@ -240,9 +252,11 @@ void Recovery::picture(const LeaseRef& lease, After after, int rank,
               rank};
       lease->save(*job.head, *job.body);
       job.head->set_drained(after == After::kHold);
+      for (const program::Image::Storage& storage : job.image.storages) job.bytes += storage.bytes;
       {
         MutexLock lock(mutex_);
-        jobs_.push_back(std::move(job));
+        if (queue_.order && after == After::kHold) queue_.order->settle(lease.get());
+        queue_.jobs.push_back(std::move(job));
       }
       changed_.notify_all();
       return Status();
@@ -263,6 +277,34 @@ void Recovery::picture(const LeaseRef& lease, After after, int rank,
   if (!status.ok()) done(status);
 }
 
+std::optional<Recovery::Job> Recovery::Queue::take(Clock::time_point now) {
+  if (jobs.empty()) return {};
+  auto first = std::min_element(jobs.begin(), jobs.end(),
+                                [](const Job& a, const Job& b) { return a.rank < b.rank; });
+  if (order) {
+    std::vector<WriteOrder::Session> ready;
+    for (const Job& job : jobs) {
+      ready.push_back({job.lease.get(), job.lease->client.user, job.bytes, job.rank});
+    }
+    const std::optional<std::size_t> chosen = order->choose(ready, now);
+    if (!chosen) return {};
+    first = jobs.begin() + static_cast<std::ptrdiff_t>(*chosen);
+    order->charge(first->lease->client.user, first->bytes);
+  }
+  std::optional<Job> job = std::move(*first);
+  jobs.erase(first);
+  return job;
+}
+
+void Recovery::Queue::squeeze_starved() {
+  for (Job& job : starved) {
+    if (order) order->refund(job.lease->client.user, job.bytes);
+    job.squeezed = true;
+    jobs.push_back(std::move(job));
+  }
+  starved.clear();
+}
+
 void Recovery::work() {
   const bool timed = times_.every.count() > 0;
   const auto look = std::min(kLook, std::max(kShortestWait, times_.every / 4));
@@ -276,24 +318,22 @@ void Recovery::work() {
     std::deque<std::string> over;
     {
       MutexLock lock(mutex_);
-      while (jobs_.empty() && over_.empty() && !stop_) {
-        if (!timed) {
+      const bool hurried = stop_ || Clock::now() >= cut_.load();
+      job = queue_.take(hurried ? Clock::time_point::max() : Clock::now());
+      if (!job && over_.empty()) {
+        if (!queue_.jobs.empty()) {
+          changed_.wait_for(mutex_, kShortestWait / 10);
+        } else if (stop_) {
+          return;
+        } else if (timed) {
+          changed_.wait_for(mutex_, look);
+        } else {
           changed_.wait(mutex_);
-        } else if (!changed_.wait_for(mutex_, look)) {
-          break;
         }
+        continue;
       }
-      if (timed && jobs_.empty() && over_.empty() && !stop_) continue;
       over.swap(over_);
-      if (!jobs_.empty()) {
-        const auto first = std::min_element(
-            jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) { return a.rank < b.rank; });
-        job = std::move(*first);
-        jobs_.erase(first);
-        writing_ = true;
-      } else if (over.empty()) {
-        return;
-      }
+      writing_ = job.has_value();
     }
     for (const std::string& file : over) {
       store_->remove(file);
@@ -305,7 +345,7 @@ void Recovery::work() {
     const auto done = job->done;
     if (last_chance(*job) && !job->squeezed && facts.status().code() == Code::kResourceExhausted) {
       MutexLock lock(mutex_);
-      starved_.push_back(std::move(*job));
+      queue_.starved.push_back(std::move(*job));
     }
     job.reset();  // Releases the image, so that the session can use the memory again.
     done(std::move(facts));
@@ -444,6 +484,8 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   for (const LeaseRef& lease : all) order.emplace_back(key(lease), lease);
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::uint64_t> sizes;
+  for (const auto& [ignored, lease] : order) sizes.push_back(bytes_of(*lease));
   std::map<const Lease*, std::optional<core::Result<SnapshotFacts>>> results;
   {
     MutexLock lock(mutex_);
@@ -452,7 +494,13 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
     deadline_.compare_exchange_strong(never, began + budget_);
     never = Clock::time_point::max();
     cut_.compare_exchange_strong(never, began + budget_ - budget_ / 8);
-    for (const auto& [rank, lease] : order) results[lease.get()];
+    const auto hold = std::min<std::chrono::milliseconds>(budget / 8, kLongestHold);
+    queue_.order.emplace(Clock::now(), hold);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const LeaseRef& lease = order[i].second;
+      queue_.order->expect({lease.get(), lease->client.user, sizes[i], static_cast<int>(i) + 1});
+      results[lease.get()];
+    }
   }
   std::size_t done = 0;
   int rank = 0;
@@ -461,6 +509,7 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
             [this, &results, &done, raw = lease.get()](core::Result<SnapshotFacts> facts) {
               {
                 MutexLock lock(mutex_);
+                if (facts.status().code() != Code::kAborted) queue_.order->settle(raw);
                 results[raw] = std::move(facts);
                 ++done;
               }
@@ -496,20 +545,14 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
       MutexLock lock(mutex_);
       if (done < order.size()) changed_.wait_for(mutex_, kShortestWait);
       again = take_aborted();
-      if (done == order.size() && (std::exchange(squeezed, true) || starved_.empty())) break;
+      if (done == order.size() && (std::exchange(squeezed, true) || queue_.starved.empty())) break;
       if (done == order.size()) {
-        // There is not enough space for all sessions: write smaller ones first, and as much of each
-        // as fits.
-        std::sort(starved_.begin(), starved_.end(),
-                  [](const Job& a, const Job& b) { return a.head->bytes() < b.head->bytes(); });
-        for (Job& job : starved_) {
+        // There is not enough space for all sessions.
+        for (const Job& job : queue_.starved) {
           results[job.lease.get()].reset();
           --done;
-          job.rank = ++rank;
-          job.squeezed = true;
-          jobs_.push_back(std::move(job));
         }
-        starved_.clear();
+        queue_.squeeze_starved();
         changed_.notify_all();
       }
     }
@@ -518,8 +561,8 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   hurry();  // A snapshot that is being written ends now without the missing parts.
   {
     MutexLock lock(mutex_);
-    while (writing_ || !jobs_.empty()) changed_.wait(mutex_);
-    starved_.clear();
+    while (writing_ || !queue_.jobs.empty()) changed_.wait(mutex_);
+    queue_.starved.clear();
   }
   DrainFacts facts;
   v1::SavedLosses losses;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "server/session/leases.h"
 #include "server/state/shared_tensor_store.h"
 #include "server/state/store.h"
+#include "server/state/write_order.h"
 
 namespace teletensor::server {
 
@@ -84,10 +86,10 @@ class Recovery {
   // 0 means the time given to the constructor.
   void ask_to_drain(std::chrono::milliseconds budget, Drained done);
   // Refuses new sessions, lets received commands run, writes all sessions to files and ends them.
-  // More important sessions are written first: named before unnamed, attached before detached, then
-  // those that were active last. A session that is not written in time, or before hurry(), is
-  // reported as lost or restored from its last snapshot. `since` is the time from which the time
-  // limit counts. Must be called once.
+  // The sessions are written in the order of WriteOrder; equal ones named before unnamed, attached
+  // before detached, then those that were active last. A session that is not written in time, or
+  // before hurry(), is reported as lost or restored from its last snapshot. `since` is the time
+  // from which the time limit counts. Must be called once.
   void drain(Clock::time_point since);
   void hurry() { deadline_ = cut_ = Clock::time_point::min(); }
   // Returns true if drain() has finished writing and only waits for running kernels.
@@ -100,9 +102,22 @@ class Recovery {
     std::shared_ptr<v1::SavedHead> head;
     std::shared_ptr<v1::SavedBody> body;
     std::function<void(core::Result<SnapshotFacts>)> done;
-    int rank = 0;  // Order of writing: lower ranks first.
+    int rank = 0;             // Order of writing: lower ranks first.
+    std::uint64_t bytes = 0;  // Size of the tensors.
     // Whether tensors that do not fit on the disk are dropped and the rest is written.
     bool squeezed = false;
+  };
+  // The sessions to write.
+  struct Queue {
+    std::deque<Job> jobs;
+    std::vector<Job> starved;         // Jobs for which the disk was full during a shutdown.
+    std::optional<WriteOrder> order;  // Set during a shutdown.
+
+    // Removes and returns the next job to write. Returns nothing if there is none, or if all of
+    // them wait for sessions that still run.
+    std::optional<Job> take(Clock::time_point now);
+    // Puts starved jobs back, to write as much of each as fits.
+    void squeeze_starved();
   };
   // The snapshot requests of one session. They are served one after the other; requests that arrive
   // during a snapshot share the next one.
@@ -149,9 +164,7 @@ class Recovery {
 
   core::Mutex mutex_;
   core::CondVar changed_;
-  std::deque<Job> jobs_ TT_GUARDED_BY(mutex_);
-  // Jobs for which the disk was full during a shutdown.
-  std::vector<Job> starved_ TT_GUARDED_BY(mutex_);
+  Queue queue_ TT_GUARDED_BY(mutex_);
   std::deque<std::string> over_ TT_GUARDED_BY(mutex_);  // Files to remove.
   // Sessions with a running snapshot, and their waiting requests.
   std::map<const Lease*, Line> lines_ TT_GUARDED_BY(mutex_);
