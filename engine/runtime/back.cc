@@ -103,7 +103,7 @@ Entry& Back::append(std::uint64_t seq) {
   entry.instruction.seq = seq;
   if (refusing()) [[unlikely]] {
     if (!refusal_) {
-      refusal_ = std::make_shared<const program::Failure>(program::Failure{seq, refuse_});
+      refusal_ = executor_.failures().make(seq, refuse_);
     }
     entry.refused = refusal_;
   }
@@ -176,8 +176,7 @@ Entry& Back::append_failed(std::uint64_t seq, Status status) {
   Entry& entry = append(seq);
   entry.kind = Entry::Kind::kUploaded;
   if (!entry.refused) {
-    entry.refused =
-        std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
+    entry.refused = executor_.failures().make(seq, std::move(status));
   }
   return entry;
 }
@@ -263,8 +262,8 @@ bool Back::is_quick(Chunk& chunk) const {
         if (entry.bulk || !few(i.operands[0].geometry)) return false;
         break;
       case Entry::Kind::kRun:
-        if (executor_.op_of(i).inplace != ops::Inplace::kElementwise || i.results.size() != 1 ||
-            i.results[0].value->device.kind != core::DeviceKind::kCpu ||
+        if (executor_.catalog().at(i.op).inplace != ops::Inplace::kElementwise ||
+            i.results.size() != 1 || i.results[0].value->device.kind != core::DeviceKind::kCpu ||
             !few(i.results[0].geometry) || i.results[0].value->elements > kFewElements) {
           return false;
         }
@@ -330,35 +329,17 @@ std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
   core::MutexLock lock(mu_);
   if (cancelled_.failure && cancelled_.failure->seq == root) cancelled_.failure = nullptr;
   if (refusal_ && refusal_->seq == root) refusal_ = nullptr;
-  const auto found = failed_.find(root);
-  if (found == failed_.end()) return {};
-  std::vector<std::uint64_t> rebinds = std::move(found->second);
-  failures_ -= 1 + rebinds.size();
-  failed_.erase(found);
-  return rebinds;
+  return executor_.failures().take(root);
 }
 
-std::size_t Back::open_failures() const {
-  core::MutexLock lock(mu_);
-  return failures_;
-}
-
-Back::Failed Back::failed() const {
-  core::MutexLock lock(mu_);
-  return {failed_.begin(), failed_.end()};
-}
-
-void Back::begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failed failed) {
+void Back::begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failures::Open failed) {
   appended_ = completed;
   completed_ = completed;
   cancel_below_ = cancelled_below;
   executor_.cancel_below(cancelled_below);
   core::MutexLock lock(mu_);
   published_ = completed;
-  for (auto& [root, rebinds] : failed) {
-    failures_ += 1 + rebinds.size();
-    failed_.emplace(root, std::move(rebinds));
-  }
+  executor_.failures().restore(std::move(failed));
 }
 
 // ---------------------------------------------------------------- functions for any thread
@@ -631,8 +612,8 @@ FailureRef Back::cancelled_failure(std::uint64_t seq, bool* root) {
   *root = !cancelled_.failure || cancelled_.below != below;
   if (*root) {
     cancelled_.below = below;
-    cancelled_.failure = std::make_shared<const program::Failure>(
-        program::Failure{seq, Status(core::Code::kCancelled, "interrupted before it ran")});
+    cancelled_.failure =
+        executor_.failures().make(seq, Status(core::Code::kCancelled, "interrupted before it ran"));
   }
   return cancelled_.failure;
 }
@@ -682,16 +663,7 @@ bool Back::run_entry(Entry& entry) {
 void Back::record(const Instruction& instruction, const FailureRef& failure, bool root) noexcept {
   bool rebinds = false;
   for (const ResultSlot& result : instruction.results) rebinds |= result.overwrites >= 0;
-  {
-    core::MutexLock lock(mu_);
-    const auto [entry, added] = failed_.try_emplace(failure->seq);
-    std::vector<std::uint64_t>& seqs = entry->second;
-    failures_ += added;
-    if (rebinds && (seqs.empty() || seqs.back() != instruction.seq)) {
-      seqs.push_back(instruction.seq);
-      ++failures_;
-    }
-  }
+  executor_.failures().add(instruction.seq, *failure, rebinds);
   if (root) events_->on_failed(*failure);
 }
 

@@ -148,12 +148,9 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Returns the seqs of the in-place commands that failed because of this root, in ascending order,
   // and forgets the root. Precondition: the queue is drained.
   std::vector<std::uint64_t> take_failed_rebinds(std::uint64_t root);
-  // The number of recorded roots and rebinds that were not taken yet.
-  std::size_t open_failures() const;
-  using Failed = std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>>;
-  Failed failed() const;
+  const Failures& failures() const { return executor_.failures(); }
   // Continues at the drained state of another back end. Must be called before any other function.
-  void begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failed failed);
+  void begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failures::Open failed);
 
   // ---- Functions for any thread.
 
@@ -397,9 +394,6 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   int pending_notifications_ TT_GUARDED_BY(mu_) = 0;  // number of pending calls of met()
   bool woken_ TT_GUARDED_BY(mu_) = false;             // met() was called while the session task ran
   std::vector<std::weak_ptr<Groups::Member>> members_ TT_GUARDED_BY(mu_);  // some may have expired
-  std::map<std::uint64_t, std::vector<std::uint64_t>> failed_
-      TT_GUARDED_BY(mu_);                        // root -> rebinds
-  std::size_t failures_ TT_GUARDED_BY(mu_) = 0;  // number of roots and rebinds in failed_
 };
 
 }  // namespace teletensor::runtime

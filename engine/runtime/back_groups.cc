@@ -142,7 +142,7 @@ void Back::fail_open(OpenCollective& ended, const core::Status& status) {
   if (seq < cancel_below_.load(std::memory_order_relaxed)) {
     failure = cancelled_failure(seq, &root);
   } else {
-    failure = std::make_shared<const program::Failure>(program::Failure{seq, status});
+    failure = executor_.failures().make(seq, status);
   }
   executor_.fail(ended.instruction, failure);
   record(ended.instruction, failure, root);
@@ -293,9 +293,9 @@ bool Back::run_call(Entry& entry, core::Clock::time_point until) {
   try {
     return entry.call->run(executor_, plans_.stats(), caller);
   } catch (const std::bad_alloc&) {
-    const auto failure = std::make_shared<const program::Failure>(program::Failure{
+    const auto failure = executor_.failures().make(
         entry.instruction.seq,
-        Status(core::Code::kResourceExhausted, "call: the daemon process is out of memory")});
+        Status(core::Code::kResourceExhausted, "call: the daemon process is out of memory"));
     // If it was cancelled earlier, there is no memory to report the failure either.
     if (!cancel_call(entry, failure, true, stopped(*failure))) throw;
     return false;

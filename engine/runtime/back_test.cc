@@ -175,9 +175,9 @@ TEST(Back, FailedRebindsAreKnownByRoot) {
   ValueRef z = client.unary("refuse", client.constant({1}));
   EXPECT_THAT(client.raise(2), ElementsAre(2, 3));
   EXPECT_THAT(client.raise(2), IsEmpty());
-  EXPECT_EQ(client.back.open_failures(), 1u);
+  EXPECT_EQ(client.back.failures().open(), 1u);
   EXPECT_THAT(client.raise(6), IsEmpty());
-  EXPECT_EQ(client.back.open_failures(), 0u);
+  EXPECT_EQ(client.back.failures().open(), 0u);
   core::MutexLock lock(client.events.mu);
   EXPECT_THAT(client.events.failed, ElementsAre(2, 6));
 }

@@ -21,9 +21,7 @@ Status Back::refusal(const Entry& entry) const {
 void Back::record_failure(const Entry& entry, Status status) {
   Instruction none;
   none.seq = entry.instruction.seq;
-  record(none,
-         std::make_shared<const program::Failure>(program::Failure{none.seq, std::move(status)}),
-         true);
+  record(none, executor_.failures().make(none.seq, std::move(status)), true);
 }
 
 // The tensor keeps its value even if the publication fails.

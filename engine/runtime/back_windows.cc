@@ -45,7 +45,7 @@ void Back::look_ahead() {
     const bool run = entry.kind == Entry::Kind::kRun;
     const bool alone = entry.kind == Entry::Kind::kFetch || entry.kind == Entry::Kind::kCall ||
                        entry.kind == Entry::Kind::kGroup ||
-                       (run && executor_.op_of(entry.instruction).collective);
+                       (run && executor_.catalog().at(entry.instruction.op).collective);
     if (alone && scanned_ > 0) {
       boundary_ = scanned_;
       since_mark_ = 0;
@@ -54,7 +54,8 @@ void Back::look_ahead() {
     ++scan_at_;
     ++scanned_;
     ++since_mark_;
-    const bool mark = alone || (run && !executor_.op_of(entry.instruction).mutates.empty());
+    const bool mark =
+        alone || (run && !executor_.catalog().at(entry.instruction.op).mutates.empty());
     if (mark || since_mark_ >= kWindowEntries) {
       boundary_ = scanned_;
       since_mark_ = 0;

@@ -40,8 +40,7 @@ Executor::Executor(const ops::Catalog& catalog, Devices& devices, Lanes& lanes,
       lock_wait_(lock_wait),
       owner_(owner),
       copies_(catalog),
-      to_device_(id_of(catalog, "to_device")),
-      copy_(id_of(catalog, "copy")),
+      copy_ops_{id_of(catalog, "to_device"), id_of(catalog, "copy")},
       taken_(devices.size()) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     pools_.emplace_back(memory::Pool::create(devices.at(i).pool(), owner, quota));
@@ -122,8 +121,7 @@ FailureRef Executor::run(Instruction& instruction, bool* root) {
   }
   if (origin_ != nullptr) status = located(status, *origin_);
   *root = true;
-  auto failure = std::make_shared<const program::Failure>(
-      program::Failure{instruction.seq, std::move(status)});
+  auto failure = failures_.make(instruction.seq, std::move(status));
   fail(instruction, failure);
   return failure;
 }
@@ -352,9 +350,9 @@ Status Executor::execute(Instruction& instruction, const ops::OpDef& op) {
   }
   TT_RETURN_IF_ERROR(device().backend().before(op));
   slots_.resize(instruction.results.size());
-  if (instruction.op == to_device_) return transfer(instruction);
+  if (instruction.op == copy_ops_.to_device) return transfer(instruction);
   if (op.collective) return meet(instruction, op);
-  if (instruction.op == copy_ && instruction.operands[1].value &&
+  if (instruction.op == copy_ops_.copy && instruction.operands[1].value &&
       instruction.operands[1].value->received && may_share(instruction)) [[unlikely]] {
     slots_[0].storage = StorageRef(storage_of(*instruction.operands[1].value));
     return require(*instruction.operands[1].value, op.name);

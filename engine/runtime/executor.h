@@ -24,6 +24,7 @@
 #include "engine/memory/pool.h"
 #include "engine/program/instruction.h"
 #include "engine/runtime/device.h"
+#include "engine/runtime/failures.h"
 #include "engine/runtime/groups.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/lock_wait.h"
@@ -32,8 +33,6 @@
 #include "engine/runtime/transfer.h"
 
 namespace teletensor::runtime {
-
-using FailureRef = std::shared_ptr<const program::Failure>;
 
 class Executor {
  public:
@@ -137,7 +136,6 @@ class Executor {
   Devices& devices() const { return devices_; }
   // Returns true if any device supports loops.
   bool has_loops() const { return has_loops_; }
-  const ops::OpDef& op_of(const program::Instruction& i) const { return catalog_.at(i.op); }
   const ops::Catalog& catalog() const { return catalog_; }
   // Sets the source line of the next instructions, for errors; null: not known. Not owned.
   void set_origin(const std::string* origin) { origin_ = origin; }
@@ -145,6 +143,9 @@ class Executor {
   // Adds the source line to an error.
   static core::Status located(const core::Status& status, const std::string& origin);
   memory::Pool& pool(std::size_t device) const { return *pools_[device]; }
+  // Any thread.
+  Failures& failures() { return failures_; }
+  const Failures& failures() const { return failures_; }
   // Records what runs, if it is turned on. Any thread.
   Profile& profile() { return profile_; }
   // Asks running kernels of commands below this one to stop. Any thread.
@@ -238,11 +239,15 @@ class Executor {
   const memory::OwnerId owner_;
   std::vector<memory::PoolHandle> pools_;  // by device
   const CopyKernels copies_;
-  const int to_device_, copy_;  // numbers of ops; -1 if the catalog lacks them
+  struct CopyOps {
+    int to_device, copy;  // numbers of ops; -1 if the catalog lacks them
+  };
+  const CopyOps copy_ops_;
   bool has_loops_ = false, has_accelerator_ = false;
   std::atomic<std::uint64_t> cancel_below_{0};
   std::atomic<std::uint64_t> copied_bytes_{0};
   Profile profile_;
+  Failures failures_;
 
   std::map<std::uint64_t, core::Result<std::shared_ptr<Groups::Member>>> groups_;
   Open forming_, opened_;

@@ -202,7 +202,7 @@ Status Executor::close(Instruction& instruction, Open open) {
 }
 
 bool Executor::may_share(const Instruction& instruction) const {
-  if (instruction.op != copy_ || instruction.results.size() != 1) return false;
+  if (instruction.op != copy_ops_.copy || instruction.results.size() != 1) return false;
   const program::ResultSlot& result = instruction.results[0];
   const Operand &old = instruction.operands[0], &source = instruction.operands[1];
   const core::Geometry& region = *result.geometry;

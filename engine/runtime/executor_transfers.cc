@@ -74,8 +74,7 @@ FailureRef Executor::bind(Value& value, std::string_view bytes, StorageRef stora
   const Try chance(*this);
   Status status = fill(value, bytes, std::move(storage), seq);
   if (status.ok() || has_starved(status)) return nullptr;
-  value.failure =
-      std::make_shared<const program::Failure>(program::Failure{seq, std::move(status)});
+  value.failure = failures_.make(seq, std::move(status));
   return value.failure;
 }
 

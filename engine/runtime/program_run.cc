@@ -322,8 +322,7 @@ FailureRef ProgramRun::scalar(Executor& executor, const program::View& view, voi
                            bytes);
   }
   if (status.ok() || halted(executor)) return nullptr;
-  auto failure =
-      std::make_shared<const program::Failure>(program::Failure{seq_, std::move(status)});
+  auto failure = executor.failures().make(seq_, std::move(status));
   Instruction none;
   none.seq = seq_;
   caller.failed(none, failure, true);

@@ -1,4 +1,5 @@
-// Tests that names, tape and queue are charged to the session and can run out like memory.
+// Tests that names, tape, queue and late errors are charged to the session and can run out like
+// memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@ namespace {
 
 using namespace testing;  // for Client
 using core::Code;
+using core::Status;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -90,13 +92,60 @@ TEST(Bookkeeping, ASecondRefusalIsAnErrorOfItsOwn) {
   }
 }
 
+// Fails `count` commands, each of which is a root with a long text.
+std::vector<HandleId> fail(Daemon& daemon, Client& client, HandleId x, int count) {
+  std::vector<HandleId> kept;
+  client.synchronize();
+  daemon.sim->faults().fail_instruction(1, Status(Code::kUnavailable, std::string(2000, 'e')),
+                                        true);
+  for (int i = 0; i < count; ++i) {
+    kept.push_back(client.apply("add", {h(x), number(1)}));
+    if (i % 256 == 0) client.synchronize();
+  }
+  client.synchronize();
+  daemon.sim->faults().fail_instruction(0, {});
+  return kept;
+}
+
+TEST(Bookkeeping, OfErrorsThatNobodyRaisesIsChargedAndGivenBack) {
+  Daemon daemon;
+  Client client(daemon);
+  constexpr int kCount = 5000;  // 10 MB, of which 4 MiB are free
+  const HandleId x = client.constant({1}, {0});
+  const std::vector<HandleId> kept = fail(daemon, client, x, kCount);
+  EXPECT_GT(daemon.used(kHostDevice), kCount * 2000u - Session::kFreeBookkeeping);
+  const std::vector<engine::LateError> errors = client.listener.take_errors();
+  ASSERT_EQ(errors.size(), static_cast<std::size_t>(kCount));
+  for (const engine::LateError& error : errors) client.raise(error.root);
+  // The names still hold their errors.
+  EXPECT_GT(daemon.used(kHostDevice), kCount * 2000u - Session::kFreeBookkeeping);
+  client.release(kept);
+  client.synchronize();
+  client.synchronize();
+  EXPECT_EQ(daemon.used(kHostDevice), 0u);
+}
+
+TEST(Bookkeeping, OfErrorsRunsOutLikeMemory) {
+  Daemon daemon;
+  Client client(daemon, kSimDevice, 8u << 20);
+  const HandleId x = client.constant({1}, {0});
+  const std::vector<HandleId> kept = fail(daemon, client, x, 8000);
+  EXPECT_LE(daemon.used(kHostDevice), 8u << 20);
+  EXPECT_THAT(client.read(client.apply("add", {h(x), number(1)})), IsEmpty());
+  EXPECT_EQ(client.last.status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(client.last.status.message(), HasSubstr("late errors ("));
+  // Another session of the daemon computes.
+  Client other(daemon);
+  EXPECT_THAT(other.read(other.constant({2}, {1, 2})), ElementsAre(1, 2));
+}
+
 // A client that ignores errors and creates names without end loses its session; the daemon keeps
 // its memory.
 TEST(Bookkeeping, WithoutEndEndsTheSession) {
   Daemon daemon;
   Client client(daemon, kSimDevice, kQuota);
   HandleId x = client.constant({1}, {0});
-  core::Status status;
+  Status status;
   int made = 0;
   for (; status.ok() && made < 2'000'000; ++made) {
     client.apply("view", {h(x)}, {core::Attribute::of(core::Dims{1})});

@@ -144,7 +144,7 @@ void Session::give_front_back() {
 void Session::forget_completed() {
   while (true) {
     const std::uint64_t completed = back_.completed_upto();
-    if (completed <= forgotten_ || back_.open_failures() > 0 || !try_take_front()) return;
+    if (completed <= forgotten_ || back_.failures().open() > 0 || !try_take_front()) return;
     forget_upto(completed);
     give_front_back();
   }
@@ -153,12 +153,12 @@ void Session::forget_completed() {
 void Session::forget_upto(std::uint64_t completed) {
   front_.completed(completed);
   forgotten_ = completed;
-  (void)charge_bookkeeping();  // cannot fail, because it shrinks
+  (void)charge_bookkeeping();  // the next command repeats a refusal
 }
 
 bool Session::charge_bookkeeping() {
-  const std::uint64_t used = bookkeeping();
-  bookkeeping_.store(used, std::memory_order_relaxed);
+  const std::uint64_t used = chargeable();
+  bookkeeping_.store(bookkeeping(), std::memory_order_relaxed);
   std::uint64_t due = used - std::min(used, kFreeBookkeeping);
   due = (due + kBookkeepingStep - 1) / kBookkeepingStep * kBookkeepingStep;
   if (due == charged_) return true;
@@ -193,24 +193,34 @@ bool Session::handles_fit() const {
   return used == limit && (front_.busy() || !makes_names(frame_.commands[frame_.position]));
 }
 
-std::string Session::names_and_tape() const {
-  return "names and tape (" + std::to_string(front_.handles()) + " tensors, " +
-         std::to_string(front_.tape_nodes()) + " recorded operations)";
+namespace {
+
+std::string names_and_tape(const autograd::Front& front) {
+  return "names and tape (" + std::to_string(front.handles()) + " tensors, " +
+         std::to_string(front.tape_nodes()) + " recorded operations)";
 }
+
+// As names_and_tape(), with the late errors if they take much.
+std::string charged_things(const autograd::Front& front, std::uint64_t errors) {
+  if (errors <= Session::kFreeBookkeeping) return names_and_tape(front);
+  return names_and_tape(front) + " and late errors (" + std::to_string(errors) + " bytes)";
+}
+
+}  // namespace
 
 Status Session::beyond_limits() const {
   if (!handles_fit()) {
     return program::over_limit("tensors", &program::Amounts::handles, front_.handles(), 1,
                                limits_.handles, "delete some");
   }
-  return program::over_limit(names_and_tape(), &program::Amounts::tape_bytes, bookkeeping(), 0,
-                             limits_.tape_bytes,
+  return program::over_limit(names_and_tape(front_), &program::Amounts::tape_bytes, bookkeeping(),
+                             0, limits_.tape_bytes,
                              "delete tensors, or call backward() or detach() on what is recorded");
 }
 
 // Precondition: nothing is queued, or entries are refused already.
 Status Session::refuse_or_resume() {
-  if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
+  if (back_.failures().open() == 0) forget_upto(back_.completed_upto());
   if (!within_limits()) {
     const std::uint64_t handles = limits_.handles, tape = limits_.tape_bytes;
     if ((handles != 0 && front_.handles() > handles + kMaxExcess) ||
@@ -224,9 +234,12 @@ Status Session::refuse_or_resume() {
     if (back_.refusing()) back_.refuse({});
     return {};
   }
-  const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
+  // Late errors may have been freed in the meantime.
+  const std::uint64_t used = chargeable(), paid = kFreeBookkeeping + charged_;
+  const std::uint64_t due = used - std::min(used, paid);
   if (back_.refusing() && due <= kMaxUnpaid) return {};
-  Status status = host_pool().refusal(names_and_tape(), std::max(due, kBookkeepingStep));
+  Status status = host_pool().refusal(charged_things(front_, back_.failures().bytes()),
+                                      std::max(due, kBookkeepingStep));
   if (due > kMaxUnpaid) return status;
   back_.refuse(std::move(status));
   return {};
@@ -298,7 +311,7 @@ void Session::count_planned() {
 }
 
 void Session::finish_frame(Status status) noexcept {
-  const std::size_t failures = back_.open_failures();
+  const std::size_t failures = back_.failures().open();
   if (status.ok() && (failures > kMaxFailures ||
                       (failures > 0 && frame_.consumed() - forgotten_ > kMaxCommandsKept))) {
     status = Status(Code::kResourceExhausted, "too many errors that the client did not raise");

@@ -272,13 +272,13 @@ void Session::go_on() {
 
 // Precondition: this thread owns the front end.
 core::Result<Image> Session::make_image() {
-  if (back_.open_failures() == 0) forget_upto(back_.completed_upto());
+  if (back_.failures().open() == 0) forget_upto(back_.completed_upto());
   Image image;
   autograd::ImageIndexer maker(image);
   front_.take_image(maker, image);
   image.owner = owner_;
   image.cancelled_below = back_.cancelled_below();
-  image.failed = back_.failed();
+  image.failed = back_.failures().all();
   if (stops_) image.groups = back_.group_images();
   {
     core::MutexLock lock(mu_);

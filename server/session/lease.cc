@@ -305,7 +305,7 @@ Status Lease::advised(Status status) const {
 
 void Lease::on_error(engine::LateError error) {
   tell([&]() -> Status {
-    error.status = advised(std::move(error.status));
+    error.status = LateErrors::shortened(advised(std::move(error.status)));
     {
       MutexLock lock(mutex_);
       if (open_errors_.size() < kOpenErrors) open_errors_.emplace(error.root, error.status);

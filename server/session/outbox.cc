@@ -12,7 +12,9 @@ using core::Status;
 namespace {
 // Estimated cost of a value in addition to its data, in bytes.
 constexpr std::size_t kValueOverhead = 256;
-std::size_t size_of(const wire::FetchedValue& value) { return value.data.size() + kValueOverhead; }
+std::size_t size_of(const wire::FetchedValue& value) {
+  return value.data.size() + value.status.message().size() + kValueOverhead;
+}
 }  // namespace
 
 Outbox::Outbox(const Limits& limits, bool keeps, std::uint64_t attach)
@@ -94,6 +96,7 @@ void Outbox::complete(std::uint64_t seq) {
 
 Status Outbox::fetched(wire::FetchedValue value) {
   MutexLock lock(mutex_);
+  value.status = LateErrors::shortened(std::move(value.status));
   values_bytes_ += size_of(value);
   if (values_bytes_ > limits_.outbox_bytes) {
     return Status(Code::kResourceExhausted, "the client has left " + std::to_string(values_bytes_) +
@@ -108,7 +111,7 @@ Status Outbox::fetched(wire::FetchedValue value) {
 
 void Outbox::error(wire::ErrorEvent error) {
   MutexLock lock(mutex_);
-  errors_.push_back(std::move(error));
+  errors_.add(std::move(error));
 }
 
 void Outbox::raised(wire::RaisedEvent raised) {
@@ -132,7 +135,7 @@ wire::Progress Outbox::gather() {
   progress.received_upto = received_;
   progress.credit_upto = told_credit_upto_ = credit_upto();
   progress.credit_bytes = told_credit_bytes_ = credit_bytes();
-  progress.errors = std::exchange(errors_, {});
+  progress.errors = errors_.take();
   progress.raised = std::exchange(raised_, {});
   for (std::size_t bytes = 0; !values_.empty() && bytes < limits_.progress_bytes;) {
     const std::size_t size = size_of(values_.front());

@@ -16,6 +16,7 @@
 #include "engine/core/status.h"
 #include "proto/wire/progress.h"
 #include "server/base/limits.h"
+#include "server/session/late_errors.h"
 
 namespace teletensor::server {
 
@@ -65,6 +66,7 @@ class Outbox {
   // Returns RESOURCE_EXHAUSTED if the client has left too many bytes unread; the session should
   // end.
   core::Status fetched(wire::FetchedValue value);
+  // Every error is reported, but the texts of errors that wait for a message are bounded.
   void error(wire::ErrorEvent error);
   void raised(wire::RaisedEvent raised);
 
@@ -126,7 +128,7 @@ class Outbox {
   std::deque<FrameBytes> frames_ TT_GUARDED_BY(mutex_);
   std::deque<wire::FetchedValue> values_ TT_GUARDED_BY(mutex_);
   std::size_t values_bytes_ TT_GUARDED_BY(mutex_) = 0;
-  std::vector<wire::ErrorEvent> errors_ TT_GUARDED_BY(mutex_);
+  LateErrors errors_ TT_GUARDED_BY(mutex_);
   std::vector<wire::RaisedEvent> raised_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_ TT_GUARDED_BY(mutex_) = 0;
   bool tell_written_ TT_GUARDED_BY(mutex_) = false;

@@ -6,6 +6,7 @@ namespace teletensor::server {
 namespace {
 
 using core::Code;
+using core::Status;
 
 Limits small() {
   Limits limits;
@@ -152,6 +153,54 @@ TEST(Outbox, AClientThatLeavesTooMuchUnread) {
   }
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_LE(values, 10);
+}
+
+TEST(Outbox, TextsOfErrorsThatNobodyReadsAreBounded) {
+  Outbox outbox{small()};
+  constexpr std::uint64_t kErrors = 10'000;
+  const std::string text(1000, 'e');
+  for (std::uint64_t seq = 1; seq <= kErrors; ++seq) outbox.error({seq, core::invalid(text)});
+  outbox.error({kErrors + 1, Status(Code::kResourceExhausted, "no memory")});
+  const wire::Progress p = next(outbox);
+  ASSERT_EQ(p.errors.size(), kErrors + 1);
+  std::size_t bytes = 0, whole = 0;
+  for (std::uint64_t i = 0; i < kErrors; ++i) {
+    EXPECT_EQ(p.errors[i].root, i + 1);
+    EXPECT_EQ(p.errors[i].status.code(), Code::kInvalidArgument);
+    bytes += p.errors[i].status.message().size();
+    whole += p.errors[i].status.message() == text;
+  }
+  EXPECT_EQ(whole, LateErrors::kMaxTexts / text.size());
+  EXPECT_LE(bytes, LateErrors::kMaxTexts + kErrors * LateErrors::kLeftOut.size());
+  EXPECT_EQ(p.errors.back().status.message(), "no memory");
+  outbox.error({kErrors + 2, core::invalid(text)});
+  EXPECT_EQ(next(outbox).errors.at(0).status.message(), text);
+}
+
+TEST(Outbox, ALongTextOfAnErrorIsCutBetweenCharacters) {
+  Outbox outbox{small()};
+  std::string text = "x";
+  while (text.size() < 10'000) text += "\u00e4";
+  outbox.error({1, core::invalid(text)});
+  auto failed = value(2, 0);
+  failed.status = core::invalid(text);
+  ASSERT_TRUE(outbox.fetched(std::move(failed)).ok());
+  const wire::Progress p = next(outbox);
+  const std::string cut = text.substr(0, LateErrors::kMaxText - 1) + "...";
+  EXPECT_EQ(p.errors.at(0).status.message(), cut);
+  EXPECT_EQ(p.fetched.at(0).status.message(), cut);
+}
+
+TEST(Outbox, TextsOfFailedValuesCountAsUnread) {
+  Outbox outbox{small()};
+  const auto failed = [] {
+    auto value = teletensor::server::value(1, 0);
+    value.status = core::invalid(std::string(4000, 'e'));
+    return value;
+  };
+  ASSERT_TRUE(outbox.fetched(failed()).ok());
+  ASSERT_TRUE(outbox.fetched(failed()).ok());
+  EXPECT_EQ(outbox.fetched(failed()).code(), Code::kResourceExhausted);
 }
 
 TEST(Outbox, FramesThatComeTwiceAreNotNew) {

@@ -22,7 +22,7 @@ LARGER = {
     ("engine/memory/pool.h", "Pool"): (44, 16),
     ("engine/ops/op.h", "OpDef"): (1, 22),
     ("engine/ops/scalar/steps.h", "Step"): (1, 24),
-    ("engine/runtime/back.h", "Back"): (99, 67),
+    ("engine/runtime/back.h", "Back"): (99, 65),
     ("engine/runtime/executor.h", "Executor"): (76, 35),
     ("engine/runtime/group_epoch.h", "GroupEpoch"): (58, 23),
     ("engine/runtime/program_run.h", "ProgramRun"): (37, 30),
