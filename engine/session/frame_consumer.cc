@@ -157,8 +157,8 @@ void Session::forget_upto(std::uint64_t completed) {
 }
 
 bool Session::charge_bookkeeping() {
-  const std::uint64_t used = bookkeeping();
-  bookkeeping_.store(used, std::memory_order_relaxed);
+  const std::uint64_t used = chargeable();
+  bookkeeping_.store(bookkeeping(), std::memory_order_relaxed);
   std::uint64_t due = used - std::min(used, kFreeBookkeeping);
   due = (due + kBookkeepingStep - 1) / kBookkeepingStep * kBookkeepingStep;
   if (due == charged_) return true;
@@ -198,6 +198,14 @@ std::string Session::names_and_tape() const {
          std::to_string(front_.tape_nodes()) + " recorded operations)";
 }
 
+std::string Session::charged_things() const {
+  const std::uint64_t programs = front_.program_memory() + back_.planned_bytes();
+  return programs <= kFreeBookkeeping
+             ? names_and_tape()
+             : names_and_tape() + " and programs (" + std::to_string(front_.amounts().programs) +
+                   " functions, " + std::to_string(programs) + " bytes with their plans)";
+}
+
 Status Session::beyond_limits() const {
   if (!handles_fit()) {
     return program::over_limit("tensors", &program::Amounts::handles, front_.handles(), 1,
@@ -220,13 +228,14 @@ Status Session::refuse_or_resume() {
     if (!back_.refusing()) back_.refuse(beyond_limits());
     return {};
   }
+  if (!back_.refusing()) count_planned();  // forgets plans that nothing can call any more
   if (charge_bookkeeping()) {
     if (back_.refusing()) back_.refuse({});
     return {};
   }
-  const std::uint64_t due = bookkeeping() - kFreeBookkeeping - charged_;
+  const std::uint64_t due = chargeable() - kFreeBookkeeping - charged_;
   if (back_.refusing() && due <= kMaxUnpaid) return {};
-  Status status = host_pool().refusal(names_and_tape(), std::max(due, kBookkeepingStep));
+  Status status = host_pool().refusal(charged_things(), std::max(due, kBookkeepingStep));
   if (due > kMaxUnpaid) return status;
   back_.refuse(std::move(status));
   return {};
