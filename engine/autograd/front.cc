@@ -63,8 +63,9 @@ class Front::Impl final : public Issuer {
   program::Inventory take_over() {
     graph_.forget_history();
     programs_.clear();
+    unchecked_.clear();
     refused_.clear();
-    program_bytes_ = steps_ = 0;
+    program_bytes_ = steps_ = checked_ns_ = program_memory_ = 0;
     const std::vector<HandleRef> kept = strip(kept_);
     std::vector<HandleId> ids;
     for (const HandleRef& h : kept) {
@@ -149,6 +150,7 @@ class Front::Impl final : public Issuer {
   }
 
   std::uint64_t checked_ns() const { return checked_ns_; }
+  std::uint64_t program_memory() const { return program_memory_; }
   bool is_checked(const program::Program& program) const { return !unchecked_.contains(&program); }
 
   Graph& graph() { return graph_; }
@@ -580,7 +582,9 @@ class Front::Impl final : public Issuer {
     auto callable =
         std::make_unique<Callable>(std::make_shared<const program::Program>(std::move(*read)));
     if (late) unchecked_.insert(&callable->program());
-    programs_.emplace(c.program, Defined{std::move(callable), c.bytes.size(), steps, ns});
+    const std::uint64_t memory = program::memory_of(callable->program());
+    program_memory_ += memory;
+    programs_.emplace(c.program, Defined{std::move(callable), c.bytes.size(), steps, ns, memory});
     return {};
   }
   Status run(program::Undefine& c) {
@@ -589,6 +593,7 @@ class Front::Impl final : public Issuer {
     program_bytes_ -= found->second.bytes;
     steps_ -= found->second.steps;
     checked_ns_ -= found->second.checked_ns;
+    program_memory_ -= found->second.memory;
     unchecked_.erase(&found->second.callable->program());
     programs_.erase(found);
     return {};
@@ -646,12 +651,12 @@ class Front::Impl final : public Issuer {
   std::unique_ptr<Backward> backward_;
   struct Defined {
     std::unique_ptr<Callable> callable;
-    std::uint64_t bytes, steps, checked_ns;
+    std::uint64_t bytes, steps, checked_ns, memory;
   };
   std::unordered_map<std::uint64_t, Defined> programs_;
   // Programs whose verification ran out of time.
   std::unordered_set<const program::Program*> unchecked_;
-  std::uint64_t program_bytes_ = 0, steps_ = 0, checked_ns_ = 0;
+  std::uint64_t program_bytes_ = 0, steps_ = 0, checked_ns_ = 0, program_memory_ = 0;
   std::uint64_t seq_ = 0;
   bool thin_ = false;                                 // the command's client
   FailureRef cause_;                                  // of an operand that has failed
@@ -710,6 +715,7 @@ program::Amounts Front::amounts() const { return impl_->amounts(); }
 std::uint64_t Front::checked_ns() const { return impl_->checked_ns(); }
 bool Front::is_checked(const program::Program& program) const { return impl_->is_checked(program); }
 std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }
+std::uint64_t Front::program_memory() const { return impl_->program_memory(); }
 std::size_t Front::bookkeeping_bytes() const {
   return impl_->graph().bookkeeping_bytes() + impl_->names().bytes();
 }

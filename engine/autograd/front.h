@@ -142,6 +142,8 @@ class Front {
   core::Status restore_image(const program::Image& image,
                              const std::vector<program::ValueRef>& values);
   std::size_t tape_nodes() const;  // number of live nodes
+  // The memory of the programs that are defined, in bytes.
+  std::uint64_t program_memory() const;
   // Approximate memory that handles and tape use, without the tensors' values.
   std::size_t bookkeeping_bytes() const;
   // The current number of handles, programs and kept names.

@@ -19,9 +19,15 @@ class Interner {
   // The returned objects live as long as the interner and never move.
   const core::Geometry* geometry(const core::Geometry& geometry);
   const core::Attributes* attributes(const core::Attributes& attributes);
+  // The memory of the items, in bytes.
+  std::uint64_t bytes() const {
+    return geometries_.items.size() * (sizeof(core::Geometry) + kPerItem) +
+           attributes_.items.size() * (sizeof(core::Attributes) + kPerItem);
+  }
   std::size_t size() const { return geometries_.items.size() + attributes_.items.size(); }
 
  private:
+  static constexpr std::uint64_t kPerItem = 16;  // an item's hash, and its places in the table
   template <class T>
   struct Table {
     std::deque<T> items;

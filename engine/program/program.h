@@ -150,6 +150,9 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
+// The memory that a program takes, in bytes, without what the allocator adds.
+std::uint64_t memory_of(const Program& program);
+
 inline bool operator==(const Block& a, const Block& b) {
   return a.parameters == b.parameters && a.steps == b.steps && a.results == b.results;
 }

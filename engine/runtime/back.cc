@@ -203,6 +203,7 @@ void Back::call(std::uint64_t seq, program::Invocation invocation) {
     planned.prepared = std::make_shared<const Prepared>(invocation.program, executor_.catalog(),
                                                         executor_.devices());
     planned.ns = core::ns_since(began);
+    planned_bytes_ += planned.prepared->bytes();
     charge(planned.ns);
   }
   Entry& entry = append(seq);
@@ -215,8 +216,10 @@ std::uint64_t Back::planned_ns() {
   std::erase_if(prepared_, [&](const auto& each) {
     ns += each.second.ns;
     const bool gone = each.second.prepared->shared().use_count() == 1;
-    if (gone) ns -= each.second.ns;
-    return gone;
+    if (!gone) return false;
+    ns -= each.second.ns;
+    planned_bytes_ -= each.second.prepared->bytes();
+    return true;
   });
   return ns;
 }

@@ -128,6 +128,9 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool is_new(const program::Program& program) const { return !prepared_.contains(&program); }
   // The planning time of all programs that can still be called.
   std::uint64_t planned_ns();
+  // The memory of all planned programs, in bytes; those that can no longer be called are counted
+  // until planned_ns() is called.
+  std::uint64_t planned_bytes() const { return planned_bytes_; }
   // Makes a call fail as a root; values that it would have written are unchanged.
   void failed_call(std::uint64_t seq, core::Status status, program::Invocation invocation);
   // Publishes all entries of the commands up to `seq`, which must have been appended. With `here`,
@@ -328,6 +331,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     std::uint64_t ns = 0;
   };
   std::unordered_map<const program::Program*, Planned> prepared_;
+  std::uint64_t planned_bytes_ = 0;
 
   // Used by the session task only: a list of chunks, none of them empty, and the position up to
   // which they were scanned.

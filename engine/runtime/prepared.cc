@@ -39,6 +39,20 @@ bool fits_device(const FuseStep& fused, const Step& step, const program::Program
          (outputs == 1 || folded.geometry.numel() / outputs >= passes::kShortRow);
 }
 
+template <class T>
+std::uint64_t bytes_of(const std::vector<T>& items) {
+  return items.capacity() * sizeof(T);
+}
+
+std::uint64_t bytes_of(const Prepared::Facts& facts) {
+  std::uint64_t bytes = bytes_of(facts.units) + facts.never.capacity() / 8 +
+                        bytes_of(facts.dying) + bytes_of(facts.results) + bytes_of(facts.steps);
+  for (const Unit& unit : facts.units) bytes += bytes_of(unit.steps);
+  for (const auto& dying : facts.dying) bytes += bytes_of(dying);
+  for (const auto& step : facts.steps) bytes += bytes_of(step.operands) + bytes_of(step.results);
+  return bytes;
+}
+
 }  // namespace
 
 // Goes through the blocks, inner blocks at the position of their step.
@@ -158,6 +172,8 @@ Prepared::Prepared(std::shared_ptr<const program::Program> program, const ops::C
                    const Devices& devices)
     : program_(std::move(program)) {
   Scan(*this, catalog, devices).run();
+  bytes_ = program::memory_of(*program_) + interner_.bytes();
+  for (const auto& [block, facts] : facts_) bytes_ += sizeof(Facts) + bytes_of(facts);
 }
 
 }  // namespace teletensor::runtime

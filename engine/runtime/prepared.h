@@ -40,6 +40,8 @@ class Prepared {
   const Facts& facts(const program::Block& block) const { return facts_.at(&block); }
   // The groups of its collectives, by the session's numbers.
   const std::vector<std::uint64_t>& groups() const { return groups_; }
+  // The memory of the program and of the facts, in bytes.
+  std::uint64_t bytes() const { return bytes_; }
 
  private:
   class Scan;
@@ -48,6 +50,7 @@ class Prepared {
   program::Interner interner_;
   std::unordered_map<const program::Block*, Facts> facts_;
   std::vector<std::uint64_t> groups_;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace teletensor::runtime

@@ -200,10 +200,18 @@ std::string names_and_tape(const autograd::Front& front) {
          std::to_string(front.tape_nodes()) + " recorded operations)";
 }
 
-// As names_and_tape(), with the late errors if they take much.
-std::string charged_things(const autograd::Front& front, std::uint64_t errors) {
-  if (errors <= Session::kFreeBookkeeping) return names_and_tape(front);
-  return names_and_tape(front) + " and late errors (" + std::to_string(errors) + " bytes)";
+// As names_and_tape(), with the late errors and the programs if they take much.
+std::string charged_things(const autograd::Front& front, const runtime::Back& back) {
+  std::string text = names_and_tape(front);
+  if (const std::uint64_t errors = back.failures().bytes(); errors > Session::kFreeBookkeeping) {
+    text += " and late errors (" + std::to_string(errors) + " bytes)";
+  }
+  const std::uint64_t programs = front.program_memory() + back.planned_bytes();
+  if (programs > Session::kFreeBookkeeping) {
+    text += " and " + std::to_string(front.amounts().programs) + " functions (" +
+            std::to_string(programs) + " bytes with their plans)";
+  }
+  return text;
 }
 
 }  // namespace
@@ -230,6 +238,7 @@ Status Session::refuse_or_resume() {
     if (!back_.refusing()) back_.refuse(beyond_limits());
     return {};
   }
+  if (!back_.refusing()) count_planned();  // forgets plans that nothing can call any more
   if (charge_bookkeeping()) {
     if (back_.refusing()) back_.refuse({});
     return {};
@@ -238,8 +247,8 @@ Status Session::refuse_or_resume() {
   const std::uint64_t used = chargeable(), paid = kFreeBookkeeping + charged_;
   const std::uint64_t due = used - std::min(used, paid);
   if (back_.refusing() && due <= kMaxUnpaid) return {};
-  Status status = host_pool().refusal(charged_things(front_, back_.failures().bytes()),
-                                      std::max(due, kBookkeepingStep));
+  Status status =
+      host_pool().refusal(charged_things(front_, back_), std::max(due, kBookkeepingStep));
   if (due > kMaxUnpaid) return status;
   back_.refuse(std::move(status));
   return {};

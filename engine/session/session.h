@@ -35,9 +35,10 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // are kept, up to these limits.
   static constexpr std::size_t kMaxFailures = 1u << 20;
   static constexpr std::uint64_t kMaxCommandsKept = 1u << 22;
-  // The memory of names, tape, queue and late errors is charged to the host's account in steps,
-  // except for the first few MiB. If the account refuses, instructions fail. A client that still
-  // adds names breaks its session once more than kMaxUnpaid bytes could not be charged.
+  // The memory of names, tape, queue, late errors and programs is charged to the host's account in
+  // steps, except for the first few MiB. If the account refuses, instructions fail. A client that
+  // still adds names or programs breaks its session once more than kMaxUnpaid bytes could not be
+  // charged.
   static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
   static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
   static constexpr std::uint64_t kMaxUnpaid = 256u << 20;
@@ -148,8 +149,12 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Result<program::Image> make_image();
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
-  // The memory that is charged: bookkeeping and late errors.
-  std::uint64_t chargeable() const { return bookkeeping() + back_.failures().bytes(); }
+  // The memory that is charged: bookkeeping, late errors, programs and their plans. A program counts
+  // twice once it is planned, because its plan may outlive it.
+  std::uint64_t chargeable() const {
+    return bookkeeping() + back_.failures().bytes() + front_.program_memory() +
+           back_.planned_bytes();
+  }
   bool charge_bookkeeping();
   // Returns true if the next command stays within the limits of handles and tape.
   bool handles_fit() const;
