@@ -18,10 +18,8 @@ import (
 	"teletensor/wire"
 )
 
-const (
-	protocol = 2
-	gather   = 64 // commands, after which a frame is sent at the latest
-)
+// The version of the protocol, and the number of commands after which a frame is sent at the latest.
+const protocol, gather = 2, 64
 
 // Options of a session.
 type Options struct {
@@ -38,11 +36,6 @@ func (e *LateError) Error() string {
 	return fmt.Sprintf("command %d: %s (code %d)", e.Root, e.Text, e.Code)
 }
 
-type sentFrame struct {
-	last  uint64 // number of its last command
-	bytes rawMessage
-}
-
 // Client is a session of a daemon.
 type Client struct {
 	link     link
@@ -56,7 +49,7 @@ type Client struct {
 	pending     []*wire.Command // not sent yet
 	firstID     uint64          // of the frame that is gathered
 	weight      int             // bytes and ids of that frame
-	sent        []sentFrame     // not completed yet, for the case that the connection is lost
+	sent        []*wire.Frame   // not completed yet, for the case that the connection is lost
 	sentBytes   uint64
 
 	number, completed       uint64 // of the last Progress; of the last command that has run
@@ -74,14 +67,13 @@ type Client struct {
 func Open(address string, options Options) (*Client, error) {
 	c := &Client{instance: make([]byte, 16), attach: 1, seq: 1, nextID: 1, firstID: 1,
 		fetched: map[uint64]*wire.Fetched{}, told: map[uint64]bool{}}
-	_, err := rand.Read(c.instance)
-	if err == nil {
-		err = c.link.dial(address, options)
-	}
-	if err != nil {
+	if _, err := rand.Read(c.instance); err != nil {
 		return nil, err
 	}
-	if err = c.hello(options); err != nil {
+	if err := c.link.dial(address, options); err != nil {
+		return nil, err
+	}
+	if err := c.hello(options); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
@@ -170,21 +162,17 @@ func (c *Client) distances(tensors []Tensor) (found []uint64) {
 func (c *Client) distance(t Tensor) uint64 { return c.distances([]Tensor{t})[0] }
 
 // New makes a tensor of these elements on the daemon's host. Without a shape it has one dimension.
-func New[T Element](c *Client, elements []T, shape ...int) (Tensor, error) {
+func New[T Element](c *Client, elements []T, shape ...int64) (Tensor, error) {
 	var data bytes.Buffer
 	_ = binary.Write(&data, binary.LittleEndian, elements) // such elements can be written
-	sizes := []int64{}
-	for _, size := range shape {
-		sizes = append(sizes, int64(size))
-	}
 	if len(shape) == 0 {
-		sizes = append(sizes, int64(len(elements)))
+		shape = []int64{int64(len(elements))}
 	}
 	command := &wire.Command{Other: &wire.Command_Constant{Constant: &wire.Constant{
-		Dtype: dtypeOf[T](), Shape: sizes, Data: data.Bytes()}}}
+		Dtype: dtypeOf[T](), Shape: shape, Data: data.Bytes()}}}
 	var err error
 	if data.Len() > int(c.limits.InlineBytes) {
-		uploaded := &wire.Uploaded{Dtype: dtypeOf[T](), Shape: sizes}
+		uploaded := &wire.Uploaded{Dtype: dtypeOf[T](), Shape: shape}
 		command.Other = &wire.Command_Uploaded{Uploaded: uploaded}
 		uploaded.Upload, err = c.upload(data.Bytes())
 	}
@@ -222,10 +210,10 @@ func (c *Client) Scope(f func() []Tensor) []Tensor {
 	c.made = map[uint64]bool{}
 	kept := f()
 	for _, each := range kept {
-		delete(c.made, each.id)
-		if outer != nil {
+		if outer != nil && c.made[each.id] {
 			outer[each.id] = true
 		}
+		delete(c.made, each.id)
 	}
 	gone := []Tensor{}
 	for id := range c.made {
@@ -306,7 +294,8 @@ func Read[T Element](c *Client, t Tensor) ([]T, error) {
 	return elements, err
 }
 
-// Finish returns when all commands have run. The error is the first failure that it has not returned before.
+// Finish returns when all commands have run. The error is the first failure that Finish has not returned
+// before.
 func (c *Client) Finish() error {
 	err := c.wait(c.seq - 1)
 	if err == nil && len(c.failures) > 0 {

@@ -26,7 +26,7 @@ func open(t *testing.T) *Client {
 	return client
 }
 
-func constant[T Element](t *testing.T, client *Client, elements []T, shape ...int) Tensor {
+func constant[T Element](t *testing.T, client *Client, elements []T, shape ...int64) Tensor {
 	t.Helper()
 	tensor, err := New(client, elements, shape...)
 	if err != nil {
@@ -74,8 +74,8 @@ func TestGradients(t *testing.T) {
 func TestOperandsAndAttributes(t *testing.T) {
 	client := open(t)
 	x := constant(t, client, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
-	expect(t, client, client.Sum(x, []int{1}), 6, 15)
-	expect(t, client, client.Sum(x, []int{0}, true), 5, 7, 9)
+	expect(t, client, client.Sum(x, []int64{1}), 6, 15)
+	expect(t, client, client.Sum(x, []int64{0}, true), 5, 7, 9)
 	expect(t, client, client.Clamp(x, nil, 3), 1, 2, 3, 3, 3, 3)
 	expect(t, client, client.Add(x, 1, 2), 3, 4, 5, 6, 7, 8)
 	expect(t, client, client.Cat(client.Unbind(x, 2, 0)), 1, 2, 3, 4, 5, 6)
@@ -170,4 +170,26 @@ func TestWrongGoTypes(t *testing.T) {
 		}
 	}()
 	client.Add(constant(t, client, []float32{1}), float32(1))
+}
+
+// A tensor that a scope returns without having made it stays the caller's.
+func TestScopes(t *testing.T) {
+	client := open(t)
+	x := constant(t, client, []float32{3})
+	var inner, gone Tensor
+	kept := client.Scope(func() []Tensor {
+		y := client.Neg(x)
+		inner = client.Scope(func() []Tensor {
+			gone = client.Neg(y)
+			return []Tensor{client.Neg(gone), x}
+		})[0]
+		return []Tensor{y}
+	})
+	expect(t, client, x, 3)
+	expect(t, client, kept[0], -3)
+	for _, released := range []Tensor{inner, gone} {
+		if _, err := Read[float32](client, released); err == nil {
+			t.Fatal("a tensor is still there")
+		}
+	}
 }

@@ -19,7 +19,7 @@ import "teletensor/wire"
 
 """
 # Go types of attributes and operands.
-TYPES = {"bool": "bool", "int": "int", "float": "float64", "int[]": "[]int", "str": "string",
+TYPES = {"bool": "bool", "int": "int", "float": "float64", "int[]": "[]int64", "str": "string",
          "dtype": "DType", "device": "Device"}
 OPERANDS = {"Tensor": "Tensor", "Tensor[]": "[]Tensor", "Operand": "Operand"}
 # Words that cannot name a parameter: keywords of Go, and names that the methods use themselves.

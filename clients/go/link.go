@@ -19,10 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-const (
-	patience = 60 * time.Second
-	largest  = 64 << 20 // bytes of a message of the daemon, at most
-)
+// The longest time of a call that needs no computation, and the largest message of the daemon.
+const patience, largest = 60 * time.Second, 64 << 20
 
 // Refusal is a call that ended with a status. Reason is the word of docs/wire.md, or empty.
 type Refusal struct {
@@ -30,9 +28,7 @@ type Refusal struct {
 	Reason string
 }
 
-func (r *Refusal) Error() string {
-	return fmt.Sprintf("%v (reason %q)", r.Status, r.Reason)
-}
+func (r *Refusal) Error() string { return fmt.Sprintf("%v (reason %q)", r.Status, r.Reason) }
 
 func refusal(err error, trailer metadata.MD) error {
 	if err == nil || err == io.EOF {
@@ -51,9 +47,6 @@ func isLost(err error) bool {
 	return code == codes.Unavailable || code == codes.Canceled || refusal.Reason == "streams"
 }
 
-// rawMessage is a message in bytes.
-type rawMessage []byte
-
 // codec encodes messages with google.golang.org/protobuf, whatever grpc itself uses.
 type codec struct{}
 
@@ -63,12 +56,7 @@ func (codec) Unmarshal(data []byte, v interface{}) error {
 	return proto.Unmarshal(data, v.(proto.Message))
 }
 
-func (codec) Marshal(v interface{}) ([]byte, error) {
-	if data, raw := v.(rawMessage); raw {
-		return data, nil
-	}
-	return proto.Marshal(v.(proto.Message))
-}
+func (codec) Marshal(v interface{}) ([]byte, error) { return proto.Marshal(v.(proto.Message)) }
 
 // link is the connection of a session: its calls, and its Run stream.
 type link struct {

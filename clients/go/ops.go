@@ -403,27 +403,27 @@ func (client *Client) Transpose(x Tensor, dim0 int, dim1 int) Tensor {
 }
 
 // Permute issues the op permute(Tensor x, int[] dims) -> Tensor.
-func (client *Client) Permute(x Tensor, dims []int) Tensor {
+func (client *Client) Permute(x Tensor, dims []int64) Tensor {
 	return client.call(8, 1, false, []Attribute{dims}, x)[0]
 }
 
 // Expand issues the op expand(Tensor x, int[] size) -> Tensor.
-func (client *Client) Expand(x Tensor, size []int) Tensor {
+func (client *Client) Expand(x Tensor, size []int64) Tensor {
 	return client.call(9, 1, false, []Attribute{size}, x)[0]
 }
 
 // View issues the op view(Tensor x, int[] size) -> Tensor.
-func (client *Client) View(x Tensor, size []int) Tensor {
+func (client *Client) View(x Tensor, size []int64) Tensor {
 	return client.call(10, 1, false, []Attribute{size}, x)[0]
 }
 
 // Reshape issues the op reshape(Tensor x, int[] size) -> Tensor.
-func (client *Client) Reshape(x Tensor, size []int) Tensor {
+func (client *Client) Reshape(x Tensor, size []int64) Tensor {
 	return client.call(11, 1, false, []Attribute{size}, x)[0]
 }
 
 // ReshapeInPlace issues the in-place form of op reshape(Tensor x, int[] size) -> Tensor.
-func (client *Client) ReshapeInPlace(x Tensor, size []int) {
+func (client *Client) ReshapeInPlace(x Tensor, size []int64) {
 	client.call(11, 0, true, []Attribute{size}, x)
 }
 
@@ -448,12 +448,12 @@ func (client *Client) Unbind(x Tensor, made int, attributes ...Attribute) []Tens
 }
 
 // SplitWithSizes issues the op split_with_sizes(Tensor x, int[] split_sizes, int dim=0) -> Tensor[].
-func (client *Client) SplitWithSizes(x Tensor, splitSizes []int, made int, attributes ...Attribute) []Tensor {
+func (client *Client) SplitWithSizes(x Tensor, splitSizes []int64, made int, attributes ...Attribute) []Tensor {
 	return client.call(16, made, false, append([]Attribute{splitSizes}, attributes...), x)
 }
 
 // AsStrided issues the op as_strided(Tensor x, int[] size, int[] stride, int? storage_offset=None) -> Tensor.
-func (client *Client) AsStrided(x Tensor, size []int, stride []int, attributes ...Attribute) Tensor {
+func (client *Client) AsStrided(x Tensor, size []int64, stride []int64, attributes ...Attribute) Tensor {
 	return client.call(17, 1, false, append([]Attribute{size, stride}, attributes...), x)[0]
 }
 
@@ -2188,12 +2188,12 @@ func (client *Client) NormInPlace(x Tensor, attributes ...Attribute) {
 }
 
 // Logsumexp issues the op logsumexp(Tensor x, int[] dim, bool keepdim=False) -> Tensor.
-func (client *Client) Logsumexp(x Tensor, dim []int, attributes ...Attribute) Tensor {
+func (client *Client) Logsumexp(x Tensor, dim []int64, attributes ...Attribute) Tensor {
 	return client.call(205, 1, false, append([]Attribute{dim}, attributes...), x)[0]
 }
 
 // LogsumexpInPlace issues the in-place form of op logsumexp(Tensor x, int[] dim, bool keepdim=False) -> Tensor.
-func (client *Client) LogsumexpInPlace(x Tensor, dim []int, attributes ...Attribute) {
+func (client *Client) LogsumexpInPlace(x Tensor, dim []int64, attributes ...Attribute) {
 	client.call(205, 0, true, append([]Attribute{dim}, attributes...), x)
 }
 
@@ -2493,12 +2493,12 @@ func (client *Client) Geqrf(x Tensor) []Tensor {
 }
 
 // Full issues the op full(Operand value, int[] size, dtype? dtype=None, device? device=None) -> Tensor.
-func (client *Client) Full(value Operand, size []int, attributes ...Attribute) Tensor {
+func (client *Client) Full(value Operand, size []int64, attributes ...Attribute) Tensor {
 	return client.call(274, 1, false, append([]Attribute{size}, attributes...), value)[0]
 }
 
 // Empty issues the op empty(int[] size, dtype? dtype=None, device? device=None) -> Tensor.
-func (client *Client) Empty(size []int, attributes ...Attribute) Tensor {
+func (client *Client) Empty(size []int64, attributes ...Attribute) Tensor {
 	return client.call(275, 1, false, append([]Attribute{size}, attributes...))[0]
 }
 
@@ -2558,17 +2558,17 @@ func (client *Client) OneHotInPlace(x Tensor, numClasses int) {
 }
 
 // Rand issues the op rand(int[] size, dtype? dtype=None, device? device=None, int seed=0, int ordinal=0) -> Tensor.
-func (client *Client) Rand(size []int, attributes ...Attribute) Tensor {
+func (client *Client) Rand(size []int64, attributes ...Attribute) Tensor {
 	return client.call(283, 1, false, append([]Attribute{size}, attributes...))[0]
 }
 
 // Randn issues the op randn(int[] size, dtype? dtype=None, device? device=None, int seed=0, int ordinal=0) -> Tensor.
-func (client *Client) Randn(size []int, attributes ...Attribute) Tensor {
+func (client *Client) Randn(size []int64, attributes ...Attribute) Tensor {
 	return client.call(284, 1, false, append([]Attribute{size}, attributes...))[0]
 }
 
 // Randint issues the op randint(int low, int high, int[] size, dtype? dtype=None, device? device=None, int seed=0, int ordinal=0) -> Tensor.
-func (client *Client) Randint(low int, high int, size []int, attributes ...Attribute) Tensor {
+func (client *Client) Randint(low int, high int, size []int64, attributes ...Attribute) Tensor {
 	return client.call(285, 1, false, append([]Attribute{low, high, size}, attributes...))[0]
 }
 
@@ -2663,22 +2663,22 @@ func (client *Client) BinomialInPlace(count Tensor, prob Tensor, attributes ...A
 }
 
 // Index issues the op index(Tensor x, Tensor[] indices, int[] dims) -> Tensor.
-func (client *Client) Index(x Tensor, indices []Tensor, dims []int) Tensor {
+func (client *Client) Index(x Tensor, indices []Tensor, dims []int64) Tensor {
 	return client.call(296, 1, false, []Attribute{dims}, x, indices)[0]
 }
 
 // IndexInPlace issues the in-place form of op index(Tensor x, Tensor[] indices, int[] dims) -> Tensor.
-func (client *Client) IndexInPlace(x Tensor, indices []Tensor, dims []int) {
+func (client *Client) IndexInPlace(x Tensor, indices []Tensor, dims []int64) {
 	client.call(296, 0, true, []Attribute{dims}, x, indices)
 }
 
 // IndexPut issues the op index_put(Tensor x, Operand values, Tensor[] indices, int[] dims, bool accumulate=False) -> Tensor.
-func (client *Client) IndexPut(x Tensor, values Operand, indices []Tensor, dims []int, attributes ...Attribute) Tensor {
+func (client *Client) IndexPut(x Tensor, values Operand, indices []Tensor, dims []int64, attributes ...Attribute) Tensor {
 	return client.call(297, 1, false, append([]Attribute{dims}, attributes...), x, values, indices)[0]
 }
 
 // IndexPutInPlace issues the in-place form of op index_put(Tensor x, Operand values, Tensor[] indices, int[] dims, bool accumulate=False) -> Tensor.
-func (client *Client) IndexPutInPlace(x Tensor, values Operand, indices []Tensor, dims []int, attributes ...Attribute) {
+func (client *Client) IndexPutInPlace(x Tensor, values Operand, indices []Tensor, dims []int64, attributes ...Attribute) {
 	client.call(297, 0, true, append([]Attribute{dims}, attributes...), x, values, indices)
 }
 
@@ -2878,7 +2878,7 @@ func (client *Client) AmpUnscale(grads []Tensor, foundInf []Tensor, invScale Ope
 }
 
 // LayerNorm issues the op layer_norm(Tensor x, Tensor? weight=None, Tensor? bias=None, int[] normalized_shape, float eps=1e-05) -> (Tensor y, Tensor mean, Tensor rstd).
-func (client *Client) LayerNorm(x Tensor, weight Operand, bias Operand, normalizedShape []int, attributes ...Attribute) []Tensor {
+func (client *Client) LayerNorm(x Tensor, weight Operand, bias Operand, normalizedShape []int64, attributes ...Attribute) []Tensor {
 	return client.call(331, 3, false, append([]Attribute{normalizedShape}, attributes...), x, weight, bias)
 }
 
@@ -2888,87 +2888,87 @@ func (client *Client) BatchNorm(x Tensor, weight Operand, bias Operand, attribut
 }
 
 // Convolution issues the op convolution(Tensor input, Tensor weight, Tensor? bias=None, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups, bool? tf32=None) -> Tensor.
-func (client *Client) Convolution(input Tensor, weight Tensor, bias Operand, stride []int, padding []int, dilation []int, transposed bool, outputPadding []int, groups int, attributes ...Attribute) Tensor {
+func (client *Client) Convolution(input Tensor, weight Tensor, bias Operand, stride []int64, padding []int64, dilation []int64, transposed bool, outputPadding []int64, groups int, attributes ...Attribute) Tensor {
 	return client.call(337, 1, false, append([]Attribute{stride, padding, dilation, transposed, outputPadding, groups}, attributes...), input, weight, bias)[0]
 }
 
 // ConvolutionInPlace issues the in-place form of op convolution(Tensor input, Tensor weight, Tensor? bias=None, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups, bool? tf32=None) -> Tensor.
-func (client *Client) ConvolutionInPlace(input Tensor, weight Tensor, bias Operand, stride []int, padding []int, dilation []int, transposed bool, outputPadding []int, groups int, attributes ...Attribute) {
+func (client *Client) ConvolutionInPlace(input Tensor, weight Tensor, bias Operand, stride []int64, padding []int64, dilation []int64, transposed bool, outputPadding []int64, groups int, attributes ...Attribute) {
 	client.call(337, 0, true, append([]Attribute{stride, padding, dilation, transposed, outputPadding, groups}, attributes...), input, weight, bias)
 }
 
 // MaxPool issues the op max_pool(Tensor x, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) -> (Tensor values, Tensor indices).
-func (client *Client) MaxPool(x Tensor, kernelSize []int, stride []int, padding []int, dilation []int, ceilMode bool) []Tensor {
+func (client *Client) MaxPool(x Tensor, kernelSize []int64, stride []int64, padding []int64, dilation []int64, ceilMode bool) []Tensor {
 	return client.call(339, 2, false, []Attribute{kernelSize, stride, padding, dilation, ceilMode}, x)
 }
 
 // AdaptiveMaxPool issues the op adaptive_max_pool(Tensor x, int[] output_size) -> (Tensor values, Tensor indices).
-func (client *Client) AdaptiveMaxPool(x Tensor, outputSize []int) []Tensor {
+func (client *Client) AdaptiveMaxPool(x Tensor, outputSize []int64) []Tensor {
 	return client.call(340, 2, false, []Attribute{outputSize}, x)
 }
 
 // FractionalMaxPool issues the op fractional_max_pool(Tensor x, Tensor samples, int[] kernel_size, int[] output_size) -> (Tensor values, Tensor indices).
-func (client *Client) FractionalMaxPool(x Tensor, samples Tensor, kernelSize []int, outputSize []int) []Tensor {
+func (client *Client) FractionalMaxPool(x Tensor, samples Tensor, kernelSize []int64, outputSize []int64) []Tensor {
 	return client.call(341, 2, false, []Attribute{kernelSize, outputSize}, x, samples)
 }
 
 // MaxUnpool issues the op max_unpool(Tensor x, Tensor indices, int[] output_size, bool accumulate=False) -> Tensor.
-func (client *Client) MaxUnpool(x Tensor, indices Tensor, outputSize []int, attributes ...Attribute) Tensor {
+func (client *Client) MaxUnpool(x Tensor, indices Tensor, outputSize []int64, attributes ...Attribute) Tensor {
 	return client.call(342, 1, false, append([]Attribute{outputSize}, attributes...), x, indices)[0]
 }
 
 // MaxUnpoolInPlace issues the in-place form of op max_unpool(Tensor x, Tensor indices, int[] output_size, bool accumulate=False) -> Tensor.
-func (client *Client) MaxUnpoolInPlace(x Tensor, indices Tensor, outputSize []int, attributes ...Attribute) {
+func (client *Client) MaxUnpoolInPlace(x Tensor, indices Tensor, outputSize []int64, attributes ...Attribute) {
 	client.call(342, 0, true, append([]Attribute{outputSize}, attributes...), x, indices)
 }
 
 // AvgPool issues the op avg_pool(Tensor x, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override=None) -> Tensor.
-func (client *Client) AvgPool(x Tensor, kernelSize []int, stride []int, padding []int, ceilMode bool, countIncludePad bool, attributes ...Attribute) Tensor {
+func (client *Client) AvgPool(x Tensor, kernelSize []int64, stride []int64, padding []int64, ceilMode bool, countIncludePad bool, attributes ...Attribute) Tensor {
 	return client.call(343, 1, false, append([]Attribute{kernelSize, stride, padding, ceilMode, countIncludePad}, attributes...), x)[0]
 }
 
 // AvgPoolInPlace issues the in-place form of op avg_pool(Tensor x, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override=None) -> Tensor.
-func (client *Client) AvgPoolInPlace(x Tensor, kernelSize []int, stride []int, padding []int, ceilMode bool, countIncludePad bool, attributes ...Attribute) {
+func (client *Client) AvgPoolInPlace(x Tensor, kernelSize []int64, stride []int64, padding []int64, ceilMode bool, countIncludePad bool, attributes ...Attribute) {
 	client.call(343, 0, true, append([]Attribute{kernelSize, stride, padding, ceilMode, countIncludePad}, attributes...), x)
 }
 
 // AdaptiveAvgPool issues the op adaptive_avg_pool(Tensor x, int[] output_size) -> Tensor.
-func (client *Client) AdaptiveAvgPool(x Tensor, outputSize []int) Tensor {
+func (client *Client) AdaptiveAvgPool(x Tensor, outputSize []int64) Tensor {
 	return client.call(345, 1, false, []Attribute{outputSize}, x)[0]
 }
 
 // AdaptiveAvgPoolInPlace issues the in-place form of op adaptive_avg_pool(Tensor x, int[] output_size) -> Tensor.
-func (client *Client) AdaptiveAvgPoolInPlace(x Tensor, outputSize []int) {
+func (client *Client) AdaptiveAvgPoolInPlace(x Tensor, outputSize []int64) {
 	client.call(345, 0, true, []Attribute{outputSize}, x)
 }
 
 // ConstantPadNd issues the op constant_pad_nd(Tensor x, Operand value, int[] pad) -> Tensor.
-func (client *Client) ConstantPadNd(x Tensor, value Operand, pad []int) Tensor {
+func (client *Client) ConstantPadNd(x Tensor, value Operand, pad []int64) Tensor {
 	return client.call(347, 1, false, []Attribute{pad}, x, value)[0]
 }
 
 // ConstantPadNdInPlace issues the in-place form of op constant_pad_nd(Tensor x, Operand value, int[] pad) -> Tensor.
-func (client *Client) ConstantPadNdInPlace(x Tensor, value Operand, pad []int) {
+func (client *Client) ConstantPadNdInPlace(x Tensor, value Operand, pad []int64) {
 	client.call(347, 0, true, []Attribute{pad}, x, value)
 }
 
 // Im2col issues the op im2col(Tensor x, int[] kernel_size, int[] dilation, int[] padding, int[] stride) -> Tensor.
-func (client *Client) Im2col(x Tensor, kernelSize []int, dilation []int, padding []int, stride []int) Tensor {
+func (client *Client) Im2col(x Tensor, kernelSize []int64, dilation []int64, padding []int64, stride []int64) Tensor {
 	return client.call(348, 1, false, []Attribute{kernelSize, dilation, padding, stride}, x)[0]
 }
 
 // Im2colInPlace issues the in-place form of op im2col(Tensor x, int[] kernel_size, int[] dilation, int[] padding, int[] stride) -> Tensor.
-func (client *Client) Im2colInPlace(x Tensor, kernelSize []int, dilation []int, padding []int, stride []int) {
+func (client *Client) Im2colInPlace(x Tensor, kernelSize []int64, dilation []int64, padding []int64, stride []int64) {
 	client.call(348, 0, true, []Attribute{kernelSize, dilation, padding, stride}, x)
 }
 
 // Col2im issues the op col2im(Tensor x, int[] output_size, int[] kernel_size, int[] dilation, int[] padding, int[] stride) -> Tensor.
-func (client *Client) Col2im(x Tensor, outputSize []int, kernelSize []int, dilation []int, padding []int, stride []int) Tensor {
+func (client *Client) Col2im(x Tensor, outputSize []int64, kernelSize []int64, dilation []int64, padding []int64, stride []int64) Tensor {
 	return client.call(349, 1, false, []Attribute{outputSize, kernelSize, dilation, padding, stride}, x)[0]
 }
 
 // Col2imInPlace issues the in-place form of op col2im(Tensor x, int[] output_size, int[] kernel_size, int[] dilation, int[] padding, int[] stride) -> Tensor.
-func (client *Client) Col2imInPlace(x Tensor, outputSize []int, kernelSize []int, dilation []int, padding []int, stride []int) {
+func (client *Client) Col2imInPlace(x Tensor, outputSize []int64, kernelSize []int64, dilation []int64, padding []int64, stride []int64) {
 	client.call(349, 0, true, []Attribute{outputSize, kernelSize, dilation, padding, stride}, x)
 }
 

@@ -14,18 +14,17 @@ func (c *Client) flush() {
 	if len(c.pending) == 0 || c.fatal != nil {
 		return
 	}
-	last := c.seq - 1
-	bytes, err := proto.Marshal(&wire.Frame{FirstSeq: c.seq - uint64(len(c.pending)), FirstId: c.firstID,
-		AckUpto: c.number, AttachCounter: c.attach, Commands: c.pending})
-	c.fatal, c.pending, c.weight, c.firstID = err, nil, 0, c.nextID
-	c.sentBytes += uint64(len(bytes))
-	for last > c.creditUpto || c.sentBytes > c.creditBytes {
+	frame := &wire.Frame{FirstSeq: c.seq - uint64(len(c.pending)), FirstId: c.firstID,
+		AckUpto: c.number, AttachCounter: c.attach, Commands: c.pending}
+	c.pending, c.weight, c.firstID = nil, 0, c.nextID
+	c.sentBytes += uint64(proto.Size(frame))
+	for c.seq-1 > c.creditUpto || c.sentBytes > c.creditBytes {
 		if c.read() != nil {
 			return
 		}
 	}
-	c.sent = append(c.sent, sentFrame{last, bytes})
-	_ = c.link.stream.SendMsg(rawMessage(bytes)) // if it failed, read tells why
+	c.sent = append(c.sent, frame)
+	_ = c.link.stream.SendMsg(frame) // if it failed, read tells why
 }
 
 // wait returns when all commands up to this one have run.
@@ -81,7 +80,7 @@ func raise(value *uint64, to uint64) {
 
 // forget drops the frames whose commands have all run or arrived.
 func (c *Client) forget(upto uint64) {
-	for len(c.sent) > 0 && c.sent[0].last <= upto {
+	for len(c.sent) > 0 && c.sent[0].FirstSeq+uint64(len(c.sent[0].Commands)) <= upto+1 {
 		c.sent = c.sent[1:]
 	}
 }
@@ -118,7 +117,7 @@ func (c *Client) reattach() error {
 		c.epoch = reply.ServerEpoch
 		c.forget(reply.ReceivedUpto)
 		for _, frame := range c.sent {
-			_ = c.link.stream.SendMsg(frame.bytes)
+			_ = c.link.stream.SendMsg(frame)
 		}
 		return nil
 	})

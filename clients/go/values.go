@@ -19,7 +19,7 @@ type Tensor struct{ id uint64 }
 // Operand is a Tensor, []Tensor, bool, int, float64, or nil for an absent operand.
 type Operand interface{}
 
-// Attribute is a bool, int, float64, []int, string, DType, Device, or nil for none.
+// Attribute is a bool, int, float64, []int64, string, DType, Device, or nil for none.
 type Attribute interface{}
 
 // Element is a Go type of elements.
@@ -85,11 +85,8 @@ func (e *encoder) attribute(value Attribute) {
 		e.Integers, code = append(e.Integers, int64(value)), 2
 	case float64:
 		e.Reals, code = append(e.Reals, value), 3
-	case []int:
-		for _, each := range value {
-			e.Integers = append(e.Integers, int64(each))
-		}
-		code = 4 + 8*uint64(len(value))
+	case []int64:
+		e.Integers, code = append(e.Integers, value...), 4+8*uint64(len(value))
 	case string:
 		e.Texts, code = append(e.Texts, value), 5
 	case DType:

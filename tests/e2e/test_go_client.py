@@ -46,7 +46,7 @@ def run_tests(built, address, *flags):
 def test_the_tests_of_the_client(built, shared_daemon):
     done = run_tests(built, shared_daemon.unix)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("--- PASS") == 6, done.stdout
+    assert done.stdout.count("--- PASS") == 7, done.stdout
 
 
 @pytest.mark.parametrize("momentum", [0, 0.9])

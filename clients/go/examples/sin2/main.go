@@ -24,8 +24,8 @@ var (
 // layers has the names and shapes of the parameters.
 var layers = []struct {
 	name  string
-	shape []int
-}{{"0.weight", []int{10, 1}}, {"0.bias", []int{10}}, {"2.weight", []int{1, 10}}, {"2.bias", []int{1}}}
+	shape []int64
+}{{"0.weight", []int64{10, 1}}, {"0.bias", []int64{10}}, {"2.weight", []int64{1, 10}}, {"2.bias", []int64{1}}}
 
 func main() {
 	flag.Parse()
@@ -109,7 +109,7 @@ func parameters(client *tt.Client) (params, buffers []tt.Tensor, err error) {
 			count *= layer.shape[1]
 		}
 		values := initial[layer.name]
-		for len(values) < count {
+		for int64(len(values)) < count {
 			values = append(values, 2*rand.Float32()-1)
 		}
 		param, err := tt.New(client, values, layer.shape...)
