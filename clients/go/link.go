@@ -37,6 +37,9 @@ func refusal(err error, trailer metadata.MD) error {
 	return &Refusal{err, strings.Join(trailer.Get("teletensor-reason"), "")}
 }
 
+// passing has the reasons after which a call is tried again.
+var passing = map[string]bool{"restart": true, "arriving": true, "resting": true, "streams": true}
+
 // isLost says whether a call may succeed on another connection.
 func isLost(err error) bool {
 	var refusal *Refusal
@@ -44,7 +47,7 @@ func isLost(err error) bool {
 		return err == io.EOF
 	}
 	code := status.Code(refusal.Status)
-	return code == codes.Unavailable || code == codes.Canceled || refusal.Reason == "streams"
+	return code == codes.Unavailable || code == codes.Canceled || passing[refusal.Reason]
 }
 
 // codec encodes messages with google.golang.org/protobuf, whatever grpc itself uses.

@@ -30,10 +30,14 @@ def built(tmp_path_factory):
     return folder
 
 
+def training(built, momentum, epochs):
+    """The command of the example, without the address."""
+    return [built / "bin/sin2", "-weights", built / "weights.json", "-momentum", str(momentum), "-epochs", str(epochs)]
+
+
 def train(built, address, momentum, epochs=sin2.EPOCHS):
     """The losses that the example prints."""
-    done = subprocess.run([built / "bin/sin2", "-weights", built / "weights.json", "-momentum", str(momentum),
-                           "-epochs", str(epochs), address], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*training(built, momentum, epochs), address], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return [float(line) for line in done.stdout.split()]
 
@@ -64,6 +68,19 @@ def test_a_cut_connection_changes_nothing(built, shared_daemon):
         assert proxy.connections > 5
     finally:
         proxy.close()
+
+
+def test_the_daemon_restarts(built, start_daemon):
+    """The daemon is restarted in the middle of the training, and the client goes on with its session."""
+    daemon = start_daemon("--restart", "60")
+    whole = train(built, daemon.unix, 0.9, epochs=60)
+    with subprocess.Popen([*training(built, 0.9, 60), daemon.unix], stdout=subprocess.PIPE, text=True) as running:
+        losses = [running.stdout.readline()]
+        assert daemon.terminate() == 0
+        assert running.poll() is None
+        daemon.restart()
+        losses += running.stdout.readlines()
+    assert running.returncode == 0 and [float(line) for line in losses] == whole
 
 
 def test_cut_transfers_are_continued(built, shared_daemon):
