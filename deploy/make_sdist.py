@@ -13,7 +13,7 @@ from scikit_build_core.build import build_sdist
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ["engine/core", "engine/program", "engine/ops", "engine/autograd", "engine/passes", "proto/wire",
-          "clients/session", "clients/torch", "clients/wire"]
+          "proto/teletensor", "clients/session", "clients/torch", "clients/wire"]
 
 
 def assemble(stage: Path) -> None:

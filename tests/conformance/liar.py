@@ -3,9 +3,8 @@
 from concurrent import futures
 
 import grpc
-
-from .caller import ADMIN, COMPUTE, plain
-from .schema import Schema
+from teletensor._conformance.caller import ADMIN, COMPUTE, plain
+from teletensor._conformance.schema import Schema
 
 STREAMS = {"Run": "stream_stream", "Upload": "stream_unary", "Download": "unary_stream"}
 REPLIES = {"Run": "Progress", "Download": "DownloadChunk"}
@@ -19,11 +18,13 @@ def passed_on(context):
 class Liar(grpc.GenericRpcHandler):
     """`lie(name, values)` alters a message that the daemon sends, a dictionary, in place.
 
-    `ending(code, text, word)` gives what a call ends with instead.
+    `ending(code, text, word)` gives what a call ends with instead. With `garble` each Progress has bytes at its
+    end that are no message. `frames` collects the frames that clients send.
     """
 
-    def __init__(self, address, lie=None, ending=None):
-        self.schema, self.lie, self.ending = Schema(), lie, ending
+    def __init__(self, address, lie=None, ending=None, garble=False):
+        self.schema, self.lie, self.ending, self.garble = Schema(), lie, ending, garble
+        self.frames = []
         self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self.server = grpc.server(futures.ThreadPoolExecutor(16), handlers=[self])
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
@@ -51,7 +52,7 @@ class Liar(grpc.GenericRpcHandler):
                 return self.end(context, error)
 
         def several(request, context):
-            call = outward(request, metadata=passed_on(context))
+            call = outward(self.noted(request) if name == "Run" else request, metadata=passed_on(context))
             context.add_callback(call.cancel)
             try:
                 for data in call:
@@ -60,7 +61,14 @@ class Liar(grpc.GenericRpcHandler):
                 self.end(context, error)
         return handler(several if kind.endswith("_stream") else one)
 
+    def noted(self, frames):
+        for frame in frames:
+            self.frames.append(frame)
+            yield frame
+
     def altered(self, name, data):
+        if self.garble and name == "Run":
+            return data + b"\x2a\x7f"
         if self.lie is None:
             return data
         message = REPLIES.get(name, f"{name}Reply")

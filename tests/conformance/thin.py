@@ -8,11 +8,11 @@ import os
 import re
 import struct
 
-from .caller import Caller, Refusal
+from teletensor._conformance.caller import Caller, Refusal
+from teletensor._conformance.runner import PROTOCOL, ids_of
 
 FORMATS = {1: "?", 2: "B", 3: "b", 4: "h", 5: "i", 6: "q", 9: "f", 10: "d", 13: "H", 14: "I", 15: "Q"}
 FLOAT32 = 9
-PROTOCOL = 2
 
 
 class LateError(Exception):
@@ -239,18 +239,6 @@ class ThinClient:
         self.forget(reply.get("received_upto", 0))
         for _, frame in self.sent:
             self.send(frame)
-
-
-def ids_of(command):
-    """The ids that a command takes, as the daemon counts them."""
-    if "made" in command:
-        return command["made"]
-    if "op" in command:
-        return 0 if command.get("inplace") else 1
-    for kind in ("backward", "call"):
-        if kind in command:
-            return command[kind].get("made", 0)
-    return int(any(kind in command for kind in ("constant", "uploaded", "saved", "published")))
 
 
 def attribute(kind, value, command):

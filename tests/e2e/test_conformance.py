@@ -1,16 +1,17 @@
 """The conformance kit against this daemon, and against one whose answers a proxy alters."""
 
+import json
 import subprocess
 import sys
 
 import grpc
 import pytest
-from conformance.__main__ import play_all
-from conformance.caller import Caller
 from conformance.liar import Liar
-from conformance.schema import Schema
-from conformance.transcript import FOLDER, Parser
 from support.daemon import ROOT, Daemon
+from teletensor._conformance.caller import Caller
+from teletensor._conformance.command import names, play_all
+from teletensor._conformance.schema import Schema
+from teletensor._conformance.transcript import Parser
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +22,57 @@ def daemon():
     assert not problem, problem
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.txt")))
+@pytest.mark.parametrize("name", names())
 def test_transcript(daemon, name):
     assert list(play_all(daemon.unix, [name])) == [(name, None)]
 
 
+def command(*words):
+    """What `teletensor conformance` prints, in a folder that is not the checkout."""
+    return subprocess.run([sys.executable, "-m", "teletensor.cli", "conformance", *words], cwd="/",
+                          capture_output=True, text=True, timeout=240)
+
+
 def test_the_command(daemon):
-    played = subprocess.run([sys.executable, "-m", "tests.conformance", daemon.tcp, "instruction", "thin"],
-                            cwd=ROOT, capture_output=True, text=True, timeout=240)
+    played = command(daemon.tcp, "instruction", "thin")
     assert played.returncode == 0, played.stdout + played.stderr
-    assert played.stdout.splitlines() == ["ok      instruction", "ok      thin", "all as written"]
+    assert played.stdout.splitlines() == ["passed  instruction", "passed  thin", "2 passed, 0 failed"]
+
+
+def test_the_command_prints_json(daemon):
+    played = command(daemon.unix, "--json")
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert json.loads(played.stdout) == [{"transcript": name, "passed": True, "difference": None}
+                                         for name in names()]
+
+
+def test_the_command_reports_a_wrong_answer(daemon):
+    with Liar(daemon.unix, lie=LIES["a wrong element"]) as liar:
+        shown, told = command(liar.address, "instruction"), command(liar.address, "instruction", "--json")
+    assert (shown.returncode, told.returncode) == (1, 1)
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "failed  instruction" and lines[-1] == "0 passed, 1 failed"
+    [row] = json.loads(told.stdout)
+    assert not row["passed"] and "instruction.txt:" in row["difference"] and "expected" in row["difference"]
+
+
+def test_the_command_refuses_wrong_words(daemon):
+    unknown = command(daemon.unix, "instructions")
+    assert unknown.returncode == 2 and "no transcript 'instructions'; there are: attach, " in unknown.stderr
+    assert command(daemon.unix, "--timeout", "0").returncode == 2
+    assert command("127.0.0.1").returncode == 1
+
+
+def test_the_command_without_a_daemon(tmp_path):
+    played = command(f"unix:{tmp_path}/none.sock", "tape")
+    assert played.returncode == 1 and "Describe: UNAVAILABLE" in played.stdout
+    assert played.stdout.endswith("0 passed, 1 failed\n")
+
+
+def test_an_answer_that_is_no_message_fails_the_transcript(daemon):
+    with Liar(daemon.unix, garble=True) as liar:
+        played = dict(play_all(liar.address, ["instruction"]))
+    assert "instruction.txt:" in played["instruction"] and "a message that is cut off" in played["instruction"]
 
 
 def test_bytes_of_the_documentation():

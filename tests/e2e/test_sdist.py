@@ -37,3 +37,7 @@ def test_sdist_alone(tmp_path, start_daemon):
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [version, str(place / "teletensor/__init__.py")]
+    played = subprocess.run([sys.executable, "-m", "teletensor.cli", "conformance", environment["TELETENSOR_ADDRESS"],
+                             "instruction"], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                            timeout=120)
+    assert played.stdout.splitlines() == ["passed  instruction", "1 passed, 0 failed"], played.stderr

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from repository import ROOT, files, relative
 
-SUFFIXES = (".cc", ".cpp", ".h", ".hpp", ".cuh", ".py", ".pyi", ".sh", ".proto", ".js", ".css", ".html")
+SUFFIXES = (".cc", ".cpp", ".h", ".hpp", ".cuh", ".go", ".py", ".pyi", ".sh", ".proto", ".js", ".css", ".html")
 FOLDERS = ("engine/", "proto/", "server/", "clients/", "tests/")
 SPAN = re.compile(r"`([\w.*/-]+)`")
 FIRST_COLUMN = re.compile(r"^\|([^|]*)\|", re.MULTILINE)

@@ -1,5 +1,6 @@
 """The command `teletensor`: serve | launch | run | onnx | convert | health | sessions | memory | top |
-slowlog | groups | kill | snapshot | drain | token | cert | bench | doctor | --version."""
+slowlog | groups | kill | snapshot | drain | token | cert | bench | doctor |
+conformance | --version."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from ._conformance import command as _conformance
 from ._connection import certificates as _certificates
 from ._connection.daemon import find_daemon
 from ._connection.protowire import decode
@@ -52,6 +54,7 @@ def _command(arguments: list[str]) -> int:
     runs["run"] = _run.add_command(commands)
     runs["onnx"] = _run.add_onnx(commands)
     runs["convert"] = _convert_files.add_command(commands)
+    runs["conformance"] = _conformance.add_command(commands)
     runs["cert"] = _certificates.add_command(commands)
     args = parser.parse_args(arguments)
     try:

@@ -5,12 +5,22 @@ a part in what it sends and understands. It supports what those files use: proto
 messages, `repeated`, `optional` and `oneof`.
 """
 
+from __future__ import annotations
+
 import re
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-PROTO = Path(__file__).resolve().parents[2] / "proto/teletensor/v1"
+__all__ = ["Schema"]
+
+_HERE = Path(__file__).resolve()
+# In the package, or in the checkout whose sources are imported.
+PROTO = _HERE.parent / "proto"
+if not PROTO.is_dir():
+    PROTO = _HERE.parents[4] / "proto/teletensor/v1"
+Values = dict[str, Any]  # a message
 VARINTS = ("uint32", "uint64", "int32", "int64", "bool", "sint32", "sint64")
 FIXED = {"double": "<d", "fixed64": "<Q", "float": "<f", "fixed32": "<I"}
 WIRE_VARINT, WIRE_FIXED64, WIRE_BYTES, WIRE_FIXED32 = 0, 1, 2, 5
@@ -27,39 +37,41 @@ class Field:
 @dataclass
 class Message:
     name: str
-    fields: dict = field(default_factory=dict)  # by name
-    numbers: dict = field(default_factory=dict)  # by number
+    fields: dict[str, Field] = field(default_factory=dict)  # by name
+    numbers: dict[int, Field] = field(default_factory=dict)  # by number
 
-    def add(self, entry):
+    def add(self, entry: Field) -> None:
+        """Adds a field."""
         self.fields[entry.name] = self.numbers[entry.number] = entry
 
 
 class Schema:
     """All messages and enums, by their full name behind the package: "HelloReply", "Inventory.Tensor"."""
 
-    def __init__(self, folder=PROTO):
-        self.messages, self.enums = {}, {}
+    def __init__(self, folder: Path = PROTO) -> None:
+        self.messages: dict[str, Message] = {}
+        self.enums: dict[str, dict[str, int]] = {}
         for path in sorted(folder.glob("*.proto")):
             text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
-            self.tokens = re.findall(r"[\w.]+|\"[^\"]*\"|[^\s\w]", text)
+            self.tokens: list[str] = re.findall(r"[\w.]+|\"[^\"]*\"|[^\s\w]", text)
             self.at = 0
             while self.at < len(self.tokens):
                 self.read_top()
 
-    def take(self, expected=None):
+    def take(self, expected: str | None = None) -> str:
         token = self.tokens[self.at]
         assert expected in (None, token), f"{expected!r} expected, {token!r} found"
         self.at += 1
         return token
 
-    def skip_block(self):
+    def skip_block(self) -> None:
         depth = 0
         while True:
             depth += {"{": 1, "}": -1}.get(token := self.take(), 0)
             if token in ";}" and depth == 0:
                 return
 
-    def read_top(self):
+    def read_top(self) -> None:
         if self.tokens[self.at] == "message":
             self.read_message("")
         elif self.tokens[self.at] == "enum":
@@ -67,7 +79,7 @@ class Schema:
         else:
             self.skip_block()
 
-    def read_enum(self, scope):
+    def read_enum(self, scope: str) -> None:
         self.take("enum")
         values = self.enums[scope + self.take()] = {}
         self.take("{")
@@ -81,7 +93,7 @@ class Schema:
             self.take(";")
         self.take("}")
 
-    def read_message(self, scope):
+    def read_message(self, scope: str) -> None:
         self.take("message")
         message = Message(scope + self.take())
         self.messages[message.name] = message
@@ -90,7 +102,7 @@ class Schema:
             self.read_member(message)
         self.take("}")
 
-    def read_member(self, message):
+    def read_member(self, message: Message) -> None:
         word = self.tokens[self.at]
         if word == "message":
             self.read_message(message.name + ".")
@@ -106,7 +118,7 @@ class Schema:
         else:
             self.read_field(message)
 
-    def read_field(self, message):
+    def read_field(self, message: Message) -> None:
         word = self.take()
         repeated = word == "repeated"
         kind = self.take() if word in ("repeated", "optional") else word
@@ -115,7 +127,7 @@ class Schema:
         message.add(Field(name, int(self.take()), kind, repeated))
         self.skip_block()
 
-    def resolve(self, kind, scope):
+    def resolve(self, kind: str, scope: str) -> str:
         """The full name of a message or an enum that a field of the message `scope` names."""
         parts = scope.split(".")
         for size in range(len(parts), -1, -1):
@@ -126,7 +138,7 @@ class Schema:
 
     # ---- bytes
 
-    def encode(self, name, values):
+    def encode(self, name: str, values: Values) -> bytes:
         """The bytes of a message; `values` is a dictionary by field, lists for repeated fields.
 
         Fields stand in the order of their numbers and repeated numbers are packed, as the daemon asks of
@@ -152,16 +164,18 @@ class Schema:
                 out += varint(entry.number << 3 | wire) + body
         return bytes(out)
 
-    def is_enum(self, entry, scope):
+    def is_enum(self, entry: Field, scope: str) -> bool:
         known = entry.type in VARINTS or entry.type in FIXED or entry.type in ("string", "bytes")
         return not known and self.resolve(entry.type, scope) in self.enums
 
-    def body(self, entry, scope, value):
+    def body(self, entry: Field, scope: str, value: Any) -> bytes:
         if entry.type == "string":
-            return value.encode()
-        return bytes(value) if entry.type == "bytes" else self.encode(self.resolve(entry.type, scope), value)
+            return str(value).encode()
+        if entry.type == "bytes":
+            return bytes(value)
+        return self.encode(self.resolve(entry.type, scope), value)
 
-    def scalar(self, entry, scope, value):
+    def scalar(self, entry: Field, scope: str, value: Any) -> tuple[int, bytes]:
         if entry.type in FIXED:
             wire = WIRE_FIXED64 if entry.type in ("double", "fixed64") else WIRE_FIXED32
             return wire, struct.pack(FIXED[entry.type], value)
@@ -171,9 +185,10 @@ class Schema:
             value = value << 1 if value >= 0 else (-value << 1) - 1
         return WIRE_VARINT, varint(int(value) & (1 << 64) - 1)
 
-    def decode(self, name, data):
+    def decode(self, name: str, data: bytes) -> Values:
         """Returns a dictionary of the fields in the message, without fields that the schema lacks."""
-        message, values, at = self.messages[name], {}, 0
+        message, at = self.messages[name], 0
+        values: Values = {}
         while at < len(data):
             tag, at = read_varint(data, at)
             wire, entry = tag & 7, message.numbers.get(tag >> 3)
@@ -186,7 +201,7 @@ class Schema:
                 values[entry.name] = self.value(entry, name, raw)
         return values
 
-    def several(self, entry, scope, wire, raw):
+    def several(self, entry: Field, scope: str, wire: int, raw: Any) -> list[Any]:
         if wire != WIRE_BYTES or not (entry.type in VARINTS or entry.type in FIXED
                                       or self.is_enum(entry, scope)):
             return [self.value(entry, scope, raw)]
@@ -198,7 +213,7 @@ class Schema:
             values.append(self.value(entry, scope, each))
         return values
 
-    def value(self, entry, scope, raw):
+    def value(self, entry: Field, scope: str, raw: Any) -> Any:
         if entry.type in FIXED:
             return struct.unpack(FIXED[entry.type], raw)[0]
         if entry.type == "bytes":
@@ -216,7 +231,7 @@ class Schema:
         return self.decode(self.resolve(entry.type, scope), raw)
 
 
-def varint(value):
+def varint(value: int) -> bytes:
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -225,7 +240,7 @@ def varint(value):
     return bytes(out)
 
 
-def read_varint(data, at):
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -236,7 +251,7 @@ def read_varint(data, at):
             return value, at
 
 
-def read_raw(data, at, wire):
+def read_raw(data: bytes, at: int, wire: int) -> tuple[Any, int]:
     """A number, or the bytes of a field with a length or a fixed size; and where the next one begins."""
     if wire == WIRE_VARINT:
         return read_varint(data, at)

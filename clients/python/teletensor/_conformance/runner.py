@@ -1,11 +1,22 @@
 """Plays a transcript against a daemon."""
 
-import os
-from dataclasses import dataclass, field
+from __future__ import annotations
 
-from .caller import ADMIN, COMPUTE, Caller, Refusal
-from .thin import PROTOCOL, ids_of
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .caller import ADMIN, COMPUTE, Caller, Refusal, Run
 from .transcript import Parser, difference, filled, steps
+
+__all__ = ["PROTOCOL", "Mismatch", "Player", "ids_of"]
+
+PROTOCOL = 2
+# What the kit's code raises when an answer cannot be read, or is not of the expected form.
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, AssertionError, struct.error)
 
 
 class Mismatch(Exception):
@@ -14,17 +25,38 @@ class Mismatch(Exception):
 
 @dataclass
 class Session:
-    metadata: tuple = ()
+    """What the player knows of a session."""
+
+    metadata: tuple[tuple[str, str], ...] = ()
     instance: bytes = b""
-    run: object = None
+    run: Run | None = None
     attach: int = 0
     seq: int = 1
     next_id: int = 1
-    told: dict = field(default_factory=lambda: {"fetched": [], "errors": [], "raised": []})
-    reached: dict = field(default_factory=dict)  # numbers of Progress
+    told: dict[str, list[Any]] = field(default_factory=lambda: {"fetched": [], "errors": [], "raised": []})
+    reached: dict[str, int] = field(default_factory=dict)  # numbers of Progress
+
+    def stream(self) -> Run:
+        """The open Run stream."""
+        if self.run is None:
+            raise ValueError("no `run` before")
+        return self.run
 
 
-def fnv1a(data):
+def ids_of(command: dict[str, Any]) -> int:
+    """The ids that a command takes, as the daemon counts them."""
+    if "made" in command:
+        return int(command["made"])
+    if "op" in command:
+        return 0 if command.get("inplace") else 1
+    for kind in ("backward", "call"):
+        if kind in command:
+            return int(command[kind].get("made", 0))
+    return int(any(kind in command for kind in ("constant", "uploaded", "saved", "published")))
+
+
+def fnv1a(data: bytes) -> int:
+    """The checksum of a Program."""
     value = 0xCBF29CE484222325
     for byte in data:
         value = (value ^ byte) * 0x100000001B3 & (1 << 64) - 1
@@ -34,15 +66,27 @@ def fnv1a(data):
 class Player:
     """Plays steps; Mismatch where an answer is not the transcript's."""
 
-    def __init__(self, address, bearer=None):
-        self.caller = Caller(address, bearer)
-        self.revisions = {op["name"]: op["revision"] for op in self.caller.unary("Describe")["ops"]}
-        self.names, self.table, self.uploads = {}, [], []
+    def __init__(self, address: str, bearer: str | None = None, patience: float = 240) -> None:
+        self.caller = Caller(address, bearer, patience)
+        self.revisions = self._revisions()
+        self.names: dict[str, Any] = {}
+        self.table: list[str] = []
+        self.uploads: list[Any] = []
         self.sessions = {"": Session()}
         self.session = self.sessions[""]
-        self.reply, self.refusal = None, None
+        self.reply: dict[str, Any] | None = None
+        self.refusal: Refusal | None = None
 
-    def close(self):
+    def _revisions(self) -> dict[str, int]:
+        """The revision of each op of the daemon."""
+        try:
+            return {op["name"]: op["revision"] for op in self.caller.unary("Describe")["ops"]}
+        except (Refusal, *_UNREADABLE) as error:
+            self.caller.close()
+            raise Mismatch(f"Describe: {error}") from error
+
+    def close(self) -> None:
+        """Ends the sessions."""
         for session in self.sessions.values():
             if session.run is not None:
                 session.run.cut()
@@ -53,7 +97,8 @@ class Player:
                     pass  # it has ended
         self.caller.close()
 
-    def play(self, path):
+    def play(self, path: Path) -> None:
+        """Plays one transcript."""
         for line, text in steps(path):
             word, _, rest = text.partition(" ")
             try:
@@ -61,10 +106,13 @@ class Player:
                 if step is None:
                     raise ValueError(f"no step {word!r}")
                 step(Parser(rest, self.names) if word != "bytes" else rest)
-            except (Mismatch, ValueError, KeyError, Refusal) as error:
+            except (Mismatch, Refusal) as error:
                 raise Mismatch(f"{path.name}:{line}: {text}\n    {error}") from error
+            except _UNREADABLE as error:
+                kind = type(error).__name__
+                raise Mismatch(f"{path.name}:{line}: {text}\n    {kind}: {error}") from error
 
-    def attempt(self, call):
+    def attempt(self, call: Callable[[], dict[str, Any]]) -> None:
         self.reply = self.refusal = None
         try:
             self.reply = call()
@@ -73,16 +121,16 @@ class Player:
 
     # ---- calls
 
-    def do_ops(self, parser):
+    def do_ops(self, parser: Parser) -> None:
         self.table = []
         while parser.more():
             self.table.append(parser.take())
         self.names |= {f"@{name}": number for number, name in enumerate(self.table, 1)}
 
-    def do_session(self, parser):
+    def do_session(self, parser: Parser) -> None:
         self.session = self.sessions.setdefault(parser.take(), Session())
 
-    def do_hello(self, parser):
+    def do_hello(self, parser: Parser) -> None:
         self.session.instance = os.urandom(16)
         request = {
             "protocol_min": PROTOCOL, "protocol_max": PROTOCOL, "client_version": "conformance",
@@ -97,33 +145,34 @@ class Player:
         session.attach = request.get("attach_counter", 0)
         session.seq, session.next_id = self.reply.get("next_seq", 1), self.reply.get("next_id", 1)
 
-    def do_call(self, parser):
+    def do_call(self, parser: Parser) -> None:
         name = parser.take()
         request = filled(parser.message())
-        service, name = (ADMIN, name.removeprefix("Admin.")) if name.startswith("Admin.") else (COMPUTE, name)
+        service = ADMIN if name.startswith("Admin.") else COMPUTE
+        name = name.removeprefix("Admin.")
         if name == "Attach":
             request.setdefault("instance_id", self.session.instance)
             self.session.attach = request.get("attach_counter", 0)
         self.attempt(lambda: self.caller.unary(name, request, self.session.metadata, service))
 
-    def do_reply(self, parser):
+    def do_reply(self, parser: Parser) -> None:
         if self.refusal is not None:
             raise Mismatch(f"refused: {self.refusal}")
         self.demand(difference(parser.message(), self.reply))
 
-    def do_refused(self, parser):
+    def do_refused(self, parser: Parser) -> None:
         if self.refusal is None:
             raise Mismatch(f"not refused: {self.reply}")
         self.compare(self.refusal, parser)
 
-    def do_save(self, parser):
+    def do_save(self, parser: Parser) -> None:
         name, key = parser.take(), parser.take()
-        value = self.reply or {}
+        value: Any = self.reply or {}
         for part in key.split("."):
             value = value[int(part) if part.isdigit() else part]
         self.names[f"${name}"] = value
 
-    def do_program(self, parser):
+    def do_program(self, parser: Parser) -> None:
         """A Program: revisions of its ops and its checksum are filled in."""
         name, fields = parser.take(), filled(parser.message())
         fields["ops"] = [{"name": op, "revision": self.revisions[op]} for op in fields["ops"]]
@@ -131,60 +180,63 @@ class Player:
         checksum = self.caller.schema.encode("Program", {"checksum": fnv1a(data)})
         self.names[f"${name}"] = data + checksum
 
-    def do_forget(self, _):
+    def do_forget(self, _: Parser) -> None:
         """Forgets the messages received so far."""
         self.session.told = {key: [] for key in self.session.told}
         self.session.reached = {}
 
-    def do_upload(self, parser):
+    def do_upload(self, parser: Parser) -> None:
         key, chunks = parser.value(), filled(parser.items())
         metadata = (*self.session.metadata, ("teletensor-upload", str(key)))
         self.attempt(lambda: self.caller.upload(chunks, metadata))
 
-    def do_cut_upload(self, parser):
+    def do_cut_upload(self, parser: Parser) -> None:
         key, chunks = parser.value(), filled(parser.items())
         metadata = (*self.session.metadata, ("teletensor-upload", str(key)))
         call, outgoing = self.caller.cut_upload(chunks, metadata)
         self.uploads.append(outgoing)
         call.cancel()
 
-    def do_rest(self, parser):
-        """Uploads the bytes that are missing by Staged, however many arrived before the upload was cut."""
+    def do_rest(self, parser: Parser) -> None:
+        """Uploads the bytes that Staged says are missing."""
         key, whole = parser.value(), filled(parser.message())
         received = self.caller.unary("Staged", {"key": key}, self.session.metadata).get("received", 0)
-        chunk = {**whole, "bytes": len(whole["data"]), "offset": received, "data": whole["data"][received:]}
+        data = whole["data"]
+        chunk = {**whole, "bytes": len(data), "offset": received, "data": data[received:]}
         metadata = (*self.session.metadata, ("teletensor-upload", str(key)))
         self.attempt(lambda: self.caller.upload([chunk], metadata))
 
-    def do_download(self, parser):
+    def do_download(self, parser: Parser) -> None:
         request = filled(parser.message())
         self.attempt(lambda: self.caller.download(request, self.session.metadata))
 
     # ---- the stream
 
-    def do_run(self, parser):
+    def do_run(self, parser: Parser) -> None:
         session = self.session
         metadata = session.metadata
         if parser.more():
             metadata = (*metadata, ("teletensor-attach", str(parser.value())))
         session.run = self.caller.run(metadata)
 
-    def do_frame(self, parser):
+    def do_frame(self, parser: Parser) -> None:
         session = self.session
         frame = filled(parser.message())
         commands = frame.get("commands", [])
         commands = commands if isinstance(commands, list) else [commands]
-        frame = {"first_seq": session.seq, "first_id": session.next_id, "attach_counter": session.attach, **frame}
+        frame = {"first_seq": session.seq, "first_id": session.next_id,
+                 "attach_counter": session.attach, **frame}
         session.seq = frame["first_seq"] + len(commands)
         session.next_id = frame["first_id"] + sum(ids_of(command) for command in commands)
-        session.run.send(frame)
+        session.stream().send(frame)
 
-    def do_bytes(self, text):
-        self.session.run.send(bytes.fromhex(text))
+    def do_bytes(self, text: str) -> None:
+        self.session.stream().send(bytes.fromhex(text))
 
-    def read(self):
+    def read(self) -> None:
+        """Takes in the next Progress."""
         session = self.session
-        progress = session.run.read()
+        progress = session.stream().read()
         if progress is None:
             raise Mismatch("the server has ended the stream, with OK")
         for key, value in progress.items():
@@ -193,14 +245,14 @@ class Player:
             else:
                 session.reached[key] = max(session.reached.get(key, 0), value)
 
-    def do_told(self, parser):
+    def do_told(self, parser: Parser) -> None:
         key = parser.take()
         if parser.peek() != "{":
             wanted = parser.value()
             reached = self.session.reached
             while reached.get(key, 0) < wanted:
                 if key != "completed_upto" and reached.get("completed_upto", 0) >= self.session.seq - 1:
-                    raise Mismatch(f"{key}: {wanted} expected, {reached.get(key, 0)} told when all has run")
+                    raise Mismatch(f"{key}: {wanted} expected, {reached.get(key, 0)} told, and all has run")
                 self.read()
             return
         expected = parser.message()
@@ -215,29 +267,30 @@ class Player:
                 raise Mismatch(f"{key}: command {command} has run, and nothing is told of it: {entries}")
             self.read()
 
-    def do_never(self, parser):
+    def do_never(self, parser: Parser) -> None:
         key, expected = parser.take(), parser.message()
         if any(not difference(expected, each) for each in self.session.told[key]):
             raise Mismatch(f"{key}: {self.session.told[key]}")
 
-    def do_ended(self, parser):
+    def do_ended(self, parser: Parser) -> None:
         try:
             while True:
                 self.read()
         except Refusal as refusal:
             self.compare(refusal, parser)
 
-    def do_cut(self, parser):
-        self.session.run.cut()
+    def do_cut(self, parser: Parser) -> None:
+        self.session.stream().cut()
 
     # ---- comparing
 
-    def compare(self, refusal, parser):
+    def compare(self, refusal: Refusal, parser: Parser) -> None:
         code, word = parser.take(), parser.take()
         text = parser.value() if parser.more() else ""
-        if refusal.code != code or text not in refusal.text or refusal.reason != ("" if word == "-" else word):
+        word = "" if word == "-" else word
+        if refusal.code != code or text not in refusal.text or refusal.reason != word:
             raise Mismatch(f"ended otherwise: {refusal}")
 
-    def demand(self, told):
+    def demand(self, told: str) -> None:
         if told:
             raise Mismatch(told)

@@ -1,77 +1,94 @@
 """Calls of the services with the kit's own messages, over grpcio's generic calls."""
 
+from __future__ import annotations
+
 import queue
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import grpc
 
+from .._connection.credentials import credentials_of
 from .schema import Schema
 
+__all__ = ["ADMIN", "COMPUTE", "Caller", "Refusal", "Run", "plain"]
+
 COMPUTE, ADMIN = "/teletensor.v1.Compute/", "/teletensor.v1.Admin/"
-PATIENCE = 240  # seconds; what has not come by then never will
+Metadata = Sequence[tuple[str, str]]
+Values = dict[str, Any]  # a message
 
 
 class Refusal(Exception):
     """A call that ended with a status: `code` by name, `text`, and the word of "teletensor-reason"."""
 
-    def __init__(self, error):
-        self.code, self.text = error.code().name, error.details() or ""
-        self.reason = dict(error.trailing_metadata() or ()).get("teletensor-reason", "")
+    def __init__(self, error: grpc.RpcError) -> None:
+        self.code: str = error.code().name
+        self.text: str = error.details() or ""
+        self.reason = str(dict(error.trailing_metadata() or ()).get("teletensor-reason", ""))
         super().__init__(f"{self.code}: {self.text}" + (f" (reason {self.reason})" if self.reason else ""))
 
 
-def plain(data):
+def plain(data: bytes) -> bytes:
+    """The serializer of generic calls."""
     return data
 
 
 class Caller:
-    """One channel to a daemon: "HOST:PORT" or "unix:/path"; `bearer`: a token of a user."""
+    """One channel to a daemon. `bearer`: a token of a user; the default is that of the environment.
 
-    def __init__(self, address, bearer=None):
-        self.schema = Schema()
-        self.channel = grpc.insecure_channel(address, [
+    A call that has no answer after `patience` seconds fails.
+    """
+
+    def __init__(self, address: str, bearer: str | None = None, patience: float = 240) -> None:
+        self.schema, self.patience = Schema(), patience
+        credentials = credentials_of(address, bearer)
+        self.channel: Any = credentials.channel([
             ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)])
-        self.bearer = (("authorization", f"Bearer {bearer}"),) if bearer else ()
+        self.bearer = credentials.metadata()
 
-    def close(self):
+    def close(self) -> None:
+        """Closes the channel."""
         self.channel.close()
 
-    def unary(self, name, request=None, metadata=(), service=COMPUTE):
+    def unary(self, name: str, request: Values | None = None, metadata: Metadata = (),
+              service: str = COMPUTE) -> Values:
         """The reply of a unary call, a dictionary as the request."""
         call = self.channel.unary_unary(service + name, plain, plain)
         data = self.schema.encode(f"{name}Request" if f"{name}Request" in self.schema.messages else name,
                                   request or {})
         try:
-            reply = call(data, metadata=(*self.bearer, *metadata), timeout=PATIENCE)
+            reply = call(data, metadata=(*self.bearer, *metadata), timeout=self.patience)
         except grpc.RpcError as error:
             raise Refusal(error) from None
         return self.schema.decode(f"{name}Reply", reply)
 
-    def upload(self, chunks, metadata):
+    def upload(self, chunks: Iterable[Values], metadata: Metadata) -> Values:
         """Sends chunks, dictionaries; the reply's number of the upload."""
         call = self.channel.stream_unary(COMPUTE + "Upload", plain, plain)
         data = [self.schema.encode("UploadChunk", chunk) for chunk in chunks]
         try:
-            reply = call(iter(data), metadata=(*self.bearer, *metadata), timeout=PATIENCE)
+            reply = call(iter(data), metadata=(*self.bearer, *metadata), timeout=self.patience)
         except grpc.RpcError as error:
             raise Refusal(error) from None
         return self.schema.decode("UploadReply", reply)
 
-    def cut_upload(self, chunks, metadata):
+    def cut_upload(self, chunks: Iterable[Values],
+                   metadata: Metadata) -> tuple[Any, queue.SimpleQueue[bytes | None]]:
         """An upload whose stream is cancelled behind these chunks, before it is complete."""
-        outgoing = queue.SimpleQueue()
+        outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         call = self.channel.stream_unary(COMPUTE + "Upload", plain, plain).future(
             iter(outgoing.get, None), metadata=(*self.bearer, *metadata))
         for chunk in chunks:
             outgoing.put(self.schema.encode("UploadChunk", chunk))
         return call, outgoing
 
-    def download(self, request, metadata):
+    def download(self, request: Values, metadata: Metadata) -> Values:
         """All chunks of a download as one dictionary, whose data is that of all."""
         call = self.channel.unary_stream(COMPUTE + "Download", plain, plain)
-        whole = {}
+        whole: Values = {}
         try:
             for data in call(self.schema.encode("DownloadRequest", request),
-                             metadata=(*self.bearer, *metadata), timeout=PATIENCE):
+                             metadata=(*self.bearer, *metadata), timeout=self.patience):
                 chunk = self.schema.decode("DownloadChunk", data)
                 parts = whole.get("data", b"") + chunk.get("data", b"")
                 whole = {**chunk, **whole, "data": parts}
@@ -79,24 +96,26 @@ class Caller:
             raise Refusal(error) from None
         return whole
 
-    def run(self, metadata):
+    def run(self, metadata: Metadata) -> Run:
+        """Opens Run."""
         return Run(self, metadata)
 
 
 class Run:
     """A Run stream: frames go out as bytes, progress comes in as dictionaries."""
 
-    def __init__(self, caller, metadata):
-        self.schema, self.outgoing = caller.schema, queue.SimpleQueue()
+    def __init__(self, caller: Caller, metadata: Metadata) -> None:
+        self.schema = caller.schema
+        self.outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         call = caller.channel.stream_stream(COMPUTE + "Run", plain, plain)
         self.call = call(iter(self.outgoing.get, None), metadata=(*caller.bearer, *metadata),
-                         timeout=PATIENCE)
+                         timeout=caller.patience)
 
-    def send(self, frame):
+    def send(self, frame: bytes | Values) -> None:
         """A frame: its bytes, or a dictionary."""
         self.outgoing.put(frame if isinstance(frame, bytes) else self.schema.encode("Frame", frame))
 
-    def read(self):
+    def read(self) -> Values | None:
         """The next Progress; Refusal where the server has ended the stream, None where it is over."""
         try:
             return self.schema.decode("Progress", next(self.call))
@@ -105,6 +124,7 @@ class Run:
         except grpc.RpcError as error:
             raise Refusal(error) from None
 
-    def cut(self):
+    def cut(self) -> None:
+        """Ends the stream as a lost connection does."""
         self.outgoing.put(None)
         self.call.cancel()

@@ -28,11 +28,16 @@ Values are numbers, true, false, "texts", ~"parts of texts", lists, messages, an
 f64[...], i64[...], bool[...]. A field that an answer leaves out counts as zero.
 """
 
+from __future__ import annotations
+
 import math
 import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+__all__ = ["FOLDER", "Data", "Parser", "Part", "difference", "filled", "steps"]
 
 FOLDER = Path(__file__).parent / "transcripts"
 DATA = {"f32": "f", "f64": "d", "i64": "q", "bool": "?"}
@@ -49,12 +54,14 @@ class Data:
     """Elements of a tensor."""
 
     kind: str
-    elements: list
+    elements: list[Any]
 
-    def bytes(self):
+    def packed(self) -> bytes:
+        """The bytes of the elements."""
         return struct.pack(f"<{len(self.elements)}{DATA[self.kind]}", *self.elements)
 
-    def equals(self, data):
+    def equals(self, data: bytes) -> bool:
+        """Whether these bytes are of about the same elements."""
         size = struct.calcsize(DATA[self.kind])
         if len(data) != size * len(self.elements):
             return False
@@ -64,9 +71,10 @@ class Data:
 
 
 class Parser:
-    def __init__(self, text, names):
+    def __init__(self, text: str, names: dict[str, Any]) -> None:
         self.names = names  # of ops and variables to values
-        self.tokens, at = [], 0
+        self.tokens: list[str] = []
+        at = 0
         while text[at:].strip():
             match = TOKEN.match(text, at)
             if match is None:
@@ -75,22 +83,22 @@ class Parser:
             at = match.end()
         self.at = 0
 
-    def more(self):
+    def more(self) -> bool:
         return self.at < len(self.tokens)
 
-    def peek(self):
+    def peek(self) -> str:
         return self.tokens[self.at] if self.more() else ""
 
-    def take(self, expected=None):
+    def take(self, expected: str | None = None) -> str:
         token = self.peek()
         if expected not in (None, token):
             raise ValueError(f"{expected!r} expected, {token!r} found")
         self.at += 1
         return token
 
-    def message(self):
+    def message(self) -> dict[str, Any]:
         """FIELD: VALUE ...; a field that is given twice is a list."""
-        fields = {}
+        fields: dict[str, Any] = {}
         self.take("{")
         while self.peek() != "}":
             name = self.take()
@@ -104,7 +112,7 @@ class Parser:
         self.take("}")
         return fields
 
-    def items(self):
+    def items(self) -> list[Any]:
         values = []
         self.take("[")
         while self.peek() != "]":
@@ -114,7 +122,7 @@ class Parser:
         self.take("]")
         return values
 
-    def value(self):
+    def value(self) -> Any:
         token = self.peek()
         if token == "{":
             return self.message()
@@ -131,12 +139,15 @@ class Parser:
             return self.names[name] + int(more) if more else self.names[name]
         if token in ("true", "false"):
             return token == "true"
-        return int(token) if re.fullmatch(r"-?\d+", token) else float(token) if token[0] in "-0123456789" else token
+        if re.fullmatch(r"-?\d+", token):
+            return int(token)
+        return float(token) if token[0] in "-0123456789" else token
 
 
-def steps(path):
+def steps(path: Path) -> list[tuple[int, str]]:
     """[(line, text)] of a transcript."""
-    found, open_braces = [], 0
+    found: list[tuple[int, str]] = []
+    open_braces = 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = re.sub(r"(^|\s)#.*", "", line).strip()
         if not text:
@@ -145,11 +156,12 @@ def steps(path):
             found[-1] = (found[-1][0], f"{found[-1][1]} {text}")
         else:
             found.append((number, text))
-        open_braces += sum({"{": 1, "[": 1, "}": -1, "]": -1}.get(c, 0) for c in re.sub(r'"[^"]*"', "", text))
+        outside = re.sub(r'"[^"]*"', "", text)
+        open_braces += sum({"{": 1, "[": 1, "}": -1, "]": -1}.get(c, 0) for c in outside)
     return found
 
 
-def difference(expected, found, place=""):
+def difference(expected: Any, found: Any, place: str = "") -> str:
     """Where `found` is not what is expected, as text; "" where it is."""
     if isinstance(expected, dict) and not isinstance(found, list):
         for name, value in expected.items():
@@ -162,7 +174,9 @@ def difference(expected, found, place=""):
         shown = (found or b"").hex()
         return "" if same else f"{place}: {expected.kind}{expected.elements} expected, {shown} (hex) found"
     if isinstance(expected, Part):
-        return "" if expected in (found or "") else f"{place}: a text with {expected!r} expected, {found!r} found"
+        if expected in (found or ""):
+            return ""
+        return f"{place}: a text with {expected!r} expected, {found!r} found"
     if isinstance(found, list) and not isinstance(expected, list):
         expected = [expected]
     if isinstance(expected, list):
@@ -176,10 +190,10 @@ def difference(expected, found, place=""):
     return "" if found == expected else f"{place}: {expected!r} expected, {found!r} found"
 
 
-def filled(value):
+def filled(value: Any) -> Any:
     """A message without Data, ready to be encoded."""
     if isinstance(value, dict):
         return {name: filled(each) for name, each in value.items()}
     if isinstance(value, list):
         return [filled(each) for each in value]
-    return value.bytes() if isinstance(value, Data) else value
+    return value.packed() if isinstance(value, Data) else value
