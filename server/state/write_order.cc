@@ -52,7 +52,7 @@ WriteOrder::Rank WriteOrder::rank(std::string_view user, std::uint64_t bytes, in
 WriteOrder::Time WriteOrder::latest_start(std::uint64_t bytes) const {
   const std::chrono::duration<double> writing(static_cast<double>(bytes) / kBytesPerSecond);
   const auto wait = std::chrono::duration_cast<core::Clock::duration>(writing);
-  return began_ + std::min(wait, longest_wait_);
+  return began_ + std::min(std::max<core::Clock::duration>(wait, kShortestWait), longest_wait_);
 }
 
 }  // namespace teletensor::server

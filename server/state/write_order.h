@@ -3,11 +3,11 @@
 // after which its user has the fewest bytes in files: small sessions are written first, and large
 // sessions of one user do not delay another user who has less. Among equal sessions the place
 // decides. Some sessions still run and cannot be written yet. A session that comes later in the
-// order waits for them, but at most for about the time that its own writing takes, and never longer
-// than a fixed time.
-// Not thread-safe.
+// order waits for them for about the time that its own writing takes, but at least for
+// kShortestWait and never longer than a fixed time. Not thread-safe.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,6 +35,9 @@ class WriteOrder {
   static constexpr std::uint64_t kFile = 64 << 10;
   // Bytes that are assumed to be written in a second when a session waits for an earlier one.
   static constexpr std::uint64_t kBytesPerSecond = 256 << 20;
+  // Every session waits for this long, because on a busy machine the images of idle sessions are
+  // made some milliseconds apart.
+  static constexpr std::chrono::milliseconds kShortestWait{50};
 
   // No session waits for another one for longer than `longest_wait` after `began`.
   WriteOrder(Time began, core::Clock::duration longest_wait)

@@ -90,6 +90,28 @@ def test_names_and_tape(start_daemon, tt):
         assert 0 < used <= limit == 8 * MIB
 
 
+def test_functions_are_charged_to_the_memory(start_daemon, tt):
+    """Functions of many steps run out of the session's memory as tensors do, and only in this session."""
+    daemon = start_daemon("--session-memory", "64MiB")
+    with tt.connect(daemon.unix) as s:
+        x = tt.ones(4)
+        x.tolist()
+        before = s.memory()[0]["used"]
+        fs = functions(tt, 8, steps=8_000)
+        assert called(fs[0], x).shape == x.shape
+        s.synchronize()
+        assert s.memory()[0]["used"] - before > 8_000 * 1_000
+        with pytest.raises(tt.OutOfMemoryError, match=r"and \d functions \(\d+ bytes with their plans\)") as refused:
+            for f in fs:
+                called(f, x).tolist()
+        with tt.connect(daemon.unix, name="other") as other, other.as_current():
+            assert (tt.ones(2) + 1).tolist() == [2.0, 2.0]
+        del fs, f, refused
+        assert x.tolist() == [1.0] * 4
+        assert called(functions(tt, 1)[0], x).tolist() == [2.0] * 4
+        assert s.memory()[0]["used"] <= before
+
+
 def test_programs(start_daemon, tt):
     with tt.connect(start_daemon("--session-programs", "8").unix) as s:
         x = tt.ones(2)
