@@ -65,7 +65,7 @@ class Front::Impl final : public Issuer {
     programs_.clear();
     unchecked_.clear();
     refused_.clear();
-    program_bytes_ = steps_ = checked_ns_ = program_memory_ = 0;
+    totals_ = {};
     const std::vector<HandleRef> kept = strip(kept_);
     std::vector<HandleId> ids;
     for (const HandleRef& h : kept) {
@@ -143,14 +143,13 @@ class Front::Impl final : public Issuer {
     program::Amounts amounts;
     amounts.handles = names_.alive();
     amounts.programs = programs_.size();
-    amounts.program_steps = steps_;
-    amounts.program_bytes = program_bytes_;
+    amounts.program_steps = totals_.steps;
+    amounts.program_bytes = totals_.bytes;
     amounts.kept = kept_.size();
     return amounts;
   }
 
-  std::uint64_t checked_ns() const { return checked_ns_; }
-  std::uint64_t program_memory() const { return program_memory_; }
+  const Front::Totals& totals() const { return totals_; }
   bool is_checked(const program::Program& program) const { return !unchecked_.contains(&program); }
 
   Graph& graph() { return graph_; }
@@ -568,32 +567,33 @@ class Front::Impl final : public Issuer {
     if (!read.ok()) return read.status();
     const std::uint64_t steps = program::steps_of(read->body);
     TT_RETURN_IF_ERROR(fits("define", &program::Amounts::programs, programs_.size(), 1));
-    TT_RETURN_IF_ERROR(fits("define", &program::Amounts::program_steps, steps_, steps));
+    TT_RETURN_IF_ERROR(fits("define", &program::Amounts::program_steps, totals_.steps, steps));
     TT_RETURN_IF_ERROR(
-        fits("define", &program::Amounts::program_bytes, program_bytes_, c.bytes.size()));
+        fits("define", &program::Amounts::program_bytes, totals_.bytes, c.bytes.size()));
     const auto began = core::Clock::now();
     const Status checked = ops::verify(*read, catalog_, began + time_to_check());
     const bool late = checked.code() == Code::kDeadlineExceeded;
     if (!checked.ok() && !late) return checked;
     const std::uint64_t ns = core::ns_since(began);
-    program_bytes_ += c.bytes.size();
-    steps_ += steps;
-    checked_ns_ += ns;
+    totals_.bytes += c.bytes.size();
+    totals_.steps += steps;
+    totals_.checked_ns += ns;
     auto callable =
         std::make_unique<Callable>(std::make_shared<const program::Program>(std::move(*read)));
     if (late) unchecked_.insert(&callable->program());
     const std::uint64_t memory = program::memory_of(callable->program());
-    program_memory_ += memory;
-    programs_.emplace(c.program, Defined{std::move(callable), c.bytes.size(), steps, ns, memory});
+    totals_.memory += memory;
+    programs_.emplace(c.program, Defined{std::move(callable), {c.bytes.size(), steps, ns, memory}});
     return {};
   }
   Status run(program::Undefine& c) {
     const auto found = programs_.find(c.program);
     if (found == programs_.end()) return no_program(c.program);
-    program_bytes_ -= found->second.bytes;
-    steps_ -= found->second.steps;
-    checked_ns_ -= found->second.checked_ns;
-    program_memory_ -= found->second.memory;
+    const Front::Totals& own = found->second.own;
+    totals_.bytes -= own.bytes;
+    totals_.steps -= own.steps;
+    totals_.checked_ns -= own.checked_ns;
+    totals_.memory -= own.memory;
     unchecked_.erase(&found->second.callable->program());
     programs_.erase(found);
     return {};
@@ -621,7 +621,7 @@ class Front::Impl final : public Issuer {
   }
   std::chrono::nanoseconds time_to_check() const {
     const std::uint64_t all = std::min(limits_.plan_ms, kDayMs) * 1'000'000;
-    return std::chrono::nanoseconds(all - std::min(all, checked_ns_));
+    return std::chrono::nanoseconds(all - std::min(all, totals_.checked_ns));
   }
   // A client that knows the daemon's limits refuses the call itself, so only other clients get this
   // error.
@@ -651,12 +651,12 @@ class Front::Impl final : public Issuer {
   std::unique_ptr<Backward> backward_;
   struct Defined {
     std::unique_ptr<Callable> callable;
-    std::uint64_t bytes, steps, checked_ns, memory;
+    Front::Totals own;
   };
   std::unordered_map<std::uint64_t, Defined> programs_;
   // Programs whose verification ran out of time.
   std::unordered_set<const program::Program*> unchecked_;
-  std::uint64_t program_bytes_ = 0, steps_ = 0, checked_ns_ = 0, program_memory_ = 0;
+  Front::Totals totals_;
   std::uint64_t seq_ = 0;
   bool thin_ = false;                                 // the command's client
   FailureRef cause_;                                  // of an operand that has failed
@@ -712,10 +712,9 @@ bool Front::differentiable(const HandleRef& root, const HandleRef& seed,
 std::uint64_t Front::next_id() const { return impl_->names().next(); }
 std::size_t Front::handles() const { return impl_->names().alive(); }
 program::Amounts Front::amounts() const { return impl_->amounts(); }
-std::uint64_t Front::checked_ns() const { return impl_->checked_ns(); }
+const Front::Totals& Front::totals() const { return impl_->totals(); }
 bool Front::is_checked(const program::Program& program) const { return impl_->is_checked(program); }
 std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }
-std::uint64_t Front::program_memory() const { return impl_->program_memory(); }
 std::size_t Front::bookkeeping_bytes() const {
   return impl_->graph().bookkeeping_bytes() + impl_->names().bytes();
 }

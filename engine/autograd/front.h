@@ -142,14 +142,17 @@ class Front {
   core::Status restore_image(const program::Image& image,
                              const std::vector<program::ValueRef>& values);
   std::size_t tape_nodes() const;  // number of live nodes
-  // The memory of the programs that are defined, in bytes.
-  std::uint64_t program_memory() const;
   // Approximate memory that handles and tape use, without the tensors' values.
   std::size_t bookkeeping_bytes() const;
   // The current number of handles, programs and kept names.
   program::Amounts amounts() const;
-  // Total time that the verification of its programs has taken.
-  std::uint64_t checked_ns() const;
+  // Sums over the programs that are defined.
+  struct Totals {
+    std::uint64_t bytes = 0, steps = 0;  // as they were sent
+    std::uint64_t checked_ns = 0;        // time that their verification has taken
+    std::uint64_t memory = 0;            // in bytes
+  };
+  const Totals& totals() const;
   // Returns false if the verification of the program ran out of time; such a program must not run.
   // Precondition: the program is defined.
   bool is_checked(const program::Program& program) const;

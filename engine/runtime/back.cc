@@ -197,31 +197,12 @@ void Back::refuse(Status status) {
 }
 
 void Back::call(std::uint64_t seq, program::Invocation invocation) {
-  Planned& planned = prepared_[invocation.program.get()];
-  if (!planned.prepared) {
-    const auto began = core::Clock::now();
-    planned.prepared = std::make_shared<const Prepared>(invocation.program, executor_.catalog(),
-                                                        executor_.devices());
-    planned.ns = core::ns_since(began);
-    planned_bytes_ += planned.prepared->bytes();
-    charge(planned.ns);
-  }
+  std::uint64_t ns = 0;
+  auto prepared = planned_.plan(invocation.program, executor_.catalog(), executor_.devices(), &ns);
+  if (ns > 0) charge(ns);
   Entry& entry = append(seq);
   entry.kind = Entry::Kind::kCall;
-  entry.call = std::make_unique<ProgramRun>(planned.prepared, std::move(invocation), seq);
-}
-
-std::uint64_t Back::planned_ns() {
-  std::uint64_t ns = 0;
-  std::erase_if(prepared_, [&](const auto& each) {
-    ns += each.second.ns;
-    const bool gone = each.second.prepared->shared().use_count() == 1;
-    if (!gone) return false;
-    ns -= each.second.ns;
-    planned_bytes_ -= each.second.prepared->bytes();
-    return true;
-  });
-  return ns;
+  entry.call = std::make_unique<ProgramRun>(std::move(prepared), std::move(invocation), seq);
 }
 
 void Back::failed_call(std::uint64_t seq, Status status, program::Invocation invocation) {

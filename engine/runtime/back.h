@@ -29,6 +29,7 @@
 #include "engine/runtime/executor.h"
 #include "engine/runtime/lanes.h"
 #include "engine/runtime/lock_wait.h"
+#include "engine/runtime/planned_programs.h"
 #include "engine/runtime/queue.h"
 #include "engine/runtime/tiers.h"
 #include "engine/runtime/window.h"
@@ -124,13 +125,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Runs a program as a single command. A program is planned when it is called for the first time;
   // planning counts as lane time.
   void call(std::uint64_t seq, program::Invocation invocation);
-  // Returns true if a call of the program would have to plan it.
-  bool is_new(const program::Program& program) const { return !prepared_.contains(&program); }
-  // The planning time of all programs that can still be called.
-  std::uint64_t planned_ns();
-  // The memory of all planned programs, in bytes; those that can no longer be called are counted
-  // until planned_ns() is called.
-  std::uint64_t planned_bytes() const { return planned_bytes_; }
+  PlannedPrograms& planned() { return planned_; }
+  const PlannedPrograms& planned() const { return planned_; }
   // Makes a call fail as a root; values that it would have written are unchanged.
   void failed_call(std::uint64_t seq, core::Status status, program::Invocation invocation);
   // Publishes all entries of the commands up to `seq`, which must have been appended. With `here`,
@@ -326,12 +322,7 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   std::uint64_t old_interner_until_ =
       0;  // the queue refers to the old interner until the command with this seq has run
   std::uint64_t appended_ = 0;  // seq of the last entry
-  struct Planned {
-    std::shared_ptr<const Prepared> prepared;
-    std::uint64_t ns = 0;
-  };
-  std::unordered_map<const program::Program*, Planned> prepared_;
-  std::uint64_t planned_bytes_ = 0;
+  PlannedPrograms planned_;
 
   // Used by the session task only: a list of chunks, none of them empty, and the position up to
   // which they were scanned.

@@ -45,8 +45,8 @@ std::uint64_t bytes_of(const std::vector<T>& items) {
 }
 
 std::uint64_t bytes_of(const Prepared::Facts& facts) {
-  std::uint64_t bytes = bytes_of(facts.units) + facts.never.capacity() / 8 +
-                        bytes_of(facts.dying) + bytes_of(facts.results) + bytes_of(facts.steps);
+  std::uint64_t bytes = bytes_of(facts.units) + facts.never.capacity() / 8 + bytes_of(facts.dying) +
+                        bytes_of(facts.results) + bytes_of(facts.steps);
   for (const Unit& unit : facts.units) bytes += bytes_of(unit.steps);
   for (const auto& dying : facts.dying) bytes += bytes_of(dying);
   for (const auto& step : facts.steps) bytes += bytes_of(step.operands) + bytes_of(step.results);

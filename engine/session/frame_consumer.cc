@@ -206,7 +206,7 @@ std::string charged_things(const autograd::Front& front, const runtime::Back& ba
   if (const std::uint64_t errors = back.failures().bytes(); errors > Session::kFreeBookkeeping) {
     text += " and late errors (" + std::to_string(errors) + " bytes)";
   }
-  const std::uint64_t programs = front.program_memory() + back.planned_bytes();
+  const std::uint64_t programs = front.totals().memory + back.planned().bytes();
   if (programs > Session::kFreeBookkeeping) {
     text += " and " + std::to_string(front.amounts().programs) + " functions (" +
             std::to_string(programs) + " bytes with their plans)";
@@ -294,7 +294,7 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
       return devices_.missing("call", device);
     }
   }
-  if (!back_.is_new(*invocation.program)) {
+  if (!back_.planned().is_new(*invocation.program)) {
     back_.call(seq, std::move(invocation));
     return {};
   }
@@ -315,7 +315,7 @@ Status Session::call(std::uint64_t seq, program::Invocation invocation) {
 }
 
 void Session::count_planned() {
-  planned_ms_.store((front_.checked_ns() + back_.planned_ns()) / 1'000'000,
+  planned_ms_.store((front_.totals().checked_ns + back_.planned().forget_unused()) / 1'000'000,
                     std::memory_order_relaxed);
 }
 

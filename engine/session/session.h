@@ -149,11 +149,11 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Result<program::Image> make_image();
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
-  // The memory that is charged: bookkeeping, late errors, programs and their plans. A program counts
-  // twice once it is planned, because its plan may outlive it.
+  // The memory that is charged: bookkeeping, late errors, programs and their plans. A program
+  // counts twice once it is planned, because its plan may outlive it.
   std::uint64_t chargeable() const {
-    return bookkeeping() + back_.failures().bytes() + front_.program_memory() +
-           back_.planned_bytes();
+    return bookkeeping() + back_.failures().bytes() + front_.totals().memory +
+           back_.planned().bytes();
   }
   bool charge_bookkeeping();
   // Returns true if the next command stays within the limits of handles and tape.

@@ -124,7 +124,7 @@ TEST(WriteOrder, ASmallSessionIsWrittenWhileALargerOneWaits) {
   const int running = 0;
   order.expect({&running, "alice", 0, 0});
   const std::vector<Session> ready{{nullptr, "mallory", 64 * kMiB, 1}, {nullptr, "bob", 0, 2}};
-  EXPECT_EQ(order.choose(ready, kBegan + milliseconds(1)), 1u);
+  EXPECT_EQ(order.choose(ready, kBegan + WriteOrder::kShortestWait), 1u);
 }
 
 TEST(WriteOrder, ASessionThatRanIsNotOvertakenOnceItCanBeWritten) {

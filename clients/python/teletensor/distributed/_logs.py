@@ -46,7 +46,8 @@ class Logs:
     of errors, and is removed at the end."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self._redirects, self._tee, self._shown, self._role = args.redirects, args.tee, args.shown, args.role
+        self._redirects, self._tee = args.redirects, args.tee
+        self._shown, self._role = args.shown, args.role
         self.kept = bool(args.log_dir) or any(args.redirects) or any(args.tee)
         if args.log_dir:
             os.makedirs(args.log_dir, exist_ok=True)

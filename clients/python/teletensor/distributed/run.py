@@ -144,7 +144,8 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
     streams: dict[str, Any] = {"default": "0", "metavar": "N|RANK:N,..."}
     parser.add_argument("-r", "--redirects", **streams, help="streams that go to log files: 1 output, "
                         "2 errors, 3 both; or a number for each local rank [0]")
-    parser.add_argument("-t", "--tee", **streams, help="streams that go to log files and to the terminal [0]")
+    parser.add_argument("-t", "--tee", **streams,
+                        help="streams that go to log files and to the terminal [0]")
     flag("--local-ranks-filter", "the local ranks whose output is shown [all]", default="",
          metavar="RANK,...")
     flag("--no-python", "the script is a program of its own, not Python's", action="store_true")
