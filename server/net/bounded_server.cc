@@ -52,7 +52,7 @@ BoundedServer::BoundedServer(Certificates* certificates)
 
 int BoundedServer::bind(const std::string& host, int port) {
   const int bound = port == 0 ? bind_to_any_port(host) : (bind_to_port(host, port) ? port : -1);
-  // The library's backlog of 5 would let a crowd of peers keep newcomers out.
+  // The library's backlog of 5 would let a crowd of peers keep others out.
   if (bound > 0) ::listen(svr_sock_, kBacklog);
   return bound;
 }

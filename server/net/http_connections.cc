@@ -57,7 +57,7 @@ HttpConnections::HttpConnections(Serve serve) : serve_(std::move(serve)) {
   for (std::size_t i = 0; i < kFirstThreads; ++i) {
     threads_.push_back(core::start_thread([this] { work(); }));
   }
-  usher_ = core::start_thread([this] { seat_all(); });
+  scheduler_ = core::start_thread([this] { schedule(); });
 }
 
 void HttpConnections::admit(int socket) { admit(socket, address_of_peer(socket)); }
@@ -69,46 +69,46 @@ void HttpConnections::admit(int socket, std::string peer) {
       close(socket);
       return;
     }
-    lobby_.push_back(std::make_shared<Connection>(socket, std::move(peer)));
+    pending_.push_back(std::make_shared<Connection>(socket, std::move(peer)));
   }
   moved_.notify_one();
 }
 
 bool HttpConnections::make_room(const std::string& peer) {
-  Counts counts = counts_of(lobby_);
-  if (counts[peer] >= kLobbyShare) {
-    const auto first = std::find_if(lobby_.begin(), lobby_.end(),
+  Counts counts = counts_of(pending_);
+  if (counts[peer] >= kPendingShare) {
+    const auto first = std::find_if(pending_.begin(), pending_.end(),
                                     [&](const auto& each) { return each->peer == peer; });
     if (make_place(peer, {}).count() > 0) return false;
-    take_place(first);
+    start(first);
     return true;
   }
-  if (lobby_.size() < kLobby) return true;
+  if (pending_.size() < kMaxPending) return true;
   const std::size_t most = most_of(counts);
   if (counts[peer] == most) return false;
-  const auto last = std::find_if(lobby_.rbegin(), lobby_.rend(),
+  const auto last = std::find_if(pending_.rbegin(), pending_.rend(),
                                  [&](const auto& each) { return counts[each->peer] == most; });
   close((*last)->socket);
-  lobby_.erase(std::next(last).base());
+  pending_.erase(std::next(last).base());
   return true;
 }
 
-HttpConnections::Connections::iterator HttpConnections::take_place(Connections::iterator newcomer) {
-  (*newcomer)->waits_since = Clock::now();
-  open_.push_back(*newcomer);
-  waiting_.push_back(*newcomer);
+HttpConnections::Connections::iterator HttpConnections::start(Connections::iterator connection) {
+  (*connection)->waits_since = Clock::now();
+  open_.push_back(*connection);
+  waiting_.push_back(*connection);
   changed_.notify_one();
-  return lobby_.erase(newcomer);
+  return pending_.erase(connection);
 }
 
-Clock::duration HttpConnections::seat() {
+Clock::duration HttpConnections::start_pending() {
   Clock::duration next = kGrace;
   std::set<std::string> later;  // Peers for which there is no place now.
-  for (auto each = lobby_.begin(); each != lobby_.end();) {
+  for (auto each = pending_.begin(); each != pending_.end();) {
     const auto& peer = (*each)->peer;
     const auto left = later.contains(peer) ? kGrace : make_place(peer, kGrace);
     if (left.count() == 0) {
-      each = take_place(each);
+      each = start(each);
       continue;
     }
     next = std::min<Clock::duration>(next, left);
@@ -165,22 +165,22 @@ void HttpConnections::end() {
   {
     MutexLock lock(mutex_);
     end_ = true;
-    for (const auto& each : lobby_) close(each->socket);
-    lobby_.clear();
+    for (const auto& each : pending_) close(each->socket);
+    pending_.clear();
     while (!open_.empty()) end_one(open_.begin());
     threads.swap(threads_);
   }
   changed_.notify_all();
   moved_.notify_all();
-  if (usher_.joinable()) usher_.join();
+  if (scheduler_.joinable()) scheduler_.join();
   for (std::thread& thread : threads) thread.join();
 }
 
-void HttpConnections::seat_all() {
+void HttpConnections::schedule() {
   MutexLock lock(mutex_);
   while (!end_) {
-    const Clock::duration next = seat();
-    if (lobby_.empty()) {
+    const Clock::duration next = start_pending();
+    if (pending_.empty()) {
       moved_.wait(mutex_);
     } else {
       moved_.wait_for(mutex_, next);

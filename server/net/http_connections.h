@@ -1,8 +1,8 @@
 // HttpConnections holds the connections of the HTTP server and the threads that serve them. There
 // are places for a stated number of connections, of which one remote address has a share, so that
-// peers without a token cannot take all memory, descriptors or threads. If there is no place for a
-// newcomer, the connection that has waited longest for its peer is ended. Newcomers wait in a lobby
-// until a connection has waited long enough to be ended.
+// peers without a token cannot take all memory, descriptors or threads. A connection without a
+// place is pending. For its sake the connection that has waited longest for its peer is ended, once
+// that has waited for a stated time.
 #pragma once
 
 #include <atomic>
@@ -27,9 +27,9 @@ class HttpConnections {
   static constexpr std::size_t kShare = 16;  // Maximum number of connections of one address.
   // Threads that exist from the start; others, up to kPlaces, start when they are needed.
   static constexpr std::size_t kFirstThreads = 8;
-  // Places of the lobby, and the share of one address.
-  static constexpr std::size_t kLobby = 128, kLobbyShare = 48;
-  // A connection that has waited for less is not ended for a newcomer while the lobby has a place.
+  // Maximum number of pending connections, of all addresses and of one.
+  static constexpr std::size_t kMaxPending = 128, kPendingShare = 48;
+  // A connection that has waited for less is not ended while there is room for pending connections.
   // Otherwise a peer that connects all the time would end requests that are on their way.
   static constexpr std::chrono::milliseconds kGrace{500};
 
@@ -56,13 +56,13 @@ class HttpConnections {
  private:
   using Connections = std::list<std::shared_ptr<Connection>>;
 
-  // Makes a place in the lobby for the peer: if its share is used, its first connection there gets
-  // a place at once. Returns false if that is not possible.
+  // Makes room for a pending connection of the peer: if its share is used, its first pending
+  // connection gets a place at once. Returns false if that is not possible.
   bool make_room(const std::string& peer) TT_REQUIRES(mutex_);
-  // Moves connections from the lobby to places. Returns the time until that may be possible again.
-  core::Clock::duration seat() TT_REQUIRES(mutex_);
-  // Moves a connection from the lobby to a place; returns the next of the lobby.
-  Connections::iterator take_place(Connections::iterator newcomer) TT_REQUIRES(mutex_);
+  // Gives places to pending connections. Returns the time until that may be possible again.
+  core::Clock::duration start_pending() TT_REQUIRES(mutex_);
+  // Gives a pending connection a place; returns the next pending connection.
+  Connections::iterator start(Connections::iterator connection) TT_REQUIRES(mutex_);
   // Makes a place for one more connection of the peer. Returns 0, or the time until that may be
   // possible, if no connection that could be ended has waited for the time `grace`.
   core::Clock::duration make_place(const std::string& peer, core::Clock::duration grace)
@@ -70,20 +70,20 @@ class HttpConnections {
   // The number of places: one for each thread that exists or can be started now.
   std::size_t places() TT_REQUIRES(mutex_);
   void end_one(Connections::iterator victim) TT_REQUIRES(mutex_);
-  void seat_all();  // The loop of the thread that seats newcomers.
+  void schedule();  // The loop of the thread that gives places to pending connections.
   void work();      // The loop of a thread that serves connections.
 
   const Serve serve_;
   core::Mutex mutex_;
   core::CondVar changed_;  // waiting_ or end_ has changed.
-  core::CondVar moved_;    // A connection has come to the lobby or has left open_, or end_ is set.
-  Connections lobby_ TT_GUARDED_BY(mutex_);
+  core::CondVar moved_;    // A connection has become pending or has left open_, or end_ is set.
+  Connections pending_ TT_GUARDED_BY(mutex_);
   Connections open_ TT_GUARDED_BY(mutex_);  // Those with a place.
   // Connections with a place that no thread serves yet.
   std::deque<std::shared_ptr<Connection>> waiting_ TT_GUARDED_BY(mutex_);
   bool end_ TT_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ TT_GUARDED_BY(mutex_);
-  std::thread usher_;
+  std::thread scheduler_;
 };
 
 }  // namespace teletensor::server

@@ -91,16 +91,16 @@ TEST_F(HttpConnectionsTest, ANewAddressFindsAPlaceWhenAllAreTaken) {
 TEST_F(HttpConnectionsTest, AConnectionThatIsAnsweredDoesNotEnd) {
   const auto crowd = connect("busy", HttpConnections::kShare);
   for (const int peer : crowd) expect_served(peer);
-  const auto lobby = connect("busy", HttpConnections::kLobbyShare);
+  const auto pending = connect("busy", HttpConnections::kPendingShare);
   EXPECT_TRUE(ended(connect("busy")));
   EXPECT_EQ(count_ended(crowd), 0u);
-  EXPECT_EQ(count_ended(lobby), 0u);
+  EXPECT_EQ(count_ended(pending), 0u);
   expect_served(connect("other"));
   shutdown(crowd[3], SHUT_RDWR);
-  expect_served(lobby[0]);
+  expect_served(pending[0]);
 }
 
-TEST_F(HttpConnectionsTest, ACrowdOfOneAddressKeepsNobodyOut) {
+TEST_F(HttpConnectionsTest, ACrowdOfOneAddressDoesNotKeepOthersOut) {
   const auto crowd = connect("a", 500);
   const int last = connect("a"), other = connect("b");
   expect_served(other);
@@ -109,8 +109,8 @@ TEST_F(HttpConnectionsTest, ACrowdOfOneAddressKeepsNobodyOut) {
   EXPECT_FALSE(ended(last));
 }
 
-TEST_F(HttpConnectionsTest, FullLobbiesLeaveRoomForOtherAddresses) {
-  const std::size_t each = HttpConnections::kShare + HttpConnections::kLobbyShare;
+TEST_F(HttpConnectionsTest, CrowdsLeaveRoomForOtherAddresses) {
+  const std::size_t each = HttpConnections::kShare + HttpConnections::kPendingShare;
   for (int i = 0; i < 20; ++i) connect("crowd" + std::to_string(i), each);
   expect_served(connect("other"));
 }

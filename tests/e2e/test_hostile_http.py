@@ -16,7 +16,7 @@ from support.http import ask
 from support.tls import Authority
 
 MIB = 1 << 20
-SHARE, LOBBY = 16, 48  # the connections of one address, and those that wait for a place
+SHARE, PENDING = 16, 48  # the connections of one address, and those that wait for a place
 MEMORY = 64 * MIB  # more than the connections of all peers without a token may take
 DEADLINE = 60  # seconds, for what the daemon does within 10
 
@@ -83,7 +83,7 @@ def test_no_answer_is_compressed_with_brotli(start_daemon):
 
 
 @pytest.mark.parametrize("name", list(ATTACKS))
-def test_newcomers_are_served_during_an_attack(start_daemon, name):
+def test_other_peers_are_served_during_an_attack(start_daemon, name):
     """Peers of the same address hold all connections that they can get. Monitors are served, memory is
     bounded, and the daemon ends when it is told to."""
     daemon = start_daemon("--http", "127.0.0.1:0")
@@ -113,7 +113,7 @@ def test_an_idle_crowd_leaves_places(start_daemon):
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(connected(daemon)) for _ in range(200)]
         assert ask(daemon.http, "/readyz").status == 200
-        assert descriptors(daemon) <= before + 2 * SHARE + LOBBY  # SHARE of them may be those that end just now
+        assert descriptors(daemon) <= before + 2 * SHARE + PENDING  # SHARE of them may be those that end just now
         assert ends(crowd[0]) == 0
         daemon.drain()
     daemon.restart()
@@ -230,7 +230,7 @@ def test_a_silent_connection_ends(start_daemon):
 
 
 @pytest.mark.parametrize("name", ["half_greeting", "slow_headers", "headers", "unread"])
-def test_newcomers_are_served_over_tls(start_daemon, tmp_path, name):
+def test_other_peers_are_served_over_tls(start_daemon, tmp_path, name):
     """The same with TLS: peers of another address that do not complete a handshake, or attack behind it."""
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.issue("server")
