@@ -151,7 +151,7 @@ def test_a_program_that_sends_nothing_for_a_while(start_daemon, tmp_path):
         wait_line(rank, "step")
     wait_in_collective(daemons[0], 0, number=2)
     with ThreadPoolExecutor(1) as pool:
-        restarted = pool.submit(restart, daemons[0])
+        restarted = pool.submit(restart, daemons[0], ranks)
         time.sleep(6)  # longer than half of the default of --drain
         go_on.touch()
         restarted.result()

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.clients import finish, wait_line
+from support.clients import DEFAULT_SIGNALS, finish, wait_line
 from support.daemon import binary, wait_until
 from support.snippets import snippets
 
@@ -58,9 +58,8 @@ def box(tmp_path):
         script.write_text(code)
         env = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")}
         env |= {"XDG_RUNTIME_DIR": folder, "TELETENSORD": binary(), "TT_LAUNCH": mark, **environment}
-        started.append(subprocess.Popen([*launcher, *flags, str(script), *arguments], env=env, text=True,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path,
-                                        preexec_fn=_heed_signals))
+        started.append(subprocess.Popen([*DEFAULT_SIGNALS, *launcher, *flags, str(script), *arguments], env=env,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True))
         return started[-1]
 
     launch.pids = lambda: _marked(mark)
@@ -70,12 +69,6 @@ def box(tmp_path):
     assert not [each for each in os.listdir(folder) if "launch" in each and each.endswith(".sock")] or \
         any(each.returncode == -signal.SIGKILL for each in started)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _heed_signals():
-    """A shell that starts the tests in the background makes them and their children ignore SIGINT."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _marked(mark):

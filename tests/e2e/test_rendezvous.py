@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import teletensor.distributed as dist
-from support.clients import finish, wait_line
+from support.clients import DEFAULT_SIGNALS, finish, wait_line
 from support.daemon import wait_until
 from teletensor.distributed import _daemon_store, _rendezvous, run
 
@@ -56,9 +56,9 @@ def launch(start_daemon, new_token, tmp_path, monkeypatch):
         flags = ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.daemon.tcp, "--rdzv-id", id, *flags]
         env = {k: v for k, v in os.environ.items() if not k.startswith("TELETENSOR_")} | {
             "TELETENSOR_TOKEN": token, **environment}
-        started.append(subprocess.Popen(
-            [sys.executable, "-m", "teletensor.distributed.run", *flags, str(script), *arguments], env=env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_signals))
+        command = [*DEFAULT_SIGNALS, sys.executable, "-m", "teletensor.distributed.run", *flags]
+        started.append(subprocess.Popen([*command, str(script), *arguments], env=env, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         return started[-1]
     launch = start
     start.daemon = start_daemon()
@@ -68,10 +68,6 @@ def launch(start_daemon, new_token, tmp_path, monkeypatch):
     for process in started:
         process.kill()
         process.wait()
-
-
-def heed_signals():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def store_of(launch, id="job"):

@@ -21,6 +21,13 @@ s.__enter__()
 """
 
 
+# In front of a command: the program handles these signals as usual, although a shell that starts the tests
+# in the background makes them ignore SIGINT. A preexec_fn would run gRPC's handlers of fork in the child of
+# a test process that uses grpcio. They start gRPC's threads there, which abort or hang the child when its
+# descriptors are closed before exec.
+DEFAULT_SIGNALS = ("env", "--default-signal=INT,TERM,HUP")
+
+
 def client(code, address, **options):
     """Starts a Python process in which teletensor is connected as `s`, and which then runs `code`. Its
     output is lines of text."""
