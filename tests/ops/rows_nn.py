@@ -155,7 +155,7 @@ def values_and_places(dtype, sample):
 
 def internal(name):
     """An op that functions of nn.functional call with all its arguments."""
-    return lambda m, *args, **kwargs: getattr(m._ops, name)(*args, **kwargs)
+    return lambda m, *args, **kwargs: getattr(m._names.ops, name)(*args, **kwargs)
 
 
 PLACES = In((1, 2, 2, 2), dtype="i64", grad=False, data=(0, 3, 8, 11, 5, 2, 9, 10))
@@ -206,7 +206,7 @@ def batch_norm(x, w=None, b=None, eps=1e-5):
 
 
 def first_result(name):
-    return lambda m, *args: getattr(m._ops, name)(*args)[0]
+    return lambda m, *args: getattr(m._names.ops, name)(*args)[0]
 
 
 NORMS = [

@@ -290,7 +290,7 @@ LOSSES = [
         Sample((In((3,), data=(-90.0, 90.0, 0.0)), In((3,), data=(0.0, 1.0, 0.5), grad=False)))], NN, gradients=True, tolerance=8),
     # the op itself, which nn.functional uses only for 16-bit floating-point dtypes
     Row("binary_cross_entropy_with_logits",
-        lambda m, x, y: m._ops.binary_cross_entropy_with_logits(x, y, None, None, "mean"), bce_logits, [
+        lambda m, x, y: m._names.ops.binary_cross_entropy_with_logits(x, y, None, None, "mean"), bce_logits, [
             Sample((In((3, 4)), In((3, 4), 0, 1))), Sample((In((4, 3), layout="transposed"), In((4, 3), 0, 1)))],
         NN, gradients=True, tolerance=8, torch=False),
     Row("nll_loss", nn("nll_loss"), nll, CLASS, NN, gradients=True, tolerance=4),
