@@ -182,7 +182,26 @@ def test_the_first_exception_that_is_recorded_is_shown(box):
     assert "in main" in said and "ValueError: no such data" in said and "a consequence" not in said
 
 
-# Rank 0 writes two lines, rank 1 one line to each of its streams.
+def test_an_error_handler_gets_the_exception():
+    from teletensor.distributed.elastic.multiprocessing.errors import record
+    seen = []
+
+    class Handler:
+        def initialize(self):
+            seen.append("initialized")
+
+        def record_exception(self, error):
+            seen.append(str(error))
+
+    def main():
+        raise ValueError("no such data")
+
+    with pytest.raises(ValueError, match="no such data"):
+        record(main, Handler())()
+    assert seen == ["initialized", "no such data"]
+
+
+# Each rank writes a line to each of its streams.
 WRITERS = """
 import os, sys
 print("out", os.environ["ROLE_NAME"], os.environ["ROLE_RANK"], os.environ["ROLE_WORLD_SIZE"], flush=True)

@@ -23,13 +23,17 @@ _MAX_BYTES = 1 << 20  # of a file that the launcher reads
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def record(fn: _F) -> _F:
+def record(fn: _F, error_handler: Any = None) -> _F:
     """Wraps the main function of a program that a launcher starts. An exception that the function raises is
     written to the file that the launcher names in TORCHELASTIC_ERROR_FILE, and raised again; the launcher
-    shows the exception of the process that has failed first. SystemExit with status 0 is a return."""
+    shows the exception of the process that has failed first. SystemExit with status 0 is a return. With an
+    `error_handler`, its initialize() is called before the function, and its record_exception(error) in
+    place of the write."""
 
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if error_handler is not None:
+            error_handler.initialize()
         try:
             return fn(*args, **kwargs)
         except SystemExit as end:
@@ -37,7 +41,7 @@ def record(fn: _F) -> _F:
                 raise
             return None
         except Exception as error:
-            _write(error)
+            (_write if error_handler is None else error_handler.record_exception)(error)
             raise
 
     return wrapper  # type: ignore[return-value]
