@@ -65,7 +65,7 @@ PROGRAMS = {
 def restart(daemon, ranks):
     daemon.drain()
     for rank in ranks:
-        assert rank.poll() is None, rank.stderr.read()
+        assert not rank.poll(), rank.stderr.read()
     assert "event=session_lost" not in daemon.log, daemon.log
     assert "event=groups_at_rest" in daemon.log, daemon.log
     daemon.restart()
