@@ -26,7 +26,7 @@ class Call;
 class Stream;
 class StreamEnd;
 
-// What a session has received and not used.
+// The results that a session has received and has not used yet.
 struct Received {
   Fetches fetches;
   LateErrors errors;

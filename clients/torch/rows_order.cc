@@ -1,4 +1,5 @@
-// What depends on the order of elements: searches, sets, the commonest elements, histograms.
+// Rows of operators that depend on the order of elements: searches, sets, the most frequent
+// elements, histograms.
 
 #include <algorithm>
 #include <cmath>

@@ -13,7 +13,7 @@
 
 namespace teletensor::server {
 
-// The bounds on a request, whoever sends it. Longer ones are refused with 414, 431 or 413.
+// The bounds on every request. A request that exceeds them is refused with 414, 431, 413 or 408.
 struct HttpLimits {
   std::size_t line = 8 << 10;   // Bytes of the request line, and of each header.
   std::size_t head = 16 << 10;  // Bytes of all headers together.
@@ -80,7 +80,7 @@ class HttpStream final : public httplib::Stream {
   SSL* const tls_;
   const HttpLimits& limits_;
   std::atomic<core::Clock::time_point>& waits_since_;
-  core::Clock::time_point began_, until_;  // Of the present phase: idle, request, answer or linger.
+  core::Clock::time_point began_, until_;  // The present phase: idle, request, answer or linger.
   std::string received_;                   // What was received and not yet read.
   std::string head_;                       // The head of the request, from `head_read_` on unread.
   std::size_t head_read_ = 0, headers_ = 0, body_read_ = 0;

@@ -1,9 +1,9 @@
 // WriteOrder chooses the session that a shutdown writes next.
 // The time and the disk of a shutdown may not suffice for all sessions. The next session is the one
 // after which its user has the fewest bytes in files: small sessions are written first, and large
-// sessions of one user do not delay another user who has less. Among equal sessions the place
-// decides. Some sessions still run and cannot be written yet. A session that comes later in the
-// order waits for them for about the time that its own writing takes, but at least for
+// sessions of one user do not delay those of a user with fewer bytes. Among equal sessions the
+// place decides. Some sessions still run and cannot be written yet. A session that comes later in
+// the order waits for them for about the time that its own writing takes, but at least for
 // kShortestWait and never longer than a fixed time. Not thread-safe.
 #pragma once
 

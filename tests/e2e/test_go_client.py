@@ -71,7 +71,7 @@ def test_a_cut_connection_changes_nothing(built, shared_daemon):
 
 
 def test_the_daemon_restarts(built, start_daemon):
-    """The daemon is restarted in the middle of the training, and the client goes on with its session."""
+    """The daemon is restarted in the middle of the training, and the client continues with its session."""
     daemon = start_daemon("--restart", "60")
     whole = train(built, daemon.unix, 0.9, epochs=60)
     with subprocess.Popen([*training(built, 0.9, 60), daemon.unix], stdout=subprocess.PIPE, text=True) as running:

@@ -286,7 +286,7 @@ def test_errors(start_daemon, tmp_path: Path):
         "future": "rank 1 in all_reduce(sum, float32[4])", "wait": "rank 1 in all_reduce(sum, float32[4])",
     }.items():
         assert words in texts[name], texts[name]
-        # pybind11 reads the line numbers below "At:" while the thread of the calls goes on.
+        # pybind11 reads the line numbers below "At:" while the thread of the calls continues.
         mine, theirs = (re.split(r"\(issued|\n\nAt:", text)[0] for text in (texts[name], others[name]))
         assert mine == theirs
     assert texts["ended"] == [True, False]

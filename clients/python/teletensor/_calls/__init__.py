@@ -1,1 +1,1 @@
-"""What all functions share: checks of arguments, the parameter out=, nested containers of tensors."""
+"""The parts that all functions share: checks of arguments, the parameter out=, nested containers."""

@@ -66,7 +66,7 @@ def add_command(commands: Any) -> Any:
 
 
 def _conformance(args: argparse.Namespace) -> int:
-    credentials_of(args.address)  # ValueError for an address that is none
+    credentials_of(args.address)  # raises ValueError if this is not an address
     found = []
     for name, difference in play_all(args.address, args.names, patience=args.timeout):
         found.append({"transcript": name, "passed": difference is None, "difference": difference})

@@ -1,1 +1,1 @@
-"""What Python adds to the native Tensor: methods, indexing, text, exchange with other libraries."""
+"""The parts of Tensor that are written in Python: methods, indexing, text, other libraries."""
