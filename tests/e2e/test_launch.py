@@ -134,7 +134,7 @@ def test_modules_and_programs(box, tmp_path):
     status, out, err = finish(box(["--no-python", "/bin/echo", "hello"], ""))
     assert status == 0 and out.startswith("hello"), err
     status, out, err = finish(box(["--nproc-per-node=2", "--no-python", "/nowhere/program"], ""))
-    assert status == 1 and "/nowhere/program" in err
+    assert status == 2 and "'/nowhere/program' is no program" in err
 
 
 def test_the_old_command_passes_the_local_rank(box):

@@ -204,6 +204,53 @@ def test_a_worker_dies(shared_daemon, slow, text, options):
     gone(pids)
 
 
+def test_an_error_takes_nothing_from_the_batches_before_it(shared_daemon, tmp_path):
+    """Neither the death of a worker, nor an error of the sampler or of sending its indices, loses a batch
+    that has arrived before; a batch is returned although the batch after it never arrives."""
+    process = client(f"""
+        import multiprocessing, pathlib
+        dying = pathlib.Path({str(tmp_path / "dying")!r})
+        class Numbers(tt.utils.data.Dataset):
+            def __getitem__(self, i):
+                while i == 3 and not dying.exists(): time.sleep(0.01)
+                if i == 3: os._exit(3)
+                if i == 4: time.sleep(600)
+                return i
+        def failing():
+            yield from (5, 6, 7)
+            raise ValueError("of the sampler")
+        def unsent():
+            yield from (5, 6, 7)
+            yield threading.Lock()
+        def numbers(sampler):
+            return iter(tt.utils.data.DataLoader(Numbers(), sampler=sampler, batch_size=None, num_workers=1))
+        def show(batches):
+            try:
+                for number in batches: print(number, end=" ")
+            except Exception as error:
+                print(type(error).__name__, str(error)[-30:])
+        batches = numbers(range(5))
+        assert [next(batches), next(batches)] == [0, 1]
+        while not (batches._early or batches._epoch.ready()): time.sleep(0.01)
+        dying.touch()
+        while multiprocessing.active_children(): time.sleep(0.01)
+        show(batches)
+        show(batches)  # the error is raised again
+        show(numbers(failing()))
+        show(numbers(unsent()))
+        batches = numbers((0, 1, 2, 4))
+        print(next(batches), next(batches), next(batches))
+    """, shared_daemon.unix)
+    status, out, err = finish(process)
+    assert (status, err) == (0, "")
+    death, again, sampler, sending, slow = out.splitlines()
+    assert death.startswith("2 RuntimeError") and death.endswith("exit code 3"), out
+    assert again.startswith("RuntimeError") and again.endswith("exit code 3"), out
+    assert sampler == "5 6 7 ValueError of the sampler", out
+    assert sending.startswith("5 6 7 TypeError") and "pickle" in sending, out
+    assert slow == "0 1 2", out
+
+
 # OpenBLAS loses the threads of a product that runs while the process forks (docs/design/0018).
 @pytest.mark.parametrize("method, product", [("forkserver", True), ("spawn", True), ("fork", False)])
 def test_under_load(start_daemon, method, product):

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import grp
 import os
 import pathlib
 import pwd
 import select
-import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from .._sessions.errors import TeletensorError
 from .transport import open_transport
@@ -31,7 +28,6 @@ _BUILT = pathlib.PurePath("build", "release", "bin", _BINARY)
 _WHEEL = pathlib.PurePath("teletensord", "bin", _BINARY)  # the package that the `daemon` extra installs
 # the package's folder in a checkout of the repository
 _PACKAGE = pathlib.PurePath("clients", "python", "teletensor")
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _LINKS = 40  # the maximum number of symbolic links on the way to one file, as in Linux
 
 
@@ -153,21 +149,21 @@ def embedded() -> pathlib.Path:
         return path
 
 
-def start(path: pathlib.Path, *flags: str,
-          preexec_fn: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
+def start(path: pathlib.Path, *flags: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Starts an embedded daemon that serves on the socket at `path` and returns when it is ready. Its log
-    is a file in the runtime folder. Raises TeletensorError if the daemon did not start. `preexec_fn` is
-    passed to subprocess.Popen."""
-    command = [find_daemon(), "--embedded", "--socket", str(path), *flags]
+    is a file in the runtime folder. Raises TeletensorError if the daemon did not start. `prefix`: the words
+    of a command that executes the daemon."""
+    binary = find_daemon()
+    command = [*prefix, binary, "--embedded", "--socket", str(path), *flags]
     log = open(runtime_dir() / "teletensor-embedded.log", "ab")
     daemon = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-        start_new_session=True, close_fds=True, preexec_fn=preexec_fn)
+        start_new_session=True, close_fds=True)
     log.close()
     try:
         problem = _not_ready(daemon)
         if problem:
-            raise TeletensorError(f"{command[0]} {problem}; its log is {log.name}")
+            raise TeletensorError(f"{binary} {problem}; its log is {log.name}")
     except BaseException:
         daemon.kill()
         daemon.wait()
@@ -200,17 +196,13 @@ def _not_ready(daemon: subprocess.Popen[bytes]) -> str:
     return ""
 
 
-def ends_with_this(number: int, mask: set[Any]) -> Callable[[], None]:
-    """Runs in a child process before exec: makes the kernel send the child the signal `number` when this
-    process ends for any reason, and sets the child's signal mask to `mask`."""
-    parent, prctl = os.getpid(), ctypes.CDLL(None, use_errno=True).prctl
+def ends_with_this(number: int, blocked: Iterable[int]) -> list[str]:
+    """The words in front of a command that make the kernel send the process of the command the signal
+    `number` when this process ends for any reason. `blocked` is the signal mask of the command."""
+    words = ",".join(str(int(each)) for each in blocked)
+    script = pathlib.Path(__file__).with_name("bound_child.py")
+    return [sys.executable, "-I", "-S", str(script), str(os.getpid()), str(int(number)), words]
 
-    def begin() -> None:
-        if prctl(_SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0) != 0 or os.getppid() != parent:
-            os._exit(1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    return begin
 
 
 def free_port() -> int:

@@ -12,12 +12,13 @@ import argparse
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._connection import daemon as _daemon
@@ -47,12 +48,12 @@ class _Process:
 
     def __init__(
         self, logs: Logs, attempt: int, command: Sequence[str], environment: dict[str, str],
-        begin: Callable[[], None]
+        prefix: Sequence[str]
     ) -> None:
         self.rank, self.local_rank = environment["RANK"], environment["LOCAL_RANK"]
         self._error_file = environment[ERROR_FILE]
-        self._popen = logs.start(command, attempt, int(self.local_rank), env=environment,
-                                 start_new_session=True, preexec_fn=begin)
+        self._popen = logs.start([*prefix, *command], attempt, int(self.local_rank), env=environment,
+                                 start_new_session=True)
 
     def status(self) -> int | None:
         """The exit code, or minus the number of the signal that ended the process, or None while it
@@ -98,13 +99,9 @@ def main(arguments: list[str] | None = None, prog: str = "python -m teletensor.d
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     # Signals that nohup or a background shell ignores stay ignored.
     handled_signals = {each for each in ends if signal.getsignal(each) != signal.SIG_IGN}
-    environment = dict(os.environ)  # of the processes
-    # Otherwise gRPC's handlers of fork close the poller that its threads use, and the launcher hangs or
-    # aborts. The children of the launcher only run another program.
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     try:
         with arrivals(handled_signals) as signals, _daemon_of(args) as address:
-            return _Launch(args, prog, address, pass_local_rank, signals, environment).run()
+            return _Launch(args, prog, address, pass_local_rank, signals).run()
     except (TeletensorError, DistStoreError, OSError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
@@ -168,6 +165,8 @@ def _parsed(arguments: list[str], prog: str) -> argparse.Namespace:
         parser.error(f"--max-restarts is 0 or more, not {args.max_restarts}")
     if args.module and args.no_python:
         parser.error("--module and --no-python exclude each other")
+    if args.no_python and shutil.which(args.script) is None:
+        parser.error(f"--no-python: {args.script!r} is no program that this user can execute")
     return args
 
 
@@ -248,8 +247,8 @@ def _daemon_of(args: argparse.Namespace) -> Iterator[str]:
         return
     path = _daemon.runtime_dir() / f"teletensor-launch-{os.getpid()}.sock"
     # The first process may connect late, and between two attempts no process is connected.
-    begin = _daemon.ends_with_this(signal.SIGTERM, _mask())
-    daemon = _daemon.start(path, "--linger", "1e7", preexec_fn=begin)
+    prefix = _daemon.ends_with_this(signal.SIGTERM, _mask())
+    daemon = _daemon.start(path, "--linger", "1e7", prefix=prefix)
     try:
         yield f"unix:{path}"
     finally:
@@ -276,10 +275,10 @@ def _place_of(args: argparse.Namespace) -> Place:
 
 class _Launch:
     def __init__(self, args: argparse.Namespace, prog: str, address: str, pass_local_rank: bool,
-                 signals: Arrivals, environment: dict[str, str]) -> None:
+                 signals: Arrivals) -> None:
         self._args, self._prog, self._address, self._pass_local_rank = args, prog, address, pass_local_rank
-        self._signals, self._environment, self._logs = signals, environment, Logs(args)
-        self._begin = _daemon.ends_with_this(signal.SIGKILL, _mask())
+        self._signals, self._logs = signals, Logs(args)
+        self._prefix = _daemon.ends_with_this(signal.SIGKILL, _mask())
 
     def run(self) -> int:
         """Starts all processes, and starts them again after a failure, or when the number of machines
@@ -311,7 +310,7 @@ class _Launch:
             if seat is None:
                 return 128 + (self._signals.end or 0)
             for command, environment in self._ranks(attempt, seat):
-                processes.append(_Process(self._logs, attempt, command, environment, self._begin))
+                processes.append(_Process(self._logs, attempt, command, environment, self._prefix))
             changes = self._watch(processes, seat)
             failed = [(each, status) for each in processes if (status := each.status())]
             for process, status in failed if self._signals.end is None else ():
@@ -391,7 +390,7 @@ class _Launch:
             }  # fmt: skip
             extra = [f"--local-rank={local}"] if self._pass_local_rank else []
             yield ([*python, args.script, *extra, *args.arguments],
-                   {**self._environment, **{name: str(value) for name, value in given.items()}})
+                   {**os.environ, **{name: str(value) for name, value in given.items()}})
 
     def _say_cause(self, failed: list[_Process]) -> None:
         """Shows the exception that `record` has written first."""

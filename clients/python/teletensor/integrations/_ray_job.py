@@ -75,7 +75,7 @@ class _NodeDaemon:
             # The first worker may connect late, and no worker is connected while Ray restarts them.
             self._daemon = _daemon.start(
                 socket, "--linger", "1e7", "--lease", str(_LEASE), "--state-dir", "", *flags,
-                preexec_fn=_daemon.ends_with_this(signal.SIGTERM, mask))
+                prefix=_daemon.ends_with_this(signal.SIGTERM, mask))
         return f"unix:{socket}"
 
     def end(self) -> None:

@@ -299,6 +299,10 @@ class Pool:
         except OSError:
             self._died(worker)
 
+    def waiting(self) -> bool:
+        """Whether take() returns, or raises an error, without waiting."""
+        return bool(self.closed or connection.wait(self._pipes, 0))
+
     def take(self) -> tuple[int, int, Any]:
         """Returns (epoch, number, message) of the next finished task. RuntimeError if a worker has died, or
         after `timeout` seconds."""
@@ -373,7 +377,11 @@ def _starting(forked: bool) -> Iterator[None]:
 
 class Epoch:
     """One iteration over the batches that a pool makes for `tasks`, in their order unless in_order is
-    False. A failure of a worker takes the place of a batch."""
+    False.
+
+    A Failure of a worker takes the place of its batch. An error of `tasks`, or of sending a task, is raised
+    after the batches of the tasks before it.
+    """
 
     def __init__(self, pool: Pool, tasks: Iterator[Any], in_order: bool) -> None:
         pool.epoch += 1
@@ -383,21 +391,26 @@ class Epoch:
         self._owners: dict[int, int] = {}  # task -> worker, for tasks whose batch has not been returned
         self._ready: dict[int, Any] = {}  # task -> message
         self._sent = 0
+        self._error: Exception | None = None  # the reason why no further task is sent
         for _ in range(pool.ahead):
             self._give()
 
     def _give(self) -> None:
+        """Sends the next task to the worker whose turn it is."""
         if not self._active:
             return
         try:
             indices = next(self._tasks)
+            worker = next(worker for worker in self._turns if worker in self._active)
+            self._pool.give(worker, (self._number, self._sent, indices))
         except StopIteration:
             self._active.clear()
-            return
-        worker = next(worker for worker in self._turns if worker in self._active)
-        self._owners[self._sent] = worker
-        self._pool.give(worker, (self._number, self._sent, indices))
-        self._sent += 1
+        except Exception as error:
+            self._error = error
+            self._active.clear()
+        else:
+            self._owners[self._sent] = worker
+            self._sent += 1
 
     def __iter__(self) -> Epoch:
         return self
@@ -416,15 +429,33 @@ class Epoch:
                 return outcome
             self._active.discard(worker)
             self._give()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         raise StopIteration
+
+    def ready(self) -> bool:
+        """Whether the next batch has arrived."""
+        while self._owners and self._next_task() not in self._ready:
+            if not self._pool.waiting():
+                return False
+            self._receive()
+        return bool(self._owners)
 
     def _done(self) -> int:
         """The next task whose batch is to be returned; waits for it."""
-        while True:
-            handed = self._ready if self._ready and not self._in_order else self._owners
-            wanted: int = next(iter(handed))
-            if wanted in self._ready:
-                return wanted
-            epoch, task, message = self._pool.take()
-            if epoch == self._number:
-                self._ready[task] = message
+        while (task := self._next_task()) not in self._ready:
+            self._receive()
+        return task
+
+    def _next_task(self) -> int:
+        """The task whose batch is to be returned next; without an order, one that has arrived if there is
+        one."""
+        handed: dict[int, Any] = self._ready if self._ready and not self._in_order else self._owners
+        task: int = next(iter(handed))
+        return task
+
+    def _receive(self) -> None:
+        epoch, task, message = self._pool.take()
+        if epoch == self._number:
+            self._ready[task] = message

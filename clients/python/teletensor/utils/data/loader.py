@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._fetch import Fetcher, Recipe
 from ._random import numpy_generator
@@ -31,8 +30,9 @@ class DataLoader:
     dataset, collate_fn and worker_init_fn run there. A worker does not share the memory of tensors with
     this process: it gets copies of the tensors in the dataset, and creates its own tensors in a session
     that it opens. The tensors of its batches are sent to this process as arrays and become tensors of this
-    process's session, uploaded one batch ahead. A worker whose samples are NumPy arrays, numbers or
-    PyTorch's tensors needs no session.
+    process's session. If the following batch has arrived, it is uploaded one call early. An error, also
+    the death of a worker, is raised after the batches that have arrived before it. A worker whose samples
+    are NumPy arrays, numbers or PyTorch's tensors needs no session.
 
     Workers are started by a fork server and do not run `__main__` again. Objects that can be imported are
     sent to them by name; classes and functions of notebooks, scripts and functions are sent as code if
@@ -207,26 +207,40 @@ class DataLoader:
         return len(self.sampler)  # type: ignore[arg-type]
 
 
+class _Raised(NamedTuple):
+    """An error in the place of a batch."""
+
+    error: Exception
+
+
 class _Ahead:
-    """The batches of an epoch, of which one more is made than was requested, so that its upload runs while
-    the caller works with the present one."""
+    """The batches of an epoch. A batch that has arrived is taken one call early, so that its upload runs
+    while the caller works with the batch before it."""
 
     def __init__(self, epoch: Epoch) -> None:
         self._epoch: Epoch | None = epoch
-        self._made: deque[Any] = deque()
+        self._early: list[Any] = []  # at most one batch, or the error in its place
 
     def __iter__(self) -> _Ahead:
         return self
 
     def __next__(self) -> Any:
-        while len(self._made) < 2 and self._epoch is not None:
-            try:
-                self._made.append(next(self._epoch))
-            except StopIteration:
-                self._epoch = None  # this also ends the workers, unless they are persistent
-        if not self._made:
+        if self._epoch is None:
             raise StopIteration
-        batch = self._made.popleft()
+        try:
+            batch = self._early.pop() if self._early else next(self._epoch)
+        except StopIteration:
+            self._epoch = None  # this also ends the workers, unless they are persistent
+            raise
+        try:
+            if self._epoch.ready():
+                self._early.append(next(self._epoch))
+        except StopIteration:
+            pass
+        except Exception as error:
+            self._early.append(_Raised(error))
+        if isinstance(batch, _Raised):
+            raise batch.error
         if isinstance(batch, Failure):
             batch.reraise()
         return batch
