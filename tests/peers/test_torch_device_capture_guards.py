@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn as nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_torch_device_capture import (
@@ -202,3 +203,78 @@ def test_a_number_of_a_module_that_changes_between_calls(tt_device):
         for i in range(20):
             other.scale = float(i)
             captured(x)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.rest = nn.ModuleList([nn.Linear(4, 4), nn.Tanh()])
+        self.act = torch.relu
+
+    def forward(self, x):
+        x = self.act(self.first(x))
+        for each in self.rest:
+            x = each(x)
+        return x
+
+
+def other_linear():
+    torch.manual_seed(7)
+    return nn.Linear(4, 4).to("tt")
+
+
+def twice(tensors):
+    with torch.no_grad():
+        for each in tensors:
+            each.mul_(2)
+
+
+CHANGES = {
+    "forward hook": lambda model, own: model.rest[1].register_forward_hook(lambda module, args, made: made * 2),
+    "forward pre-hook": lambda model, own: model.first.register_forward_pre_hook(
+        lambda module, args: (args[0] + 1,)),
+    "backward hook": lambda model, own: model.rest[1].register_full_backward_hook(
+        lambda module, inputs, outputs: tuple(each if each is None else each * 2 for each in inputs)),
+    "backward pre-hook": lambda model, own: model.first.register_full_backward_pre_hook(
+        lambda module, outputs: tuple(each * 3 for each in outputs)),
+    "hook of a parameter": lambda model, own: model.first.weight.register_hook(lambda gradient: gradient * 2),
+    "hook after a gradient": lambda model, own: model.first.weight.register_post_accumulate_grad_hook(
+        lambda weight: twice([weight.grad])),
+    "hook of an optimizer": lambda model, own: own.register_step_pre_hook(
+        lambda *_: twice(each.grad for each in model.parameters())),
+    "hook after a step": lambda model, own: own.register_step_post_hook(
+        lambda *_: twice([model.first.bias])),
+    "hook of all modules": lambda model, own: nn.modules.module.register_module_forward_hook(
+        lambda module, args, made: made + 1),
+    "hook of all optimizers": lambda model, own: register_optimizer_step_pre_hook(
+        lambda optimizer, *_: twice(each.grad for each in optimizer.param_groups[0]["params"])),
+    "other child": lambda model, own: setattr(model, "first", other_linear()),
+    "other child of a list": lambda model, own: model.rest.__setitem__(0, other_linear()),
+    "longer list": lambda model, own: model.rest.append(nn.Tanh()),
+    "function": lambda model, own: setattr(model, "act", torch.sigmoid),
+    "method": lambda model, own: setattr(model.first, "forward", lambda x: x * 2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_the_code_of_a_step(tt_device, change):
+    """Hooks, children, functions and methods that a program changes between calls have their effect."""
+    def results(run):
+        torch.manual_seed(0)
+        model = Block().to("tt")
+        own = torch.optim.SGD(model.parameters(), lr=0.1)
+        step = run(trainer(model, own))
+        losses = []
+        with contextlib.ExitStack() as hooks:
+            for i in range(15):
+                if i == 6 and hasattr(handle := change(model, own), "remove"):
+                    hooks.callback(handle.remove)
+                if i == 11:
+                    hooks.close()
+                losses.append(step(*data[i]).item())
+        return losses
+
+    data = [(torch.randn(3, 4).to("tt"), torch.randn(3, 4).to("tt")) for _ in range(15)]
+    expected = results(lambda step: step)
+    torch.testing.assert_close(results(tt_device.capture), expected, rtol=1e-6, atol=1e-7)

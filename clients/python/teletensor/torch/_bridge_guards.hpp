@@ -1,6 +1,6 @@
 // Part of _bridge.cpp, which is one translation unit: the state on which a captured step depends
-// beside its arguments. That is PyTorch's modes, the modes and tensors of modules, and the numbers
-// and the state of optimizers.
+// beside its arguments. That is PyTorch's modes, the modes, tensors, children and hooks of modules,
+// the numbers, state and hooks of optimizers, and the hooks of leaves.
 #pragma once
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -10,8 +10,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "_bridge_rows.hpp"
 
@@ -87,6 +89,30 @@ std::uintptr_t identity_of(const at::Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(storage) + tensor.requires_grad();
 }
 
+// The attributes with these names, as interned strings.
+std::vector<PyObject*> interned(std::initializer_list<const char*> names) {
+  std::vector<PyObject*> strings;
+  for (const char* name : names) strings.push_back(PyUnicode_InternFromString(name));
+  return strings;
+}
+
+// PyTorch's dictionaries of hooks that run for all modules, or for all optimizers.
+std::vector<PyObject*> global_hooks() {
+  std::vector<PyObject*> found;
+  const auto add = [&found](const char* module_name, std::initializer_list<const char*> names) {
+    const Ref module(PyImport_ImportModule(module_name));
+    for (const char* name : names) {
+      PyObject* const hooks = PyObject_GetAttrString(module.get(), name);
+      if (hooks == nullptr) throw python_error();
+      found.push_back(hooks);
+    }
+  };
+  add("torch.nn.modules.module", {"_global_forward_pre_hooks", "_global_forward_hooks",
+                                  "_global_backward_pre_hooks", "_global_backward_hooks"});
+  add("torch.optim.optimizer", {"_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"});
+  return found;
+}
+
 // Reads the state of modules, optimizers and leaves for a visitor. Its functions tensor(), value()
 // and end(), which gets the size of a container, return false to stop.
 template <class Visitor>
@@ -95,31 +121,52 @@ class StateWalk {
   explicit StateWalk(Visitor& visitor) : visitor_(visitor) {}
 
   bool run(PyObject* modules, PyObject* optimizers, PyObject* leaves) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(modules); ++i) {
-      if (!of_module(PyList_GET_ITEM(modules, i))) return false;
+    static const std::vector<PyObject*> of_module =
+        interned({"training", "_parameters", "_buffers", "_modules"});
+    static const std::vector<PyObject*> own_of_module =
+        interned({"forward", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks",
+                  "_backward_hooks"});
+    static const std::vector<PyObject*> of_optimizer = interned({"state", "param_groups"});
+    static const std::vector<PyObject*> own_of_optimizer =
+        interned({"step", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"});
+    static const std::vector<PyObject*> of_all = global_hooks();
+    for (PyObject* hooks : of_all) {
+      if (!of(hooks)) return false;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(optimizers); ++i) {
-      if (!of_optimizer(PyList_GET_ITEM(optimizers, i))) return false;
-    }
-    return of(leaves);
+    return of_objects(modules, of_module, own_of_module) &&
+           of_objects(optimizers, of_optimizer, own_of_optimizer) && of_leaves(leaves);
   }
 
  private:
-  bool of_module(PyObject* module) {
-    static PyObject* const training = PyUnicode_InternFromString("training");
-    static PyObject* const parameters = PyUnicode_InternFromString("_parameters");
-    static PyObject* const buffers = PyUnicode_InternFromString("_buffers");
-    return of_attribute(module, training) && of_attribute(module, parameters) &&
-           of_attribute(module, buffers);
+  // The attributes `names` of each object, and those of `own` that the object itself has. A class
+  // has methods of the latter names; an object has them if a program replaced a method or added a
+  // hook. None stands for an attribute that the object does not have.
+  bool of_objects(PyObject* objects, const std::vector<PyObject*>& names,
+                  const std::vector<PyObject*>& own) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); ++i) {
+      PyObject* const object = PyList_GET_ITEM(objects, i);
+      for (PyObject* name : names) {
+        const Ref value(PyObject_GetAttr(object, name));
+        if (!of(value.get())) return false;
+      }
+      const Ref attributes(PyObject_GenericGetDict(object, nullptr));
+      for (PyObject* name : own) {
+        PyObject* const value = PyDict_GetItemWithError(attributes.get(), name);
+        if (value == nullptr && PyErr_Occurred()) throw python_error();
+        if (!of(value == nullptr ? Py_None : value)) return false;
+      }
+    }
+    return visitor_.end(PyList_GET_SIZE(objects));
   }
-  bool of_optimizer(PyObject* optimizer) {
-    static PyObject* const state = PyUnicode_InternFromString("state");
-    static PyObject* const groups = PyUnicode_InternFromString("param_groups");
-    return of_attribute(optimizer, state) && of_attribute(optimizer, groups);
-  }
-  bool of_attribute(PyObject* object, PyObject* name) {
-    const Ref value(PyObject_GetAttr(object, name));
-    return of(value.get());
+  bool of_leaves(PyObject* leaves) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(leaves); ++i) {
+      const auto* const leaf = reinterpret_cast<THPVariable*>(PyList_GET_ITEM(leaves, i));
+      if (!of(PyList_GET_ITEM(leaves, i))) return false;
+      for (PyObject* hooks : {leaf->backward_hooks, leaf->post_accumulate_grad_hooks}) {
+        if (!of(hooks == nullptr ? Py_None : hooks)) return false;
+      }
+    }
+    return visitor_.end(PyList_GET_SIZE(leaves));
   }
   bool of(PyObject* value) {
     if (THPVariable_Check(value)) return visitor_.tensor(THPVariable_Unpack(value));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,22 +25,26 @@ TRACES = 4  # of which two in a row must be equal
 REPLAYS = 16  # calls that are compared with a call
 RESTARTS = 8  # in a row without a call of a program
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+
 _ADVICE = (
     "Keep what changes in a tensor on the device: capturable=True for torch.optim.Adam and its kin, "
     "lr=torch.tensor(..., device=\"tt\") for a learning rate that a scheduler sets in each step, an "
     "argument of the step for data.")
 
 
-def _is_number(value: Any) -> bool:
-    """Returns whether a value is a number, a text, None, or a tuple of these."""
+def _is_constant(value: Any) -> bool:
+    """Returns whether a value is a number, a text, None, a function, a class, or a tuple of these."""
     if type(value) is tuple:
-        return all(map(_is_number, value))
-    return value is None or type(value) in (bool, int, float, complex, str)
+        return all(map(_is_constant, value))
+    return (value is None or type(value) in (bool, int, float, complex, str)
+            or isinstance(value, (type, *_FUNCTIONS)))
 
 
 class _Guards:
-    """The state on which a step depends beside its arguments: modes, numbers and tensors of modules,
-    numbers and state of optimizers, gradients, and tensors in host memory."""
+    """The state on which a step depends beside its arguments: modes, numbers, functions, tensors, children
+    and hooks of modules, numbers, state and hooks of optimizers, hooks of leaves, gradients, and tensors in
+    host memory."""
 
     def __init__(self) -> None:
         self.modules: dict[int, torch.nn.Module] = {}
@@ -69,13 +74,16 @@ class _Guards:
         self.gradients = [each.grad for each in self.leaves]
         self.host = [(each, each._version) for each in watch.outside()]
         self.written = watch.written()
+        for module in [*self.modules.values()]:  # a ModuleList does not run, but its children do
+            self.modules.update({id(each): each for each in module.modules()})
         seen = [*self.modules.values()], [*self._optimizers.values()], self.leaves
         # holds the storages, so that no other storage has their addresses
         self.values, tensors, self._held = _trace.bridge.read_state(*seen)
         self.state = (*seen, self.values, tensors)
         self.attributes = [
             (module.__dict__, name, value) for module in self.modules.values()
-            for name, value in module.__dict__.items() if name != "training" and _is_number(value)]
+            for name, value in module.__dict__.items()
+            if name not in ("training", "forward") and _is_constant(value)]
 
     def keep_attributes(self, before: list[tuple[Any, ...]]) -> None:
         """Leaves out the numbers of modules that the step changes itself: `before` are those after the
@@ -360,9 +368,9 @@ class Captured:
             self._restarts = 0
             raise RuntimeError(
                 f"a captured step was traced {RESTARTS} times without a call of its program: between its "
-                "calls the mode or a number of a module, a number of an optimizer, a tensor in host memory "
-                "or a gradient changes, or its arguments share memory to which it writes."
-                f"{guards.changed() if guards is not None else ''} {_ADVICE}")
+                "calls the mode, a number, a function, a child or a hook of a module, a number or a hook "
+                "of an optimizer, a tensor in host memory or a gradient changes, or its arguments share "
+                f"memory to which it writes.{guards.changed() if guards is not None else ''} {_ADVICE}")
         self._replays.pop(key, None)
         self._variants[key] = made = _Variant()
         return made
@@ -412,8 +420,8 @@ def capture(step: Callable[..., Any]) -> Captured:
 
     A step cannot read a value (`.item()`, `print`), and needs operators of the device. RuntimeError,
     with the line, if it does, or if two traces of it differ: a number that Python computes anew in each
-    call would otherwise be the same in all. Where the mode or a number of a module or a number of an
-    optimizer changes between calls, the step is traced anew. Other Python code of the step does not run
-    again.
+    call would otherwise be the same in all. Where the mode, a number, a function, a child or a hook of a
+    module changes between calls, or a number or a hook of an optimizer, the step is traced anew. Other
+    Python code of the step does not run again, nor does that of its hooks.
     """
     return Captured(step)
