@@ -22,7 +22,7 @@ REQUIREMENTS := deploy/requirements
 PRESET := $(if $(CI),ci,release)
 
 .PHONY: help build everything daemon packages demo test test-peers lint format fuzz sim model chaos soak sanitize bench \
-  gpu-check gpu-folder cuda-all image-test sdist wheels nightly docs pictures site clean
+  gpu-check gpu-folder cuda-all image-test sdist wheels nightly docs pictures site house clean
 .DELETE_ON_ERROR:
 
 help:
@@ -109,6 +109,9 @@ soak: everything ## a daemon under good, crashing, slow, malformed and idle clie
 lint: .venv/.tests ## clang-format, ruff, mypy --strict, clang-tidy
 	@deploy/install-packages deploy/packages.txt deploy/packages-dev.txt
 	@tests/lint.sh
+
+house: .venv/.tests ## the measured table of the structure and of the English: sizes, classes, folders, comments
+	@.venv/bin/python tests/policy/house.py
 
 format: .venv/.tests ## rewrites the C++ and Python files in the project's style
 	git ls-files '*.cc' '*.h' | xargs -r .venv/bin/clang-format -i

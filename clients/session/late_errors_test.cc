@@ -74,7 +74,7 @@ TEST(Raises, ARaiseIsSettledByItsAnswerWhichIsUsedOnce) {
   raises.receive({10, 3, {5, 6}});
   EXPECT_TRUE(raises.settled(first));
   EXPECT_EQ(raises.finish(first), (Roots{5, 6}));
-  // Another thread that waits for the same Raise goes on.
+  // Another thread that waits for the same Raise is woken.
   EXPECT_TRUE(raises.settled(first));
   EXPECT_FALSE(raises.is_next(first));
   EXPECT_FALSE(raises.settled(raises.next()));

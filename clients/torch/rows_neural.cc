@@ -188,7 +188,7 @@ void embedding_backward(Call& c) {
                {Attribute::of(c.integer("num_weights")), Attribute::of(c.integer("padding_idx"))}));
 }
 
-// The rows that `indices` name get at most the norm `max_norm`. An index that stands there twice
+// The rows that `indices` name get at most the norm `max_norm`. An index that occurs twice
 // writes the same row twice.
 void embedding_renorm(Call& c) {
   static const ops::OpRef index_copy("index_copy");

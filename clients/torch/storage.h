@@ -21,7 +21,7 @@ struct tt_storage {
   std::uint64_t bytes = 0;
   teletensor::autograd::HandleRef base;                // null: no contents
   std::vector<teletensor::autograd::HandleRef> views;  // of base, the last used ones
-  // Those who must know whether the storage is still there share this pointer to it.
+  // Objects that must know whether the storage still exists share this pointer to it.
   std::shared_ptr<tt_storage*> watch;
 };
 

@@ -28,9 +28,9 @@ struct TensorArg {
   core::DType dtype = core::DType::kF32;
   const core::Geometry* geometry = nullptr;
   core::Number number;
-  // Known bounds of all numbers in the storage. Null: nothing is known, and nothing that a kernel
-  // finds out would be kept. A kernel that has read all numbers may narrow the bounds; it has if
-  // the view is `whole`, which means that it covers the storage.
+  // Known bounds of all numbers in the storage. If null, nothing is known, and nothing that a
+  // kernel finds out would be kept. A kernel that has read all numbers may narrow the bounds; it
+  // has if the view is `whole`, which means that it covers the storage.
   core::Bounds* bounds = nullptr;
   bool whole = false;
 

@@ -53,7 +53,7 @@ TEST(Sharing, AStreamOfReadersDoesNotKeepAWriterOut) {
   reader.request.unlock();
   EXPECT_EQ(writer.calls, 1);
   EXPECT_EQ(next.calls, 0);
-  EXPECT_FALSE(next.lock({{&sharing, kRead}}));  // although nobody holds the lock
+  EXPECT_FALSE(next.lock({{&sharing, kRead}}));  // although no request holds the lock
   EXPECT_TRUE(writer.lock({{&sharing, kWrite}}));
   writer.request.unlock();
   EXPECT_EQ(next.calls, 1);

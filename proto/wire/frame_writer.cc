@@ -64,7 +64,7 @@ class BodyWriter {
     at_ = put_field(at_, 3, f.describe);
     at_ = close_length(opened, at_);
   }
-  void operator()(const program::Refused&) {}  // a reader makes it, and nobody writes it
+  void operator()(const program::Refused&) {}  // only a reader makes this command
   void operator()(const program::Backward& b) {
     char* opened = open(field::kBackward);
     handles(1, b.roots);

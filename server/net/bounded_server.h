@@ -1,6 +1,6 @@
-// BoundedServer is the library's HTTP server with bounds on connections, requests and time. Of the
-// library it uses the listening thread, the parser and the routes: each accepted socket goes to
-// HttpConnections, and each request is read through an HttpStream.
+// BoundedServer is the library's HTTP server with bounds on connections, requests and time. It uses
+// the library's listening thread, parser and routes: each accepted socket goes to HttpConnections,
+// and each request is read through an HttpStream.
 #pragma once
 
 #include <httplib.h>

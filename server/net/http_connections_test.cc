@@ -82,7 +82,7 @@ TEST_F(HttpConnectionsTest, ANewAddressFindsAPlaceWhenAllAreTaken) {
   const int alone = connect("alone");
   for (const int peer : all) expect_served(peer);
   expect_served(alone);
-  // Addresses with most connections give way to the others.
+  // A connection of the address with most connections ends for each new one.
   for (int i = 0; i < 20; ++i) expect_served(connect("n" + std::to_string(i)));
   EXPECT_EQ(count_ended(all), 20u);
   EXPECT_FALSE(ended(alone));

@@ -39,7 +39,7 @@ class HttpStreamTest : public ::testing::Test {
     if (sockets_[1] >= 0) close(sockets_[1]);
     sockets_[1] = -1;
   }
-  // What the stream has sent, which is less than a buffer of the system.
+  // The bytes that the stream has sent, which are less than a buffer of the system.
   std::string sent() {
     char data[1000];
     const ssize_t count = recv(sockets_[1], data, sizeof data, MSG_DONTWAIT);

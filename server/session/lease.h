@@ -60,7 +60,7 @@ class LeaseCall {
   // The time since which the client has not read what was written. The epoch if nothing is unread.
   virtual Clock::time_point stalled_since() const { return {}; }
   // Ends the call if it has waited for the client's next message for longer than `most`. The client
-  // may go on with another call.
+  // may continue with another call.
   virtual void end_if_silent(std::chrono::milliseconds most) { (void)most; }
 };
 

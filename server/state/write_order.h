@@ -31,7 +31,7 @@ class WriteOrder {
     std::uint64_t bytes = 0;
     int place = 0;  // Lower places come first among sessions that are equal otherwise.
   };
-  // What the file of a session costs in addition to the bytes of its tensors.
+  // The size of a session's file in addition to the bytes of its tensors.
   static constexpr std::uint64_t kFile = 64 << 10;
   // Bytes that are assumed to be written in a second when a session waits for an earlier one.
   static constexpr std::uint64_t kBytesPerSecond = 256 << 20;

@@ -15,7 +15,7 @@ from .transcript import Parser, difference, filled, steps
 __all__ = ["PROTOCOL", "Mismatch", "Player", "ids_of"]
 
 PROTOCOL = 2
-# What the kit's code raises when an answer cannot be read, or is not of the expected form.
+# The errors that the kit's code raises when an answer cannot be read, or is not of the expected form.
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, AssertionError, struct.error)
 
 
@@ -25,7 +25,7 @@ class Mismatch(Exception):
 
 @dataclass
 class Session:
-    """What the player knows of a session."""
+    """The state of a session on the side of the player."""
 
     metadata: tuple[tuple[str, str], ...] = ()
     instance: bytes = b""

@@ -192,7 +192,7 @@ class Program:
 
 
 def _view(tensor: torch.Tensor, shown: Any) -> torch.Tensor:
-    """What these elements of a tensor's storage show."""
+    """A view of the elements of a tensor's storage that `shown` describes."""
     dtype, size, stride, offset = shown
     made = torch.empty(0, dtype=dtype, device=tensor.device)
     return made.set_(tensor.untyped_storage(), offset, size, stride)
