@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from support.busy import occupy
-from support.clients import wait_line
+from support.clients import client, read_line, wait_line
 from support.daemon import HANG, wait_until
 from support.http import ask
 from support.invariants import serves
@@ -226,6 +226,40 @@ def test_an_http_peer_that_trickles_does_not_delay_the_end(start_daemon, tt):
     with tt.connect(daemon.unix, name="exp") as s:
         assert s.taken_over and s.kept()["w"].tolist() == [1.0] * 10
         s.close()
+
+
+STOPPED = {
+    "reading": "ok = all(((x + i).numpy() == i + 1).all() for i in range(100))",
+    "downloading": "ok = ((tt.ones(16 << 20) * 3).numpy() == 3).all()",
+    "uploading": "ok = tt.tensor(np.full(16 << 20, 2, np.float32)).sum().item() == 1 << 25",
+    "computing": "for _ in range(300): x = x * 1.0\nok = x.sum().item() == 8192",
+}
+
+
+@pytest.mark.parametrize("transport", ["native", "grpcio"])
+@pytest.mark.parametrize("work", STOPPED.values(), ids=STOPPED)
+def test_a_stopped_client_does_not_delay_the_end_and_continues_later(daemon, tt, monkeypatch, work, transport):
+    """SIGSTOP reaches the client in the middle of its work, and SIGCONT when the daemon has been restarted."""
+    with tt.connect(daemon.unix, name="rest").as_current() as rest:
+        rest.keep("w", tt.ones(10))
+        rest.synchronize()
+        rest.detach()
+    monkeypatch.setenv("TELETENSOR_TRANSPORT", transport)
+    process = client("x = tt.ones(8192)\nwhile True:\n    " + work.replace("\n", "\n    ") + "\n    print(ok)",
+                     daemon.unix)
+    try:
+        for _ in range(3):
+            assert read_line(process) == "True\n"
+        process.send_signal(signal.SIGSTOP)
+        daemon.drain()
+        assert len(list(daemon.state.glob("*.session"))) == 2, daemon.log
+        daemon.restart()
+        process.send_signal(signal.SIGCONT)
+        for _ in range(5):
+            assert read_line(process) == "True\n", process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_disk_is_full(start_daemon, tt):
