@@ -49,6 +49,11 @@ class Parallel {
  public:
   virtual ~Parallel() = default;
   virtual void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) = 0;
+  // Like run(), for parts that may run long without a call of cancelled(), such as a call of a
+  // library. They do not keep the lanes from the work of other sessions.
+  virtual void run_long(std::int64_t parts, const std::function<void(std::int64_t)>& part) {
+    run(parts, part);
+  }
   // Returns true once the instruction's session is being interrupted. Long kernels check this
   // between parts.
   virtual bool cancelled() const { return false; }

@@ -109,6 +109,9 @@ class Executor::PartsOnLanes : public backends::Parallel {
   void run(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
     lanes_.run_parts(parts, part);
   }
+  void run_long(std::int64_t parts, const std::function<void(std::int64_t)>& part) override {
+    lanes_.run_long(parts, part);
+  }
   bool cancelled() const override {
     lanes_.maybe_yield();
     if (stoppable_ == nullptr || !stoppable_->cancelled(seq_)) return false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "engine/core/clock.h"
@@ -25,6 +26,8 @@ thread_local std::uint64_t given = 0;  // ns, see given_ns()
 // The task whose plan this thread runs, while it does nothing else.
 thread_local Task* own_plan = nullptr;
 thread_local Task* worked_for = nullptr;
+// Another thread has the lane of this thread, which runs a part of a long job.
+thread_local bool lent = false;
 
 constexpr std::uint64_t kChargeHelpEvery = 1'000'000;  // ns
 
@@ -33,7 +36,8 @@ constexpr std::uint64_t kChargeHelpEvery = 1'000'000;  // ns
 struct Lanes::Job {
   const std::int64_t parts;
   const std::function<void(std::int64_t)>& part;
-  Task* const task;  // the task that helpers work for; nullptr outside of plans
+  Task* const task;    // the task that helpers work for; nullptr outside of plans
+  const bool is_long;  // see run_long()
   std::atomic<std::int64_t> next{0};
   int helpers = 0;                       // guarded by mu_
   std::exception_ptr failure = nullptr;  // the first failure; guarded by mu_
@@ -45,7 +49,7 @@ std::uint64_t Lanes::given_ns() { return given; }
 
 Lanes::Lanes(int count) : count_(std::max(count, 1)) {
   core::MutexLock lock(mu_);
-  spare_.reserve(static_cast<std::size_t>(count_ + kMaxParked));
+  spare_.reserve(static_cast<std::size_t>(count_ + kMaxParked + kMaxBeside));
   for (int i = 0; i < count_; ++i) {
     threads_.push_back(core::start_thread([this] { lane(nullptr); }));
   }
@@ -139,11 +143,12 @@ std::shared_ptr<Share> Lanes::share(const std::string& user, double weight) {
 }
 
 // Returns the job with parts left whose task has used the least time.
-Lanes::Job* Lanes::first_job() {
+Lanes::Job* Lanes::first_job(bool long_ones) {
   Job* first = nullptr;
   const std::uint64_t now = core::now_ns();
   for (Job* job : jobs_) {
     if (job->exhausted()) continue;
+    if (job->is_long && (!long_ones || job->helpers + 1 >= count_)) continue;
     if (first == nullptr ||
         (job->task != nullptr &&
          (first->task == nullptr || FairQueue::before(*job->task, *first->task, now)))) {
@@ -169,16 +174,21 @@ void Lanes::lane(Task* first) {
       Task* task = take();
       if (task->parked_ != nullptr) {
         wake(*std::exchange(task->parked_, nullptr));
-        spare_.push_back(&here);
-        sleep(here);
-        task = std::exchange(here.task, nullptr);
-        if (task == nullptr) break;
+        task = rest(here);
+        if (task == nullptr) continue;
       }
       mu_.unlock();
       run_task(task);
       mu_.lock();
     } else if (job != nullptr) {
       help(*job, nullptr);
+      if (!std::exchange(lent, false)) continue;
+      --beside_;
+      Task* const task = rest(here);
+      if (task == nullptr) continue;
+      mu_.unlock();
+      run_task(task);
+      mu_.lock();
     } else if (stopping_) {
       break;
     } else {
@@ -216,6 +226,7 @@ void Lanes::charge_help(Job& job, std::uint64_t* since) {
 // helper and leaves when another task or job has precedence. The job's own thread stays until all
 // parts have begun.
 void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
+  std::optional<Asleep> beside;
   while (true) {
     if (helps_since == nullptr) {
       maybe_yield();
@@ -229,6 +240,11 @@ void Lanes::pull(Job& job, const Task* mine, std::uint64_t* helps_since) {
     }
     const std::int64_t i = job.next.fetch_add(1, std::memory_order_relaxed);
     if (i >= job.parts) return;
+    if (job.is_long && !lent && (helps_since != nullptr || own_plan != nullptr)) {
+      core::MutexLock lock(mu_);
+      lent = lend_lane();
+    }
+    if (lent && !beside) beside.emplace();  // The lanes choose their cores without this thread.
     try {
       job.part(i);
     } catch (...) {
@@ -253,22 +269,38 @@ void Lanes::run_parts(std::int64_t parts, const std::function<void(std::int64_t)
     if (parts == 1) part(0);
     return;
   }
-  Job job{.parts = parts, .part = part, .task = worked_for};
+  Job job{.parts = parts, .part = part, .task = worked_for, .is_long = false};
+  work_on(job);
+}
+
+void Lanes::run_long(std::int64_t parts, const std::function<void(std::int64_t)>& part) {
+  Job job{.parts = parts, .part = part, .task = worked_for, .is_long = true};
+  work_on(job);
+}
+
+// Runs the parts of a new job on this thread, and on free lanes.
+void Lanes::work_on(Job& job) {
   int wake;
   {
     core::MutexLock lock(mu_);
     jobs_.push_back(&job);
     open_jobs_.fetch_add(1, std::memory_order_relaxed);
-    wake = static_cast<int>(std::min<std::int64_t>(sleeping_, parts - 1));
+    wake = static_cast<int>(std::min<std::int64_t>(sleeping_, job.parts - 1));
   }
   while (wake-- > 0) work_.notify_one();
   pull(job, nullptr, nullptr);
   core::MutexLock lock(mu_);
   std::erase(jobs_, &job);
   open_jobs_.fetch_sub(1, std::memory_order_relaxed);
+  if (job.is_long && job.helpers > 0 && !lent && own_plan != nullptr) lent = lend_lane();
   while (job.helpers > 0) {
     const Asleep asleep;
     job_ended_.wait(mu_);
+  }
+  if (job.is_long && own_plan != nullptr && std::exchange(lent, false)) {
+    --beside_;
+    if (sleeping_ > 0) work_.notify_one();
+    await_turn(*own_plan);
   }
   if (job.failure) std::rethrow_exception(job.failure);
 }
@@ -281,13 +313,14 @@ void Lanes::maybe_yield() {
 // Lets other tasks run in the middle of a plan, as long as they have used much less time.
 void Lanes::yield_lane() {
   Task* const task = own_plan;
-  if (task == nullptr || !on_lane) return;
+  if (task == nullptr || !on_lane || lent) return;
   core::MutexLock lock(mu_);
   while (true) {
     const std::uint64_t now = core::now_ns();
     const bool waits = queue_.has_before(*task, now, FairQueue::kTurn);
     if (waits && park(*task)) continue;
-    Job* const job = first_job();
+    // A part of a long job would hold this thread, and with it the plan, for too long.
+    Job* const job = first_job(false);
     if (waits || job == nullptr || job->task == nullptr || job->task == task ||
         !FairQueue::before(*job->task, *task, now, FairQueue::kTurn)) {
       return;
@@ -320,6 +353,31 @@ bool Lanes::park(Task& task) {
       return false;
     }
   }
+  await_turn(task);
+  return true;
+}
+
+// Gives the lane of this thread to another thread. Returns false, without side effects, if this
+// thread is no lane, or if too many threads have lent theirs.
+bool Lanes::lend_lane() {
+  if (!on_lane || beside_ >= kMaxBeside) return false;
+  if (!spare_.empty()) {
+    spare_.back()->goes_on = true;  // It looks for work as a lane, on a core of its own.
+    spare_.back()->go_on.notify_one();
+    spare_.pop_back();
+  } else {
+    try {
+      threads_.emplace_back([this] { lane(nullptr); });
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+  ++beside_;
+  return true;
+}
+
+// Makes the plan on this thread, which has no lane any more, wait until its task is chosen.
+void Lanes::await_turn(Task& task) {
   const std::uint64_t now = core::now_ns();
   queue_.push_paused(&task, now);
   waiting_.fetch_add(1, std::memory_order_relaxed);
@@ -329,7 +387,14 @@ bool Lanes::park(Task& task) {
   sleep(here);
   --parked_;
   given += core::now_ns() - now;
-  return true;
+}
+
+// Sleeps without a lane. Returns the task for which this thread is woken; nullptr if it is to look
+// for work itself.
+Task* Lanes::rest(Parked& here) {
+  spare_.push_back(&here);
+  sleep(here);
+  return std::exchange(here.task, nullptr);
 }
 
 // Sleeps until another thread passes on its lane, or until the end.

@@ -5,6 +5,9 @@
 // is parked until its turn comes again, and another thread takes the lane. So a long kernel delays
 // other sessions by at most one part.
 //
+// A thread that runs a long call which cannot be divided (run_long) gives its lane to another
+// thread for as long, and waits for a lane afterwards.
+//
 // Waking a sleeping lane costs about 60 us; therefore no lane is woken while another one is looking
 // for work.
 #pragma once
@@ -26,6 +29,7 @@ namespace teletensor::runtime {
 class Lanes {
  public:
   static constexpr int kMaxParked = 32;
+  static constexpr int kMaxBeside = 16;
 
   explicit Lanes(int count);  // Precondition: count >= 1.
   // Precondition: no task is ready or running.
@@ -61,6 +65,11 @@ class Lanes {
   // all have run. Parts may call it recursively. An exception of a part is thrown here after the
   // running parts have ended; parts that have not begun are skipped.
   void run_parts(std::int64_t parts, const std::function<void(std::int64_t)>& part);
+  // Like run_parts(), for parts that run long and cannot yield, such as a call of a library. The
+  // threads that run them have no lane meanwhile, so that other tasks find as many lanes as ever.
+  // At most count() threads work on them at a time. While kMaxBeside threads have no lane, further
+  // parts run on lanes.
+  void run_long(std::int64_t parts, const std::function<void(std::int64_t)>& part);
   // Yields between two pieces of a part: offers the core to other threads, and lets the plan of
   // this thread wait while other sessions go first.
   void maybe_yield();
@@ -69,10 +78,11 @@ class Lanes {
   struct Job;
 
   void lane(Task* first);
+  void work_on(Job& job);
   void pull(Job& job, const Task* mine, std::uint64_t* helps_since);
   void charge_help(Job& job, std::uint64_t* since) TT_REQUIRES(mu_);
   void help(Job& job, const Task* mine) TT_REQUIRES(mu_);
-  Job* first_job() TT_REQUIRES(mu_);
+  Job* first_job(bool long_ones = true) TT_REQUIRES(mu_);
   // Terminates on exceptions, because a plan's state would be inconsistent.
   void run_task(Task* task) noexcept;
   bool contested() const { return contended() || open_jobs_.load(std::memory_order_relaxed) > 1; }
@@ -81,6 +91,9 @@ class Lanes {
   bool enqueue(Task* task) TT_REQUIRES(mu_);  // returns true if a lane sleeps and must be woken
   Task* take() TT_REQUIRES(mu_);
   bool park(Task& task) TT_REQUIRES(mu_);
+  bool lend_lane() TT_REQUIRES(mu_);
+  void await_turn(Task& task) TT_REQUIRES(mu_);
+  Task* rest(Parked& here) TT_REQUIRES(mu_);
   void sleep(Parked& here) TT_REQUIRES(mu_);
   void wake(Parked& thread) TT_REQUIRES(mu_);
 
@@ -93,12 +106,13 @@ class Lanes {
   std::vector<Job*> jobs_ TT_GUARDED_BY(mu_);      // with parts that have not begun
   int sleeping_ TT_GUARDED_BY(mu_) = 0;            // number of sleeping lanes
   std::vector<Parked*> spare_ TT_GUARDED_BY(mu_);  // threads without a lane or a plan
-  int parked_ TT_GUARDED_BY(mu_) = 0;
+  int parked_ TT_GUARDED_BY(mu_) = 0;              // number of plans that wait in the middle
+  int beside_ TT_GUARDED_BY(mu_) = 0;              // number of threads that have lent their lane
   bool stopping_ TT_GUARDED_BY(mu_) = false;
   std::atomic<int> waiting_{0};    // number of tasks in queue_
   std::atomic<int> open_jobs_{0};  // number of jobs in jobs_
 
-  std::vector<std::thread> threads_ TT_GUARDED_BY(mu_);  // lanes, parked and spare threads
+  std::vector<std::thread> threads_ TT_GUARDED_BY(mu_);  // with and without a lane
 };
 
 }  // namespace teletensor::runtime

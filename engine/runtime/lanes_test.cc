@@ -238,5 +238,109 @@ TEST(Lanes, AKernelOfSomebodyWithLessIsHelpedFromTheMiddleOfAnother) {
   EXPECT_TRUE(helped);
 }
 
+// On each number of lanes, a long part waits until tasks have run that need all lanes.
+TEST(Lanes, ALongCallTakesNoLaneFromOtherTasks) {
+  for (const int count : {1, 2, 3}) {
+    for (const std::int64_t parts : {1, 2, 7}) {
+      Lanes lanes(count);
+      std::atomic<int> at_work{0}, others_ended{0};
+      std::vector<std::unique_ptr<Counted>> others;
+      for (int i = 0; i < count; ++i) {
+        others.push_back(std::make_unique<Counted>(lanes, 1, [&] {
+          ++at_work;
+          while (at_work < count) std::this_thread::yield();  // all of them run at once
+          ++others_ended;
+        }));
+      }
+      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(parts));
+      std::atomic<int> together{0}, most{0};
+      std::thread::id kernel_thread;
+      Counted kernel(lanes, 2, [&] {
+        kernel_thread = std::this_thread::get_id();
+        lanes.run_long(parts, [&](std::int64_t i) {
+          const int now = ++together;
+          for (int old = most; old < now && !most.compare_exchange_weak(old, now);) {
+          }
+          ++runs[static_cast<std::size_t>(i)];
+          while (others_ended < count) std::this_thread::yield();
+          --together;
+        });
+        EXPECT_EQ(std::this_thread::get_id(), kernel_thread);
+      });
+      kernel.start();
+      while (runs[0] == 0) std::this_thread::yield();
+      for (auto& other : others) other->start();
+      for (auto& other : others) other->wait();
+      kernel.wait();
+      for (auto& each : runs) EXPECT_EQ(each, 2);  // in each of the two plans
+      EXPECT_LE(most, count);
+    }
+  }
+}
+
+// While the part runs, the thread's lane runs a plan without end; afterwards the long plan waits
+// for its turn, which comes at the next boundary of the other plan.
+TEST(Lanes, AfterALongCallAPlanWaitsForItsTurn) {
+  Lanes lanes(1);
+  std::atomic<bool> called{false}, ended{false};
+  std::atomic<int> plans{0};
+  Counted kernel(lanes, 1, [&] {
+    const std::uint64_t given = Lanes::given_ns();
+    lanes.run_long(1, [&](std::int64_t) {
+      called = true;
+      while (plans == 0) std::this_thread::yield();
+    });
+    EXPECT_GT(Lanes::given_ns(), given);
+    ended = true;
+  });
+  Counted other(lanes, 1, [&] {
+    ++plans;
+    lanes.run_parts(1'000'000, [&](std::int64_t) {  // until the other plan has ended
+      if (!ended) spin(std::chrono::microseconds(100));
+    });
+  });
+  kernel.start();
+  while (!called) std::this_thread::yield();
+  other.start();
+  kernel.wait();
+  other.wait();
+  EXPECT_TRUE(ended);
+}
+
+TEST(Lanes, MoreLongCallsThanMayLeaveTheirLane) {
+  Lanes lanes(2);
+  std::atomic<int> calls{0};
+  std::atomic<bool> go{false};
+  std::vector<std::unique_ptr<Counted>> tasks;
+  constexpr int kTasks = Lanes::kMaxBeside + 10;
+  for (int t = 0; t < kTasks; ++t) {
+    tasks.push_back(std::make_unique<Counted>(lanes, 2, [&] {
+      lanes.run_long(3, [&](std::int64_t) {
+        ++calls;
+        while (!go) std::this_thread::yield();
+      });
+    }));
+  }
+  for (auto& task : tasks) task->start();
+  // All threads without a lane, and both lanes.
+  while (calls < Lanes::kMaxBeside + 2) std::this_thread::yield();
+  EXPECT_EQ(calls, Lanes::kMaxBeside + 2);
+  EXPECT_TRUE(lanes.all_busy());
+  go = true;
+  for (auto& task : tasks) task->wait();
+  EXPECT_EQ(calls, kTasks * 2 * 3);
+}
+
+TEST(Lanes, AnExceptionOfALongCallReachesThePlan) {
+  Lanes lanes(2);
+  Counted kernel(lanes, 3, [&] {
+    EXPECT_THROW(lanes.run_long(2, [](std::int64_t) { throw std::runtime_error("part"); }),
+                 std::runtime_error);
+  });
+  kernel.start();
+  kernel.wait();
+  lanes.run_long(2, [](std::int64_t) {});  // not on a lane
+}
+
 }  // namespace
 }  // namespace teletensor::runtime

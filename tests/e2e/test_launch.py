@@ -172,6 +172,8 @@ try:
     main()
 finally:
     sys.stderr = open(os.devnull, "w")
+    if os.environ["RANK"] == "1":
+        time.sleep(600)  # its exception is the first one, but the launcher sees the end of rank 0 first
 """
 
 

@@ -183,7 +183,7 @@ def test_control_c(shared_daemon, options):
     wait_line(process, "at 2")
     os.killpg(process.pid, signal.SIGINT)
     status, out, err = finish(process)
-    assert status == 0 and out.startswith("KeyboardInterrupt") and not err, (out, err)
+    assert status == 0 and out.splitlines()[-1].startswith("KeyboardInterrupt") and not err, (out, err)
     gone(pids)
 
 

@@ -316,7 +316,7 @@ class _Launch:
             for process, status in failed if self._signals.end is None else ():
                 self._say(f"{process.told(status)} at {time.strftime('%Y-%m-%d %H:%M:%S')}, "
                           f"{time.monotonic() - started:.1f} s after the start")
-            self._say_cause([each for each, _ in failed])
+            self._say_cause(processes)
             self._stop(processes, self._signals.end or signal.SIGTERM)
         finally:
             for process in processes:
@@ -392,9 +392,10 @@ class _Launch:
             yield ([*python, args.script, *extra, *args.arguments],
                    {**os.environ, **{name: str(value) for name, value in given.items()}})
 
-    def _say_cause(self, failed: list[_Process]) -> None:
-        """Shows the exception that `record` has written first."""
-        errors = [(*error, each.rank) for each in failed if (error := each.error())]
+    def _say_cause(self, processes: list[_Process]) -> None:
+        """Shows the exception that `record` has written first. Its process may still be on its way to its
+        end when the failure of another process is seen."""
+        errors = [(*error, each.rank) for each in processes if (error := each.error())]
         if errors and self._signals.end is None:
             _, text, rank = min(errors)
             self._say(f"the exception of rank {rank}:\n{text}")

@@ -154,6 +154,10 @@ class Room {
   std::size_t bytes_ = 0;
 };
 
+// A call of LAPACK cannot be interrupted. If it takes longer than this, by the estimate, it does
+// not run on a lane.
+inline constexpr double kLongCall = 50e6;  // nanoseconds
+
 // Calls body(i, room) for every matrix of a batch, in parallel if one takes more than about 50 us
 // (`nanoseconds`). The parts depend only on the shapes. Stops at the first body that returns an
 // error.
@@ -186,7 +190,9 @@ core::Status each_matrix(KernelCall& call, std::int64_t count, double nanosecond
       if (!failures[part].ok()) return;
     }
   };
-  if (parts == 1) {
+  if (nanoseconds > kLongCall) {
+    call.parallel.run_long(parts, run);
+  } else if (parts == 1) {
     run(0);
   } else {
     call.parallel.run(parts, run);
