@@ -3,11 +3,15 @@
 import json
 import os
 import pwd
+import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 
-from support.daemon import wait_until
+import pytest
+from support.daemon import READY, binary, wait_until
 from support.users import need_two_users
 
 need_two_users()
@@ -200,3 +204,72 @@ def test_users_without_an_account_leave_room(start_daemon):
         assert int(users.stdout.readline()) >= 100  # the connections were held all the time
     assert f"event=socket_user_refused uid={OTHER}" in daemon.log
     wait_until(lambda: act(OTHER, COMPUTE, daemon)[0] == 0, what="a user without an account is served again")
+
+
+@pytest.fixture
+def folder_of_a_user():
+    """A folder that the user OTHER can write. Removes that user's default folder of sockets as well."""
+    folder, sockets = tempfile.mkdtemp(prefix="ttu-"), f"/tmp/teletensor-{OTHER}"
+    os.chown(folder, OTHER, OTHER)
+    assert not os.path.lexists(sockets)
+    yield folder
+    for path in (folder, sockets):
+        if os.path.islink(path):
+            os.unlink(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def environment(folder):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TELETENSOR", "XDG_"))}
+    return {**env, "HOME": folder, "TMPDIR": folder}
+
+
+DEFAULT = """
+import json
+from teletensor._connection.daemon import runtime_dir
+try:
+    folder = str(runtime_dir())
+    with tt.connect() as s:
+        print(json.dumps({"folder": folder, "address": s.address, "sum": tt.ones(3).sum().item()}))
+except tt.TeletensorError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+def as_other(code, env):
+    done = subprocess.run([sys.executable, "-c", START.format(uid=OTHER) + code, ""], env=env,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_daemon_and_client_agree_on_the_default_socket(folder_of_a_user):
+    env = environment(folder_of_a_user)
+    # Other users may not be able to enter the folder of the binary, so the descriptor names it.
+    program = os.open(binary(), os.O_RDONLY)
+    daemon = subprocess.Popen([f"/proc/self/fd/{program}", "--state-dir", folder_of_a_user], env=env, user=OTHER,
+                              group=OTHER, extra_groups=[], pass_fds=[program], cwd="/", stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert select.select([daemon.stdout], [], [], READY)[0], "the daemon is not ready"
+        assert f" unix=/tmp/teletensor-{OTHER}/teletensor.sock" in daemon.stdout.readline()
+        assert as_other(DEFAULT, env) == {"folder": f"/tmp/teletensor-{OTHER}", "sum": 3.0,
+                                          "address": f"unix:/tmp/teletensor-{OTHER}/teletensor.sock"}
+    finally:
+        daemon.terminate()
+        daemon.wait()
+        daemon.stdout.close()
+        os.close(program)
+
+
+@pytest.mark.parametrize("fault", ["link", "owner", "mode"])
+def test_a_default_folder_that_others_could_use_is_refused(folder_of_a_user, fault):
+    sockets = f"/tmp/teletensor-{OTHER}"
+    if fault == "link":
+        os.symlink(folder_of_a_user, sockets)
+    else:
+        os.mkdir(sockets)
+        os.chmod(sockets, 0o755 if fault == "mode" else 0o700)
+        os.chown(sockets, OTHER if fault == "mode" else NAMED, -1)
+    found = as_other(DEFAULT, environment(folder_of_a_user))
+    assert found == {"error": f"{sockets} is not a directory that only this user can open"}
