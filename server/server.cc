@@ -19,7 +19,6 @@
 #include "server/base/private_files.h"
 #include "server/base/secrets.h"
 #include "server/base/spare_threads.h"
-#include "server/base/users.h"
 
 namespace teletensor::server {
 
@@ -28,8 +27,6 @@ using core::Status;
 
 namespace {
 
-// Maximum number of other users; each has its own gRPC server.
-constexpr std::size_t kMaxOtherUsers = 256;
 // Number of refusals that are logged; afterwards every 100th is.
 constexpr std::uint64_t kTurnedAwayLogged = 100;
 // gRPC creates kGrpcThreads threads, and two more for each of at most kMaxGrpcCores cores.
@@ -178,8 +175,13 @@ Status Server::bind() {
     if (!(*listener)->tcp().empty()) tcp_ = (*listener)->tcp();
     listeners_.push_back(std::move(*listener));
   }
-  if (unix_listener_)
+  if (unix_listener_) {
+    if (options_.socket_users) {
+      user_listeners_ = std::make_unique<UserListeners>(
+          [this](const std::string& user) { return listener_of(user); });
+    }
     unix_listener_->start([this](uid_t user, int connection) { guide(user, connection); });
+  }
   if (proxy_listener_) {
     proxy_listener_->start([remote_one = listeners_.back().get()](uid_t, int connection) {
       remote_one->take(connection);
@@ -210,9 +212,7 @@ Status Server::open_sockets() {
 
 void Server::guide(uid_t user, int connection) {
   if (user == geteuid() || user == 0) return listeners_.front()->take(connection);
-  MutexLock lock(neighbours_mutex_);
-  Listener* const listener = options_.socket_users ? neighbour(user) : nullptr;
-  if (listener != nullptr) return listener->take(connection);
+  if (user_listeners_ && user_listeners_->take(user, connection)) return;
   const std::uint64_t count = ++refused_users_;
   if (count <= kTurnedAwayLogged || count % kTurnedAwayLogged == 0) {
     spdlog::warn("event=socket_user_refused uid={} count={}", user, count);
@@ -220,30 +220,18 @@ void Server::guide(uid_t user, int connection) {
   close(connection);
 }
 
-Listener* Server::neighbour(uid_t user) {
-  const auto found = neighbours_.find(user);
-  if (found != neighbours_.end()) return found->second.get();
-  if (neighbours_.size() >= kMaxOtherUsers) return nullptr;
+core::Result<std::unique_ptr<Listener>> Server::listener_of(const std::string& user) {
+  TT_RETURN_IF_ERROR(check_threads(kListenerThreads));
   ListenerOptions options;
-  options.entrance.neighbour = user_name(user);
-  const Status threads = check_threads(kListenerThreads);
-  auto listener = threads.ok()
-                      ? Listener::start(options, leases_, recovery_, moves_, stores_, auth_, facts_)
-                      : core::Result<std::unique_ptr<Listener>>(threads);
-  if (!listener.ok()) {
-    spdlog::error("event=socket_user_failed reason=\"{}\"", listener.status().message());
-    return nullptr;
-  }
-  (*listener)->set_serving(serving_);
-  return neighbours_.emplace(user, std::move(*listener)).first->second.get();
+  options.entrance.neighbour = user;
+  return Listener::start(options, leases_, recovery_, moves_, stores_, auth_, facts_);
 }
 
 void Server::set_serving(bool serving) {
-  MutexLock lock(neighbours_mutex_);
-  serving_ = serving && !ending_;
-  serving = serving_;
+  MutexLock lock(serving_mutex_);
+  serving = serving && !ending_;
   for (const auto& listener : listeners_) listener->set_serving(serving);
-  for (const auto& [user, listener] : neighbours_) listener->set_serving(serving);
+  if (user_listeners_) user_listeners_->set_serving(serving);
 }
 
 Status Server::bind_http() {
@@ -260,7 +248,7 @@ Status Server::bind_http() {
 void Server::end_serving() {
   if (health_probe_) health_probe_->stop();
   {
-    MutexLock lock(neighbours_mutex_);
+    MutexLock lock(serving_mutex_);
     ending_ = true;
   }
   set_serving(false);
@@ -282,12 +270,7 @@ void Server::stop() {
   health_probe_.reset();
   unix_listener_.reset();
   proxy_listener_.reset();
-  std::map<uid_t, std::unique_ptr<Listener>> neighbours;
-  {
-    MutexLock lock(neighbours_mutex_);
-    neighbours.swap(neighbours_);
-  }
-  neighbours.clear();
+  user_listeners_.reset();
   for (const auto& listener : listeners_) listener->stop();
   listeners_.clear();
   shares_.reset();

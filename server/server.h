@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "server/net/listener.h"
 #include "server/net/share_server.h"
 #include "server/net/unix_listener.h"
+#include "server/net/user_listeners.h"
 #include "server/peer/moves.h"
 #include "server/peer/peers.h"
 #include "server/rendezvous/key_stores.h"
@@ -89,9 +89,8 @@ class Server {
   core::Status open_sockets();
   // Handles a connection to the UNIX socket. Called by the socket's listener thread.
   void guide(uid_t user, int connection);
-  // The listener for another user of this machine. It is created when it is first needed. Null if
-  // that fails.
-  Listener* neighbour(uid_t user) TT_REQUIRES(neighbours_mutex_);
+  // Creates the listener for another user of this machine.
+  core::Result<std::unique_ptr<Listener>> listener_of(const std::string& user);
 
   const ServerOptions options_;
   ServerFacts facts_;
@@ -106,12 +105,11 @@ class Server {
   std::vector<std::unique_ptr<Listener>> listeners_;  // The first one serves the daemon's own user.
   // Started after the listeners, and stopped before them.
   std::unique_ptr<UnixListener> unix_listener_, proxy_listener_;
-  core::Mutex neighbours_mutex_;
-  std::map<uid_t, std::unique_ptr<Listener>> neighbours_ TT_GUARDED_BY(neighbours_mutex_);
-  std::uint64_t refused_users_ TT_GUARDED_BY(neighbours_mutex_) = 0;
-  bool serving_ TT_GUARDED_BY(neighbours_mutex_) = false;
+  std::unique_ptr<UserListeners> user_listeners_;  // Null unless other users may connect.
+  std::uint64_t refused_users_ = 0;                // Used only by the thread that calls guide().
+  core::Mutex serving_mutex_;
   // Whether the server is ending; set_serving() then has no effect.
-  bool ending_ TT_GUARDED_BY(neighbours_mutex_) = false;
+  bool ending_ TT_GUARDED_BY(serving_mutex_) = false;
   std::unique_ptr<HealthProbe> health_probe_;
   std::unique_ptr<HttpServer> http_;
   std::string tcp_;

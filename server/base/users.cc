@@ -14,14 +14,24 @@ bool good_user(std::string_view user) {
   });
 }
 
-std::string user_name(uid_t uid) {
+namespace {
+
+// The login name of a user of this machine. Empty if the user has no account.
+std::string login_name(uid_t uid) {
   std::vector<char> space(16384);
   passwd entry{}, *found = nullptr;
-  if (getpwuid_r(uid, &entry, space.data(), space.size(), &found) == 0 && found != nullptr &&
-      good_user(entry.pw_name)) {
-    return entry.pw_name;
-  }
-  return "uid-" + std::to_string(uid);
+  const bool known =
+      getpwuid_r(uid, &entry, space.data(), space.size(), &found) == 0 && found != nullptr;
+  return known ? entry.pw_name : "";
 }
+
+}  // namespace
+
+std::string user_name(uid_t uid) {
+  const std::string login = login_name(uid);
+  return good_user(login) ? login : "uid-" + std::to_string(uid);
+}
+
+bool has_account(uid_t uid) { return !login_name(uid).empty(); }
 
 }  // namespace teletensor::server

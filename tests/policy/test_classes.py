@@ -28,7 +28,6 @@ LARGER = {
     ("engine/runtime/program_run.h", "ProgramRun"): (37, 30),
     ("engine/session/session.h", "Session"): (84, 45),
     ("server/peer/moves.h", "Moves"): (38, 21),
-    ("server/server.h", "Server"): (19, 21),
     ("server/session/lease.h", "Lease"): (44, 36),
     ("server/base/limits.h", "Limits"): (1, 21),
     ("server/session/leases.h", "Leases"): (38, 29),

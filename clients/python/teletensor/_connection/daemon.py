@@ -13,7 +13,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -32,14 +31,20 @@ _LINKS = 40  # the maximum number of symbolic links on the way to one file, as i
 
 
 def runtime_dir() -> pathlib.Path:
-    """Returns the folder of this user's sockets: XDG_RUNTIME_DIR, or else a private folder under /tmp."""
+    """Returns the folder of this user's sockets: XDG_RUNTIME_DIR, or else a private folder under /tmp.
+
+    The daemon uses the same folder (`default_socket` in server/base/listen.cc). TMPDIR is not used, because
+    a daemon and its clients often have different ones, such as that of a batch job.
+    """
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.access(given, os.W_OK):
         return pathlib.Path(given)
-    path = pathlib.Path(tempfile.gettempdir()) / f"teletensor-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    if path.stat().st_uid != os.getuid() or path.is_symlink():
-        raise TeletensorError(f"{path} belongs to another user")
+    path = pathlib.Path("/tmp") / f"teletensor-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise TeletensorError(f"{path} is not a directory that only this user can open")
     return path
 
 

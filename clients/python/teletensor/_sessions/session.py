@@ -753,7 +753,7 @@ def place_of(address: str | os.PathLike[str] | None) -> str:
         try:
             credentials_of(f"unix:{own}")
         except ValueError as error:
-            raise TeletensorError(f"{error}; its folder is given by XDG_RUNTIME_DIR or TMPDIR") from None
+            raise TeletensorError(f"{error}; its folder is given by XDG_RUNTIME_DIR") from None
         address = f"unix:{own if _daemon.answers(own) else _daemon.embedded()}"
     return address
 
