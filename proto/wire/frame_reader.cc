@@ -102,7 +102,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
   if (frame.first_seq == 0 || frame.first_id == 0 || frame.first_id >> 62 != 0) {
     return core::invalid("frame: first_seq and first_id start at 1");
   }
-  ReadContext context{limits_, ops_, names_, thin_, 0, frame.first_id};
+  ReadContext context{limits_, ops_, names_, thin_, protocol_, 0, frame.first_id};
   frame.commands.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t field = 0;
