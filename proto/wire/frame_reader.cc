@@ -1,4 +1,5 @@
 #include "proto/wire/apply_reader.h"
+#include "proto/wire/canonical.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/kind_reader.h"
 
@@ -44,6 +45,29 @@ Status at_command(std::size_t index, const Status& status) {
   return Status(status.code(), "frame: command " + std::to_string(index) + ": " + status.message());
 }
 
+// Appends the command with the bytes `body` to `out`.
+Status read_command(ReadContext& context, std::string_view body, std::vector<Command>& out) {
+  const std::size_t items = context.items;
+  const program::HandleId next = context.next;
+  const std::size_t before = out.size();
+  const auto read = [&](std::string_view bytes) {
+    Fields fields(bytes);
+    return CommandReader(context, fields, out).read();
+  };
+  Status status = read(body);
+  const bool late =
+      status.ok() && context.thin && std::holds_alternative<program::Refused>(out.back());
+  if (status.ok() && !late) return {};
+  // The readers expect the canonical form, in which the same message may be valid.
+  const core::Result<std::string> canonical = canonical_command(body);
+  if (!canonical.ok()) return late ? Status() : canonical.status();
+  if (*canonical == body) return status;
+  while (out.size() > before) out.pop_back();
+  context.items = items;
+  context.next = next;
+  return read(*canonical);
+}
+
 }  // namespace
 
 Status FrameReader::read(std::string_view bytes, Frame& frame) const {
@@ -56,16 +80,11 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
   // First reads the header and counts the commands, so that the list is allocated only once.
   Cursor cursor(bytes), commands;
   std::size_t count = 0;
-  std::uint32_t last = 0;
   while (!cursor.done()) {
     const Cursor here = cursor;
     std::uint32_t field = 0;
     WireType type{};
     if (!cursor.tag(field, type)) return core::invalid("frame: a malformed tag");
-    if (field < last || (field == last && field != field::kCommands)) {
-      return core::invalid("frame: field " + std::to_string(field) + " twice or out of order");
-    }
-    last = field;
     const WireType expected = field == field::kCommands ? WireType::kBytes : WireType::kVarint;
     if (field > field::kCommands) {
       return core::invalid("frame: unknown field " + std::to_string(field));
@@ -108,11 +127,14 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
     std::uint32_t field = 0;
     WireType type{};
     std::string_view body;
-    if (!commands.tag(field, type) || !commands.bytes(body))
-      return core::internal("frame: changed");
-    Fields fields(body);
-    CommandReader reader(context, fields, frame.commands);
-    if (Status status = reader.read(); !status.ok()) return at_command(i, status);
+    do {
+      if (!commands.tag(field, type)) return core::internal("frame: changed");
+      const bool whole = field == field::kCommands ? commands.bytes(body) : commands.skip(type);
+      if (!whole) return core::internal("frame: changed");
+    } while (field != field::kCommands);
+    if (Status status = read_command(context, body, frame.commands); !status.ok()) {
+      return at_command(i, status);
+    }
   }
   frame.next_id = context.next;
   return {};
