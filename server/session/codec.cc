@@ -197,6 +197,16 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
 
 namespace {
 
+// Returns true if the result may be written to operand 0. That is no list, and the op takes shape
+// and device from it: an op with an attribute of either creates a tensor (full, arange, linspace).
+bool has_inplace_form(const ops::OpDef& def) {
+  using Type = ops::Parameter::Type;
+  if (def.infer == nullptr || !def.mutates.empty() || def.results != 1) return false;
+  if (def.operand_parameters == 0 || def.parameters[0].type == Type::kTensorList) return false;
+  return std::none_of(def.parameters.begin(), def.parameters.end(),
+                      [](const ops::Parameter& each) { return each.type == Type::kDevice; });
+}
+
 void fill_op(const ops::OpDef& def, bool declaration, v1::Op& op) {
   op.set_name(def.name);
   op.set_revision(static_cast<std::uint32_t>(def.revision));
@@ -207,8 +217,7 @@ void fill_op(const ops::OpDef& def, bool declaration, v1::Op& op) {
                         (def.vjp != nullptr || def.view != nullptr));
   op.set_random(def.random);
   op.set_internal(def.internal);
-  op.set_inplace(def.infer != nullptr && def.mutates.empty() && def.results == 1 &&
-                 def.operand_parameters > 0);
+  op.set_inplace(has_inplace_form(def));
   op.set_view(def.view != nullptr);
   for (const int parameter : def.mutates) {
     op.add_updates(def.parameters[static_cast<std::size_t>(parameter)].name);
