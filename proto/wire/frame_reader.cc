@@ -41,31 +41,25 @@ class CommandReader : public PartReader {
   }
 };
 
+bool is_refused(const Command& command) {
+  return std::holds_alternative<program::Refused>(command);
+}
+
 Status at_command(std::size_t index, const Status& status) {
   return Status(status.code(), "frame: command " + std::to_string(index) + ": " + status.message());
 }
 
-// Appends the command with the bytes `body` to `out`.
-Status read_command(ReadContext& context, std::string_view body, std::vector<Command>& out) {
-  const std::size_t items = context.items;
-  const program::HandleId next = context.next;
-  const std::size_t before = out.size();
-  const auto read = [&](std::string_view bytes) {
-    Fields fields(bytes);
-    return CommandReader(context, fields, out).read();
-  };
-  Status status = read(body);
-  const bool late =
-      status.ok() && context.thin && std::holds_alternative<program::Refused>(out.back());
-  if (status.ok() && !late) return {};
-  // The readers expect the canonical form, in which the same message may be valid.
-  const core::Result<std::string> canonical = canonical_command(body);
-  if (!canonical.ok()) return late ? Status() : canonical.status();
-  if (*canonical == body) return status;
-  while (out.size() > before) out.pop_back();
-  context.items = items;
-  context.next = next;
-  return read(*canonical);
+// Sets `canonical` to the canonical form of a command that was refused with `status`, or late if
+// that is ok. Returns false if there is no other form; `status` is then the reason, or ok if the
+// late refusal stands.
+[[gnu::noinline]] bool rewrite(std::string_view body, std::string& canonical, Status& status) {
+  core::Result<std::string> form = canonical_command(body);
+  if (form.ok() && *form != body) {
+    canonical = std::move(*form);
+    return true;
+  }
+  if (!form.ok() && !status.ok()) status = form.status();
+  return false;
 }
 
 }  // namespace
@@ -123,6 +117,7 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
   }
   ReadContext context{limits_, ops_, names_, thin_, protocol_, 0, frame.first_id};
   frame.commands.reserve(count);
+  std::string canonical;
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t field = 0;
     WireType type{};
@@ -132,8 +127,25 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
       const bool whole = field == field::kCommands ? commands.bytes(body) : commands.skip(type);
       if (!whole) return core::internal("frame: changed");
     } while (field != field::kCommands);
-    if (Status status = read_command(context, body, frame.commands); !status.ok()) {
-      return at_command(i, status);
+    const std::size_t items = context.items;
+    const program::HandleId next = context.next;
+    // The readers expect the canonical form; a command that they refuse may have another form.
+    // There is one call of them, so that they are inlined.
+    for (std::string_view form = body;;) {
+      Fields fields(form);
+      CommandReader reader(context, fields, frame.commands);
+      Status status = reader.read();
+      if (status.ok() && !(thin_ && is_refused(frame.commands.back()))) break;
+      if (form.data() == body.data() && rewrite(body, canonical, status)) {
+        form = canonical;
+        frame.commands.erase(frame.commands.begin() + static_cast<std::ptrdiff_t>(i),
+                             frame.commands.end());
+        context.items = items;
+        context.next = next;
+        continue;
+      }
+      if (!status.ok()) return at_command(i, status);
+      break;
     }
   }
   frame.next_id = context.next;
