@@ -345,9 +345,12 @@ TEST_F(ServerTest, HelloSaysWhatDoesNotFit) {
   request.set_protocol_min(wire::kProtocol + 1);
   request.set_protocol_max(wire::kProtocol + 2);
   refused(request, "speaks protocol 3 to 4");
-  request.set_protocol_min(1);
-  request.set_protocol_max(wire::kProtocol - 1);
-  refused(request, "speaks protocol 1, server");
+  request.set_protocol_min(0);
+  request.set_protocol_max(wire::kProtocolMin - 1);
+  refused(request, "speaks protocol 0, server 1.2.3 speaks 1 to 2: install a newer client");
+  request.set_protocol_min(2);
+  request.set_protocol_max(1);
+  refused(request, "protocol_min is 2, above protocol_max, which is 1");
   request = Client::request();
   request.clear_ops();
   refused(request, "table of operators");

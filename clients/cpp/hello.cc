@@ -52,7 +52,7 @@ bool read(std::string_view message, OnNumber number, OnText text) {
 
 std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog) {
   std::string out;
-  put(out, 1, wire::kProtocol);
+  put(out, 1, wire::kProtocolMin);
   put(out, 2, wire::kProtocol);
   put(out, 3, asked.version);
   put(out, 4, asked.instance);
@@ -95,6 +95,7 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
   };
   bool good = true;
   const auto on_number = [&](std::uint32_t field, std::uint64_t value) {
+    if (field == 1) limits.protocol = static_cast<std::uint32_t>(value);
     if (field == 3) answer.epoch = value;
     if (field == 6) answer.lease_seconds = value;
     if (field == 10) limits.quota = value;
@@ -113,6 +114,11 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
     }
   };
   good = read(bytes, on_number, on_text) && good && !answer.token.empty();
+  if (good && wire::common_protocol(limits.protocol, limits.protocol) == 0) {
+    return core::internal("the daemon has chosen protocol " + std::to_string(limits.protocol) +
+                          ", and this client offered " + std::to_string(wire::kProtocolMin) +
+                          " to " + std::to_string(wire::kProtocol));
+  }
   limits.keeps = answer.lease_seconds > 0;
   if (answer.restart.count() > 0) limits.retained_bytes = kRetainedBytes;
   return good ? core::Status() : core::internal("the daemon's answer to Hello cannot be decoded");

@@ -85,8 +85,7 @@ def text() -> str:
     for number, op in enumerate(ops, 1):
         if not op["internal"]:
             lines += method(number, op, False)
-            first = [(each["type"], each["name"]) for each in op["operands"][:1]]
-            if op["inplace"] and (first == [("Operand", "x")] or first and first[0][0] == "Tensor"):
+            if op["inplace"]:
                 lines += method(number, op, True)
     return HEAD + "\n".join(lines).rstrip() + "\n"
 

@@ -527,11 +527,6 @@ func (client *Client) ToDevice(x Tensor, device Device) Tensor {
 	return client.call(30, 1, false, []Attribute{device}, x)[0]
 }
 
-// ToDeviceInPlace issues the in-place form of op to_device(Tensor x, device device) -> Tensor.
-func (client *Client) ToDeviceInPlace(x Tensor, device Device) {
-	client.call(30, 0, true, []Attribute{device}, x)
-}
-
 // Lgamma issues the op lgamma(Tensor x) -> Tensor.
 func (client *Client) Lgamma(x Tensor) Tensor {
 	return client.call(32, 1, false, nil, x)[0]

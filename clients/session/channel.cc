@@ -198,18 +198,27 @@ Status Channel::download(std::uint64_t seq, char* out, std::size_t size, std::si
       }
     }
     wire::DownloadHeader header;
-    const Result<wire::ChunkData> data = wire::decode_download_header(prefix, total, header);
+    Result<wire::ChunkData> data = wire::decode_download_header(prefix, total, header);
+    if (!data.ok() && prefix.size() < total) {  // The data need not be the last field.
+      prefix.clear();
+      for (std::size_t i = 0; i < message.count; ++i) {
+        prefix.append(static_cast<const char*>(message.parts[i].data), message.parts[i].size);
+      }
+      data = wire::decode_download_header(prefix, total, header);
+    }
     Status status = data.status();
     if (status.ok() && (header.offset != at || data->data_size > size - at)) {
       status = core::internal("download: the daemon sent a chunk at the wrong offset");
     }
-    std::size_t skip = status.ok() ? data->data_at : 0;
+    std::size_t skip = status.ok() ? data->data_at : 0, left = status.ok() ? data->data_size : 0;
     for (std::size_t i = 0; status.ok() && i < message.count; ++i) {
       const tt_wire_part& slice = message.parts[i];
       const std::size_t from = std::min(skip, slice.size);
+      const std::size_t taken = std::min(left, slice.size - from);
       skip -= from;
-      std::memcpy(out + at, static_cast<const char*>(slice.data) + from, slice.size - from);
-      at += slice.size - from;
+      left -= taken;
+      std::memcpy(out + at, static_cast<const char*>(slice.data) + from, taken);
+      at += taken;
     }
     if (moved != nullptr) moved->store(at, std::memory_order_relaxed);
     call->api().forget(&message);

@@ -24,6 +24,7 @@ Outgoing::Outgoing(const SessionLimits& limits, Recorder& recorder)
       sent_(limits.keeps, limits.retained_bytes),
       credit_bytes_(limits.credit_bytes),
       credit_upto_(limits.credit_upto) {
+  writer_.set_protocol(limits.protocol);
   writer_.begin(1, 1);
 }
 

@@ -14,6 +14,7 @@ struct SessionLimits {
   std::uint64_t credit_upto = 65536;
   std::uint64_t credit_bytes = 64ull << 20;
   wire::FrameLimits frame;
+  std::uint32_t protocol = wire::kProtocol;  // The number that HelloReply has chosen.
   // Minimum interval between two frames that no thread waits for. A frame of a loop of small
   // operators has 200 commands with it and 35 without it, and each frame wakes three threads.
   std::chrono::microseconds pace{150};

@@ -11,23 +11,19 @@ char* put_data_head(char* at, std::uint32_t field, std::size_t size) {
   return put_varint(put_tag(at, field, WireType::kBytes), size);
 }
 
-// Reads the fields below `data_field` with `read`, and then the tag and length of the data, which
-// must be the last field and extend exactly to `total`.
+// Reads the fields other than `data_field` with `read`, and the position of the data. If the data
+// is the last field, as every protobuf library writes it, its end may be outside of `prefix`.
 template <class Read>
 core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::uint32_t data_field,
                                Read read) {
-  Cursor cursor(prefix);
-  std::uint32_t last = 0;
-  while (!cursor.done()) {
+  ChunkData data{total, 0};
+  for (Cursor cursor(prefix); !cursor.done();) {
     std::uint32_t field = 0;
     WireType type{};
-    if (!cursor.tag(field, type) || field <= last || field > data_field) {
-      return core::invalid("chunk: a field is unknown or out of order");
-    }
-    last = field;
+    if (!cursor.tag(field, type)) return core::invalid("chunk: a malformed tag");
     if (field != data_field) {
       if (!read(field, type, cursor)) {
-        return core::invalid("chunk: field " + std::to_string(field) + " is broken");
+        return core::invalid("chunk: field " + std::to_string(field) + " is unknown or broken");
       }
       continue;
     }
@@ -35,27 +31,29 @@ core::Result<ChunkData> decode(std::string_view prefix, std::size_t total, std::
     if (type != WireType::kBytes || !cursor.varint(size))
       return core::invalid("chunk: broken data");
     const std::size_t at = prefix.size() - cursor.left();
-    if (size != total - at) {
+    if (size > total - at) {
       return core::invalid("chunk: its data has another length than declared");
     }
-    return ChunkData{at, static_cast<std::size_t>(size)};
+    data = {at, static_cast<std::size_t>(size)};
+    if (size == total - at) return data;
+    if (size > cursor.left()) return core::invalid("chunk: its data is not the last field");
+    cursor = Cursor(prefix.substr(at + size));
   }
   if (prefix.size() != total) return core::invalid("chunk: the header is too long");
-  return ChunkData{total, 0};
+  return data;
 }
 
-// Reads fields 1 and 2, both varints; a missing field leaves its value unchanged.
+// Reads fields 1 and 2, both varints; a missing field leaves its value unchanged, and other fields
+// are skipped.
 core::Status decode_two(std::string_view bytes, std::uint64_t& first, std::uint64_t& second,
                         std::string_view broken) {
   for (Cursor cursor(bytes); !cursor.done();) {
     std::uint32_t field = 0;
     WireType type{};
-    std::uint64_t value = 0;
-    if (!cursor.tag(field, type) || type != WireType::kVarint || field > 2 ||
-        !cursor.varint(value)) {
-      return core::invalid(std::string(broken));
-    }
-    (field == 1 ? first : second) = value;
+    if (!cursor.tag(field, type)) return core::invalid(std::string(broken));
+    const bool known = (field == 1 || field == 2) && type == WireType::kVarint;
+    const bool whole = known ? cursor.varint(field == 1 ? first : second) : cursor.skip(type);
+    if (!whole) return core::invalid(std::string(broken));
   }
   return {};
 }
@@ -92,47 +90,55 @@ std::string encode_download_header(const DownloadHeader& header, std::size_t dat
 core::Result<ChunkData> decode_upload_header(std::string_view prefix, std::size_t total,
                                              UploadHeader& header) {
   header = {};
-  return decode(prefix, total, 4, [&](std::uint32_t field, WireType type, Cursor& cursor) {
-    std::uint64_t value = 0;
-    if (type != WireType::kVarint || !cursor.varint(value)) return false;
-    if (field == 1) header.bytes = value;
-    if (field == 3) header.offset = value;
-    if (field == 2) {
-      if (value > static_cast<std::uint64_t>(core::DeviceKind::kSim) * 256 + 255) return false;
-      header.device = {static_cast<core::DeviceKind>(value / 256),
-                       static_cast<std::uint8_t>(value % 256)};
-    }
-    return true;
-  });
+  std::uint64_t device = 0;
+  const auto read = [&](std::uint32_t field, WireType type, Cursor& cursor) {
+    if (field > 3 || type != WireType::kVarint) return false;
+    return cursor.varint(field == 1 ? header.bytes : field == 2 ? device : header.offset);
+  };
+  core::Result<ChunkData> data = decode(prefix, total, 4, read);
+  if (device > static_cast<std::uint64_t>(core::DeviceKind::kSim) * 256 + 255) {
+    return core::invalid("chunk: unknown device " + std::to_string(device));
+  }
+  header.device = {static_cast<core::DeviceKind>(device / 256),
+                   static_cast<std::uint8_t>(device % 256)};
+  return data;
 }
 
 core::Result<ChunkData> decode_download_header(std::string_view prefix, std::size_t total,
                                                DownloadHeader& header) {
   header = {};
   header.first = false;
-  return decode(prefix, total, 5, [&](std::uint32_t field, WireType type, Cursor& cursor) {
-    if (field == 3) {
-      std::string_view sizes;
-      if (type != WireType::kBytes || !cursor.bytes(sizes)) return false;
-      for (Cursor list(sizes); !list.done();) {
-        std::uint64_t size = 0;
-        if (!list.varint(size) || header.shape.size() == core::kMaxRank) return false;
-        header.shape.push_back(static_cast<std::int64_t>(size));
-      }
-      return core::checked_numel(header.shape.span()).ok();
-    }
-    std::uint64_t value = 0;
-    if (type != WireType::kVarint || !cursor.varint(value)) return false;
-    if (field == 1) header.bytes = value;
-    if (field == 4) header.offset = value;
-    if (field == 2) {
-      const auto dtype = core::dtype_from_number(value);
-      if (!dtype) return false;
-      header.dtype = *dtype;
-      header.first = true;
-    }
+  std::uint64_t number = 0;  // of the dtype
+  const auto add = [&](Cursor& list) {
+    std::uint64_t size = 0;
+    if (!list.varint(size) || header.shape.size() == core::kMaxRank) return false;
+    header.shape.push_back(static_cast<std::int64_t>(size));
     return true;
-  });
+  };
+  const auto read = [&](std::uint32_t field, WireType type, Cursor& cursor) {
+    if (field > 4) return cursor.skip(type);  // of a newer daemon
+    if (field == 3 && type == WireType::kBytes) {
+      std::string_view sizes;
+      if (!cursor.bytes(sizes)) return false;
+      for (Cursor list(sizes); !list.done();) {
+        if (!add(list)) return false;
+      }
+      return true;
+    }
+    if (type != WireType::kVarint) return false;
+    if (field == 3) return add(cursor);
+    return cursor.varint(field == 1 ? header.bytes : field == 2 ? number : header.offset);
+  };
+  core::Result<ChunkData> data = decode(prefix, total, 5, read);
+  if (!data.ok()) return data;
+  if (number != 0) {
+    const auto dtype = core::dtype_from_number(number);
+    if (!dtype) return core::invalid("chunk: unknown dtype " + std::to_string(number));
+    header.dtype = *dtype;
+    header.first = true;
+  }
+  TT_RETURN_IF_ERROR(core::checked_numel(header.shape.span()).status());
+  return data;
 }
 
 std::string encode_upload_reply(std::uint64_t upload) {
@@ -141,14 +147,11 @@ std::string encode_upload_reply(std::uint64_t upload) {
 }
 
 core::Status decode_upload_reply(std::string_view bytes, std::uint64_t& upload) {
-  Cursor cursor(bytes);
-  std::uint32_t field = 0;
-  WireType type{};
-  if (!cursor.tag(field, type) || field != 1 || type != WireType::kVarint ||
-      !cursor.varint(upload)) {
-    return core::invalid("upload: the reply cannot be decoded");
-  }
-  return {};
+  std::uint64_t unused = 0;
+  const std::string_view broken = "upload: the reply cannot be decoded";
+  upload = 0;
+  TT_RETURN_IF_ERROR(decode_two(bytes, upload, unused, broken));
+  return upload != 0 ? core::Status() : core::invalid(std::string(broken));
 }
 
 std::string encode_staged_request(std::uint64_t key, bool give_up) {

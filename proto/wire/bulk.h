@@ -34,8 +34,9 @@ struct DownloadHeader {
 std::string encode_upload_header(const UploadHeader& header, std::size_t data_size);
 std::string encode_download_header(const DownloadHeader& header, std::size_t data_size);
 
-// The position of the data, [data_at, total), in a chunk of `total` bytes that begins with `prefix`
-// (the whole chunk, or at least kMaxChunkHeader bytes).
+// The position of the data in a chunk of `total` bytes that begins with `prefix` (the whole chunk,
+// or at least kMaxChunkHeader bytes). An error for a prefix says only that the whole chunk is
+// needed: as protobuf permits, fields may follow the data.
 struct ChunkData {
   std::size_t data_at = 0, data_size = 0;
 };

@@ -13,6 +13,7 @@
 #include "engine/core/status.h"
 #include "engine/program/command.h"
 #include "engine/program/made.h"
+#include "proto/wire/protocol.h"
 
 namespace teletensor::wire {
 
@@ -63,6 +64,8 @@ using program::usual_made;
 //   send(writer.finish(ack, counter));
 class FrameWriter {
  public:
+  // Writes commands for a daemon that speaks this protocol from now on.
+  void set_protocol(std::uint32_t protocol) { protocol_ = protocol; }
   // Starts an empty frame. Ids and sequence numbers of a session start at 1.
   void begin(std::uint64_t first_seq, program::HandleId first_id);
 
@@ -102,12 +105,14 @@ class FrameWriter {
   std::size_t items_ = 0;
   std::uint64_t first_seq_ = 0;
   program::HandleId first_id_ = 0, next_id_ = 0;
+  std::uint32_t protocol_ = kProtocol;
 };
 
-// Reads the frames of one session. Returns INVALID_ARGUMENT for malformed frames (unknown fields
-// and kinds, wrong types, repeated or unordered fields, impossible handles, contents that do not
-// match the shape), RESOURCE_EXHAUSTED if a limit is exceeded, and UNIMPLEMENTED for an op that
-// this side does not have. It does not use the catalog: the front end checks signatures.
+// Reads the frames of one session, in every encoding that protobuf permits. Returns
+// INVALID_ARGUMENT for malformed frames (unknown fields and kinds, wrong types, impossible handles,
+// contents that do not match the shape), RESOURCE_EXHAUSTED if a limit is exceeded, and
+// UNIMPLEMENTED for an op that this side does not have. It does not use the catalog: the front end
+// checks signatures.
 class FrameReader {
  public:
   static constexpr program::OpId kNoOp = 0xffff;
@@ -115,10 +120,15 @@ class FrameReader {
   // Op n of the protocol is ops[n - 1]. `names` has the same length and gives the name for the
   // error if that is kNoOp. If both are empty, op n is n - 1.
   // With `thin`, an instruction with well-formed fields and invalid contents becomes a
-  // program::Refused, and each instruction declares how many ids it takes.
+  // program::Refused, and each instruction declares how many ids it takes. `protocol` is the number
+  // that Hello has chosen for the session.
   FrameReader(FrameLimits limits, std::vector<program::OpId> ops, std::vector<std::string> names,
-              bool thin = false)
-      : limits_(limits), ops_(std::move(ops)), names_(std::move(names)), thin_(thin) {}
+              bool thin = false, std::uint32_t protocol = kProtocol)
+      : limits_(limits),
+        ops_(std::move(ops)),
+        names_(std::move(names)),
+        thin_(thin),
+        protocol_(protocol) {}
   FrameReader() = default;
 
   bool thin() const { return thin_; }
@@ -132,6 +142,7 @@ class FrameReader {
   std::vector<program::OpId> ops_;
   std::vector<std::string> names_;
   bool thin_ = false;
+  std::uint32_t protocol_ = kProtocol;
 };
 
 }  // namespace teletensor::wire

@@ -1,4 +1,5 @@
 #include "proto/wire/apply_reader.h"
+#include "proto/wire/canonical.h"
 #include "proto/wire/frame.h"
 #include "proto/wire/kind_reader.h"
 
@@ -40,8 +41,25 @@ class CommandReader : public PartReader {
   }
 };
 
+bool is_refused(const Command& command) {
+  return std::holds_alternative<program::Refused>(command);
+}
+
 Status at_command(std::size_t index, const Status& status) {
   return Status(status.code(), "frame: command " + std::to_string(index) + ": " + status.message());
+}
+
+// Sets `canonical` to the canonical form of a command that was refused with `status`, or late if
+// that is ok. Returns false if there is no other form; `status` is then the reason, or ok if the
+// late refusal stands.
+[[gnu::noinline]] bool rewrite(std::string_view body, std::string& canonical, Status& status) {
+  core::Result<std::string> form = canonical_command(body);
+  if (form.ok() && *form != body) {
+    canonical = std::move(*form);
+    return true;
+  }
+  if (!form.ok() && !status.ok()) status = form.status();
+  return false;
 }
 
 }  // namespace
@@ -56,16 +74,11 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
   // First reads the header and counts the commands, so that the list is allocated only once.
   Cursor cursor(bytes), commands;
   std::size_t count = 0;
-  std::uint32_t last = 0;
   while (!cursor.done()) {
     const Cursor here = cursor;
     std::uint32_t field = 0;
     WireType type{};
     if (!cursor.tag(field, type)) return core::invalid("frame: a malformed tag");
-    if (field < last || (field == last && field != field::kCommands)) {
-      return core::invalid("frame: field " + std::to_string(field) + " twice or out of order");
-    }
-    last = field;
     const WireType expected = field == field::kCommands ? WireType::kBytes : WireType::kVarint;
     if (field > field::kCommands) {
       return core::invalid("frame: unknown field " + std::to_string(field));
@@ -102,17 +115,38 @@ Status FrameReader::read(std::string_view bytes, Frame& frame) const {
   if (frame.first_seq == 0 || frame.first_id == 0 || frame.first_id >> 62 != 0) {
     return core::invalid("frame: first_seq and first_id start at 1");
   }
-  ReadContext context{limits_, ops_, names_, thin_, 0, frame.first_id};
+  ReadContext context{limits_, ops_, names_, thin_, protocol_, 0, frame.first_id};
   frame.commands.reserve(count);
+  std::string canonical;
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t field = 0;
     WireType type{};
     std::string_view body;
-    if (!commands.tag(field, type) || !commands.bytes(body))
-      return core::internal("frame: changed");
-    Fields fields(body);
-    CommandReader reader(context, fields, frame.commands);
-    if (Status status = reader.read(); !status.ok()) return at_command(i, status);
+    do {
+      if (!commands.tag(field, type)) return core::internal("frame: changed");
+      const bool whole = field == field::kCommands ? commands.bytes(body) : commands.skip(type);
+      if (!whole) return core::internal("frame: changed");
+    } while (field != field::kCommands);
+    const std::size_t items = context.items;
+    const program::HandleId next = context.next;
+    // The readers expect the canonical form; a command that they refuse may have another form.
+    // There is one call of them, so that they are inlined.
+    for (std::string_view form = body;;) {
+      Fields fields(form);
+      CommandReader reader(context, fields, frame.commands);
+      Status status = reader.read();
+      if (status.ok() && !(thin_ && is_refused(frame.commands.back()))) break;
+      if (form.data() == body.data() && rewrite(body, canonical, status)) {
+        form = canonical;
+        frame.commands.erase(frame.commands.begin() + static_cast<std::ptrdiff_t>(i),
+                             frame.commands.end());
+        context.items = items;
+        context.next = next;
+        continue;
+      }
+      if (!status.ok()) return at_command(i, status);
+      break;
+    }
   }
   frame.next_id = context.next;
   return {};

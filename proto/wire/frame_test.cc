@@ -185,6 +185,35 @@ TEST(Frame, RefusesUnknownFields) {
   EXPECT_REFUSED(read(message), kInvalidArgument, "unknown field 4");
 }
 
+// Protocol 1 has no kind of SetFlag for the node of a view: retain_grad turned off means it.
+TEST(Frame, SetFlagOfProtocol1) {
+  using What = program::SetFlag::What;
+  const FrameReader earlier({}, {}, {}, false, 1);
+  for (const What what : {What::kRequiresGrad, What::kRetainGrad, What::kNode}) {
+    FrameWriter writer;
+    writer.set_protocol(1);
+    writer.begin(1, 10);
+    const Command command = program::SetFlag{what, 3, what != What::kNode};
+    writer.append(command, 0);
+    const std::string bytes(writer.finish(0, 0));
+    v1::Frame message;
+    ASSERT_TRUE(message.ParseFromString(bytes));
+    EXPECT_LE(message.commands(0).set_flag().what(), 1u);
+    Frame frame;
+    ASSERT_TRUE(earlier.read(bytes, frame).ok());
+    EXPECT_TRUE(frame.commands[0] == command);
+  }
+  v1::Command* c = nullptr;
+  v1::Frame message = one(&c);
+  c->mutable_set_flag()->set_what(1);
+  Frame frame;
+  ASSERT_TRUE(read(message.SerializeAsString(), frame).ok());
+  EXPECT_EQ(std::get<program::SetFlag>(frame.commands[0]).what, What::kRetainGrad);
+  c->mutable_set_flag()->set_what(2);
+  EXPECT_TRUE(read(message).ok());
+  EXPECT_REFUSED(earlier.read(message.SerializeAsString(), frame), kInvalidArgument, "no flag 2");
+}
+
 TEST(Frame, RefusesTwoKindsOrNone) {
   v1::Command* c = nullptr;
   v1::Frame message = one(&c);

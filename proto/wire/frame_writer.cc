@@ -39,7 +39,8 @@ char code_of(const Number& number) {
 // Writes the body of one command; `next` is the session's next id before the command.
 class BodyWriter {
  public:
-  BodyWriter(char* at, program::HandleId next) : at_(at), next_(next) {}
+  BodyWriter(char* at, program::HandleId next, std::uint32_t protocol)
+      : at_(at), next_(next), protocol_(protocol) {}
   char* at() const { return at_; }
 
   void operator()(const program::Constant& c) {
@@ -84,10 +85,13 @@ class BodyWriter {
   }
   void operator()(const program::Saved& s) { pair(field::kSaved, s.node, s.slot); }
   void operator()(const program::SetFlag& s) {
+    using What = program::SetFlag::What;
     char* opened = open(field::kSetFlag);
-    at_ = put_field(at_, 1, static_cast<std::uint64_t>(s.what));
+    const bool earlier = s.what == What::kNode && protocol_ < kViewNodeKind;
+    const What what = earlier ? What::kRetainGrad : s.what;
+    at_ = put_field(at_, 1, static_cast<std::uint64_t>(what));
     at_ = put_field(at_, 2, distance(s.handle));
-    at_ = put_field(at_, 3, s.on);
+    at_ = put_field(at_, 3, s.on && !earlier);
     at_ = close_length(opened, at_);
   }
   void operator()(const program::SetGrad& s) {
@@ -218,6 +222,7 @@ class BodyWriter {
 
   char* at_;
   const program::HandleId next_;
+  const std::uint32_t protocol_;
 };
 
 // The number of items (FrameLimits) and bytes that a command may need, apart from the fixed part.
@@ -459,7 +464,7 @@ void FrameWriter::append(const Command& command, std::uint32_t made) {
   // `made` is written before the kind, because fields are in ascending order.
   if (made != usual_made(command))
     at = put_varint(put_tag(at, field::kMade, WireType::kVarint), made);
-  BodyWriter body(at, next_id_);
+  BodyWriter body(at, next_id_, protocol_);
   std::visit(body, command);
   end_command(opened, body.at(), made);
 }

@@ -100,8 +100,13 @@ class KindReader : public PartReader {
               inner.unknown();
           }
         }
-        if (what > 2) inner.bad("set_flag knows no flag " + std::to_string(what));
-        set.what = static_cast<program::SetFlag::What>(what);
+        using What = program::SetFlag::What;
+        const bool earlier = context_.protocol < kViewNodeKind;
+        if (what > (earlier ? 1 : 2)) {
+          inner.bad("set_flag knows no flag " + std::to_string(what));
+        }
+        set.what = static_cast<What>(what);
+        if (earlier && set.what == What::kRetainGrad && !set.on) set.what = What::kNode;
         break;
       }
       case field::kSetGrad: {

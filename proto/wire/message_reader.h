@@ -9,11 +9,12 @@
 
 #include "proto/wire/fields.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/protocol.h"
 #include "proto/wire/varint.h"
 
 namespace teletensor::wire {
 
-// The fields of one message in ascending order, each at most once.
+// The fields of a message in canonical form (canonical.h): ascending, each at most once.
 class Fields {
  public:
   explicit Fields(std::string_view body) : cursor_(body) {}
@@ -87,6 +88,7 @@ struct ReadContext {
   std::span<const program::OpId> ops;
   std::span<const std::string> names;
   bool thin = false;
+  std::uint32_t protocol = kProtocol;
   std::size_t items = 0;
   program::HandleId next = 0;
 };

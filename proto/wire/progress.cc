@@ -64,19 +64,29 @@ bool read_list(std::string_view bytes, std::vector<std::uint64_t>& values) {
   return true;
 }
 
-// One submessage: its numbers and byte fields by field number (below 8). All other fields are
-// skipped.
+// One submessage: its numbers and byte fields by field number, and one list of numbers, packed or
+// not. All other fields are skipped.
 struct Entry {
-  static constexpr std::uint32_t kFields = 9;
+  static constexpr std::uint32_t kFields = 8;
   std::uint64_t number[kFields] = {};
   std::string_view bytes[kFields];
+  std::vector<std::uint64_t> list;
 
-  bool read(std::string_view body) {
+  // Calls message(field, body) for each field from kFields on that has bytes; false ends.
+  template <class OnMessage>
+  bool read(std::string_view body, std::uint32_t list_field, OnMessage message) {
     for (Cursor cursor(body); !cursor.done();) {
       std::uint32_t field = 0;
       WireType type{};
+      std::string_view part;
       if (!cursor.tag(field, type)) return false;
-      if (field < kFields && type == WireType::kVarint) {
+      if (field == list_field && type == WireType::kVarint) {
+        if (!cursor.varint(list.emplace_back())) return false;
+      } else if (field == list_field && type == WireType::kBytes) {
+        if (!cursor.bytes(part) || !read_list(part, list)) return false;
+      } else if (field >= kFields && type == WireType::kBytes) {
+        if (!cursor.bytes(part) || !message(field, part)) return false;
+      } else if (field < kFields && type == WireType::kVarint) {
         if (!cursor.varint(number[field])) return false;
       } else if (field < kFields && type == WireType::kBytes) {
         if (!cursor.bytes(bytes[field])) return false;
@@ -86,15 +96,16 @@ struct Entry {
     }
     return true;
   }
+  bool read(std::string_view body, std::uint32_t list_field = 0) {
+    return read(body, list_field, [](std::uint32_t, std::string_view) { return true; });
+  }
 };
 
 bool read_description(std::string_view body, FetchedValue::Description& description) {
   Entry entry;
-  std::vector<std::uint64_t> strides;
-  if (!entry.read(body) || !read_list(entry.bytes[2], strides)) return false;
-  if (strides.size() > core::kMaxRank) return false;
+  if (!entry.read(body, 2) || entry.list.size() > core::kMaxRank) return false;
   description.device = entry.bytes[1];
-  for (std::uint64_t stride : strides) description.strides.push_back(unzigzag(stride));
+  for (std::uint64_t stride : entry.list) description.strides.push_back(unzigzag(stride));
   description.requires_grad = entry.number[3] != 0;
   return true;
 }
@@ -111,18 +122,25 @@ std::string encode_description(const FetchedValue::Description& description) {
 
 bool read_fetched(std::string_view body, FetchedValue& value) {
   Entry entry;
-  if (!entry.read(body)) return false;
+  std::string description;  // the occurrences of field 8, which protobuf merges
+  bool described = false;
+  const auto on_message = [&](std::uint32_t field, std::string_view part) {
+    if (field != 8) return true;
+    described = true;
+    description += part;
+    return true;
+  };
+  if (!entry.read(body, 6, on_message)) return false;
   value.seq = entry.number[1];
   value.status = status_of(entry.number[2], entry.bytes[3]);
   value.root = entry.number[4];
   if (!value.status.ok()) return true;
   const auto dtype = core::dtype_from_number(entry.number[5]);
-  std::vector<std::uint64_t> sizes;
-  if (!dtype || !read_list(entry.bytes[6], sizes) || sizes.size() > core::kMaxRank) return false;
+  if (!dtype || entry.list.size() > core::kMaxRank) return false;
   value.dtype = *dtype;
-  for (std::uint64_t size : sizes) value.shape.push_back(static_cast<std::int64_t>(size));
-  if (entry.bytes[8].data() != nullptr) {
-    return entry.bytes[7].empty() && read_description(entry.bytes[8], value.description.emplace());
+  for (std::uint64_t size : entry.list) value.shape.push_back(static_cast<std::int64_t>(size));
+  if (described) {
+    return entry.bytes[7].empty() && read_description(description, value.description.emplace());
   }
   const core::Result<std::int64_t> elements = core::checked_numel(value.shape.span());
   const std::size_t unit = core::size_of(*dtype);
@@ -221,14 +239,14 @@ core::Status decode_progress(std::string_view bytes, Progress& progress) {
         continue;
       }
       Entry entry;
-      if (!entry.read(body)) return broken();
+      if (!entry.read(body, field == 7 ? 3 : 0)) return broken();
       if (field == 6) {
         progress.errors.push_back({entry.number[1], status_of(entry.number[2], entry.bytes[3])});
       } else {
         RaisedEvent& raised = progress.raised.emplace_back();
         raised.seq = entry.number[1];
         raised.root = entry.number[2];
-        if (!read_list(entry.bytes[3], raised.rebinds)) return broken();
+        raised.rebinds = std::move(entry.list);
       }
     } else if (!cursor.skip(type)) {
       return broken();

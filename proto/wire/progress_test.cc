@@ -183,9 +183,8 @@ TEST(Bulk, RefusesBrokenChunks) {
   EXPECT_FALSE(decode_upload_header("\x22\x02"
                                     "abc",
                                     5, header)
-                   .ok());                                                 // bytes after the data
-  EXPECT_FALSE(decode_upload_header("\x28\x01", 2, header).ok());          // unknown field 5
-  EXPECT_FALSE(decode_upload_header("\x18\x01\x08\x01", 4, header).ok());  // out of order
+                   .ok());                                         // no field after the data
+  EXPECT_FALSE(decode_upload_header("\x28\x01", 2, header).ok());  // unknown field 5
   EXPECT_FALSE(decode_upload_header("\x10\x80\x80\x01", 4, header).ok());  // no such device
   EXPECT_FALSE(decode_upload_header("\x08", 1, header).ok());
   const auto empty = decode_upload_header("", 0, header);
@@ -221,7 +220,7 @@ TEST(Bulk, DownloadRequest) {
   ASSERT_TRUE(decode_download_request(encode_download_request({1ull << 40, 7}), back).ok());
   EXPECT_EQ(back.seq, 1ull << 40);
   EXPECT_EQ(back.offset, 7u);
-  EXPECT_FALSE(decode_download_request("\x1a\x01x", back).ok());
+  EXPECT_FALSE(decode_download_request("\x08", back).ok());
 }
 
 }  // namespace

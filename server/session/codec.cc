@@ -53,6 +53,29 @@ std::string described(const v1::ClientDescription& client) {
   return out;
 }
 
+std::string range_of(std::uint32_t low, std::uint32_t high) {
+  return low == high ? std::to_string(low) : std::to_string(low) + " to " + std::to_string(high);
+}
+
+// Returns the highest protocol that client and daemon have in common, or an error with both ranges.
+core::Result<std::uint32_t> choose_protocol(const v1::HelloRequest& request,
+                                            const ServerFacts& facts) {
+  const std::uint32_t low = request.protocol_min(), high = request.protocol_max();
+  if (low > high) {
+    return core::invalid("Hello: protocol_min is " + std::to_string(low) +
+                         ", above protocol_max, which is " + std::to_string(high));
+  }
+  const std::uint32_t chosen = wire::common_protocol(low, high);
+  if (chosen != 0) return chosen;
+  const std::string_view cure = low > wire::kProtocol
+                                    ? "install a newer daemon, or a client of an earlier version"
+                                    : "install a newer client";
+  return Status(Code::kFailedPrecondition, "the client speaks protocol " + range_of(low, high) +
+                                               ", server " + facts.version + " speaks " +
+                                               range_of(wire::kProtocolMin, wire::kProtocol) +
+                                               ": " + std::string(cure));
+}
+
 template <class Reply>
 void fill_devices(engine::Engine& engine, Reply& reply) {
   for (const engine::MemoryUse& use : engine.memory()) {
@@ -75,15 +98,8 @@ void fill_devices(engine::Engine& engine, Reply& reply) {
 
 core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catalog& catalog,
                                const Limits& limits, const ServerFacts& facts) {
-  if (request.protocol_min() > wire::kProtocol || request.protocol_max() < wire::kProtocol) {
-    const std::uint32_t low = request.protocol_min(), high = request.protocol_max();
-    const std::string spoken =
-        low == high ? std::to_string(low) : std::to_string(low) + " to " + std::to_string(high);
-    return Status(Code::kFailedPrecondition, "the client speaks protocol " + spoken + ", server " +
-                                                 facts.version + " speaks " +
-                                                 std::to_string(wire::kProtocol) +
-                                                 ": install client and daemon of one version");
-  }
+  const core::Result<std::uint32_t> protocol = choose_protocol(request, facts);
+  if (!protocol.ok()) return protocol.status();
   if (!good_name(request.session_name()) || !good_name(request.client_version())) {
     return core::invalid("session name and client version: at most " + std::to_string(kMaxName) +
                          " printable ASCII characters without quotes");
@@ -105,6 +121,7 @@ core::Result<Hello> read_hello(const v1::HelloRequest& request, const ops::Catal
   }
   hello.client.version = request.client_version();
   hello.client.thin = request.thin();
+  hello.client.protocol = *protocol;
   hello.client.description = described(request.client());
   hello.client.attach_counter = request.attach_counter();
   for (const v1::Op& op : request.ops()) {
@@ -157,7 +174,7 @@ void fill_start(const engine::TakenOver& start, const Lease& lease, v1::HelloRep
 void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupported,
                       engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                       bool shares, v1::HelloReply& reply) {
-  reply.set_protocol(wire::kProtocol);
+  reply.set_protocol(lease.client.protocol);
   reply.set_server_version(facts.version);
   reply.set_server_epoch(facts.epoch);
   reply.set_token(lease.token);
@@ -180,6 +197,16 @@ void fill_hello_reply(const Lease& lease, const std::vector<std::string>& unsupp
 
 namespace {
 
+// Returns true if the result may be written to operand 0. That is no list, and the op takes shape
+// and device from it: an op with an attribute of either creates a tensor (full, arange, linspace).
+bool has_inplace_form(const ops::OpDef& def) {
+  using Type = ops::Parameter::Type;
+  if (def.infer == nullptr || !def.mutates.empty() || def.results != 1) return false;
+  if (def.operand_parameters == 0 || def.parameters[0].type == Type::kTensorList) return false;
+  return std::none_of(def.parameters.begin(), def.parameters.end(),
+                      [](const ops::Parameter& each) { return each.type == Type::kDevice; });
+}
+
 void fill_op(const ops::OpDef& def, bool declaration, v1::Op& op) {
   op.set_name(def.name);
   op.set_revision(static_cast<std::uint32_t>(def.revision));
@@ -190,8 +217,7 @@ void fill_op(const ops::OpDef& def, bool declaration, v1::Op& op) {
                         (def.vjp != nullptr || def.view != nullptr));
   op.set_random(def.random);
   op.set_internal(def.internal);
-  op.set_inplace(def.infer != nullptr && def.mutates.empty() && def.results == 1 &&
-                 def.operand_parameters > 0);
+  op.set_inplace(has_inplace_form(def));
   op.set_view(def.view != nullptr);
   for (const int parameter : def.mutates) {
     op.add_updates(def.parameters[static_cast<std::size_t>(parameter)].name);
@@ -203,7 +229,7 @@ void fill_op(const ops::OpDef& def, bool declaration, v1::Op& op) {
 void fill_describe_reply(engine::Engine& engine, const Limits& limits, const ServerFacts& facts,
                          std::size_t sessions, bool declarations, v1::DescribeReply& reply) {
   reply.set_server_version(facts.version);
-  reply.set_protocol_min(wire::kProtocol);
+  reply.set_protocol_min(wire::kProtocolMin);
   reply.set_protocol_max(wire::kProtocol);
   reply.set_server_epoch(facts.epoch);
   reply.set_uptime_seconds(static_cast<std::uint64_t>(

@@ -30,7 +30,8 @@ Lease::Lease(Leases* table, std::string token, ClientInfo client, const Limits& 
       ticket(make_token()),
       client(std::move(client)),
       table_(table),
-      reader_(limits.frame, this->client.ops, this->client.op_names, this->client.thin),
+      reader_(limits.frame, this->client.ops, this->client.op_names, this->client.thin,
+              this->client.protocol),
       outbox_(limits, this->client.lease.count() > 0, this->client.attach_counter),
       attach_(this->client.attach_counter) {}
 

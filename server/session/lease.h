@@ -23,6 +23,7 @@
 #include "engine/engine.h"
 #include "proto/wire/bulk.h"
 #include "proto/wire/frame.h"
+#include "proto/wire/protocol.h"
 #include "server/base/limits.h"
 #include "server/session/outbox.h"
 #include "server/session/relay.h"
@@ -76,6 +77,7 @@ struct ClientInfo {
   std::string instance;  // Random id of the client's process.
   std::string user;
   bool thin = false;  // Whether commands that the daemon refuses fail late (HelloRequest.thin).
+  std::uint32_t protocol = wire::kProtocol;  // Number that Hello has chosen.
   bool by_socket = false;  // Whether the client connected through a UNIX socket without a token.
   std::uint64_t id = 0;    // Session number for operators; set by Leases.
   std::uint64_t attach_counter = 0;

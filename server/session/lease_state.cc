@@ -20,6 +20,7 @@ void Lease::save(v1::SavedHead& head, v1::SavedBody& body) {
   body.set_client_version(client.version);
   body.set_by_socket(client.by_socket);
   body.set_thin(client.thin);
+  body.set_protocol(client.protocol);
   body.set_memory_quota(client.memory_asked);
   for (const program::AmountField& each : program::kAmountFields) {
     body.add_limits(client.limits.*each.field);

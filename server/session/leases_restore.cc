@@ -16,6 +16,12 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kToken = 32;
+constexpr std::uint32_t kUnnamedProtocol = 2;
+
+// Files of daemons that spoke one protocol only do not name it.
+std::uint32_t protocol_of(const v1::SavedBody& body) {
+  return body.protocol() == 0 ? kUnnamedProtocol : body.protocol();
+}
 
 ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const Limits& limits,
                      const ops::Catalog& catalog) {
@@ -27,6 +33,7 @@ ClientInfo client_of(const v1::SavedHead& head, const v1::SavedBody& body, const
   client.user = head.user();
   client.by_socket = body.by_socket();
   client.thin = body.thin();
+  client.protocol = protocol_of(body);
   client.id = head.id();
   client.attach_counter = body.attach();
   const UserLimits user = limits.of(head.user());
@@ -58,6 +65,12 @@ core::Result<LeaseRef> Leases::restore(v1::SavedHead head, const v1::SavedBody& 
                                        const std::string& file) {
   if (head.token().size() != kToken || body.lease_seconds() == 0 || image.next_seq == 0) {
     return core::invalid("no session");
+  }
+  const std::uint32_t protocol = protocol_of(body);
+  if (wire::common_protocol(protocol, protocol) == 0) {
+    return Status(Code::kFailedPrecondition, "the session's client speaks protocol " +
+                                                 std::to_string(protocol) +
+                                                 ", which this daemon does not");
   }
   {
     MutexLock lock(mutex_);

@@ -468,6 +468,39 @@ TEST_F(RecoveryTest, AnOperationThatIsListedTwiceIsRefused) {
       << lease.status().message();
 }
 
+TEST_F(RecoveryTest, ASessionKeepsItsProtocolIfTheDaemonServesIt) {
+  token_of_one();
+  House house(folder_.path + "/other");
+  auto store = SessionStore::open(folder_.path);
+  auto reading = (*store)->read(std::filesystem::path(path()).filename());
+  ASSERT_TRUE(reading.ok());
+  v1::SavedHead head = (*reading)->head;
+  v1::SavedBody body = (*reading)->body;
+  EXPECT_EQ(body.protocol(), wire::kProtocol);
+  const auto zeros = [](void* to, std::size_t size, Status&) {
+    std::memset(to, 0, size);
+    return Status();
+  };
+  const auto restored = [&](std::uint32_t protocol) {
+    body.set_protocol(protocol);
+    head.set_token(make_token());
+    auto image = read_image(body.image(), house.engine->catalog());
+    return house.leases.restore(head, body, std::move(*image), zeros, "x.session");
+  };
+  // 0: the file is of a daemon that served protocol 2 alone and did not name it.
+  for (const auto& [saved, used] : {std::pair(0u, 2u), std::pair(1u, 1u), std::pair(2u, 2u)}) {
+    const auto lease = restored(saved);
+    ASSERT_TRUE(lease.ok()) << lease.status().message();
+    EXPECT_EQ((*lease)->client.protocol, used);
+    EXPECT_TRUE(house.leases.admit(*lease).ok());
+    house.leases.end(**lease, Status(Code::kCancelled, "closed"), "closed");
+  }
+  const auto refused = restored(wire::kProtocol + 1);
+  EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
+  EXPECT_NE(refused.status().message().find("speaks protocol 3, which this daemon does not"),
+            std::string::npos);
+}
+
 // Replaces one field by another number, or duplicates or removes an element of a list.
 void mutate(google::protobuf::Message& message, std::mt19937_64& random) {
   const auto* type = message.GetDescriptor();

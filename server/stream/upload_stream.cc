@@ -96,7 +96,14 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                     std::min(slice.size(), wire::kMaxChunkHeader - prefix.size()));
     }
     wire::UploadHeader header;
-    const core::Result<wire::ChunkData> data = wire::decode_upload_header(prefix, total, header);
+    core::Result<wire::ChunkData> data = wire::decode_upload_header(prefix, total, header);
+    if (!data.ok() && prefix.size() < total) {  // The data need not be the last field.
+      prefix.clear();
+      for (const grpc::Slice& slice : slices) {
+        prefix.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+      }
+      data = wire::decode_upload_header(prefix, total, header);
+    }
     if (!data.ok()) return data.status();
     if (data->data_size > limits_.chunk_bytes) {
       return Status(Code::kResourceExhausted,
@@ -113,13 +120,14 @@ class UploadStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       return core::invalid("upload: longer than the " + std::to_string(expected_) +
                            " bytes that were declared");
     }
-    std::size_t skip = data->data_at;
+    std::size_t skip = data->data_at, left = data->data_size;
     for (const grpc::Slice& slice : slices) {
       const std::size_t from = std::min(skip, slice.size());
+      const std::size_t taken = std::min(left, slice.size() - from);
       skip -= from;
-      if (from == slice.size()) continue;
-      const std::string_view part(reinterpret_cast<const char*>(slice.begin()) + from,
-                                  slice.size() - from);
+      left -= taken;
+      if (taken == 0) continue;
+      const std::string_view part(reinterpret_cast<const char*>(slice.begin()) + from, taken);
       TT_RETURN_IF_ERROR(lease_->with_session(
           [&](engine::Session& session) { return staged_->write(this, session, part); }));
       received_ += part.size();

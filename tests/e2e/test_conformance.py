@@ -1,13 +1,15 @@
 """The conformance kit against this daemon, and against one whose answers a proxy alters."""
 
 import json
+import os
 import subprocess
 import sys
 
 import grpc
 import pytest
 from conformance.liar import Liar
-from support.daemon import ROOT, Daemon
+from support.daemon import ROOT, Daemon, binary
+from support.tls import Authority
 from teletensor._conformance.caller import Caller
 from teletensor._conformance.command import names, play_all
 from teletensor._conformance.schema import Schema
@@ -27,10 +29,10 @@ def test_transcript(daemon, name):
     assert list(play_all(daemon.unix, [name])) == [(name, None)]
 
 
-def command(*words):
+def command(*words, **variables):
     """What `teletensor conformance` prints, in a folder that is not the checkout."""
     return subprocess.run([sys.executable, "-m", "teletensor.cli", "conformance", *words], cwd="/",
-                          capture_output=True, text=True, timeout=240)
+                          capture_output=True, text=True, timeout=240, env={**os.environ, **variables})
 
 
 def test_the_command(daemon):
@@ -61,6 +63,24 @@ def test_the_command_refuses_wrong_words(daemon):
     assert unknown.returncode == 2 and "no transcript 'instructions'; there are: attach, " in unknown.stderr
     assert command(daemon.unix, "--timeout", "0").returncode == 2
     assert command("127.0.0.1").returncode == 1
+
+
+def test_the_command_over_tls(start_daemon, tmp_path):
+    """Certificates and tokens are those of every command; without one of them nothing is played."""
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.issue("server")
+    daemon = start_daemon("--tls-cert", str(certificate), "--tls-key", str(key), "--lease", "60", anonymous=False)
+    token = subprocess.run([binary(), "--state-dir", f"{daemon.folder}/state", "--create-token", "alice:user"],
+                           capture_output=True, text=True, timeout=120, check=True).stdout.strip()
+    address = "tls://" + daemon.tcp
+    played = command(address, "instruction", "bulk", TELETENSOR_CA=str(authority.ca), TELETENSOR_TOKEN=token)
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert played.stdout.splitlines() == ["passed  instruction", "passed  bulk", "2 passed, 0 failed"]
+    stranger = Authority(tmp_path / "other", "another authority")
+    for code, variables in (("UNAUTHENTICATED", {"TELETENSOR_CA": str(authority.ca)}),
+                            ("UNAVAILABLE", {"TELETENSOR_CA": str(stranger.ca), "TELETENSOR_TOKEN": token})):
+        played = command(address, "instruction", **variables)
+        assert played.returncode == 1 and f"Describe: {code}" in played.stdout, played.stdout + played.stderr
 
 
 def test_the_command_without_a_daemon(tmp_path):
@@ -132,6 +152,7 @@ LIES = {
     "an upload that is said to be further": at("StagedReply", lambda values: values.update(received=11)),
     "a download that has lost bytes": at("DownloadChunk", lambda values: values.update(data=values["data"][4:])),
     "a take-over without an inventory": at("HelloReply", lambda values: values.pop("inventory", None)),
+    "another protocol is named": at("HelloReply", lambda values: values.update(protocol=3)),
     "thin is not confirmed": at("HelloReply", lambda values: values.pop("thin", None)),
     "an unknown op that is not named": at("HelloReply", lambda values: values.pop("unsupported_ops", None)),
 }

@@ -299,8 +299,9 @@ def test_another_version(start_daemon, tt, monkeypatch):
     from teletensor import _core
 
     daemon = start_daemon()
+    monkeypatch.setattr(_core, "PROTOCOL_MIN", _core.PROTOCOL + 1)
     monkeypatch.setattr(_core, "PROTOCOL", _core.PROTOCOL + 1)
-    text = rf"the client speaks protocol {_core.PROTOCOL}, server .* speaks .*: install client and daemon of one"
+    text = rf"the client speaks protocol {_core.PROTOCOL}, server .* speaks .*: install a newer daemon, or a client of"
     with pytest.raises(tt.RefusedError, match=text):
         tt.connect(daemon.unix)
 

@@ -156,6 +156,16 @@ def test_declarations_are_those_of_the_documentation(thin):
             assert declared.get(key, type(op[key])()) == op[key], (op["name"], key)
 
 
+def test_the_result_of_an_in_place_form_fits_into_operand_0(thin):
+    """Ops that make one tensor of their operands have an in-place form, but for lists and ops that create."""
+    made = {name: op for name, (_, op) in thin.ops.items()
+            if op.get("results") == 1 and not op.get("view") and not op.get("updates")
+            and op["signature"].partition("(")[2].startswith(("Tensor", "Operand"))}
+    assert {name for name, op in made.items() if not op.get("inplace")} == {
+        "full", "arange", "linspace", "to_device", "cat", "stack"}
+    assert made["add"]["inplace"] and made["exp"]["inplace"] and made["clamp"]["inplace"]
+
+
 RATE = 0.001
 
 

@@ -44,7 +44,7 @@ def codes_of_the_daemon():
 def test_reasons():
     listed = dict(rows("### Reasons"))
     assert set(listed) == words_of_the_server()
-    assert all(len(cells) == 3 and cells[2].strip(" |") for cells in listed.values())
+    assert all(len(cells) == 4 and all(cell.strip(" |") for cell in cells[1:]) for cells in listed.values())
 
 
 def test_codes():

@@ -281,7 +281,8 @@ void bind_session(nb::module_& m) {
              std::uint64_t credit_bytes, std::size_t frame_bytes, std::size_t frame_commands,
              std::size_t frame_items, std::size_t inline_bytes, std::uint64_t quota, bool keeps,
              std::size_t retained_bytes, std::uint64_t programs, std::uint64_t program_steps,
-             std::uint64_t program_bytes, std::uint64_t kept, std::uint64_t handles) {
+             std::uint64_t program_bytes, std::uint64_t kept, std::uint64_t handles,
+             std::uint32_t protocol) {
             SessionLimits limits;
             limits.most.programs = programs;
             limits.most.program_steps = program_steps;
@@ -293,6 +294,7 @@ void bind_session(nb::module_& m) {
             limits.frame = {frame_bytes, frame_commands, frame_items, inline_bytes};
             limits.quota = quota;
             limits.keeps = keeps;
+            limits.protocol = protocol;
             limits.retained_bytes = retained_bytes;
             new (self.p) PySession(limits);
             self.p->self = self.h;
@@ -301,7 +303,7 @@ void bind_session(nb::module_& m) {
           nb::arg("frame_commands"), nb::arg("frame_items"), nb::arg("inline_bytes"),
           nb::arg("quota"), nb::arg("keeps"), nb::arg("retained_bytes"), nb::arg("programs") = 0,
           nb::arg("program_steps") = 0, nb::arg("program_bytes") = 0, nb::arg("kept") = 0,
-          nb::arg("handles") = 0)
+          nb::arg("handles") = 0, nb::arg("protocol") = wire::kProtocol)
       .def(
           "next_frame",
           [](PySession& s, double seconds, std::uint64_t stream) -> nb::object {

@@ -664,6 +664,7 @@ void bind_ops(nb::module_& m) {
   m.def(
       "catalog", [catalog] { return catalog; }, "Every op: name, signature, doc, facts.");
   m.attr("PROTOCOL") = wire::kProtocol;
+  m.attr("PROTOCOL_MIN") = wire::kProtocolMin;
   m.def("op_table", [] {
     std::vector<std::pair<std::string, int>> out;
     const ops::Catalog& all = ops::catalog();

@@ -189,6 +189,7 @@ class Schema:
         """Returns a dictionary of the fields in the message, without fields that the schema lacks."""
         message, at = self.messages[name], 0
         values: Values = {}
+        parts: dict[str, bytes] = {}  # all occurrences of a message, which are merged
         while at < len(data):
             tag, at = read_varint(data, at)
             wire, entry = tag & 7, message.numbers.get(tag >> 3)
@@ -198,6 +199,8 @@ class Schema:
             if entry.repeated:
                 values.setdefault(entry.name, []).extend(self.several(entry, name, wire, raw))
             else:
+                if wire == WIRE_BYTES and entry.type not in ("string", "bytes"):
+                    raw = parts[entry.name] = parts.get(entry.name, b"") + raw
                 values[entry.name] = self.value(entry, name, raw)
         return values
 

@@ -115,7 +115,9 @@ class Message:
         return [v.decode() for v in self.parts(number)]
 
     def message(self, number: int) -> Message:
-        return Message(self.view(number))
+        """The message in a field; as protobuf's parsers do, all its occurrences are merged."""
+        parts = [v for v in self.values(number) if not isinstance(v, int)]
+        return Message(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def messages(self, number: int) -> list[Message]:
         return [Message(v) for v in self.values(number) if not isinstance(v, int)]
@@ -133,12 +135,14 @@ def signed(value: int) -> int:
 
 
 def integers(message: Message, number: int) -> list[int]:
-    """The values of a packed field of int64."""
-    data, values, value, shift = message.data(number), [], 0, 0
-    for byte in data:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
+    """The values of a repeated field of int64, packed or not. ValueError or IndexError if it is cut off."""
+    values = []
+    for data in message.values(number):
+        if isinstance(data, int):
+            values.append(signed(data))
+            continue
+        at = 0
+        while at < len(data):
+            value, at = _read_varint(data, at)
             values.append(signed(value))
-            value = shift = 0
     return values

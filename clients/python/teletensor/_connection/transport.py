@@ -110,6 +110,7 @@ class Greeting:
     share: _core.ShareAddress | None = None
     snapshots: bool = False  # whether snapshots of the session are written regularly
     restart: float = 0.0  # seconds to wait for a daemon that has ended without notice
+    protocol: int = _core.PROTOCOL  # the number of the protocol that the session uses
 
 
 def _this_process() -> bytes:
@@ -352,8 +353,8 @@ class Transport(ABC):
         from .. import __version__
 
         request = encode(
-            [(1, _core.PROTOCOL), (2, _core.PROTOCOL), (3, __version__), (4, instance), (5, 1), (6, name),
-             (7, quota), (11, _this_process()), (20, int(bool(name))), (21, int(back)), (22, 1)]
+            [(1, _core.PROTOCOL_MIN), (2, _core.PROTOCOL), (3, __version__), (4, instance), (5, 1),
+             (6, name), (7, quota), (11, _this_process()), (20, int(bool(name))), (21, int(back)), (22, 1)]
             + [(9, encode([(1, op), (2, revision)])) for op, revision in _core.op_table()]
         )
         reply = self._first_reply(request)
@@ -375,8 +376,12 @@ class Transport(ABC):
             session_id=reply.integer(11), sites_seconds=reply.integer(12) / 1000,
             start=reply if reply.integer(20) else None, restart=reply.integer(13) / 1000,
             snapshots=reply.integer(14) > 0,
-            share=_share_of(self.address, reply),
+            share=_share_of(self.address, reply), protocol=reply.integer(1),
         )
+        if not _core.PROTOCOL_MIN <= greeting.protocol <= _core.PROTOCOL:
+            raise RefusedError(
+                f"teletensord at {self.address} has chosen protocol {greeting.protocol}, and this client "
+                f"offered {_core.PROTOCOL_MIN} to {_core.PROTOCOL}")
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
         self._restart = greeting.restart
         self.session_name = greeting.session_name

@@ -119,7 +119,7 @@ class Session(_core.Scope):
             credit_upto=limits["credit_upto"], credit_bytes=limits["credit_bytes"],
             frame_bytes=limits["frame_bytes"], frame_commands=limits["frame_commands"],
             frame_items=limits["frame_items"], inline_bytes=limits["inline_bytes"],
-            quota=greeting.quota, keeps=greeting.lease > 0,
+            quota=greeting.quota, keeps=greeting.lease > 0, protocol=greeting.protocol,
             retained_bytes=_retained_bytes() if greeting.restart else 0,
             programs=limits["programs"], program_steps=limits["program_steps"],
             program_bytes=limits["program_bytes"], kept=limits["kept"], handles=limits["handles"],
