@@ -98,9 +98,11 @@ Status Leases::place_for(const std::string& user) const {
   const std::size_t own = sessions_of(user), most = limits_.of(user).sessions;
   if (most == 0 || own < most) return {};
   return Status(Code::kResourceExhausted,
-                user + " has " + std::to_string(own) +
-                    " sessions, the most a user may have (limit user_sessions); close one "
-                    "(teletensor sessions, teletensor kill ID)");
+                user + " has " + std::to_string(own) + " sessions of at most " +
+                    std::to_string(most) +
+                    " (limit user_sessions), those without a client included; close one "
+                    "(teletensor sessions, teletensor kill ID), or ask the administrator for more "
+                    "(--user-sessions)");
 }
 
 core::Result<LeaseRef> Leases::open(ClientInfo client) {

@@ -115,7 +115,7 @@ def test_a_thousand_idle_sessions(start_daemon, tt):
     """The cost of each idle session; one session above the maximum is refused, and the rest are not
     affected."""
     most = 1000
-    daemon = start_daemon("--max-sessions", str(most + 1), "--lease", "600")
+    daemon = start_daemon("--max-sessions", str(most + 1), "--user-sessions", "0", "--lease", "600")
     with tt.connect(daemon.unix):
         x = tt.arange(10)
         assert x.sum().item() == 45
