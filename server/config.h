@@ -113,9 +113,9 @@ struct Parsed {
 };
 Parsed parse_command_line(int argc, const char* const* argv, const std::string& version);
 
-// The maximum number of sessions of one user; 0 means no limit. By default a user leaves a quarter of
-// max_sessions to other users, unless the daemon has no other users: if its UNIX socket, which only
-// the user that it runs as can open, is the only way to a session.
+// The maximum number of sessions of one user; 0 means no limit. By default a user leaves a quarter
+// of max_sessions to other users, unless the daemon has no other users: if its UNIX socket, which
+// only the user that it runs as can open, is the only way to a session.
 int max_user_sessions(const Config& config);
 
 // Reads settings from a TOML file. Unknown keys and wrong types are errors that name the line.

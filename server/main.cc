@@ -213,7 +213,8 @@ int main(int argc, char** argv) {
   options.version = TELETENSOR_VERSION;
   options.limits.session_memory = config.session_memory;
   options.limits.user_memory = config.user_memory;
-  const auto user_sessions = static_cast<std::size_t>(teletensor::server::max_user_sessions(config));
+  const auto user_sessions =
+      static_cast<std::size_t>(teletensor::server::max_user_sessions(config));
   options.limits.user_sessions = user_sessions;
   options.limits.amounts = config.session_limits;
   options.limits.credit_instructions = static_cast<std::uint64_t>(config.session_queue);

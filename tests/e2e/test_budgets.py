@@ -1,5 +1,6 @@
 """Budgets of users: the maximum memory of all their sessions together."""
 
+import contextlib
 import subprocess
 import sys
 
