@@ -207,6 +207,8 @@ class SessionListener {
   virtual void on_error(LateError error) = 0;  // at most once for each root
   virtual void on_raised(Raised raised) = 0;
   virtual void on_slow(SlowOp) {}  // called for instructions of 50 ms or more
+  // The memory of events that the client has not read, in bytes; charged to the session.
+  virtual std::uint64_t unread_bytes() const { return 0; }
 };
 
 // The progress of a session while all groups are brought to rest for a snapshot.

@@ -318,7 +318,8 @@ std::string out_of_range(const Config& config) {
       {"lanes (--lanes)", static_cast<double>(config.lanes), 0, 1024},
       {"sim_devices (--sim-devices)", static_cast<double>(config.sim_devices), 0, 16},
       {"max_sessions (--max-sessions)", static_cast<double>(config.max_sessions), 1, 100'000},
-      {"user_sessions (--user-sessions)", static_cast<double>(config.user_sessions), 0, 100'000},
+      {"user_sessions (--user-sessions)", static_cast<double>(config.user_sessions.value_or(0)), 0,
+       100'000},
       {"session_queue (--session-queue)", static_cast<double>(config.session_queue), kMinQueue,
        1'000'000},
       {"slow_ms (--slow-ms)", static_cast<double>(config.slow_ms), 50, 1'000'000},
@@ -362,6 +363,13 @@ core::Result<std::uint64_t> parse_bytes(std::string_view text) {
   const double bytes = number * found->second;
   if (!(bytes < 0x1p62)) return refuse();
   return static_cast<std::uint64_t>(bytes);
+}
+
+int max_user_sessions(const Config& config) {
+  if (config.user_sessions) return *config.user_sessions;
+  const bool only_its_own_user = config.listen.empty() && config.proxy_socket.empty() &&
+                                 !config.socket_users && config.move_from.empty();
+  return only_its_own_user ? 0 : config.max_sessions - config.max_sessions / 4;
 }
 
 Status read_toml(const std::string& path, Config& config) {
@@ -489,7 +497,8 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                  "directory of those files [the state directory, else $TMPDIR or /var/tmp]")
       ->envname("TELETENSOR_DISK_DIR");
   app.add_option("--user-sessions", config.user_sessions,
-                 "maximum number of sessions of one user at the same time; 0: no limit")
+                 "maximum number of sessions of one user at the same time; 0: no limit [three "
+                 "quarters of --max-sessions; no limit if only the daemon's own user can connect]")
       ->envname("TELETENSOR_USER_SESSIONS");
   app.add_option("--session-memory", config.session_memory,
                  "maximum for one session [--host-memory]")

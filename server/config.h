@@ -54,8 +54,9 @@ struct Config {
   std::uint64_t host_memory = 0;
   // Maximum memory of one user's sessions, in bytes. 0 means no limit.
   std::uint64_t user_memory = 0;
-  // Maximum number of sessions of one user. 0 means that only max_sessions limits it.
-  int user_sessions = 0;
+  // Maximum number of sessions of one user. 0 means that only max_sessions limits it. Use
+  // max_user_sessions(), which has the default.
+  std::optional<int> user_sessions;
   // Maximum memory of one session, in bytes. 0 means the value of host_memory.
   std::uint64_t session_memory = 0;
   // Maximum size of the files to which tensors are moved, in bytes. 0 means none.
@@ -111,6 +112,11 @@ struct Parsed {
   std::string text;
 };
 Parsed parse_command_line(int argc, const char* const* argv, const std::string& version);
+
+// The maximum number of sessions of one user; 0 means no limit. By default a user leaves a quarter
+// of max_sessions to other users, unless the daemon has no other users: if its UNIX socket, which
+// only the user that it runs as can open, is the only way to a session.
+int max_user_sessions(const Config& config);
 
 // Reads settings from a TOML file. Unknown keys and wrong types are errors that name the line.
 core::Status read_toml(const std::string& path, Config& config);

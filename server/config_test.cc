@@ -145,6 +145,29 @@ TEST(Config, MistakesAreSaidAndEndTheProgram) {
   refused(parse({"--snapshot-every", "1e12"}), "--snapshot-every");
 }
 
+TEST(Config, AUserLeavesAQuarterOfTheSessionsToOthers) {
+  const auto most = [](std::vector<const char*> words) {
+    const Parsed parsed = parse(std::move(words));
+    EXPECT_EQ(parsed.exit_code, -1) << parsed.text;
+    return max_user_sessions(parsed.config);
+  };
+  EXPECT_EQ(most({"--listen=127.0.0.1:0"}), 48);
+  EXPECT_EQ(most({"--listen=127.0.0.1:0", "--max-sessions=400"}), 300);
+  EXPECT_EQ(most({"--listen=127.0.0.1:0", "--max-sessions=1"}), 1);
+  EXPECT_EQ(most({"--socket-users"}), 48);
+  EXPECT_EQ(most({"--proxy-socket=/tmp/p.sock"}), 48);
+  // Only the daemon's own user opens sessions here.
+  EXPECT_EQ(most({}), 0);
+  EXPECT_EQ(most({"--embedded"}), 0);
+  EXPECT_EQ(most({"--http=127.0.0.1:0"}), 0);
+  // A setting replaces the default; 0 is no limit.
+  EXPECT_EQ(most({"--user-sessions=3"}), 3);
+  EXPECT_EQ(most({"--listen=127.0.0.1:0", "--user-sessions=0"}), 0);
+  const testing::Folder folder;
+  const std::string file = file_with(folder, "listen = \"127.0.0.1:0\"\nuser_sessions = 7\n");
+  EXPECT_EQ(most({"--config", file.c_str()}), 7);
+}
+
 TEST(Config, Peers) {
   const testing::Folder folder;
   const std::string path =

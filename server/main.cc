@@ -213,13 +213,15 @@ int main(int argc, char** argv) {
   options.version = TELETENSOR_VERSION;
   options.limits.session_memory = config.session_memory;
   options.limits.user_memory = config.user_memory;
-  options.limits.user_sessions = static_cast<std::size_t>(config.user_sessions);
+  const auto user_sessions =
+      static_cast<std::size_t>(teletensor::server::max_user_sessions(config));
+  options.limits.user_sessions = user_sessions;
   options.limits.amounts = config.session_limits;
   options.limits.credit_instructions = static_cast<std::uint64_t>(config.session_queue);
   options.limits.outbox_bytes = config.session_unread;
   for (const auto& [name, user] : config.users) {
     teletensor::server::UserLimits& limits = options.limits.users[name];
-    limits = {static_cast<std::size_t>(user.sessions.value_or(config.user_sessions)),
+    limits = {user.sessions ? static_cast<std::size_t>(*user.sessions) : user_sessions,
               user.memory.value_or(config.user_memory),
               user.session_memory.value_or(config.session_memory), user.weight,
               config.session_limits};

@@ -22,6 +22,23 @@ core::DType g_default_dtype = core::DType::kF32;
 constexpr std::size_t kReleaseBatch = 8;
 // Number of commands after an out-of-memory error for which releases are sent at once.
 constexpr std::uint64_t kShort = 4096;
+// Maximum number of these commands that have not run.
+constexpr std::uint64_t kShortAhead = 128;
+// Number of commands after one that failed for lack of memory at which the next operation raises
+// the error, although nothing was read.
+constexpr std::uint64_t kUnraised = 1024;
+
+// Raises an error of a command that failed for lack of memory at most `most` commands before the
+// last one.
+Status raise_shortage(Session& session, std::uint64_t most) {
+  const std::vector<wire::ErrorEvent> errors = session.pending_errors();
+  if (errors.empty() || errors.front().status.code() != core::Code::kResourceExhausted ||
+      session.last_seq() <= errors.front().root + most) {
+    return {};
+  }
+  const LateError error = session.raise_pending();
+  return error.status.ok() ? Status() : Status(error.status.code(), explained(session, error));
+}
 
 }  // namespace
 
@@ -230,6 +247,15 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
       if (each.is_tensor()) TT_RETURN_IF_ERROR(before_write(autograd::handle_of(each)));
     }
   }
+  // The tensors of refused instructions take memory of the daemon too, which the client must stop
+  // creating in time: a session that creates too many ends.
+  const bool is_short = seq_ < short_until_;
+  if (is_short) [[unlikely]] {
+    TT_RETURN_IF_ERROR(
+        block([&] { return stream_.over() || stream_.completed_upto() + kShortAhead >= seq_; }));
+  }
+  if (has_pending()) [[unlikely]]
+    TT_RETURN_IF_ERROR(raise_shortage(*this, is_short ? 0 : kUnraised));
   TT_RETURN_IF_ERROR(ready_to_issue(!mutates));
   begin_command();
   const autograd::Call call = call_of(op, arguments, counts, attributes);

@@ -1,6 +1,7 @@
 #include "engine/autograd/front.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <unordered_map>
 
@@ -42,7 +43,6 @@ class Front::Impl final : public Issuer {
     backward_.reset();
     kept_.clear();
     strangers_.clear();
-    refused_.clear();
     names_ = Names();
   }
 
@@ -63,8 +63,6 @@ class Front::Impl final : public Issuer {
   program::Inventory take_over() {
     graph_.forget_history();
     programs_.clear();
-    unchecked_.clear();
-    refused_.clear();
     totals_ = {};
     const std::vector<HandleRef> kept = strip(kept_);
     std::vector<HandleId> ids;
@@ -149,8 +147,16 @@ class Front::Impl final : public Issuer {
     return amounts;
   }
 
-  const Front::Totals& totals() const { return totals_; }
-  bool is_checked(const program::Program& program) const { return !unchecked_.contains(&program); }
+  Front::Totals totals() const {
+    Front::Totals totals = totals_;
+    totals.memory = program_bytes_->load(std::memory_order_relaxed);
+    return totals;
+  }
+  bool is_checked(const program::Program& program) const {
+    return std::none_of(programs_.begin(), programs_.end(), [&](const auto& each) {
+      return each.second.late && &each.second.callable->program() == &program;
+    });
+  }
 
   Graph& graph() { return graph_; }
   Names& names() { return names_; }
@@ -245,11 +251,9 @@ class Front::Impl final : public Issuer {
     return Status(Code::kNotFound, "handle " + std::to_string(id) + " is unknown or released");
   }
   Status find(HandleId id, HandleRef& h) {
-    if (!refused_.empty()) [[unlikely]] {
-      if (const auto failed = refused_.find(id); failed != refused_.end()) {
-        cause_ = failed->second;
-        return cause_->status;
-      }
+    if (auto failure = names_.refusal(id)) [[unlikely]] {
+      cause_ = std::move(failure);
+      return cause_->status;
     }
     return find_any(id, h);
   }
@@ -264,9 +268,7 @@ class Front::Impl final : public Issuer {
 
   // Returns the failure of an operand, or a new failure that is reported as a late error.
   FailureRef refusal_of(const Status& status) {
-    if (cause_ != nullptr) return cause_;
-    sink_->refused(seq_, status);
-    return std::make_shared<const program::Failure>(program::Failure{seq_, status});
+    return cause_ != nullptr ? cause_ : sink_->refused(seq_, status);
   }
   HandleRef failed_handle(const FailureRef& failure, core::DType dtype, core::Device device) {
     auto value = core::make_ref<program::Value>(dtype, device, 1);
@@ -278,12 +280,12 @@ class Front::Impl final : public Issuer {
   void fail_ids(const FailureRef& failure, HandleId from, std::uint32_t made) {
     for (HandleId id = from; id < first_made_ + made; ++id) {
       HandleRef h = failed_handle(failure, core::DType::kF32, core::Device{});
-      refused_.emplace(id, failure);
       if (id < names_.next()) {
         names_.replace(id, std::move(h));
       } else {
         names_.add(std::move(h));
       }
+      names_.refuse(id, failure);
     }
   }
   void refuse(const program::Command& command, const Status& status) {
@@ -301,7 +303,7 @@ class Front::Impl final : public Issuer {
   // failure until the client raises it, as after a kernel that failed. A tensor that may not be
   // written is not changed.
   void spoil(HandleId id, const FailureRef& failure) {
-    if (refused_.contains(id)) return;
+    if (names_.refusal(id) != nullptr) return;
     HandleRef h;
     if (!find(id, h).ok()) return;
     HandleRef failed = failed_handle(failure, h->layout.dtype, h->layout.device);
@@ -578,12 +580,8 @@ class Front::Impl final : public Issuer {
     totals_.bytes += c.bytes.size();
     totals_.steps += steps;
     totals_.checked_ns += ns;
-    auto callable =
-        std::make_unique<Callable>(std::make_shared<const program::Program>(std::move(*read)));
-    if (late) unchecked_.insert(&callable->program());
-    const std::uint64_t memory = program::memory_of(callable->program());
-    totals_.memory += memory;
-    programs_.emplace(c.program, Defined{std::move(callable), {c.bytes.size(), steps, ns, memory}});
+    auto callable = std::make_unique<Callable>(program::counted(std::move(*read), program_bytes_));
+    programs_.emplace(c.program, Defined{std::move(callable), {c.bytes.size(), steps, ns}, late});
     return {};
   }
   Status run(program::Undefine& c) {
@@ -593,8 +591,6 @@ class Front::Impl final : public Issuer {
     totals_.bytes -= own.bytes;
     totals_.steps -= own.steps;
     totals_.checked_ns -= own.checked_ns;
-    totals_.memory -= own.memory;
-    unchecked_.erase(&found->second.callable->program());
     programs_.erase(found);
     return {};
   }
@@ -633,7 +629,6 @@ class Front::Impl final : public Issuer {
   }
   Status run(program::Release& c) {
     for (HandleId id : c.handles) {
-      refused_.erase(id);
       if (!names_.remove(id) && !strangers_.contains(id)) return unknown(id);
     }
     return {};
@@ -652,17 +647,17 @@ class Front::Impl final : public Issuer {
   struct Defined {
     std::unique_ptr<Callable> callable;
     Front::Totals own;
+    bool late = false;  // Its verification ran out of time.
   };
   std::unordered_map<std::uint64_t, Defined> programs_;
-  // Programs whose verification ran out of time.
-  std::unordered_set<const program::Program*> unchecked_;
   Front::Totals totals_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> program_bytes_ =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
   std::uint64_t seq_ = 0;
-  bool thin_ = false;                                 // the command's client
-  FailureRef cause_;                                  // of an operand that has failed
-  std::unordered_map<HandleId, FailureRef> refused_;  // ids of commands that were refused
-  HandleId first_made_ = 0;                           // the next id before the command
-  std::uint32_t made_ = 0, backward_made_ = 0;        // by a Backward: declared, so far
+  bool thin_ = false;                           // the command's client
+  FailureRef cause_;                            // of an operand that has failed
+  HandleId first_made_ = 0;                     // the next id before the command
+  std::uint32_t made_ = 0, backward_made_ = 0;  // by a Backward: declared, so far
 };
 
 Front::Front(const ops::Catalog& catalog, Sink* sink, const program::Amounts& limits)
@@ -712,7 +707,7 @@ bool Front::differentiable(const HandleRef& root, const HandleRef& seed,
 std::uint64_t Front::next_id() const { return impl_->names().next(); }
 std::size_t Front::handles() const { return impl_->names().alive(); }
 program::Amounts Front::amounts() const { return impl_->amounts(); }
-const Front::Totals& Front::totals() const { return impl_->totals(); }
+Front::Totals Front::totals() const { return impl_->totals(); }
 bool Front::is_checked(const program::Program& program) const { return impl_->is_checked(program); }
 std::size_t Front::tape_nodes() const { return impl_->graph().live_nodes(); }
 std::size_t Front::bookkeeping_bytes() const {

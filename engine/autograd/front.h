@@ -42,8 +42,12 @@ class Sink {
   virtual core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                                 program::ValueRef value) = 0;
   virtual void fetch(std::uint64_t seq, bool bulk, program::Operand operand) = 0;
-  // A command of a thin client is refused: a late error with root `seq`.
-  virtual void refused(std::uint64_t seq, const core::Status& status) { (void)seq, (void)status; }
+  // A command of a thin client is refused: a late error with root `seq`. Returns the failure of the
+  // ids that the command declares.
+  virtual std::shared_ptr<const program::Failure> refused(std::uint64_t seq,
+                                                          const core::Status& status) {
+    return std::make_shared<const program::Failure>(program::Failure{seq, status});
+  }
   // The answer to a Fetch that is refused, because of command `root`.
   virtual void fetch_refused(std::uint64_t seq, bool bulk, const core::Status& status,
                              std::uint64_t root) {
@@ -150,9 +154,11 @@ class Front {
   struct Totals {
     std::uint64_t bytes = 0, steps = 0;  // as they were sent
     std::uint64_t checked_ns = 0;        // time that their verification has taken
-    std::uint64_t memory = 0;            // in bytes
+    // In bytes, of all programs that exist: a plan or a queued call may use a program whose
+    // definition is gone.
+    std::uint64_t memory = 0;
   };
-  const Totals& totals() const;
+  Totals totals() const;
   // Returns false if the verification of the program ran out of time; such a program must not run.
   // Precondition: the program is defined.
   bool is_checked(const program::Program& program) const;

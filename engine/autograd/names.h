@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,9 @@ class Names {
  public:
   HandleId next() const { return next_; }
   std::size_t alive() const { return alive_; }
-  std::size_t bytes() const { return live_chunks_ * sizeof(Chunk); }
+  std::size_t bytes() const {
+    return live_chunks_ * sizeof(Chunk) + refused_.size() * kRefusedBytes;
+  }
   void skip_to(HandleId next) { next_ = std::max(next_, next); }
 
   void add(HandleRef h) {
@@ -68,8 +71,18 @@ class Names {
     next_ = id;
     add(std::move(h));
   }
+  // Marks an assigned id as one of a command that was refused with this failure.
+  using FailureRef = std::shared_ptr<const program::Failure>;
+  void refuse(HandleId id, const FailureRef& failure) { refused_.emplace(id, failure); }
+  // Returns null for an id that is not marked.
+  FailureRef refusal(HandleId id) const {
+    if (refused_.empty()) return nullptr;
+    const auto found = refused_.find(id);
+    return found == refused_.end() ? nullptr : found->second;
+  }
   bool remove(HandleId id) {
     if (find(id) == nullptr) return false;
+    if (!refused_.empty()) refused_.erase(id);
     auto& chunk = chunks_[(id - first_) / kChunk];
     chunk->handles[(id - first_) % kChunk] = nullptr;
     --alive_;
@@ -88,6 +101,8 @@ class Names {
 
  private:
   static constexpr std::size_t kChunk = 1024;
+  // Memory of an entry of refused_: its node, a bucket, and what malloc adds.
+  static constexpr std::size_t kRefusedBytes = 64;
   struct Chunk {
     std::array<HandleRef, kChunk> handles;
     std::size_t alive = 0;
@@ -96,6 +111,7 @@ class Names {
   HandleId first_ = 1, next_ = 1;
   std::size_t alive_ = 0;
   std::size_t live_chunks_ = 0;
+  std::unordered_map<HandleId, FailureRef> refused_;
 };
 
 }  // namespace teletensor::autograd

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/core/mutex.h"
+#include "engine/memory/overdraft.h"
 
 namespace teletensor::memory {
 
@@ -34,6 +35,8 @@ class Budget {
   // Bytes that are reserved for user guarantees and not in use.
   std::uint64_t held_back() const { return held_back_.load(std::memory_order_relaxed); }
   std::uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  // Memory that sessions use although reserve() has refused it.
+  Overdraft& overdraft() { return overdraft_; }
 
   // Reserves bytes for guarantees; they stay free until give_out(). Returns false if they are not
   // available.
@@ -48,6 +51,7 @@ class Budget {
   std::atomic<std::uint64_t> taken_{0};  // used or held back
   std::atomic<std::uint64_t> held_back_{0};
   std::atomic<std::uint64_t> peak_{0};
+  Overdraft overdraft_;
 };
 
 // The bytes that all sessions of one user use on a device: at most `limit`. The guaranteed bytes

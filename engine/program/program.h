@@ -9,6 +9,7 @@
 // at run time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -152,6 +153,10 @@ struct Program {
 
 // The memory that a program takes, in bytes, without what the allocator adds.
 std::uint64_t memory_of(const Program& program);
+// Returns the program and adds its memory to `total` for as long as the program exists: a plan, a
+// queued call or the tape may use it after its definition is gone.
+std::shared_ptr<const Program> counted(Program program,
+                                       std::shared_ptr<std::atomic<std::uint64_t>> total);
 
 inline bool operator==(const Block& a, const Block& b) {
   return a.parameters == b.parameters && a.steps == b.steps && a.results == b.results;

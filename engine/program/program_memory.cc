@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "engine/core/inline_vector.h"
 #include "engine/program/program.h"
 
@@ -47,6 +49,30 @@ std::uint64_t memory_of(const Program& program) {
   for (const std::string& name : program.parameter_names) bytes += name.size();
   for (const std::string& origin : program.origins) bytes += origin.size();
   return bytes;
+}
+
+namespace {
+
+class Counted : public Program {
+ public:
+  Counted(Program program, std::shared_ptr<std::atomic<std::uint64_t>> total)
+      : Program(std::move(program)), total_(std::move(total)), bytes_(memory_of(*this)) {
+    total_->fetch_add(bytes_, std::memory_order_relaxed);
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  ~Counted() { total_->fetch_sub(bytes_, std::memory_order_relaxed); }
+
+ private:
+  const std::shared_ptr<std::atomic<std::uint64_t>> total_;
+  const std::uint64_t bytes_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Program> counted(Program program,
+                                       std::shared_ptr<std::atomic<std::uint64_t>> total) {
+  return std::make_shared<const Counted>(std::move(program), std::move(total));
 }
 
 }  // namespace teletensor::program

@@ -181,8 +181,10 @@ Entry& Back::append_failed(std::uint64_t seq, Status status) {
   return entry;
 }
 
-void Back::failed(std::uint64_t seq, Status status, program::ValueRef value) {
-  append_failed(seq, std::move(status)).instruction.results.emplace_back().value = std::move(value);
+FailureRef Back::failed(std::uint64_t seq, Status status, program::ValueRef value) {
+  Entry& entry = append_failed(seq, std::move(status));
+  entry.instruction.results.emplace_back().value = std::move(value);
+  return entry.refused;
 }
 
 void Back::change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join) {

@@ -116,8 +116,9 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // Joins the group that the session gave this number, or leaves it if there is no `join`. For a
   // group that the session is in, `join` only changes the timeout.
   void change_group(std::uint64_t seq, std::uint64_t number, std::optional<Groups::Join> join);
-  // Makes `value` fail with this status.
-  void failed(std::uint64_t seq, core::Status status, program::ValueRef value);
+  // Makes `value` fail with this status, or, while entries are refused, with that refusal. Returns
+  // the failure.
+  FailureRef failed(std::uint64_t seq, core::Status status, program::ValueRef value);
   // Makes all later entries except fetches fail with this status without running. OK: later entries
   // run again.
   void refuse(core::Status status);

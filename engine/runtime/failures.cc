@@ -27,7 +27,10 @@ void Failures::add(std::uint64_t seq, const program::Failure& failure, bool rebi
   core::MutexLock lock(mu_);
   const auto [entry, added] = open_.try_emplace(failure.seq);
   std::vector<std::uint64_t>& seqs = entry->second;
-  size_ += added;
+  if (added) {
+    ++size_;
+    bytes_->fetch_add(kPerRoot, std::memory_order_relaxed);
+  }
   if (rebinds && (seqs.empty() || seqs.back() != seq)) {
     seqs.push_back(seq);
     ++size_;
@@ -41,7 +44,7 @@ std::vector<std::uint64_t> Failures::take(std::uint64_t root) {
   if (found == open_.end()) return {};
   std::vector<std::uint64_t> rebinds = std::move(found->second);
   size_ -= 1 + rebinds.size();
-  bytes_->fetch_sub(kPerRebind * rebinds.size(), std::memory_order_relaxed);
+  bytes_->fetch_sub(kPerRoot + kPerRebind * rebinds.size(), std::memory_order_relaxed);
   open_.erase(found);
   return rebinds;
 }
@@ -60,7 +63,7 @@ void Failures::restore(Open open) {
   core::MutexLock lock(mu_);
   for (auto& [root, rebinds] : open) {
     size_ += 1 + rebinds.size();
-    bytes_->fetch_add(kPerRebind * rebinds.size(), std::memory_order_relaxed);
+    bytes_->fetch_add(kPerRoot + kPerRebind * rebinds.size(), std::memory_order_relaxed);
     open_.emplace(root, std::move(rebinds));
   }
 }

@@ -20,8 +20,9 @@ class Failures {
  public:
   // Roots, each with the seqs of the in-place commands that failed because of it.
   using Open = std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>>;
-  // Approximate memory of a failure without its text, and of a rebind, in bytes.
-  static constexpr std::uint64_t kPerFailure = 320, kPerRebind = 16;
+  // Approximate memory of a failure without its text, of a root that is not taken, and of a rebind,
+  // in bytes.
+  static constexpr std::uint64_t kPerFailure = 224, kPerRoot = 96, kPerRebind = 16;
 
   // The failure of command `seq`. It may live longer than this object.
   FailureRef make(std::uint64_t seq, core::Status status) const;
@@ -33,7 +34,8 @@ class Failures {
   std::size_t open() const;
   Open all() const;
   void restore(Open open);
-  // The memory of all failures that exist and of the rebinds, in bytes.
+  // The memory of all failures that exist, and of the roots and rebinds that were not taken, in
+  // bytes.
   std::uint64_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
 
  private:

@@ -44,7 +44,7 @@ class PlannedPrograms {
     });
     return ns;
   }
-  // The memory of the programs and their plans, in bytes.
+  // The memory of the plans, in bytes, without the programs.
   std::uint64_t bytes() const { return bytes_; }
 
  private:

@@ -172,7 +172,7 @@ Prepared::Prepared(std::shared_ptr<const program::Program> program, const ops::C
                    const Devices& devices)
     : program_(std::move(program)) {
   Scan(*this, catalog, devices).run();
-  bytes_ = program::memory_of(*program_) + interner_.bytes();
+  bytes_ = interner_.bytes();
   for (const auto& [block, facts] : facts_) bytes_ += sizeof(Facts) + bytes_of(facts);
 }
 

@@ -40,7 +40,7 @@ class Prepared {
   const Facts& facts(const program::Block& block) const { return facts_.at(&block); }
   // The groups of its collectives, by the session's numbers.
   const std::vector<std::uint64_t>& groups() const { return groups_; }
-  // The memory of the program and of the facts, in bytes.
+  // The memory of the facts, in bytes, without the program.
   std::uint64_t bytes() const { return bytes_; }
 
  private:

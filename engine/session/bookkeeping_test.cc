@@ -139,6 +139,79 @@ TEST(Bookkeeping, OfErrorsRunsOutLikeMemory) {
   EXPECT_THAT(other.read(other.constant({2}, {1, 2})), ElementsAre(1, 2));
 }
 
+// A root that the client has not raised takes memory although no name has its error any more.
+TEST(Bookkeeping, OfErrorsThatNoNameHasIsCharged) {
+  Daemon daemon;
+  Client client(daemon);
+  constexpr int kCount = 60'000;
+  const HandleId x = client.constant({1}, {0});
+  client.synchronize();
+  daemon.sim->faults().fail_instruction(1, core::invalid("no"), true);
+  for (int i = 0; i < kCount; ++i) {
+    client.release({client.apply("add", {h(x), number(1)})});
+    if (i % 256 == 0) client.synchronize();
+  }
+  client.synchronize();
+  daemon.sim->faults().fail_instruction(0, {});
+  client.synchronize();
+  EXPECT_GE(daemon.used(kHostDevice),
+            kCount * runtime::Failures::kPerRoot - Session::kFreeBookkeeping);
+}
+
+// What waits for the client is charged, and a value for which there is no memory fails.
+TEST(Bookkeeping, OfUnreadReportsIsCharged) {
+  constexpr std::uint64_t kUnread = 12u << 20;
+  Daemon daemon;
+  Client client(daemon, kSimDevice, kQuota);
+  const HandleId x = client.constant({2}, {1, 2});
+  client.listener.unread = kUnread;
+  client.synchronize();
+  client.synchronize();
+  EXPECT_GE(daemon.used(kHostDevice), kUnread - Session::kFreeBookkeeping);
+  EXPECT_LE(daemon.used(kHostDevice), kUnread - Session::kFreeBookkeeping + (1u << 20));
+  EXPECT_THAT(client.read(x), ElementsAre(1, 2));
+  client.listener.unread = 2 * kQuota;
+  EXPECT_THAT(client.read(x), IsEmpty());
+  EXPECT_EQ(client.last.status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(client.last.status.message(), HasSubstr("bytes that the client has not read"));
+  client.listener.unread = 0;
+  client.raise(client.last.root);
+  EXPECT_THAT(client.read(x), ElementsAre(1, 2));
+  EXPECT_EQ(daemon.used(kHostDevice), 0u);
+}
+
+// Creates names until the session ends. Returns their number.
+int names_until_the_end(Client& client, HandleId x) {
+  int made = 0;
+  Status status;
+  for (; status.ok() && made < 2'000'000; ++made) {
+    client.apply("view", {h(x)}, {core::Attribute::of(core::Dims{1})});
+    if (made % 1024 == 0) status = client.send();
+  }
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  return made;
+}
+
+// However many sessions exceed their memory, together they take no more than the overdraft.
+TEST(Bookkeeping, BeyondTheMemoryIsBoundedForAllSessionsTogether) {
+  Daemon daemon;
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<int> made;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<Client>(daemon, kSimDevice, 4u << 20));
+    // Sessions without a user share one part of the overdraft.
+    Client& client = *clients.back();
+    made.push_back(names_until_the_end(client, client.constant({1}, {0})));
+  }
+  // The first session has used that part up. The others end with what is free, the first 4 MiB, and
+  // what their quota allows.
+  EXPECT_GT(made[0], 10 * made[1]);
+  EXPECT_GT(made[0], 10 * made[2]);
+  clients.clear();
+  Client after(daemon, kSimDevice, 4u << 20);
+  EXPECT_GT(names_until_the_end(after, after.constant({1}, {0})), 10 * made[1]);
+}
+
 // A client that ignores errors and creates names without end loses its session; the daemon keeps
 // its memory.
 TEST(Bookkeeping, WithoutEndEndsTheSession) {

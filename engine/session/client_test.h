@@ -2,6 +2,7 @@
 // results.
 #pragma once
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
@@ -36,12 +37,14 @@ struct Listener : engine::SessionListener {
   void on_fetched(engine::Fetched value) override;
   void on_error(engine::LateError error) override;
   void on_raised(engine::Raised effects) override;
+  std::uint64_t unread_bytes() const override { return unread; }
   // Wait for the event and return it.
   engine::Fetched fetched(std::uint64_t seq);
   engine::Raised raised(std::uint64_t seq);
   void completed(std::uint64_t seq);
   std::vector<engine::LateError> take_errors();
 
+  std::atomic<std::uint64_t> unread = 0;  // bytes that the client claims not to have read
   core::Mutex mu;
   core::CondVar changed;
   std::uint64_t completed_upto TT_GUARDED_BY(mu) = 0;

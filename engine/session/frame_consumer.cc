@@ -159,17 +159,7 @@ void Session::forget_upto(std::uint64_t completed) {
 bool Session::charge_bookkeeping() {
   const std::uint64_t used = chargeable();
   bookkeeping_.store(bookkeeping(), std::memory_order_relaxed);
-  std::uint64_t due = used - std::min(used, kFreeBookkeeping);
-  due = (due + kBookkeepingStep - 1) / kBookkeepingStep * kBookkeepingStep;
-  if (due == charged_) return true;
-  memory::Pool& pool = host_pool();
-  if (due < charged_) {
-    pool.release(charged_ - due);
-  } else if (!pool.reserve(due - charged_)) {
-    return false;
-  }
-  charged_ = due;
-  return true;
+  return charge_.pay(used);
 }
 
 namespace {
@@ -200,8 +190,9 @@ std::string names_and_tape(const autograd::Front& front) {
          std::to_string(front.tape_nodes()) + " recorded operations)";
 }
 
-// As names_and_tape(), with the late errors and the programs if they take much.
-std::string charged_things(const autograd::Front& front, const runtime::Back& back) {
+// As names_and_tape(), with the late errors, the programs and the unread results if they take much.
+std::string charged_things(const autograd::Front& front, const runtime::Back& back,
+                           std::uint64_t unread) {
   std::string text = names_and_tape(front);
   if (const std::uint64_t errors = back.failures().bytes(); errors > Session::kFreeBookkeeping) {
     text += " and late errors (" + std::to_string(errors) + " bytes)";
@@ -210,6 +201,9 @@ std::string charged_things(const autograd::Front& front, const runtime::Back& ba
   if (programs > Session::kFreeBookkeeping) {
     text += " and " + std::to_string(front.amounts().programs) + " functions (" +
             std::to_string(programs) + " bytes with their plans)";
+  }
+  if (unread > Session::kFreeBookkeeping) {
+    text += " and results that the client has not read (" + std::to_string(unread) + " bytes)";
   }
   return text;
 }
@@ -229,27 +223,26 @@ Status Session::beyond_limits() const {
 // Precondition: nothing is queued, or entries are refused already.
 Status Session::refuse_or_resume() {
   if (back_.failures().open() == 0) forget_upto(back_.completed_upto());
-  if (!within_limits()) {
+  const bool fits = within_limits();
+  if (!fits) {
     const std::uint64_t handles = limits_.handles, tape = limits_.tape_bytes;
     if ((handles != 0 && front_.handles() > handles + kMaxExcess) ||
-        (tape != 0 && bookkeeping() > tape + kMaxUnpaid)) {
+        (tape != 0 && bookkeeping() > tape + kMaxTapeExcess)) {
       return beyond_limits();
     }
     if (!back_.refusing()) back_.refuse(beyond_limits());
-    return {};
   }
   if (!back_.refusing()) count_planned();  // forgets plans that nothing can call any more
   if (charge_bookkeeping()) {
-    if (back_.refusing()) back_.refuse({});
+    if (fits && back_.refusing()) back_.refuse({});
     return {};
   }
-  // Late errors may have been freed in the meantime.
-  const std::uint64_t used = chargeable(), paid = kFreeBookkeeping + charged_;
-  const std::uint64_t due = used - std::min(used, paid);
-  if (back_.refusing() && due <= kMaxUnpaid) return {};
-  Status status =
-      host_pool().refusal(charged_things(front_, back_), std::max(due, kBookkeepingStep));
-  if (due > kMaxUnpaid) return status;
+  const std::uint64_t unpaid = charge_.unpaid(chargeable());
+  const bool covered = charge_.owe(unpaid);
+  if (covered && back_.refusing()) return {};
+  Status status = host_pool().refusal(charged_things(front_, back_, listener_->unread_bytes()),
+                                      std::max(unpaid, Charge::kStep));
+  if (!covered) return status;
   back_.refuse(std::move(status));
   return {};
 }

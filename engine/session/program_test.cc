@@ -7,6 +7,7 @@
 
 #include "engine/ops/verify.h"
 #include "engine/session/client_test.h"
+#include "engine/session/session.h"
 
 namespace teletensor::session {
 namespace {
@@ -147,6 +148,33 @@ TEST(Program, LoopsAndBranchesRunOnTheDaemon) {
   client.add(program::Undefine{1});
   client.synchronize();
   EXPECT_EQ(client.used(), 0u);
+}
+
+// A program is charged once, whether or not it is planned, and until nothing uses it any more.
+TEST(Program, IsChargedOnceWithItsPlan) {
+  constexpr int kSteps = 8000;
+  Builder b{kSimDevice, {2}};
+  View x = b.parameter();
+  for (int i = 0; i < kSteps; ++i) x = b.add(b.p.body, "mul", {Builder::of(x), Builder::of(2)});
+  b.p.body.results = {x};
+  const auto memory =
+      program::memory_of(*program::deserialize(b.bytes(), ops::op_finder(ops::catalog())));
+  Daemon daemon;
+  Client client(daemon);
+  const HandleId a = client.constant({2}, {0, 0});
+  client.add(program::Define{1, b.bytes()});
+  client.synchronize();
+  client.synchronize();
+  const std::uint64_t defined = daemon.used(kHostDevice);
+  EXPECT_GE(defined + Session::kFreeBookkeeping, memory);
+  EXPECT_THAT(client.read(call(client, 1, {a})), ElementsAre(0, 0));
+  client.synchronize();
+  EXPECT_GT(daemon.used(kHostDevice), defined);
+  EXPECT_LT(daemon.used(kHostDevice), defined + memory);
+  client.add(program::Undefine{1});
+  client.synchronize();
+  client.synchronize();
+  EXPECT_EQ(daemon.used(kHostDevice), 0u);
 }
 
 // Computes x *= n, then x += 1 as a program that rebinds its parameter.

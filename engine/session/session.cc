@@ -24,7 +24,8 @@ Session::Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime
       listener_(listener),
       back_(catalog, devices, lanes, owner, options.memory_quota, this, &publications, tiers,
             groups),
-      front_(catalog, this, options.limits) {
+      front_(catalog, this, options.limits),
+      charge_(host_pool(), options.user) {
   if (!options.user.empty()) back_.set_share(lanes.share(options.user, options.weight));
   back_.join_tiers(options.user);
 }
@@ -46,7 +47,6 @@ engine::Publication to_engine(runtime::Publications::Facts facts) {
 Session::~Session() {
   closing_ = true;
   back_.stop();
-  host_pool().release(charged_);
   std::vector<Ready> waiting;
   std::function<void(core::Result<engine::TakenOver>)> successor;
   Picture picture;
@@ -147,8 +147,9 @@ void Session::fetch(std::uint64_t seq, bool bulk, program::Operand operand) {
   back_.fetch(seq, bulk, std::move(operand));
 }
 
-void Session::refused(std::uint64_t seq, const Status& status) {
-  back_.failed(seq, status, core::make_ref<program::Value>(core::DType::kF32, core::Device{}, 0));
+runtime::FailureRef Session::refused(std::uint64_t seq, const Status& status) {
+  return back_.failed(seq, status,
+                      core::make_ref<program::Value>(core::DType::kF32, core::Device{}, 0));
 }
 
 void Session::fetch_refused(std::uint64_t seq, bool bulk, const Status& status,
@@ -211,7 +212,10 @@ void Session::published(std::uint64_t seq, const program::Published& published,
       user_.empty()
           ? core::Result<core::Ref<memory::Storage>>(Status(Code::kPermissionDenied, kNobody))
           : publications_.take(published, user_);
-  if (!storage.ok()) return back_.failed(seq, storage.status(), std::move(value));
+  if (!storage.ok()) {
+    (void)back_.failed(seq, storage.status(), std::move(value));
+    return;
+  }
   back_.uploaded(seq, std::move(*storage), std::move(value));
 }
 

@@ -20,6 +20,7 @@
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 #include "engine/runtime/back.h"
+#include "engine/session/charge.h"
 #include "engine/session/restored_storages.h"
 #include "engine/session/shares.h"
 
@@ -35,15 +36,15 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   // are kept, up to these limits.
   static constexpr std::size_t kMaxFailures = 1u << 20;
   static constexpr std::uint64_t kMaxCommandsKept = 1u << 22;
-  // The memory of names, tape, queue, late errors and programs is charged to the host's account in
-  // steps, except for the first few MiB. If the account refuses, instructions fail. A client that
-  // still adds names or programs breaks its session once more than kMaxUnpaid bytes could not be
-  // charged.
-  static constexpr std::uint64_t kFreeBookkeeping = 4u << 20;
-  static constexpr std::uint64_t kBookkeepingStep = 1u << 20;
-  static constexpr std::uint64_t kMaxUnpaid = 256u << 20;
-  // The excess over the limit of handles at which the session is broken.
-  static constexpr std::uint64_t kMaxExcess = 1u << 18;
+  // The memory of names, tape, queue, late errors and programs is charged to the host's account
+  // (charge.h). If the account refuses, instructions fail. A client that still adds names or
+  // programs breaks its session once the overdraft does not cover them.
+  static constexpr std::uint64_t kFreeBookkeeping = Charge::kFree;
+  // Reports that the client has not read are charged likewise, with a delay. If the account has no
+  // room for what exceeds this number, the fetch of a further value fails.
+  static constexpr std::uint64_t kFreeUnread = 8u << 20;
+  // The excess over the limits of handles and of tape at which the session is broken.
+  static constexpr std::uint64_t kMaxExcess = 1u << 18, kMaxTapeExcess = 256u << 20;
 
   // `owner` > 0 is unique in the process. The other arguments must outlive the session.
   Session(const ops::Catalog& catalog, runtime::Devices& devices, runtime::Lanes& lanes,
@@ -149,11 +150,11 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Result<program::Image> make_image();
   void forget_upto(std::uint64_t completed);
   std::uint64_t bookkeeping() const { return front_.bookkeeping_bytes() + back_.queue_bytes(); }
-  // The memory that is charged: bookkeeping, late errors, programs and their plans. A program
-  // counts twice once it is planned, because its plan may outlive it.
+  // The memory that is charged: bookkeeping, late errors, programs and their plans, and what waits
+  // for the client.
   std::uint64_t chargeable() const {
     return bookkeeping() + back_.failures().bytes() + front_.totals().memory +
-           back_.planned().bytes();
+           back_.planned().bytes() + listener_->unread_bytes();
   }
   bool charge_bookkeeping();
   // Returns true if the next command stays within the limits of handles and tape.
@@ -194,7 +195,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   core::Status uploaded(std::uint64_t seq, const program::Uploaded& uploaded,
                         program::ValueRef value) override;
   void fetch(std::uint64_t seq, bool bulk, program::Operand operand) override;
-  void refused(std::uint64_t seq, const core::Status& status) override;
+  runtime::FailureRef refused(std::uint64_t seq, const core::Status& status) override;
   void fetch_refused(std::uint64_t seq, bool bulk, const core::Status& status,
                      std::uint64_t root) override;
   void described(std::uint64_t seq, const core::Layout& layout, bool requires_grad) override;
@@ -229,11 +230,10 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   runtime::Back back_;
   std::atomic<bool> front_taken_{false};
   std::atomic<std::uint64_t> forgotten_{
-      0};                  // the front end knows that all commands up to here have run
-  autograd::Front front_;  // destroyed before the back end, whose values it refers to
-  // Bytes charged for bookkeeping; belongs to the owner of the front end.
-  std::uint64_t charged_ = 0;
-  std::uint64_t programs_ = 0;                // at the last frame; used by the frame consumer only
+      0};                       // the front end knows that all commands up to here have run
+  autograd::Front front_;       // destroyed before the back end, whose values it refers to
+  Charge charge_;               // belongs to the owner of the front end
+  std::uint64_t programs_ = 0;  // at the last frame; used by the frame consumer only
   std::atomic<std::uint64_t> planned_ms_{0};  // at the last check
   Frame frame_;                               // used by the frame consumer only
   const std::shared_ptr<Shares> shares_ = std::make_shared<Shares>();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/session/client_test.h"
+#include "engine/session/session.h"
 
 namespace teletensor::session {
 namespace {
@@ -113,6 +114,30 @@ TEST_F(Thin, OtherRefusals) {
   refused(add(program::Call{5, {}, {}, 0, 0, 2, 0, {}}, 2), Code::kNotFound);
   EXPECT_EQ(errors().size(), roots.size());
   EXPECT_EQ(read(apply("neg", {a})), (std::vector<float>{-1, -2}));
+}
+
+// The ids of a refused command keep its text, which is charged as long as they do.
+TEST_F(Thin, TextsOfRefusalsAreCharged) {
+  constexpr int kCount = 3000;
+  constexpr std::size_t kText = 4000;
+  const HandleId first = next_id_;
+  for (int i = 0; i < kCount; ++i) {
+    add(program::Refused{Code::kUnimplemented, std::string(kText, 'x'), 1}, 1);
+    if (i % 100 == 0) {
+      EXPECT_TRUE(send().ok());
+    }
+  }
+  const std::vector<engine::LateError> told = errors();
+  ASSERT_EQ(told.size(), static_cast<std::size_t>(kCount));
+  for (const engine::LateError& error : told) add(program::Raise{error.root}, 0);
+  EXPECT_TRUE(errors().empty());
+  EXPECT_GE(daemon_.used(testing::kHostDevice), kCount * kText - Session::kFreeBookkeeping);
+  program::Release release;
+  for (int i = 0; i < kCount; ++i) release.handles.push_back(first + static_cast<HandleId>(i));
+  add(std::move(release), 0);
+  EXPECT_TRUE(errors().empty());
+  EXPECT_TRUE(errors().empty());
+  EXPECT_EQ(daemon_.used(testing::kHostDevice), 0u);
 }
 
 TEST_F(Thin, AFetchOfAnUnknownHandleIsAnsweredWithItsError) {

@@ -223,6 +223,19 @@ Status no_bulk_fetch(std::uint64_t seq) {
 
 }  // namespace
 
+namespace {
+
+// Returns an error if a value would wait for the client to read it although the session has too
+// little memory for all `unread` bytes that wait with it.
+Status room_for_unread(const memory::Pool& host, std::uint64_t unread) {
+  const std::uint64_t more = unread - std::min(unread, Session::kFreeUnread);
+  if (more == 0 || host.room_for(more) == memory::Pool::Short::kNothing) return {};
+  return host.refusal("fetch (" + std::to_string(unread) + " bytes that the client has not read)",
+                      more);
+}
+
+}  // namespace
+
 void Session::on_fetched(runtime::FetchResult result) {
   {
     core::MutexLock lock(mu_);
@@ -230,6 +243,11 @@ void Session::on_fetched(runtime::FetchResult result) {
   }
   engine::Fetched fetched = description(result);
   if (!result.bulk) {
+    if (fetched.status.ok()) {
+      fetched.status =
+          room_for_unread(host_pool(), listener_->unread_bytes() + result.contents.bytes);
+      if (!fetched.status.ok()) fetched.root = fetched.seq;
+    }
     if (fetched.status.ok()) {
       const runtime::RowMajor& contents = result.contents;
       runtime::Device& device = devices_.at(static_cast<std::size_t>(devices_.find(result.device)));

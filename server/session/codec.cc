@@ -143,7 +143,7 @@ void fill_start(const engine::TakenOver& start, const Lease& lease, v1::HelloRep
   reply.set_next_seq(start.next_seq);
   reply.set_next_id(start.next_id);
   reply.set_completed_upto(lease.outbox().completed_upto());
-  reply.mutable_limits()->set_credit_upto(lease.outbox().credit_granted());
+  reply.mutable_limits()->set_credit_upto(lease.outbox().credits().upto);
   v1::Inventory& inventory = *reply.mutable_inventory();
   for (const program::Inventory::Item& item : start.inventory.items) {
     v1::Inventory::Tensor& tensor = *inventory.add_tensors();

@@ -20,17 +20,27 @@ void LateErrors::add(wire::ErrorEvent error) {
   error.status = shortened(std::move(error.status));
   const std::size_t bytes = error.status.message().size();
   const std::uint32_t code = 1u << static_cast<unsigned>(error.status.code());
-  if ((codes_ & code) != 0 && bytes_ + bytes > kMaxTexts) {
+  if ((codes_ & code) != 0 && texts_ + bytes > kMaxTexts) {
     error.status = Status(error.status.code(), std::string(kLeftOut));
   } else {
-    bytes_ += bytes;
+    texts_ += bytes;
   }
   codes_ |= code;
   errors_.push_back(std::move(error));
 }
 
-std::vector<wire::ErrorEvent> LateErrors::take() {
-  bytes_ = codes_ = 0;
+void LateErrors::add(wire::RaisedEvent raised) {
+  raised_bytes_ += sizeof raised + raised.rebinds.size() * sizeof raised.rebinds[0];
+  raised_.push_back(std::move(raised));
+}
+
+std::vector<wire::RaisedEvent> LateErrors::take_raised() {
+  raised_bytes_ = 0;
+  return std::exchange(raised_, {});
+}
+
+std::vector<wire::ErrorEvent> LateErrors::take_errors() {
+  texts_ = codes_ = 0;
   return std::exchange(errors_, {});
 }
 

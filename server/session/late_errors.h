@@ -1,4 +1,5 @@
-// LateErrors: the errors of an Outbox that are in no message yet, with a bound on their texts.
+// LateErrors: the errors of an Outbox and the answers to Raise commands that are in no message yet,
+// with a bound on the texts of errors.
 // Not thread-safe.
 #pragma once
 
@@ -25,13 +26,23 @@ class LateErrors {
   static core::Status shortened(core::Status status);
 
   void add(wire::ErrorEvent error);
-  std::vector<wire::ErrorEvent> take();
-  bool empty() const { return errors_.empty(); }
+  void add(wire::RaisedEvent raised);
+  std::vector<wire::ErrorEvent> take_errors();
+  std::vector<wire::RaisedEvent> take_raised();
+  bool empty() const { return errors_.empty() && raised_.empty(); }
+  // The memory of the errors with their texts, and of the answers, in bytes.
+  std::size_t bytes() const { return errors_.size() * kPerError + texts_ + raised_bytes_; }
 
  private:
+  // Approximate memory of an error without its text, in bytes: the event, its status, the short
+  // text kLeftOut, and the room that a growing vector has to spare.
+  static constexpr std::size_t kPerError = 160;
+
   std::vector<wire::ErrorEvent> errors_;
-  std::size_t bytes_ = 0;    // Size of their texts.
+  std::size_t texts_ = 0;    // Size of their texts.
   std::uint32_t codes_ = 0;  // A bit for each code among them.
+  std::vector<wire::RaisedEvent> raised_;
+  std::size_t raised_bytes_ = 0;
 };
 
 }  // namespace teletensor::server

@@ -98,9 +98,11 @@ Status Leases::place_for(const std::string& user) const {
   const std::size_t own = sessions_of(user), most = limits_.of(user).sessions;
   if (most == 0 || own < most) return {};
   return Status(Code::kResourceExhausted,
-                user + " has " + std::to_string(own) +
-                    " sessions, the most a user may have (limit user_sessions); close one "
-                    "(teletensor sessions, teletensor kill ID)");
+                user + " has " + std::to_string(own) + " sessions of at most " +
+                    std::to_string(most) +
+                    " (limit user_sessions), those without a client included; close one "
+                    "(teletensor sessions, teletensor kill ID), or ask the administrator for more "
+                    "(--user-sessions)");
 }
 
 core::Result<LeaseRef> Leases::open(ClientInfo client) {
@@ -118,7 +120,7 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   if (token.empty()) return core::internal("the system has no random numbers for a token");
   const engine::SessionOptions options = options_of(client);
   auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
-  lease->relay_ = std::make_unique<Relay>(lease.get());
+  lease->relay_ = std::make_unique<Relay>(lease.get(), &lease->outbox());
   auto session = engine_.open(options, lease->relay_.get());
   if (!session.ok()) return session.status();
   lease->session_ = std::move(*session);
@@ -300,7 +302,7 @@ void Leases::hand_over(Handover handover) {
   lease->session_ = std::move(old.session_);
   lease->relay_ = std::move(old.relay_);
   lease->outbox_.begin_at(lease->start->next_seq - 1, lease->session_->completed_upto());
-  lease->relay_->aim(lease.get());
+  lease->relay_->aim(lease.get(), &lease->outbox());
   lease->on_completed(lease->session_->completed_upto());
   std::map<std::uint64_t, Status> errors;
   std::map<std::uint64_t, std::string> sites;

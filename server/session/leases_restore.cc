@@ -82,7 +82,7 @@ core::Result<LeaseRef> Leases::restore(v1::SavedHead head, const v1::SavedBody& 
   }
   auto lease = std::make_shared<Lease>(this, head.token(),
                                        client_of(head, body, limits_, engine_.catalog()), limits_);
-  lease->relay_ = std::make_unique<Relay>(lease.get());
+  lease->relay_ = std::make_unique<Relay>(lease.get(), &lease->outbox());
   auto session =
       engine_.restore(options_of(lease->client), lease->relay_.get(), std::move(image), read);
   if (!session.ok()) return session.status();

@@ -65,11 +65,6 @@ void Outbox::begin_at(std::uint64_t received, std::uint64_t completed) {
   told_credit_upto_ = credit_upto();
 }
 
-std::uint64_t Outbox::credit_granted() const {
-  MutexLock lock(mutex_);
-  return told_credit_upto_;
-}
-
 void Outbox::completed(std::uint64_t seq) {
   MutexLock lock(mutex_);
   complete(seq);
@@ -116,12 +111,16 @@ void Outbox::error(wire::ErrorEvent error) {
 
 void Outbox::raised(wire::RaisedEvent raised) {
   MutexLock lock(mutex_);
-  raised_.push_back(std::move(raised));
+  errors_.add(std::move(raised));
+}
+
+std::uint64_t Outbox::bytes() const {
+  MutexLock lock(mutex_);
+  return values_bytes_ + errors_.bytes() + kept_bytes_.load(std::memory_order_relaxed);
 }
 
 bool Outbox::due() const {
-  if (send_on_attach_ || tell_written_ || !values_.empty() || !errors_.empty() || !raised_.empty())
-    return true;
+  if (send_on_attach_ || tell_written_ || !values_.empty() || !errors_.empty()) return true;
   if (completed_ > told_ && completed_ == received_) return true;
   return credit_upto() - told_credit_upto_ > limits_.credit_instructions / 4 ||
          credit_bytes() - told_credit_bytes_ > limits_.credit_bytes / 4;
@@ -135,8 +134,8 @@ wire::Progress Outbox::gather() {
   progress.received_upto = received_;
   progress.credit_upto = told_credit_upto_ = credit_upto();
   progress.credit_bytes = told_credit_bytes_ = credit_bytes();
-  progress.errors = errors_.take();
-  progress.raised = std::exchange(raised_, {});
+  progress.errors = errors_.take_errors();
+  progress.raised = errors_.take_raised();
   for (std::size_t bytes = 0; !values_.empty() && bytes < limits_.progress_bytes;) {
     const std::size_t size = size_of(values_.front());
     bytes += size;
@@ -155,7 +154,7 @@ Outbox::Sealed Outbox::seal() {
     {
       MutexLock lock(mutex_);
       sealed.bytes_received = bytes_completed_;
-      if (values_.empty() && errors_.empty() && raised_.empty()) break;
+      if (values_.empty() && errors_.empty()) break;
       progress = gather();
     }
     progress.number = ++number_;

@@ -5,6 +5,7 @@
 // connection.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -39,7 +40,6 @@ class Outbox {
 
   // Sets the position of a session that was taken over. Must precede all other calls.
   void begin_at(std::uint64_t received, std::uint64_t completed);
-  std::uint64_t credit_granted() const;
   // Credits for a client that replays its frames (see Attached).
   struct Credits {
     std::uint64_t upto = 0, bytes = 0;  // Credits that the client was told.
@@ -86,6 +86,8 @@ class Outbox {
 
   std::uint64_t received_upto() const;
   std::uint64_t completed_upto() const;
+  // Approximate memory of all reports that the client has not read or not acknowledged, in bytes.
+  std::uint64_t bytes() const;
 
  private:
   struct FrameBytes {
@@ -129,7 +131,6 @@ class Outbox {
   std::deque<wire::FetchedValue> values_ TT_GUARDED_BY(mutex_);
   std::size_t values_bytes_ TT_GUARDED_BY(mutex_) = 0;
   LateErrors errors_ TT_GUARDED_BY(mutex_);
-  std::vector<wire::RaisedEvent> raised_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_ TT_GUARDED_BY(mutex_) = 0;
   bool tell_written_ TT_GUARDED_BY(mutex_) = false;
   bool send_on_attach_ TT_GUARDED_BY(mutex_) =
@@ -141,7 +142,9 @@ class Outbox {
   std::uint64_t attach_ TT_GUARDED_BY(sending_) = 0;
   bool closed_ TT_GUARDED_BY(sending_) = false;
   std::deque<Kept> kept_ TT_GUARDED_BY(sending_);  // Messages that were sent and not acknowledged.
-  std::size_t kept_bytes_ TT_GUARDED_BY(sending_) = 0;
+  // Changed with sending_ locked. bytes() reads it without, because take() holds that lock while it
+  // encodes a message.
+  std::atomic<std::size_t> kept_bytes_ = 0;
   // Number of the last unacknowledged message that was dropped because there were too many.
   std::uint64_t dropped_upto_ TT_GUARDED_BY(sending_) = 0;
   // Number of messages at the end of kept_ that are to be sent again.

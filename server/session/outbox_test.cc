@@ -75,6 +75,28 @@ TEST(Outbox, ADescriptionSaysNothingOfTheCommandsBeforeIt) {
   EXPECT_EQ(next(outbox).completed_upto, 7u);
 }
 
+// The memory of what the client has not read counts until it has acknowledged the message.
+TEST(Outbox, BytesAreThoseOfWhatIsNotAcknowledged) {
+  Outbox outbox{small(), true};
+  EXPECT_EQ(outbox.bytes(), 0u);
+  ASSERT_TRUE(outbox.fetched(value(1, 500)).ok());
+  EXPECT_GE(outbox.bytes(), 500u);
+  std::uint64_t before = outbox.bytes();
+  // Errors whose texts are left out take memory as well.
+  for (std::uint64_t seq = 0; seq < 1000; ++seq) {
+    outbox.error({seq, Status(Code::kNotFound, std::string(LateErrors::kLeftOut))});
+  }
+  EXPECT_GE(outbox.bytes() - before, 1000 * sizeof(wire::ErrorEvent));
+  before = outbox.bytes();
+  outbox.raised({7, 6, std::vector<std::uint64_t>(1000)});
+  EXPECT_GE(outbox.bytes() - before, 8000u);
+  const Outbox::Message sent = outbox.take();
+  ASSERT_NE(sent, nullptr);
+  EXPECT_EQ(outbox.bytes(), sent->size());
+  outbox.acknowledged(1);
+  EXPECT_EQ(outbox.bytes(), 0u);
+}
+
 TEST(Outbox, HalfDoneIsNoNewsButDoneIs) {
   Outbox outbox{small()};
   ASSERT_TRUE(outbox.received(1, 10, 50).ok());

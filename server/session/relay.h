@@ -6,16 +6,19 @@
 
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
+#include "server/session/outbox.h"
 
 namespace teletensor::server {
 
 class Relay final : public engine::SessionListener {
  public:
-  explicit Relay(engine::SessionListener* target) : target_(target) {}
+  // `outbox` is the target's, and keeps the reports until the client has read them.
+  Relay(engine::SessionListener* target, const Outbox* outbox) : target_(target), outbox_(outbox) {}
   // Changes the target. When it returns, no call to the previous target is running.
-  void aim(engine::SessionListener* target) {
+  void aim(engine::SessionListener* target, const Outbox* outbox) {
     core::MutexLock lock(mutex_);
     target_ = target;
+    outbox_ = outbox;
   }
 
   void on_completed(std::uint64_t seq) override {
@@ -38,10 +41,15 @@ class Relay final : public engine::SessionListener {
     core::MutexLock lock(mutex_);
     target_->on_slow(std::move(slow));
   }
+  std::uint64_t unread_bytes() const override {
+    core::MutexLock lock(mutex_);
+    return outbox_->bytes();
+  }
 
  private:
-  core::Mutex mutex_;
+  mutable core::Mutex mutex_;
   engine::SessionListener* target_ TT_GUARDED_BY(mutex_);
+  const Outbox* outbox_ TT_GUARDED_BY(mutex_);
 };
 
 }  // namespace teletensor::server

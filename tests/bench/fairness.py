@@ -98,7 +98,7 @@ class Box:
     def start(self):
         from support.clients import client, wait_line
         from support.daemon import Daemon
-        self.daemon = Daemon("--max-sessions", "64")
+        self.daemon = Daemon("--max-sessions", "64", "--user-sessions", "0")
         codes = [WORKER] * self.sessions + [VICTIM.format(folder=str(HERE), daemon=self.daemon.pid), FLOOD]
         codes += [BUSY] * len(os.sched_getaffinity(0))
         clients = [client(code, self.daemon.unix, stdin=subprocess.PIPE) for code in codes]

@@ -1,5 +1,6 @@
 """Budgets of users: the maximum memory of all their sessions together."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -60,12 +61,26 @@ def test_sessions_of_a_user_are_counted(start_daemon, tt):
     daemon = start_daemon("--user-sessions", "2")
     alice, bob = token_of(daemon, "alice"), token_of(daemon, "bob")
     with tt.connect(daemon.tcp, token=alice), tt.connect(daemon.tcp, token=alice) as second:
-        with pytest.raises(tt.RefusedError, match="alice has 2 sessions"):
+        refusal = r"alice has 2 sessions of at most 2 \(limit user_sessions\).*teletensor kill ID"
+        with pytest.raises(tt.RefusedError, match=refusal):
             tt.connect(daemon.tcp, token=alice)
         with tt.connect(daemon.tcp, token=bob):
             assert tt.ones(2).tolist() == [1.0, 1.0]
         second.close()
         with tt.connect(daemon.tcp, token=alice):
+            assert tt.ones(2).tolist() == [1.0, 1.0]
+
+
+def test_a_user_leaves_places_to_others_by_default(start_daemon, tt):
+    """Of four places one user gets three, and another user the last one."""
+    daemon = start_daemon("--max-sessions", "4")
+    alice, bob = token_of(daemon, "alice"), token_of(daemon, "bob")
+    with contextlib.ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(tt.connect(daemon.tcp, token=alice))
+        with pytest.raises(tt.RefusedError, match=r"alice has 3 sessions of at most 3"):
+            tt.connect(daemon.tcp, token=alice)
+        with tt.connect(daemon.tcp, token=bob):
             assert tt.ones(2).tolist() == [1.0, 1.0]
 
 

@@ -11,7 +11,7 @@ import sys
 import grpc
 import numpy as np
 import pytest
-from support.daemon import SANITIZED, wait_until
+from support.daemon import SANITIZED, resident, wait_until
 from support.faults import Faults
 from support.http import ask
 from support.proxy import Proxy
@@ -20,11 +20,6 @@ from support.raw import Raw, messages
 pytestmark = pytest.mark.usefixtures("invariants")
 
 MIB = 1 << 20
-
-
-def resident(pid):
-    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_guessed_handles(start_daemon, tt):
@@ -115,7 +110,7 @@ def test_a_thousand_idle_sessions(start_daemon, tt):
     """The cost of each idle session; one session above the maximum is refused, and the rest are not
     affected."""
     most = 1000
-    daemon = start_daemon("--max-sessions", str(most + 1), "--lease", "600")
+    daemon = start_daemon("--max-sessions", str(most + 1), "--user-sessions", "0", "--lease", "600")
     with tt.connect(daemon.unix):
         x = tt.arange(10)
         assert x.sum().item() == 45

@@ -158,6 +158,32 @@ def test_a_tape_without_end_is_out_of_memory(small):
     assert used["cpu"] < MIB, used
 
 
+def test_a_program_that_reads_nothing_gets_the_error(small):
+    """The names and the tape of refused instructions take memory as well: the program learns in time, also if it
+    ignores the error many times, and its session goes on."""
+    tt = small
+    w = tt.ones(2, requires_grad=True)
+    kept = []
+    with pytest.raises(tt.OutOfMemoryError, match="out of memory on cpu") as caught:
+        for _ in range(200_000):
+            kept.append(w * 2)
+    assert "test_late_errors.py" in str(caught.value), str(caught.value)
+    ignored = 0
+    for _ in range(20_000):
+        try:
+            kept.append(w * 2)
+        except tt.OutOfMemoryError:
+            ignored += 1
+            if ignored == 50:
+                break
+    assert ignored == 50
+    del kept, caught
+    tt.synchronize()
+    assert (w * 2).tolist() == [2.0, 2.0]
+    used = {m["device"]: m["used"] for m in tt.current_session().memory()}
+    assert used["cpu"] < MIB, used
+
+
 def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
     """The same training at many quotas: it ends right, or OOM is raised and parameters are whole."""
     rng = np.random.default_rng(0)

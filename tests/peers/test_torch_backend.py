@@ -348,7 +348,7 @@ test_send_recv_with_tag test_sparse_all_reduce_sum test_static_graph_api_cpu
 
 
 def test_part_of_pytorchs_suite(start_daemon, tmp_path: Path):
-    address = start_daemon("--max-sessions", "200").unix
+    address = start_daemon("--max-sessions", "200", "--user-sessions", "0").unix
     done = subprocess.run([sys.executable, RUNNER, "--ranks", str(RANKS), "--address", address, "--json",
                            tmp_path / "found", *CHOSEN], capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -233,7 +233,7 @@ def with_a_daemon(names, ranks):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from support.daemon import Daemon
 
-    daemon = Daemon("--max-sessions", "200")
+    daemon = Daemon("--max-sessions", "200", "--user-sessions", "0")
     try:
         return forked(names, ranks, daemon.unix)
     finally:

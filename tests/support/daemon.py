@@ -169,6 +169,12 @@ class Daemon:
         return bad
 
 
+def resident(pid):
+    """The resident memory of a process, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
 def wait_until(true, timeout=HANG, what="the condition"):
     """Polls until true() holds. The time limit only ends a hang; it is not an assertion."""
     end = time.monotonic() + timeout

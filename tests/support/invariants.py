@@ -7,13 +7,16 @@ import re
 import grpc
 import numpy as np
 
-from support.daemon import wait_until
+from support.daemon import SANITIZED, resident, wait_until
 from support.raw import Raw
 
 PATIENCE = 60
 # The maximum number of descriptors that are opened once and kept: the state directory, tokens, files of
 # moved memory, event loops.
 KEPT_OPEN = 24
+# The maximum resident memory beyond what is charged to sessions, in bytes (docs/operating.md, "Budgets"): the
+# program, free memory of the heap, blocks that are larger than their tensors; and for each session.
+BESIDE, BESIDE_EACH = 420 << 20, 16 << 20
 SECRET = re.compile(r"tt_[0-9a-f]{16}|token[\"'=: ]+[0-9a-f]{32}")
 SERVING = b"\x08\x01"  # HealthCheckResponse with the status SERVING
 
@@ -36,6 +39,13 @@ def adds_up(raw):
     return charged == raw.used()
 
 
+def in_bounds(daemon, raw):
+    """Checks that the resident memory is at most the charged memory and the stated constant. Free blocks are
+    returned to the system after five to ten seconds."""
+    charged = sum(raw.used().values()) + BESIDE_EACH * len(raw.sessions())
+    return SANITIZED or resident(daemon.pid) <= charged + BESIDE
+
+
 def computes(raw):
     session = raw.session()
     session.run(session.constant([1.5, 2.0]), session.command(op=1, arguments=[2]), session.fetch(2))
@@ -46,19 +56,21 @@ def computes(raw):
 
 
 def hold(daemon):
-    """Checks that the process lives and its health probe succeeds; that the charges add up; that a new
-    client can compute; that no secret is in the log, and no line of it reports a fault of the daemon itself.
-    Then ends all remaining sessions, and checks that their memory and descriptors are released and their
-    files removed."""
+    """Checks that the process lives and its health probe succeeds; that the charges add up, and resident
+    memory is bounded by them; that a new client can compute; that no secret is in the log, and no line of it
+    reports a fault of the daemon itself. Then ends all remaining sessions, and checks that their memory and
+    descriptors are released and their files removed."""
     assert daemon.alive(), daemon.log[-4000:]
     with Raw(daemon.unix) as raw:
         wait_until(lambda: serves(raw), PATIENCE, "the canary sings")
         wait_until(lambda: adds_up(raw), PATIENCE, "what sessions hold is what is in use")
+        wait_until(lambda: in_bounds(daemon, raw), PATIENCE, "resident memory is charged")
         assert computes(raw)
         for session in raw.sessions():
             with contextlib.suppress(grpc.RpcError):  # the session has ended in the meantime
                 raw.kill(session.id)
         wait_until(lambda: not raw.sessions() and not any(raw.used().values()), PATIENCE, "every byte is back")
+        wait_until(lambda: in_bounds(daemon, raw), PATIENCE, "resident memory is given back")
     wait_until(lambda: not list(daemon.state.glob("*.session")), PATIENCE, "no file is left")
     wait_until(lambda: len(os.listdir(f"/proc/{daemon.pid}/fd")) <= daemon.descriptors + KEPT_OPEN, PATIENCE,
                "connections are closed")
