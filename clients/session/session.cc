@@ -244,7 +244,8 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     for (const HandleRef& h : results) give_id(*h);
   }
   issue(call, false, static_cast<std::uint32_t>(next_id_ - first));
-  if (results.size() == 1 && results[0]->layout.dtype == core::DType::kBool && !tracer_) {
+  if (results.size() == 1 && results[0]->layout.dtype == core::DType::kBool &&
+      results[0]->cell->bytes == 1 && !tracer_) {
     value_reads_.compare(*this, op, arguments, *results[0]);
   }
   if (t_inference_mode && !mutates) {

@@ -203,7 +203,7 @@ std::optional<bool> ValueReads::compared(std::size_t comparison, core::DType dty
 
 void ValueReads::compare(const Session& session, ops::OpId op, std::span<const ops::Var> arguments,
                          autograd::Handle& result) {
-  if (result.geometry().numel() != 1 || result.cell->bytes != 1 || arguments.size() != 2) return;
+  if (arguments.size() != 2 || result.geometry().numel() != 1) return;
   const auto found = std::find(comparisons_.begin(), comparisons_.end(), op);
   if (found == comparisons_.end() || session.following) return;
   const auto comparison = static_cast<std::size_t>(found - comparisons_.begin());

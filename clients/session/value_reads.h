@@ -81,7 +81,8 @@ class ValueReads {
 
   // The contents of h, a new contiguous tensor, are `bytes`.
   void add(autograd::Handle& h, std::string_view bytes);
-  // If `op` compares single elements with known values, the value of its result becomes known.
+  // If `op` compares single elements with known values, the value of its result, a new tensor of
+  // one byte, becomes known.
   void compare(const Session& session, ops::OpId op, std::span<const ops::Var> arguments,
                autograd::Handle& result);
   // Drops all values.

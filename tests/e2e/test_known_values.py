@@ -181,10 +181,13 @@ def test_what_another_session_writes_is_seen(shared_daemon):
 def test_what_the_program_writes_to_shared_memory_is_seen(tt):
     array = tt.shared_empty(3)
     x, other = tt.from_numpy(array), tt.tensor(5.0)
+    one = x[1]
     for value in (1.0, 2.0):
         array[:] = value
-        assert x.tolist() == [value] * 3 and x[1].item() == value and other.item() == 5.0
+        assert one.item() == value and other.item() == 5.0
+        assert np.array_equal(x.numpy(), [value] * 3) and x.tolist() == [value] * 3 and x[1].item() == value
         assert not (x[2] > value) and (x[2] == value)
+        assert one.item() == value and np.array_equal(x.numpy(), [value] * 3)
     x.hand_over()
     assert x.tolist() == [2.0] * 3
     x.add_(1)
@@ -194,11 +197,13 @@ def test_what_the_program_writes_to_shared_memory_is_seen(tt):
 def test_a_kept_tensor_of_the_next_client(start_daemon, tt):
     """The tensors that a session gives its next client may be published; they are read each time."""
     daemon = start_daemon("--lease", "60")
-    with tt.connect(daemon.unix, name="exp").as_current() as s:
-        w = tt.tensor([1.0, 2.0])
-        s.keep("w", w)
-        tt.publish("w", w, writable=True)
-        s.synchronize()
+    assert finish(client(f"""
+        with tt.connect({daemon.unix!r}, name="exp").as_current() as s:
+            w = tt.tensor([1.0, 2.0])
+            s.keep("w", w)
+            tt.publish("w", w, writable=True)
+            s.synchronize()
+    """, daemon.unix))[0] == 0
     with tt.connect(daemon.unix, name="exp").as_current() as s, tt.connect(daemon.unix) as other:
         w = s.kept()["w"]
         assert w.tolist() == [1.0, 2.0]
