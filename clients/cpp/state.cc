@@ -393,9 +393,9 @@ std::string ConnectionState::read(Handle& handle) {
   const std::size_t size = static_cast<std::size_t>(*elements) * core::size_of(layout.dtype);
   const bool bulk = size > hello.limits.frame.inline_bytes;
   session->at("fetch", {});
-  const auto seq = session->fetch(handle, bulk);
-  raise_if(seq.status());
   if (bulk) {
+    const auto seq = session->fetch(handle, true);
+    raise_if(seq.status());
     std::string bytes(size, '\0');
     std::size_t at = 0;
     const Status status = keeper->bulk([&](std::string* word) {
@@ -406,7 +406,11 @@ std::string ConnectionState::read(Handle& handle) {
     raise_if(status);
     return bytes;
   }
-  auto value = session->wait_fetched(*seq);
+  ValueReads& reads = session->value_reads();
+  if (auto known = reads.find(*session, handle)) return std::move(known->data);
+  const auto asked = reads.ask(*session, handle);
+  raise_if(asked.status());
+  auto value = reads.wait(*session, *asked);
   raise_late();
   raise_if(value.status());
   if (!value->status.ok()) {

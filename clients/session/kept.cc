@@ -31,6 +31,7 @@ Status Session::publish(const std::string& name, Handle* h, bool writable,
   if (h && watching) TT_RETURN_IF_ERROR(before_write(*h));
   TT_RETURN_IF_ERROR(ready_to_issue());
   stream_.mark_fragile(seq_ + 1);
+  if (h) h->cell->shared = true;  // Another session may write it from now on.
   issue(program::Command(program::Publish{name, h ? h->id : 0, writable, users}), 0);
   return {};
 }
@@ -72,6 +73,8 @@ core::Result<std::vector<HandleRef>> Session::resume(std::uint64_t next_seq,
   }
   auto handles = autograd::restore(graph_, inventory);
   if (!handles.ok()) return handles;
+  // The inventory does not tell which of the tensors are published and may be written by others.
+  for (const HandleRef& h : *handles) h->cell->shared = true;
   handles_ = inventory.items.size();
   for (const auto& [name, id] : inventory.names) kept_.insert(name);
   seq_ = next_seq - 1;

@@ -53,7 +53,8 @@ core::DType default_dtype() { return g_default_dtype; }
 void set_default_dtype(core::DType dtype) { g_default_dtype = dtype; }
 
 Session::Session(const SessionLimits& limits)
-    : graph_(ops::catalog(), nullptr),
+    : value_reads_(limits.frame.inline_bytes),
+      graph_(ops::catalog(), nullptr),
       limits_(limits),
       programs_(limits.most),
       stream_(limits, recorder_, [this] {
@@ -269,6 +270,10 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     for (const HandleRef& h : results) give_id(*h);
   }
   issue(call, false, static_cast<std::uint32_t>(next_id_ - first));
+  if (results.size() == 1 && results[0]->layout.dtype == core::DType::kBool &&
+      results[0]->cell->bytes == 1 && !tracer_) {
+    value_reads_.compare(*this, op, arguments, *results[0]);
+  }
   if (t_inference_mode && !mutates) {
     for (const HandleRef& h : results) h->inference = !h->is_view() || h->base->inference;
   } else if (!results.empty() && results[0]->is_view() && results[0]->base->inference) {
@@ -311,6 +316,7 @@ core::Result<HandleRef> Session::constant(core::DType dtype, core::Device device
   TT_RETURN_IF_ERROR(ready_to_issue());
   HandleRef h = graph_.adopt({dtype, device, core::Geometry(shape)}, nullptr);
   give_id(*h);
+  value_reads_.add(*h, bytes);
   issue(program::Command(program::Constant{dtype, device, shape, std::move(bytes)}), 1);
   return h;
 }
@@ -436,7 +442,7 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
 // ---------------------------------------------------------------- waiting
 
 core::Result<wire::FetchedValue> Session::wait_fetched(std::uint64_t seq) {
-  ++waits_;
+  value_reads_.count_wait();
   const AwaitsValue awaits;
   const Status waited = block(
       [&] { return stream_.received().fetches.received(seq) || !stream_.lost_status().ok(); });
@@ -459,7 +465,7 @@ Status Session::synchronize() {
   // free after it.
   idle();
   const std::uint64_t upto = seq_;
-  ++waits_;
+  value_reads_.count_wait();
   TT_RETURN_IF_ERROR(
       block([&] { return stream_.completed_upto() >= upto || !stream_.lost_status().ok(); }));
   MutexLock lock(stream_.mutex());
@@ -519,6 +525,7 @@ LateError Session::raise_those(std::optional<core::Code> wanted) {
     MutexLock lock(stream_.mutex());
     errors = stream_.received().errors.take_alike(wanted);
   }
+  value_reads_.clear();
   if (errors.empty()) return {};  // Another thread or an interruption has raised the errors.
   if (errors.front().status.code() == core::Code::kResourceExhausted) short_until_ = seq_ + kShort;
   if (ready.ok()) take_back(errors);
@@ -532,6 +539,7 @@ void Session::clear_pending() {
     MutexLock lock(stream_.mutex());
     errors = stream_.received().errors.take_all();
   }
+  value_reads_.clear();
   take_back(errors);
 }
 
@@ -570,6 +578,7 @@ Status Session::finish_raises() {
 
 std::uint64_t Session::mark_interrupted() {
   if (stream_.origin().is_parents() || stream_.over() || stream_.completed_upto() >= seq_) return 0;
+  value_reads_.clear();
   return interrupted_upto_ = seq_;
 }
 
@@ -607,6 +616,7 @@ Status Session::settle() {
       if (stream_.lost_status().ok()) root = stream_.received().errors.take_cancelled(upto);
     }
     if (root != 0) {
+      value_reads_.clear();
       send_raise(root);
     } else if (interrupted_upto_ == upto) {
       interrupted_upto_ = 0;

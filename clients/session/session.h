@@ -22,6 +22,7 @@
 #include "clients/session/recorder.h"
 #include "clients/session/session_limits.h"
 #include "clients/session/transforms.h"
+#include "clients/session/value_reads.h"
 #include "engine/autograd/backward.h"
 #include "engine/autograd/callable.h"
 #include "engine/autograd/graph.h"
@@ -191,8 +192,9 @@ class Session : public autograd::Issuer, public ClientHooks {
   Status alive() const { return stream_.origin().check(); }
   // Reports that no call will wait for the value of this fetch.
   void unwanted(std::uint64_t seq);
-  // Number of calls that have waited for the daemon's answer.
-  std::uint64_t waits() const { return waits_; }
+  // How clients read values of at most ValueReads::kLargest bytes. They use fetch() and
+  // wait_fetched() for others.
+  ValueReads& value_reads() { return value_reads_; }
   Recorder& recorder() { return recorder_; }
 
   // While the status is not OK, tensors can be read, released and computed,
@@ -254,6 +256,7 @@ class Session : public autograd::Issuer, public ClientHooks {
   void flush_releases();
 
   // ---- used by API threads
+  ValueReads value_reads_;
   autograd::Graph graph_;
   const SessionLimits limits_;
   std::uint64_t seq_ = 0;  // Number of the last command that was issued.
@@ -272,7 +275,6 @@ class Session : public autograd::Issuer, public ClientHooks {
   std::uint64_t short_until_ = 0;      // Command number until which short_of_room() holds.
   Status frozen_;
   bool recording_ = false;
-  std::uint64_t waits_ = 0;
   Recorder recorder_;
 
   std::atomic<bool> releases_wait_ = false;

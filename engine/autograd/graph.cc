@@ -655,6 +655,7 @@ void Graph::write(Handle& h, ValueRef value) {
   const std::uint32_t tick = h.clock->tick();
   if (value && h.cell->shared) value->through = true;
   h.cell->value = std::move(value);
+  if (h.cell->known) h.cell->known = nullptr;
   undo_.push_back({seq_, h.cell, h.clock, tick, nullptr, nullptr, nullptr, 0});
 }
 

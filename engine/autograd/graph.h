@@ -90,6 +90,8 @@ class Cell final : public Clock {
   program::ValueRef value;
   bool shared = false;     // published: other sessions use the same storage
   bool read_only = false;  // published by another session, which does not allow writes
+  // On a client: contents that it knows without a Fetch. Every write drops them.
+  core::Ref<core::Counted> known;
 };
 
 // The destination of a gradient: output `output` of a node, or a leaf. If both are null, the

@@ -19,6 +19,7 @@ def test_errors_that_nobody_raises_are_charged(start_daemon, tt):
     daemon = start_daemon()
     with tt.connect(daemon.unix) as s, s.as_current(), Raw(daemon.unix) as raw:
         good = tt.ones(3)
+        s.synchronize()  # its memory is charged before the flood's
         before = raw.used()["cpu"]
         with ErrorFlood(daemon.unix) as attack:
             attack.flood(40_000)
@@ -31,6 +32,7 @@ def test_a_flood_runs_out_of_its_quota(start_daemon, tt):
     daemon = start_daemon("--session-memory", "16MiB")
     with tt.connect(daemon.unix) as s, s.as_current(), Raw(daemon.unix) as raw:
         good = tt.ones(3)
+        s.synchronize()  # its memory is charged before the flood's
         before = raw.used()["cpu"]
         with ErrorFlood(daemon.unix) as attack:
             attack.flood(60_000)

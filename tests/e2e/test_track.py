@@ -124,9 +124,9 @@ def test_waits_by_line(tt):
 
 def test_reads_in_a_loop_are_told_once(shared_daemon):
     program = client("""
-        x = tt.arange(200)
+        x = tt.arange(2000)  # too large for the values that the client keeps
         total = 0
-        for v in x:
+        for v in x[:200]:
             total += int(v)
         for i in range(200):
             total += x[i].item()
@@ -151,10 +151,13 @@ def test_what_is_no_such_loop_is_not_told(tt, caplog, monkeypatch):
                 w -= 0.01 * w.grad
             w.grad = None
             loss.item()
-        for _ in range(63):
-            w[0].item()
-        w.tolist()
+        for v in tt.arange(100.0):  # one read for all
+            v.item()
+        large = tt.zeros(2000)
+        for k in range(63):
+            large[k].item()
+        large.tolist()
         assert not caplog.records
-        for _ in range(64):
-            w[0].item()
+        for k in range(64):
+            large[k].item()
     assert len(caplog.records) == 1

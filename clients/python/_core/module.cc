@@ -475,7 +475,14 @@ void bind_session(nb::module_& m) {
           },
           "Waits until everything issued has run. Raises no late error.")
       .def_prop_ro("completed_upto", [](const PySession& s) { return s.stream().completed_upto(); })
-      .def_prop_ro("waits", [](const PySession& s) { return s.waits(); })
+      .def_prop_ro("waits", [](PySession& s) { return s.value_reads().waits(); })
+      .def_prop_ro(
+          "known_bytes", [](PySession& s) { return s.value_reads().used(); },
+          "The memory of the tensor values that this client knows, in bytes.")
+      .def_prop_rw(
+          "most_known_bytes", [](PySession& s) { return s.value_reads().most(); },
+          [](PySession& s, std::size_t bytes) { s.value_reads().set_most(bytes); },
+          "The bound on known_bytes. 0: every read is a Fetch.")
       .def_prop_ro("held", [](const PySession& s) { return s.held(); })
       .def_prop_ro("last_seq", [](const PySession& s) { return s.last_seq(); })
       .def("record", [](PySession& s, bool on) { s.recorder().turn(on); })

@@ -186,9 +186,11 @@ std::int64_t rank(const PyTensor& t) {
 
 wire::FetchedValue read(const PyTensor& t) {
   PySession& session = *t.session;
-  const std::uint64_t seq = value_or_raise(session.fetch(handle(t), false));
-  if (handle(t).geometry().numel() == 1) session.note_read(seq);
-  auto value = session.wait_fetched(seq);
+  ValueReads& reads = session.value_reads();
+  if (auto known = reads.find(session, handle(t))) return std::move(*known);
+  const ValueReads::Asked asked = value_or_raise(reads.ask(session, handle(t)));
+  if (handle(t).geometry().numel() == 1) session.note_read(asked.seq);
+  auto value = reads.wait(session, asked);
   if (PyErr_Occurred()) throw nb::python_error();
   raise_late(session);
   wire::FetchedValue fetched = value_or_raise(std::move(value));
