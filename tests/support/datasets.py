@@ -80,29 +80,6 @@ class Raising(Squares):
         return super().__getitem__(i)
 
 
-noted = []
-
-
-def note(i):
-    noted.append(i)
-    return i
-
-
-class Noted(Squares):
-    """Samples whose arrival is recorded in the process that iterates."""
-
-    def __getitem__(self, i):
-        return Note(i)
-
-
-class Note:
-    def __init__(self, i):
-        self.i = i
-
-    def __reduce__(self):
-        return note, (self.i,)
-
-
 class Draws(Dataset):
     """Values of the generators in a worker: (worker, seed, teletensor's seed, random, NumPy)."""
 
