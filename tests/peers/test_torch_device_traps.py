@@ -310,6 +310,23 @@ def test_a_seed_leaves_out_the_device_in_a_child_of_a_process_that_used_it(tt_de
     assert torch.tt.initial_seed() == 11
 
 
+def test_the_first_use_is_by_many_threads(tt_device):
+    """The first operator of each thread waits until the session is open; meanwhile other threads run theirs."""
+    done = fresh("""
+import threading, torch, teletensor.torch
+def work(k):
+    for i in range(1000):
+        x = torch.empty(16 + i % 5, device="tt").fill_(k)
+        if i % 20 == 0:
+            found.append(x.sum().item() == k * len(x))
+found, threads = [], [threading.Thread(target=work, args=(k,)) for k in range(6)]
+for each in threads: each.start()
+for each in threads: each.join()
+assert found == [True] * 300
+""")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_storages_are_made_and_dropped_by_many_threads(tt_device):
     def work(k):
         for i in range(200):

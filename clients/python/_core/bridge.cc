@@ -101,8 +101,13 @@ class TorchHost final : public torch::Host {
     for (tt_storage* each : gone) delete each;
   }
 
+  // The results of the last call of this thread. A call may wait, and another thread may then call.
+  static std::vector<tt_result>& results() {
+    thread_local std::vector<tt_result> own;
+    return own;
+  }
+
   torch::Table table;
-  std::vector<tt_result> results;
 
  private:
   std::string read_small(autograd::Handle& h) {
@@ -147,11 +152,12 @@ int guarded(const std::function<int()>& run) {
 int call(int row, const tt_value* values, const tt_result** results, std::size_t* count) {
   return guarded([&] {
     TorchHost& h = host();
-    const Status status = h.table.call(h, row, h.table.arguments(row, values), h.results);
+    std::vector<tt_result>& made = TorchHost::results();
+    const Status status = h.table.call(h, row, h.table.arguments(row, values), made);
     if (status.code() == core::Code::kUnimplemented) return 1;
     h.finish(status);
-    *results = h.results.data();
-    *count = h.results.size();
+    *results = made.data();
+    *count = made.size();
     return 0;
   });
 }
@@ -216,10 +222,11 @@ constexpr tt_bridge kBridge{
            std::size_t* made) {
           return guarded([&] {
             TorchHost& h = host();
-            if (!run_step(h, step, {arguments, count}, h.results)) return 1;
+            std::vector<tt_result>& own = TorchHost::results();
+            if (!run_step(h, step, {arguments, count}, own)) return 1;
             h.finish({});
-            *results = h.results.data();
-            *made = h.results.size();
+            *results = own.data();
+            *made = own.size();
             return 0;
           });
         },
