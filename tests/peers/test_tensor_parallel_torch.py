@@ -114,4 +114,7 @@ def test_as_pytorch(name, start_daemon, tmp_path):
     for rank, (a, b) in enumerate(zip(theirs, ours, strict=True)):
         assert a.keys() == b.keys()
         for key in a:
-            np.testing.assert_allclose(b[key], a[key], rtol=1e-4, atol=1e-5, err_msg=f"rank {rank}: {key}")
+            # Small elements may be differences of large products, whose rounding depends on the processor.
+            largest = float(np.abs(a[key]).max(initial=0))
+            np.testing.assert_allclose(b[key], a[key], rtol=1e-4, atol=max(1e-5, 1e-6 * largest),
+                                       err_msg=f"rank {rank}: {key}")
