@@ -193,7 +193,7 @@ class Session : public autograd::Issuer, public ClientHooks {
   // Reports that no call will wait for the value of this fetch.
   void unwanted(std::uint64_t seq);
   // How clients read values of at most ValueReads::kLargest bytes. They use fetch() and
-  // wait_fetched() for others.
+  // wait_fetched() for larger ones.
   ValueReads& value_reads() { return value_reads_; }
   Recorder& recorder() { return recorder_; }
 

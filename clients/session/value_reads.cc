@@ -226,8 +226,9 @@ void ValueReads::compare(const Session& session, ops::OpId op, std::span<const o
 // ---------------------------------------------------------------- the bound on the memory
 
 namespace {
-constexpr std::size_t kOverhead = sizeof(KnownValue) + 32;  // Of a value, with its heap blocks.
-}
+// Memory of a value, with its heap blocks.
+constexpr std::size_t kOverhead = sizeof(KnownValue) + 32;
+}  // namespace
 
 void ValueReads::set_most(std::size_t bytes) {
   most_ = bytes;

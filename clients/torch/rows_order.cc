@@ -69,7 +69,7 @@ void running_extreme(Call& c) {
 struct Distinct {
   Var found, inverse, counts;
 };
-// True where a row differs from the one before.
+// True where a row differs from the preceding row.
 Var starts_of(Call& c, const Var& rows) {
   const std::int64_t n = size_of(rows, 0);
   Var differs = ops::binary("ne", slice(rows, 0, 1, n - 1), slice(rows, 0, 0, n - 1));

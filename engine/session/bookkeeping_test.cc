@@ -158,7 +158,7 @@ TEST(Bookkeeping, OfErrorsThatNoNameHasIsCharged) {
             kCount * runtime::Failures::kPerRoot - Session::kFreeBookkeeping);
 }
 
-// What waits for the client is charged, and a value for which there is no memory fails.
+// Values that wait for the client are charged, and a value for which there is no memory fails.
 TEST(Bookkeeping, OfUnreadReportsIsCharged) {
   constexpr std::uint64_t kUnread = 12u << 20;
   Daemon daemon;

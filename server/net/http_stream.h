@@ -81,7 +81,7 @@ class HttpStream final : public httplib::Stream {
   const HttpLimits& limits_;
   std::atomic<core::Clock::time_point>& waits_since_;
   core::Clock::time_point began_, until_;  // The present phase: idle, request, answer or linger.
-  std::string received_;                   // What was received and not yet read.
+  std::string received_;                   // Bytes that were received and not yet read.
   std::string head_;                       // The head of the request, from `head_read_` on unread.
   std::size_t head_read_ = 0, headers_ = 0, body_read_ = 0;
   bool has_body_ = false, answering_ = false, over_ = false, late_ = false;

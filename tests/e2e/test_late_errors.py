@@ -160,7 +160,7 @@ def test_a_tape_without_end_is_out_of_memory(small):
 
 def test_a_program_that_reads_nothing_gets_the_error(small):
     """The names and the tape of refused instructions take memory as well: the program learns in time, also if it
-    ignores the error many times, and its session goes on."""
+    ignores the error many times, and its session continues."""
     tt = small
     w = tt.ones(2, requires_grad=True)
     kept = []

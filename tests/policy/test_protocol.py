@@ -25,7 +25,7 @@ def constant(name):
 
 
 def breaks(proto, against):
-    """What `buf breaking` finds: pairs of a rule and a sentence."""
+    """The findings of `buf breaking`: pairs of a rule and a sentence."""
     done = subprocess.run(
         [Path(sys.executable).parent / "buf", "breaking", proto, "--against", against, "--error-format", "json"],
         capture_output=True, text=True, timeout=120, check=False,

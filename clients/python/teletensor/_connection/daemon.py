@@ -209,7 +209,6 @@ def ends_with_this(number: int, blocked: Iterable[int]) -> list[str]:
     return [sys.executable, "-I", "-S", str(script), str(os.getpid()), str(int(number)), words]
 
 
-
 def free_port() -> int:
     """Returns a TCP port of this machine that is free now."""
     with socket.socket() as made:
