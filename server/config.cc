@@ -117,6 +117,7 @@ Status assign_user(const std::string& key, const toml::node& node, UserConfig& u
   if (key == "memory") return assign(node, user.memory);
   if (key == "guaranteed") return assign(node, user.guaranteed);
   if (key == "session_memory") return assign(node, user.session_memory);
+  if (key == "state_memory") return assign(node, user.state_memory);
   if (key == "sessions") return assign(node, user.sessions);
   if (key == "weight") {
     TT_RETURN_IF_ERROR(assign(node, user.weight));
@@ -189,6 +190,7 @@ Status assign_key(const std::string& key, const toml::node& node, Config& config
   if (key == "user_disk_memory") return assign(node, config.user_disk_memory);
   if (key == "disk_dir") return assign(node, config.disk_dir);
   if (key == "user_memory") return assign(node, config.user_memory);
+  if (key == "user_state_memory") return assign(node, config.user_state_memory);
   if (key == "user_sessions") return assign(node, config.user_sessions);
   if (key == "session_memory") return assign(node, config.session_memory);
   if (key == "lease") return assign(node, config.lease);
@@ -493,8 +495,14 @@ Parsed parse_command_line(int argc, const char* const* argv, const std::string& 
                  "maximum size of those files for all sessions of one user [no limit]")
       ->envname("TELETENSOR_USER_DISK_MEMORY")
       ->transform(bytes_validator());
-  app.add_option("--disk-dir", config.disk_dir,
-                 "directory of those files [the state directory, else $TMPDIR or /var/tmp]")
+  app.add_option("--user-state-memory", config.user_state_memory,
+                 "maximum size of the files of one user's sessions and published tensors in "
+                 "--state-dir; 0: none are written [no limit]")
+      ->envname("TELETENSOR_USER_STATE_MEMORY")
+      ->transform(bytes_validator());
+  app.add_option(
+         "--disk-dir", config.disk_dir,
+         "directory of the files of --disk-memory [the state directory, else $TMPDIR or /var/tmp]")
       ->envname("TELETENSOR_DISK_DIR");
   app.add_option("--user-sessions", config.user_sessions,
                  "maximum number of sessions of one user at the same time; 0: no limit [three "

@@ -18,7 +18,7 @@ namespace teletensor::server {
 // Settings in the section [users.NAME] of the file. A value that is set replaces the setting for
 // all users.
 struct UserConfig {
-  std::optional<std::uint64_t> memory, session_memory;
+  std::optional<std::uint64_t> memory, session_memory, state_memory;
   std::optional<int> sessions;
   std::uint64_t guaranteed = 0;  // Host memory reserved for the user, in bytes.
   double weight = 1;             // Relative share of the execution lanes.
@@ -63,7 +63,11 @@ struct Config {
   std::uint64_t disk_memory = 0;
   // Maximum of disk_memory for one user's sessions, in bytes. 0 means no limit.
   std::uint64_t user_disk_memory = 0;
-  // Directory of these files. If it is empty, the state directory is used, or $TMPDIR without one.
+  // Maximum size of the files of one user's sessions and published tensors in the state directory,
+  // in bytes. If it is unset, there is no limit; 0 means that none of them are written.
+  std::optional<std::uint64_t> user_state_memory;
+  // Directory of the files to which tensors are moved. If it is empty, the state directory is used,
+  // or $TMPDIR without one.
   std::string disk_dir;
   program::Amounts session_limits = program::kUsualLimits;
   // Maximum number of commands that a client may send ahead of execution.

@@ -168,6 +168,24 @@ TEST(Config, AUserLeavesAQuarterOfTheSessionsToOthers) {
   EXPECT_EQ(most({"--config", file.c_str()}), 7);
 }
 
+TEST(Config, TheFilesOfAUserHaveNoLimitUnlessItIsSet) {
+  const auto set = [](std::vector<const char*> words) {
+    const Parsed parsed = parse(std::move(words));
+    EXPECT_EQ(parsed.exit_code, -1) << parsed.text;
+    return parsed.config;
+  };
+  EXPECT_EQ(set({}).user_state_memory, std::nullopt);
+  EXPECT_EQ(set({"--user-state-memory=0"}).user_state_memory, 0u);
+  EXPECT_EQ(set({"--user-state-memory=2MiB"}).user_state_memory, 2u << 20);
+  const testing::Folder folder;
+  const std::string file = file_with(
+      folder, "user_state_memory = \"1MiB\"\n[users.ann]\nstate_memory = \"3MiB\"\n[users.bob]\n");
+  const Config config = set({"--config", file.c_str()});
+  EXPECT_EQ(config.user_state_memory, 1u << 20);
+  EXPECT_EQ(config.users.at("ann").state_memory, 3u << 20);
+  EXPECT_EQ(config.users.at("bob").state_memory, std::nullopt);
+}
+
 TEST(Config, Peers) {
   const testing::Folder folder;
   const std::string path =

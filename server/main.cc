@@ -216,6 +216,7 @@ int main(int argc, char** argv) {
   const auto user_sessions =
       static_cast<std::size_t>(teletensor::server::max_user_sessions(config));
   options.limits.user_sessions = user_sessions;
+  options.limits.state_memory = config.user_state_memory;
   options.limits.amounts = config.session_limits;
   options.limits.credit_instructions = static_cast<std::uint64_t>(config.session_queue);
   options.limits.outbox_bytes = config.session_unread;
@@ -223,8 +224,10 @@ int main(int argc, char** argv) {
     teletensor::server::UserLimits& limits = options.limits.users[name];
     limits = {user.sessions ? static_cast<std::size_t>(*user.sessions) : user_sessions,
               user.memory.value_or(config.user_memory),
-              user.session_memory.value_or(config.session_memory), user.weight,
-              config.session_limits};
+              user.session_memory.value_or(config.session_memory),
+              user.weight,
+              config.session_limits,
+              user.state_memory ? user.state_memory : config.user_state_memory};
     for (const auto& [field, limit] : user.session_limits) limits.amounts.*field = limit;
     if (user.guaranteed > 0) {
       engine_options.guarantees.push_back(

@@ -239,7 +239,7 @@ Status Server::bind_http() {
   HttpOptions options{options_.http, facts_.version, options_.http_names, nullptr};
   if (!is_loopback(options_.http)) options.certificates = certificates_;
   auto http = HttpServer::start(std::move(options), leases_, auth_, *health_probe_,
-                                {stores_, options_.peers});
+                                {stores_, options_.peers, recovery_.state_use()});
   if (!http.ok()) return http.status();
   http_ = std::move(*http);
   return {};

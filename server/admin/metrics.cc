@@ -48,6 +48,7 @@ struct UserRow {
   std::uint64_t sessions = 0, used = 0;
   double lane_seconds = 0;
   std::uint64_t commands = 0;
+  std::uint64_t state = 0, not_saved = 0;
   std::map<std::string, std::uint64_t> memory;  // Bytes in use, by device.
 
   void add(const UserRow& other) {
@@ -55,22 +56,32 @@ struct UserRow {
     used += other.used;
     lane_seconds += other.lane_seconds;
     commands += other.commands;
+    state += other.state;
+    not_saved += other.not_saved;
     for (const auto& [device, bytes] : other.memory) memory[device] += bytes;
   }
 };
 
-std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& counters) {
+std::map<std::string, UserRow> rows_of(const Overview& all, const Counters& counters,
+                                       const StateUse& state_use) {
   std::map<std::string, UserRow> users;
   for (const SessionView& view : all.sessions) {
-    UserRow row{1, view.used(), view.lane_seconds, view.completed, {}};
+    UserRow row{1, view.used(), view.lane_seconds, view.completed, 0, 0, {}};
     for (const engine::MemoryUse& use : view.memory) {
       row.memory[core::to_string(use.device)] += use.used;
     }
     users[view.user].add(row);
   }
   for (const auto& [user, totals] : counters.users()) {
-    users[user].add({0, 0, static_cast<double>(totals.lane_ns) * 1e-9, totals.commands, {}});
+    users[user].add({0,
+                     0,
+                     static_cast<double>(totals.lane_ns) * 1e-9,
+                     totals.commands,
+                     0,
+                     totals.not_saved,
+                     {}});
   }
+  for (const auto& [user, bytes] : state_use.users()) users[user].state += bytes;
   if (users.size() <= kMaxLabelledUsers) return users;
   std::vector<std::pair<std::string, UserRow>> order(users.begin(), users.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -125,6 +136,17 @@ void add_users(Page& page, const std::map<std::string, UserRow>& users) {
               MetricType::Counter);
   for (const auto& [user, row] : users) {
     page.row(static_cast<double>(row.commands), {{"user", user}});
+  }
+  page.family("teletensor_user_state_bytes",
+              "Files of users' sessions and published tensors in the state directory.");
+  for (const auto& [user, row] : users) {
+    page.row(static_cast<double>(row.state), {{"user", user}});
+  }
+  page.family("teletensor_snapshots_refused_total",
+              "Snapshots that were not written because of --user-state-memory.",
+              MetricType::Counter);
+  for (const auto& [user, row] : users) {
+    page.row(static_cast<double>(row.not_saved), {{"user", user}});
   }
 }
 
@@ -323,7 +345,7 @@ std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& pr
   page.one("teletensor_handles", "Names that clients hold.", static_cast<double>(handles));
   page.one("teletensor_queued_commands", "Commands received that have not run.",
            static_cast<double>(queued));
-  add_users(page, rows_of(all, counters));
+  add_users(page, rows_of(all, counters, services.state_use));
   add_groups(page, leases.engine().groups());
   if (services.peers != nullptr) add_peers(page, *services.peers);
   add_stores(page, services.stores.total());

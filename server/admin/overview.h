@@ -11,13 +11,15 @@
 #include "server/peer/peers.h"
 #include "server/rendezvous/key_stores.h"
 #include "server/session/leases.h"
+#include "server/state/state_use.h"
 
 namespace teletensor::server {
 
-// Parts of the daemon besides its sessions. Both outlive the classes that display them.
+// Parts of the daemon besides its sessions. All outlive the classes that display them.
 struct Services {
   const KeyStores& stores;
   const Peers* peers;  // The connections to peers. Null if the daemon has no peers.
+  const StateUse& state_use;
 };
 
 struct SessionView {
@@ -34,6 +36,7 @@ struct SessionView {
   double wait_seconds = 0;
   std::vector<engine::MemoryUse> memory;
   program::Amounts amounts, limits;
+  std::string unsaved;  // Why its last snapshot could not be written.
 
   std::uint64_t used() const;  // Bytes in use on all devices.
 };

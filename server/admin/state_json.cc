@@ -66,7 +66,8 @@ json to_json(const SessionView& view) {
           {"queued", view.queued},
           {"ahead", view.ahead},
           {"wait", view.wait_seconds},
-          {"lane_seconds", view.lane_seconds}};
+          {"lane_seconds", view.lane_seconds},
+          {"not_saved", view.unsaved}};
 }
 
 json to_json(const UserView& user, History& history) {
@@ -76,6 +77,7 @@ json to_json(const UserView& user, History& history) {
           {"sessions_quota", user.limits.sessions},
           {"memory", to_json(user.memory)},
           {"memory_quota", user.limits.memory},
+          {"state_quota", user.limits.state_memory ? json(*user.limits.state_memory) : json()},
           {"weight", user.limits.weight},
           {"lane_seconds", user.lane_seconds},
           {"queued", user.queued}};
@@ -230,7 +232,9 @@ std::string state_json(Leases& leases, const HealthProbe& probe, History& histor
     state["stores"] = {{"count", stores.stores}, {"bytes", stores.bytes}, {"waits", stores.waits}};
   }
   for (const UserView& user : users_of(all, leases, caller)) {
-    state["users"].push_back(to_json(user, history));
+    json shown = to_json(user, history);
+    shown["state_used"] = services.state_use.used(user.name);
+    state["users"].push_back(std::move(shown));
   }
   if (all.others_count > 0) {
     state["others"] = {{"sessions", all.others_count}, {"used", all.others.used()}};

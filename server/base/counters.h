@@ -12,9 +12,10 @@
 
 namespace teletensor::server {
 
-// Totals of one user's sessions that have ended.
+// Totals of one user.
 struct UserTotals {
-  std::uint64_t lane_ns = 0, commands = 0;
+  std::uint64_t lane_ns = 0, commands = 0;  // Of sessions that have ended.
+  std::uint64_t not_saved = 0;              // Snapshots for which the user's files had no room.
 };
 
 class Counters {
@@ -35,6 +36,12 @@ class Counters {
     UserTotals& totals = users_[known ? user : "other"];
     totals.lane_ns += more.lane_ns;
     totals.commands += more.commands;
+  }
+  // A session of this user was not written, because its files had no room for it (StateUse).
+  void not_saved(const std::string& user) {
+    core::MutexLock lock(mutex_);
+    const bool known = users_.count(user) != 0 || users_.size() < kMaxUsers;
+    ++users_[known ? user : "other"].not_saved;
   }
   std::map<std::string, UserTotals> users() const {
     core::MutexLock lock(mutex_);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,9 @@ struct UserLimits {
   std::uint64_t session_memory = 0;
   double weight = 1;                                 // Relative share of the execution lanes.
   program::Amounts amounts = program::kUsualLimits;  // Limits of one session.
+  // Maximum size of the files of the user's sessions and published tensors in the state directory,
+  // in bytes. Unset: no limit.
+  std::optional<std::uint64_t> state_memory = {};
 
   // The memory quota of a session that asks for `asked` bytes. 0 means no limit.
   std::uint64_t quota(std::uint64_t asked) const {
@@ -49,6 +53,8 @@ struct Limits {
   std::uint64_t user_memory = 0;
   // Maximum memory of one session on each device, in bytes. 0 means the engine's budget.
   std::uint64_t session_memory = 0;
+  // Maximum size of a user's files in the state directory, in bytes. Unset: no limit.
+  std::optional<std::uint64_t> state_memory;
   program::Amounts amounts = program::kUsualLimits;      // Limits of one session.
   std::map<std::string, UserLimits, std::less<>> users;  // Users with limits of their own.
   // Time that a disconnected client has to return before its session may be ended to make room.
@@ -74,7 +80,7 @@ struct Limits {
     const auto found = users.find(user);
     return found != users.end()
                ? found->second
-               : UserLimits{user_sessions, user_memory, session_memory, 1, amounts};
+               : UserLimits{user_sessions, user_memory, session_memory, 1, amounts, state_memory};
   }
 };
 

@@ -51,6 +51,13 @@ function diskMeters(user) {
     label: "Disk of " + user.name, used: m.disk_used, quota: m.disk_quota }));
 }
 
+// The user's files in the state directory, if they are limited.
+function stateMeters(user) {
+  return user.state_quota === null ? [] : [{ label: "Snapshots of " + user.name,
+    used: user.state_used, quota: user.state_quota,
+    text: bytes(user.state_used) + " of " + bytes(user.state_quota) + " in snapshots" }];
+}
+
 function sessionMeters(user) {
   const quota = user.sessions_quota;
   return [{ label: "Sessions of " + user.name, used: user.sessions, quota,
@@ -66,7 +73,7 @@ function showUsers(state, lanes) {
       memory.push({ label: "Memory of " + user.name, used: 0, quota: user.memory_quota });
     }
     return { key: user.name, cells: [userCell(user.name, user.color), meters(memory),
-      meters(diskMeters(user)), meters(sessionMeters(user)), user.weight.toFixed(1),
+      meters([...diskMeters(user), ...stateMeters(user)]), meters(sessionMeters(user)), user.weight.toFixed(1),
       seconds(user.lane_seconds), now.toFixed(2), user.queued] };
   });
   fill("users", known);
@@ -109,7 +116,8 @@ function showSessions(state, lanes) {
   fill("sessions", state.sessions.map((s) => {
     const may = state.caller.role === "admin" || s.user === state.caller.user;
     return { key: s.id, cells: [sessionLink(s.id, s.name), s.user, client(s), seconds(s.age),
-      bytes(s.used) + (s.away ? " + " + bytes(s.away) + " on disk" : ""), s.handles,
+      bytes(s.used) + (s.away ? " + " + bytes(s.away) + " on disk" : "")
+        + (s.not_saved ? ", not saved" : ""), s.handles,
       seconds(s.lane_seconds), lanes.get(s.id).toFixed(2), s.queued,
       may ? { make: () => actions(s) } : ""] };
   }));

@@ -22,7 +22,8 @@ function facts(s) {
     ["Version of the client", s.client_version], ["State", client(s) + (s.attached ? "" : gone)],
     ["Opened", seconds(s.age) + " ago"], ["Handles", s.handles], ["Queue", queue],
     ["Commands so far", s.completed], ["Lane time", seconds(s.lane_seconds)],
-    ["Lanes now", rate(s.id, s.lane_seconds, s.now).toFixed(2)]];
+    ["Lanes now", rate(s.id, s.lane_seconds, s.now).toFixed(2)],
+    ["Last snapshot", s.not_saved ? "not written: " + s.not_saved : "no failure"]];
 }
 
 function showFacts(s) {

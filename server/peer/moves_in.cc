@@ -156,6 +156,10 @@ void Moves::append(const std::string& peer, const v1::PeerMove& move, std::strin
   Status status = move.bytes() == file.size()
                       ? Status()
                       : core::invalid("the bytes of the session's file arrived out of order");
+  if (status.ok()) {
+    status = recovery_.state_use().fits(MoveFiles::session(move.id()), found->second.offer.user(),
+                                        file.size() + data.size());
+  }
   if (status.ok()) status = file.append(data);
   if (status.ok()) return say(peer, move.id(), v1::PeerMove::ACCEPT, file.size());
   say_no(peer, move.id(), v1::PeerMove::REFUSE, status);
@@ -253,6 +257,8 @@ Status Moves::take_in(const std::string& id, Coming& coming) {
   const std::vector<Tokens::Hashed> tokens = tokens_of(arrival);
   TT_RETURN_IF_ERROR(auth_.tokens().adopt(arrival.user(), tokens));
   TT_RETURN_IF_ERROR(files_->take(id));
+  const std::string file = MoveFiles::session(id);
+  recovery_.state_use().set(file, arrival.user(), recovery_.store()->size_of(file));
   const LeaseRef lease = std::move(coming.lease);
   if (lease) {
     TT_RETURN_IF_ERROR(leases_.admit(lease));

@@ -225,11 +225,13 @@ core::Result<Attached> Lease::attach(const AttachCall& call, std::string* word) 
                    call.uploads <= uploads_upto_ && call.replay_from <= outbox_.received_upto() + 1;
     if ((behind && !reply.replay) || call.uploads > uploads_upto_) {
       *word = "rollback";
-      return Status(Code::kFailedPrecondition,
-                    "the daemon was restarted, and has the session as of command " +
-                        std::to_string(outbox_.completed_upto()) + "; command " +
-                        std::to_string(call.completed) +
-                        " had run. Session.accept_rollback() goes on with what there is");
+      return Status(
+          Code::kFailedPrecondition,
+          "the daemon was restarted, and has the session as of command " +
+              std::to_string(outbox_.completed_upto()) + "; command " +
+              std::to_string(call.completed) + " had run" +
+              (unsaved_.empty() ? "" : " (what came later was not written: " + unsaved_ + ")") +
+              ". Session.accept_rollback() goes on with what there is");
     }
     attach_ = call.attach;
     awaited_ = true;

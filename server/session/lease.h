@@ -208,6 +208,10 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   void restore(const v1::SavedBody& body, const std::string& file);
   // The lease's file in the store. Empty if there is none yet.
   std::string file() const;
+  // Why the last snapshot of the session could not be written. Empty if it was, or if there was
+  // none.
+  std::string unsaved() const;
+  void set_unsaved(const std::string& why);
   std::uint64_t written_upto() const;  // The lease's file contains all commands up to this number.
   // Returns false, without a change, if the file was passed to the next lease of the session.
   bool set_file(const std::string& file, std::uint64_t upto);
@@ -287,6 +291,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   const LeaseCall* run_now_ TT_GUARDED_BY(mutex_) = nullptr;
   std::vector<std::weak_ptr<LeaseCall>> calls_ TT_GUARDED_BY(mutex_);
   std::string file_ TT_GUARDED_BY(mutex_);
+  std::string unsaved_ TT_GUARDED_BY(mutex_);
   std::uint64_t written_upto_ TT_GUARDED_BY(mutex_) = 0;
   bool handed_on_ TT_GUARDED_BY(mutex_) = false;
   std::uint64_t uploads_upto_ TT_GUARDED_BY(mutex_) = 0;  // Number of the last upload.

@@ -91,6 +91,16 @@ std::string Lease::file() const {
   return file_;
 }
 
+std::string Lease::unsaved() const {
+  MutexLock lock(mutex_);
+  return unsaved_;
+}
+
+void Lease::set_unsaved(const std::string& why) {
+  MutexLock lock(mutex_);
+  unsaved_ = why;
+}
+
 std::uint64_t Lease::written_upto() const {
   MutexLock lock(mutex_);
   return written_upto_;

@@ -58,7 +58,8 @@ Recovery::Recovery(Leases& leases, std::unique_ptr<SessionStore> store, Times ti
                    std::function<void()> shutdown)
     : leases_(leases),
       store_(std::move(store)),
-      shared_tensors_(store_.get(), leases.engine()),
+      state_use_(leases.limits()),
+      shared_tensors_(store_.get(), leases.engine(), state_use_),
       times_(times),
       shutdown_(std::move(shutdown)),
       budget_(times.drain) {
@@ -337,13 +338,18 @@ void Recovery::work() {
     }
     for (const std::string& file : over) {
       store_->remove(file);
+      state_use_.forget(file);
       shared_tensors_.held_by(file, {});
     }
     if (!over.empty()) shared_tensors_.sweep();
     if (!job) continue;
     auto facts = core::with_memory("a snapshot", [&] { return write(*job); });
     const auto done = job->done;
-    if (last_chance(*job) && !job->squeezed && facts.status().code() == Code::kResourceExhausted) {
+    if (job->full) {
+      MutexLock lock(mutex_);
+      if (queue_.order) queue_.order->refund(job->lease->client.user, job->bytes);
+    } else if (last_chance(*job) && !job->squeezed &&
+               facts.status().code() == Code::kResourceExhausted) {
       MutexLock lock(mutex_);
       queue_.starved.push_back(std::move(*job));
     }
@@ -391,8 +397,27 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   std::string file = job.lease->file();
   const bool fresh = file.empty();
   if (fresh) file = store_->new_name();
-  const Status written = write_files(job, file, {check, spares}, lost);
+  const std::string& user = job.lease->client.user;
+  Status no_room;
+  const auto fits = [&](std::uint64_t bytes) {
+    no_room = state_use_.fits(file, user, bytes);
+    job.full = !no_room.ok();
+    return no_room;
+  };
+  SessionStore::Terms terms{check, spares};
+  terms.fits = fits;
+  Status written = write_files(job, file, terms, lost);
+  if (!no_room.ok()) written = no_room;  // The reason without the name of the file.
   facts.seconds = seconds_since(began);
+  if (written.ok()) {
+    job.lease->set_unsaved("");
+  } else if (written.code() != Code::kCancelled) {
+    job.lease->set_unsaved(written.message());
+  }
+  if (job.full) {
+    leases_.counters().not_saved(user);
+    shared_tensors_.sweep();  // Published tensors may have been written for this session alone.
+  }
   if (!written.ok()) {
     spdlog::warn("event=snapshot_failed session=\"{}\" id={} reason=\"{}\"", job.lease->client.name,
                  job.lease->client.id, written.message());
@@ -403,6 +428,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
                  job.lease->client.name, job.lease->client.id, lost.storages, lost.bytes,
                  lost.why.message());
   }
+  state_use_.set(file, user, store_->size_of(file));
   shared_tensors_.held_by(file, std::move(shared_ids));
   shared_tensors_.sweep();
   // If this lease has passed its file to the next lease of the session, the snapshot is stored in
@@ -410,6 +436,7 @@ core::Result<SnapshotFacts> Recovery::write(Job& job) {
   const bool ours = job.lease->set_file(file, facts.completed_upto);
   if (ours ? job.lease->over() : fresh) {
     store_->remove(file);
+    state_use_.forget(file);
     shared_tensors_.held_by(file, {});
     shared_tensors_.sweep();
   }
@@ -427,13 +454,14 @@ Status Recovery::write_files(Job& job, const std::string& file, SessionStore::Te
   spared.spares = [&](const Status& why) {
     return terms.spares(why) || (last_chance(job) && why.code() == Code::kResourceExhausted);
   };
-  TT_RETURN_IF_ERROR(shared_tensors_.write(job.image, spared, lost));
+  TT_RETURN_IF_ERROR(
+      shared_tensors_.write(job.image, job.lease->client.user, spared, lost, &job.full));
   job.body->clear_image();
   write_image(job.image, engine.catalog(), *job.body->mutable_image());
   for (int tries = job.squeezed ? kSqueezes : 0;; --tries) {
     SessionStore::Lost now = lost;
     const Status status = store_->write(file, *job.head, *job.body, job.image, engine, terms, now);
-    if (tries == 0 || status.code() != Code::kResourceExhausted) {
+    if (tries == 0 || job.full || status.code() != Code::kResourceExhausted) {
       lost = now;
       return status;
     }
@@ -588,7 +616,9 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
     const Status status = store_->write_losses(losses);
     if (!status.ok()) spdlog::warn("event=losses_not_written reason=\"{}\"", status.message());
   }
-  spdlog::info("event=drained kept={} lost={} seconds={:.3f}", stay.size(), losses.losses_size(),
+  const auto lost = std::count_if(facts.lost.begin(), facts.lost.end(),
+                                  [](const auto& each) { return !each.goes_back; });
+  spdlog::info("event=drained kept={} lost={} seconds={:.3f}", stay.size(), lost,
                seconds_since(began));
   written_ = true;
   leases_.shutdown([&](const Lease& lease) { return stay.contains(&lease); });
@@ -661,10 +691,12 @@ void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& los
   spdlog::warn("event={} session=\"{}\" id={} user=\"{}\" reason=\"{}\"",
                back ? "session_goes_back" : "session_lost", lease.client.name, lease.client.id,
                lease.client.user, why.message());
-  if (back) return;
   v1::SavedLoss& loss = *losses.add_losses();
   loss.set_token(lease.token);
   loss.set_user(lease.client.user);
+  loss.set_goes_back(back);
+  loss.set_reason(why.message());
+  if (back) return;
   if (lease.client.named) loss.set_name(lease.client.name);
   loss.set_reason("the daemon was shut down, and session \"" + lease.client.name +
                   "\" could not be kept: " + why.message());
@@ -677,6 +709,7 @@ void Recovery::restore() {
   if (!on()) return leases_.engine().restored();
   const v1::SavedLosses losses = store_->take_losses();
   for (const v1::SavedLoss& loss : losses.losses()) {
+    if (loss.goes_back()) continue;
     v1::SavedHead head;
     head.set_token(loss.token());
     leases_.refuse(head, Status(Code::kAborted, loss.reason()), "lost", nullptr);
@@ -686,10 +719,17 @@ void Recovery::restore() {
   leases_.engine().number_from(microseconds_of_the_clock());
   const std::vector<SessionStore::Found> all = store_->list();
   for (const SessionStore::Found& found : all) {
+    if (found.status.ok()) {
+      state_use_.set(found.file, found.head.user(), store_->size_of(found.file));
+    }
     shared_tensors_.held_by(found.file, {found.head.commons().begin(), found.head.commons().end()});
   }
   shared_tensors_.restore(leases_.limits());
   for (const SessionStore::Found& found : all) restore_one(found);
+  for (const v1::SavedLoss& loss : losses.losses()) {
+    const auto lease = leases_.find(loss.token());
+    if (loss.goes_back() && lease.ok()) (*lease)->set_unsaved(loss.reason());
+  }
   leases_.engine().restored();
 }
 

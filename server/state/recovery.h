@@ -21,6 +21,7 @@
 #include "engine/core/mutex.h"
 #include "server/session/leases.h"
 #include "server/state/shared_tensor_store.h"
+#include "server/state/state_use.h"
 #include "server/state/store.h"
 #include "server/state/write_order.h"
 
@@ -77,6 +78,8 @@ class Recovery {
   core::Status refusal(const Lease& lease) const;
   // The store of session files. Null if there is no state directory.
   const SessionStore* store() const { return store_.get(); }
+  // The sizes of the files of each user.
+  StateUse& state_use() { return state_use_; }
   // Creates a session from a file of the store. Clients cannot find it before Leases::admit(). With
   // `arrives`, the file comes from a peer, and the session gets a new number.
   core::Result<LeaseRef> load_session(const std::string& file, bool arrives);
@@ -106,6 +109,8 @@ class Recovery {
     std::uint64_t bytes = 0;  // Size of the tensors.
     // Whether tensors that do not fit on the disk are dropped and the rest is written.
     bool squeezed = false;
+    // Whether the files of the session's user have no room for it (StateUse).
+    bool full = false;
   };
   // The sessions to write.
   struct Queue {
@@ -153,6 +158,7 @@ class Recovery {
 
   Leases& leases_;
   const std::unique_ptr<SessionStore> store_;
+  StateUse state_use_;
   SharedTensorStore shared_tensors_;  // Used by the writer thread once it has started to write.
   const Times times_;
   const std::function<void()> shutdown_;

@@ -39,13 +39,17 @@ std::string file_of(std::uint64_t id) {
 
 // ---------------------------------------------------------------- writing
 
-Status SharedTensorStore::write(program::Image& image, const SessionStore::Terms& terms,
-                                SessionStore::Lost& lost) {
+Status SharedTensorStore::write(program::Image& image, const std::string& user,
+                                const SessionStore::Terms& terms, SessionStore::Lost& lost,
+                                bool* full) {
   for (program::Image::Storage& storage : image.storages) {
     if (storage.common == 0) continue;
-    const Status status = write_bytes(storage, terms.check);
+    Writing writing{storage, terms.check};
+    const Status status = write_bytes(writing);
     if (status.ok()) continue;
-    if (!terms.spares(status)) return status;
+    *full = writing.full == user;
+    const bool another = !writing.full.empty() && !*full;
+    if (*full || (!another && !terms.spares(status))) return status;
     storage.gone = status.message();
     lost.add(storage.bytes, status);
   }
@@ -59,21 +63,21 @@ Status SharedTensorStore::write(program::Image& image, const SessionStore::Terms
   return {};
 }
 
-Status SharedTensorStore::write_bytes(program::Image::Storage& storage,
-                                      const SessionStore::Check& check) {
-  const std::string file = file_of(storage.common);
+Status SharedTensorStore::write_bytes(Writing& writing) {
+  const std::string file = file_of(writing.storage.common);
   for (int tries = 0;; ++tries) {
     bool changed = false;
-    const Status status = write_file(file, storage, check, tries == kTriesInPieces, changed);
-    if (!changed) return named_file(file, status);
+    const Status status = write_file(file, writing, tries == kTriesInPieces, changed);
+    if (!changed) return writing.full.empty() ? named_file(file, status) : status;
   }
 }
 
 // Writes one state of the storage, unless the file has it already. Sessions can write to the
 // storage while the disk is busy, unless `hold` is true. *changed is set if a session did so before
 // all pieces were copied.
-Status SharedTensorStore::write_file(const std::string& file, program::Image::Storage& storage,
-                                     const SessionStore::Check& check, bool hold, bool& changed) {
+Status SharedTensorStore::write_file(const std::string& file, Writing& writing, bool hold,
+                                     bool& changed) {
+  program::Image::Storage& storage = writing.storage;
   std::unique_ptr<BlockWriter> writer;
   std::vector<char> piece;
   std::uint64_t at = 0;
@@ -88,7 +92,7 @@ Status SharedTensorStore::write_file(const std::string& file, program::Image::St
     if (complete || changed) return {};
     piece.resize(std::min(facts.bytes, kCommonPiece));
     do {
-      TT_RETURN_IF_ERROR(check());
+      TT_RETURN_IF_ERROR(writing.check());
       const std::uint64_t part = std::min<std::uint64_t>(piece.size(), facts.bytes - at);
       if (part > 0) TT_RETURN_IF_ERROR(engine_.read_storage(storage, at, piece.data(), part));
       at += part;
@@ -96,9 +100,14 @@ Status SharedTensorStore::write_file(const std::string& file, program::Image::St
       if (!hold || complete) let_go();
       if (writer == nullptr) TT_RETURN_IF_ERROR(begin_file(file, facts, writer));
       if (part > 0) TT_RETURN_IF_ERROR(writer->write(piece.data(), part));
+      if (complete) TT_RETURN_IF_ERROR(writer->end_block());
+      const Status fits = use_.fits(file, facts.user, writer->stored());
+      if (!fits.ok()) writing.full = facts.user;
+      TT_RETURN_IF_ERROR(fits);
     } while (hold && !complete);
     if (!complete) return {};
     TT_RETURN_IF_ERROR(writer->commit());
+    use_.set(file, facts.user, store_->size_of(file));
     written_[facts.id] = facts.writes;
     return {};
   };
@@ -156,6 +165,7 @@ void SharedTensorStore::sweep() {
   std::erase_if(written_, [&](const auto& each) {
     if (held.contains(each.first)) return false;
     store_->remove(file_of(each.first));
+    use_.forget(file_of(each.first));
     return true;
   });
 }
@@ -190,6 +200,7 @@ Status SharedTensorStore::restore_one(std::uint64_t id, const Limits& limits) {
     status = Status(core::Code::kDataLoss,
                     "the file has another tensor than its name says, or is of another version");
   }
+  if (status.ok()) use_.set(file_of(id), head.user(), store_->size_of(file_of(id)));
   const engine::SharedStorage facts{
       id, device_from(head.device()), head.bytes(), head.writes(), head.owner(), head.user()};
   std::uint64_t left = head.bytes();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/base/limits.h"
+#include "server/state/state_use.h"
 #include "server/state/store.h"
 
 namespace teletensor::server {
@@ -19,8 +20,8 @@ namespace teletensor::server {
 class SharedTensorStore {
  public:
   // If `store` is null, no call has an effect.
-  SharedTensorStore(const SessionStore* store, engine::Engine& engine)
-      : store_(store), engine_(engine) {}
+  SharedTensorStore(const SessionStore* store, engine::Engine& engine, StateUse& use)
+      : store_(store), engine_(engine), use_(use) {}
 
   // Restores all names, and the storages that session files refer to, into the engine, each user's
   // within its limit. Precondition: held_by() was called for each session file, and no session is
@@ -29,18 +30,25 @@ class SharedTensorStore {
 
   // Writes those shared storages of `image`, and those names, that have changed since they were
   // written last. `terms` is passed to SessionStore::write(). Records in the image which version of
-  // each storage is on disk, or why there is none.
-  core::Status write(program::Image& image, const SessionStore::Terms& terms,
-                     SessionStore::Lost& lost);
+  // each storage is on disk, or why there is none. A storage of another user than `user`, who has
+  // no room for it (StateUse), is added to `lost`. For a storage of `user` that is an error, and
+  // *full is set.
+  core::Status write(program::Image& image, const std::string& user,
+                     const SessionStore::Terms& terms, SessionStore::Lost& lost, bool* full);
   // Sets the shared storages that a session file refers to. An empty list means that the file was
   // removed. sweep() removes storages that no session file refers to.
   void held_by(const std::string& file, std::vector<std::uint64_t> shared_ids);
   void sweep();
 
  private:
-  core::Status write_bytes(program::Image::Storage& storage, const SessionStore::Check& check);
-  core::Status write_file(const std::string& file, program::Image::Storage& storage,
-                          const SessionStore::Check& check, bool hold, bool& changed);
+  // One storage to write. `full` is the user whose files have no room for it, if that is the error.
+  struct Writing {
+    program::Image::Storage& storage;
+    const SessionStore::Check& check;
+    std::string full = {};
+  };
+  core::Status write_bytes(Writing& writing);
+  core::Status write_file(const std::string& file, Writing& writing, bool hold, bool& changed);
   core::Status begin_file(const std::string& file, const engine::SharedStorage& facts,
                           std::unique_ptr<memory::BlockWriter>& writer);
   core::Status write_names();
@@ -49,6 +57,7 @@ class SharedTensorStore {
 
   const SessionStore* const store_;
   engine::Engine& engine_;
+  StateUse& use_;
   // Storages that were written: id and write count at that time.
   std::map<std::uint64_t, std::uint64_t> written_;
   // Value of Engine::publications_changed() when the names were written.

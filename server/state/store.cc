@@ -124,6 +124,12 @@ bool SessionStore::exists(const std::string& file) const {
   return std::filesystem::exists(path_of(file), error);
 }
 
+std::uint64_t SessionStore::size_of(const std::string& file) const {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path_of(file), error);
+  return error ? 0 : size;
+}
+
 std::vector<SessionStore::Found> SessionStore::list() const {
   std::vector<Found> all;
   std::error_code error;
@@ -181,6 +187,7 @@ Status write_storage(BlockWriter& writer, const program::Image::Storage& storage
     if (!lost.ok()) return terms.spares(lost) ? write_reason(writer, storage, lost) : lost;
     TT_RETURN_IF_ERROR(writer.write(&part, sizeof part));
     TT_RETURN_IF_ERROR(writer.write(piece.data(), part));
+    TT_RETURN_IF_ERROR(terms.fits(writer.stored()));
   }
   return {};
 }
@@ -205,6 +212,8 @@ Status SessionStore::write(const std::string& file, const v1::SavedHead& head,
       TT_RETURN_IF_ERROR(write_storage(**writer, storage, engine, terms, piece, gone));
       if (!gone.ok()) lost.add(storage.bytes, gone);
     }
+    TT_RETURN_IF_ERROR((*writer)->end_block());
+    TT_RETURN_IF_ERROR(terms.fits((*writer)->stored()));
     if (const Status status = terms.check(); !status.ok() && !terms.spares(status)) return status;
     return (*writer)->commit();
   };

@@ -59,6 +59,8 @@ class SessionStore {
     Spares spares;
     // Maximum size of the file in bytes. Storages that do not fit are dropped.
     std::uint64_t room = kEndless;
+    // Called with the size that the file has so far. An error cancels the writing.
+    std::function<core::Status(std::uint64_t)> fits = [](std::uint64_t) { return core::Status(); };
   };
   static constexpr std::uint64_t kEndless = ~std::uint64_t{0};
   struct Lost {
@@ -75,6 +77,8 @@ class SessionStore {
                      Lost& lost) const;
   void remove(const std::string& file) const;
   bool exists(const std::string& file) const;
+  // The size of a file in bytes. 0 if it does not exist.
+  std::uint64_t size_of(const std::string& file) const;
   std::string path_of(const std::string& file) const { return folder_ + "/" + file; }
 
   // A file that is being read. The contents of its storages follow after `body`.

@@ -140,6 +140,9 @@ def _sessions(args: argparse.Namespace) -> int:
               str(s["queued"]), bytes_text(_used(s)), bytes_text(_used(s, "peak")),
               f"{s['lane_seconds']:.2f} s", s["client_version"]) for s in found]
     _table(rows)
+    for s in found:
+        if s["not_saved"]:
+            print(f"session {s['id']} was not saved: {s['not_saved']}")
     if others is not None:
         print(f"and {others['sessions']} of others, which use {bytes_text(_used(others))} together")
     return 0
