@@ -2,8 +2,6 @@
 
 #include <optional>
 
-#include "engine/memory/pool.h"
-
 namespace teletensor::server {
 
 using core::MutexLock;
@@ -46,15 +44,15 @@ Status StateUse::fits(const std::string& file, const std::string& user, std::uin
                       " may have no files in the state directory (limit user_state_memory); ask "
                       "the administrator for room (--user-state-memory)");
   }
-  return Status(core::Code::kResourceExhausted,
-                "the files of " + user + " in the state directory may have " +
-                    memory::readable_bytes(*limit) +
-                    " (limit user_state_memory), other sessions and "
-                    "published tensors of " +
-                    user + " take " + memory::readable_bytes(others) +
-                    " of it, and this file needs more than the rest; free tensors, close a session "
-                    "(teletensor sessions, teletensor kill ID), or ask the administrator for more "
-                    "(--user-state-memory)");
+  return Status(
+      core::Code::kResourceExhausted,
+      "the files of " + user + " in the state directory may have " + std::to_string(*limit) +
+          " bytes (limit user_state_memory), other sessions and "
+          "published tensors of " +
+          user + " take " + std::to_string(others) +
+          " bytes of it, and this file needs more than the rest; free tensors, close a session "
+          "(teletensor sessions, teletensor kill ID), or ask the administrator for more "
+          "(--user-state-memory)");
 }
 
 std::uint64_t StateUse::used(std::string_view user) const {

@@ -53,7 +53,7 @@ def test_a_drain_writes_other_users_and_tells_the_one_over_the_limit(start_daemo
         np.testing.assert_array_equal(u.numpy(), of_less)
     with small.as_current():
         np.testing.assert_array_equal(w.numpy(), of_small)
-    reason = r"files of mallory in the state directory may have 4.0 MiB \(limit user_state_memory\).*" \
+    reason = r"files of mallory in the state directory may have 4194304 bytes \(limit user_state_memory\).*" \
              r"--user-state-memory"
     with large.as_current(), pytest.raises(tt.SessionLostError, match=reason):
         v.sum().item()
