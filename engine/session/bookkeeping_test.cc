@@ -226,6 +226,8 @@ TEST(Bookkeeping, WithoutEndEndsTheSession) {
   }
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("names and tape"));
+  EXPECT_THAT(status.message(), HasSubstr("; the session ends at command "));
+  EXPECT_THAT(status.message(), HasSubstr("the daemon has 256.0 MiB in all"));
   EXPECT_LT(made, 1'000'000);
   EXPECT_GT(made, 100'000);
   client.session = nullptr;

@@ -220,6 +220,18 @@ Status Session::beyond_limits() const {
                              "delete tensors, or call backward() or detach() on what is recorded");
 }
 
+// The end of a session whose names cannot be refused, because its client has made them already: a
+// command that the client has sent keeps its numbers whether or not it runs.
+Status Session::beyond_the_overdraft(const Status& refused, std::uint64_t unpaid) const {
+  return Status(refused.code(),
+                refused.message() + "; the session ends at command " +
+                    std::to_string(frame_.consumed() + 1) +
+                    ": what its client has sent since needs " + memory::readable_bytes(unpaid) +
+                    " for names of instructions that do not run, and for those the daemon has " +
+                    memory::readable_bytes(memory::Overdraft::kTotal) +
+                    " in all, of which a user gets half of what other users leave");
+}
+
 // Precondition: nothing is queued, or entries are refused already.
 Status Session::refuse_or_resume() {
   if (back_.failures().open() == 0) forget_upto(back_.completed_upto());
@@ -242,7 +254,7 @@ Status Session::refuse_or_resume() {
   if (covered && back_.refusing()) return {};
   Status status = host_pool().refusal(charged_things(front_, back_, listener_->unread_bytes()),
                                       std::max(unpaid, Charge::kStep));
-  if (!covered) return status;
+  if (!covered) return beyond_the_overdraft(status, unpaid);
   back_.refuse(std::move(status));
   return {};
 }

@@ -164,6 +164,7 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   }
   core::Status beyond_limits() const;
   core::Status refuse_or_resume();
+  core::Status beyond_the_overdraft(const core::Status& refused, std::uint64_t unpaid) const;
   memory::Pool& host_pool() const {
     return back_.executor().pool(static_cast<std::size_t>(devices_.find(core::Device{})));
   }

@@ -26,7 +26,7 @@ LARGER = {
     ("engine/runtime/executor.h", "Executor"): (76, 35),
     ("engine/runtime/group_epoch.h", "GroupEpoch"): (58, 23),
     ("engine/runtime/program_run.h", "ProgramRun"): (37, 30),
-    ("engine/session/session.h", "Session"): (84, 45),
+    ("engine/session/session.h", "Session"): (85, 45),
     ("server/peer/moves.h", "Moves"): (38, 21),
     ("server/session/lease.h", "Lease"): (46, 37),
     ("server/base/limits.h", "Limits"): (1, 22),
