@@ -49,14 +49,12 @@ Status Publications::add(Facts facts, memory::Storage& storage) {
                                             " has published '" + facts.name + "'");
   }
   if (found == names_.end()) {
-    std::size_t& count = counts_[facts.owner];
-    if (count >= facts.most) {
-      const std::size_t used = count;
-      if (used == 0) counts_.erase(facts.owner);
+    const auto owned = owned_.find(facts.owner);
+    const std::size_t used = owned == owned_.end() ? 0 : owned->second.size();
+    if (used >= facts.most) {
       return program::over_limit("publish", &program::Amounts::published, used, 1, facts.most,
                                  "withdraw some");
     }
-    ++count;
   } else {
     by_id_.erase(found->second.facts.id);
     std::erase(found->second.entry->names, key);
@@ -77,16 +75,20 @@ void Publications::put(Facts facts, Entry& entry) {
   ++changes_;
   entry.names.push_back(key);
   by_id_[facts.id] = key;
+  owned_[facts.owner].insert_or_assign(facts.name, key);
   names_.insert_or_assign(std::move(key), Name{std::move(facts), &entry});
 }
 
 Status Publications::withdraw(memory::OwnerId owner, std::string_view name) {
   core::MutexLock lock(mu_);
-  for (auto it = names_.begin(); it != names_.end(); ++it) {
-    if (it->second.facts.owner != owner || it->first.second != name) continue;
-    std::erase(it->second.entry->names, it->first);
-    drop(it);
-    return {};
+  const auto owned = owned_.find(owner);
+  if (owned != owned_.end()) {
+    if (const auto key = owned->second.find(name); key != owned->second.end()) {
+      const auto found = names_.find(key->second);
+      std::erase(found->second.entry->names, found->first);
+      drop(found);
+      return {};
+    }
   }
   return Status(Code::kNotFound,
                 "publish: this session has not published '" + std::string(name) + "'");
@@ -99,8 +101,9 @@ void Publications::gone(const Entry& entry) {
 
 void Publications::drop(std::map<Key, Name>::iterator name) {
   ++changes_;
-  const auto count = counts_.find(name->second.facts.owner);
-  if (--count->second == 0) counts_.erase(count);
+  const auto owned = owned_.find(name->second.facts.owner);
+  owned->second.erase(name->first.second);
+  if (owned->second.empty()) owned_.erase(owned);
   by_id_.erase(name->second.facts.id);
   names_.erase(name);
 }
@@ -176,7 +179,6 @@ void Publications::restore(Facts facts, memory::Storage& storage) {
   number_from(facts.id + 1);
   core::MutexLock lock(mu_);
   if (names_.contains(Key(facts.user, facts.name)) || by_id_.contains(facts.id)) return;
-  ++counts_[facts.owner];
   put(std::move(facts), *static_cast<Entry*>(storage.sharing()));
 }
 
@@ -186,8 +188,8 @@ const std::string& Publications::user_of(const memory::Storage& storage) {
 
 std::size_t Publications::count(memory::OwnerId owner) const {
   core::MutexLock lock(mu_);
-  const auto found = counts_.find(owner);
-  return found == counts_.end() ? 0 : found->second;
+  const auto found = owned_.find(owner);
+  return found == owned_.end() ? 0 : found->second.size();
 }
 
 }  // namespace teletensor::runtime

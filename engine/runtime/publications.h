@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -83,7 +84,8 @@ class Publications {
   mutable core::Mutex mu_;
   std::map<Key, Name> names_ TT_GUARDED_BY(mu_);
   std::map<std::uint64_t, Key> by_id_ TT_GUARDED_BY(mu_);
-  std::map<memory::OwnerId, std::size_t> counts_ TT_GUARDED_BY(mu_);
+  // The names of each session, and their keys.
+  std::map<memory::OwnerId, std::map<std::string, Key, std::less<>>> owned_ TT_GUARDED_BY(mu_);
   std::uint64_t next_ TT_GUARDED_BY(mu_) = 1;
   std::uint64_t changes_ TT_GUARDED_BY(mu_) = 0;
 };
