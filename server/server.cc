@@ -213,6 +213,7 @@ Status Server::open_sockets() {
 void Server::guide(uid_t user, int connection) {
   if (user == geteuid() || user == 0) return listeners_.front()->take(connection);
   if (user_listeners_ && user_listeners_->take(user, connection)) return;
+  leases_.counters().refused(Refusal::kSocketUser);
   const std::uint64_t count = ++refused_users_;
   if (count <= kTurnedAwayLogged || count % kTurnedAwayLogged == 0) {
     spdlog::warn("event=socket_user_refused uid={} count={}", user, count);

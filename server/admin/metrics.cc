@@ -312,6 +312,25 @@ void add_stores(Page& page, const KeyStores::Total& total) {
            static_cast<double>(total.waits));
 }
 
+void add_refusals(Page& page, const Counters& counters) {
+  struct Row {
+    Refusal why;
+    const char *by, *reason;
+  };
+  const Row rows[] = {
+      {Refusal::kHttpPlaces, "http", "places"}, {Refusal::kHttpReplaced, "http", "replaced"},
+      {Refusal::kHttpHead, "http", "head"},     {Refusal::kHttpBody, "http", "body"},
+      {Refusal::kHttpTime, "http", "time"},     {Refusal::kGrpcStreams, "grpc", "streams"},
+      {Refusal::kSocketUser, "socket", "user"}};
+  page.family("teletensor_refused_connections_total",
+              "Connections, requests and streams that exceeded a limit, by reason.",
+              MetricType::Counter);
+  for (const Row& row : rows) {
+    page.row(static_cast<double>(counters.refused(row.why)),
+             {{"by", row.by}, {"reason", row.reason}});
+  }
+}
+
 }  // namespace
 
 std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& probe,
@@ -362,6 +381,7 @@ std::string metrics_text(Leases& leases, const Auth& auth, const HealthProbe& pr
            static_cast<double>(auth.refused()), MetricType::Counter);
   page.one("teletensor_refused_sessions_total", "Sessions refused: versions, limits.",
            static_cast<double>(counters.refused_sessions), MetricType::Counter);
+  add_refusals(page, counters);
   page.one("teletensor_slow_instructions_total", "Instructions that went into the slow log.",
            static_cast<double>(leases.slow_log().added()), MetricType::Counter);
   page.one("teletensor_ready", "1 while the canary's computations are right and recent.",

@@ -18,6 +18,19 @@ struct UserTotals {
   std::uint64_t not_saved = 0;              // Snapshots for which the user's files had no room.
 };
 
+// Why a connection or a request was refused before its caller was asked for a token, or a stream
+// after that.
+enum class Refusal : std::uint8_t {
+  kHttpPlaces,    // No place for the connection: its address or all addresses have too many.
+  kHttpReplaced,  // It waited longest and gave way to a new connection.
+  kHttpHead,      // Its request line or its headers are too large.
+  kHttpBody,      // Its body is too large.
+  kHttpTime,      // Its request took too long.
+  kGrpcStreams,   // Its user, its session or all users have too many streams.
+  kSocketUser,    // A user who may not connect to the UNIX socket, or for whom there is no place.
+  kCount
+};
+
 class Counters {
  public:
   static constexpr std::size_t kCodes = 17;  // Number of gRPC status codes.
@@ -26,6 +39,9 @@ class Counters {
 
   // Sessions refused because of their protocol version or a limit.
   std::atomic<std::uint64_t> refused_sessions{0};
+
+  void refused(Refusal why) { ++refused_[static_cast<std::size_t>(why)]; }
+  std::uint64_t refused(Refusal why) const { return refused_[static_cast<std::size_t>(why)]; }
 
   void ended(core::Code code) { ++ended_[static_cast<std::size_t>(code) % kCodes]; }
   std::uint64_t ended(std::size_t code) const { return ended_[code]; }
@@ -50,6 +66,7 @@ class Counters {
 
  private:
   std::array<std::atomic<std::uint64_t>, kCodes> ended_{};
+  std::array<std::atomic<std::uint64_t>, static_cast<std::size_t>(Refusal::kCount)> refused_{};
   mutable core::Mutex mutex_;
   std::map<std::string, UserTotals> users_ TT_GUARDED_BY(mutex_);
 };

@@ -35,9 +35,11 @@ struct FreeTls {
 
 }  // namespace
 
-BoundedServer::BoundedServer(Certificates* certificates)
+BoundedServer::BoundedServer(Certificates* certificates, Counters& counters)
     : tls_(certificates != nullptr),
-      connections_([this](HttpConnections::Connection& connection) { serve(connection); }) {
+      counters_(counters),
+      connections_([this](HttpConnections::Connection& connection) { serve(connection); },
+                   counters) {
   new_task_queue = [] { return new Immediately; };
   if (!tls_) return;
   context_.reset(SSL_CTX_new(TLS_server_method()));
@@ -92,6 +94,11 @@ void BoundedServer::serve_requests(HttpStream& stream, const SSL* tls) {
     const bool answered = process_request(stream, last, closes,
                                           [tls](httplib::Request& request) { request.ssl = tls; });
     if (!answered || last || closes) break;
+  }
+  if (const int status = stream.refused(); status != 0) {
+    counters_.refused(status == 408   ? Refusal::kHttpTime
+                      : status == 413 ? Refusal::kHttpBody
+                                      : Refusal::kHttpHead);
   }
   stream.linger();
 }

@@ -17,7 +17,7 @@ namespace teletensor::server {
 class BoundedServer final : public httplib::Server {
  public:
   // `certificates` is null without TLS; otherwise it outlives the server.
-  explicit BoundedServer(Certificates* certificates);
+  BoundedServer(Certificates* certificates, Counters& counters);
   // Ends all connections. Precondition: run() does not run.
   ~BoundedServer() override = default;
 
@@ -39,6 +39,7 @@ class BoundedServer final : public httplib::Server {
 
   const HttpLimits limits_;
   const bool tls_;
+  Counters& counters_;
   std::unique_ptr<SSL_CTX, FreeContext> context_;
   HttpConnections connections_;  // Its threads use the other members.
 };

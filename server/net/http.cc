@@ -98,7 +98,7 @@ class Http final : public HttpServer {
     const int wanted = std::atoi(options_.listen.c_str() + colon + 1);
     std::string bare = host;  // The host without brackets, which getaddrinfo does not accept.
     if (bare.size() > 2 && bare.front() == '[') bare = bare.substr(1, bare.size() - 2);
-    server_ = std::make_unique<BoundedServer>(options_.certificates.get());
+    server_ = std::make_unique<BoundedServer>(options_.certificates.get(), leases_.counters());
     if (!server_->is_valid()) return core::internal("http: no TLS");
     configure();
     const int port = server_->bind(bare, wanted);
@@ -140,6 +140,7 @@ class Http final : public HttpServer {
     server_->set_pre_routing_handler(
         [this](const httplib::Request& request, httplib::Response& response) {
           if (const Refusal refusal = refusal_of(request)) {
+            if (refusal->first == 413) leases_.counters().refused(server::Refusal::kHttpBody);
             refuse(response, refusal->first, refusal->second);
             return httplib::Server::HandlerResponse::Handled;
           }

@@ -52,7 +52,8 @@ std::size_t most_of(const Counts& counts) {
 
 }  // namespace
 
-HttpConnections::HttpConnections(Serve serve) : serve_(std::move(serve)) {
+HttpConnections::HttpConnections(Serve serve, Counters& counters)
+    : serve_(std::move(serve)), counters_(counters) {
   MutexLock lock(mutex_);
   for (std::size_t i = 0; i < kFirstThreads; ++i) {
     threads_.push_back(core::start_thread([this] { work(); }));
@@ -65,7 +66,9 @@ void HttpConnections::admit(int socket) { admit(socket, address_of_peer(socket))
 void HttpConnections::admit(int socket, std::string peer) {
   {
     MutexLock lock(mutex_);
-    if (end_ || !make_room(peer)) {
+    const bool room = !end_ && make_room(peer);
+    if (!room && !end_) counters_.refused(Refusal::kHttpPlaces);
+    if (!room) {
       close(socket);
       return;
     }
@@ -88,6 +91,7 @@ bool HttpConnections::make_room(const std::string& peer) {
   if (counts[peer] == most) return false;
   const auto last = std::find_if(pending_.rbegin(), pending_.rend(),
                                  [&](const auto& each) { return counts[each->peer] == most; });
+  counters_.refused(Refusal::kHttpPlaces);
   close((*last)->socket);
   pending_.erase(std::next(last).base());
   return true;
@@ -145,6 +149,7 @@ Clock::duration HttpConnections::make_place(const std::string& peer, Clock::dura
   if (victim == open_.end()) return kGrace;  // All of them are being answered.
   const auto waited = Clock::now() - longest;
   if (waited < grace) return grace - waited;
+  counters_.refused(Refusal::kHttpReplaced);
   end_one(victim);
   return {};
 }

@@ -18,6 +18,7 @@
 
 #include "engine/core/clock.h"
 #include "engine/core/mutex.h"
+#include "server/base/counters.h"
 
 namespace teletensor::server {
 
@@ -43,8 +44,9 @@ class HttpConnections {
   };
   using Serve = std::function<void(Connection&)>;
 
-  // `serve` serves one connection until its end; the socket is closed afterwards.
-  explicit HttpConnections(Serve serve);
+  // `serve` serves one connection until its end; the socket is closed afterwards. Connections that
+  // are closed for lack of places are counted.
+  HttpConnections(Serve serve, Counters& counters);
   ~HttpConnections() { end(); }
   // Takes over a connected socket. Closes it if there is no place for its address.
   void admit(int socket);
@@ -74,6 +76,7 @@ class HttpConnections {
   void work();      // The loop of a thread that serves connections.
 
   const Serve serve_;
+  Counters& counters_;
   core::Mutex mutex_;
   core::CondVar changed_;  // waiting_ or end_ has changed.
   core::CondVar moved_;    // A connection has become pending or has left open_, or end_ is set.

@@ -52,14 +52,17 @@ class HttpConnectionsTest : public ::testing::Test {
   }
 
   std::vector<int> peers_;
+  Counters counters_;
   HttpConnections connections_{[](HttpConnections::Connection& connection) {
-    if (connection.peer == "busy") connection.waits_since = core::Clock::time_point::max();
-    // Fails if the connection has already been ended for another one.
-    if (send(connection.socket, "!", 1, MSG_NOSIGNAL) != 1) return;
-    char data;
-    while (recv(connection.socket, &data, 1, 0) > 0) {
-    }
-  }};
+                                 if (connection.peer == "busy")
+                                   connection.waits_since = core::Clock::time_point::max();
+                                 // Fails if the connection has already been ended for another one.
+                                 if (send(connection.socket, "!", 1, MSG_NOSIGNAL) != 1) return;
+                                 char data;
+                                 while (recv(connection.socket, &data, 1, 0) > 0) {
+                                 }
+                               },
+                               counters_};
 };
 
 TEST_F(HttpConnectionsTest, AnAddressHasAShareAndItsOldestSilentConnectionEnds) {
@@ -71,6 +74,8 @@ TEST_F(HttpConnectionsTest, AnAddressHasAShareAndItsOldestSilentConnectionEnds) 
   EXPECT_TRUE(ended(crowd[0]));
   EXPECT_EQ(count_ended(crowd), 1u);
   EXPECT_FALSE(ended(other));
+  EXPECT_EQ(std::as_const(counters_).refused(Refusal::kHttpReplaced), 1u);
+  EXPECT_EQ(std::as_const(counters_).refused(Refusal::kHttpPlaces), 0u);
 }
 
 TEST_F(HttpConnectionsTest, ANewAddressFindsAPlaceWhenAllAreTaken) {

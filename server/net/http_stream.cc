@@ -154,6 +154,7 @@ ssize_t HttpStream::write(const char* data, std::size_t size) {
 
 void HttpStream::refuse(int status) {
   if (over_) return;
+  refused_ = status;
   begin(limits_.linger);
   const std::string text = std::string("HTTP/1.1 ") + text_of(status) +
                            "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";

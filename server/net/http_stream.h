@@ -49,6 +49,8 @@ class HttpStream final : public httplib::Stream {
   bool over() const { return over_; }
   // Answers with the status; nothing can be read or written afterwards.
   void refuse(int status);
+  // The status with which a request was refused. 0 if none was.
+  int refused() const { return refused_; }
   // Reads what the peer still sends, within bounds. Otherwise the system would reset the
   // connection, and the peer could lose the answer.
   void linger();
@@ -84,6 +86,7 @@ class HttpStream final : public httplib::Stream {
   std::string received_;                   // Bytes that were received and not yet read.
   std::string head_;                       // The head of the request, from `head_read_` on unread.
   std::size_t head_read_ = 0, headers_ = 0, body_read_ = 0;
+  int refused_ = 0;
   bool has_body_ = false, answering_ = false, over_ = false, late_ = false;
 };
 

@@ -45,6 +45,7 @@ Reactor* ComputeService::stream(grpc::CallbackServerContext* context, const char
     const ClientInfo& client = (*lease)->client;
     auto place = leases_.stream_shares().enter(client.user, client.id, kind);
     if (!place.ok()) {
+      leases_.counters().refused(Refusal::kGrpcStreams);
       const std::string word = "streams";
       context->AddTrailingMetadata(kReasonKey, word);
       return place.status();

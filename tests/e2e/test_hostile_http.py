@@ -12,7 +12,7 @@ import threading
 import pytest
 from attacks.http import ATTACKS, CHUNKED, GET, HOST, PIECE, POST, AttackOfAnotherProcess
 from support.daemon import SANITIZED, binary, wait_until
-from support.http import ask
+from support.http import ask, samples
 from support.tls import Authority
 
 MIB = 1 << 20
@@ -144,6 +144,27 @@ def test_too_much_is_refused_before_it_is_read(start_daemon, name):
         assert status_of(peer) == expected
         ends(peer)
     assert ask(daemon.http, "/healthz").status == 200
+
+
+def test_refusals_are_counted_by_reason(start_daemon):
+    """Nothing else shows an administrator that an attack is under way."""
+    daemon = start_daemon("--http", "127.0.0.1:0", anonymous=False)
+
+    def refused(reason):
+        return samples(ask(daemon.http, "/metrics", token=token_of(daemon)).text)[
+            "teletensor_refused_connections_total", (("by", "http"), ("reason", reason))]
+
+    for reason, names in (("head", ("request_line", "header_line", "head")), ("body", ("body_of_get",))):
+        for count, name in enumerate(names, 1):
+            with connected(daemon) as peer:
+                peer.sendall(TOO_MUCH[name][0])
+                status_of(peer)
+                ends(peer)
+            wait_until(lambda reason=reason, count=count: refused(reason) == count, what=f"{reason} is counted")
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(connected(daemon)) for _ in range(200)]
+        wait_until(lambda: refused("replaced") > 0, what="an old connection has given way")
+        assert ends(crowd[0]) == 0
 
 
 BODIES = {

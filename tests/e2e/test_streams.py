@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from attacks.streams import SilentUploads
 from support.daemon import wait_until
+from support.http import ask, samples
 from support.proxy import Proxy
 
 STREAMS = 1024
@@ -23,7 +24,7 @@ def test_silent_uploads_leave_streams_to_others(start_daemon, tt, each_transport
     """While a user holds all the streams it can get, another user connects, transfers, and comes back after
     a lost connection."""
     monkeypatch.setenv("TELETENSOR_SHARED_MEMORY", "0")
-    daemon = start_daemon()
+    daemon = start_daemon("--http", "127.0.0.1:0")
     proxy = Proxy(daemon.socket)
     with tt.connect(proxy.address) as old:
         held = tt.tensor(VALUES)
@@ -39,6 +40,9 @@ def test_silent_uploads_leave_streams_to_others(start_daemon, tt, each_transport
             code, details = attack.refusals[-1]
             assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert details.startswith("too many streams: user anonymous")
+            counted = samples(ask(daemon.http, "/metrics").text)[
+                "teletensor_refused_connections_total", (("by", "grpc"), ("reason", "streams"))]
+            assert counted >= attack.calls - SHARE
     proxy.close()
 
 
