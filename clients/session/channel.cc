@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "clients/session/socket_owner.h"
 #include "proto/wire/bulk.h"
 
 namespace teletensor::client {
@@ -103,7 +104,7 @@ Status Call::status(std::string* word) const {
 }
 
 Channel::Channel(const tt_wire_api& api, const std::string& target, const tt_wire_tls* tls)
-    : api_(api), channel_(api.connect(target.c_str(), tls), api.disconnect) {}
+    : api_(api), target_(target), channel_(api.connect(target.c_str(), tls), api.disconnect) {}
 
 std::unique_ptr<Call> Channel::start(const std::string& method, bool wait, std::int64_t timeout,
                                      const Metadata& more) {
@@ -127,6 +128,8 @@ std::unique_ptr<Call> Channel::run(std::uint64_t attach) {
 
 Result<std::string> Channel::unary(const std::string& method, std::string_view request,
                                    double timeout, bool wait, const Stop& stop, std::string* word) {
+  // A stream follows a unary call, Hello or Attach, so that no token is sent before this check.
+  TT_RETURN_IF_ERROR(check_socket_owner(target_));
   const auto call = start(method, wait, static_cast<std::int64_t>(timeout * 1e6));
   const tt_wire_part part{request.data(), request.size(), nullptr, nullptr};
   bool over = false;

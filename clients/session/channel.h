@@ -89,6 +89,7 @@ class Channel {
                               const Metadata& more = {});
 
   const tt_wire_api& api_;
+  const std::string target_;
   const Origin origin_;
   const std::shared_ptr<tt_wire_channel> channel_;
   std::vector<std::pair<std::string, std::string>> metadata_;

@@ -4,6 +4,7 @@
 
 #include "bindings.h"
 #include "clients/session/channel.h"
+#include "clients/session/socket_owner.h"
 #include "clients/session/stream.h"
 
 namespace teletensor::client {
@@ -75,6 +76,11 @@ void bind_transport(nb::module_& m) {
             new (self) PyWire{*api};
           },
           nb::arg("path"));
+  m.def(
+      "socket_refusal",
+      [](const std::string& target) { return check_socket_owner(target).message(); },
+      nb::arg("target"),
+      "Why nothing may be sent to `target`, a UNIX socket of another user. Empty if it may.");
   nb::class_<Moved>(m, "Moved", "How much of a transfer is done.")
       .def(nb::init<>())
       .def_prop_rw(

@@ -17,7 +17,7 @@ from .._sessions.interrupt import Calls, shielded
 from .credentials import Credentials
 from .protowire import decode, encode
 from .reattach import End
-from .transport import CallError, Transport, device_number, late_error
+from .transport import PERMISSION_DENIED, CallError, Transport, device_number, late_error
 
 __all__ = ["GrpcioTransport"]
 
@@ -72,6 +72,9 @@ class GrpcioTransport(Transport):
 
     def call(self, method: str, request: bytes, timeout: float, wait: bool) -> bytes:
         def work(calls: Calls) -> bytes:
+            # A stream follows a unary call, so that no token is sent before this check.
+            if refusal := _core.socket_refusal(self.credentials.target):
+                raise CallError(PERMISSION_DENIED, refusal)
             try:
                 call = self._begin(lambda: self.channel.unary_unary(method, _same, _same).future(
                     request, metadata=self._metadata, timeout=timeout, wait_for_ready=wait))
