@@ -41,7 +41,7 @@ def test_tensors_of_a_session(start_daemon, tt):
         held[0].add_(1)  # no new name
         assert held[0].item() == 2.0
         with pytest.raises(tt.OutOfMemoryError) as refused:
-            tt.ones(1).item()
+            tt.ones(2).prod().item()
         text = str(refused.value)
         assert "100 of at most 100" in text and "session_handles" in text and "test_limits.py" in text
         assert held[0].item() == 2.0
@@ -173,7 +173,7 @@ def test_time_for_programs(start_daemon, tt):
         held.clear()
 
         def given_back():
-            tt.ones(1).item()
+            tt.ones(2).prod().item()
             return limit_of(s, "plan_ms")[0] == 0
         wait_until(given_back, what="the time of programs that are gone")
         (other,) = functions(tt, 1)
