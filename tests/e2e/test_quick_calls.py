@@ -256,3 +256,16 @@ def test_an_index_within_vmap(tt):
         new[2:] = row[:1]
         return new
     assert tt.vmap(written)(x).tolist() == [[0.0, 0.0, 0.0], [0.0, 3.0, 3.0]]
+
+
+def test_a_tensor_without_contents_is_refused(tt):
+    class Half(tt.Tensor):
+        def __init__(self):
+            pass
+
+    for empty in (tt.Tensor.__new__(tt.Tensor), Half()):
+        for use in (lambda x: x[0], lambda x: x[0:1], lambda x: tt.ones(2)[x], lambda x: x + 1, lambda x: 1 - x,
+                    lambda x: -x, lambda x: x.__iadd__(1), lambda x: x == x, tt.exp, lambda x: tt.stack([x, x]),
+                    lambda x: x.__setitem__(0, 1.0), lambda x: tt.ones(2).__setitem__(0, x), lambda x: x.item()):
+            with pytest.raises((TypeError, RuntimeError, IndexError)):
+                use(empty)

@@ -20,11 +20,12 @@ struct Index {
   core::Dims shape;  // The shape of the result.
 };
 
-// The tensor if it exists already. Null if the object is no tensor or is pending.
+// The tensor if it exists already. Null if the object is no tensor, is pending, or has no contents
+// because its __init__ was not called.
 PyTensor* made_tensor(PyObject* object) {
   if (!is_tensor(object)) return nullptr;
   PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
-  return tensor->pending == nullptr ? tensor : nullptr;
+  return tensor->handle ? tensor : nullptr;
 }
 
 // An integer: a Python int, or a 0-d tensor whose value the client knows.
