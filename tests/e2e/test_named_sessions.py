@@ -126,7 +126,7 @@ def test_views_gradients_and_shared_cells_come_back(daemon, tt):
         (kept["leaf"] * kept["leaf"]).sum().backward()
         assert kept["leaf"].grad.tolist() == [4.0, 4.0, 4.0]
         with pytest.raises(tt.SessionLostError) as lost, a.as_current():
-            leaf.tolist()
+            leaf.exp().tolist()
         assert lost.value.reason == "taken" and "another client" in str(lost.value)
         del kept, view, base
         b.synchronize()
