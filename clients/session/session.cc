@@ -270,9 +270,9 @@ Status Session::apply(OpId op, std::span<const Var> arguments,
     for (const HandleRef& h : results) give_id(*h);
   }
   issue(call, false, static_cast<std::uint32_t>(next_id_ - first));
-  if (results.size() == 1 && results[0]->layout.dtype == core::DType::kBool &&
-      results[0]->cell->bytes == 1 && !tracer_) {
-    value_reads_.compare(*this, op, arguments, *results[0]);
+  if (results.size() == 1 && value_reads_.may_derive(op) && !tracer_) {
+    Handle& h = *results[0];
+    value_reads_.add(h, value_reads_.derived(*this, op, arguments, attributes, h.layout));
   }
   if (t_inference_mode && !mutates) {
     for (const HandleRef& h : results) h->inference = !h->is_view() || h->base->inference;
@@ -304,8 +304,13 @@ Status Session::apply_inplace(OpId op, std::span<const Var> arguments,
   const autograd::Call call = call_of(op, arguments, counts, attributes);
   if (autograd::Tracer* trace = tracer()) [[unlikely]]
     trace->know(arguments);
+  std::string known;
+  if (value_reads_.may_derive(op) && !tracer_) {
+    known = value_reads_.derived_inplace(*this, op, arguments, attributes);
+  }
   TT_RETURN_IF_ERROR(graph_.apply_inplace(call));
   issue(call, true, 0);
+  value_reads_.add(autograd::handle_of(arguments[0]), known);
   if (!forgets_.empty()) [[unlikely]]
     TT_RETURN_IF_ERROR(flush_forgets());
   return {};

@@ -1,6 +1,8 @@
 #include "clients/session/value_reads.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -62,8 +64,14 @@ std::string KnownValue::elements(const core::Layout& layout) const {
 
 ValueReads::ValueReads(std::uint64_t most_inline)
     : largest_(std::min<std::uint64_t>(kLargest, most_inline)),
-      comparisons_{ops::OpRef("eq"), ops::OpRef("ne"), ops::OpRef("lt"),
-                   ops::OpRef("le"), ops::OpRef("gt"), ops::OpRef("ge")} {}
+      derives_(ops::catalog().size(), Derive::kNothing) {
+  const std::pair<const char*, Derive> known[] = {
+      {"eq", Derive::kEq},   {"ne", Derive::kNe},     {"lt", Derive::kLt},
+      {"le", Derive::kLe},   {"gt", Derive::kGt},     {"ge", Derive::kGe},
+      {"add", Derive::kAdd}, {"sub", Derive::kSub},   {"mul", Derive::kMul},
+      {"neg", Derive::kNeg}, {"full", Derive::kFull}, {"arange", Derive::kArange}};
+  for (const auto& [name, derive] : known) derives_[ops::OpRef(name)] = derive;
+}
 
 bool ValueReads::is_small(const core::Layout& layout) const {
   return static_cast<std::size_t>(layout.geometry.numel()) <= largest_ / size_of(layout.dtype);
@@ -144,7 +152,17 @@ void ValueReads::add(autograd::Handle& h, std::string_view bytes) {
   h.cell->known = std::move(known);
 }
 
-// ---------------------------------------------------------------- comparisons
+// ---------------------------------------------------------------- values that follow from others
+
+namespace {
+
+template <class T>
+std::string bytes_of(const std::optional<T>& value) {
+  if (!value) return {};
+  return std::string(reinterpret_cast<const char*>(&*value), sizeof(T));
+}
+
+}  // namespace
 
 template <class T>
 std::optional<T> ValueReads::element(core::DType dtype, const ops::Var& argument) const {
@@ -179,36 +197,31 @@ std::optional<T> ValueReads::element(core::DType dtype, const ops::Var& argument
 }
 
 template <class T>
-std::optional<bool> ValueReads::compared(std::size_t comparison, core::DType dtype,
+std::optional<bool> ValueReads::compared(Derive comparison, core::DType dtype,
                                          std::span<const ops::Var> arguments) const {
   const std::optional<T> a = element<T>(dtype, arguments[0]);
   if (!a) return std::nullopt;
   const std::optional<T> b = element<T>(dtype, arguments[1]);
   if (!b) return std::nullopt;
   switch (comparison) {
-    case 0:
+    case Derive::kEq:
       return *a == *b;
-    case 1:
+    case Derive::kNe:
       return *a != *b;
-    case 2:
+    case Derive::kLt:
       return *a < *b;
-    case 3:
+    case Derive::kLe:
       return *a <= *b;
-    case 4:
+    case Derive::kGt:
       return *a > *b;
     default:
       return *a >= *b;
   }
 }
 
-void ValueReads::compare(const Session& session, ops::OpId op, std::span<const ops::Var> arguments,
-                         autograd::Handle& result) {
-  if (arguments.size() != 2 || result.geometry().numel() != 1) return;
-  const auto found = std::find(comparisons_.begin(), comparisons_.end(), op);
-  if (found == comparisons_.end() || session.following) return;
-  const auto comparison = static_cast<std::size_t>(found - comparisons_.begin());
+std::string ValueReads::comparison(Derive comparison, std::span<const ops::Var> arguments) const {
   const ops::Var& typed = arguments[arguments[0].is_tensor() ? 0 : 1];
-  if (!typed.is_tensor()) return;
+  if (!typed.is_tensor()) return {};
   const core::DType dtype = typed.layout().dtype;
   std::optional<bool> value;
   if (dtype == core::DType::kF32) {
@@ -220,7 +233,154 @@ void ValueReads::compare(const Session& session, ops::OpId op, std::span<const o
   } else if (dtype == core::DType::kI32) {
     value = compared<std::int32_t>(comparison, dtype, arguments);
   }
-  if (value) add(result, std::string_view(*value ? "\1" : "\0", 1));
+  return value ? std::string(1, *value ? '\1' : '\0') : std::string();
+}
+
+template <class T>
+std::string ValueReads::computed(Derive operation, core::DType dtype,
+                                 std::span<const ops::Var> arguments) const {
+  const std::optional<T> a = element<T>(dtype, arguments[0]);
+  if (!a) return {};
+  std::optional<T> b = T(0);
+  if (operation != Derive::kNeg) b = element<T>(dtype, arguments[1]);
+  if (!b) return {};
+  // The arithmetic of integers is that of their bits, without overflow.
+  using Number = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
+  const auto x = static_cast<Number>(*a), y = static_cast<Number>(*b);
+  Number result = x + y;
+  if (operation == Derive::kSub) result = x - y;
+  if (operation == Derive::kMul) result = x * y;
+  if (operation == Derive::kNeg) result = std::is_integral_v<T> ? Number(0) - x : -x;
+  if constexpr (std::is_floating_point_v<T>) {
+    if (std::isnan(result)) return {};  // Processors differ in the sign and the bits of a NaN.
+  }
+  return bytes_of(std::optional<T>(static_cast<T>(result)));
+}
+
+// Sums, differences and products of integers are exact modulo a power of two. Those of
+// floating-point numbers have exactly one correctly rounded result (IEEE 754), which the kernels of
+// the CPU compute for each op, alone or fused with other ops. A GPU may contract fused ops.
+std::string ValueReads::arithmetic(Derive operation, std::span<const ops::Var> arguments,
+                                   const core::Attributes& attributes,
+                                   const core::Layout& result) const {
+  const bool has_factor = operation == Derive::kAdd || operation == Derive::kSub;
+  if (has_factor && (attributes.size() != 1 || attributes.real(0) != 1)) return {};
+  if (core::is_floating(result.dtype) && result.device.kind != core::DeviceKind::kCpu) return {};
+  switch (result.dtype) {
+    case core::DType::kF32:
+      return computed<float>(operation, result.dtype, arguments);
+    case core::DType::kF64:
+      return computed<double>(operation, result.dtype, arguments);
+    case core::DType::kI64:
+      return computed<std::int64_t>(operation, result.dtype, arguments);
+    case core::DType::kI32:
+      return computed<std::int32_t>(operation, result.dtype, arguments);
+    default:
+      return {};
+  }
+}
+
+std::string ValueReads::element_of(core::DType dtype, const ops::Var& number) const {
+  const core::Number& n = number.number();
+  const bool whole = n.kind == core::Number::Kind::kBool || n.kind == core::Number::Kind::kInt;
+  if (whole && n.integer == 0) return std::string(size_of(dtype), '\0');
+  switch (dtype) {
+    case core::DType::kF32:
+      return bytes_of(element<float>(dtype, number));
+    case core::DType::kF64:
+      return bytes_of(element<double>(dtype, number));
+    case core::DType::kI64:
+      return bytes_of(element<std::int64_t>(dtype, number));
+    case core::DType::kI32:
+      return bytes_of(element<std::int32_t>(dtype, number));
+    case core::DType::kBool:
+      return whole ? std::string(1, '\1') : std::string();
+    default:
+      return {};
+  }
+}
+
+std::string ValueReads::filled(const ops::Var& number, const core::Layout& result) const {
+  if (!number.is_number()) return {};
+  std::string bytes = element_of(result.dtype, number);
+  const std::size_t size = static_cast<std::size_t>(result.geometry.numel()) * bytes.size();
+  while (bytes.size() < size) bytes.append(bytes, 0, size - bytes.size());
+  bytes.resize(size);
+  return bytes;
+}
+
+// Small integers are represented exactly in each of these dtypes, so nothing is rounded.
+std::string ValueReads::counted(const ops::Var& start, const ops::Var& step,
+                                const core::Layout& result) const {
+  constexpr double kExact = 1 << 24;
+  const auto whole = [](const core::Number& n) {
+    const double value = n.as_double();
+    return (n.kind == core::Number::Kind::kInt || n.kind == core::Number::Kind::kFloat) &&
+           std::fabs(value) <= kExact && value == std::trunc(value) &&
+           (value != 0 || !std::signbit(value));
+  };
+  if (!start.is_number() || !step.is_number() || !whole(start.number()) || !whole(step.number())) {
+    return {};
+  }
+  const auto first = static_cast<std::int64_t>(start.number().as_double());
+  const auto by = static_cast<std::int64_t>(step.number().as_double());
+  const std::int64_t count = result.geometry.numel();
+  if (count == 0 || std::abs(first + by * (count - 1)) > static_cast<std::int64_t>(kExact)) {
+    return {};
+  }
+  std::string bytes;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::string each =
+        element_of(result.dtype, ops::Var(core::Number::of_int(first + by * i)));
+    if (each.empty()) return {};
+    bytes += each;
+  }
+  return bytes;
+}
+
+std::string ValueReads::derived(const Session& session, ops::OpId op,
+                                std::span<const ops::Var> arguments,
+                                const core::Attributes& attributes,
+                                const core::Layout& result) const {
+  const Derive derive = derives_[op];
+  const bool constructs = derive == Derive::kFull || derive == Derive::kArange;
+  if (!constructs && result.geometry.numel() != 1) return {};
+  if (most_ == 0 || session.following || !is_small(result) || !result.geometry.contiguous()) {
+    return {};
+  }
+  switch (derive) {
+    case Derive::kNothing:
+      return {};
+    case Derive::kFull:
+      return filled(arguments[0], result);
+    case Derive::kArange:
+      return counted(arguments[0], arguments[2], result);
+    case Derive::kAdd:
+    case Derive::kSub:
+    case Derive::kMul:
+    case Derive::kNeg:
+      return arithmetic(derive, arguments, attributes, result);
+    default:
+      return comparison(derive, arguments);
+  }
+}
+
+std::string ValueReads::derived_inplace(const Session& session, ops::OpId op,
+                                        std::span<const ops::Var> arguments,
+                                        const core::Attributes& attributes) const {
+  const autograd::Handle& written = autograd::handle_of(arguments[0]);
+  const core::Layout& layout = written.layout;
+  const bool whole = written.cell->bytes == static_cast<std::int64_t>(size_of(layout.dtype));
+  switch (derives_[op]) {
+    case Derive::kAdd:
+    case Derive::kSub:
+    case Derive::kMul:
+    case Derive::kNeg:
+      return whole && !written.cell->shared ? derived(session, op, arguments, attributes, layout)
+                                            : std::string();
+    default:
+      return {};
+  }
 }
 
 // ---------------------------------------------------------------- the bound on the memory

@@ -6,12 +6,13 @@
 // because the command that makes a tensor may be one of those that failed.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/autograd/graph.h"
 #include "engine/core/ref.h"
@@ -81,16 +82,26 @@ class ValueReads {
 
   // The contents of h, a new contiguous tensor, are `bytes`.
   void add(autograd::Handle& h, std::string_view bytes);
-  // If `op` compares single elements with known values, the value of its result, a new tensor of
-  // one byte, becomes known.
-  void compare(const Session& session, ops::OpId op, std::span<const ops::Var> arguments,
-               autograd::Handle& result);
+  // Whether the client may be able to derive the value of the op's result.
+  bool may_derive(ops::OpId op) const { return derives_[op] != Derive::kNothing; }
+  // The elements of the op's result, a contiguous tensor with this layout, if `op` compares, adds,
+  // subtracts, multiplies or negates single elements with known values, fills a small tensor with
+  // one number, or counts in small integers. Empty if they do not follow, or might be rounded in
+  // another way by a kernel.
+  std::string derived(const Session& session, ops::OpId op, std::span<const ops::Var> arguments,
+                      const core::Attributes& attributes, const core::Layout& result) const;
+  // The same for an op that writes its result into arguments[0]. Must be called before the write.
+  std::string derived_inplace(const Session& session, ops::OpId op,
+                              std::span<const ops::Var> arguments,
+                              const core::Attributes& attributes) const;
   // Drops all values.
   void clear();
 
   // Number of calls that have waited for the daemon's answer.
   std::uint64_t waits() const { return waits_; }
   void count_wait() { ++waits_; }
+  // Size in bytes of the largest value that is kept.
+  std::size_t largest() const { return largest_; }
   // Bound on the memory of the known values, in bytes. 0 keeps no value.
   std::size_t most() const { return most_; }
   void set_most(std::size_t bytes);
@@ -99,6 +110,21 @@ class ValueReads {
 
  private:
   friend class KnownValue;
+  enum class Derive : std::uint8_t {
+    kNothing,
+    kEq,
+    kNe,
+    kLt,
+    kLe,
+    kGt,
+    kGe,
+    kAdd,
+    kSub,
+    kMul,
+    kNeg,
+    kFull,
+    kArange
+  };
 
   bool is_small(const core::Layout& layout) const;
   // h, or its base if fetching that costs no more and makes more elements known.
@@ -108,15 +134,26 @@ class ValueReads {
   template <class T>
   std::optional<T> element(core::DType dtype, const ops::Var& argument) const;
   template <class T>
-  std::optional<bool> compared(std::size_t comparison, core::DType dtype,
+  std::optional<bool> compared(Derive comparison, core::DType dtype,
                                std::span<const ops::Var> arguments) const;
+  std::string comparison(Derive comparison, std::span<const ops::Var> arguments) const;
+  template <class T>
+  std::string computed(Derive operation, core::DType dtype,
+                       std::span<const ops::Var> arguments) const;
+  std::string arithmetic(Derive operation, std::span<const ops::Var> arguments,
+                         const core::Attributes& attributes, const core::Layout& result) const;
+  // The bytes of the number in this dtype. Empty if the conversion is not obvious.
+  std::string element_of(core::DType dtype, const ops::Var& number) const;
+  std::string filled(const ops::Var& number, const core::Layout& result) const;
+  std::string counted(const ops::Var& start, const ops::Var& step,
+                      const core::Layout& result) const;
   void keep(KnownValue& known, std::string bytes);
   void drop(KnownValue& known);
   void link(KnownValue& known);
   void unlink(KnownValue& known);
 
   const std::size_t largest_;
-  const std::array<ops::OpId, 6> comparisons_;
+  std::vector<Derive> derives_;  // By op.
   std::size_t most_ = kMost;
   std::size_t used_ = 0;
   std::uint64_t waits_ = 0;

@@ -78,7 +78,7 @@ class ValueReadsTest : public testing::Test {
   }
   // A tensor whose value the client does not know.
   HandleRef computed(const Floats& like, const core::Dims& shape) {
-    return apply("neg", {Var(&session_, constant(like, shape))});
+    return apply("exp", {Var(&session_, constant(like, shape))});
   }
   void fill(const HandleRef& h, double number) {
     const std::vector<Var> arguments = {Var(&session_, h), Var(number)};
@@ -320,6 +320,96 @@ TEST_F(Comparisons, AreLeftToTheDaemonIfTheConversionIsNotObvious) {
   EXPECT_EQ(compare("gt", one, Var(&session_, computed({1}, {}))), -1);
   EXPECT_EQ(compare("gt", Var(&session_, vector({1, 2})), Var(1.0)), -1);
   EXPECT_EQ(compare("logical_and", one, one), -1);
+}
+
+TEST_F(Comparisons, AndSumsOfKnownElements) {
+  const auto sum = [&](const char* op, const Var& a, const Var& b, core::Attributes factor) {
+    const auto value = reads_.find(session_, *apply(op, {a, b}, std::move(factor)));
+    std::int64_t found = -1;
+    if (value) std::memcpy(&found, value->data.data(), sizeof(found));
+    return found;
+  };
+  const auto most = std::numeric_limits<std::int64_t>::max();
+  const auto least = std::numeric_limits<std::int64_t>::min();
+  const Var two = scalar<std::int64_t>(DType::kI64, 2), large = scalar(DType::kI64, most);
+  const core::Attributes once = {Attribute::of(1.0)}, twice = {Attribute::of(2.0)};
+  EXPECT_EQ(sum("add", two, large, once), least + 1) << "integers wrap";
+  EXPECT_EQ(sum("sub", integer(1), two, once), -1);
+  EXPECT_EQ(sum("mul", two, integer(21), {}), 42);
+  EXPECT_EQ(sum("add", two, two, twice), -1) << "a factor";
+  EXPECT_EQ(sum("add", two, Var(&session_, computed({1}, {})), once), -1);
+  const auto known = [&](const Var& a, const Var& b) {
+    return reads_.find(session_, *apply("add", {a, b}, once)).has_value();
+  };
+  const Var half = scalar<float>(DType::kF32, 0.5f);
+  EXPECT_TRUE(known(half, Var(0.1)));
+  EXPECT_FALSE(known(half, scalar<double>(DType::kF64, 0.5))) << "two dtypes";
+  EXPECT_FALSE(known(scalar<float>(DType::kF32, INFINITY), Var(-INFINITY))) << "NaN";
+  EXPECT_FALSE(known(half, Var(&session_, vector({1, 2}))));
+}
+
+TEST_F(Comparisons, AndSumsThatAreWrittenInPlace) {
+  const auto add = [&](const HandleRef& h) {
+    const std::vector<Var> arguments = {Var(&session_, h), Var(1.0)};
+    EXPECT_TRUE(
+        session_.apply_inplace(ops::OpRef("add"), arguments, {}, {Attribute::of(1.0)}).ok());
+  };
+  const HandleRef x = vector({1}), y = vector({1, 2});
+  add(x);
+  EXPECT_EQ(found(x), Floats{2});
+  add(select(x, 0, 0));
+  EXPECT_EQ(found(x), Floats{3}) << "a view of the whole";
+  add(select(y, 0, 0));
+  EXPECT_FALSE(known(y));
+  EXPECT_TRUE(session_.publish("x", x.get(), true, "").ok());
+  add(x);
+  EXPECT_FALSE(known(x));
+}
+
+// The result of an op that makes a tensor of numbers, as doubles. Empty if it is not known.
+class Constructors : public ValueReadsTest {
+ protected:
+  template <class T>
+  std::vector<double> made(const char* op, std::vector<Var> numbers, core::Attributes attributes) {
+    const auto value = reads_.find(session_, *apply(op, numbers, std::move(attributes)));
+    if (!value) return {};
+    std::vector<T> elements(value->data.size() / sizeof(T));
+    std::memcpy(elements.data(), value->data.data(), value->data.size());
+    return {elements.begin(), elements.end()};
+  }
+  template <class T>
+  std::vector<double> full(const Var& number, DType dtype, const core::Dims& shape = {2}) {
+    return made<T>("full", {number}, {Attribute::of(shape), Attribute::of(dtype), Attribute()});
+  }
+  template <class T>
+  std::vector<double> arange(const Var& start, const Var& end, const Var& step, DType dtype) {
+    return made<T>("arange", {start, end, step}, {Attribute::of(dtype), Attribute()});
+  }
+};
+
+TEST_F(Constructors, OfOneNumberAreKnownIfTheConversionIsObvious) {
+  const Var third(1.0 / 3), large((1 << 24) + 1), truth(core::Number::of_bool(true));
+  EXPECT_EQ(full<float>(third, DType::kF32), std::vector<double>(2, 1.0f / 3));
+  EXPECT_EQ(full<double>(third, DType::kF64, {2, 3}), std::vector<double>(6, 1.0 / 3));
+  EXPECT_EQ(full<std::int64_t>(Var(-7), DType::kI64, {}), std::vector<double>{-7});
+  EXPECT_EQ(full<std::int8_t>(truth, DType::kBool), (std::vector<double>{1, 1}));
+  EXPECT_EQ(full<std::int16_t>(Var(0), DType::kF16), (std::vector<double>{0, 0}));
+  EXPECT_EQ(full<float>(Var(0), DType::kF32, {1024}), std::vector<double>(1024, 0));
+  EXPECT_TRUE(full<float>(Var(0), DType::kF32, {1025}).empty()) << "too large";
+  EXPECT_TRUE(full<float>(Var(0), DType::kF32, {0}).empty());
+  EXPECT_TRUE(full<float>(large, DType::kF32).empty());
+  EXPECT_TRUE(full<std::int16_t>(Var(1), DType::kF16).empty());
+  EXPECT_TRUE(full<float>(Var(&session_, vector({1})), DType::kF32).empty());
+}
+
+TEST_F(Constructors, OfSmallIntegersInOrderAreKnown) {
+  EXPECT_EQ(arange<std::int64_t>(Var(2), Var(9), Var(3), DType::kI64),
+            (std::vector<double>{2, 5, 8}));
+  EXPECT_EQ(arange<float>(Var(1.0), Var(-2.0), Var(-1.0), DType::kF32),
+            (std::vector<double>{1, 0, -1}));
+  EXPECT_TRUE(arange<float>(Var(0), Var(1), Var(0.25), DType::kF32).empty());
+  EXPECT_TRUE(arange<float>(Var(-0.0), Var(2), Var(1), DType::kF32).empty());
+  EXPECT_TRUE(arange<float>(Var(1 << 24), Var((1 << 24) + 2), Var(1), DType::kF32).empty());
 }
 
 }  // namespace

@@ -112,6 +112,56 @@ def dataset(m):
     return step
 
 
+def counter(m):
+    """Numbers that follow from numbers: a loop whose counter is a tensor."""
+    def step():
+        i = m.zeros((), dtype=m.long)
+        while i < 20:
+            i += 1
+    return step
+
+
+def clock(m):
+    t, h = m.tensor(0.0), m.tensor(0.1)
+    return lambda: (t + 2 * h).item()
+
+
+def epoch(m, item):
+    class Items(m.utils.data.Dataset):
+        def __len__(self):
+            return 256
+
+        def __getitem__(self, i):
+            return item(i)
+    loader = m.utils.data.DataLoader(Items(), batch_size=32)
+    return lambda: list(loader)
+
+
+def digits(m):
+    """minGPT's adder: both tensors of an item are made from numbers."""
+    def item(i):
+        numbers = [i % 10, i // 10 % 10, 3, 4, 5, 6, 7]
+        x, y = m.tensor(numbers[:-1], dtype=m.long), m.tensor(numbers[1:], dtype=m.long)
+        y[:2] = -1
+        return x, y
+    return epoch(m, item)
+
+
+def characters(m):
+    text, block = m.tensor(list(range(500))), 16
+    return epoch(m, lambda i: (text[i:i + block], text[i + 1:i + block + 1]))
+
+
+def words(m):
+    """makemore: an item is written into tensors of zeros."""
+    def item(i):
+        x, y = m.zeros(16, dtype=m.long), m.zeros(16, dtype=m.long)
+        x[1:4] = y[:3] = m.tensor([1, 2, i % 27])
+        y[4:] = -1
+        return x, y
+    return epoch(m, item)
+
+
 ROWS = {  # name: (function, calls)
     "C[i], i a known integer": (index, 2000),
     "C[i] += 1.": (count, 1000),
@@ -123,7 +173,12 @@ ROWS = {  # name: (function, calls)
     "int((x @ w).argmax())": (argmax, 500),
     "a step with a step control": (controlled_step, 300),
     "a round of k-means, 64 points": (kmeans, 20),
+    "while i < 20: i += 1": (counter, 50),
+    "(t + 2 * h).item()": (clock, 500),
     "an item of a dataset": (dataset, 1000),
+    "a dataset of numbers, 256 items": (digits, 3),
+    "a dataset of slices, 256 items": (characters, 3),
+    "a dataset of words, 256 items": (words, 3),
 }
 
 

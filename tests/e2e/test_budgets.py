@@ -65,10 +65,10 @@ def test_sessions_of_a_user_are_counted(start_daemon, tt):
         with pytest.raises(tt.RefusedError, match=refusal):
             tt.connect(daemon.tcp, token=alice)
         with tt.connect(daemon.tcp, token=bob):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         second.close()
         with tt.connect(daemon.tcp, token=alice):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
 
 
 def test_a_user_leaves_places_to_others_by_default(start_daemon, tt):
@@ -81,7 +81,7 @@ def test_a_user_leaves_places_to_others_by_default(start_daemon, tt):
         with pytest.raises(tt.RefusedError, match=r"alice has 3 sessions of at most 3"):
             tt.connect(daemon.tcp, token=alice)
         with tt.connect(daemon.tcp, token=bob):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
 
 
 def test_users_of_the_config_file(start_daemon, tt, tmp_path):

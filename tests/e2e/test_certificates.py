@@ -58,7 +58,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(start_daemon, tt, autho
         kept = tt.ones(4)
         files.renew(*successor.issue("server"))
         with tt.connect(address, token=token, ca=successor.ca):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         with pytest.raises(tt.SessionLostError):
             tt.connect(address, token=token, ca=authority.ca)
         with before:  # existing connections continue
@@ -81,13 +81,13 @@ def test_bad_files_leave_the_good_ones_in_force(start_daemon, tt, authority, suc
         spoil()
         for _ in range(2):
             with tt.connect(address, token=token, ca=authority.ca):
-                assert tt.ones(2).tolist() == [1.0, 1.0]
+                assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         refused += 1
         assert reason in daemon.lines[[i for i, line in enumerate(daemon.lines) if "certificates_refused" in line][-1]]
         assert daemon.log.count("event=certificates_refused") == refused  # once each, not at every connection
     files.renew(certificate, key)
     with tt.connect(address, token=token, ca=authority.ca):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     assert "event=certificates_taken" in daemon.log
 
 
@@ -102,7 +102,7 @@ def test_another_client_authority_is_used_without_a_restart(start_daemon, tt, au
         tt.connect(address, token=token, ca=authority.ca, cert=new)
     shutil.copy(successor.ca, files.client_ca)
     with tt.connect(address, token=token, ca=authority.ca, cert=new):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     with pytest.raises(tt.SessionLostError):
         tt.connect(address, token=token, ca=authority.ca, cert=old)
 
@@ -149,7 +149,7 @@ def test_names_of_certificates_are_users(start_daemon, tt, authority, tmp_path):
                               capture_output=True, text=True, timeout=60)
         return [s["user"] for s in json.loads(done.stdout)]
     with tt.connect(address, ca=authority.ca, cert=authority.issue("alice")):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         assert owners() == ["alice"]
     wait_until(lambda: owners() == [], what="the session is gone")
     # A token takes precedence over a certificate; an invalid token is refused.

@@ -125,7 +125,7 @@ def test_a_daemon_that_is_about_to_start_is_waited_for(start_daemon, tt, monkeyp
     clock = type("Clock", (), {"sleep": staticmethod(pause), "monotonic": _transport.time.monotonic})
     monkeypatch.setattr(_transport, "time", clock)
     with tt.connect(daemon.unix):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     assert len(pauses) >= 3 and set(pauses) == {_transport._STARTING_PAUSE}
 
 
@@ -183,7 +183,7 @@ def test_an_authority_means_tls_on_loopback(start_daemon, tt, authority):
     daemon = start_daemon(*tls_flags(authority))
     address, token = "localhost:" + port_of(daemon), token_of(daemon)
     with tt.connect(address, token=token, ca=authority.ca):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     done = doctor(address, TELETENSOR_TOKEN=token, TELETENSOR_CA=str(authority.ca))
     assert done.returncode == 0 and re.search(r"ok    TLS: TLSv1\.\d, certificate of localhost, 127\.0\.0\.1 until",
                                               done.stdout), done.stdout

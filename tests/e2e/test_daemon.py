@@ -83,7 +83,7 @@ def test_daemons_that_start_at_once_on_one_socket(tmp_path, tt):
                 assert f"another teletensord serves {path}" in process.stderr.read()
         assert os.path.exists(path + ".share")
         with tt.connect("unix:" + path):
-            assert tt.ones(3).tolist() == [1.0] * 3
+            assert (tt.ones(3) * 1).tolist() == [1.0] * 3
         ready[0].terminate()
         for process in crowd:
             process.communicate(timeout=60)

@@ -129,7 +129,7 @@ def test_groups_show_who_is_waited_for(house, browser, tt):
     with alice:
         alice._core.join(1, "world test", 0, 2, 60_000)
         tt._core.ops["all_reduce"](tt.ones(3), 1, False, "train.py:1")
-        tt.ones(1).item()  # the commands before it have reached the daemon
+        tt.ones(2).prod().item()  # the commands before it have reached the daemon
     sign_in(browser, daemon, token)
     browser.wait(lambda: [row for row in browser.rows("groups") if "waits" in row["Ranks that have joined"]],
                  what="a rank that waits")

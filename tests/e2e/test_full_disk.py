@@ -231,12 +231,12 @@ def test_tokens_on_a_full_disk(start_daemon, tt, disk):
     refused = cli("create", "bob")
     assert refused.returncode == 1 and "full" in refused.stderr, refused.stderr
     with tt.connect(daemon.tcp, token=first):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     disk.good()
     second = cli("create", "bob").stdout.strip()
     for token in (first, second):
         with tt.connect(daemon.tcp, token=token):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     assert cli("list").stdout.count("\n") == 3
 
 

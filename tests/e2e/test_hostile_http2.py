@@ -278,7 +278,7 @@ def test_connections_that_say_nothing_are_closed(daemon, tt):
                 silent[-1].sendall(http2.PREFACE[:10])
         wait_until(lambda: descriptors(daemon.pid) > before + 100, what="they are connected")
         with tt.connect(daemon.unix):
-            assert tt.ones(3).tolist() == [1.0] * 3
+            assert (tt.ones(3) * 1).tolist() == [1.0] * 3
         wait_until(lambda: descriptors(daemon.pid) <= before, what="all are closed")
     finally:
         for each in silent:
@@ -295,7 +295,7 @@ def test_what_is_not_http2(daemon, tt, garbage):
     before = descriptors(daemon.pid)
     with tt.connect(daemon.unix), socket.create_connection(daemon.tcp.split(":"), HANG) as peer:
         peer.sendall(garbage)
-        assert tt.ones(3).tolist() == [1.0] * 3
+        assert (tt.ones(3) * 1).tolist() == [1.0] * 3
         peer.shutdown(socket.SHUT_WR)
         while peer.recv(1 << 16):
             pass

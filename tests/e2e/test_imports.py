@@ -69,7 +69,7 @@ def test_reload_is_no_second_import(shared_daemon):
         s = tt.connect(address)
         from teletensor import version
         importlib.reload(version)
-        print(tt.ones(2).tolist())
+        print((tt.ones(2) * 1).tolist())
     """, shared_daemon)
     assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n"), done.stderr
 

@@ -38,6 +38,100 @@ def test_a_tensor_that_was_made_of_numbers_is_read_without_a_wait(tt, waits):
     assert waits(read) == 0
 
 
+def test_a_small_tensor_of_one_number_is_read_without_a_wait(tt, waits):
+    x, like = tt.zeros(3), tt.tensor([1.0, 2.0]) * 2
+
+    def read():
+        assert tt.zeros(()).item() == 0.0 and tt.ones(2, 2).tolist() == [[1.0, 1.0]] * 2 and x.tolist() == [0.0] * 3
+        assert tt.full((), 0.1).item() == np.float32(0.1) and tt.full((2,), 0.1, dtype=tt.float64)[1].item() == 0.1
+        assert tt.full((), 7).item() == 7 and tt.full((), True).item() is True and tt.ones((), dtype=tt.bool).item()
+        assert tt.zeros(2, dtype=tt.complex64).tolist() == [0j, 0j]
+        assert tt.zeros(2, dtype=tt.float16).tolist() == [0.0] * 2
+        assert tt.zeros_like(like).tolist() == [0.0, 0.0] and tt.ones_like(like, dtype=tt.int64).tolist() == [1, 1]
+        assert tt.full_like(like, -2).tolist() == [-2.0] * 2 and like.new_zeros(2).tolist() == [0.0] * 2
+        assert tt.zeros(KNOWN // 4)[5] == 0 and bool(tt.ones(KNOWN // 8, dtype=tt.int64)[-1] == 1)
+    assert waits(read) == 0
+    assert waits(lambda: tt.zeros(KNOWN // 4 + 1).tolist()) == 1 and waits(lambda: tt.empty(2).tolist()) == 1
+    x += 1
+    assert x.tolist() == [1.0] * 3
+
+
+def test_a_small_range_of_integers_is_read_without_a_wait(tt, core, waits):
+    most = core.most_known_bytes
+    ranges = [(5,), (2, 7), (7, 2, -2), (3.0,), (-3, 3), (2**24 - 2, 2**24 + 1)]
+    for each in ranges:
+        for dtype in (None, tt.float32, tt.float64, tt.int32, tt.int64):
+            core.most_known_bytes = most
+            made = tt.arange(*each, dtype=dtype)
+            assert waits(made.tolist) == 0, (each, dtype)
+            core.most_known_bytes = 0
+            assert made.tolist() == tt.arange(*each, dtype=dtype).tolist(), (each, dtype)
+            assert waits(made.tolist) == 1
+    core.most_known_bytes = most
+    negative = tt.arange(-0.0, -2.0, -1.0)
+    assert [np.copysign(1.0, v) for v in negative.tolist()] == [-1.0, -1.0]
+    for unknown in (tt.arange(0, 1, 0.25), tt.arange(2**25), tt.arange(2**24, 2**24 + 2)):
+        assert waits(unknown[0].item) == 1
+
+
+def test_sums_and_products_of_known_numbers_cost_no_wait(tt, waits):
+    a, h, i = tt.tensor(2.0), tt.tensor(0.1, dtype=tt.float64), tt.tensor(3)
+
+    def step():
+        assert (a + 1).item() == 3.0 and (1 - a).item() == -1.0 and (a * a).item() == 4.0 and (-a).item() == -2.0
+        assert (h + h + h).item() == 0.1 + 0.1 + 0.1 and bool(h * 3 > 0.3) and (i + 1) * 2 - i == 5
+        assert list(range(9))[i + 1] == 4 and (a[None] + a).item() == 4.0
+        t = tt.zeros(())
+        while t < 1:
+            t = t + 0.25
+        n = tt.tensor(0)
+        for _ in range(5):
+            n += 1
+            n *= 2
+        assert t.item() == 1.0 and n.item() == 62
+    assert waits(step) == 0
+    for other in (a + i, a.add(a, alpha=2), a / 2, a + h, a - float("inf") + float("inf"), tt.tensor([1.0, 2.0]) + 1):
+        assert waits(other.tolist) == 1
+    b = tt.tensor([1.0, 2.0])
+    b[0] += 1  # one element of two
+    assert waits(b.tolist) == 1 and b.tolist() == [2.0, 2.0]
+
+
+def test_a_sum_that_requires_grad_is_known_and_has_its_gradient(tt, waits):
+    x = tt.tensor(3.0, requires_grad=True)
+    y = x * x + x
+    assert waits(lambda: y.item()) == 0 and y.requires_grad and y.item() == 12.0
+    y.backward()
+    assert x.grad.item() == 7.0
+    with pytest.raises(RuntimeError, match="leaf"):
+        x += 1
+    assert x.item() == 3.0
+
+
+def test_a_sum_is_not_computed_early_in_a_captured_function_or_vmap(tt):
+    known = tt.tensor(3.0)
+
+    @tt.compile
+    def captured(x):
+        y = known + x
+        y += 1
+        return y * 2
+
+    assert [captured(tt.tensor(v)).item() for v in (1.0, 2.0, 5.0)] == [10.0, 12.0, 18.0]
+    known.fill_(4.0)
+    assert captured(tt.tensor(1.0)).item() == 12.0
+    assert tt.vmap(lambda x: x + known + 1)(tt.tensor([1.0, 2.0])).tolist() == [6.0, 7.0]
+
+
+def test_a_sum_with_the_result_of_a_failed_command_raises(tt):
+    x, bad = tt.tensor(1.0), tt.tensor([1.0])[tt.tensor([9])].sum()
+    y = x + bad
+    x += bad
+    with pytest.raises((IndexError, RuntimeError), match="9"):
+        y.item()
+    assert x.item() == 1.0 and (x + 1).item() == 2.0
+
+
 def test_a_small_tensor_is_fetched_once_for_all_its_elements(tt, waits):
     x = tt.arange(100.0) * 2
     assert waits(lambda: [float(v) for v in x]) == 1
@@ -363,3 +457,45 @@ def test_random_programs_read_what_numpy_has(tt, seed):
     most = tt.current_session()._core.most_known_bytes
     found = [random_program(tt, np.random.default_rng(seed), each) for each in (most, 2000, 0)]
     assert found[0] == found[1] == found[2]
+
+
+def random_arithmetic(tt, seed, most):
+    """Computes with single elements; returns the bytes of all of them."""
+    core = tt.current_session()._core
+    before, core.most_known_bytes = core.most_known_bytes, most
+    rng = np.random.default_rng(seed)
+    kind = [np.float32, np.float64, np.int32, np.int64][seed % 4]
+    whole = np.issubdtype(kind, np.integer)
+
+    def drawn():
+        if whole:
+            info = np.iinfo(kind)
+            return int(rng.choice([0, 1, -1, info.min, info.max, int(rng.integers(info.min, info.max, dtype=kind))]))
+        bits = rng.integers(0, 2**63, dtype=np.int64) * 2 + rng.integers(2)
+        value = np.array([bits]).view(kind)[0]  # of every exponent
+        return float(rng.choice([0.0, -0.0, np.inf, np.finfo(kind).tiny / 4, 1.5, value, rng.standard_normal()]))
+    values = [tt.tensor(drawn(), dtype=getattr(tt, np.dtype(kind).name)) for _ in range(4)]
+    operations = [tt.add, tt.sub, tt.mul, lambda a, _: -a, lambda a, b: a + b]
+    for _ in range(60):
+        a, b = (values[int(k)] for k in rng.integers(len(values), size=2))
+        number = int(rng.integers(-9, 9)) if whole or rng.random() < 0.3 else float(rng.standard_normal())
+        step = int(rng.integers(9))
+        if step < 5:
+            values.append(operations[step](a, b))
+        elif step == 5:
+            values.append(number - a if rng.random() < 0.5 else a * number)
+        elif step == 6:
+            a += number
+        elif step == 7:
+            a *= b
+        else:
+            a -= a if rng.random() < 0.2 else b
+    found = [v.numpy().tobytes() for v in values]
+    core.most_known_bytes = before
+    return found
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_arithmetic_of_known_numbers_has_the_bits_of_the_daemons(tt, seed):
+    most = tt.current_session()._core.most_known_bytes
+    assert random_arithmetic(tt, seed, most) == random_arithmetic(tt, seed, 0)

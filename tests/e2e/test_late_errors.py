@@ -257,7 +257,7 @@ def test_a_burst_of_failures_is_one_exception(small):
 
 
 def test_errors_of_two_kinds_are_two_exceptions(tt):
-    x = tt.ones(3)
+    x = tt.ones(3).exp().log()  # the client does not know its value
     whole = tt.tensor([1, 2])
     for i in range(4):
         x[tt.tensor([5 + i])]
@@ -276,9 +276,9 @@ def test_caught_where_it_is_expected_and_not_again(tt):
     for _ in range(4):
         table(tt.tensor([7]))
     with pytest.raises(IndexError):
-        tt.ones(1).item()
+        tt.ones(1).exp().item()
     for _ in range(4):
-        assert tt.ones(1).item() == 1.0
+        assert tt.ones(2).prod().item() == 1.0
 
 
 def test_one_exception_takes_back_every_failed_write(tt):

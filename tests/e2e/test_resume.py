@@ -218,7 +218,7 @@ def test_a_session_that_was_ended_says_why(start_daemon, tt):
     with contextlib.closing(proxy):
         s = tt.connect(proxy.address)
         with s, Raw(daemon.unix) as raw:
-            x = tt.ones(3)
+            x = tt.ones(3).exp()  # the client does not know its value
             s.synchronize()
             proxy.refuse()
             proxy.cut()

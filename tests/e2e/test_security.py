@@ -101,7 +101,7 @@ def test_token_from_environment_and_file(start_daemon, tt, authority, tmp_path, 
     monkeypatch.setenv("TELETENSOR_CA", str(authority.ca))
     monkeypatch.setenv("TELETENSOR_TOKEN_FILE", str(file))
     with tt.connect("tls://" + daemon.tcp):
-        assert tt.ones(3).tolist() == [1.0] * 3
+        assert (tt.ones(3) * 1).tolist() == [1.0] * 3
     monkeypatch.setenv("TELETENSOR_TOKEN", "tt_wrong")
     with pytest.raises(tt.RefusedError):
         tt.connect("tls://" + daemon.tcp)
@@ -111,7 +111,7 @@ def test_mutual_tls(start_daemon, tt, authority, tmp_path):
     daemon = start_daemon(*tls_flags(authority, "--tls-client-ca", str(authority.ca)))
     address, token = "tls://" + daemon.tcp, token_of(daemon, "alice")
     with tt.connect(address, token=token, ca=authority.ca, cert=authority.issue("alice")):
-        assert tt.ones(3).tolist() == [1.0] * 3
+        assert (tt.ones(3) * 1).tolist() == [1.0] * 3
     stranger = Authority(tmp_path / "other", "another authority")
     for cert in (None, stranger.issue("alice")):
         with pytest.raises(tt.SessionLostError):
@@ -227,7 +227,7 @@ def test_loopback_needs_a_token(start_daemon, tt):
     assert "anonymous_allowed" not in daemon.log
     token = token_of(daemon, "alice")
     with tt.connect(daemon.tcp, token=token):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     assert ask(daemon.http, "/metrics").status == 401
     assert ask(daemon.http, "/metrics", token="tt_wrong").status == 401
     monitor = token_of(daemon, "prometheus", "metrics")
@@ -236,7 +236,7 @@ def test_loopback_needs_a_token(start_daemon, tt):
     with pytest.raises(tt.RefusedError, match="role metrics"):
         tt.connect(daemon.tcp, token=monitor)
     with tt.connect(daemon.unix):  # the daemon's own user needs none
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("how", ["expired", "revoked", "emptied", "removed", "removed while it is down"])
@@ -281,7 +281,7 @@ def test_anonymous_callers_are_for_who_says_so(start_daemon, tt):
     token = token_of(daemon, "alice")
     for given in (None, token):
         with tt.connect(daemon.tcp, token=given):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         assert ask(daemon.http, "/metrics", token=given).status == 200
     with pytest.raises(tt.RefusedError, match="unknown"):  # a wrong token is less than none
         tt.connect(daemon.tcp, token="tt_" + "0" * 64)
@@ -294,7 +294,7 @@ def test_by_default_there_is_the_socket_alone(tmp_path, tt):
         line = process.stdout.readline()
         assert "unix=" in line and "tcp=" not in line and "http=" not in line and "url=" not in line
         with tt.connect(f"unix:{tmp_path}/s"):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         listening = subprocess.run(["cat", f"/proc/{process.pid}/net/tcp", f"/proc/{process.pid}/net/tcp6"],
                                    capture_output=True, text=True).stdout
         own = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
@@ -346,7 +346,7 @@ def test_a_proxys_socket_is_not_the_own_one(start_daemon, tt, tmp_path):
     with pytest.raises(tt.RefusedError, match="token"):
         tt.connect(f"unix:{path}")
     with tt.connect(f"unix:{path}", token=token_of(daemon, "alice")):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         assert json.loads(cli(daemon, "sessions", "--json").stdout)[0]["user"] == "alice"
     assert daemon.terminate() == 0
     assert not path.exists()
@@ -405,7 +405,7 @@ def test_a_damaged_token_file_lets_nobody_in(start_daemon, tt):
     daemon = start_daemon()
     token = token_of(daemon, "alice")
     with tt.connect(daemon.tcp, token=token):
-        assert tt.ones(2).tolist() == [1.0, 1.0]
+        assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
     with sqlite3.connect(f"{daemon.folder}/state/tokens.db") as db:
         db.execute("UPDATE tokens SET user = ?", ("al\nlevel=error event=\x1b[2J",))
     with pytest.raises(tt.TeletensorError, match="damaged"):
@@ -440,7 +440,7 @@ def test_a_token_is_written_for_its_owner_alone(start_daemon, tt, tmp_path):
         assert done.returncode == 0 and done.stdout == "", done.stderr
         assert path.stat().st_mode & 0o777 == 0o600
         with tt.connect(daemon.tcp, token=path.read_text(encoding="ascii")):
-            assert tt.ones(2).tolist() == [1.0, 1.0]
+            assert (tt.ones(2) * 1).tolist() == [1.0, 1.0]
         text, count = path.read_text(encoding="ascii"), len(json.loads(cli(daemon, "token", "list", "--json").stdout))
         done = make(*words)
         assert done.returncode == 1 and str(path) in done.stderr and "Traceback" not in done.stderr

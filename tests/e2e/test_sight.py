@@ -257,7 +257,7 @@ def test_interrupt_of_another(start_daemon, tt):
         assert cli(daemon, "kill", str(s.id), "--interrupt").returncode == 0
         with pytest.raises(tt.InterruptedOpError):
             a.sum().item()
-        assert tt.ones(3).tolist() == [1.0] * 3
+        assert (tt.ones(3) * 1).tolist() == [1.0] * 3
 
 
 def test_users_see_sums_of_others(start_daemon, tt):
@@ -312,7 +312,7 @@ def test_a_reason_in_any_script(start_daemon, tt, each_transport, reason, told):
     assert done.returncode == 0, done.stderr
     with pytest.raises(tt.SessionLostError) as lost, s.as_current():
         while True:
-            tt.ones(1).item()
+            tt.ones(2).prod().item()
     assert f": {told} [killed]" in str(lost.value) and lost.value.reason == "killed"
     s.close()
 

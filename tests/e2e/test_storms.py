@@ -63,7 +63,7 @@ def test_half_open_handshakes(start_daemon, tt, tmp_path):
                     most = max(most, resident_bytes(daemon) - memory)
             took = time.monotonic() - began
             with tt.connect("tls://" + daemon.tcp, token=token, ca=authority.ca):
-                assert tt.ones(3).tolist() == [1.0] * 3
+                assert (tt.ones(3) * 1).tolist() == [1.0] * 3
             wait_until(lambda: descriptors(daemon) <= before, what="all are closed")
         finally:
             for each in peers:
@@ -111,7 +111,7 @@ def test_a_storm_of_connections(start_daemon, tt):
                 assert (x * n).sum().item() == 28 * n
             assert not problems, problems
             with tt.connect(daemon.tcp):
-                assert tt.ones(3).tolist() == [1.0] * 3
+                assert (tt.ones(3) * 1).tolist() == [1.0] * 3
             wait_until(lambda: descriptors(daemon) <= before, what="all are closed")
             grown.append((resident_bytes(daemon) - memory) / MIB)
             if grown[-1] < 16:

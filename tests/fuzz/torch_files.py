@@ -176,7 +176,7 @@ def main():
 
     with tt.connect():
         tried, read = run(args.seed, seconds=args.seconds)
-        assert np.all(tt.ones(2).numpy() == 1)
+        assert np.all((tt.ones(2) * 1).numpy() == 1)
     print(f"torch_files: {tried} tried, {read} of them read")
 
 

@@ -365,6 +365,7 @@ std::optional<core::DType> dtype_of(PyObject* object);
 // neither.
 std::optional<core::DType> dtype_named_by(PyObject* object);
 std::optional<core::Device> device_of(PyObject* object);
+core::Device default_device();  // The device of new tensors.
 // Sets the Python error for an unknown device name; it lists the existing devices.
 void refuse_device(PyObject* name);
 // The Python object of a dtype or a device. Returns a new reference.

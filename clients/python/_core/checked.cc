@@ -11,6 +11,7 @@
 
 #include "checked.h"
 #include "keywords.h"
+#include "quick.h"
 
 namespace teletensor::client {
 namespace {
@@ -35,6 +36,7 @@ struct CheckedObject {
   PyObject* home;                    // Name of the module that exports the function.
   std::vector<Argument>* arguments;  // The parameters of the function, positional ones first.
   std::size_t positional;
+  Quick quick;  // Performs frequent forms of calls. Null if there is none.
 };
 
 CheckedObject* checked_of(PyObject* self) { return reinterpret_cast<CheckedObject*>(self); }
@@ -97,6 +99,10 @@ bool given_twice(const CheckedObject& self, PyObject* names, PyObject* parameter
 PyObject* checked_call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* names) {
   const CheckedObject& self = *checked_of(callable);
   const auto given = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
+  if (self.quick != nullptr) {
+    PyObject* done = self.quick(args, given, names);
+    if (done != nullptr || PyErr_Occurred()) return done;
+  }
   const std::vector<Argument>& arguments = *self.arguments;
   for (std::size_t i = 0; i < std::min(given, self.positional); ++i) {
     if (!look_at(self, arguments[i], args[i], i + 1)) return nullptr;
@@ -176,7 +182,7 @@ PyTypeObject* checked_type() {
 
 // The returned object lives as long as the process.
 nb::object make_checked(nb::object function, nb::str home, const std::vector<std::string>& names,
-                        const std::string& kinds, std::size_t positional) {
+                        const std::string& kinds, std::size_t positional, bool quick) {
   auto* checked = PyObject_New(CheckedObject, checked_type());
   checked->vectorcall = checked_call;
   checked->weak = nullptr;
@@ -188,6 +194,11 @@ nb::object make_checked(nb::object function, nb::str home, const std::vector<std
         {PyUnicode_InternFromString(names[i].c_str()), static_cast<Kind>(kinds.at(i))});
   }
   checked->positional = positional;
+  checked->quick = nullptr;
+  if (quick) {
+    const nb::object called = nb::getattr(checked->function, "__name__");
+    checked->quick = quick_of(nb::cast<std::string>(called));
+  }
   return nb::steal(reinterpret_cast<PyObject*>(checked));
 }
 

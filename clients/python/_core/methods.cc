@@ -8,6 +8,8 @@
 #include <array>
 #include <string_view>
 
+#include "quick.h"
+
 namespace teletensor::client {
 namespace {
 
@@ -15,12 +17,18 @@ struct MethodObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
   vectorcallfunc call;  // The function's own vectorcall.
+  Quick quick;          // Performs frequent forms of calls. Null if there is none.
 };
 
 MethodObject* method_of(PyObject* self) { return reinterpret_cast<MethodObject*>(self); }
 
 PyObject* method_call(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
   const MethodObject& method = *method_of(self);
+  if (method.quick != nullptr) {
+    const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
+    PyObject* done = method.quick(args, count, names);
+    if (done != nullptr || PyErr_Occurred()) return done;
+  }
   return method.call(method.function, args, flags, names);
 }
 
@@ -82,13 +90,14 @@ PyTypeObject* method_type() {
 }
 
 // The returned object lives as long as the process.
-nb::object make_method(nb::object function) {
+nb::object make_method(nb::object function, const std::string& quick) {
   const vectorcallfunc call = PyVectorcall_Function(function.ptr());
   if (call == nullptr) throw nb::type_error("method: expected a function");
   auto* method = PyObject_New(MethodObject, method_type());
   method->vectorcall = method_call;
   method->function = function.release().ptr();
   method->call = call;
+  method->quick = quick_of(quick);
   return nb::steal(reinterpret_cast<PyObject*>(method));
 }
 
@@ -109,8 +118,9 @@ PyObject* function_of(PyObject* callable) {
 }
 
 void bind_methods(nb::module_& m) {
-  m.def("method", &make_method, nb::arg("function"),
-        "A function as a method of Tensor: it binds to the tensor that it is looked up on.");
+  m.def("method", &make_method, nb::arg("function"), nb::arg("quick") = "",
+        "A function as a method of Tensor: it binds to the tensor that it is looked up on. `quick` "
+        "names the native code that performs its frequent calls.");
 }
 
 }  // namespace teletensor::client

@@ -22,6 +22,10 @@ bool is_tensor(PyObject* object) {
 PyTensor* tensor_of(PyObject* object) {
   if (!is_tensor(object)) return nullptr;
   PyTensor* tensor = nb::inst_ptr<PyTensor>(object);
+  if (tensor->session == nullptr) [[unlikely]] {
+    PyErr_SetString(PyExc_TypeError, "a Tensor whose __init__ was not called cannot be used");
+    return nullptr;
+  }
   if (tensor->pending != nullptr && !tensor->session->resolve(*tensor)) [[unlikely]]
     return nullptr;
   return tensor;

@@ -95,6 +95,10 @@ std::optional<core::Device> device_of(PyObject* object) {
   return std::nullopt;
 }
 
+core::Device default_device() {
+  return device_of(PyList_GET_ITEM(g_default.current, 0)).value_or(core::Device());
+}
+
 void refuse_device(PyObject* name) {
   const nb::object done = nb::steal(call_python(g_default.refuse, name));
   if (done.is_valid()) PyErr_Format(PyExc_RuntimeError, "device %R is not on this daemon", name);

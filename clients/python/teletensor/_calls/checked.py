@@ -24,7 +24,8 @@ def checked(function: Callable[..., Any], home: str) -> Callable[..., Any]:
     code = plain.__code__
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
     kinds = "".join(_KINDS.get(plain.__annotations__.get(name, ""), " ") for name in names)
-    made: Callable[..., Any] = _core.checked(function, home, list(names), kinds, code.co_argcount)
+    made: Callable[..., Any] = _core.checked(function, home, list(names), kinds, code.co_argcount,
+                                             "quick" in vars(function))
     return made
 
 

@@ -17,7 +17,7 @@ from .._tensors.memory_format import strided
 
 __all__ = [
     "Function", "Size", "batched_as", "factory", "function_only", "indices_of", "is_method", "made",
-    "options", "owned", "refusing", "sizes_of", "tensors_of", "tied", "wrap_dim",
+    "options", "owned", "quick", "refusing", "sizes_of", "tensors_of", "tied", "wrap_dim",
 ]
 Size = Sequence[int]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -52,6 +52,13 @@ def batched_as(source: Tensor, new: Tensor) -> Tensor:
 def function_only(function: Function) -> Function:
     """Marks a function whose first parameter is a tensor but which is not a method of Tensor."""
     function.__dict__["function_only"] = True
+    return function
+
+
+def quick(function: Function) -> Function:
+    """Marks a function whose frequent calls from outside the package the native code performs
+    (`quick_of` in _core/quick.h). All other calls run the function."""
+    function.__dict__["quick"] = True
     return function
 
 

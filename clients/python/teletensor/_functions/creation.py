@@ -11,7 +11,7 @@ from .._sessions.session import current_session
 from .._tensors.convert import resolve_device, tensor
 from .._tensors.memory_format import in_format, made_like
 from .._tensors.pending import later, numbers_of
-from .common import batched_as, factory, function_only, made, options, sizes_of
+from .common import batched_as, factory, function_only, made, options, quick, sizes_of
 
 __all__ = [
     "arange", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "fill_", "full", "full_like",
@@ -21,6 +21,7 @@ __all__ = [
 METHODS = ["new_empty_strided", "new_tensor"]
 
 
+@quick
 @factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
@@ -32,6 +33,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
     return made(ops["full"](fill_value, sizes_of((size,)), dtype, device), requires_grad)
 
 
+@quick
 @factory
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
@@ -39,6 +41,7 @@ def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return made(ops["full"](0, sizes_of(size), dtype, device), requires_grad)
 
 
+@quick
 @factory
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
@@ -46,6 +49,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return made(ops["full"](1, sizes_of(size), dtype, device), requires_grad)
 
 
+@quick
 @factory
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
           memory_format: Any = None) -> Tensor:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import _thread
 import collections
 import contextlib
+import importlib
 import os
 import queue
 import signal
@@ -44,6 +45,8 @@ _PATIENCE = 2.0  # seconds that the daemon has to report what it cancelled
 _ANSWER = 0.5  # seconds that the daemon has to report how much is queued before the exception is raised
 _MAX_IDLE = 4  # the maximum number of idle worker threads
 _PYTHONS = signal.default_int_handler  # raises KeyboardInterrupt
+# signal.getsignal() looks for an enum member first, which takes longer than an op.
+_handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal
 _OWN = "teletensor-"  # prefix of the names of this package's threads
 _watched: dict[int, weakref.ref[Session]] = {}
 # reentrant, because a finalizer that needs the threads may run while it is held
@@ -92,7 +95,7 @@ def listen() -> None:
     `signal.default_int_handler` is installed, and restore that name's handler afterwards. Therefore the
     name is set to this module's handler as well.
     """
-    if (signal.getsignal(signal.SIGINT) is _PYTHONS
+    if (_handler_of(signal.SIGINT) is _PYTHONS
             and threading.current_thread() is threading.main_thread()):
         signal.default_int_handler = _on_sigint  # type: ignore[assignment]  # it may return
         signal.signal(signal.SIGINT, _on_sigint)

@@ -278,6 +278,9 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return out
 
 
+tensor.__dict__["quick"] = True  # native code performs frequent calls from outside the package
+
+
 def as_tensor(data: Any, dtype: _core.dtype | None = None, device: Any = None) -> Tensor:
     """Returns `data` itself if it is a tensor of that dtype and device, and a new tensor with a copy
     otherwise."""
