@@ -52,7 +52,9 @@ bool wait_for(int socket, short events, Clock::time_point until) {
 // One writer and one reader at a time; cancel() may be called by any thread.
 class LocalCall {
  public:
-  explicit LocalCall(int socket) : socket_(socket), buffer_(kReadBytes) {}
+  explicit LocalCall(int socket) : socket_(socket), buffer_(kReadBytes) {
+    if (socket < 0) end_with(Code::kUnavailable, "the daemon did not accept the stream in time");
+  }
   ~LocalCall() {
     drop();
     if (socket_ >= 0) close(socket_);
@@ -93,14 +95,13 @@ class LocalCall {
     while (!over_) {
       if (const int found = next(message); found != TT_WIRE_TIMEOUT) return found;
       if (!wait_for(socket_, POLLIN, until)) return TT_WIRE_TIMEOUT;
-      const ssize_t n =
-          recv(socket_, buffer_.data() + end_, buffer_.size() - end_, MSG_DONTWAIT);
+      const ssize_t n = recv(socket_, buffer_.data() + end_, buffer_.size() - end_, MSG_DONTWAIT);
       if (n > 0) {
         end_ += static_cast<std::size_t>(n);
       } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
-        end_with(cancelled_ ? Code::kCancelled : Code::kUnavailable,
-                 cancelled_ ? "the stream was cut by its client"
-                            : "the daemon closed the connection");
+        end_with(
+            cancelled_ ? Code::kCancelled : Code::kUnavailable,
+            cancelled_ ? "the stream was cut by its client" : "the daemon closed the connection");
       }
     }
     return TT_WIRE_OVER;
@@ -151,8 +152,7 @@ class LocalCall {
       std::memcpy(&header, buffer_.data() + begin_, sizeof header);
       if (header.size > kMaxMessageBytes) {
         end_with(Code::kInternal, "the daemon sent a message of " + std::to_string(header.size) +
-                                      " bytes; the maximum is " +
-                                      std::to_string(kMaxMessageBytes));
+                                      " bytes; the maximum is " + std::to_string(kMaxMessageBytes));
         return TT_WIRE_OVER;
       }
     }

@@ -1,6 +1,6 @@
-// A Run call over a plain UNIX socket of the daemon on this machine (proto/wire/share.h, kShareRun).
-// It implements the functions of clients/wire/wire.h that a Stream uses, without gRPC: a message
-// takes one system call on each side, and no thread passes it on.
+// A Run call over a plain UNIX socket of the daemon on this machine (proto/wire/share.h,
+// kShareRun). It implements the functions of clients/wire/wire.h that a Stream uses, without gRPC:
+// a message takes one system call on each side, and no thread passes it on.
 #pragma once
 
 #include <cstdint>

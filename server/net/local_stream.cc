@@ -49,8 +49,8 @@ LocalStream::~LocalStream() { ::close(socket_); }
 
 void LocalStream::start(LeaseRef lease) {
   std::string word;
-  Status status = core::with_memory(
-      "a stream", [&] { return lease->join(weak_from_this(), attach_, &word); });
+  Status status =
+      core::with_memory("a stream", [&] { return lease->join(weak_from_this(), attach_, &word); });
   if (status.ok()) {
     MutexLock lock(mutex_);
     lease_ = std::move(lease);
@@ -137,8 +137,7 @@ bool LocalStream::consume(Lease& lease, std::string_view& bytes) {
   if (!has_message(bytes)) return false;
   const std::string_view frame = bytes.substr(sizeof header, header.size);
   bytes.remove_prefix(sizeof header + header.size);
-  const Status status =
-      core::with_memory("a frame", [&] { return lease.submit(this, frame); });
+  const Status status = core::with_memory("a frame", [&] { return lease.submit(this, frame); });
   if (!status.ok()) streams_.leases_.end(lease, status, "protocol");
   return status.ok();
 }
@@ -261,8 +260,7 @@ void LocalStream::send(std::uint32_t kind, std::string_view bytes) {
 
 void LocalStream::send_rest() {
   while (!unsent_.empty() && !broken_) {
-    const ssize_t n =
-        ::send(socket_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = ::send(socket_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
     if (n < 0) {

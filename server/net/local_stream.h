@@ -73,7 +73,7 @@ class LocalStream final : public LeaseCall, public std::enable_shared_from_this<
   mutable core::Mutex mutex_;
   LeaseRef lease_ TT_GUARDED_BY(mutex_);
   bool handling_ TT_GUARDED_BY(mutex_) = true;  // Whether a thread is inside start() or on_event().
-  std::uint32_t armed_ TT_GUARDED_BY(mutex_) = 0;  // The events that the socket reports.
+  std::uint32_t armed_ TT_GUARDED_BY(mutex_) = 0;   // The events that the socket reports.
   bool frame_waits_ TT_GUARDED_BY(mutex_) = false;  // Whether received_ has a complete frame.
   bool writing_ TT_GUARDED_BY(mutex_) = false;      // Whether unsent_ has bytes.
   Clock::time_point write_began_ TT_GUARDED_BY(mutex_);

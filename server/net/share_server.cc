@@ -347,8 +347,8 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
 void ShareServer::run(const ConnectionRef& connection, const LeaseRef& lease,
                       std::uint64_t attach) {
   wire::ShareReply reply;
-  auto place = leases_.stream_shares().enter(lease->client.user, lease->client.id,
-                                             StreamShares::Kind::kRun);
+  auto place =
+      leases_.stream_shares().enter(lease->client.user, lease->client.id, StreamShares::Kind::kRun);
   if (!place.ok()) return answer(connection, place.status(), reply);
   const int socket = fcntl(connection->socket, F_DUPFD_CLOEXEC, 0);
   if (socket < 0) return answer(connection, system_error("a local stream"), reply);

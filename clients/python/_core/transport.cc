@@ -122,7 +122,8 @@ void bind_transport(nb::module_& m) {
             return without_gil([&] { return session.stream().attach(c.run(attach, local)); });
           },
           nb::arg("session"), nb::arg("attach"), nb::arg("local").none(),
-          "Starts a stream of the session; with `local`, one without gRPC if the daemon accepts it.")
+          "Starts a stream of the session; with `local`, one without gRPC if the daemon accepts "
+          "it.")
       .def(
           "upload",
           [](Channel& c, PySession& session, nb::handle data, nb::handle dtype, nb::handle device,
