@@ -99,6 +99,7 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
     if (field == 3) answer.epoch = value;
     if (field == 6) answer.lease_seconds = value;
     if (field == 10) limits.quota = value;
+    if (field == 11) answer.session = value;
     if (field == 13) answer.restart = std::chrono::milliseconds(value);
     if (field == 14) answer.snapshots = value != 0;
   };
@@ -106,6 +107,7 @@ core::Status decode_hello(std::string_view bytes, HelloAnswer& answer) {
     if (field == 2) answer.server_version = text;
     if (field == 4) answer.token = text;
     if (field == 5) answer.name = text;
+    if (field == 30) answer.ticket = text;
     if (field == 7) good = good && read(text, on_limit, nothing);
     if (field == 8) {
       good = good && read(text, nothing, [&](std::uint32_t inner, std::string_view name) {

@@ -23,6 +23,9 @@ std::string encode_hello(const HelloAsked& asked, const ops::Catalog& catalog);
 
 struct HelloAnswer {
   std::string server_version, token, name;
+  // Number of the session, and its secret for requests on this machine, or an empty string.
+  std::uint64_t session = 0;
+  std::string ticket;
   std::uint64_t lease_seconds = 0, epoch = 0;
   std::chrono::milliseconds restart{0};  // Maximum time to wait for a daemon that has disappeared.
   bool snapshots = false;  // Whether the daemon writes snapshots of the session periodically.

@@ -31,9 +31,17 @@ Keeper::Keeper(Session& session, Route& route, std::string instance, const Hello
       lease_seconds_(hello.lease_seconds),
       restart_(hello.restart),
       epoch_(hello.epoch) {
+  const std::string address = route.address();
+  if (!hello.ticket.empty() && (address.starts_with("unix:") || address.starts_with("/"))) {
+    const std::string path = address.starts_with("/") ? address : address.substr(5);
+    local_.emplace(ShareAddress{path + wire::kShareSuffix, hello.session, hello.ticket});
+  }
   session_.stream().take_up(attach_, 0);
-  thread_ = std::thread(
-      [this, end = session_.stream().attach(route_.channel()->run(attach_))] { serve(end); });
+  thread_ = std::thread([this, end = start_stream()] { serve(end); });
+}
+
+std::shared_ptr<StreamEnd> Keeper::start_stream() {
+  return session_.stream().attach(route_.channel()->run(attach_, local_ ? &*local_ : nullptr));
 }
 
 void Keeper::stop() {
@@ -128,6 +136,7 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
              "moved");
         return nullptr;
       }
+      local_.reset();
       // Limits the rate if two daemons refer to each other.
       wait = std::min(2 * wait, kLongestPause);
       continue;
@@ -142,7 +151,7 @@ std::shared_ptr<StreamEnd> Keeper::again(const StreamEnd& before) {
       } else {
         session_.stream().take_up(attach_, answer.received_upto);
       }
-      auto end = session_.stream().attach(route_.channel()->run(attach_));
+      auto end = start_stream();
       attached_ = true;
       changed_.notify_all();
       return end;

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "clients/cpp/hello.h"
 #include "clients/cpp/route.h"
 #include "clients/session/session.h"
+#include "clients/session/share.h"
 #include "clients/session/stream.h"
 
 namespace teletensor::client {
@@ -49,6 +51,7 @@ class Keeper {
  private:
   static constexpr int kMaxTries = 200;
 
+  std::shared_ptr<StreamEnd> start_stream();
   void serve(std::shared_ptr<StreamEnd> end);
   // Reconnects, and returns the end of the next stream. Returns null if the session is lost or
   // stop() was called.
@@ -64,6 +67,8 @@ class Keeper {
   const std::uint64_t lease_seconds_;
   const std::chrono::milliseconds restart_;
   std::uint64_t epoch_, attach_ = 1;
+  // Where frames can be sent without gRPC. Used by the thread that starts streams.
+  std::optional<ShareAddress> local_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

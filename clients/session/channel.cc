@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "clients/session/local_call.h"
 #include "clients/session/socket_owner.h"
 #include "proto/wire/bulk.h"
 
@@ -121,7 +122,10 @@ std::unique_ptr<Call> Channel::start(const std::string& method, bool wait, std::
       channel_);
 }
 
-std::unique_ptr<Call> Channel::run(std::uint64_t attach) {
+std::unique_ptr<Call> Channel::run(std::uint64_t attach, const ShareAddress* local) {
+  if (local != nullptr) {
+    if (auto call = run_local(*local, attach)) return call;
+  }
   return start("/teletensor.v1.Compute/Run", false, -1,
                {{"teletensor-attach", std::to_string(attach)}});
 }

@@ -47,6 +47,8 @@ class Call {
   const std::shared_ptr<tt_wire_channel> channel_;
 };
 
+struct ShareAddress;
+
 class Channel {
  public:
   // `target` is in gRPC's notation: "host:port" or wire::socket_target(). Not encrypted if `tls` is
@@ -65,8 +67,9 @@ class Channel {
   core::Result<std::string> unary(const std::string& method, std::string_view request,
                                   double timeout, bool wait, const Stop& stop,
                                   std::string* word = nullptr);
-  // Starts the Run call of attach number `attach`.
-  std::unique_ptr<Call> run(std::uint64_t attach);
+  // Starts the Run call of attach number `attach`: as a local stream if `local` is given and the
+  // daemon accepts one (local_call.h), otherwise over gRPC.
+  std::unique_ptr<Call> run(std::uint64_t attach, const ShareAddress* local = nullptr);
 
   // Number of bytes transferred so far, for a thread that displays progress.
   using Moved = std::atomic<std::uint64_t>;

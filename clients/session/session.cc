@@ -434,7 +434,10 @@ core::Result<std::uint64_t> Session::fetch(Handle& h, bool bulk) {
             "print): return it, or use tensor operations (tt.where) or tt.jit.script instead"));
   }
   if (following) TT_RETURN_IF_ERROR(before_use(h, false));
-  TT_RETURN_IF_ERROR(ready_to_issue(true));
+  {
+    const AwaitsValue awaits;
+    TT_RETURN_IF_ERROR(ready_to_issue(true));
+  }
   const std::uint64_t seq = seq_ + 1;
   if (limits_.keeps && !bulk) {
     MutexLock lock(stream_.mutex());

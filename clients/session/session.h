@@ -47,7 +47,8 @@ using core::Status;
 using ops::OpId;
 using ops::Var;
 
-// While an object exists, the calling thread waits for a value, and not for room in the queue.
+// While an object exists, the calling thread waits for a value, which includes the wait until the
+// queue has room for its Fetch, and not for room for another command.
 class AwaitsValue {
  public:
   AwaitsValue();

@@ -60,6 +60,7 @@ Result<std::uint64_t> Mapping::send(const ShareAddress&, core::Device, std::stri
 Result<GpuMemory> take_gpu(const ShareAddress&, std::uint64_t, std::uint64_t, const Stop&) {
   return unsupported();
 }
+Result<int> open_local_stream(const ShareAddress&, std::uint64_t) { return unsupported(); }
 
 #else
 
@@ -68,6 +69,9 @@ namespace {
 constexpr int kSliceMs = 100;  // Time between two calls of `stop`.
 // Maximum time to wait for the last answer of an upload after `stop` has returned true.
 constexpr std::chrono::seconds kLastAnswer{2};
+
+// Maximum time to wait for the daemon to accept a stream.
+constexpr std::chrono::seconds kStreamAnswer{5};
 
 // Number of pieces of the memory for uploads: the daemon copies one piece while the client fills
 // others.
@@ -276,6 +280,24 @@ Result<GpuMemory> take_gpu(const ShareAddress& from, std::uint64_t seq, std::uin
   taken.descriptor = memory.release();
   taken.hold = hold.release();
   return taken;
+}
+
+Result<int> open_local_stream(const ShareAddress& from, std::uint64_t attach) {
+  wire::ShareRequest request = request_of(from, wire::kShareRun);
+  request.number = attach;
+  const Result<int> dialled = dial(from.socket);
+  if (!dialled.ok()) return dialled.status();
+  Owned socket(*dialled), none;
+  wire::ShareReply reply;
+  const Stop late = [until = std::chrono::steady_clock::now() + kStreamAnswer] {
+    return std::chrono::steady_clock::now() > until;
+  };
+  Status status = ask(socket.get(), request, reply, none, late);
+  if (status.code() == Code::kCancelled && reply.magic == 0) {
+    return Status(Code::kDeadlineExceeded, "the daemon did not accept the stream within 5 s");
+  }
+  TT_RETURN_IF_ERROR(status);
+  return socket.release();
 }
 
 Status Mapping::tell(const wire::ShareRequest& request) {

@@ -89,6 +89,11 @@ class Mapping {
   bool readable_ = false;
 };
 
+// Makes a new connection the Run stream of attach `attach`, and returns its socket. If it fails,
+// the daemon has not accepted the stream, except with DEADLINE_EXCEEDED: then it may have, and only
+// a later attach can have a stream.
+core::Result<int> open_local_stream(const ShareAddress& from, std::uint64_t attach);
+
 // Memory of a GPU, which CUDA maps (cuMemImportFromShareableHandle).
 struct GpuMemory {
   int descriptor =

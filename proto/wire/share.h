@@ -34,6 +34,10 @@ enum ShareKind : std::uint32_t {
   // value of bulk fetch `number`, which is on a GPU. The reply comes with a descriptor for
   // cuMemImportFromShareableHandle; its number and offset are the UUID of the GPU.
   kShareTakeGpu = 5,
+  // Must be the first message of a connection: after a reply with code 0 the connection is the Run
+  // stream of attach `number`. The client then sends frames, and the daemon sends progress messages
+  // and one LocalEnd, each after a LocalHeader.
+  kShareRun = 6,
 };
 
 struct ShareRequest {
@@ -55,6 +59,20 @@ struct ShareReply {
   std::uint64_t number = 0;  // of the upload
   std::uint64_t offset = 0;  // in the file of the descriptor
   std::uint64_t bytes = 0;
+};
+
+// Precedes each message of a local stream. `size` is the number of bytes that follow.
+struct LocalHeader {
+  static constexpr std::uint32_t kMessage = 0, kEnd = 1;
+  std::uint32_t kind = kMessage;
+  std::uint32_t size = 0;
+};
+
+// The contents of the daemon's last message, of kind kEnd, followed by the reason in one word and
+// then the text. `word` is the number of bytes of the reason.
+struct LocalEnd {
+  std::uint32_t code = 0;  // a google.rpc.Code
+  std::uint32_t word = 0;
 };
 
 static_assert(std::is_trivially_copyable_v<ShareRequest> && sizeof(ShareRequest) == 96);

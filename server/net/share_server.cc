@@ -84,6 +84,9 @@ Result<std::unique_ptr<ShareServer>> ShareServer::start(const std::string& socke
 
 Status ShareServer::listen() {
   raise_descriptor_limit();
+  auto streams = LocalStreams::start(leases_);
+  if (!streams.ok()) return streams.status();
+  streams_ = std::move(*streams);
   auto file = SocketFile::open(path_, 0600);
   if (!file.ok()) return file.status();
   file_ = std::move(*file);
@@ -288,6 +291,10 @@ void ShareServer::answer(const ConnectionRef& connection, const Status& status,
     }
     connection->broken = heard == Heard::kEnd;
   }
+  finished(connection);
+}
+
+void ShareServer::finished(const ConnectionRef& connection) {
   {
     MutexLock lock(mutex_);
     done_.push_back(connection);
@@ -313,6 +320,7 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   if ((gpu || request.kind == wire::kShareTake) && first) {
     return take(connection, *lease, request.number, gpu);
   }
+  if (request.kind == wire::kShareRun && first) return run(connection, *lease, request.number);
   if (request.kind == wire::kShareUpload && !first) {
     return upload(connection, *lease, request);
   }
@@ -333,6 +341,24 @@ void ShareServer::serve(const ConnectionRef& connection, const wire::ShareReques
   reply.offset = opened->offset;
   reply.bytes = opened->bytes;
   answer(connection, {}, reply, opened->descriptor);
+}
+
+// The stream gets a descriptor of its own; the watcher then drops the connection.
+void ShareServer::run(const ConnectionRef& connection, const LeaseRef& lease,
+                      std::uint64_t attach) {
+  wire::ShareReply reply;
+  auto place =
+      leases_.stream_shares().enter(lease->client.user, lease->client.id, StreamShares::Kind::kRun);
+  if (!place.ok()) return answer(connection, place.status(), reply);
+  const int socket = fcntl(connection->socket, F_DUPFD_CLOEXEC, 0);
+  if (socket < 0) return answer(connection, system_error("a local stream"), reply);
+  if (send_record(socket, reply, -1)) {
+    streams_->run(socket, lease, attach, std::move(*place));
+  } else {
+    close(socket);
+  }
+  connection->broken = true;
+  finished(connection);
 }
 
 void ShareServer::take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq,

@@ -2,7 +2,8 @@
 // socket beside the daemon's own socket (proto/wire/share.h).
 // Memory that was passed on a connection stays valid until every process that has the client's end
 // of the connection has closed it or died. A request can only receive memory of the session whose
-// ticket it has. One thread watches the connections, and two threads copy and share.
+// ticket it has. One thread watches the connections, and two threads copy and share. A connection
+// that is to be a Run stream is passed on to LocalStreams.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,7 @@
 #include "engine/core/mutex.h"
 #include "proto/wire/share.h"
 #include "server/base/private_files.h"
+#include "server/net/local_streams.h"
 #include "server/session/leases.h"
 
 namespace teletensor::server {
@@ -71,6 +73,7 @@ class ShareServer {
   bool idle();  // Returns true if no job waits.
   void serve(const ConnectionRef& connection, const wire::ShareRequest& request);
   void take(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t seq, bool gpu);
+  void run(const ConnectionRef& connection, const LeaseRef& lease, std::uint64_t attach);
   void upload(const ConnectionRef& connection, const LeaseRef& lease,
               const wire::ShareRequest& request);
   static void begin(Connection& connection, engine::Session& session, std::uint64_t upload);
@@ -79,10 +82,13 @@ class ShareServer {
   // Ends the job of a connection with a reply.
   void answer(const ConnectionRef& connection, const core::Status& status, wire::ShareReply reply,
               int descriptor = -1);
+  // Returns a connection whose job has ended to the watcher.
+  void finished(const ConnectionRef& connection);
   core::Result<LeaseRef> lease_of(const wire::ShareRequest& request) const;
 
   const std::string path_;
   Leases& leases_;
+  std::unique_ptr<LocalStreams> streams_;
   std::unique_ptr<SocketFile> file_;
   int listener_ = -1, epoll_ = -1, event_ = -1;  // listener_ belongs to file_.
   bool accepting_ = true;                        // Used by the watcher thread only.

@@ -25,9 +25,10 @@ constexpr std::size_t kUploads = 64;       // Maximum number of uploads whose ke
 
 std::string make_token() { return random_hex(16); }
 
-Lease::Lease(Leases* table, std::string token, ClientInfo client, const Limits& limits)
+Lease::Lease(Leases* table, std::string token, std::string ticket, ClientInfo client,
+             const Limits& limits)
     : token(std::move(token)),
-      ticket(make_token()),
+      ticket(std::move(ticket)),
       client(std::move(client)),
       table_(table),
       reader_(limits.frame, this->client.ops, this->client.op_names, this->client.thin,

@@ -116,12 +116,13 @@ std::string make_token();
 
 class Lease final : public engine::SessionListener, public std::enable_shared_from_this<Lease> {
  public:
-  Lease(Leases* table, std::string token, ClientInfo client, const Limits& limits);
+  Lease(Leases* table, std::string token, std::string ticket, ClientInfo client,
+        const Limits& limits);
   ~Lease() override;
 
   // The token and the other members of this group are constant after construction.
   const std::string token;
-  // Ticket for access to the shared memory of this session (ShareServer).
+  // Secret for requests of processes on this machine for this session (ShareServer).
   const std::string ticket;
   const ClientInfo client;
   const Clock::time_point created = Clock::now();

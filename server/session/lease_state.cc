@@ -16,6 +16,7 @@ void Lease::save(v1::SavedHead& head, v1::SavedBody& body) {
   head.set_user(client.user);
   head.set_token(token);
   head.set_completed_upto(outbox_.completed_upto());
+  body.set_ticket(ticket);
   body.set_instance(client.instance);
   body.set_client_version(client.version);
   body.set_by_socket(client.by_socket);

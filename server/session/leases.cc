@@ -119,7 +119,8 @@ core::Result<LeaseRef> Leases::open(ClientInfo client) {
   std::string token = make_token();
   if (token.empty()) return core::internal("the system has no random numbers for a token");
   const engine::SessionOptions options = options_of(client);
-  auto lease = std::make_shared<Lease>(this, std::move(token), std::move(client), limits_);
+  auto lease =
+      std::make_shared<Lease>(this, std::move(token), make_token(), std::move(client), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get(), &lease->outbox());
   auto session = engine_.open(options, lease->relay_.get());
   if (!session.ok()) return session.status();
@@ -296,7 +297,8 @@ void Leases::inherit(Handover handover) noexcept {
 
 void Leases::hand_over(Handover handover) {
   Lease& old = *handover.old;
-  auto lease = std::make_shared<Lease>(this, make_token(), std::move(handover.client), limits_);
+  auto lease = std::make_shared<Lease>(this, make_token(), make_token(), std::move(handover.client),
+                                       limits_);
   lease->start = std::move(handover.start);
   old.hand_on_file(*lease);
   lease->session_ = std::move(old.session_);

@@ -80,7 +80,7 @@ core::Result<LeaseRef> Leases::restore(v1::SavedHead head, const v1::SavedBody& 
     if (taken || head.id() == 0) head.set_id(opened_ + 1);
     opened_ = std::max(opened_, head.id());
   }
-  auto lease = std::make_shared<Lease>(this, head.token(),
+  auto lease = std::make_shared<Lease>(this, head.token(), body.ticket(),
                                        client_of(head, body, limits_, engine_.catalog()), limits_);
   lease->relay_ = std::make_unique<Relay>(lease.get(), &lease->outbox());
   auto session =

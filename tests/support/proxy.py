@@ -42,9 +42,10 @@ class Proxy:
     `cut_each(draw)`: every connection is cut after draw() bytes of the client, or of both sides. `pause()`
     holds all bytes back. `held` counts the pieces that a pause has held back, and `refused` the connections
     that were closed at once. `swallow()`: a network that drops all packets without notifying either side,
-    until `restore()`; connections that were open then stay dead. `tcp`: clients connect by TCP."""
+    until `restore()`; connections that were open then stay dead. `tcp`: clients connect by TCP. `path`: where
+    the socket of the relay is."""
 
-    def __init__(self, target, tcp=False):
+    def __init__(self, target, tcp=False, path=None):
         self.target, self.limit, self.sent = target, None, 0
         self.frame_limit, self.frames = None, 0
         self.held = self.refused = 0
@@ -59,7 +60,7 @@ class Proxy:
             self.path, self._listener = None, socket.create_server(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         else:
-            self.path = tempfile.mktemp(prefix="ttp-", suffix=".sock")
+            self.path = path or tempfile.mktemp(prefix="ttp-", suffix=".sock")
             self.address = "unix:" + self.path
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind(self.path)

@@ -110,13 +110,14 @@ def metadata(token):
 
 
 class RawSession:
-    """A session with its Run stream. Frames are counted as by a correct client."""
+    """A session with its Run stream, or without one (`stream`). Frames are counted as by a correct client."""
 
-    def __init__(self, raw, reply):
+    def __init__(self, raw, reply, stream=True):
         self.raw, self.reply, self.token = raw, reply, reply.token
         self.seq = self.next_id = 1
         self.attaches = 1
-        self.stream()
+        if stream:
+            self.stream()
 
     def stream(self, attach=None):
         """Opens a Run stream, which replaces the previous one."""

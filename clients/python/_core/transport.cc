@@ -4,6 +4,7 @@
 
 #include "bindings.h"
 #include "clients/session/channel.h"
+#include "clients/session/share.h"
 #include "clients/session/socket_owner.h"
 #include "clients/session/stream.h"
 
@@ -122,11 +123,13 @@ void bind_transport(nb::module_& m) {
           "One request, one reply. CallError.")
       .def(
           "run",
-          [](Channel& c, PySession& session, std::uint64_t attach) {
+          [](Channel& c, PySession& session, std::uint64_t attach, const ShareAddress* local) {
             raise_if(c.origin().check());
-            return without_gil([&] { return session.stream().attach(c.run(attach)); });
+            return without_gil([&] { return session.stream().attach(c.run(attach, local)); });
           },
-          nb::arg("session"), nb::arg("attach"), "Starts a stream of the session.")
+          nb::arg("session"), nb::arg("attach"), nb::arg("local").none(),
+          "Starts a stream of the session; with `local`, one without gRPC if the daemon accepts "
+          "it.")
       .def(
           "upload",
           [](Channel& c, PySession& session, nb::handle data, nb::handle dtype, nb::handle device,

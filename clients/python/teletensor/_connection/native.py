@@ -69,7 +69,7 @@ class NativeTransport(Transport):
 
     def open_stream(self, owner: weakref.ref[_core.Session], attach: int, stream: int) -> Any:
         self._owner, core = owner, owner()
-        return None if core is None else self._open().run(core, attach)
+        return None if core is None else self._open().run(core, attach, self._local)
 
     def read_stream(self, call: Any, owner: weakref.ref[_core.Session]) -> End:
         return End(*call.wait()) if call is not None else End(0, "")

@@ -161,6 +161,8 @@ class Transport(ABC):
         self._uploads = itertools.count(1)
         self._closing, self._over = threading.Lock(), False
         self._opened = False  # whether Hello has opened a new session
+        # where the session's frames can be sent without gRPC
+        self._local: _core.ShareAddress | None = None
         self.restarting = False  # the daemon was running a moment ago: hello() waits for it
         self._stream_of: Callable[[], _core.Session | None] = lambda: None
 
@@ -182,6 +184,7 @@ class Transport(ABC):
         same credentials. ValueError if they must not be sent there."""
         self.credentials = self.credentials.at(address)
         self.address = address
+        self._local = None
         self.renew()
 
     @abstractmethod
@@ -382,6 +385,7 @@ class Transport(ABC):
             raise RefusedError(
                 f"teletensord at {self.address} has chosen protocol {greeting.protocol}, and this client "
                 f"offered {_core.PROTOCOL_MIN} to {_core.PROTOCOL}")
+        self._local = greeting.share
         self._lease, self._instance, self._epoch = greeting.lease, instance, greeting.epoch
         self._restart = greeting.restart
         self.session_name = greeting.session_name
