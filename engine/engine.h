@@ -329,10 +329,16 @@ class Session {
     (void)push;
     return Rest::kApart;
   }
+  // Lets the session begin no further command, for an image with what waits for other ranks.
+  // Returns kRuns, kRests, kApart, or kWaits if the session stops before an instruction, or will.
+  virtual Rest stop_here() { return Rest::kApart; }
+  // Returns true if an image can contain all that waits. Precondition: stop_here() returned kWaits.
+  virtual bool may_stay() { return true; }
   // Takes the image. Precondition: come_to_rest() returned kRests and Engine::rest_groups()
-  // returned true.
+  // returned true; or after Engine::hold_groups(), stop_here() returned neither kRuns nor kApart.
   virtual void stay_at_rest() {}
-  // Ends the pause of rest(), if rest() called `done` with an image. Any thread.
+  // Ends the pause of rest(), if rest() called `done` with an image. Lets a restored session begin
+  // with what it had left to run. Any thread.
   virtual void resume() {}
   virtual std::vector<MemoryUse> memory() const = 0;
   // Sets MemoryUse::peak to the current use.
@@ -388,6 +394,9 @@ class Engine {
   virtual bool rest_groups() { return true; }
   // Ends the groups that are not at rest, with the reason "rank n `why`".
   virtual void end_moving_groups(const std::string& why) { (void)why; }
+  // Lets no group change any more, although collectives are open, or ends the groups for which this
+  // is not possible, with the reason "rank n `why`".
+  virtual void hold_groups(const std::string& why) { (void)why; }
   // Returns host memory to the operating system that no session has needed since the last call.
   // Called every few seconds.
   virtual void release_idle() {}

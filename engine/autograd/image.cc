@@ -215,9 +215,8 @@ core::Result<std::vector<ValueRef>> values_of(const Image& image) {
       value->contents = storage.contents;
     }
     if (item.failure != Image::kNone) value->failure = failures[item.failure];
-    // A value without contents would never get any, because no instruction is running after a
-    // restore.
-    if (!value->contents && !value->failure) return broken();
+    // Only an entry that has not run can still give a value its contents.
+    if (!value->contents && !value->failure && image.entries.empty()) return broken();
     if (item.good != Image::kNone) value->good = values[item.good];
     values.push_back(std::move(value));
   }

@@ -1,6 +1,6 @@
 // Image: the complete state of a session at a moment when none of its instructions is running:
-// handles, cells, tape, values and programs. It is what a snapshot contains and what a session is
-// restored from.
+// handles, cells, tape, values, programs, and what waits for other ranks. It is what a snapshot
+// contains and what a session is restored from.
 //
 // Objects refer to each other by their index in the lists below. An image that was read from a file
 // is not trusted; the code that restores a session from it checks it.
@@ -146,9 +146,9 @@ struct Image {
   std::uint64_t forsaken_upto = 0;
   // Commands with smaller numbers are cancelled, including those that arrive later.
   std::uint64_t cancelled_below = 0;
-  // A group of the session that continues after a restart. All of its ranks were idle at the time
-  // of the snapshot. All sessions of this daemon that belong to the group store the same
-  // description of it.
+  // A group of the session that continues after a restart. Its ranks had no open operations at the
+  // time of the snapshot, except those among `entries`. All sessions of this daemon that belong to
+  // the group store the same description of it.
   struct Group {
     struct Place {
       std::string daemon;
@@ -179,6 +179,22 @@ struct Image {
     std::vector<FailedTransfer> failed_transfers;
   };
   std::vector<Group> groups;
+  // A part of a command that has not run: a collective whose other ranks have not come, or an entry
+  // of the queue behind it. `program` has one step (kRun), one literal (kConstant), or one
+  // parameter and one result (kFetch); `values` has an index for each of its values. A value
+  // without contents and failure is a result of one of the entries.
+  struct Entry {
+    enum class Kind : std::uint8_t { kRun, kConstant, kFetch };
+    Kind kind = Kind::kRun;
+    bool bulk = false;
+    std::uint64_t seq = 0;
+    std::int64_t seed = 0, ordinal = 0;  // of a random op
+    std::string program;                 // see serialize.h
+    std::vector<Index> values;
+  };
+  std::vector<Entry> entries;  // ascending by seq
+  // All commands up to this one have run.
+  std::uint64_t completed() const { return (entries.empty() ? next_seq : entries[0].seq) - 1; }
   // Late errors that the client has not raised yet: the root, and the in-place commands that failed
   // because of it.
   std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>> failed;

@@ -257,6 +257,7 @@ class Reader {
           break;
         case 5: {
           Literal& literal = take(program.literals);
+          literal.value = 0;  // the writer omits a 0
           fields(part, [&](std::uint32_t inner, Part p) {
             inner == 1 ? small(p, literal.value) : inner == 2 ? text(p, literal.bytes) : unknown();
           });

@@ -318,13 +318,14 @@ std::vector<std::uint64_t> Back::take_failed_rebinds(std::uint64_t root) {
   return executor_.failures().take(root);
 }
 
-void Back::begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failures::Open failed) {
-  appended_ = completed;
+void Back::begin_at(std::uint64_t consumed, std::uint64_t completed, std::uint64_t cancelled_below,
+                    Failures::Open failed) {
+  appended_ = consumed;
   completed_ = completed;
   cancel_below_ = cancelled_below;
   executor_.cancel_below(cancelled_below);
   core::MutexLock lock(mu_);
-  published_ = completed;
+  published_ = consumed;
   executor_.failures().restore(std::move(failed));
 }
 
@@ -355,6 +356,11 @@ void Back::stop() {
   stopping_ = true;
   executor_.cancel_below(~0ull);
   leave_groups(kSessionEnds);
+  for (const auto& member : members()) member->end_waits();
+  if (waits_to_begin_.exchange(false)) {
+    core::MutexLock lock(mu_);
+    scheduled_ = false;
+  }
   const bool waited = std::exchange(joined_, false) && tiers_->leave(this);
   if (lock_wait_.end(UINT64_MAX) || waited) {
     core::MutexLock lock(mu_);
@@ -414,7 +420,7 @@ bool Back::run_plan() {
   {
     const memory::SessionTaskScope strand(owner_);
     while (true) {
-      if (!collectives_.empty()) close_ended();
+      if (!collectives_.empty() && !stopping_) close_ended();
       const bool drained = !run_entries();
       if (stopping_) {
         more = false;

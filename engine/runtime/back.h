@@ -149,8 +149,10 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   // and forgets the root. Precondition: the queue is drained.
   std::vector<std::uint64_t> take_failed_rebinds(std::uint64_t root);
   const Failures& failures() const { return executor_.failures(); }
-  // Continues at the drained state of another back end. Must be called before any other function.
-  void begin_at(std::uint64_t completed, std::uint64_t cancelled_below, Failures::Open failed);
+  // Continues at the state of another back end, which had consumed the commands up to `consumed`
+  // and completed those up to `completed`. Must be called before any other function.
+  void begin_at(std::uint64_t consumed, std::uint64_t completed, std::uint64_t cancelled_below,
+                Failures::Open failed);
 
   // ---- Functions for any thread.
 
@@ -173,12 +175,31 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool is_quiet() const;
   // Returns true if all published entries have ended. Any thread.
   bool is_drained() const;
+  // Returns true if a frame consumer waits, and on_continue() was not called. Any thread.
+  bool has_waiter() const;
   // is_wanted() returns true if another rank waits for this session, groups_busy() if an operation
   // of its groups is open. Any thread.
   bool is_wanted();
   bool groups_busy();
   // The groups that continue after a restart. Precondition: drained, and at rest with these groups.
   std::vector<program::Image::Group> group_images() const;
+  // The parts of an image that exist only there: the values are alive until the image is complete.
+  struct NotRun {
+    std::vector<program::ValueRef> values;
+    std::vector<std::unique_ptr<ProgramRun::Left>> calls;
+  };
+  // Returns the index of a value in an image.
+  using IndexOf = std::function<program::Image::Index(const program::Value&)>;
+  // What has not run because it waits for other ranks. Without `index_of`, only checks whether an
+  // image can contain it, and returns UNIMPLEMENTED if not. Precondition: is_quiet(), and the
+  // session's groups do not change any more.
+  core::Result<std::vector<program::Image::Entry>> entries(const IndexOf& index_of,
+                                                           NotRun& parts) const;
+  // Appends these entries, which run after begin_restored(). INVALID_ARGUMENT if the image is
+  // inconsistent. Must be called after begin_at(), before any other function.
+  core::Status restore_entries(const std::vector<program::Image::Entry>& entries,
+                               const std::vector<program::ValueRef>& values);
+  void begin_restored();
   // Rejoins a group of a restored session. Must be called before any other function.
   void restore_group(const std::string& user, const std::string& who,
                      const program::Image::Group& group);
@@ -235,14 +256,17 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
     std::vector<program::Instruction> copies;
     // Geometries of all its results, because the call that owns them may end earlier.
     std::deque<core::Geometry> geometries;
-    std::string origin;                     // the source line, if it is a step of a program
-    const Groups::Member* group = nullptr;  // null for a transfer
+    core::DType operand_dtype = core::DType::kF32;
+    core::Dims operand_shape;
+    std::unique_ptr<core::Attributes> attributes;  // of a step of a program
+    std::string origin;                            // the source line, if it is a step of a program
+    const Groups::Member* group = nullptr;         // null for a transfer
     std::unique_ptr<Groups::Kept> kept;
   };
   using Next = ProgramRun::Next;
   class CallOf;
   bool stop_before_next(bool starved, bool yields);
-  void keep_open(program::Instruction instruction);
+  void keep_open(program::Instruction instruction, bool of_program = false);
   void close_ended();
   void fail_open(OpenCollective& ended, const core::Status& status);
   OpenCollective* find_open(const program::Operand& operand);
@@ -257,6 +281,10 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   Next next(program::Instruction& instruction, bool refused);
   bool stop_for(OpenCollective* found);
   static void keep_geometry(OpenCollective& open, program::Instruction& instruction);
+  struct SavedEntry;
+  void restore_entry(const program::Image::Entry& saved, program::Program& read,
+                     const std::vector<program::ValueRef>& values);
+  std::vector<SavedEntry> left(NotRun& parts) const;
   bool request_notification(Executor::Open& open);
   bool wait_for(Executor::Open& open, std::uint64_t seq);
   void end_if_stopped(Groups::Member& member, std::uint64_t seq);
@@ -313,6 +341,8 @@ class Back : public Task, private Tiers::Member, private Groups::Waiter {
   bool joined_ = false;
   LockWait lock_wait_;
   Executor executor_;
+
+  std::atomic<bool> waits_to_begin_{false};  // begin_restored() was not called yet
 
   // Used by the frame consumer only.
   Chunk* open_ = nullptr;

@@ -81,15 +81,23 @@ void Back::run_group(Entry& entry) {
 
 // ---------------------------------------------------------------- open collectives
 
-void Back::keep_open(program::Instruction instruction) {
+void Back::keep_open(program::Instruction instruction, bool of_program) {
   OpenCollective& added = collectives_.emplace_back();
   added.instruction = std::move(instruction);
   keep_geometry(added, added.instruction);
+  // The attributes of a program's step belong to the call as well.
   if (executor_.origin() != nullptr) added.origin = *executor_.origin();
+  if (of_program) {
+    added.attributes = std::make_unique<core::Attributes>(*added.instruction.attributes);
+    added.instruction.attributes = added.attributes.get();
+  }
   added.open = executor_.take_opened();
   added.group = executor_.meets(added.instruction);
   added.kept = std::make_unique<Groups::Kept>(*groups_, added.open.bytes);
   // The group has the contents of the operand.
+  const Operand& operand = added.instruction.operands[0];
+  added.operand_dtype = operand.dtype;
+  added.operand_shape = operand.geometry->shape;
   added.instruction.operands.clear();
   executor_.set_open(true);
   const std::uint64_t seq = added.instruction.seq;
@@ -260,7 +268,7 @@ class Back::CallOf final : public ProgramRun::Caller {
     back_.record(instruction, failure, root);
   }
   void opened(program::Instruction instruction) override {
-    back_.keep_open(std::move(instruction));
+    back_.keep_open(std::move(instruction), true);
   }
   Next next(program::Instruction& instruction) override {
     return back_.next(instruction, entry_.refused != nullptr);
@@ -396,6 +404,11 @@ void Back::leave_groups(const std::string& why) {
 bool Back::is_quiet() const {
   core::MutexLock lock(mu_);
   return !scheduled_ || (group_wait_.member && !group_wait_.met);
+}
+
+bool Back::has_waiter() const {
+  core::MutexLock lock(mu_);
+  return waiting_ != Waiting::kNo;
 }
 
 bool Back::is_drained() const {

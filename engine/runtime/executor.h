@@ -84,6 +84,7 @@ class Executor {
   struct Open {
     std::shared_ptr<Groups::Member> member;  // null if there is none
     Groups::Ticket ticket = 0;
+    RowMajor operand;
     memory::Pinned result;
     StorageRef source;        // of a receive: receives the number of the sending rank
     std::uint64_t bytes = 0;  // bytes of its operand and its results

@@ -259,6 +259,7 @@ Status Executor::deposit(Instruction& instruction, const ops::OpDef& op, Open* o
   }
   open->member = *member;
   open->bytes = part.operand.bytes + part.result.bytes;
+  open->operand = part.operand;
   open->result = part.result.storage;
   open->source = std::move(source);
   if (waits_only) {

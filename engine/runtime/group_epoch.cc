@@ -225,12 +225,10 @@ GroupEpoch::Ticket GroupEpoch::deposit(collective::Rank rank, Part part) {
     open_part(rank, ranks_[rank].open.at(ticket), std::move(part));
   });
   core::MutexLock lock(mu_);
-  if (ticket == 0) ticket = start(rank, Open::Kind::kCollective);  // the image has been taken
+  // The image is taken: the operation stays open, and is a part of the session's image.
+  if (ticket == 0) ticket = start(rank, Open::Kind::kCollective);
   Open& open = ranks_[rank].open.at(ticket);
-  if (kept_) {
-    open.ended = Status(Code::kDeadlineExceeded, "group \"" + name_ + "\": " + rank_text(rank) +
-                                                     " has a daemon that shuts down");
-  } else if (open.kind == Open::Kind::kSend && !open.ended) {
+  if (open.kind == Open::Kind::kSend && !open.ended) {
     open.ended = Status();
   }
   return ticket;

@@ -78,6 +78,8 @@ class GroupEpoch {
   bool busy();
   bool rest();
   void end_moving(const std::string& why);
+  void hold_open(const std::string& why);
+  void end_waits(collective::Rank rank);
   std::optional<program::Image::Group> image(collective::Rank rank);
   std::uint64_t stamp() const { return stamp_; }  // from the image; 0: the group was not restored
   // Returns false if the group has ended, or if no rank of this daemon with that number is awaited.
@@ -185,6 +187,7 @@ class GroupEpoch {
   bool ended_locked() const TT_REQUIRES(mu_);
   bool closed_locked() const TT_REQUIRES(mu_);
   bool busy_locked() const TT_REQUIRES(mu_);
+  bool may_hold_open() const TT_REQUIRES(mu_);
   void place_ranks(collective::Place own, collective::Participant::Image image) TT_REQUIRES(mu_);
   core::Status abandonment() const TT_REQUIRES(mu_);
 
@@ -213,7 +216,7 @@ class GroupEpoch {
   // Ranks of the restored image that have not joined again.
   std::set<collective::Rank> awaited_ TT_GUARDED_BY(mu_);
   collective::Number run_to_ TT_GUARDED_BY(mu_) = 0;  // the cut, while the group is held
-  bool kept_ TT_GUARDED_BY(mu_) = false;  // the image was taken: nothing changes any more
+  bool kept_ TT_GUARDED_BY(mu_) = false;  // the image is taken: nothing changes any more
 };
 
 template <class Event>

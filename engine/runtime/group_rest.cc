@@ -6,6 +6,9 @@
 
 namespace teletensor::runtime {
 
+using core::Code;
+using core::Status;
+
 namespace {
 
 std::vector<PeerMessage::Place> places_of(const program::Image::Group& image) {
@@ -96,9 +99,52 @@ void GroupEpoch::end_moving(const std::string& why) {
   });
 }
 
+// The image of a session contains its own open collectives, but no call that the group keeps for a
+// rank whose command has ended.
+bool GroupEpoch::may_hold_open() const {
+  if (places_.size() > 1 || !transfers_.empty()) return false;
+  for (const RankState& rank : ranks_) {
+    if (!rank.joined) continue;
+    if (!rank.declined.empty()) return false;
+    if (!participant_) continue;
+    const auto open = std::count_if(rank.open.begin(), rank.open.end(), [&](const auto& each) {
+      return each.second.number > participant_->finished() && !each.second.ended;
+    });
+    if (rank.number != participant_->finished() + static_cast<collective::Number>(open)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void GroupEpoch::hold_open(const std::string& why) {
+  settle([&](Waiters& met) TT_REQUIRES(mu_) {
+    if (closed_locked() || (places_.size() > 1 && participant_->rests() && !busy_locked())) return;
+    if (may_hold_open()) {
+      kept_ = true;
+      return;
+    }
+    for (collective::Rank rank = 0; rank < ranks() && !closed_locked(); ++rank) {
+      if (ranks_[rank].joined) part(rank, why, true, met);
+    }
+  });
+}
+
+void GroupEpoch::end_waits(collective::Rank rank) {
+  Waiters met;
+  {
+    core::MutexLock lock(mu_);
+    if (!kept_) return;
+    for (auto& [ticket, open] : ranks_[rank].open) {
+      finish(open, Status(Code::kAborted, "the session ends"), met);
+    }
+  }
+  for (Waiter* const waiter : met) waiter->met();
+}
+
 std::optional<program::Image::Group> GroupEpoch::image(collective::Rank rank) {
   core::MutexLock lock(mu_);
-  if (closed_locked() || busy_locked()) return std::nullopt;
+  if (closed_locked() || (busy_locked() && !kept_)) return std::nullopt;
   program::Image::Group image;
   image.name = name_;
   image.rank = rank;

@@ -74,6 +74,7 @@ class Groups::Rank final : public Groups::Member {
     if (image) image->stamp = groups_.stamp_;
     return image;
   }
+  void end_waits() override { epoch_->end_waits(rank_); }
 
  private:
   Groups& groups_;
@@ -473,6 +474,13 @@ bool Groups::rest() {
 void Groups::end_moving(const std::string& why) {
   for (const EpochRef& epoch : all_epochs()) {
     epoch->end_moving(why);
+    withdraw(epoch);
+  }
+}
+
+void Groups::hold_open(const std::string& why) {
+  for (const EpochRef& epoch : all_epochs()) {
+    epoch->hold_open(why);
     withdraw(epoch);
   }
 }

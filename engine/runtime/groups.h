@@ -92,7 +92,7 @@ class Groups : private Fabric::Receiver {
     virtual std::optional<Ticket> begin() = 0;
     // Deposits the rank's next collective, send or receive. A send ends at once: the group keeps
     // its operand until it is received. Precondition: begin() has returned none. After image() a
-    // deposit fails.
+    // deposit stays open.
     virtual Ticket deposit(Part part) = 0;
     // Reports that the rank cannot take part in its next collective, which then fails on all ranks,
     // or in a send or receive, which then fails on the other rank.
@@ -121,8 +121,11 @@ class Groups : private Fabric::Receiver {
     virtual bool busy() = 0;
     // The state with which the rank continues after a restart, without the session's number of the
     // group; none if the group has ended. The group does not change any more after this call.
-    // Precondition: rest() returned true.
+    // Precondition: rest() returned true, or hold_open() was called.
     virtual std::optional<program::Image::Group> image() = 0;
+    // Calls the waiters of this rank if the group does not change any more, because its session
+    // ends. Any thread.
+    virtual void end_waits() = 0;
   };
 
   // Counts the memory that open collectives of a session use, for as long as the object exists.
@@ -170,6 +173,10 @@ class Groups : private Fabric::Receiver {
   bool rest();
   // Ends the groups that are not at rest, with the reason "rank n `why`".
   void end_moving(const std::string& why);
+  // Lets no group change any more, although collectives are open: their images are those of groups
+  // in which these are not called yet. A deposit after this call stays open. Groups for which that
+  // is not possible end like those of end_moving().
+  void hold_open(const std::string& why);
   // Like join(), for a rank that is restored from an image. The group continues after restored(),
   // when all its ranks of this daemon are present.
   core::Result<std::shared_ptr<Member>> restore(const std::string& user, const std::string& who,

@@ -440,5 +440,60 @@ TEST_F(GroupsTest, ManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST_F(GroupsTest, AnOpenCollectiveIsDepositedAgainAfterARestart) {
+  Groups next(adder_);
+  std::vector<program::Image::Group> images;
+  {
+    const auto members = join_all(2);
+    for (const MemberRef& member : members) deposit(member, {1});
+    for (const MemberRef& member : members) EXPECT_TRUE(member->take().ok());
+    Counted waiter;
+    deposit(members[0], {1, 2});
+    EXPECT_TRUE(members[0]->wait(&waiter));
+    groups_.hold_open("stops");
+    deposit(members[1], {3, 4});  // too late for this daemon
+    EXPECT_FALSE(members[0]->ended());
+    EXPECT_FALSE(members[1]->ended());
+    members[0]->give_up("was interrupted");
+    for (const MemberRef& member : members) {
+      const auto image = member->member().image();
+      ASSERT_TRUE(image);
+      EXPECT_EQ(image->collectives, 1u);
+      images.push_back(*image);
+    }
+    EXPECT_EQ(waiter.times, 0);
+    members[0]->member().end_waits();
+    EXPECT_EQ(waiter.times, 1);
+  }
+  std::vector<MemberRef> members;
+  for (const program::Image::Group& image : images) {
+    auto member = next.restore("alice", "a session that is back", image);
+    ASSERT_TRUE(member.ok()) << member.status().message();
+    members.push_back(std::make_shared<TestRank>(*member));
+  }
+  next.restored();
+  const RowMajor result = deposit(members[0], {1, 2});
+  EXPECT_FALSE(members[0]->ended());
+  deposit(members[1], {3, 4});
+  EXPECT_TRUE(members[0]->take().ok());
+  EXPECT_EQ(floats(result), (std::vector<float>{4, 6}));
+}
+
+TEST_F(GroupsTest, AGroupWithWhatNoImageContainsEndsInsteadOfStayingOpen) {
+  const auto members = join_all(2);
+  send(members[1], 0, {1});
+  deposit(members[0], {1});
+  groups_.hold_open("stops");
+  EXPECT_FALSE(members[0]->member().image());
+  EXPECT_THAT(members[0]->take().message(), HasSubstr("stops"));
+}
+
+TEST_F(GroupsTest, AGroupWithADeclinedCallEndsInsteadOfStayingOpen) {
+  const auto members = join_all(2);
+  members[1]->decline(sum(1), Status(Code::kResourceExhausted, "no memory"));
+  groups_.hold_open("stops");
+  EXPECT_FALSE(members[0]->member().image());
+}
+
 }  // namespace
 }  // namespace teletensor::runtime::testing

@@ -66,22 +66,24 @@ bool ProgramRun::go_on(Executor& executor, Caller& caller) {
   return finish(caller);
 }
 
-bool ProgramRun::begin(Executor& executor, Caller& caller) {
-  if (!laid_out_) {
-    registers_.resize(program_.values.size());
-    displacement_.resize(program_.values.size());
-    outcome_of_.assign(program_.values.size(), -1);
-    rebound_.resize(program_.values.size());
-    for (std::size_t i = 0; i < call_.outcomes.size(); ++i) {
-      const Invocation::Outcome& outcome = call_.outcomes[i];
-      if (outcome.result == Invocation::kWhole) {
-        outcome_of_[outcome.value] = static_cast<std::int32_t>(i);
-      }
+void ProgramRun::lay_out() {
+  if (std::exchange(laid_out_, true)) return;
+  registers_.resize(program_.values.size());
+  displacement_.resize(program_.values.size());
+  outcome_of_.assign(program_.values.size(), -1);
+  rebound_.resize(program_.values.size());
+  for (std::size_t i = 0; i < call_.outcomes.size(); ++i) {
+    const Invocation::Outcome& outcome = call_.outcomes[i];
+    if (outcome.result == Invocation::kWhole) {
+      outcome_of_[outcome.value] = static_cast<std::int32_t>(i);
     }
-    stacked_.resize(call_.outcomes.size());
-    carried_.resize(program_.rebinds.size());
-    laid_out_ = true;
   }
+  stacked_.resize(call_.outcomes.size());
+  carried_.resize(program_.rebinds.size());
+}
+
+bool ProgramRun::begin(Executor& executor, Caller& caller) {
+  lay_out();
   while (literals_.size() < program_.literals.size()) {
     const program::Literal& literal = program_.literals[literals_.size()];
     const ValueRef value = new_value(literal.value, -1);
@@ -163,6 +165,48 @@ bool ProgramRun::finish(Caller& caller) {
     becomes.good = value.good;
   }
   registers_.clear();
+  return true;
+}
+
+std::unique_ptr<ProgramRun::Left> ProgramRun::left() const {
+  auto left = std::make_unique<Left>();
+  left->run.reset(new ProgramRun(*this));
+  return left->run->take_left(*left) ? std::move(left) : nullptr;
+}
+
+// Fills the instructions of all units that have not run, without running them.
+bool ProgramRun::take_left(Left& left) {
+  if (cancelled_ || ended_ || round_ + 1 < rounds_) return false;
+  if (!begun_) {
+    if (!program_.literals.empty()) return false;
+    lay_out();
+    begin_round();
+  }
+  if (frames_.size() != 1 || frames_.front().owner != nullptr) return false;
+  Frame& frame = frames_.front();
+  const auto& units = frame.facts->units;
+  if (filled_) {
+    for (std::size_t i = ran_; i < units[frame.next].steps.size(); ++i) {
+      left.instructions.push_back(std::make_unique<Instruction>(instructions_[i]));
+    }
+    ++frame.next;
+  }
+  for (; frame.next < units.size(); ++frame.next) {
+    for (const std::uint32_t at : units[frame.next].steps) {
+      const Step& step = frame.block->steps[at];
+      if (step.kind != Step::Kind::kOp) return false;
+      Instruction& made = *left.instructions.emplace_back(std::make_unique<Instruction>());
+      fill(made, step, frame.facts->steps[at]);
+      made.attributes = &left.attributes.emplace_back(*made.attributes);
+    }
+  }
+  for (const Invocation::Outcome& outcome : call_.outcomes) {
+    if (outcome.result != Invocation::kWhole) return false;
+    const ValueRef& value = registers_[outcome.value];
+    if (value == outcome.becomes || outcome.becomes->contents || outcome.becomes->failure) continue;
+    if (!value || !value->contents || value->failure) return false;
+    left.same.emplace_back(outcome.becomes, value);
+  }
   return true;
 }
 

@@ -54,6 +54,17 @@ class ProgramRun {
   // collectives.
   bool leaves_out() const { return leaves_out_; }
   const std::vector<std::uint64_t>& groups() const { return prepared_->groups(); }
+  // What is left of the call, as instructions that use the values of the run. The lists own what
+  // these refer to. `same` are outcomes that become another value, which has its contents.
+  struct Left {
+    std::vector<std::unique_ptr<program::Instruction>> instructions;
+    std::deque<core::Attributes> attributes;
+    std::vector<std::pair<program::ValueRef, program::ValueRef>> same;  // outcome, value
+    std::unique_ptr<ProgramRun> run;
+  };
+  // Returns null if that depends on data, or if there are several rounds. Precondition: run() is
+  // not active.
+  std::unique_ptr<Left> left() const;
   std::uint64_t seq() const { return seq_; }
   const std::vector<program::Operand>& inputs() const { return call_.inputs; }
 
@@ -68,6 +79,9 @@ class ProgramRun {
     std::size_t next = 0;  // index of the next unit
   };
 
+  ProgramRun(const ProgramRun&) = default;  // for left()
+  void lay_out();
+  bool take_left(Left& left);
   bool go_on(Executor& executor, Caller& caller);
   // Returns true if the last instruction did not run and must be tried again.
   bool halted(const Executor& executor) const { return executor.stopped() || waits_; }

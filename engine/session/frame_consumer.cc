@@ -62,6 +62,10 @@ void Session::submit(std::uint64_t first_seq, std::uint64_t first_id,
 void Session::pump() {
   // Another thread reports progress to the front end.
   while (!try_take_front()) std::this_thread::yield();
+  {
+    core::MutexLock lock(mu_);
+    blocked_ = false;
+  }
   run_frame_consumer();
 }
 
@@ -112,6 +116,10 @@ bool Session::consume_frame(Status& status) {
       publish();
       unpublished = 0;
       if (drain ? back_.wait_until_drained() : back_.wait_for_room()) {
+        {
+          core::MutexLock lock(mu_);
+          blocked_ = !front_.busy();
+        }
         give_front_back();
         return false;
       }

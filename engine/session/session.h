@@ -82,6 +82,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   void rest(std::function<void(core::Result<program::Image>)> done) override;
   void resume() override;
   engine::Rest come_to_rest(bool push) override;
+  engine::Rest stop_here() override;
+  bool may_stay() override;
   void stay_at_rest() override;
   // Restores the session from an image. Precondition: the session is new. If this fails, the
   // session must not be used.
@@ -270,6 +272,8 @@ class Session final : public engine::Session, private runtime::BackEvents, priva
   std::atomic<bool> stops_{false};
   bool may_go_ TT_GUARDED_BY(mu_) = false;
   bool paused_ TT_GUARDED_BY(mu_) = false;  // before a command of frame_
+  // The frame consumer waits for the back end before a command of frame_.
+  bool blocked_ TT_GUARDED_BY(mu_) = false;
   // next_seq_ of the restored image; 0: the session was not restored.
   std::uint64_t restored_at_ TT_GUARDED_BY(mu_) = 0;
   bool still_ TT_GUARDED_BY(mu_) = false;  // nothing is consumed; a submitted frame waits in frame_

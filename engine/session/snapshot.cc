@@ -152,6 +152,7 @@ void Session::rest(std::function<void(core::Result<Image>)> done) {
 }
 
 void Session::resume() {
+  back_.begin_restored();
   {
     core::MutexLock lock(mu_);
     if (!std::exchange(resting_, false)) return;
@@ -203,11 +204,34 @@ engine::Rest Session::come_to_rest(bool push) {
   return back_.is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
 }
 
+engine::Rest Session::stop_here() {
+  if (!stops_ && !back_.has_groups()) return engine::Rest::kApart;
+  {
+    core::MutexLock lock(mu_);
+    if (!broken_.ok() || (stops_ && (!pending_snapshot_.done || still_)))
+      return engine::Rest::kApart;
+    may_go_ = false;
+    const bool stopped = paused_ || (blocked_ && back_.has_waiter());
+    if (!stops_ || (consuming_ && !stopped)) return engine::Rest::kRuns;
+  }
+  if (!back_.is_quiet()) return engine::Rest::kRuns;
+  return back_.is_drained() ? engine::Rest::kRests : engine::Rest::kWaits;
+}
+
+bool Session::may_stay() {
+  const Status status = core::with_memory("a snapshot", [&] {
+    runtime::Back::NotRun parts;
+    return back_.entries(nullptr, parts).status();
+  });
+  return status.ok();
+}
+
 void Session::stay_at_rest() {
   {
     core::MutexLock lock(mu_);
-    if (!stops_ || !pending_snapshot_.done || still_ || (consuming_ && !paused_)) return;
-    pending_snapshot_.next_seq = paused_ ? frame_.consumed() + 1 : next_seq_;
+    const bool stopped = paused_ || blocked_;
+    if (!stops_ || !pending_snapshot_.done || still_ || (consuming_ && !stopped)) return;
+    pending_snapshot_.next_seq = consuming_ ? frame_.consumed() + 1 : next_seq_;
     consuming_ = still_ = true;
   }
   take_image();
@@ -236,7 +260,8 @@ void Session::on_continue() {
   }
 }
 
-// Precondition: everything has run, and no other thread consumes commands.
+// Precondition: everything has run, or waits for groups that do not change any more, and no other
+// thread consumes commands.
 void Session::take_image() noexcept {
   if (closing_) return;
   while (!try_take_front()) std::this_thread::yield();
@@ -280,6 +305,19 @@ core::Result<Image> Session::make_image() {
   image.cancelled_below = back_.cancelled_below();
   image.failed = back_.failures().all();
   if (stops_) image.groups = back_.group_images();
+  runtime::Back::NotRun parts;
+  if (!back_.is_drained()) {
+    auto entries =
+        back_.entries([&](const program::Value& value) { return maker.value(&value); }, parts);
+    if (!entries.ok()) return entries.status();
+    image.entries = std::move(*entries);
+    for (const auto& call : parts.calls) {
+      for (const auto& [outcome, value] : call->same) {
+        const Image::Index to = maker.value(outcome.get()), from = maker.value(value.get());
+        image.values[to].storage = image.values[from].storage;
+      }
+    }
+  }
   {
     core::MutexLock lock(mu_);
     image.next_seq = pending_snapshot_.next_seq;
@@ -373,9 +411,12 @@ Status Session::restore_contents(Image image, const engine::Engine::ReadBytes& r
     return core::invalid(
         "the session's snapshot is inconsistent: the number of the next command is missing");
   }
-  back_.begin_at(image.next_seq - 1, image.cancelled_below, std::move(image.failed));
+  back_.begin_at(image.next_seq - 1, image.completed(), image.cancelled_below,
+                 std::move(image.failed));
   for (const Image::Group& group : image.groups) back_.restore_group(user_, who(), group);
-  forgotten_ = accepted_upto_ = image.next_seq - 1;
+  TT_RETURN_IF_ERROR(back_.restore_entries(image.entries, *values));
+  forgotten_ = image.completed();
+  accepted_upto_ = image.next_seq - 1;
   core::MutexLock lock(mu_);
   amounts_ = amounts;
   next_seq_ = restored_at_ = image.next_seq;

@@ -377,6 +377,16 @@ void write_image(const Image& image, const ops::Catalog& catalog, v1::SavedImage
     item.set_bytes(download.bytes);
   }
   for (const Image::Group& group : image.groups) write(group, *saved.add_groups());
+  for (const Image::Entry& entry : image.entries) {
+    v1::SavedImage::Entry& item = *saved.add_entries();
+    item.set_kind(static_cast<std::uint32_t>(entry.kind));
+    item.set_bulk(entry.bulk);
+    item.set_seq(entry.seq);
+    item.set_seed(entry.seed);
+    item.set_ordinal(entry.ordinal);
+    item.set_contents(entry.program);
+    for (const Image::Index value : entry.values) item.add_values(out(value));
+  }
   for (const std::uint64_t seq : image.given_up) saved.add_given_up(seq);
   saved.set_forsaken_upto(image.forsaken_upto);
   saved.set_cancelled_below(image.cancelled_below);
@@ -458,6 +468,17 @@ core::Result<Image> read_image(const v1::SavedImage& saved, const ops::Catalog& 
                                item.offset(), item.bytes()});
   }
   for (const auto& group : saved.groups()) image.groups.push_back(read(group));
+  for (const auto& item : saved.entries()) {
+    good = good && item.kind() <= 2;
+    Image::Entry& entry = image.entries.emplace_back();
+    entry.kind = static_cast<Image::Entry::Kind>(item.kind() % 3);
+    entry.bulk = item.bulk();
+    entry.seq = item.seq();
+    entry.seed = item.seed();
+    entry.ordinal = item.ordinal();
+    entry.program = item.contents();
+    for (const std::uint32_t value : item.values()) entry.values.push_back(in(value));
+  }
   image.given_up.assign(saved.given_up().begin(), saved.given_up().end());
   image.forsaken_upto = saved.forsaken_upto();
   image.cancelled_below = saved.cancelled_below();

@@ -206,7 +206,7 @@ class Lease final : public engine::SessionListener, public std::enable_shared_fr
   // Writes the state of the lease itself into a snapshot. Precondition: all commands have run.
   void save(v1::SavedHead& head, v1::SavedBody& body);
   // Restores the state from a snapshot. Must be called before the lease is used.
-  void restore(const v1::SavedBody& body, const std::string& file);
+  void restore(const v1::SavedHead& head, const v1::SavedBody& body, const std::string& file);
   // The lease's file in the store. Empty if there is none yet.
   std::string file() const;
   // Why the last snapshot of the session could not be written. Empty if it was, or if there was

@@ -57,14 +57,17 @@ void Lease::save(v1::SavedHead& head, v1::SavedBody& body) {
   }
 }
 
-void Lease::restore(const v1::SavedBody& body, const std::string& file) {
+void Lease::restore(const v1::SavedHead& head, const v1::SavedBody& body, const std::string& file) {
   Outbox::Sealed sealed;
   sealed.number = body.outbox().number();
   sealed.bytes_received = body.outbox().bytes_received();
   for (const v1::SavedMessage& kept : body.outbox().kept()) {
     sealed.kept.emplace_back(kept.number(), std::make_shared<const std::string>(kept.progress()));
   }
-  outbox_.restore(std::move(sealed), body.image().next_seq() - 1);
+  const v1::SavedImage& image = body.image();
+  const std::uint64_t received = image.next_seq() - 1;
+  outbox_.restore(std::move(sealed), received,
+                  image.entries_size() == 0 ? received : head.completed_upto());
   active_at_ = Clock::now().time_since_epoch().count();
   MutexLock lock(mutex_);
   file_ = file;

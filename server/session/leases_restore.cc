@@ -87,7 +87,7 @@ core::Result<LeaseRef> Leases::restore(v1::SavedHead head, const v1::SavedBody& 
       engine_.restore(options_of(lease->client), lease->relay_.get(), std::move(image), read);
   if (!session.ok()) return session.status();
   lease->session_ = std::move(*session);
-  lease->restore(body, file);
+  lease->restore(head, body, file);
   return lease;
 }
 

@@ -166,12 +166,13 @@ Outbox::Sealed Outbox::seal() {
   return sealed;
 }
 
-void Outbox::restore(Sealed sealed, std::uint64_t completed) {
+void Outbox::restore(Sealed sealed, std::uint64_t received, std::uint64_t completed) {
   MutexLock sending(sending_);
   number_ = sealed.number;
   for (auto& [number, message] : sealed.kept) keep(number, message);
   MutexLock lock(mutex_);
-  received_ = restored_ = completed_ = told_ = written_ = completed;
+  received_ = restored_ = written_ = received;
+  completed_ = told_ = completed;
   bytes_received_ = bytes_completed_ = sealed.bytes_received;
   told_credit_upto_ = credit_upto();
   told_credit_bytes_ = credit_bytes();

@@ -47,7 +47,7 @@ class Outbox {
   };
   Credits credits() const;
 
-  // The state for a snapshot of a session whose commands have all run. Pending reports become
+  // The state for a snapshot of a session of which nothing runs. Pending reports become
   // messages, whose numbers do not change when another daemon sends them.
   struct Sealed {
     std::uint64_t number = 0;          // Number of the last message.
@@ -55,9 +55,9 @@ class Outbox {
     std::vector<std::pair<std::uint64_t, Message>> kept;  // Messages that are not acknowledged.
   };
   Sealed seal();
-  // Continues from the state of another outbox after command `completed`. Must precede all other
-  // calls.
-  void restore(Sealed sealed, std::uint64_t completed);
+  // Continues from the state of another outbox that had received the commands up to `received`, of
+  // which those up to `completed` had run. Must precede all other calls.
+  void restore(Sealed sealed, std::uint64_t received, std::uint64_t completed);
 
   // ---- called by the engine
   void completed(std::uint64_t seq);

@@ -26,8 +26,6 @@ constexpr std::chrono::milliseconds kLook{250};
 // Periodic snapshots of a session are at least this many times as far apart as one takes to write.
 constexpr int kMaxOften = 10;
 constexpr int kSqueezes = 8;  // Maximum number of attempts with less data when the disk is full.
-// The reason that other ranks of a group receive, as part of a sentence.
-constexpr char kShutsDown[] = "has a daemon that shuts down";
 // A shutdown waits at most this long for sessions that still run before it writes larger ones.
 constexpr std::chrono::milliseconds kLongestHold{1000};
 constexpr std::uint64_t kSpare = 32 << 10;  // Bytes that are left free on the disk.
@@ -629,59 +627,6 @@ DrainFacts Recovery::write_all(Clock::time_point began) {
   return facts;
 }
 
-// Sessions in groups are written when the ranks of each group have all executed the same
-// collectives. A group ends if it does not reach that state before `until`.
-void Recovery::rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
-                           const std::function<void()>& begin_again) {
-  using engine::Rest;
-  constexpr std::chrono::milliseconds kTick{1}, kStuck{200};
-  engine::Engine& engine = leases_.engine();
-  const Clock::time_point began = Clock::now();
-  Clock::time_point ran = began;
-  bool in_time = true;
-  while (Clock::now() < deadline_.load()) {
-    std::map<Rest, std::vector<LeaseRef>> found;
-    const auto look = [&](const LeaseRef& lease, bool push) {
-      Rest rest = Rest::kApart;
-      (void)lease->with_session([&](engine::Session& session) {
-        rest = session.come_to_rest(push);
-        return Status();
-      });
-      if (rest != Rest::kApart) found[rest].push_back(lease);
-    };
-    begin_again();
-    for (const LeaseRef& lease : all) look(lease, false);
-    if (found.empty()) return;
-    const Clock::time_point now = Clock::now();
-    if (found.contains(Rest::kRuns)) {
-      ran = now;
-    } else if (engine.rest_groups() && found.size() == 1 && found.contains(Rest::kRests)) {
-      for (const LeaseRef& lease : found[Rest::kRests]) {
-        (void)lease->with_session([](engine::Session& session) {
-          session.stay_at_rest();
-          return Status();
-        });
-      }
-      spdlog::info("event=groups_at_rest sessions={} seconds={:.3f}", found[Rest::kRests].size(),
-                   seconds_since(began));
-      continue;
-    }
-    if (in_time && now >= std::min(until, cut_.load())) {
-      in_time = false;
-      engine.end_moving_groups(kShutsDown);
-    } else if (now - ran > kStuck) {
-      // A rank may wait for a send of another rank whose command comes after those that the other
-      // rank has executed.
-      std::vector<LeaseRef> held_up = found[Rest::kRests];
-      const std::vector<LeaseRef>& waiting = found[Rest::kWaits];
-      held_up.insert(held_up.end(), waiting.begin(), waiting.end());
-      for (const LeaseRef& lease : held_up) look(lease, true);
-      ran = now;
-    }
-    std::this_thread::sleep_for(kTick);
-  }
-}
-
 void Recovery::lose(const LeaseRef& ref, const Status& why, v1::SavedLosses& losses,
                     DrainFacts& facts) {
   Lease& lease = *ref;
@@ -731,6 +676,7 @@ void Recovery::restore() {
     if (loss.goes_back() && lease.ok()) (*lease)->set_unsaved(loss.reason());
   }
   leases_.engine().restored();
+  for (const LeaseRef& lease : leases_.all()) resume(*lease);
 }
 
 core::Result<LeaseRef> Recovery::load_session(const std::string& file, bool arrives) {

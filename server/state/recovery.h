@@ -151,7 +151,11 @@ class Recovery {
                            SessionStore::Lost& lost);
   void restore_one(const SessionStore::Found& found);
   DrainFacts write_all(Clock::time_point began);
+  // The reason that other ranks of a group receive, as part of a sentence.
+  static constexpr char kShutsDown[] = "has a daemon that shuts down";
   void rest_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
+                   const std::function<void()>& begin_again);
+  void hold_groups(const std::vector<LeaseRef>& all, Clock::time_point until,
                    const std::function<void()>& begin_again);
   void lose(const LeaseRef& ref, const core::Status& why, v1::SavedLosses& losses,
             DrainFacts& facts);

@@ -1,0 +1,210 @@
+"""Daemons that are restarted while a rank waits in a collective that another rank has not called: it stays open."""
+
+import signal
+
+import pytest
+from support.clients import finish, wait_asleep, wait_line
+from support.daemon import wait_until
+from support.ranks import groups, start, told
+
+pytestmark = pytest.mark.usefixtures("invariants")
+
+FLAGS = ("--lease", "240", "--restart", "240", "--rank-grace", "240")
+
+# Rank 1 waits before its round 2 until the file exists.
+HEAD = """
+def idle(i):
+    if R == 1 and i == 2:
+        print("idles", flush=True)
+        while not os.path.exists("GO_ON"):
+            time.sleep(0.01)
+"""
+
+# Rank 0 has as many commands in its queue as fit.
+FULL = """
+x = tt.zeros(2)
+for i in range(4):
+    idle(i)
+    dist.all_reduce(x)
+    for _ in range(5000):
+        x += R + 1
+        x *= 0.5
+tell(x.tolist())
+"""
+
+# In each of these programs rank 0 has something in its queue that reads the result.
+PROGRAMS = {
+    "reads": """
+x, y = tt.arange(3.0) + R, tt.ones(3)
+for i in range(4):
+    idle(i)
+    dist.all_reduce(x)
+    y += i  # runs meanwhile
+    x /= 2
+    print("step", x.tolist(), flush=True)
+tell(x.tolist(), y.tolist())
+""",
+    "many": """
+pair, rest = dist.new_group([2, 0]), dist.new_group([1])
+total, x = tt.zeros(N, 3), tt.arange(3.0) * (R + 1)
+noise = tt.zeros(3)
+for i in range(4):
+    idle(i)
+    parts = [tt.empty(3) for _ in range(N)]
+    dist.all_reduce(x)
+    dist.all_gather(parts, x[:3] * (i + 1))
+    half = tt.tensor([0.5, 0.25, 0.125]) * x
+    noise += tt.nn.functional.dropout(tt.ones(3), 0.5) * half
+    dist.broadcast(half, 1)
+    if R != 1:
+        dist.all_reduce(half, group=pair)
+    total[R] += parts[0] - parts[1] + half
+    z = x.view(3, 1).expand(3, 2).sum(1)
+    x = z.sin()
+tell(total.tolist(), x.tolist(), noise.tolist())
+""",
+    "an error": """
+x, texts = tt.arange(3) + R, []
+for i in range(4):
+    idle(i)
+    dist.all_reduce(x)
+    y = x.index_select(0, x[:1] + 5)
+    y += 1
+    try:
+        y.tolist()
+    except IndexError as error:
+        texts.append(str(error))
+tell(texts, x.tolist())
+""",
+    "captured": """
+tt.manual_seed(R)
+net = tt.nn.parallel.DistributedDataParallel(tt.nn.Sequential(tt.nn.Linear(6, 40), tt.nn.BatchNorm1d(40), tt.nn.ReLU(),
+                                             tt.nn.Dropout(0.5), tt.nn.Linear(40, 3)), bucket_cap_mb=0.0005)
+optimizer = tt.optim.Adam(net.parameters(), lr=0.05)
+@tt.compile
+def step(data):
+    optimizer.zero_grad()
+    loss = (net(data) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+for i in range(5):
+    idle(i)
+    loss = step(tt.arange(8 * 6.0).reshape(8, 6).sin() * (R + 1) + i)
+    print("step", loss.item(), flush=True)
+tell([p.detach().numpy().tobytes().hex() for p in net.parameters()])
+""",
+    "training": """
+tt.manual_seed(R)
+net = tt.nn.parallel.DistributedDataParallel(tt.nn.Sequential(tt.nn.Linear(6, 40), tt.nn.ReLU(), tt.nn.Linear(40, 3)),
+                                             bucket_cap_mb=0.0005)
+step = tt.optim.Adam(net.parameters(), lr=0.05)
+for i in range(5):
+    idle(i)
+    step.zero_grad()
+    data = tt.arange(8 * 6.0).reshape(8, 6).sin() * (R + 1) + i
+    loss = (net(data) - 1).square().mean()
+    loss.backward()
+    step.step()
+    print("step", loss.item(), flush=True)
+tell([p.detach().numpy().tobytes().hex() for p in net.parameters()])
+""",
+}
+
+
+def start_ranks(address, program, go_on, count=3, timeout=600):
+    return start(address, count, (HEAD + PROGRAMS.get(program, program)).replace("GO_ON", str(go_on)),
+                 timeout=timeout)
+
+
+def wait_in_collective(daemon, rank):
+    def waits():
+        return any(member["waits"] for group in groups(daemon) for member in group["members"] if member["rank"] == rank)
+    wait_until(waits, what=f"rank {rank} waits")
+
+
+def restart(daemon):
+    daemon.drain()
+    assert "event=session_lost" not in daemon.log, daemon.log
+    assert "event=groups_held" in daemon.log, daemon.log
+    daemon.restart()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_all_ranks_in_one_daemon(start_daemon, tmp_path, program):
+    daemon, go_on = start_daemon(*FLAGS, "--drain", "6"), tmp_path / "go_on"
+    go_on.touch()
+    wanted = told(start_ranks(daemon.unix, program, go_on))
+    go_on.unlink()
+    ranks = start_ranks(daemon.unix, program, go_on)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemon, 0)
+    for _ in range(2):
+        restart(daemon)
+        wait_in_collective(daemon, 0)
+    go_on.touch()
+    assert told(ranks) == wanted
+
+
+def test_a_full_queue(start_daemon, tmp_path):
+    daemon, go_on = start_daemon(*FLAGS, "--drain", "20"), tmp_path / "go_on"
+    go_on.touch()
+    wanted = told(start_ranks(daemon.unix, FULL, go_on, count=2))
+    go_on.unlink()
+    ranks = start_ranks(daemon.unix, FULL, go_on, count=2)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemon, 0)
+    wait_asleep(ranks[0])
+    restart(daemon)
+    go_on.touch()
+    assert told(ranks) == wanted
+
+
+def test_a_rank_that_never_comes(start_daemon, tmp_path):
+    """Rank 0 gets the error after the group's timeout, which begins again after the restart."""
+    daemon = start_daemon(*FLAGS, "--drain", "6")
+    ranks = start_ranks(daemon.unix, """
+idle(2)
+x = tt.arange(3.0)
+try:
+    dist.all_reduce(x)
+    x.tolist()
+except tt.RankLostError as error:
+    text = str(error)
+tell(text, x.tolist())
+""", tmp_path / "never", count=2, timeout=15)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemon, 0)
+    restart(daemon)
+    (text, x), = told(ranks[:1])
+    assert "timeout" in text and "rank 1" in text, text
+    assert x == [0.0, 1.0, 2.0]
+    ranks[1].kill()
+    finish(ranks[1])
+
+
+def test_an_interrupt_after_the_restart(start_daemon, tmp_path):
+    daemon, go_on = start_daemon(*FLAGS, "--drain", "6"), tmp_path / "go_on"
+    ranks = start_ranks(daemon.unix, """
+idle(2)
+x, text = tt.arange(3.0), ""
+try:
+    dist.all_reduce(x)
+    x += 1
+    x.tolist()
+except KeyboardInterrupt:
+    s.cancel()
+except tt.RankLostError as error:
+    text = str(error)
+tell(text, x.tolist())
+""", go_on, count=2)
+    wait_line(ranks[1], "idles")
+    wait_in_collective(daemon, 0)
+    restart(daemon)
+    wait_in_collective(daemon, 0)
+    wait_asleep(ranks[0])
+    ranks[0].send_signal(signal.SIGINT)
+    assert told(ranks[:1]) == [["", [0.0, 1.0, 2.0]]]
+    go_on.touch()
+    (text, x), = told(ranks[1:])
+    assert "rank 0 was interrupted" in text and x == [0.0, 1.0, 2.0]
