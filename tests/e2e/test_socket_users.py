@@ -16,7 +16,9 @@ from support.users import need_two_users
 
 need_two_users()
 
-OTHER, NAMED = 54321, pwd.getpwnam("daemon").pw_uid
+# A user without an account, in each run of the tests another one: the name of its default folder is fixed.
+OTHER = 20_000 + os.getpid() % 40_000
+NAMED = pwd.getpwnam("daemon").pw_uid
 # All modules are loaded before the user changes, because other users may not be able to read the checkout.
 START = """
 import contextlib, os, sys
