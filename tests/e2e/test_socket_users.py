@@ -140,7 +140,10 @@ class Connection:
         return self.greeted
 
     def read(self):
-        part = self.socket.recv(4096)
+        try:
+            part = self.socket.recv(4096)
+        except ConnectionResetError:
+            part = b""
         self.over = not part
         self.received += part
         while len(self.received) >= 9:
@@ -169,7 +172,7 @@ for uid in range(200000, 200000 + count):
             each.read()
 print(served, flush=True)
 while not select.select([sys.stdin], [], [], 0)[0]:
-    for socket in select.select([sys.stdin, *(each.socket for each in held)], [], [])[0]:
+    for socket in select.select([sys.stdin, *(each.socket for each in held if not each.over)], [], [])[0]:
         for each in held:
             if each.socket is socket:
                 each.read()
