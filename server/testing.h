@@ -3,13 +3,12 @@
 #pragma once
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
 #include <thread>
 
+#include "engine/core/folder_test.h"
 #include "engine/core/mutex.h"
 #include "engine/engine.h"
 
@@ -28,16 +27,7 @@ inline bool eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/tt-test-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string path;
-};
+using Folder = core::TestFolder;
 
 // The records of a FakeEngine. It must outlive the engine.
 struct Books {

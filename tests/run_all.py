@@ -2,12 +2,14 @@
 
 Stages: unit (gtest executables through ctest), and the pytest folders policy, e2e, ops, peers. Every stage
 runs, whatever happened in earlier ones. The last line is `N passed, N failed`; the exit status is 0 only if
-something ran and nothing failed. A crash, a timeout or a missing stage counts as a failed case. Skipped
-cases are listed with their reasons above the last line; one that is not in tests/skips.txt counts as
-failed.
+something ran and nothing failed. A crash, a timeout or a missing stage counts as a failed case. Cases that
+were not run because a process of pytest ended in a crash are run by another pytest; those that are still
+missing then are listed and count as failed. Skipped cases are listed with their reasons above the last line;
+one that is not in tests/skips.txt counts as failed.
 """
 
 import fnmatch
+import json
 import os
 import subprocess
 import sys
@@ -24,6 +26,7 @@ SKIPS = ROOT / "tests" / "skips.txt"
 JOBS = str(min(os.cpu_count() or 1, 4))
 # Seconds, which only end a hang. A machine may be busy, and CI ends the whole run after 90 minutes.
 LIMITS = {"unit": 3600, "policy": 1800, "e2e": 7200, "ops": 5400, "peers": 5400}
+RUNS = 4  # the maximum number of pytest runs of a stage, of which all but the first run missing cases
 
 
 def run(command: list[str], limit: int) -> int:
@@ -111,18 +114,64 @@ def run_unit() -> Cases:
     return found
 
 
+class Missing:
+    """A plugin for the pytest process that controls the workers: writes the ids of the collected cases
+    without a report to `path`. When a worker crashes, xdist reports the case that it ran, and the other
+    cases of the worker have no report."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.collected: dict[str, None] = {}  # ordered
+        self.reported: set[str] = set()
+
+    def pytest_xdist_node_collection_finished(self, ids):
+        self.collected.update(dict.fromkeys(ids))
+
+    def pytest_runtest_logreport(self, report):
+        self.reported.add(report.nodeid)
+
+    def pytest_sessionfinish(self):
+        missing = [case for case in self.collected if case not in self.reported]
+        self.path.write_text(json.dumps(missing), encoding="utf-8")
+
+
+def pytest_main(cases: Path, missing: Path, report: Path) -> int:
+    """The process of pytest that run_pytest() starts. `cases` is a JSON file with the list of the folders or
+    cases to run."""
+    import pytest
+
+    sys.path[0] = str(ROOT)  # as `python -m pytest` has it
+    return pytest.main(
+        ["-q", *json.loads(cases.read_text(encoding="utf-8")), f"--junitxml={report}",
+         "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
+         "--no-loadscope-reorder",  # tests/conftest.py has already ordered the files
+         "--max-worker-restart", "0"],  # without this, xdist waits for ever after a crash
+        plugins=[Missing(missing)])
+
+
 def run_pytest(stage: str) -> Cases:
-    report = RESULTS / f"{stage}.xml"
-    status = run([sys.executable, "-m", "pytest", "-q", f"tests/{stage}", f"--junitxml={report}",
-                  "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
-                  "--no-loadscope-reorder",  # tests/conftest.py has already ordered the files
-                  "--max-worker-restart", "0"],  # without this, xdist waits for ever after a crash
-                 LIMITS[stage])
-    try:
-        found = read_cases(report)
-    except (FileNotFoundError, ElementTree.ParseError):
-        found = Cases(failed=1)
-    found.failed = found.failed or int(status != 0)
+    end = time.monotonic() + LIMITS[stage]
+    cases, report, left = (RESULTS / f"{stage}{what}" for what in (".cases.json", ".xml", ".missing.json"))
+    found, missing = Cases(), [f"tests/{stage}"]
+    for _ in range(RUNS):
+        cases.write_text(json.dumps(missing), encoding="utf-8")
+        for old in (report, left):
+            old.unlink(missing_ok=True)
+        status = run([sys.executable, __file__, "--pytest", str(cases), str(left), str(report)],
+                     max(int(end - time.monotonic()), 1))
+        try:
+            found.add(read_cases(report))
+            missing = json.loads(left.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ElementTree.ParseError, json.JSONDecodeError):
+            found.failed += 1  # It was ended, or did not get as far as its cases.
+            break
+        found.failed = found.failed or int(status != 0)
+        if not missing:
+            break
+        print(f"== {stage}: a worker crashed, and {len(missing)} cases were not run", flush=True)
+    else:
+        print("\n".join(f"not run: {case}" for case in missing), flush=True)
+        found.failed += len(missing)
     return found
 
 
@@ -147,4 +196,6 @@ def main(stages: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--pytest"]:
+        sys.exit(pytest_main(*map(Path, sys.argv[2:])))
     sys.exit(main(sys.argv[1:] or ["unit", "policy", "e2e", "ops"]))

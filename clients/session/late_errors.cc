@@ -8,6 +8,10 @@ namespace teletensor::client {
 
 namespace {
 
+bool is_shortage(const wire::ErrorEvent& error) {
+  return error.status.code() == core::Code::kResourceExhausted;
+}
+
 bool cancelled(const wire::ErrorEvent& error, std::uint64_t upto) {
   return error.root <= upto && error.status.code() == core::Code::kCancelled;
 }
@@ -16,8 +20,16 @@ bool cancelled(const wire::ErrorEvent& error, std::uint64_t upto) {
 
 void LateErrors::add(wire::ErrorEvent error) {
   if (!roots_.insert(error.root).second) return;
+  if (shortage_ == 0 && is_shortage(error)) shortage_ = error.root;
   errors_.push_back(std::move(error));
   any_ = true;
+}
+
+// Updates what depends on errors_ after errors were removed.
+void LateErrors::removed() {
+  any_ = !errors_.empty();
+  const auto found = std::find_if(errors_.begin(), errors_.end(), is_shortage);
+  shortage_ = found == errors_.end() ? 0 : found->root;
 }
 
 void LateErrors::complete(std::uint64_t upto) {
@@ -33,7 +45,7 @@ std::vector<wire::ErrorEvent> LateErrors::take_alike(std::optional<core::Code> c
       [&](const wire::ErrorEvent& error) { return error.status.code() == wanted; });
   taken.assign(std::move_iterator(errors_.begin()), std::move_iterator(others));
   errors_.erase(errors_.begin(), others);
-  any_ = !errors_.empty();
+  removed();
   std::sort(taken.begin(), taken.end(),
             [](const wire::ErrorEvent& a, const wire::ErrorEvent& b) { return a.root < b.root; });
   return taken;
@@ -43,7 +55,7 @@ std::vector<wire::ErrorEvent> LateErrors::take_all() {
   std::vector<wire::ErrorEvent> taken(std::move_iterator(errors_.begin()),
                                       std::move_iterator(errors_.end()));
   errors_.clear();
-  any_ = false;
+  removed();
   return taken;
 }
 
@@ -53,7 +65,7 @@ std::uint64_t LateErrors::take_cancelled(std::uint64_t upto) {
   if (found == errors_.end()) return 0;
   const std::uint64_t root = found->root;
   errors_.erase(found);
-  any_ = !errors_.empty();
+  removed();
   return root;
 }
 

@@ -36,6 +36,8 @@ class LateErrors {
 
   // The errors in the order in which they were added.
   std::vector<wire::ErrorEvent> all() const { return {errors_.begin(), errors_.end()}; }
+  // Root of the first added error that reports a lack of memory. 0 if there is none.
+  std::uint64_t first_shortage() const { return shortage_; }
   // Removes and returns the errors of one status code, or, without one, those that have the status
   // code of the oldest error. Ordered by root.
   std::vector<wire::ErrorEvent> take_alike(std::optional<core::Code> code);
@@ -46,8 +48,11 @@ class LateErrors {
   std::uint64_t first_cancelled(std::uint64_t upto) const;
 
  private:
+  void removed();
+
   std::deque<wire::ErrorEvent> errors_;
   std::atomic<bool> any_ = false;  // Whether errors_ is not empty.
+  std::uint64_t shortage_ = 0;     // See first_shortage().
   // Roots of the added errors after the completed commands; a restarted daemon may report them
   // again.
   std::set<std::uint64_t> roots_;

@@ -52,6 +52,25 @@ TEST(LateErrors, AnErrorThatIsReportedAgainIsAddedOnce) {
   EXPECT_TRUE(errors.any());
 }
 
+TEST(LateErrors, TheFirstShortageIsKnownUntilItIsTaken) {
+  LateErrors errors;
+  errors.add(error(2, Code::kInvalidArgument));
+  EXPECT_EQ(errors.first_shortage(), 0u);
+  errors.add(error(5, Code::kResourceExhausted));
+  errors.add(error(4, Code::kCancelled));
+  errors.add(error(7, Code::kResourceExhausted));
+  EXPECT_EQ(errors.first_shortage(), 5u);
+  EXPECT_EQ(errors.take_cancelled(9), 4u);
+  EXPECT_EQ(roots(errors.take_alike({})), Roots{2});
+  EXPECT_EQ(errors.first_shortage(), 5u);
+  EXPECT_EQ(roots(errors.take_alike({})), (Roots{5, 7}));
+  EXPECT_EQ(errors.first_shortage(), 0u);
+  errors.add(error(9, Code::kResourceExhausted));
+  EXPECT_EQ(errors.first_shortage(), 9u);
+  EXPECT_EQ(roots(errors.take_all()), Roots{9});
+  EXPECT_EQ(errors.first_shortage(), 0u);
+}
+
 TEST(LateErrors, CancelledCommandsUpToTheInterruptionAreTakenAlone) {
   LateErrors errors;
   errors.add(error(8, Code::kCancelled));

@@ -28,14 +28,16 @@ constexpr std::uint64_t kShortAhead = 128;
 // the error, although nothing was read.
 constexpr std::uint64_t kUnraised = 1024;
 
-// Raises an error of a command that failed for lack of memory at most `most` commands before the
-// last one.
+// Raises the oldest pending error if a command failed for lack of memory more than `most` commands
+// before the last one. The oldest error need not be the error of that command, whose turn comes at
+// the next call.
 Status raise_shortage(Session& session, std::uint64_t most) {
-  const std::vector<wire::ErrorEvent> errors = session.pending_errors();
-  if (errors.empty() || errors.front().status.code() != core::Code::kResourceExhausted ||
-      session.last_seq() <= errors.front().root + most) {
-    return {};
+  std::uint64_t root = 0;
+  {
+    MutexLock lock(session.stream().mutex());
+    root = session.stream().received().errors.first_shortage();
   }
+  if (root == 0 || session.last_seq() <= root + most) return {};
   const LateError error = session.raise_pending();
   return error.status.ok() ? Status() : Status(error.status.code(), explained(session, error));
 }

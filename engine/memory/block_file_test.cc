@@ -6,10 +6,11 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
+
+#include "engine/core/folder_test.h"
 
 namespace teletensor::memory {
 namespace {
@@ -18,14 +19,6 @@ using core::Code;
 
 class BlockFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char folder[] = "/tmp/tt-blocks-XXXXXX";
-    ASSERT_NE(mkdtemp(folder), nullptr);
-    folder_ = folder;
-    path_ = folder_ + "/file";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Compressible bytes followed by random ones: more than one block of each.
   static std::string contents() {
     std::string bytes(3 * kFileBlock, '\0');
@@ -51,10 +44,11 @@ class BlockFileTest : public ::testing::Test {
   }
   std::size_t files() const {
     return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator(folder_), {}));
+        std::distance(std::filesystem::directory_iterator(folder_.path), {}));
   }
 
-  std::string folder_, path_;
+  const core::TestFolder folder_;
+  const std::string path_ = folder_.path + "/file";
 };
 
 TEST_F(BlockFileTest, BytesComeBackAndOthersCannotReadThem) {
@@ -145,7 +139,7 @@ TEST_F(BlockFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
 }
 
 TEST_F(BlockFileTest, LinksAreNotFollowed) {
-  const std::string target = folder_ + "/target";
+  const std::string target = folder_.path + "/target";
   std::ofstream(target) << "precious";
   ASSERT_EQ(symlink(target.c_str(), (path_ + ".new").c_str()), 0);
   save("new");  // an existing link is replaced, not followed

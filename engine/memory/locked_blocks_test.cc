@@ -2,14 +2,13 @@
 // memory.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "engine/core/folder_test.h"
 #include "engine/memory/disk.h"
 #include "engine/memory/pool.h"
 
@@ -257,10 +256,9 @@ TEST_F(Locked, WhatIsNotWantedAnyMoreHasNotHappened) {
 }
 
 TEST_F(Locked, FromThereToTheDiskAndBack) {
-  std::string base = std::filesystem::temp_directory_path().string() + "/locked-XXXXXX";
-  ASSERT_NE(mkdtemp(base.data()), nullptr);
+  const core::TestFolder folder;
   {
-    auto disk = Disk::open(base, 64 * kMiB);
+    auto disk = Disk::open(folder.path, 64 * kMiB);
     ASSERT_TRUE(disk.ok());
     const auto share = (*disk)->share("alice");
     const auto first = make(4 * kMiB, 1), second = make(4 * kMiB, 2);
@@ -277,7 +275,6 @@ TEST_F(Locked, FromThereToTheDiskAndBack) {
     EXPECT_TRUE(holds(*first, 1));
     EXPECT_TRUE(holds(*second, 2));
   }
-  std::filesystem::remove_all(base);
 }
 
 }  // namespace

@@ -4,12 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <set>
 #include <vector>
 
+#include "engine/core/folder_test.h"
 #include "engine/memory/disk.h"
 #include "engine/memory/pool.h"
 
@@ -37,18 +37,12 @@ class Moving : public ::testing::Test {
   ~Moving() override {
     pool.reset();
     disk.reset();
-    EXPECT_TRUE(std::filesystem::is_empty(base));
-    std::filesystem::remove_all(base);
-  }
-  static std::string make_base() {
-    std::string path = std::filesystem::temp_directory_path().string() + "/moving-XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    return path;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path));
   }
   void open(std::uint64_t total, std::uint64_t user_limit = 0) {
     pool.reset();
     disk.reset();
-    auto made = Disk::open(base, total, user_limit);
+    auto made = Disk::open(folder.path, total, user_limit);
     ASSERT_TRUE(made.ok()) << made.status().message();
     disk = std::move(*made);
     share = disk->share("alice");
@@ -88,7 +82,7 @@ class Moving : public ::testing::Test {
     return found;
   }
 
-  const std::string base = make_base();
+  const core::TestFolder folder;
   HostPages pages;
   DevicePool device{kHost, 32 * kMiB, &pages};
   std::unique_ptr<Disk> disk;
@@ -255,12 +249,13 @@ TEST_F(Moving, WithoutRoomItStaysOnTheDisk) {
 }
 
 TEST_F(Moving, LeftoversOfDeadProcessesGoAndThoseOfTheLivingStay) {
-  const std::string dead = base + "/teletensor-spill-dead", other = base + "/something-else";
+  const std::string dead = folder.path + "/teletensor-spill-dead";
+  const std::string other = folder.path + "/something-else";
   std::filesystem::create_directory(dead);
   std::filesystem::create_directory(other);
   close(creat((dead + "/1").c_str(), 0600));
   {
-    auto second = Disk::open(base, kMiB);
+    auto second = Disk::open(folder.path, kMiB);
     ASSERT_TRUE(second.ok());
     EXPECT_FALSE(std::filesystem::exists(dead));
     // The folder of a running process is kept.

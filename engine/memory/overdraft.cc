@@ -15,9 +15,4 @@ bool Overdraft::change(const std::string& user, std::uint64_t from, std::uint64_
   return fits;
 }
 
-std::uint64_t Overdraft::used() const {
-  core::MutexLock lock(mu_);
-  return used_;
-}
-
 }  // namespace teletensor::memory

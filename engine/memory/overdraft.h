@@ -21,13 +21,11 @@ class Overdraft {
   // Changes what a session of the user owes from `from` to `to` bytes. Returns false, without a
   // change, if the user's sessions would owe too much together; a decrease always succeeds.
   bool change(const std::string& user, std::uint64_t from, std::uint64_t to);
-  // What all sessions owe, in bytes.
-  std::uint64_t used() const;
 
  private:
-  mutable core::Mutex mu_;
+  core::Mutex mu_;
   std::map<std::string, std::uint64_t> users_ TT_GUARDED_BY(mu_);
-  std::uint64_t used_ TT_GUARDED_BY(mu_) = 0;
+  std::uint64_t used_ TT_GUARDED_BY(mu_) = 0;  // by all users together
 };
 
 }  // namespace teletensor::memory

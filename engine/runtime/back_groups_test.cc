@@ -139,14 +139,14 @@ class Session : public BackEvents {
   bool continued_ TT_GUARDED_BY(mu_) = false;
 
   ValueRef issue(const char* op, const std::vector<ValueRef>& operands,
-                 core::Attributes attributes) {
+                 const core::Attributes& attributes) {
     const core::Dims shape{operands[0]->elements};
     std::vector<program::Operand> all;
     for (const ValueRef& operand : operands) all.push_back(whole(operand, shape));
     ValueRef result = value_of(shape, kHost);
     ++seq;
     program::Instruction made = apply(seq, op, std::move(all), result, shape);
-    made.attributes = interned().attributes(std::move(attributes));
+    made.attributes = interned(attributes);
     back.instruction(seq) = std::move(made);
     return result;
   }

@@ -165,7 +165,7 @@ TEST_F(ExecutorTest, AThousandRowWritesCopyNothingWithoutAHolder) {
     for (int row = 0; row < 1000; ++row) {
       ValueRef next = value_of(shape);
       Instruction i = overwrite(2, "put_row", {whole(x, shape), number(row)}, next);
-      i.attributes = interned().attributes({core::Attribute::of(row)});
+      i.attributes = interned(core::Attributes{core::Attribute::of(row)});
       x = next;
       EXPECT_EQ(executor.run(i, &root), nullptr);
     }
@@ -183,7 +183,7 @@ TEST_F(ExecutorTest, OutOfPlaceRegionsStartAsOperandZero) {
   const ValueRef a = make({2, 2}, {1, 2, 3, 4}), b = value_of({2, 2});
   Instruction i =
       apply(2, "put_row", {view(a, core::Geometry({2, 2}).transpose(0, 1)), number(9)}, b, {2, 2});
-  i.attributes = interned().attributes({core::Attribute::of(0)});
+  i.attributes = interned(core::Attributes{core::Attribute::of(0)});
   EXPECT_EQ(executor.run(i, &root), nullptr);
   EXPECT_THAT(floats(*b), ElementsAre(9, 9, 2, 4));
   EXPECT_THAT(floats(*a), ElementsAre(1, 2, 3, 4));
@@ -240,12 +240,12 @@ TEST_F(ExecutorTest, OutOfMemoryFailsOneInstructionWithTheFacts) {
 TEST_F(ExecutorTest, ScratchIsChargedAndFreed) {
   const ValueRef a = make({2}, {1, 2}), b = value_of({2});
   Instruction i = apply(2, "scratchy", {whole(a, {2})}, b, {2});
-  i.attributes = interned().attributes({core::Attribute::of(std::int64_t{60} << 20)});
+  i.attributes = interned(core::Attributes{core::Attribute::of(std::int64_t{60} << 20)});
   EXPECT_EQ(executor.run(i, &root), nullptr);
   EXPECT_GT(executor.pool(1).account().peak(), 60u << 20);
   EXPECT_EQ(used(), 512u);
   i = apply(3, "scratchy", {whole(a, {2})}, value_of({2}), {2});
-  i.attributes = interned().attributes({core::Attribute::of(std::int64_t{65} << 20)});
+  i.attributes = interned(core::Attributes{core::Attribute::of(std::int64_t{65} << 20)});
   EXPECT_THAT(executor.run(i, &root)->status.message(), HasSubstr("scratchy: no 68157440 bytes"));
   EXPECT_EQ(used(), 512u);
 }

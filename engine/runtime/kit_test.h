@@ -10,7 +10,6 @@
 #include "engine/backends/cpu/cpu_backend.h"
 #include "engine/backends/sim/sim_backend.h"
 #include "engine/program/instruction.h"
-#include "engine/program/interner.h"
 #include "engine/runtime/device.h"
 
 namespace teletensor::runtime::testing {
@@ -32,9 +31,9 @@ inline constexpr core::Device kSim{core::DeviceKind::kSim, 0};
 
 program::ValueRef value_of(const core::Dims& shape, core::Device device = kSim,
                            core::DType dtype = core::DType::kF32);
-// Never freed; for layouts and attributes of instructions made in tests. Used by one test thread at
-// a time.
-program::Interner& interned();
+// Returns an equal object that is never freed, for instructions made in tests. Any thread.
+const core::Geometry* interned(const core::Geometry& geometry);
+const core::Attributes* interned(const core::Attributes& attributes);
 program::Operand whole(const program::ValueRef& value, const core::Dims& shape);
 program::Operand view(const program::ValueRef& value, const core::Geometry& geometry);
 program::Operand number(double x);

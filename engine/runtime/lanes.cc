@@ -158,37 +158,34 @@ Lanes::Job* Lanes::first_job(bool long_ones) {
   return first;
 }
 
-void Lanes::lane(Task* first) {
+void Lanes::lane(Task* task) {
   on_lane = true;
   begin_lane_thread();
-  if (first != nullptr) run_task(first);
   Parked here;
   mu_.lock();
   while (true) {
+    if (task != nullptr) {
+      mu_.unlock();
+      run_task(std::exchange(task, nullptr));
+      mu_.lock();
+    }
     // A kernel whose task has used the least time gets help before waiting tasks get a lane. If the
     // thread of that task is itself waiting, the thread continues instead.
     Job* const job = first_job();
     const bool helps = job != nullptr && job->task != nullptr && job->task->parked_ == nullptr &&
                        !queue_.has_before(*job->task, core::now_ns());
     if (!queue_.empty() && !helps) {
-      Task* task = take();
+      task = take();
       if (task->parked_ != nullptr) {
         wake(*std::exchange(task->parked_, nullptr));
         task = rest(here);
-        if (task == nullptr) continue;
       }
-      mu_.unlock();
-      run_task(task);
-      mu_.lock();
     } else if (job != nullptr) {
       help(*job, nullptr);
-      if (!std::exchange(lent, false)) continue;
-      --beside_;
-      Task* const task = rest(here);
-      if (task == nullptr) continue;
-      mu_.unlock();
-      run_task(task);
-      mu_.lock();
+      if (std::exchange(lent, false)) {
+        --beside_;
+        task = rest(here);
+      }
     } else if (stopping_) {
       break;
     } else {

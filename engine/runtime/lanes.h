@@ -77,7 +77,8 @@ class Lanes {
  private:
   struct Job;
 
-  void lane(Task* first);
+  // The loop of a thread, which first runs `task` unless it is null.
+  void lane(Task* task);
   void work_on(Job& job);
   void pull(Job& job, const Task* mine, std::uint64_t* helps_since);
   void charge_help(Job& job, std::uint64_t* since) TT_REQUIRES(mu_);

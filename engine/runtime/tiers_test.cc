@@ -4,13 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <thread>
 #include <vector>
 
+#include "engine/core/folder_test.h"
 #include "engine/runtime/back.h"
 #include "engine/runtime/kit_test.h"
 
@@ -96,7 +95,7 @@ class Client {
 class TiersTest : public ::testing::Test {
  protected:
   void open(std::uint64_t total = std::uint64_t{1} << 30) {
-    disk = std::move(*memory::Disk::open(folder, total));
+    disk = std::move(*memory::Disk::open(folder.path, total));
     tiers = std::make_unique<Tiers>(disk.get());
   }
   ~TiersTest() override {
@@ -108,12 +107,6 @@ class TiersTest : public ::testing::Test {
     EXPECT_TRUE(!disk || disk->budget().used() + disk->bytes() == 0);
     tiers.reset();
     disk.reset();
-    std::filesystem::remove_all(folder);
-  }
-  static std::string make_folder() {
-    std::string path = std::filesystem::temp_directory_path().string() + "/tiers-XXXXXX";
-    EXPECT_NE(mkdtemp(path.data()), nullptr);
-    return path;
   }
   void two(core::Device device) {
     a = std::make_unique<Client>(box, lanes, tiers.get(), 1, device);
@@ -121,7 +114,7 @@ class TiersTest : public ::testing::Test {
   }
   memory::DevicePool& sim() { return box.devices.at(1).pool(); }
 
-  const std::string folder = make_folder();
+  const core::TestFolder folder;
   Box box{32u << 20};
   std::unique_ptr<memory::Disk> disk;
   Lanes lanes{2};
@@ -396,7 +389,7 @@ TEST_F(TiersTest, WhoLeavesWhileItMovesStopsNobodyElse) {
 
 // Memory that is pinned, as by an upload or download in progress, is waited for.
 TEST_F(TiersTest, WhatIsPinnedIsToBeHadOnceItIsNot) {
-  disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
+  disk = std::move(*memory::Disk::open(folder.path, std::uint64_t{1} << 30));
   tiers = std::make_unique<Tiers>(disk.get(), 24h);
   Stub first(box, *tiers, 1), poor(box, *tiers, 2);
   first.hold_pinned(16u << 20);
@@ -411,7 +404,7 @@ TEST_F(TiersTest, WhatIsPinnedIsToBeHadOnceItIsNot) {
 
 // The wait ends even if two sessions have pinned the memory that the other one waits for.
 TEST_F(TiersTest, WhatStaysPinnedIsNotWaitedForForEver) {
-  disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
+  disk = std::move(*memory::Disk::open(folder.path, std::uint64_t{1} << 30));
   tiers = std::make_unique<Tiers>(disk.get(), 100ms);
   Stub first(box, *tiers, 1), second(box, *tiers, 2), third(box, *tiers, 3);
   first.hold_pinned(14u << 20);
@@ -433,7 +426,7 @@ TEST_F(TiersTest, WhatStaysPinnedIsNotWaitedForForEver) {
 // A request does not wait for pins that cannot help: the session's own, which only later commands
 // would unpin; storages that are too small; and pins that last.
 TEST_F(TiersTest, WhatCannotHelpIsNotWaitedFor) {
-  disk = std::move(*memory::Disk::open(folder, std::uint64_t{1} << 30));
+  disk = std::move(*memory::Disk::open(folder.path, std::uint64_t{1} << 30));
   tiers = std::make_unique<Tiers>(disk.get(), 24h);
   Stub first(box, *tiers, 1), poor(box, *tiers, 2);
   poor.hold_pinned(24u << 20);

@@ -2,11 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 
 #include "engine/backends/cpu/cpu.h"
+#include "engine/core/folder_test.h"
 #include "engine/memory/disk.h"
 #include "engine/session/client_test.h"
 
@@ -28,18 +27,12 @@ struct Holding : testing::Listener {
 class TakeOver : public ::testing::Test {
  protected:
   TakeOver() {
-    char name[] = "/tmp/tt-test-XXXXXX";
-    folder_ = mkdtemp(name);
     std::vector<std::unique_ptr<runtime::Device>> devices;
     devices.push_back(std::make_unique<runtime::Device>(
         std::make_unique<backends::cpu::CpuBackend>(backends::cpu::make_kernels(ops::catalog())),
         kMemory, ops::catalog()));
-    auto disk = memory::Disk::open(folder_, 4 * kMemory);
+    auto disk = memory::Disk::open(folder.path, 4 * kMemory);
     engine = std::make_unique<Host>(ops::catalog(), std::move(devices), 1, std::move(*disk));
-  }
-  ~TakeOver() override {
-    engine.reset();
-    std::filesystem::remove_all(folder_);
   }
   std::unique_ptr<engine::Session> open() { return open(listener); }
   std::unique_ptr<engine::Session> open(testing::Listener& told) {
@@ -55,11 +48,9 @@ class TakeOver : public ::testing::Test {
   }
   std::uint64_t used() const { return engine->memory()[0].used; }
 
-  std::unique_ptr<Host> engine;
+  const core::TestFolder folder;
   testing::Listener listener;
-
- private:
-  std::string folder_;
+  std::unique_ptr<Host> engine;
 };
 
 TEST_F(TakeOver, AnUploadThatWaitsForMemoryIsNotTheNextClients) {

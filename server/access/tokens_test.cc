@@ -3,16 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <ctime>
-#include <filesystem>
+
+#include "engine/core/folder_test.h"
 
 namespace teletensor::server {
 namespace {
-
-std::string fresh_folder(const char* name) {
-  const std::string folder = testing::TempDir() + "/tokens-" + name;
-  std::filesystem::remove_all(folder);
-  return folder;
-}
 
 std::optional<Caller> found(Tokens& tokens, const std::string& secret) {
   const auto caller = tokens.find(secret);
@@ -21,7 +16,8 @@ std::optional<Caller> found(Tokens& tokens, const std::string& secret) {
 }
 
 TEST(Tokens, CountWhileTheirSessionMayArrive) {
-  Tokens source(fresh_folder("source")), target(fresh_folder("target"));
+  const core::TestFolder folder;
+  Tokens source(folder.path + "/source"), target(folder.path + "/target");
   const NewToken ann = *source.create("ann", Role::kAdmin, 0);
   const auto hashes = *source.hashes_of("ann", 4);
   ASSERT_EQ(hashes.size(), 1u);
@@ -42,7 +38,8 @@ TEST(Tokens, CountWhileTheirSessionMayArrive) {
 }
 
 TEST(Tokens, WhatTheFileSaysOfAnExpectedTokenCounts) {
-  Tokens source(fresh_folder("source")), target(fresh_folder("target"));
+  const core::TestFolder folder;
+  Tokens source(folder.path + "/source"), target(folder.path + "/target");
   const NewToken ann = *source.create("ann", Role::kUser, 0);
   const auto hashes = *source.hashes_of("ann", 4);
   target.expect("ann", hashes);
@@ -53,7 +50,8 @@ TEST(Tokens, WhatTheFileSaysOfAnExpectedTokenCounts) {
 }
 
 TEST(Tokens, AnExpectedTokenExpires) {
-  Tokens source(fresh_folder("source")), target("");
+  const core::TestFolder folder;
+  Tokens source(folder.path), target("");
   const NewToken ann = *source.create("ann", Role::kUser, 100);
   auto hashes = *source.hashes_of("ann", 4);
   target.expect("ann", hashes);

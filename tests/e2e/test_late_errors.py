@@ -184,6 +184,22 @@ def test_a_program_that_reads_nothing_gets_the_error(small):
     assert used["cpu"] < MIB, used
 
 
+def test_a_program_that_reads_nothing_gets_an_older_error_first(small):
+    """The error for lack of memory comes next, and the session continues."""
+    tt = small
+    w = tt.ones(2, requires_grad=True)
+    bad = tt.ones(3).index_select(0, tt.tensor([9]))
+    kept = []
+    for error in (IndexError, tt.OutOfMemoryError):
+        with pytest.raises(error) as caught:
+            for _ in range(200_000):
+                kept.append(w * 2)
+        assert "test_late_errors.py" in str(caught.value), str(caught.value)
+    del kept, bad, caught
+    tt.synchronize()
+    assert (w * 2).tolist() == [2.0, 2.0]
+
+
 def test_out_of_memory_sweep_keeps_last_good_values(start_daemon, tt):
     """The same training at many quotas: it ends right, or OOM is raised and parameters are whole."""
     rng = np.random.default_rng(0)

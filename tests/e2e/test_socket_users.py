@@ -16,7 +16,9 @@ from support.users import need_two_users
 
 need_two_users()
 
-OTHER, NAMED = 54321, pwd.getpwnam("daemon").pw_uid
+# A user without an account, in each run of the tests another one: the name of its default folder is fixed.
+OTHER = 20_000 + os.getpid() % 40_000
+NAMED = pwd.getpwnam("daemon").pw_uid
 # All modules are loaded before the user changes, because other users may not be able to read the checkout.
 START = """
 import contextlib, os, sys
@@ -138,7 +140,10 @@ class Connection:
         return self.greeted
 
     def read(self):
-        part = self.socket.recv(4096)
+        try:
+            part = self.socket.recv(4096)
+        except ConnectionResetError:
+            part = b""
         self.over = not part
         self.received += part
         while len(self.received) >= 9:
@@ -167,7 +172,7 @@ for uid in range(200000, 200000 + count):
             each.read()
 print(served, flush=True)
 while not select.select([sys.stdin], [], [], 0)[0]:
-    for socket in select.select([sys.stdin, *(each.socket for each in held)], [], [])[0]:
+    for socket in select.select([sys.stdin, *(each.socket for each in held if not each.over)], [], [])[0]:
         for each in held:
             if each.socket is socket:
                 each.read()

@@ -49,6 +49,14 @@ def test_a_skip_needs_its_line():
         assert unexpected([case], allowed) == [case]
 
 
+def run_stage(root, skips=""):
+    """Runs the stage e2e of the checkout `root`, which has only the tests."""
+    (root / "tests" / "run_all.py").write_bytes((ROOT / "tests/run_all.py").read_bytes())
+    (root / "tests" / "skips.txt").write_text(skips, encoding="utf-8")
+    return subprocess.run([sys.executable, str(root / "tests" / "run_all.py"), "e2e"], capture_output=True,
+                          text=True, cwd=root)
+
+
 def test_the_last_line(tmp_path):
     """For a stage with a case that passes, one that fails, and skips, one of which is in no list."""
     folder = tmp_path / "tests" / "e2e"
@@ -59,11 +67,34 @@ def test_bad(): assert False
 def test_none(): pytest.skip("known: here")
 def test_other(): pytest.skip("new")
 """, encoding="utf-8")
-    (tmp_path / "tests" / "run_all.py").write_bytes((ROOT / "tests/run_all.py").read_bytes())
-    (tmp_path / "tests" / "skips.txt").write_text("tests.e2e.test_some.test_none | known: *\n", encoding="utf-8")
-    done = subprocess.run([sys.executable, str(tmp_path / "tests" / "run_all.py"), "e2e"], capture_output=True,
-                          text=True, cwd=tmp_path)
+    done = run_stage(tmp_path, "tests.e2e.test_some.test_none | known: *\n")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-3:] == [
         "skipped: tests.e2e.test_some.test_none: known: here",
         "skipped, which is a failure: tests.e2e.test_some.test_other: new", "1 passed, 2 failed"]
+
+
+def test_cases_of_a_crashed_worker_are_run(tmp_path):
+    """A case that ends its process counts as one failed case, and all others are run once."""
+    folder = tmp_path / "tests" / "e2e"
+    folder.mkdir(parents=True)
+    good = "".join(f"def test_good{i}(): open({str(tmp_path / 'ran')!r}, 'a').write('x')\n" for i in range(5))
+    crash = "import os, signal\ndef test_crash(): os.kill(os.getpid(), signal.SIGSEGV)\n"
+    for name, text in {"crash_a": crash + good, "crash_b": good + crash, "good": good}.items():
+        (folder / f"test_{name}.py").write_text(text, encoding="utf-8")
+    done = run_stage(tmp_path)
+    assert done.returncode == 1 and "cases were not run" in done.stdout
+    assert done.stdout.splitlines()[-1] == "15 passed, 2 failed", done.stdout
+    assert (tmp_path / "ran").read_text(encoding="utf-8") == 15 * "x"
+
+
+def test_cases_that_are_never_run_count_as_failed(tmp_path):
+    """Each run of pytest ends with a crash, more often than the cases are run again."""
+    folder = tmp_path / "tests" / "e2e"
+    folder.mkdir(parents=True)
+    crash = "import os, signal\n"
+    crash += "".join(f"def test_crash{i}(): os.kill(os.getpid(), signal.SIGSEGV)\n" for i in range(20))
+    (folder / "test_crash.py").write_text(crash, encoding="utf-8")
+    done = run_stage(tmp_path)
+    assert done.returncode == 1 and "not run: tests/e2e/test_crash.py::test_crash19" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 passed, 20 failed", done.stdout

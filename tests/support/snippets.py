@@ -59,7 +59,7 @@ def check(snippet: Snippet, folder: Path) -> None:
                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run([*run, str(script)], cwd=folder, env=environment, capture_output=True, text=True,
                           timeout=LIMIT)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.returncode == 0, f"status {done.returncode}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     if snippet.output is not None:
         assert_same(snippet.output, done.stdout)
 

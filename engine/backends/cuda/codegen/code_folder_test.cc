@@ -1,10 +1,11 @@
 #include "engine/backends/cuda/codegen/code_folder.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
+
+#include "engine/core/folder_test.h"
 
 namespace teletensor::backends::cuda {
 namespace {
@@ -13,15 +14,10 @@ namespace fs = std::filesystem;
 
 class CodeFolderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "kernels-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    path_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(path_); }
   std::string file(const std::string& name) const { return path_ + "/" + name + ".kernel"; }
 
-  std::string path_;
+  const core::TestFolder made_;
+  const std::string path_ = made_.path;
 };
 
 TEST_F(CodeFolderTest, KeepsCodeUnderTheNameOfWhatItWasMadeFrom) {
