@@ -166,10 +166,7 @@ void LocalStream::lease_ended(const Ending& ending) {
 }
 
 void LocalStream::abandon() {
-  {
-    MutexLock lock(mutex_);
-    abandoned_ = true;
-  }
+  shutdown(socket_, SHUT_RDWR);  // What is unsent can then not be sent, which closes the stream.
   pump();
 }
 
@@ -199,7 +196,7 @@ bool LocalStream::step() {
     if (broken_) unsent_.clear();
     if (!writing_) write_began_ = Clock::now();
     writing_ = !unsent_.empty();
-    if (broken_ || abandoned_ || (end_sent_ && !writing_)) {
+    if (broken_ || (end_sent_ && !writing_)) {
       if (finish_wanted_) close();
       return false;
     }

@@ -78,7 +78,6 @@ class LocalStream final : public LeaseCall, public std::enable_shared_from_this<
   bool writing_ TT_GUARDED_BY(mutex_) = false;      // Whether unsent_ has bytes.
   Clock::time_point write_began_ TT_GUARDED_BY(mutex_);
   bool finish_wanted_ TT_GUARDED_BY(mutex_) = false;
-  bool abandoned_ TT_GUARDED_BY(mutex_) = false;
   bool closed_ TT_GUARDED_BY(mutex_) = false;
   Ending answer_ TT_GUARDED_BY(mutex_);
 };

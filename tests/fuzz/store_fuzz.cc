@@ -171,7 +171,7 @@ void use_honestly(House& house, std::uint64_t generation, std::uint64_t number) 
   if (!house.honest->Set(&writing, set, &written).ok()) fail("an honest call is refused");
   v1::StoreGetRequest get;
   *get.mutable_store() = set.store();
-  get.add_keys("a");
+  get.add_keys(std::string("a"));
   get.set_values(true);
   v1::StoreGetReply found;
   if (!house.honest->Get(&reading, get, &found).ok() || found.values_size() != 1 ||
