@@ -289,5 +289,5 @@ def test_rights(daemon):
         on_host = tt.ones(1 << 20)._fetch_bulk()
         s.synchronize()
         with pytest.raises(NotImplementedError):
-            s._shared.take_gpu(on_host.seq, 4 << 20)
+            s._shared.take_gpu(s._core, on_host.seq, 4 << 20)
     del raw

@@ -324,7 +324,7 @@ def test_nonsense_on_the_socket(start_daemon):
             sharer.socket.sendall(b"GET / HTTP/1.1\r\n\r\n" + b" " * 96)
             assert sharer.over()
         with Sharer(daemon.socket) as sharer:  # unknown kinds of requests, and requests out of order
-            for kind in (0, 6, UPLOAD, 2**32 - 1):
+            for kind in (0, 7, UPLOAD, 2**32 - 1):
                 assert sharer.ask(kind, number, ticket)[0] == 3
         with Sharer(daemon.socket) as sharer:  # a fetch that never was
             assert sharer.ask(TAKE, number, ticket, number=0)[0] == 5

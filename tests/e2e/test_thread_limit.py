@@ -88,8 +88,9 @@ def test_a_thread_that_is_refused_at_the_start_is_one_line(folder, threads):
     assert refused > threads // 6
 
 
-def test_at_its_limit_it_writes_sessions(folder, tt):
+def test_at_its_limit_it_writes_sessions(folder, tt, monkeypatch):
     """The work after SIGTERM needs no new thread."""
+    monkeypatch.setenv("TELETENSOR_SOCKET_OWNER", str(USER))
     daemon = Limited(folder, FREE)
     with tt.connect("unix:" + daemon.socket, name="exp").as_current() as s:
         s.keep("w", tt.ones(10))

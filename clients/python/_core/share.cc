@@ -15,6 +15,13 @@ bool signalled() {
   return PyErr_CheckSignals() != 0;
 }
 
+// Ends the wait for a value on Ctrl-C, and when the session is lost: its daemon may not have
+// received the command that asks for the value. Either way the stream, which is used then, has the
+// error.
+Stop wait_of(PySession& session) {
+  return [&session] { return signalled() || session.stream().over(); };
+}
+
 template <class T>
 T value_of(core::Result<T> result) {
   if (PyErr_Occurred()) throw nb::python_error();
@@ -50,16 +57,16 @@ PyType_Slot kMappingSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buf
 void bind_share(nb::module_& m) {
   m.def(
       "take_gpu",
-      [](const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes) {
+      [](const ShareAddress& from, PySession& session, std::uint64_t seq, std::uint64_t bytes) {
         raise_if(from.origin.check());
         auto memory = [&] {
           const WithoutGil released;
-          return take_gpu(from, seq, bytes, signalled);
+          return take_gpu(from, seq, bytes, wait_of(session));
         }();
         const GpuMemory taken = value_of(std::move(memory));
         return std::tuple(taken.descriptor, taken.hold, nb::bytes(taken.gpu, sizeof taken.gpu));
       },
-      nb::arg("address"), nb::arg("seq"), nb::arg("bytes"),
+      nb::arg("address"), nb::arg("session"), nb::arg("seq"), nb::arg("bytes"),
       "The value of a bulk fetch on a GPU, copied: descriptors of the memory and of its hold, both "
       "the caller's, and the GPU's UUID.");
   nb::class_<ShareAddress>(m, "ShareAddress", "Where a session's memory can be had, and as whom.")
@@ -76,18 +83,18 @@ void bind_share(nb::module_& m) {
                       "Mapped memory of a session: a buffer.")
       .def_static(
           "take",
-          [](const ShareAddress& from, std::uint64_t seq, std::uint64_t bytes) {
+          [](const ShareAddress& from, PySession& session, std::uint64_t seq, std::uint64_t bytes) {
             raise_if(from.origin.check());
             auto mapping = [&] {
               const WithoutGil released;
-              return Mapping::take(from, seq, bytes, signalled);
+              return Mapping::take(from, seq, bytes, wait_of(session));
             }();
             if (PyErr_Occurred()) throw nb::python_error();
             std::optional<Mapping> taken;
             if (mapping.ok()) taken.emplace(std::move(*mapping));
             return taken;
           },
-          nb::arg("address"), nb::arg("seq"), nb::arg("bytes"),
+          nb::arg("address"), nb::arg("session"), nb::arg("seq"), nb::arg("bytes"),
           "The value of a bulk fetch. None: use the stream, which also says what is wrong.")
       .def_static(
           "open",

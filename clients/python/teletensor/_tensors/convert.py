@@ -341,7 +341,7 @@ def _download(t: Tensor, numpy_dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return np.frombuffer(data, dtype=numpy_dtype).reshape(shape)
 
     def receive(seq: int) -> np.ndarray[Any, Any]:
-        shared = session._shared.take(seq, size)
+        shared = session._shared.take(session._core, seq, size)
         if shared is not None:
             return shared.view(numpy_dtype).reshape(shape)
         out = np.empty(shape, dtype=numpy_dtype)

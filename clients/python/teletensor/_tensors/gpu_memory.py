@@ -221,7 +221,7 @@ def shared_cuda(tensor: Tensor) -> SharedCuda:
 
     def receive(seq: int) -> _Memory:
         try:
-            taken = session._shared.take_gpu(seq, size)
+            taken = session._shared.take_gpu(session._core, seq, size)
         except Exception as error:
             session._core.synchronize()  # raises the error of the command that failed, with its source line
             if isinstance(error, OutOfMemoryError):
