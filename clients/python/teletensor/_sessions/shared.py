@@ -55,8 +55,8 @@ class Sharing:
         return self._address is not None
 
     def take(self, core: _core.Session, seq: int, size: int) -> np.ndarray[Any, Any] | None:
-        """The bytes of bulk fetch `seq` of the session, without a copy; None if they must be fetched through
-        the stream."""
+        """The bytes of bulk fetch `seq` of the session, without a copy; None if they must be fetched
+        through the stream."""
         if self._address is None or size <= _MIN_SHARED or self._address.live >= _MOST:
             return None
         mapping = _core.Mapping.take(self._address, core, seq, size)
@@ -65,8 +65,8 @@ class Sharing:
         return np.frombuffer(mapping, np.uint8)
 
     def take_gpu(self, core: _core.Session, seq: int, size: int) -> tuple[int, int, bytes]:
-        """The result of bulk fetch `seq` of the session in memory of its GPU: file descriptors of the memory
-        and of its hold, and the UUID of the GPU."""
+        """The result of bulk fetch `seq` of the session in memory of its GPU: file descriptors of the
+        memory and of its hold, and the UUID of the GPU."""
         assert self._address is not None
         return _core.take_gpu(self._address, core, seq, size)
 
