@@ -22,7 +22,7 @@ using core::Status;
 namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;
-constexpr int kReads = 16;  // Maximum number of reads before other streams have their turn.
+constexpr int kReads = 4;  // Maximum number of reads before other streams have their turn.
 
 wire::LocalHeader header_of(std::string_view bytes) {
   wire::LocalHeader header;

@@ -18,7 +18,8 @@ using core::Result;
 
 namespace {
 
-constexpr unsigned kMinThreads = 2, kMaxThreads = 8;
+// More threads than cores, so that a client need not wait until frames of others are decoded.
+constexpr unsigned kMinThreads = 4, kMaxThreads = 16;
 constexpr std::uint64_t kStopNumber = 0;  // Streams are numbered from 1.
 
 }  // namespace
@@ -35,7 +36,7 @@ Result<std::unique_ptr<LocalStreams>> LocalStreams::start(Leases& leases) {
     return system_error("local streams");
   }
   const unsigned threads =
-      std::clamp(std::thread::hardware_concurrency(), kMinThreads, kMaxThreads);
+      std::clamp(2 * std::thread::hardware_concurrency(), kMinThreads, kMaxThreads);
   for (unsigned i = 0; i < threads; ++i) {
     streams->threads_.push_back(core::start_thread([raw = streams.get()] { raw->serve(); }));
   }
