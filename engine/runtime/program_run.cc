@@ -67,7 +67,7 @@ bool ProgramRun::go_on(Executor& executor, Caller& caller) {
 }
 
 void ProgramRun::lay_out() {
-  if (std::exchange(laid_out_, true)) return;
+  if (laid_out_) return;
   registers_.resize(program_.values.size());
   displacement_.resize(program_.values.size());
   outcome_of_.assign(program_.values.size(), -1);
@@ -80,6 +80,7 @@ void ProgramRun::lay_out() {
   }
   stacked_.resize(call_.outcomes.size());
   carried_.resize(program_.rebinds.size());
+  laid_out_ = true;  // A call that ran out of memory above is laid out again.
 }
 
 bool ProgramRun::begin(Executor& executor, Caller& caller) {

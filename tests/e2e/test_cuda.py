@@ -347,7 +347,7 @@ def test_a_lost_device(start, tmp_path, what, patience, text):
     daemon = start("--http", "127.0.0.1:0", "--device-patience", str(patience), devices=2,
                    control=control.path)
     with tt.connect(daemon.unix):
-        there, here = tt.arange(5.0, device="cuda:0"), tt.arange(4.0)
+        there, here = tt.arange(5.0, device="cuda:0") * 1, tt.arange(4.0)
         other, large = tt.arange(3.0, device="cuda:1"), tt.ones(1 << 20, device="cuda:0")
         assert there.sum().item() == 10.0 and other.sum().item() == 3.0
         assert large.sum().item() == 1 << 20
