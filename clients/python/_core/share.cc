@@ -15,9 +15,16 @@ bool signalled() {
   return PyErr_CheckSignals() != 0;
 }
 
-// Ends the wait for a value on Ctrl-C, and when the session is lost: its daemon may not have
-// received the command that asks for the value. Either way the stream, which is used then, has the
-// error.
+// Raises the loss of the session if a wait has ended with it.
+template <class T>
+void check_session(PySession& session, const core::Result<T>& waited) {
+  if (!PyErr_Occurred() && !waited.ok() && session.stream().over()) {
+    raise_if(session.synchronize());
+  }
+}
+
+// Ends the wait for a value on Ctrl-C, and when the session is lost, because its daemon may not
+// have received the command that asks for the value.
 Stop wait_of(PySession& session) {
   return [&session] { return signalled() || session.stream().over(); };
 }
@@ -63,6 +70,7 @@ void bind_share(nb::module_& m) {
           const WithoutGil released;
           return take_gpu(from, seq, bytes, wait_of(session));
         }();
+        check_session(session, memory);
         const GpuMemory taken = value_of(std::move(memory));
         return std::tuple(taken.descriptor, taken.hold, nb::bytes(taken.gpu, sizeof taken.gpu));
       },
@@ -89,6 +97,7 @@ void bind_share(nb::module_& m) {
               const WithoutGil released;
               return Mapping::take(from, seq, bytes, wait_of(session));
             }();
+            check_session(session, mapping);
             if (PyErr_Occurred()) throw nb::python_error();
             std::optional<Mapping> taken;
             if (mapping.ok()) taken.emplace(std::move(*mapping));
